@@ -151,7 +151,7 @@ def test_scores_of_another_measure_are_made_again(plan: Reproduction) -> None:
     score.stdout.parent.mkdir(parents=True, exist_ok=True)
     for file in (plan.data / "test.de", plan.folder / "newstest2014.de", score.stdout):
         file.write_text("{}\n", encoding="utf-8")
-    score.note_end(seconds=1.0)
+    score.write_record(seconds=1.0)
     assert score.is_finished()
     record = plan.folder / "score-newstest2014.json"
     content = json.loads(record.read_text(encoding="utf-8"))

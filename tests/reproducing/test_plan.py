@@ -130,7 +130,7 @@ def test_the_text_is_prepared_and_found_again(tmp_path: Path, monkeypatch: pytes
 
 def settings(recipe: str, limit: int, *users: str) -> dict[str, str]:
     chosen, tokenizer = load_recipe(recipe, overrides=users), TokenizerConfig(vocab_size=37_000)
-    rehearsal = rehearse(chosen, tokenizer, limit=limit, users=Overrides(recipe=users))
+    rehearsal = rehearse(chosen, tokenizer, limit=limit, user_settings=Overrides(recipe=users))
     return dict(setting.split("=") for setting in rehearsal.recipe)
 
 
@@ -162,7 +162,9 @@ def test_what_the_user_sets_is_left_to_him() -> None:
 
 @pytest.mark.parametrize(("limit", "pieces"), [(200, 1_000), (5_000, 5_000), (1_000_000, 37_000)])
 def test_the_vocabulary_fits_the_text(limit: int, pieces: int) -> None:
-    rehearsal = rehearse(load_recipe("base"), TokenizerConfig(vocab_size=37_000), limit=limit, users=Overrides())
+    rehearsal = rehearse(
+        load_recipe("base"), TokenizerConfig(vocab_size=37_000), limit=limit, user_settings=Overrides()
+    )
     assert rehearsal.corpus == (f"tokenizer.vocab_size={pieces}",)
 
 

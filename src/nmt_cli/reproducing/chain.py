@@ -33,7 +33,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StageEnd:
-    """How a process ended: its exit code, negative for the signal that killed it, and the signal passed on to it."""
+    """How a stage ended: the exit code of its process, and the signal passed on to it.
+
+    The code is negative if a signal killed the process.
+    """
 
     code: int
     signal: int | None
@@ -76,19 +79,19 @@ def run_chain(plan: Reproduction, stages: Sequence[Stage], machine: Machine) -> 
     measured: list[tuple[Stage, Sequence[Figure]]] = []
     ended: StageEnd | None = None
     for number, stage in enumerate(stages, 1):
-        place = f"[{number}/{len(stages)}] {stage.name}"
+        title = f"[{number}/{len(stages)}] {stage.name}"
         if ended is not None and ended.was_stopped:
             return Outcome(measured, stopped_at=stage, ended=ended)
         if stage.is_finished():
-            logger.info("\n%s: finished before", place)
+            logger.info("\n%s: finished before", title)
             measured.append((stage, stage.figures()))
             continue
-        left = [later.needs(machine) for later in stages[number - 1 :] if not later.is_finished()]
-        check_disk(left, is_rehearsal=plan.limit is not None)
-        logger.info("\n%s", place)
+        remaining = [later.needs(machine) for later in stages[number - 1 :] if not later.is_finished()]
+        check_disk(remaining, is_rehearsal=plan.limit is not None)
+        logger.info("\n%s", title)
         for line in (stage.command_line, *stage.needs(machine).lines()):
             logger.info("      %s", line)
-        ended = _run(stage)
+        ended = _run_stage(stage)
         if ended.code:
             return Outcome(measured, stopped_at=stage, ended=ended)
         figures = stage.figures()
@@ -105,11 +108,11 @@ def run_nmt(arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
     SIGTERM and Ctrl-C are passed on. If this process is killed, the command gets SIGTERM.
     """
     if stdout is None:
-        return _wait(arguments, stdout=None)
+        return _run_process(arguments, stdout=None)
     unfinished = stdout.with_name(f".{stdout.name}.partial")
     try:
         with disk_errors(stdout, DataError), unfinished.open("wb") as stream:
-            ended = _wait(arguments, stdout=stream.fileno())
+            ended = _run_process(arguments, stdout=stream.fileno())
         if ended.code == 0:
             unfinished.replace(stdout)
         return ended
@@ -121,7 +124,7 @@ def write_report(plan: Reproduction, stages: Sequence[Stage], outcome: Outcome, 
     """Write both files about the stages finished so far, unless no training has begun."""
     if not plan.run.is_dir():
         return
-    content = _content(plan, outcome, machine)
+    content = _report_json(plan, outcome, machine)
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_file(plan.run / REPORT, text, error=ModelError)
     page = render(
@@ -150,8 +153,8 @@ def conclusion(plan: Reproduction, outcome: Outcome) -> str:
     if outcome.stopped_at is not None:
         return f"The chain stopped at {outcome.stopped_at.name}; the same command goes on there."
     figures = [(stage.name, figure) for stage, found in outcome.figures for figure in found]
-    unlike = [f"{name}: {figure.name}" for name, figure in figures if figure.relation in ("below", "above")]
-    others = f"; not as expected: {', '.join(unlike)}" if unlike else ""
+    unexpected = [f"{name}: {figure.name}" for name, figure in figures if figure.relation in ("below", "above")]
+    others = f"; not as expected: {', '.join(unexpected)}" if unexpected else ""
     if plan.limit is not None:
         return f"A rehearsal on {plan.limit:,} pairs: every stage has run, and its scores mean nothing{others}."
     if outcome.failures:
@@ -160,7 +163,7 @@ def conclusion(plan: Reproduction, outcome: Outcome) -> str:
     return f"Reproduced: the paper BLEU of the {plan.experiment.title}{changed}{others or '; all is as expected'}."
 
 
-def _content(plan: Reproduction, outcome: Outcome, machine: Machine) -> dict[str, Any]:
+def _report_json(plan: Reproduction, outcome: Outcome, machine: Machine) -> dict[str, Any]:
     is_complete = outcome.stopped_at is None
     return {
         "experiment": plan.experiment.name,
@@ -183,16 +186,16 @@ def _content(plan: Reproduction, outcome: Outcome, machine: Machine) -> dict[str
     }
 
 
-def _run(stage: Stage) -> StageEnd:
+def _run_stage(stage: Stage) -> StageEnd:
     stage.prepare()
     start = time.monotonic()
     ended = run_nmt(stage.arguments, stdout=stage.stdout)
     if ended.code == 0:
-        stage.note_end(seconds=time.monotonic() - start)
+        stage.write_record(seconds=time.monotonic() - start)
     return ended
 
 
-def _wait(arguments: Sequence[str], *, stdout: int | None) -> StageEnd:
+def _run_process(arguments: Sequence[str], *, stdout: int | None) -> StageEnd:
     quiet = [] if logger.isEnabledFor(logging.INFO) else ["--quiet"]
     with NmtCommands() as commands:
         code = commands.start([*quiet, *arguments], ends_by=signal.SIGTERM, stdout=stdout).wait()

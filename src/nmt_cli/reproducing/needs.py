@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -27,13 +28,13 @@ from nmt_cli.training.reporting.metrics import matrix_rate
 _WORK_BYTES_PER_PAIR = 600
 _PAIRS_PER_CORE_SECOND = 20_000
 _SAMPLED_LINES_PER_SECOND = 100_000
-_SLOWER = 3  # other processors, longer sentences, a larger vocabulary
+_SLOWEST_FACTOR = 3  # most hours over fewest: other processors, longer sentences, a larger vocabulary
 _PREPARING_MEMORY = 1_500_000_000
 # The rates of training and search as shares of the rate of plain matrix products, least and most, on a GPU and on a
 # CPU: for GPUs from published systems, for CPUs rough figures.
 _GPU_TRAINING_SHARES, _CPU_TRAINING_SHARES = (0.2, 0.5), (0.25, 0.5)
 _GPU_SEARCH_SHARES, _CPU_SEARCH_SHARES = (0.01, 0.05), (0.1, 0.35)
-_USABLE_MEMORY = 0.9
+_USABLE_MEMORY_SHARE = 0.9
 _TOKENS_PER_LINE = 30
 _CHECKPOINT_BYTES_PER_PARAMETER = 12  # weights and two moments in float32
 _MODEL_BYTES_PER_PARAMETER = 4
@@ -85,13 +86,13 @@ class Needs:
 
     def lines(self) -> list[str]:
         """The needs in words."""
-        found = [
+        lines = [
             f"disk:   {size_text(amount)} in {folder} ({size_text(free_bytes(folder))} free)"
             for folder, amount in self.disk
         ]
-        found += [f"memory: {self.memory}"] if self.memory else []
-        found += [f"time:   {_span(*self.hours)}{self.rate and f' ({self.rate})'}"] if self.hours else []
-        return found
+        lines += [f"memory: {self.memory}"] if self.memory else []
+        lines += [f"time:   {_duration_text(*self.hours)}{self.rate and f' ({self.rate})'}"] if self.hours else []
+        return lines
 
 
 def preparation_needs(plan: Reproduction, machine: Machine) -> Needs:
@@ -109,7 +110,7 @@ def preparation_needs(plan: Reproduction, machine: Machine) -> Needs:
     return Needs(
         disk=tuple((folder, amount) for folder, amount in disk if amount > 0),
         memory=f"about {size_text(_PREPARING_MEMORY)}, and more while the vocabulary is trained",
-        hours=(seconds / 3600, _SLOWER * seconds / 3600),
+        hours=(seconds / 3600, _SLOWEST_FACTOR * seconds / 3600),
         rate=f"up to {_PAIRS_PER_CORE_SECOND:,} pairs/s on each of {machine.num_cpus} cores; downloads not counted",
     )
 
@@ -125,21 +126,21 @@ def training_needs(plan: Reproduction, run: Run | None, machine: Machine) -> Nee
         world_size=machine.num_devices,
     )
     checkpoints = training.keep_last + training.keep_best + 1  # one more while it is written
-    size = checkpoints * _CHECKPOINT_BYTES_PER_PARAMETER + _MODEL_BYTES_PER_PARAMETER
-    disk = max(needed.num_parameters * size - bytes_in(plan.run), 0)
-    measured = None if run is None else _seconds_per_update(run)
-    done = 0 if run is None else max((found.update for found in run.checkpoints()), default=0)
-    left = max(training.updates - done, 0)
-    if measured is not None:
-        hours = measured * left / 3600
-        span, rate = (hours, hours), f"the run's own speed, {measured:.3g} s an update"
+    bytes_per_parameter = checkpoints * _CHECKPOINT_BYTES_PER_PARAMETER + _MODEL_BYTES_PER_PARAMETER
+    disk = max(needed.num_parameters * bytes_per_parameter - bytes_in(plan.run), 0)
+    seconds_per_update = None if run is None else _seconds_per_update(run)
+    done = 0 if run is None else max((checkpoint.update for checkpoint in run.checkpoints()), default=0)
+    updates_left = max(training.updates - done, 0)
+    if seconds_per_update is not None:
+        own_hours = seconds_per_update * updates_left / 3600
+        hours, rate = (own_hours, own_hours), f"the run's own speed, {seconds_per_update:.3g} s an update"
     else:
-        work = 6 * needed.num_parameters * training.batch_tokens * left
+        flops = 6 * needed.num_parameters * training.batch_tokens * updates_left
         shares = _GPU_TRAINING_SHARES if machine.is_gpu else _CPU_TRAINING_SHARES
-        span, rate = _hours_and_rate(work, machine.flops_per_second * machine.num_devices, shares)
+        hours, rate = _hours_and_rate_text(flops, machine.flops_per_second * machine.num_devices, shares)
         rate = f"{machine}: {rate}; validations not counted"
-    memory = _memory_in_words(needed, plan.recipe, machine)
-    return Needs(disk=((plan.run, disk),), memory=memory, hours=span, rate=rate)
+    memory = _memory_text(needed, plan.recipe, machine)
+    return Needs(disk=((plan.run, disk),), memory=memory, hours=hours, rate=rate)
 
 
 def averaging_needs(plan: Reproduction) -> Needs:
@@ -150,19 +151,19 @@ def averaging_needs(plan: Reproduction) -> Needs:
 
 def decoding_needs(plan: Reproduction, machine: Machine, *, lines: int) -> Needs:
     """The needs of `nmt decode`."""
-    work = 2 * plan.num_parameters * plan.recipe.decoding.beam * lines * _TOKENS_PER_LINE
+    flops = 2 * plan.num_parameters * plan.recipe.decoding.beam * lines * _TOKENS_PER_LINE
     shares = _GPU_SEARCH_SHARES if machine.is_gpu else _CPU_SEARCH_SHARES
-    hours, rate = _hours_and_rate(work, machine.decoding_flops_per_second, shares)
+    hours, rate = _hours_and_rate_text(flops, machine.decoding_flops_per_second, shares)
     return Needs(memory=f"about {size_text(plan.num_parameters * 8 + 1_000_000_000)}", hours=hours, rate=rate)
 
 
 def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:
     """Raise DataError if a disk has no room for all that the stages still need."""
     by_disk: dict[int, tuple[Path, int]] = {}
-    for folder, amount in (one for needs in all_needs for one in needs.disk):
+    for folder, amount in chain.from_iterable(needs.disk for needs in all_needs):
         disk = nearest_existing(folder).stat().st_dev
-        first, sofar = by_disk.get(disk, (folder, 0))
-        by_disk[disk] = first, sofar + amount
+        first_folder, needed = by_disk.get(disk, (folder, 0))
+        by_disk[disk] = first_folder, needed + amount
     for folder, amount in by_disk.values():
         free = free_bytes(folder)
         if amount > free:
@@ -176,12 +177,13 @@ def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:
 
 def training_seconds(run: Run) -> float:
     """The seconds of training that the log of a run has, over all its starts, validations not counted."""
-    total = last = 0.0
+    earlier_starts = this_start = 0.0
     for event in run.events():
         if event.get("event") == "train":
-            total += last if event["seconds"] < last else 0.0
-            last = event["seconds"]
-    return total + last
+            if event["seconds"] < this_start:  # each start counts from zero
+                earlier_starts += this_start
+            this_start = event["seconds"]
+    return earlier_starts + this_start
 
 
 def hub_cache(repository: str) -> Path:
@@ -223,34 +225,34 @@ def _dtype(precision: Precision) -> torch.dtype:
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
-def _memory_in_words(needed: Estimate, recipe: Recipe, machine: Machine) -> str:
+def _memory_text(needed: Estimate, recipe: Recipe, machine: Machine) -> str:
     """The memory that training takes on a device; if it is too much, also the number of tokens that would fit."""
     total = needed.weight_bytes + needed.activation_bytes
     device = "each GPU's" if machine.is_gpu else "the machine's"
-    told = f"about {size_text(total)} of {device} {size_text(machine.memory_bytes)}"
+    memory = f"about {size_text(total)} of {device} {size_text(machine.memory_bytes)}"
     if total <= machine.memory_bytes:
-        return told
-    room = _USABLE_MEMORY * machine.memory_bytes - needed.weight_bytes
-    fewer = int(room / needed.bytes_per_token) // 256 * 256
-    if fewer < recipe.model.max_positions:
-        return f"{told}: too much for such a device"
+        return memory
+    activation_bytes = _USABLE_MEMORY_SHARE * machine.memory_bytes - needed.weight_bytes
+    fitting_tokens = int(activation_bytes / needed.bytes_per_token) // 256 * 256
+    if fitting_tokens < recipe.model.max_positions:
+        return f"{memory}: too much for such a device"
     if recipe.training.max_tokens_per_device == "auto":
-        return f"{told} for {needed.tokens:,} tokens at once: it will take fewer, about {fewer:,}"
-    return f"{told}: too much; less with --set training.max_tokens_per_device={fewer}"
+        return f"{memory} for {needed.tokens:,} tokens at once: it will take fewer, about {fitting_tokens:,}"
+    return f"{memory}: too much; less with --set training.max_tokens_per_device={fitting_tokens}"
 
 
-def _hours_and_rate(
-    work: float, flops_per_second: float, shares: tuple[float, float]
+def _hours_and_rate_text(
+    flops: float, flops_per_second: float, shares: tuple[float, float]
 ) -> tuple[tuple[float, float], str]:
     """The hours for a number of floating-point operations, and the rate behind them in words."""
-    fewest_hours, most_hours = (work / (flops_per_second * share) / 3600 for share in reversed(shares))
+    fewest_hours, most_hours = (flops / (flops_per_second * share) / 3600 for share in reversed(shares))
     low_percent, high_percent = (f"{100 * share:.0f}" for share in shares)
     teraflops = f"{flops_per_second / 1e12:,.{0 if flops_per_second >= 1e13 else 2}f}"
     rate = f"{low_percent} to {high_percent} % of the {teraflops} TFLOP/s of matrix products measured here"
     return (fewest_hours, most_hours), rate
 
 
-def _span(fewest_hours: float, most_hours: float) -> str:
+def _duration_text(fewest_hours: float, most_hours: float) -> str:
     if most_hours < 1 / 60:
         return "less than a minute"
     if most_hours < 2:
@@ -265,7 +267,7 @@ def _span(fewest_hours: float, most_hours: float) -> str:
 
 
 def _seconds_per_update(run: Run) -> float | None:
-    """Seconds an update took between the last two lines of the log that are of one start; None without such lines."""
+    """The seconds per update between the last two lines of the log from one start; None if there are no such lines."""
     earlier: tuple[int, float] | None = None
     found: float | None = None
     for event in run.events():

@@ -20,20 +20,20 @@ from nmt_cli.recipe.section import Section
 from nmt_cli.reproducing.experiments import Experiment
 from nmt_cli.training.micro_batch_size import estimate
 
-# Both files have a tokenizer section, with other keys.
-_AMBIGUOUS = (Recipe.model_fields.keys() & Corpus.model_fields.keys()) - {"tokenizer"}
-_FIELDS: dict[str, Any] = {
+# The keys that recipe and corpus file share, except for the tokenizer sections, whose keys differ.
+_KEYS_OF_BOTH = (Recipe.model_fields.keys() & Corpus.model_fields.keys()) - {"tokenizer"}
+_FIELDS_OF_EITHER: dict[str, Any] = {
     key: (field.annotation, ...)
     for key, field in {**Recipe.model_fields, **Corpus.model_fields}.items()
-    if key not in _AMBIGUOUS and key != "limit"
+    if key not in _KEYS_OF_BOTH and key != "limit"
 } | {"tokenizer": (SubwordSampling | TokenizerConfig, ...)}
 # The keys of recipe and corpus together, only to suggest the nearest key.
-_AnyKey = create_model("_AnyKey", __base__=Section, **_FIELDS)
+_AnyKey = create_model("_AnyKey", __base__=Section, **_FIELDS_OF_EITHER)
 # Pieces of a side of a sentence of newspaper text with a vocabulary of some thousand pieces, roughly.
 _PIECES_PER_PAIR = 35
-_MOST_CHECKPOINTS = 5
-_MOST_LINES = 100
-_SMALLEST_VOCABULARY = 1000
+_MAX_CHECKPOINTS = 5
+_MAX_LINES = 100
+_MIN_VOCABULARY = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Reproduction:
 
     def num_lines(self, whole: int) -> int:
         """How many of the lines of a test set are translated."""
-        return whole if self.limit is None else min(self.limit, _MOST_LINES)
+        return whole if self.limit is None else min(self.limit, _MAX_LINES)
 
 
 def plan_reproduction(
@@ -89,20 +89,21 @@ def plan_reproduction(
 
     UsageError for the setting of another corpus.
     """
-    users = read_overrides(settings, experiment=experiment.name)
-    recipe = load_recipe(experiment.recipe, overrides=users.recipe)
+    user_settings = read_overrides(settings, experiment=experiment.name)
+    recipe = load_recipe(experiment.recipe, overrides=user_settings.recipe)
     if recipe.corpus != experiment.corpus:
         raise UsageError(
             f"{experiment.name} is reproduced on {experiment.corpus}, not on {recipe.corpus}",
             where="--set corpus",
             hint="leave it out; another corpus takes nmt prepare, nmt train, nmt average, nmt decode and nmt score",
         )
-    corpus = load_corpus(experiment.corpus, overrides=users.corpus).corpus
-    given, suffix = users, ""
+    corpus = load_corpus(experiment.corpus, overrides=user_settings.corpus).corpus
+    overrides, suffix = user_settings, ""
     if limit is not None:
-        given = rehearse(recipe, corpus.tokenizer, limit=limit, users=users).followed_by(users)
-        recipe = load_recipe(experiment.recipe, overrides=given.recipe)
-        corpus = load_corpus(experiment.corpus, overrides=[*given.corpus, f"limit={limit}"]).corpus
+        rehearsal = rehearse(recipe, corpus.tokenizer, limit=limit, user_settings=user_settings)
+        overrides = rehearsal.followed_by(user_settings)
+        recipe = load_recipe(experiment.recipe, overrides=overrides.recipe)
+        corpus = load_corpus(experiment.corpus, overrides=[*overrides.corpus, f"limit={limit}"]).corpus
         suffix = f"-limit-{limit}"
     return Reproduction(
         experiment=experiment,
@@ -110,8 +111,8 @@ def plan_reproduction(
         corpus=corpus,
         data=data or Path("data") / f"{corpus.name}{suffix}",
         run=run or Path("runs") / f"{experiment.recipe}{suffix}",
-        settings=given,
-        changes=[setting for setting in settings if _first_part(setting) not in DESCRIPTIVE_KEYS],
+        settings=overrides,
+        changes=[setting for setting in settings if _first_key(setting) not in DESCRIPTIVE_KEYS],
         limit=limit,
     )
 
@@ -123,8 +124,8 @@ def read_overrides(settings: Sequence[str], *, experiment: str) -> Overrides:
     for `limit`, which is the option --limit.
     """
     for setting in settings:
-        key = _first_part(setting)
-        if key in _AMBIGUOUS:
+        key = _first_key(setting)
+        if key in _KEYS_OF_BOTH:
             raise UsageError(
                 f"--set {key} could be that of the recipe or of the corpus",
                 where=f"--set {setting}",
@@ -139,34 +140,34 @@ def read_overrides(settings: Sequence[str], *, experiment: str) -> Overrides:
     return Overrides(recipe, tuple(setting for setting in settings if setting not in recipe))
 
 
-def rehearse(recipe: Recipe, tokenizer: TokenizerConfig, *, limit: int, users: Overrides) -> Overrides:
+def rehearse(recipe: Recipe, tokenizer: TokenizerConfig, *, limit: int, user_settings: Overrides) -> Overrides:
     """The settings of a rehearsal on `limit` pairs; recipe and tokenizer have the user's settings in them.
 
     The number of updates is about one pass over the pairs. It is at least the number of averaged checkpoints, of which
     a rehearsal takes at most five. The schedule stays, so the learning rate is the one of the first updates.
     """
-    chosen = _keys_of(users)
+    user_keys = _keys_of(user_settings)
     averaged = recipe.averaging.last or recipe.averaging.best or 1
     one_pass = -(-limit * _PIECES_PER_PAIR // recipe.training.batch_tokens)
-    updates = min(max(min(averaged, _MOST_CHECKPOINTS), one_pass), recipe.training.updates)
-    if "training.updates" in chosen:
+    updates = min(max(min(averaged, _MAX_CHECKPOINTS), one_pass), recipe.training.updates)
+    if "training.updates" in user_keys:
         updates = recipe.training.updates
-    checkpoints = averaged if "averaging.last" in chosen else min(averaged, _MOST_CHECKPOINTS, updates)
-    of_recipe = {
+    checkpoints = averaged if "averaging.last" in user_keys else min(averaged, _MAX_CHECKPOINTS, updates)
+    recipe_values = {
         "training.updates": updates,
         "training.log_every": max(updates // 10, 1),
         "training.checkpoint_every": max(updates // checkpoints, 1),
         "training.keep_last": checkpoints,
         "averaging.last": checkpoints,
         "validation.every": updates,
-        "validation.max_sentences": min(limit, _MOST_LINES),
+        "validation.max_sentences": min(limit, _MAX_LINES),
     }
-    of_corpus = {}
+    corpus_values = {}
     if not tokenizer.is_given:
-        of_corpus["tokenizer.vocab_size"] = min(tokenizer.vocab_size, max(_SMALLEST_VOCABULARY, limit))
+        corpus_values["tokenizer.vocab_size"] = min(tokenizer.vocab_size, max(_MIN_VOCABULARY, limit))
     return Overrides(
-        recipe=tuple(f"{key}={value}" for key, value in of_recipe.items() if key not in chosen),
-        corpus=tuple(f"{key}={value}" for key, value in of_corpus.items() if key not in chosen),
+        recipe=tuple(f"{key}={value}" for key, value in recipe_values.items() if key not in user_keys),
+        corpus=tuple(f"{key}={value}" for key, value in corpus_values.items() if key not in user_keys),
     )
 
 
@@ -197,5 +198,5 @@ def _is_of_recipe(setting: str) -> bool:
     return section in Recipe.model_fields
 
 
-def _first_part(setting: str) -> str:
+def _first_key(setting: str) -> str:
     return setting.partition("=")[0].partition(".")[0].strip()

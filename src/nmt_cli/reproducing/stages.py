@@ -41,13 +41,13 @@ Hashes = Mapping[str, str]
 Expectations = Mapping[FigureName, Expected]
 
 TEST_SETS: dict[HeldOut, FigureName] = {"valid": "newstest2013 pairs", "test": "newstest2014 pairs"}
-_LINES: dict[HeldOut, int] = {"valid": 3_000, "test": 3_003}
-_SCORES: dict[str, FigureName] = {"paper-BLEU": "paper BLEU", "BLEU": "sacreBLEU", "chrF2": "chrF2"}
+_NUM_TEST_LINES: dict[HeldOut, int] = {"valid": 3_000, "test": 3_003}
+_FIGURE_OF_METRIC: dict[str, FigureName] = {"paper-BLEU": "paper BLEU", "BLEU": "sacreBLEU", "chrF2": "chrF2"}
 _SEARCH_OPTIONS = ("beam", "length_penalty", "length_penalty_form", "max_extra_tokens")
-_AGAIN = "remove the file, and give the same nmt reproduce command once more"
-_REHEARSAL = "the rehearsal's settings"
-# Part of a score's record: scores of another measure are made again.
-_MEASURE = "paper-BLEU with quotes:ascii-ref"
+_REMOVE_AND_REPEAT = "remove the file, and give the same nmt reproduce command once more"
+_REHEARSAL_SOURCE = "the rehearsal's settings"
+# Part of the record of a score: a score of another variant is computed anew.
+_BLEU_VARIANT = "paper-BLEU with quotes:ascii-ref"
 
 
 class Measured(NamedTuple):
@@ -62,9 +62,9 @@ class Measured(NamedTuple):
 class Stage:
     """One `nmt` command of a reproduction, and how to see whether it is finished.
 
-    `published` are the experiment's figures. `rehearsed` are the figures that a rehearsal's settings fix: they judge a
-    rehearsal, whose other figures are shown and not judged. `prepare` writes what the command reads and no earlier
-    stage wrote. A stage `without_record` writes into its output what the output was made from.
+    `published` are the experiment's figures. `rehearsed` are the figures that a rehearsal's settings fix: only these
+    judge a rehearsal. `prepare` writes the inputs that no earlier stage has written. A stage is `without_record` if its
+    output itself says from which inputs it was made.
     """
 
     plan: Reproduction
@@ -108,29 +108,29 @@ class Stage:
 
     def seconds(self) -> float | None:
         """The seconds that the last process of the stage took; None if there is no record."""
-        return self._record().get("seconds")
+        return self._read_record().get("seconds")
 
     def is_finished(self) -> bool:
         """True if the stage ended well, and nothing that it read or wrote has changed since."""
         try:
             if self.without_record:
                 return self.outputs() == self.inputs()
-            record = self._record()
-            return bool(record) and record == record | self._state()
+            record = self._read_record()
+            return bool(record) and record == record | self._current_state()
         except (OSError, DataError, ModelError):
             return False
 
-    def note_end(self, *, seconds: float) -> None:
-        """Keep the record of the stage, which has just ended well."""
+    def write_record(self, *, seconds: float) -> None:
+        """Write the record of the stage, which has just ended well."""
         if not self.without_record:
-            content = json.dumps(self._state() | {"seconds": seconds}, indent=2, ensure_ascii=False) + "\n"
+            content = json.dumps(self._current_state() | {"seconds": seconds}, indent=2, ensure_ascii=False) + "\n"
             write_file(self._record_file, content, error=DataError)
 
-    def _state(self) -> dict[str, Any]:
+    def _current_state(self) -> dict[str, Any]:
         """The command, and the hashes of what it reads and has written."""
         return {"command": self.arguments, "made_from": dict(self.inputs()), "made": dict(self.outputs())}
 
-    def _record(self) -> dict[str, Any]:
+    def _read_record(self) -> dict[str, Any]:
         """The record of the stage as it ended; empty if no record can be read and the stage has to run."""
         try:
             record = json.loads(self._record_file.read_text(encoding="utf-8"))
@@ -156,9 +156,9 @@ def _preparation(plan: Reproduction) -> Stage:
     output = [] if plan.data == Path("data") / corpus.name else ["-o", str(plan.data)]
     rehearsed: dict[FigureName, Expected] = {name: published[name] for name in TEST_SETS.values()}
     if plan.limit is not None:
-        rehearsed["pairs read"] = expected_exactly(plan.limit, _REHEARSAL)
+        rehearsed["pairs read"] = expected_exactly(plan.limit, _REHEARSAL_SOURCE)
         if not corpus.tokenizer.is_given:
-            rehearsed["vocabulary"] = expected_exactly(corpus.tokenizer.vocab_size, _REHEARSAL)
+            rehearsed["vocabulary"] = expected_exactly(corpus.tokenizer.vocab_size, _REHEARSAL_SOURCE)
 
     def measure() -> Iterator[Measured]:
         manifest = read_manifest(plan.data)
@@ -171,11 +171,11 @@ def _preparation(plan: Reproduction) -> Stage:
     return Stage(
         plan=plan,
         name="prepare",
-        arguments=["prepare", plan.experiment.corpus, *limit, *_set(plan.settings.corpus), *output],
+        arguments=["prepare", plan.experiment.corpus, *limit, *_set_flags(plan.settings.corpus), *output],
         published=published,
         rehearsed=rehearsed,
-        inputs=lambda: {"corpus": _hash_of_corpus(corpus.model_dump(mode="json"))},
-        outputs=lambda: {"corpus": _hash_of_corpus(open_prepared(plan.data).manifest.corpus)},
+        inputs=lambda: {"corpus": _sha256_of_corpus(corpus.model_dump(mode="json"))},
+        outputs=lambda: {"corpus": _sha256_of_corpus(open_prepared(plan.data).manifest.corpus)},
         needs=partial(preparation_needs, plan),
         measure=measure,
         without_record=True,
@@ -190,7 +190,7 @@ def _training(plan: Reproduction) -> Stage:
     def outputs() -> Hashes:
         if open_run(plan.run).record.finished is None:
             raise ModelError("the run is not finished", where=str(plan.run), hint="the same command goes on")
-        return {"model": _hash_of_model(model)}
+        return {"model": _sha256_of_model(model)}
 
     def stage_needs(machine: Machine) -> Needs:
         run = open_run(plan.run) if (plan.run / RUN_FILE).is_file() else None
@@ -208,10 +208,13 @@ def _training(plan: Reproduction) -> Stage:
     return Stage(
         plan=plan,
         name="train",
-        arguments=["train", plan.experiment.recipe, *data, *output, *_set(plan.settings.recipe)],
+        arguments=["train", plan.experiment.recipe, *data, *output, *_set_flags(plan.settings.recipe)],
         published=plan.experiment.training,
-        rehearsed={"updates": expected_exactly(plan.recipe.training.updates, _REHEARSAL)},
-        inputs=lambda: {"recipe": _hash(dump_recipe(plan.recipe)), "data": read_manifest(plan.data).fingerprint},
+        rehearsed={"updates": expected_exactly(plan.recipe.training.updates, _REHEARSAL_SOURCE)},
+        inputs=lambda: {
+            "recipe": _sha256_of_text(dump_recipe(plan.recipe)),
+            "data": read_manifest(plan.data).fingerprint,
+        },
         outputs=outputs,
         needs=stage_needs,
         measure=measure,
@@ -226,10 +229,10 @@ def _averaging(plan: Reproduction) -> Stage:
         name="average",
         arguments=["average", str(plan.run)],
         published=plan.experiment.averaging,
-        rehearsed={"checkpoints": expected_exactly(averaging.last or averaging.best or 0, _REHEARSAL)},
+        rehearsed={"checkpoints": expected_exactly(averaging.last or averaging.best or 0, _REHEARSAL_SOURCE)},
         # The checkpoints follow from the model of the last update.
-        inputs=lambda: {"model": _hash_of_model(plan.run / "model"), "averaging": _hash(settings)},
-        outputs=lambda: {"model": _hash_of_model(averaged)},
+        inputs=lambda: {"model": _sha256_of_model(plan.run / "model"), "averaging": _sha256_of_text(settings)},
+        outputs=lambda: {"model": _sha256_of_model(averaged)},
         needs=lambda machine: averaging_needs(plan),
         measure=lambda: [Measured("checkpoints", len(load_saved_config(averaged).updates))],
     )
@@ -241,18 +244,18 @@ class _HeldOutFiles:
     def __init__(self, plan: Reproduction, held_out: HeldOut) -> None:
         source, target = plan.corpus.languages.source, plan.corpus.languages.target
         self.test_set = TEST_SETS[held_out].removesuffix(" pairs")
-        self.num_lines = plan.num_lines(_LINES[held_out])
-        self._whole = (plan.data / f"{held_out}.{source}", plan.data / f"{held_out}.{target}")
-        self.source, self.reference = self._whole
+        self.num_lines = plan.num_lines(_NUM_TEST_LINES[held_out])
+        self._full_texts = (plan.data / f"{held_out}.{source}", plan.data / f"{held_out}.{target}")
+        self.source, self.reference = self._full_texts
         if plan.limit is not None:
             self.source = plan.folder / f"{self.test_set}.source.{source}"
             self.reference = plan.folder / f"{self.test_set}.reference.{target}"
         self.translation = plan.folder / f"{self.test_set}.{target}"
         self.scores = plan.folder / f"{self.test_set}.scores.json"
 
-    def write(self) -> None:
+    def write_first_lines(self) -> None:
         """Write the first lines of the text and of its reference, for a rehearsal."""
-        for whole, first in zip(self._whole, (self.source, self.reference), strict=True):
+        for whole, first in zip(self._full_texts, (self.source, self.reference), strict=True):
             if whole == first:
                 continue
             with whole.open("rb") as stream:
@@ -272,8 +275,8 @@ def _decoding(plan: Reproduction, held_out: HeldOut) -> Stage:
         arguments += [f"--{name.replace('_', '-')}", str(getattr(plan.recipe.decoding, name))]
 
     def inputs() -> Hashes:
-        files.write()
-        return {"model": _hash_of_model(model), "text": sha256(files.source)}
+        files.write_first_lines()
+        return {"model": _sha256_of_model(model), "text": sha256(files.source)}
 
     def measure() -> Iterator[Measured]:
         with files.translation.open("rb") as stream:
@@ -289,7 +292,7 @@ def _decoding(plan: Reproduction, held_out: HeldOut) -> Stage:
         outputs=lambda: {"translation": sha256(files.translation)},
         needs=partial(decoding_needs, plan, lines=files.num_lines),
         measure=measure,
-        prepare=files.write,
+        prepare=files.write_first_lines,
     )
 
 
@@ -299,8 +302,8 @@ def _scoring(plan: Reproduction, held_out: HeldOut) -> Stage:
     languages = f"{plan.corpus.languages.source}-{plan.corpus.languages.target}"
 
     def measure() -> Iterator[Measured]:
-        scores: dict[str, Any] = read_json(files.scores, error=DataError, hint=_AGAIN)["scores"]
-        for title, name in _SCORES.items():
+        scores: dict[str, Any] = read_json(files.scores, error=DataError, hint=_REMOVE_AND_REPEAT)["scores"]
+        for title, name in _FIGURE_OF_METRIC.items():
             yield Measured(name, scores[title]["score"], scores[title]["signature"])
 
     return Stage(
@@ -312,7 +315,7 @@ def _scoring(plan: Reproduction, held_out: HeldOut) -> Stage:
         inputs=lambda: {
             "reference": sha256(files.reference),
             "translation": sha256(files.translation),
-            "measure": _MEASURE,
+            "measure": _BLEU_VARIANT,
         },
         outputs=lambda: {"scores": sha256(files.scores)},
         needs=lambda machine: Needs(),
@@ -321,19 +324,19 @@ def _scoring(plan: Reproduction, held_out: HeldOut) -> Stage:
     )
 
 
-def _set(settings: Sequence[str]) -> list[str]:
+def _set_flags(settings: Sequence[str]) -> list[str]:
     return [word for setting in settings for word in ("--set", setting)]
 
 
-def _hash(text: str) -> str:
+def _sha256_of_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _hash_of_corpus(corpus: Mapping[str, Any]) -> str:
+def _sha256_of_corpus(corpus: Mapping[str, Any]) -> str:
     values = without_former_keys(corpus)
-    return _hash(json.dumps({key: values[key] for key in values.keys() - DESCRIPTIVE_KEYS}, sort_keys=True))
+    return _sha256_of_text(json.dumps({key: values[key] for key in values.keys() - DESCRIPTIVE_KEYS}, sort_keys=True))
 
 
-def _hash_of_model(directory: Path) -> str:
+def _sha256_of_model(directory: Path) -> str:
     """The hash of a model's manifest, which has the hash of every file."""
     return sha256(directory / MANIFEST)
