@@ -139,31 +139,33 @@ def score(
         }
         refuse_beside("--model", others, why="it gives the probability of REF, which is no score of a translation")
         refuse_without("-t", {"-l": languages if test_set is None else None})
-        how = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
-        print_forced_scores(read_texts(files), how, with_tokens=tokens, as_json=as_json)
+        forced_options = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
+        print_forced_scores(read_texts(files), forced_options, with_tokens=tokens, as_json=as_json)
         return
     refuse_without("--model", {"--tokens": tokens, "--batch-tokens": batch_tokens, "--precision": precision})
     files = replace(files, hypotheses=hypotheses or ["-"])
-    wanted = parse_metrics(metrics or [_DEFAULT_METRICS])
-    bounds = parse_bounds(fail_under or [], wanted)
-    refuse_without("-m bleu", {} if "bleu" in wanted else {"--tokenize": tokenize, "--lowercase": lowercase})
-    refuse_without("-m paper-bleu", {} if "paper-bleu" in wanted else {"--keep-quotes": keep_quotes})
-    _check_options(files, wanted, comet_model=comet_model, device=device, paired=paired)
-    of_segments = by_sentence or differences is not None
-    if of_segments:
+    metric_names = parse_metrics(metrics or [_DEFAULT_METRICS])
+    bounds = parse_bounds(fail_under or [], metric_names)
+    refuse_without("-m bleu", {} if "bleu" in metric_names else {"--tokenize": tokenize, "--lowercase": lowercase})
+    refuse_without("-m paper-bleu", {} if "paper-bleu" in metric_names else {"--keep-quotes": keep_quotes})
+    _check_options(files, metric_names, comet_model=comet_model, device=device, paired=paired)
+    shows_segments = by_sentence or differences is not None
+    if shows_segments:
         beside = {"--confidence": confidence, "--paired": paired, "--fail-under": fail_under}
-        check_segment_options(files, wanted, beside, by_sentence=by_sentence, differences=differences)
+        check_segment_options(files, metric_names, beside, by_sentence=by_sentence, differences=differences)
     texts = read_texts(files)
     evaluation_set = replace(
-        _evaluation_set(texts, wanted, comet_model=comet_model, device=device),
+        _evaluation_set(texts, metric_names, comet_model=comet_model, device=device),
         tokenize=None if tokenize is None else parse_tokenizer(tokenize),
         lowercase=lowercase,
         keep_quotes=keep_quotes,
     )
-    if of_segments:
-        print_segment_scores(texts, evaluation_set, wanted, differences=differences, as_json=as_json)
+    if shows_segments:
+        print_segment_scores(texts, evaluation_set, metric_names, differences=differences, as_json=as_json)
         return
-    scores = _measure(texts, evaluation_set, wanted, confidence=confidence, test="ar" if paired == "ar" else "bs")
+    scores = _score_and_compare(
+        texts, evaluation_set, metric_names, confidence=confidence, test="ar" if paired == "ar" else "bs"
+    )
     (print_scores_as_json if as_json else print_scores)(scores)
     check_bounds(scores.values(), bounds)
 
@@ -226,7 +228,7 @@ def _evaluation_set(
     )
 
 
-def _measure(
+def _score_and_compare(
     texts: Texts, evaluation_set: EvaluationSet, metrics: Sequence[MetricName], *, confidence: bool, test: TestName
 ) -> Scores:
     """The scores of the hypotheses and, if there are baselines, the tests against each baseline."""
@@ -242,13 +244,16 @@ def _measure(
     comparisons = []
     if texts.baselines:
         baselines = [text.lines for text in texts.baselines]
-        by_metric = paired_scores(baselines, systems, evaluation_set, metrics=metrics, test=test)
+        # By metric and baseline: the scores of the baseline, then of each system.
+        tests = paired_scores(baselines, systems, evaluation_set, metrics=metrics, test=test)
         comparisons = [
             Comparison(baseline.name, scores, verdict(scores, baseline=baseline.name, systems=names, test=test))
-            for of_metric in by_metric
-            for baseline, scores in zip(texts.baselines, of_metric, strict=True)
+            for tests_of_metric in tests
+            for baseline, scores in zip(texts.baselines, tests_of_metric, strict=True)
         ]
-        reports = [[of_metric[0][place].report for of_metric in by_metric] for place in range(1, len(systems) + 1)]
+        reports = [
+            [tests_of_metric[0][1 + system].report for tests_of_metric in tests] for system in range(len(systems))
+        ]
     else:
         reports = score_systems(systems, evaluation_set, metrics=metrics, confidence=confidence)
     notes = []

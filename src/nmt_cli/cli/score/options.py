@@ -43,7 +43,7 @@ def parse_tokenizer(name: str) -> str:
 
 def parse_metrics(texts: Sequence[str]) -> list[MetricName]:
     """The metrics of all `-m`, each once; paper-bleu adds sacreBLEU's BLEU for comparison."""
-    names = [_metric(name, where="-m") for text in texts for name in text.split(",")]
+    names = [_parse_metric(name, where="-m") for text in texts for name in text.split(",")]
     if "paper-bleu" in names and "bleu" not in names:
         names.insert(names.index("paper-bleu") + 1, "bleu")
     return list(dict.fromkeys(names))
@@ -60,14 +60,14 @@ def parse_bounds(texts: Sequence[str], metrics: Sequence[MetricName]) -> dict[st
         if not equals:
             hint = f"for example --fail-under BLEU={text if _is_number(text) else 25}"
             raise UsageError(f"--fail-under takes METRIC=BOUND, not {text!r}", where=where, hint=hint)
-        metric = _metric(name, where=where)
+        metric = _parse_metric(name, where=where)
         if metric == "ter":
             hint = "bound BLEU or chrF2 instead, for example --fail-under BLEU=25"
             raise UsageError("a lower TER is a better one, so --fail-under cannot bound it", where=where, hint=hint)
         if metric not in metrics:
             message = f"--fail-under bounds {TITLES[metric]}, but -m does not ask for it"
             raise UsageError(message, where=where, hint=f"write -m {','.join([*metrics, metric])}")
-        bound = _bound(value, metric, where=where)
+        bound = _parse_bound(value, metric, where=where)
         bounds[TITLES[metric]] = max(bound, bounds.get(TITLES[metric], bound))
     return bounds
 
@@ -86,20 +86,20 @@ def check_bounds(values: Mapping[str, float], bounds: Mapping[str, float]) -> No
 
 def refuse_beside(option: str, others: Mapping[str, object], *, why: str) -> None:
     """Raise UsageError if one of the other options is given as well."""
-    for other in _given(others):
+    for other in _given_options(others):
         raise UsageError(f"{other} does not go with {option}: {why}", where=other, hint=f"leave {other} out")
 
 
 def refuse_without(needed: str, others: Mapping[str, object]) -> None:
     """Raise UsageError if one of the other options is given, which mean nothing without `needed`."""
-    for other in _given(others):
+    for other in _given_options(others):
         message, hint = f"{other} means nothing without {needed}", f"add {needed}, or leave {other} out"
         raise UsageError(message, where=other, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
 class TextNames:
-    """The files as they were given, or a test set of sacreBLEU's; `-` is stdin. `hypotheses` may be empty."""
+    """The files as the user names them; `-` is stdin. A test set of sacreBLEU's stands for references and source."""
 
     references: Sequence[str]
     hypotheses: Sequence[str]
@@ -127,7 +127,7 @@ class Texts:
 
     @property
     def num_lines(self) -> int:
-        """Lines of each."""
+        """The number of lines, which all texts have."""
         return len(self.references[0].lines)
 
     @property
@@ -139,16 +139,16 @@ class Texts:
         """The files of the texts, with their SHA-256."""
         described: dict[str, object] = {"lines": self.num_lines}
         if len(self.hypotheses) == 1:
-            described["hypothesis"] = identity(self.hypotheses[0])
-        described["references"] = [identity(text) for text in self.references]
+            described["hypothesis"] = file_and_hash(self.hypotheses[0])
+        described["references"] = [file_and_hash(text) for text in self.references]
         if self.source is not None:
-            described["source"] = identity(self.source)
+            described["source"] = file_and_hash(self.source)
         if self.test_set is not None:
             described["test_set"] = {"name": self.test_set, "languages": self.languages}
         return described
 
 
-def identity(text: SegmentedText) -> dict[str, str]:
+def file_and_hash(text: SegmentedText) -> dict[str, str]:
     """A text's file and the SHA-256 of its bytes."""
     return {"file": text.name, "sha256": text.sha256}
 
@@ -189,7 +189,7 @@ def read_texts(names: TextNames) -> Texts:
     return Texts(references, hypotheses, baselines, sources[0] if sources else None, names.test_set, languages)
 
 
-def _metric(name: str, *, where: str) -> MetricName:
+def _parse_metric(name: str, *, where: str) -> MetricName:
     from nmt_cli.scoring.metrics import METRICS_BY_NAME, TITLES
 
     key = name.strip().lower()
@@ -200,7 +200,7 @@ def _metric(name: str, *, where: str) -> MetricName:
     return METRICS_BY_NAME[key]
 
 
-def _bound(value: str, metric: MetricName, *, where: str) -> float:
+def _parse_bound(value: str, metric: MetricName, *, where: str) -> float:
     from nmt_cli.scoring.metrics import TITLES
 
     try:
@@ -220,7 +220,7 @@ def _is_number(text: str) -> bool:
     return re.fullmatch(r"\d+(\.\d+)?", text) is not None
 
 
-def _given(options: Mapping[str, object]) -> list[str]:
+def _given_options(options: Mapping[str, object]) -> list[str]:
     return [name for name, value in options.items() if value is not None and value is not False and value != []]
 
 
@@ -254,5 +254,5 @@ def _check_systems(names: TextNames) -> None:
     for name in systems:
         if systems.count(name) > 1:
             where = "--baseline" if name in names.baselines else "-i"
-            what = "the hypothesis and a baseline" if name in names.hypotheses and where != "-i" else "given twice"
-            raise UsageError(f"{name} is {what}", where=where, hint="give the output of two different systems or runs")
+            fault = "the hypothesis and a baseline" if name in names.hypotheses and where != "-i" else "given twice"
+            raise UsageError(f"{name} is {fault}", where=where, hint="give the output of two different systems or runs")

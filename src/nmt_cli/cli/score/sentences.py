@@ -14,8 +14,8 @@ import typer
 
 from nmt_cli.cli.arguments import models_of
 from nmt_cli.cli.printing import is_terminal, print_json
-from nmt_cli.cli.score.options import TextNames, Texts, identity, refuse_beside
-from nmt_cli.cli.score.show import number
+from nmt_cli.cli.score.options import TextNames, Texts, file_and_hash, refuse_beside
+from nmt_cli.cli.score.show import score_text
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SYSTEM, _BASELINE = 0, 1
+_SYSTEM_INDEX, _BASELINE_INDEX = 0, 1
 
 
 def check_segment_options(
@@ -74,15 +74,15 @@ def print_segment_scores(
     if as_json:
         print_json(_segments_json(texts, scores, differences=differences))
         return
-    for of_metric in scores:
-        logger.info("%s  %s", of_metric.metric, of_metric.signature)
+    for metric_scores in scores:
+        logger.info("%s  %s", metric_scores.metric, metric_scores.signature)
     if differences is not None:
         _print_differences(texts, scores[0], count=differences)
         return
-    typer.echo("\t".join(["line", *_figures(texts, scores, 0)]))
+    typer.echo("\t".join(["line", *_scores_of_segment(texts, scores, 0)]))
     for segment in range(texts.num_lines):
-        figures = _figures(texts, scores, segment)
-        cells = [number(column.partition(" ")[0], value) for column, value in figures.items()]
+        figures = _scores_of_segment(texts, scores, segment)
+        cells = [score_text(column.partition(" ")[0], value) for column, value in figures.items()]
         typer.echo("\t".join([str(segment + 1), *cells]))
 
 
@@ -123,24 +123,24 @@ def print_forced_scores(texts: Texts, options: ForcedOptions, *, with_tokens: bo
     for line, score in enumerate(scores, 1):
         perplexity.add(score)
         if not with_tokens:
-            typer.echo(f"{line}\t{_shown_log_prob(score.log_prob)}\t{len(score.pieces)}")
+            typer.echo(f"{line}\t{_log_prob_text(score.log_prob)}\t{len(score.pieces)}")
             continue
-        for piece, log_prob in _with_log_probs(score):
-            typer.echo(f"{line}\t{piece}\t{_shown_log_prob(log_prob)}")
+        for piece, log_prob in _pieces_with_log_probs(score):
+            typer.echo(f"{line}\t{piece}\t{_log_prob_text(log_prob)}")
     sys.stdout.flush()
-    logger.info("%s", _summary(perplexity))
+    logger.info("%s", _perplexity_text(perplexity))
 
 
-def _figures(texts: Texts, scores: Sequence[SegmentScores], segment: int) -> dict[str, float]:
+def _scores_of_segment(texts: Texts, scores: Sequence[SegmentScores], segment: int) -> dict[str, float]:
     """The scores of one sentence by column: the system's and, if there is a baseline, its score and the difference."""
     figures = {}
-    for of_metric in scores:
-        value = of_metric.values[_SYSTEM][segment]
-        figures[of_metric.metric] = value
+    for metric_scores in scores:
+        value = metric_scores.values[_SYSTEM_INDEX][segment]
+        figures[metric_scores.metric] = value
         if texts.baselines:
-            baseline = of_metric.values[_BASELINE][segment]
-            figures[f"{of_metric.metric} baseline"] = baseline
-            figures[f"{of_metric.metric} difference"] = value - baseline
+            baseline = metric_scores.values[_BASELINE_INDEX][segment]
+            figures[f"{metric_scores.metric} baseline"] = baseline
+            figures[f"{metric_scores.metric} difference"] = value - baseline
     return figures
 
 
@@ -151,21 +151,21 @@ def _print_differences(texts: Texts, scores: SegmentScores, *, count: int) -> No
     digits = digits_of(scores.metric)
     for kind, segments in (("gain", gains), ("loss", losses)):
         for rank, segment in enumerate(segments, 1):
-            before, after = scores.values[_BASELINE][segment], scores.values[_SYSTEM][segment]
+            before, after = scores.values[_BASELINE_INDEX][segment], scores.values[_SYSTEM_INDEX][segment]
             change = f"{scores.metric} {before:.{digits}f} to {after:.{digits}f} ({after - before:+.{digits}f})"
-            _print_entry(f"{kind} {rank}, line {segment + 1:,}: {change}", _texts_of(texts, segment))
+            _print_difference(f"{kind} {rank}, line {segment + 1:,}: {change}", _texts_of_segment(texts, segment))
     if not gains and not losses:
         typer.echo(f"no sentence has another {scores.metric} than in {texts.baselines[0].name}")
 
 
-def _texts_of(texts: Texts, segment: int) -> dict[str, Any]:
+def _texts_of_segment(texts: Texts, segment: int) -> dict[str, Any]:
     """The texts of one sentence, each with its role."""
     result: dict[str, Any] = {} if texts.source is None else {"source": texts.source.lines[segment]}
     result["references"] = [reference.lines[segment] for reference in texts.references]
     return result | {"baseline": texts.baselines[0].lines[segment], "system": texts.hypotheses[0].lines[segment]}
 
 
-def _print_entry(title: str, texts: Mapping[str, Any]) -> None:
+def _print_difference(title: str, texts: Mapping[str, Any]) -> None:
     """Print a title and the texts below each other; on a terminal, words that the reference lacks are red."""
     references = [reference.strip() for reference in texts["references"]]
     rows = [("source", texts["source"].strip())] if "source" in texts else []
@@ -183,15 +183,15 @@ def _print_entry(title: str, texts: Mapping[str, Any]) -> None:
     table.add_column(overflow="fold")
     for role, text in rows:
         is_translation = role in ("baseline", "system")
-        table.add_row(role, _marked(text, references) if is_translation else Text(text))
+        table.add_row(role, _with_red_words(text, references) if is_translation else Text(text))
     console = Console(highlight=False)
     console.print(Text(title, style="bold"))
     console.print(table)
     console.print()
 
 
-def _marked(text: str, references: Sequence[str]) -> Any:
-    """The words of a translation; a word is red if it has no match in the nearest reference."""
+def _with_red_words(text: str, references: Sequence[str]) -> Any:
+    """The words of a translation; the words without a match in the nearest reference are red."""
     from rich.text import Text
 
     words = text.split()
@@ -206,29 +206,29 @@ def _marked(text: str, references: Sequence[str]) -> Any:
 
 
 def _segments_json(texts: Texts, scores: Sequence[SegmentScores], *, differences: int | None) -> dict[str, Any]:
-    result: dict[str, Any] = {"signatures": {of_metric.metric: of_metric.signature for of_metric in scores}}
+    result: dict[str, Any] = {"signatures": {metric_scores.metric: metric_scores.signature for metric_scores in scores}}
     result |= texts.as_json()
     if texts.baselines:
-        result["baseline"] = identity(texts.baselines[0])
+        result["baseline"] = file_and_hash(texts.baselines[0])
 
     def described(segment: int) -> dict[str, Any]:
-        return {"line": segment + 1, **_figures(texts, scores, segment)}
+        return {"line": segment + 1, **_scores_of_segment(texts, scores, segment)}
 
     if differences is None:
         return result | {"sentences": [described(segment) for segment in range(texts.num_lines)]}
     from nmt_cli.scoring.metrics import largest_differences
 
     for kind, segments in zip(("gains", "losses"), largest_differences(scores[0], count=differences), strict=True):
-        result[kind] = [described(segment) | _texts_of(texts, segment) for segment in segments]
+        result[kind] = [described(segment) | _texts_of_segment(texts, segment) for segment in segments]
     return result
 
 
-def _shown_log_prob(log_prob: float | None) -> str:
+def _log_prob_text(log_prob: float | None) -> str:
     """Six decimals, as in `nmt decode --format tsv`; nan for a pair that is too long for the model."""
     return "nan" if log_prob is None else f"{log_prob:.6f}"
 
 
-def _summary(perplexity: Perplexity) -> str:
+def _perplexity_text(perplexity: Perplexity) -> str:
     per_piece, per_word = perplexity.per_piece, perplexity.per_word
     if per_piece is None or per_word is None:
         return "perplexity: no line has a probability"
@@ -238,7 +238,7 @@ def _summary(perplexity: Perplexity) -> str:
     )
 
 
-def _with_log_probs(score: ForcedScore) -> Iterable[tuple[str, float | None]]:
+def _pieces_with_log_probs(score: ForcedScore) -> Iterable[tuple[str, float | None]]:
     """The pieces, each with its log-probability; None for all of a pair that is too long for the model."""
     log_probs: Sequence[float | None] = score.piece_log_probs or [None] * len(score.pieces)
     return zip(score.pieces, log_probs, strict=True)
@@ -247,7 +247,7 @@ def _with_log_probs(score: ForcedScore) -> Iterable[tuple[str, float | None]]:
 def _sentence_json(score: ForcedScore, *, with_tokens: bool) -> dict[str, Any]:
     result: dict[str, Any] = {"log_prob": score.log_prob, "tokens": len(score.pieces)}
     if with_tokens:
-        result["token_log_probs"] = [list(pair) for pair in _with_log_probs(score)]
+        result["token_log_probs"] = [list(pair) for pair in _pieces_with_log_probs(score)]
     return result
 
 

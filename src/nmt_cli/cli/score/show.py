@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from nmt_cli.cli.printing import is_terminal, print_json, print_table
-from nmt_cli.cli.score.options import Texts, identity
+from nmt_cli.cli.score.options import Texts, file_and_hash
 from nmt_cli.console import folded
 
 if TYPE_CHECKING:
@@ -52,16 +52,17 @@ class Scores:
 def print_scores(scores: Scores) -> None:
     """Print scores on stdout; verdicts and notes follow on a terminal, and go to the log otherwise."""
     if scores.comparisons:
-        header, rows = _compared(scores)
+        header, rows = _comparison_table(scores)
     elif len(scores.reports) > 1:
-        header, rows = _of_runs(scores)
+        header, rows = _runs_table(scores)
     else:
-        header, rows = _of_one(scores.reports[0])
+        header, rows = _single_system_table(scores.reports[0])
     notes = [*(comparison.verdict for comparison in scores.comparisons), *scores.notes]
     has_systems = len(scores.texts.systems) > 1
     if not is_terminal():
-        # Of one system the score, the signature, and then the interval if there is one.
-        lines = [header, *rows] if has_systems else [[*row[:2], row[-1], *row[2:-1]] for row in rows]
+        lines = [header, *rows]
+        if not has_systems:  # no header, and the interval, if there is one, comes last
+            lines = [[metric, score, signature, *interval] for metric, score, *interval, signature in rows]
         typer.echo("\n".join("\t".join(line) for line in lines))
         sys.stdout.flush()
         for note in notes:
@@ -69,18 +70,18 @@ def print_scores(scores: Scores) -> None:
         return
     from rich.console import Console
 
-    shown, drawn = _drawn(header, rows, names=[text.name for text in scores.texts.systems])
+    shown, drawn = _terminal_table(header, rows, names=[text.name for text in scores.texts.systems])
     print_table(shown, drawn, right=set(shown) - {"metric", "system"})
     console = Console(highlight=False, markup=False, emoji=False)
     for note in notes:
         console.print("\n".join(folded(note, width=console.width, indent=2)), soft_wrap=True)
-    for details in _details(scores):
+    for details in _bleu_details(scores):
         console.print(details, soft_wrap=True)
     for signature in dict.fromkeys(f"{row[0]}  {row[-1]}" for row in rows if row[-1]):
         console.print(signature, style="dim", soft_wrap=True)  # on a line that can be copied whole
 
 
-def _drawn(
+def _terminal_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, names: Sequence[str]
 ) -> tuple[list[str], list[list[str]]]:
     """The table as a terminal shows it: short names, each metric once, and no column that a row can do without.
@@ -109,7 +110,7 @@ def short_names(files: Sequence[str]) -> list[str]:
     return [str(Path(*part)) for part in parts]
 
 
-def _details(scores: Scores) -> list[str]:
+def _bleu_details(scores: Scores) -> list[str]:
     """The n-gram precisions, brevity penalty and lengths of each BLEU; the name of the system if there are several."""
     names = [f"{text.name}: " if len(scores.reports) > 1 else "" for text in scores.texts.hypotheses]
     return [
@@ -125,18 +126,18 @@ def print_scores_as_json(scores: Scores) -> None:
     result: dict[str, Any] = {"scores": _scores_json(scores), **scores.texts.as_json()}
     if len(scores.reports) > 1:
         result["runs"] = [
-            identity(text) | {"scores": _reports_json(reports)}
+            file_and_hash(text) | {"scores": _reports_json(reports)}
             for text, reports in zip(scores.texts.hypotheses, scores.reports, strict=True)
         ]
     if scores.comparisons:
-        result["baselines"] = [identity(text) for text in scores.texts.baselines]
+        result["baselines"] = [file_and_hash(text) for text in scores.texts.baselines]
         result["comparisons"] = [_comparison_json(comparison, scores.texts) for comparison in scores.comparisons]
     if scores.notes:
         result["notes"] = scores.notes
     print_json(result)
 
 
-def number(metric: str, value: float | None) -> str:
+def score_text(metric: str, value: float | None) -> str:
     """A score with the usual digits of its metric; empty if there is no score."""
     if value is None:
         return ""
@@ -145,25 +146,26 @@ def number(metric: str, value: float | None) -> str:
     return f"{value:.{digits_of(metric)}f}"
 
 
-def _of_one(reports: Sequence[ScoreReport]) -> tuple[list[str], list[list[str]]]:
-    """Metric, score, interval if there is one, and signature."""
+def _single_system_table(reports: Sequence[ScoreReport]) -> tuple[list[str], list[list[str]]]:
+    """A row for each metric: its name, score, interval if there is one, and signature."""
     has_interval = any(report.confidence is not None for report in reports)
-    return ["metric", "score", *(["95 %"] if has_interval else []), "signature"], [_row(report) for report in reports]
+    header = ["metric", "score", *(["95 %"] if has_interval else []), "signature"]
+    return header, [_report_row(report) for report in reports]
 
 
-def _row(report: ScoreReport) -> list[str]:
-    row = [report.metric, number(report.metric, report.value)]
-    row += [] if report.confidence is None else [f"±{number(report.metric, report.confidence)}"]
+def _report_row(report: ScoreReport) -> list[str]:
+    row = [report.metric, score_text(report.metric, report.value)]
+    row += [] if report.confidence is None else [f"±{score_text(report.metric, report.confidence)}"]
     return [*row, report.signature]
 
 
-def _of_runs(scores: Scores) -> tuple[list[str], list[list[str]]]:
-    """The rows of each run, then their mean and deviation."""
-    header, _ = _of_one(scores.reports[0])
+def _runs_table(scores: Scores) -> tuple[list[str], list[list[str]]]:
+    """A row for each run, then the mean and the deviation of the runs, by metric."""
+    header, _ = _single_system_table(scores.reports[0])
     rows = []
-    for place, spread in enumerate(scores.spreads):
+    for metric_index, spread in enumerate(scores.spreads):
         for text, reports in zip(scores.texts.hypotheses, scores.reports, strict=True):
-            metric, *others = _row(reports[place])
+            metric, *others = _report_row(reports[metric_index])
             rows.append([metric, text.name, *others])
         rows += [[*row, *[""] * (len(header) - 2)] for row in _spread_rows(spread)]
     return ["metric", "system", *header[1:]], rows
@@ -172,16 +174,16 @@ def _of_runs(scores: Scores) -> tuple[list[str], list[list[str]]]:
 def _spread_rows(spread: Spread) -> list[list[str]]:
     """Two rows, for the mean and the deviation: metric, name, and value."""
     figures = {"mean": spread.mean, "deviation": spread.deviation}
-    return [[spread.metric, name, number(spread.metric, value)] for name, value in figures.items()]
+    return [[spread.metric, name, score_text(spread.metric, value)] for name, value in figures.items()]
 
 
-def _compared(scores: Scores) -> tuple[list[str], list[list[str]]]:
-    """For each metric and baseline the baseline, then each system with its difference from it."""
+def _comparison_table(scores: Scores) -> tuple[list[str], list[list[str]]]:
+    """A row for each baseline, followed by a row for each system with its difference from the baseline, by metric."""
     header = ["metric", "system", "baseline", "score", "mean", "95 %", "difference", "p", "signature"]
     spreads = {spread.metric: spread for spread in scores.spreads}
     rows: list[list[str]] = []
-    for metric, of_metric in groupby(scores.comparisons, key=lambda one: one.scores[0].report.metric):
-        for comparison in of_metric:
+    for metric, comparisons in groupby(scores.comparisons, key=lambda comparison: comparison.scores[0].report.metric):
+        for comparison in comparisons:
             names = [comparison.baseline, *(text.name for text in scores.texts.hypotheses)]
             for name, score in zip(names, comparison.scores, strict=True):
                 rows.append(_paired_row(name, score, baseline=comparison.baseline))
@@ -194,8 +196,8 @@ def _paired_row(name: str, score: PairedScore, *, baseline: str) -> list[str]:
     from nmt_cli.scoring.metrics import digits_of
 
     report, is_baseline = score.report, score.p_value is None
-    figures = [number(report.metric, report.value), number(report.metric, score.mean)]
-    figures.append(f"±{number(report.metric, report.confidence)}")
+    figures = [score_text(report.metric, report.value), score_text(report.metric, score.mean)]
+    figures.append(f"±{score_text(report.metric, report.confidence)}")
     difference = "" if score.difference is None else f"{score.difference:+.{digits_of(report.metric)}f}"
     p_value = "" if score.p_value is None else f"{score.p_value:.4f}"
     return [report.metric, name, "" if is_baseline else baseline, *figures, difference, p_value, report.signature]
