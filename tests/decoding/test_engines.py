@@ -118,7 +118,7 @@ def test_int8_is_near(engine: str, ours: Translator, trained: Path, monkeypatch:
         pytest.importorskip("ctranslate2")
     elif not can_quantize():
         pytest.skip("this CPU does not multiply 8-bit integers exactly")
-    monkeypatch.setattr(cpu_linear, "_FEW_NUMBERS", 0)  # matrices of the model are small
+    monkeypatch.setattr(cpu_linear, "_SMALL_MATRIX_ELEMENTS", 0)  # matrices of the model are small
     quantised = Translator.from_pretrained(trained, device="cpu", engine=engine, precision="int8")
     assert (quantised.engine, quantised.precision, quantised.device) == (engine, "int8", "cpu")
     pairs = list(zip(ours.translate(LINES[:100]), quantised.translate(LINES[:100]), strict=True))
@@ -213,7 +213,7 @@ def test_int8_with_several_models_and_with_a_window(
 ) -> None:
     if not can_quantize():
         pytest.skip("this CPU does not multiply 8-bit integers exactly")
-    monkeypatch.setattr(cpu_linear, "_FEW_NUMBERS", 0)
+    monkeypatch.setattr(cpu_linear, "_SMALL_MATRIX_ELEMENTS", 0)
     single, twice = (
         Translator.from_pretrained(models, device="cpu", precision="int8") for models in (trained, [trained, trained])
     )

@@ -38,7 +38,7 @@ def model(request: pytest.FixtureRequest) -> Transformer:
 def growth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for so many more steps at a time, and slots and tokens seen in multiples of so many."""
     steps, multiple = request.param
-    monkeypatch.setattr(cache_module, "_GROWTH", steps)
+    monkeypatch.setattr(cache_module, "_GROWTH_STEPS", steps)
     monkeypatch.setattr(cache_module, "_shape_multiple_of", lambda x: multiple)
 
 
@@ -169,7 +169,7 @@ def test_more_steps_than_the_first_room_holds() -> None:
     source = pack(SOURCES, device=CPU)
     with torch.no_grad():
         cache = model.start(model.encode(source), source)
-        walk(model, [(number, [BOS]) for number in range(3)], cache, steps=cache_module._GROWTH + 3)
+        walk(model, [(number, [BOS]) for number in range(3)], cache, steps=cache_module._GROWTH_STEPS + 3)
 
 
 def test_float32_steps_are_near_the_whole_decoder() -> None:

@@ -57,7 +57,7 @@ def by_formula(setting: str, logits: tuple[Tensor, Tensor], gold: Tensor, *, smo
 def test_loss_and_gradients_are_those_of_the_formula(
     setting: str, smoothing: float, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loss_module, "_CPU_ELEMENTS", elements)
+    monkeypatch.setattr(loss_module, "_CPU_LOGITS", elements)
     monkeypatch.setattr(consistency_module, "_BLOCK_ELEMENTS", elements // 3)
     generator, vocab, tokens = torch.Generator().manual_seed(1), 11, 7
     hidden = torch.randn(2 * tokens + 4, 6, generator=generator).requires_grad_()

@@ -84,7 +84,7 @@ def test_a_bias_is_added_to_the_logits_and_has_torch_s_gradient(smoothing: float
 def test_blocks_of_rows_of_any_size_give_the_same_loss(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
     case = make_case(vocab=5, rows=8)
     value, gradient = case.theirs(0.1)
-    monkeypatch.setattr(loss_module, "_CPU_ELEMENTS", elements)
+    monkeypatch.setattr(loss_module, "_CPU_LOGITS", elements)
     assert_near(case.ours(0.1).smoothed, value)
     assert_near(case.gradient(0.1), gradient)
 
@@ -164,7 +164,7 @@ def test_the_statistics_of_bf16_logits_are_float32() -> None:
 
 
 def test_logits_of_all_tokens_exist_only_where_there_will_be_a_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss_module, "_CPU_ELEMENTS", 24)
+    monkeypatch.setattr(loss_module, "_CPU_LOGITS", 24)
     case = make_case(vocab=20, rows=24, tokens=50)
     with Operators() as training:
         trained = case.ours(0.1)

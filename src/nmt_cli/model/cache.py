@@ -25,9 +25,9 @@ from torch.nn import functional as F
 from nmt_cli.model.layers import CrossAttention, SelfAttention
 from nmt_cli.model.packing import Packed, to_rectangle
 
-_GROWTH = 8  # steps by which memory grows if shapes need no multiple; unused slots are dropped at the same time
+_GROWTH_STEPS = 8  # steps by which memory grows if shapes need no multiple; unused slots are dropped at the same time
 _SHAPE_MULTIPLE = 8  # slots and source tokens are seen in multiples of this if a new shape costs time
-_LEAST_USE = 3 / 4  # rows that use a smaller share of their memory are copied
+_MIN_SHARE_IN_USE = 3 / 4  # rows that use a smaller share of their memory are copied
 
 
 class Slots(NamedTuple):
@@ -48,16 +48,16 @@ class SentenceSelection:
     def __init__(self, sentences: Tensor) -> None:
         """`sentences` [B'] in their new order. The host waits for the device."""
         moved = [place for place, sentence in enumerate(sentences.tolist()) if place != sentence]
-        self._number = len(sentences)
+        self._num_sentences = len(sentences)
         self._moved = torch.tensor(moved, dtype=torch.long, device=sentences.device)
-        self._from = sentences[self._moved]
+        self._moved_from = sentences[self._moved]
 
     def take(self, x: Tensor) -> Tensor:
         """The rows [B', ...] of the selected sentences. Overwrites x [B, ...], and mostly returns a view of it."""
         if len(self._moved):
-            x.index_copy_(0, self._moved, x.index_select(0, self._from))
-        taken = x[: self._number]
-        return taken.clone() if _LEAST_USE * x.untyped_storage().nbytes() > taken.nbytes else taken
+            x.index_copy_(0, self._moved, x.index_select(0, self._moved_from))
+        taken = x[: self._num_sentences]
+        return taken.clone() if _MIN_SHARE_IN_USE * x.untyped_storage().nbytes() > taken.nbytes else taken
 
 
 class LayerCache:
@@ -107,8 +107,8 @@ class LayerCache:
 
     def select_slots(self, chosen: Tensor, *, room: int) -> None:
         """Keep only the chosen slots [B, N] of each sentence, in this order, with memory for `room` slots."""
-        self._keys = _selected(self._keys, chosen, room=room)
-        self._values = _selected(self._values, chosen, room=room)
+        self._keys = _gathered_slots(self._keys, chosen, room=room)
+        self._values = _gathered_slots(self._values, chosen, room=room)
 
     def join(self, others: Sequence[LayerCache], *, longest: int, used: Sequence[slice], room: int) -> None:
         """Append the sentences of other caches. The `used` slots of each are moved so that all end at one slot.
@@ -151,7 +151,7 @@ class DecoderCache:
         layers = [LayerCache.of_source(module, memory, source, slots=slots) for module in modules]
         bias = None
         if slots > source.max_len or not source.is_rectangular:
-            bias = memory.new_full((source.num_sentences, 1, 1, slots), -torch.inf, dtype=_sums_of(memory))
+            bias = memory.new_full((source.num_sentences, 1, 1, slots), -torch.inf, dtype=_score_dtype(memory))
             bias[:, 0, 0, : source.max_len].masked_fill_(source.keep_mask, 0.0)
         num_tokens = torch.zeros(source.num_sentences, dtype=torch.long, device=memory.device)
         return cls(layers, bias, num_tokens, max_positions, shape_multiple)
@@ -247,21 +247,21 @@ class DecoderCache:
         # In bf16 a product with a part of a tensor copies that part, so all memory is seen.
         if self.shape_multiple > 1:
             return _rounded(num_slots + width, self.shape_multiple)
-        return num_slots + _GROWTH * width
+        return num_slots + _GROWTH_STEPS * width
 
     def _slot_bias_or_zeros(self) -> Tensor:
         """`slot_bias`, or zeros if it is None."""
         if self.slot_bias is not None:
             return self.slot_bias
         keys = self.layers[0].cross_keys
-        return torch.zeros(len(keys), 1, self.num_slots, dtype=_sums_of(keys), device=keys.device)
+        return torch.zeros(len(keys), 1, self.num_slots, dtype=_score_dtype(keys), device=keys.device)
 
     def _source_bias_or_zeros(self) -> Tensor:
         """`source_bias`, or zeros if it is None."""
         if self.source_bias is not None:
             return self.source_bias
         keys = self.layers[0].cross_keys
-        return torch.zeros(len(keys), 1, 1, keys.size(2), dtype=_sums_of(keys), device=keys.device)
+        return torch.zeros(len(keys), 1, 1, keys.size(2), dtype=_score_dtype(keys), device=keys.device)
 
 
 def _shape_multiple_of(x: Tensor) -> int:
@@ -269,7 +269,7 @@ def _shape_multiple_of(x: Tensor) -> int:
     return _SHAPE_MULTIPLE if x.device.type == "cpu" and x.dtype == torch.bfloat16 else 1
 
 
-def _sums_of(x: Tensor) -> torch.dtype:
+def _score_dtype(x: Tensor) -> torch.dtype:
     """The precision in which scores of tensors like x are summed: float32 at least."""
     return torch.promote_types(x.dtype, torch.float32)
 
@@ -287,7 +287,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None) -> Tensor:
     """
     scores_BHWN = q @ k.mT
     if bias is None:
-        scores_BHWN = scores_BHWN.to(_sums_of(q)) * q.size(-1) ** -0.5
+        scores_BHWN = scores_BHWN.to(_score_dtype(q)) * q.size(-1) ** -0.5
     else:
         scores_BHWN = torch.add(bias, scores_BHWN, alpha=q.size(-1) ** -0.5)
     mixed_BHWV: Tensor = scores_BHWN.softmax(-1).to(q.dtype) @ v
@@ -297,7 +297,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None) -> Tensor:
 
 def _slot_bias_of_one_hypothesis(slots: Slots, like: Tensor) -> Tensor:
     """The bias if every slot in use is a hypothesis's own, [1, 1, 1, seen]."""
-    bias = like.new_zeros(1, 1, 1, slots.seen, dtype=_sums_of(like))
+    bias = like.new_zeros(1, 1, 1, slots.seen, dtype=_score_dtype(like))
     bias[..., slots.end :] = -torch.inf
     return bias
 
@@ -312,7 +312,7 @@ def _with_room(kept: Tensor, slots: Slots) -> Tensor:
     return grown
 
 
-def _selected(kept: Tensor, chosen: Tensor, *, room: int) -> Tensor:
+def _gathered_slots(kept: Tensor, chosen: Tensor, *, room: int) -> Tensor:
     """The chosen slots [B, N] of kept [B, H, C, .], followed by zeros up to `room` slots."""
     num_sentences, heads, num_slots, width = kept.shape
     rows = torch.arange(num_sentences * heads, device=kept.device).view(num_sentences, heads, 1) * num_slots

@@ -17,12 +17,12 @@ from nmt_cli.model.dropout import bit_mask, masked
 from nmt_cli.model.packing import Packed
 
 Integers = NDArray[np.int64]
-_LEAST_KEYS = 16  # torch takes ten times as long for a softmax over fewer than 16 float32
+_MIN_KEYS = 16  # torch takes ten times as long for a softmax over fewer than 16 float32
 # oneDNN prepares each new shape of a product for half a millisecond. Multiples let widths and counts repeat.
-_WIDTHS, _SENTENCES = 8, 16
-_MOST_PIECES = 24
+_WIDTH_MULTIPLE, _SENTENCE_MULTIPLE = 8, 16
+_MAX_RUNS = 24  # of sentences of like length, which are not divided between groups
 # The cost of a head in forward and backward pass, in ns on one machine. Only the ratio matters, and not much.
-_COST_OF_SLOT, _COST_OF_GROUP = 36, 12_000
+_SLOT_COST, _GROUP_COST = 36, 12_000  # a product of one query and one key costs 1
 
 
 def attend_cpu(
@@ -43,11 +43,11 @@ def attend_cpu(
     the softmax to be zeroed, by masks from torch's generator.
     """
     groups = group_by_length(queries, keys, heads=q.size(1))
-    mixed: Tensor = _Products.apply(q, k, v, groups, is_causal, window, dropout)  # type: ignore[no-untyped-call]  # torch has no types for it
+    mixed: Tensor = _GroupedAttention.apply(q, k, v, groups, is_causal, window, dropout)  # type: ignore[no-untyped-call]  # torch has no types for it
     return mixed
 
 
-class _Products(torch.autograd.Function):
+class _GroupedAttention(torch.autograd.Function):
     """Rows of heads are gathered into the rectangles of all groups at once, [sum of B * H * T, K], and back.
 
     Scores are rounded to the precision of the queries; the softmax is computed in float32 at least.
@@ -69,15 +69,15 @@ class _Products(torch.autograd.Function):
         q_rows, k_rows, v_rows = _gathered(q, queries), _gathered(k, keys), _gathered(v, keys)
         out_rows = v.new_empty(q_rows.size(0), v.size(2))
         parts = (*map(queries.split, (q_rows, out_rows)), *map(keys.split, (k_rows, v_rows)))
-        ctx.kept, weights, masks = 1 - dropout, [], groups.dropout_masks(dropout, like=q)
+        ctx.keep_probability, weights, masks = 1 - dropout, [], groups.dropout_masks(dropout, like=q)
         for group, keep_mask, q_g, out_g, k_g, v_g in zip(groups.groups, masks, *parts, strict=True):
             mask = group.mask(q.dtype, is_causal=is_causal, window=window)
             if mask is None:
                 scores = torch.baddbmm(q_g.new_zeros(1), q_g, k_g.mT, beta=0, alpha=scale)
             else:
                 scores = torch.baddbmm(mask, q_g, k_g.mT, alpha=scale)
-            weights.append(_widened(scores).softmax(-1).to(q.dtype))
-            torch.bmm(_dropped(weights[-1], keep_mask, ctx.kept), v_g, out=out_g)
+            weights.append(_in_float32(scores).softmax(-1).to(q.dtype))
+            torch.bmm(_dropped(weights[-1], keep_mask, ctx.keep_probability), v_g, out=out_g)
         ctx.groups, ctx.num_queries, ctx.num_keys = groups, q.size(0), k.size(0)
         ctx.save_for_backward(q_rows, k_rows, v_rows, *weights, *masks)
         return _scattered(out_rows, queries, q.size(0))
@@ -95,9 +95,9 @@ class _Products(torch.autograd.Function):
             *map(keys.split, (k_rows, v_rows, dk_rows, dv_rows)),
         )
         for weights_g, mask_g, q_g, out_g, dq_g, k_g, v_g, dk_g, dv_g in zip(weights, masks, *parts, strict=True):
-            torch.bmm(_dropped(weights_g, mask_g, ctx.kept).mT, out_g, out=dv_g)
-            dweights = _widened(_dropped(torch.bmm(out_g, v_g.mT), mask_g, ctx.kept))
-            dscores = torch.ops.aten._softmax_backward_data(dweights, _widened(weights_g), -1, dweights.dtype)
+            torch.bmm(_dropped(weights_g, mask_g, ctx.keep_probability).mT, out_g, out=dv_g)
+            dweights = _in_float32(_dropped(torch.bmm(out_g, v_g.mT), mask_g, ctx.keep_probability))
+            dscores = torch.ops.aten._softmax_backward_data(dweights, _in_float32(weights_g), -1, dweights.dtype)
             dscores = dscores.to(q_g.dtype)
             dq_g.baddbmm_(dscores, k_g, beta=0, alpha=scale)
             dk_g.baddbmm_(dscores.mT, q_g, beta=0, alpha=scale)
@@ -109,7 +109,7 @@ class _Products(torch.autograd.Function):
         )
 
 
-def _gathered(x: Tensor, side: Side) -> Tensor:
+def _gathered(x: Tensor, rectangles: Rectangles) -> Tensor:
     """The heads of x [N, H, K] as rows [sum of B * H * T, K] of the rectangles; padding repeats a sentence's last."""
     num_slots, heads, width = x.shape
     if x.stride(2) != 1 or x.stride(1) != width or x.stride(0) % width:
@@ -117,26 +117,27 @@ def _gathered(x: Tensor, side: Side) -> Tensor:
     # Queries, keys and values are often columns of one matrix, whose rows hold `step` rows of a head.
     step = x.stride(0) // width
     rows = x.as_strided(((num_slots - 1) * step + heads, width), (width, 1))
-    return rows.index_select(0, side.rows(step))
+    return rows.index_select(0, rectangles.rows(step))
 
 
-def _scattered(rows: Tensor, side: Side, num_slots: int) -> Tensor:
+def _scattered(rows: Tensor, rectangles: Rectangles, num_slots: int) -> Tensor:
     """Heads [N, H, K] from their places in the rectangles, zeros in empty slots."""
-    out = rows.new_empty(num_slots * side.heads, rows.size(1))
-    torch.index_select(rows, 0, side.places, out=out[: len(side.places)])
-    out[len(side.places) :] = 0
-    return out.view(num_slots, side.heads, -1)
+    out = rows.new_empty(num_slots * rectangles.heads, rows.size(1))
+    torch.index_select(rows, 0, rectangles.places, out=out[: len(rectangles.places)])
+    out[len(rectangles.places) :] = 0
+    return out.view(num_slots, rectangles.heads, -1)
 
 
-def _dropped(x: Tensor, bit_mask: Tensor | None, kept: float) -> Tensor:
-    return x if bit_mask is None else masked(x, bit_mask, 1 / kept)
+def _dropped(x: Tensor, bit_mask: Tensor | None, keep_probability: float) -> Tensor:
+    return x if bit_mask is None else masked(x, bit_mask, 1 / keep_probability)
 
 
-def _widened(x: Tensor) -> Tensor:
+def _in_float32(x: Tensor) -> Tensor:
+    """x in float32 at least."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
-class Side:
+class Rectangles:
     """The rectangles of queries or of keys: which tokens lie in them, and where each token lies.
 
     A rectangle has [B * H, width] rows, and the rectangles of all groups follow each other. Tensors are made on first
@@ -151,7 +152,7 @@ class Side:
         The first `num_repeats` sentences of the first group only fill up its count; they occur again behind.
         """
         self.heads = heads
-        self._starts, self._lengths = _sentences(layout)
+        self._starts, self._lengths = _starts_and_lengths(layout)
         self._groups, self._widths, self._num_repeats = groups, widths, num_repeats
         self._rows: dict[int, Tensor] = {}
 
@@ -233,8 +234,8 @@ class Group:
         return _as_bias(is_near & are_real, dtype).repeat_interleave(self.heads, 0)
 
 
-def _as_bias(seen: NDArray[np.bool_], dtype: torch.dtype) -> Tensor:
-    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(torch.from_numpy(~seen), -torch.inf)
+def _as_bias(is_seen: NDArray[np.bool_], dtype: torch.dtype) -> Tensor:
+    return torch.zeros(is_seen.shape, dtype=dtype).masked_fill_(torch.from_numpy(~is_seen), -torch.inf)
 
 
 @dataclass(frozen=True)
@@ -242,8 +243,8 @@ class LengthGroups:
     """The sentences of queries and keys in groups of like length, each with as little padding as pays."""
 
     groups: list[Group]
-    queries: Side
-    keys: Side
+    queries: Rectangles
+    keys: Rectangles
 
     def dropout_masks(self, probability: float, *, like: Tensor) -> Sequence[Tensor | None]:
         """For each group a bit mask of its weights, [B * H, T, S]; all None for the probability zero."""
@@ -261,57 +262,59 @@ def group_by_length(queries: Packed, keys: Packed, *, heads: int) -> LengthGroup
     for known, groups in queries.length_groups:
         if known is partner and groups.queries.heads == heads:
             return groups
-    groups = _group(queries, keys, heads)
+    groups = _make_groups(queries, keys, heads)
     queries.length_groups.append((partner, groups))
     return groups
 
 
-def _group(queries: Packed, keys: Packed, heads: int) -> LengthGroups:
-    (_, q_lengths), (_, k_lengths) = _sentences(queries), _sentences(keys)
+def _make_groups(queries: Packed, keys: Packed, heads: int) -> LengthGroups:
+    (_, q_lengths), (_, k_lengths) = _starts_and_lengths(queries), _starts_and_lengths(keys)
     order = np.argsort(q_lengths + k_lengths, kind="stable")
-    num_repeats = -len(order) % _SENTENCES
+    num_repeats = -len(order) % _SENTENCE_MULTIPLE
     order = np.concatenate([np.repeat(order[:1], num_repeats), order])
-    numbers = _cut(order, q_lengths, k_lengths)
+    numbers = _cheapest_groups(order, q_lengths, k_lengths)
     groups = []
     for part in numbers:
         q_part, k_part = q_lengths[part], k_lengths[part]
-        groups.append(Group(q_part, k_part, _width(q_part), max(_LEAST_KEYS, _width(k_part)), heads))
+        groups.append(Group(q_part, k_part, _rounded_width(q_part), max(_MIN_KEYS, _rounded_width(k_part)), heads))
     return LengthGroups(
         groups,
-        Side(queries, numbers, [group.num_queries for group in groups], heads=heads, num_repeats=num_repeats),
-        Side(keys, numbers, [group.num_keys for group in groups], heads=heads, num_repeats=num_repeats),
+        Rectangles(queries, numbers, [group.num_queries for group in groups], heads=heads, num_repeats=num_repeats),
+        Rectangles(keys, numbers, [group.num_keys for group in groups], heads=heads, num_repeats=num_repeats),
     )
 
 
-def _sentences(layout: Packed) -> tuple[Integers, Integers]:
+def _starts_and_lengths(layout: Packed) -> tuple[Integers, Integers]:
     """Where each sentence starts, and how long it is."""
     bounds = layout.cu_seqlens[: layout.num_sentences + 1].numpy().astype(np.int64)
     return bounds[:-1], np.diff(bounds)
 
 
-def _width(lengths: Integers) -> int:
-    return -(-int(lengths.max()) // _WIDTHS) * _WIDTHS
+def _rounded_width(lengths: Integers) -> int:
+    """The width of a rectangle for sentences of these lengths."""
+    return -(-int(lengths.max()) // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE
 
 
-def _cut(order: Integers, q_lengths: Integers, k_lengths: Integers) -> list[Integers]:
-    """The sentences, in order of length, cut where all rectangles together cost least (dynamic programming).
+def _cheapest_groups(order: Integers, q_lengths: Integers, k_lengths: Integers) -> list[Integers]:
+    """The sentences, in order of length, divided so that all rectangles together cost least (dynamic programming).
 
-    Cuts lie between pieces of as many sentences each; a group is a run of pieces. `order` has whole pieces.
+    The sentences form runs of nearly equal size. A group consists of whole runs that follow each other. The number of
+    sentences in `order` is a multiple of `_SENTENCE_MULTIPLE`.
     """
-    units = len(order) // _SENTENCES
-    num_pieces = min(_MOST_PIECES, units)
-    bounds = np.arange(num_pieces + 1) * units // num_pieces * _SENTENCES
-    widest = [np.maximum.reduceat(lengths[order], bounds[:-1]) for lengths in (q_lengths, k_lengths)]
-    costs, firsts = np.zeros(num_pieces + 1), np.zeros(num_pieces + 1, dtype=np.int64)
-    for end in range(1, num_pieces + 1):
-        # The widths of groups that begin at each piece and end here.
-        t, s = (np.maximum.accumulate(widths[:end][::-1])[::-1] for widths in widest)
-        s = np.maximum(_LEAST_KEYS, s)
-        with_group = costs[:end] + (bounds[end] - bounds[:end]) * (t * s + _COST_OF_SLOT * (t + s)) + _COST_OF_GROUP
-        firsts[end] = with_group.argmin()
-        costs[end] = with_group[firsts[end]]
-    groups, end = [], num_pieces
+    units = len(order) // _SENTENCE_MULTIPLE
+    num_runs = min(_MAX_RUNS, units)
+    bounds = np.arange(num_runs + 1) * units // num_runs * _SENTENCE_MULTIPLE
+    run_widths = [np.maximum.reduceat(lengths[order], bounds[:-1]) for lengths in (q_lengths, k_lengths)]
+    costs, best_starts = np.zeros(num_runs + 1), np.zeros(num_runs + 1, dtype=np.int64)
+    for end in range(1, num_runs + 1):
+        # The widths of the groups that begin at each run and end here.
+        t, s = (np.maximum.accumulate(widths[:end][::-1])[::-1] for widths in run_widths)
+        s = np.maximum(_MIN_KEYS, s)
+        totals = costs[:end] + (bounds[end] - bounds[:end]) * (t * s + _SLOT_COST * (t + s)) + _GROUP_COST
+        best_starts[end] = totals.argmin()
+        costs[end] = totals[best_starts[end]]
+    groups, end = [], num_runs
     while end > 0:
-        groups.append(order[bounds[firsts[end]] : bounds[end]])
-        end = int(firsts[end])
+        groups.append(order[bounds[best_starts[end]] : bounds[end]])
+        end = int(best_starts[end])
     return groups[::-1]

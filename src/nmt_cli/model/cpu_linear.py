@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from nmt_cli.model.layers import FeedForward
 from nmt_cli.model.transformer import Transformer
 
-_LARGEST = 127  # of the 8-bit integers that are used; its negative is the smallest, so that 0 stays 0
-_SHIFT = 128  # oneDNN multiplies unsigned by signed integers: this is added to the unsigned ones
-_LEAST_MAXIMUM = 1e-30  # of a row, so that rows of zeros have a scale too
-_FEW_NUMBERS = 1 << 18  # smaller matrices gain nothing from integers, because rounding their inputs costs as much
+_INT8_MAX = 127  # of the 8-bit integers that are used; its negative is the smallest, so that 0 stays 0
+_UINT8_OFFSET = 128  # oneDNN multiplies unsigned by signed integers: this is added to the unsigned ones
+_MIN_ROW_MAXIMUM = 1e-30  # of a row, so that rows of zeros have a scale too
+_SMALL_MATRIX_ELEMENTS = (
+    1 << 18
+)  # smaller matrices gain nothing from integers, because rounding their inputs costs as much
 
 
 class PackedLinear(nn.Module):
@@ -51,7 +53,7 @@ def pack_linear_layers(model: Transformer, *, is_int8: bool) -> bool:
     """
 
     def packed(weight: Tensor, bias: Tensor | None, *, is_relu: bool, out: torch.dtype) -> nn.Module:
-        if is_int8 and weight.numel() > _FEW_NUMBERS:
+        if is_int8 and weight.numel() > _SMALL_MATRIX_ELEMENTS:
             return QuantizedLinear(weight, bias, is_relu=is_relu, out=out)
         return PackedLinear(weight, bias, is_relu=is_relu)
 
@@ -82,7 +84,7 @@ def can_pack(dtype: torch.dtype) -> bool:
     """Whether this torch lays out matrices of `dtype` for oneDNN."""
     weight, x = torch.zeros(8, 8, dtype=dtype), torch.zeros(1, 8, dtype=dtype)
     is_known = dtype in (torch.float32, torch.bfloat16)
-    return is_known and _tried(lambda: PackedLinear(weight, None, is_relu=True)(x)) is not None
+    return is_known and _product_or_none(lambda: PackedLinear(weight, None, is_relu=True)(x)) is not None
 
 
 class QuantizedLinear(nn.Module):
@@ -91,7 +93,7 @@ class QuantizedLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None, *, is_relu: bool, out: torch.dtype) -> None:
         super().__init__()
         weight = weight.detach().float()
-        scales = weight.abs().amax(dim=1).clamp_min_(_LEAST_MAXIMUM) / _LARGEST
+        scales = weight.abs().amax(dim=1).clamp_min_(_MIN_ROW_MAXIMUM) / _INT8_MAX
         rounded = (weight / scales[:, None]).round_().to(torch.int8)
         self._weight = torch.ops.onednn.qlinear_prepack(rounded, None)
         self._scales = scales
@@ -103,10 +105,22 @@ class QuantizedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x [N, in] to [N, out]."""
         x = x.float()
-        scales = x.abs().amax(dim=1, keepdim=True).clamp_min_(_LEAST_MAXIMUM).div_(_LARGEST)
-        rounded = (x / scales).round_().to(torch.int8).view(torch.uint8).add_(_SHIFT)
+        scales = x.abs().amax(dim=1, keepdim=True).clamp_min_(_MIN_ROW_MAXIMUM).div_(_INT8_MAX)
+        rounded = (x / scales).round_().to(torch.int8).view(torch.uint8).add_(_UINT8_OFFSET)
         out: Tensor = torch.ops.onednn.qlinear_pointwise(
-            rounded, 1.0, _SHIFT, self._weight, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
+            rounded,
+            1.0,
+            _UINT8_OFFSET,
+            self._weight,
+            self._scales,
+            self._zeros,
+            None,
+            1.0,
+            0,
+            torch.float32,
+            "none",
+            [],
+            "",
         )
         out.mul_(scales)
         if self._bias is not None:
@@ -119,11 +133,11 @@ class QuantizedLinear(nn.Module):
 def can_quantize() -> bool:
     """Whether this torch multiplies integers here, and exactly: CPUs without VNNI clip sums of large ones."""
     ones = torch.ones(8, 64)
-    product = _tried(lambda: QuantizedLinear(ones, None, is_relu=False, out=torch.float32)(ones))
+    product = _product_or_none(lambda: QuantizedLinear(ones, None, is_relu=False, out=torch.float32)(ones))
     return product is not None and bool((product - 64).abs().max() < 1e-3)
 
 
-def _tried(multiply: Callable[[], Tensor]) -> Tensor | None:
+def _product_or_none(multiply: Callable[[], Tensor]) -> Tensor | None:
     """The product; None if this torch cannot compute it."""
     if not torch.backends.mkldnn.is_available():
         return None

@@ -20,8 +20,8 @@ from nmt_cli.devices import launching_on
 from nmt_cli.model.dropout import Dropout, keep_limit
 from nmt_cli.model.packing import Projections, Spans
 
-_WIDE = 64  # wider heads have tiles of half as many rows, so that registers suffice
-_MOST_REGISTERS = 255  # of a thread
+_WIDE_HEAD = 64  # wider heads have tiles of half as many rows, so that registers suffice
+_MAX_REGISTERS = 255  # of a thread
 # Later versions of torch express causal attention as a window. Torch 2.10 has no windows, and takes `is_causal`.
 _TAKES_WINDOW = "window_size" in inspect.signature(varlen_attn).parameters
 
@@ -94,7 +94,7 @@ def _attention(
 
     projections = Projections(matrices, *sizes)
     q, k, v = projections.split()
-    out, logsumexp = _results(projections)
+    out, logsumexp = _empty_results(projections)
     with launching_on(q.device):
         attention.forward_kernel[_grid(cu_queries, projections)](
             *(q, k, v, out, logsumexp, cu_queries, cu_keys, seed, len(q)),
@@ -124,44 +124,45 @@ def _attention_backward(
 
     projections = Projections(matrices, *sizes)
     q, k, v = projections.split()
-    gradients = _gradients(matrices)
+    gradients = _empty_gradients(matrices)
     dq, dk, dv = projections._replace(matrices=gradients).split()
     with launching_on(q.device):
         attention.backward_kernel[_grid(cu_queries, projections)](
             *(q, k, v, out, gradient.contiguous(), logsumexp, dq, dk, dv, cu_queries, cu_keys, seed, len(q)),
             STRIDES=tuple(x.stride(0) for x in (q, k, v, dq, dk, dv)),
             **_options(projections, is_causal=is_causal, reach=reach, dropout=dropout),
-            maxnreg=_MOST_REGISTERS,
+            maxnreg=_MAX_REGISTERS,
         )
     return gradients
 
 
 @_attention.register_fake
 def _(matrices: list[Tensor], cu_queries: Tensor, cu_keys: Tensor, seed: Any, sizes: list[int], *_: Any) -> Any:
-    return _results(Projections(matrices, *sizes))
+    return _empty_results(Projections(matrices, *sizes))
 
 
 @_attention_backward.register_fake
 def _(gradient: Tensor, matrices: list[Tensor], *_: Any) -> list[Tensor]:
-    return _gradients(matrices)
+    return _empty_gradients(matrices)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     matrices, cu_queries, cu_keys, seed, *ctx.options = inputs
     ctx.set_materialize_grads(False)  # no zeros are made for the logarithms, which nothing uses
     ctx.save_for_backward(*matrices, *output, cu_queries, cu_keys, seed)
 
 
-def _back(ctx: Any, gradient: Tensor, _: None) -> tuple[list[Tensor] | None, ...]:
+def _backward(ctx: Any, gradient: Tensor, _: None) -> tuple[list[Tensor] | None, ...]:
     *matrices, out, logsumexp, cu_queries, cu_keys, seed = ctx.saved_tensors
     gradients = _attention_backward(gradient, matrices, out, logsumexp, cu_queries, cu_keys, seed, *ctx.options)
     return gradients, None, None, None, *(None for _ in ctx.options)
 
 
-_attention.register_autograd(_back, setup_context=_save)
+_attention.register_autograd(_backward, setup_context=_save_for_backward)
 
 
-def _results(projections: Projections) -> tuple[Tensor, Tensor]:
+def _empty_results(projections: Projections) -> tuple[Tensor, Tensor]:
+    """Memory for the output [N, H * V] and the logarithms [H, N]."""
     queries, heads = projections.matrices[0], projections.heads
     num_slots = queries.size(0)
     return (
@@ -170,7 +171,7 @@ def _results(projections: Projections) -> tuple[Tensor, Tensor]:
     )
 
 
-def _gradients(matrices: Sequence[Tensor]) -> list[Tensor]:
+def _empty_gradients(matrices: Sequence[Tensor]) -> list[Tensor]:
     return [x.new_empty(x.shape) for x in matrices]
 
 
@@ -188,7 +189,7 @@ def _options(projections: Projections, *, is_causal: bool, reach: int, dropout: 
         "REACH": reach,
         "LIMIT": keep_limit(1 - dropout),
         "SCALE": 1 / (1 - dropout),
-        "ROWS": 32 if max(projections.d_k, projections.d_v) <= _WIDE else 16,
+        "ROWS": 32 if max(projections.d_k, projections.d_v) <= _WIDE_HEAD else 16,
         "num_warps": 2,
         "num_stages": 1,
     }
@@ -200,6 +201,6 @@ def _forward_registers(projections: Projections, *, is_causal: bool, dropout: fl
     The compiler may spill registers so that one more block fits a multiprocessor. These limits avoid that
     (benchmarks/gpu/kernels.py). With 144 registers, seven blocks fit.
     """
-    if dropout > 0 or min(projections.d_k, projections.d_v) < _WIDE:
-        return _MOST_REGISTERS
+    if dropout > 0 or min(projections.d_k, projections.d_v) < _WIDE_HEAD:
+        return _MAX_REGISTERS
     return None if is_causal else 144

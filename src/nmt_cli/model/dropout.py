@@ -10,13 +10,13 @@ from torch.nn import functional as F
 
 _BITS = {torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
 _LANES = 256  # 16-bit lanes of a chunk; each lane serves two elements, one in either half of the chunk
-_GAMMA, _FIRST, _SECOND = (  # of SplitMix64, Steele et al. 2014, as signed integers
+_SPLITMIX_GAMMA, _SPLITMIX_FIRST, _SPLITMIX_SECOND = (  # of SplitMix64, Steele et al. 2014, as signed integers
     0x9E3779B97F4A7C15 - 2**64,
     0xBF58476D1CE4E5B9 - 2**64,
     0x94D049BB133111EB - 2**64,
 )
 HASH_FACTORS = (0x7FEB352D, 0x846CA68B)
-"""Of Wellons' `lowbias32` (2018)."""
+"""The factors of Wellons' hash `lowbias32` (2018)."""
 
 
 class Dropout(nn.Module):
@@ -47,8 +47,8 @@ class Dropout(nn.Module):
         if not self.is_on:
             return x
         if self.seed is not None:
-            kept = 1 - self.probability
-            return (x * (1 / kept)).where(_keep_mask(x, self.seed, kept), 0)
+            keep_probability = 1 - self.probability
+            return (x * (1 / keep_probability)).where(_keep_mask(x, self.seed, keep_probability), 0)
         if x.device.type != "cpu" or x.dtype not in _BITS:
             return F.dropout(x, self.probability)
         dropped: Tensor = _BitMask.apply(x, self.probability)  # type: ignore[no-untyped-call]  # not annotated
@@ -74,8 +74,8 @@ class _BitMask(torch.autograd.Function):
         return masked(gradients[0], mask, ctx.scale), None
 
 
-def _keep_mask(x: Tensor, seed: Tensor, kept: float) -> Tensor:
-    """True with the probability `kept` for each element of x: a hash of its index and the seed lies below a limit.
+def _keep_mask(x: Tensor, seed: Tensor, keep_probability: float) -> Tensor:
+    """True with `keep_probability` for each element of x: a hash of its index and the seed lies below a limit.
 
     The hash is `lowbias32` without its last step, which mixes only the low bits.
     """
@@ -83,17 +83,17 @@ def _keep_mask(x: Tensor, seed: Tensor, kept: float) -> Tensor:
     bits = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape) ^ seed[0]
     bits = (bits ^ (bits >> 16 & 0xFFFF)) * first ^ seed[1]
     bits = (bits ^ (bits >> 15 & 0x1FFFF)) * second
-    return bits < keep_limit(kept)
+    return bits < keep_limit(keep_probability)
 
 
-def keep_limit(kept: float) -> int:
-    """The limit below which the share `kept` of all hashes lies, as signed integers."""
-    return min(round(kept * 2**32) - 2**31, 2**31 - 1)
+def keep_limit(keep_probability: float) -> int:
+    """The limit below which the share `keep_probability` of all hashes lies, as signed integers."""
+    return min(round(keep_probability * 2**32) - 2**31, 2**31 - 1)
 
 
 def bit_mask(count: int, probability: float, *, like: Tensor) -> Tensor:
     """Integers [count] with the width of an element of `like`: all bits, or with `probability` none."""
-    return _draw(count, 1 - probability)[:count].to(_BITS[like.dtype])
+    return _keep_lanes(count, 1 - probability)[:count].to(_BITS[like.dtype])
 
 
 def masked(x: Tensor, mask: Tensor, scale: float) -> Tensor:
@@ -101,15 +101,15 @@ def masked(x: Tensor, mask: Tensor, scale: float) -> Tensor:
     return (x.contiguous().view(mask.dtype) & mask).view(x.dtype).mul_(scale)
 
 
-def _draw(count: int, kept: float) -> Tensor:
-    """-1 with the probability `kept`, else 0, at least `count` int16.
+def _keep_lanes(count: int, keep_probability: float) -> Tensor:
+    """-1 with `keep_probability`, else 0, at least `count` int16.
 
     An element is kept if 8 random bits are below a limit. The limit is a whole number, sampled for each half chunk so
     that its mean is 256 times the probability. For any single element, the probability is exact to 2^-24.
     """
     num_chunks = -(-count // (2 * _LANES))
     lanes = _random_bits(num_chunks * _LANES // 4).view(torch.int16).view(num_chunks, _LANES)
-    limits = (torch.rand(2, num_chunks, 1) + kept * 256).floor_().to(torch.int16)
+    limits = (torch.rand(2, num_chunks, 1) + keep_probability * 256).floor_().to(torch.int16)
     limits[1] -= 128  # the upper bytes are signed
     masks = torch.empty(2, num_chunks, _LANES, dtype=torch.int16)
     torch.bitwise_and(lanes, 255, out=masks[0])
@@ -119,8 +119,9 @@ def _draw(count: int, kept: float) -> Tensor:
 
 def _random_bits(count: int) -> Tensor:
     """Random bits in `count` int64: SplitMix64 from a start that torch's generator samples, on all threads at once."""
-    bits = torch.arange(count).mul_(_GAMMA).add_(int(torch.empty((), dtype=torch.int64).random_(-(2**63), None)))
+    start = int(torch.empty((), dtype=torch.int64).random_(-(2**63), None))
+    bits = torch.arange(count).mul_(_SPLITMIX_GAMMA).add_(start)
     # These shifts repeat the sign bit. Only after the last step does that matter, so only the last shift is masked.
-    bits.bitwise_xor_(bits >> 30).mul_(_FIRST)
-    bits.bitwise_xor_(bits >> 27).mul_(_SECOND)
+    bits.bitwise_xor_(bits >> 30).mul_(_SPLITMIX_FIRST)
+    bits.bitwise_xor_(bits >> 27).mul_(_SPLITMIX_SECOND)
     return bits.bitwise_xor_((bits >> 31).bitwise_and_(2**33 - 1))

@@ -19,8 +19,8 @@ from nmt_cli.model.transformer import Transformer
 
 AttentionPart = Literal["cross", "encoder", "decoder"]
 
-_CPU_ELEMENTS = 1 << 22
-_CUDA_ELEMENTS = 1 << 28
+_CPU_LOGITS = 1 << 22  # at a time
+_CUDA_LOGITS = 1 << 28
 
 
 def forced_log_probs(
@@ -103,9 +103,9 @@ def attention_weights(
 
 def _gold_log_probs(model: Transformer, hidden_ND: Tensor, gold_N: Tensor) -> Tensor:
     """The log-probabilities [N] of the gold ids; logits exist for a block of rows at a time."""
-    rows = max(1, (_CUDA_ELEMENTS if hidden_ND.is_cuda else _CPU_ELEMENTS) // model.target_vocab)
+    rows_per_block = max(1, (_CUDA_LOGITS if hidden_ND.is_cuda else _CPU_LOGITS) // model.target_vocab)
     blocks = []
-    for hidden, gold in zip(hidden_ND.split(rows), gold_N.split(rows), strict=True):
+    for hidden, gold in zip(hidden_ND.split(rows_per_block), gold_N.split(rows_per_block), strict=True):
         log_probs = model.logits(hidden).log_softmax(dim=-1, dtype=torch.float32)
         blocks.append(log_probs.gather(1, gold[:, None])[:, 0])
     return torch.cat(blocks)

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 # The first takes our masks as they are; cuDNN would plan a kernel for each size.
 _BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-_TILE = 64  # keys that a kernel looks at together
+_KEYS_PER_TILE = 64  # keys that a kernel looks at together
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _step_by_kernels(model: Transformer, ids: Tensor, cache: StaticCache, inputs
     norms = _norms(model)
     y = next(norms)(x) if is_pre_norm else x
 
-    def leave(x: Tensor, last: nn.Linear, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def add_and_norm(x: Tensor, last: nn.Linear, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The new x after a sub-layer, and the input of the next sub-layer."""
         norm = next(norms)
         assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
@@ -124,11 +124,11 @@ def _step_by_kernels(model: Transformer, ids: Tensor, cache: StaticCache, inputs
 
     for layer, own, cross in zip(_layers(model), cache.own, cache.cross, strict=True):
         hidden = _self_attend_by_kernel(layer.self_attention, y, kept=own, inputs=inputs)
-        x, y = leave(x, layer.self_attention.output, hidden)
+        x, y = add_and_norm(x, layer.self_attention.output, hidden)
         hidden = _cross_attend_by_kernel(layer.cross_attention, y, kept=cross, inputs=inputs)
-        x, y = leave(x, layer.cross_attention.output, hidden)
+        x, y = add_and_norm(x, layer.cross_attention.output, hidden)
         hidden = _feed_forward_hidden(layer.feed_forward, y)
-        x, y = leave(x, layer.feed_forward.outer, hidden)
+        x, y = add_and_norm(x, layer.feed_forward.outer, hidden)
     return y
 
 
@@ -228,7 +228,7 @@ def _self_attend_by_kernel(module: SelfAttention, x: Tensor, *, kept: Tensor, in
         *(qkv, kept, inputs.ancestors, inputs.counters, cos, sin, out),
         *inputs.ancestors.shape[1:],
         module.d_k**-0.5,
-        **_widths(module),
+        **_kernel_constants(module),
     )
     return out
 
@@ -241,7 +241,7 @@ def _cross_attend_by_kernel(module: CrossAttention, x: Tensor, *, kept: Tensor, 
     out = q.new_empty(len(q), module.heads * module.d_v)
     kernels.attend_to_source[(len(q), module.heads)](
         *(q, kept, inputs.source_lengths, out, inputs.ancestors.size(1), kept.size(1), module.d_k**-0.5),
-        **_widths(module),
+        **_kernel_constants(module),
     )
     return out
 
@@ -254,7 +254,7 @@ def _feed_forward_hidden(module: FeedForward, x: Tensor) -> Tensor:
     return hidden
 
 
-def _widths(module: SelfAttention | CrossAttention) -> dict[str, int]:
+def _kernel_constants(module: SelfAttention | CrossAttention) -> dict[str, int]:
     """The constants that a kernel of attention is compiled with."""
     import triton
 
@@ -264,5 +264,5 @@ def _widths(module: SelfAttention | CrossAttention) -> dict[str, int]:
         "D_V": module.d_v,
         "KEYS": triton.next_power_of_2(module.d_k),
         "VALUES": triton.next_power_of_2(module.d_v),
-        "TILE": _TILE,
+        "TILE": _KEYS_PER_TILE,
     }

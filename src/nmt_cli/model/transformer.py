@@ -90,8 +90,8 @@ class Embedding(nn.Module):
 
     def _look_up(self, table: Tensor, numbers: Tensor) -> Tensor:
         # On a CPU torch sums the gradients of a row in the row's precision: a frequent one needs float32.
-        has_sums = self.training and table.requires_grad and table.device.type == "cpu"
-        return F.embedding(numbers, table.float() if has_sums else table)
+        sums_gradients = self.training and table.requires_grad and table.device.type == "cpu"
+        return F.embedding(numbers, table.float() if sums_gradients else table)
 
 
 class Transformer(nn.Module):
@@ -106,8 +106,8 @@ class Transformer(nn.Module):
             raise ValueError(f"tying: all needs one vocabulary, not {source_vocab} and {target_vocab} pieces")
         self.config = config
         self.source_vocab, self.target_vocab = source_vocab, target_vocab
-        target = _rows(target_vocab, config)
-        source = target if config.tying == "all" else _rows(source_vocab, config)
+        target = _embedding_matrix(target_vocab, config)
+        source = target if config.tying == "all" else _embedding_matrix(source_vocab, config)
         words = config.word_dropout
         self.source_embedding = Embedding(source, Positions(config), config, word_dropout=words.source)
         self.target_embedding = Embedding(target, Positions(config), config, word_dropout=words.target)
@@ -116,7 +116,7 @@ class Transformer(nn.Module):
         is_pre_norm = config.norm == "pre"
         self.encoder_norm = norm_of(config) if is_pre_norm else nn.Identity()
         self.decoder_norm = norm_of(config) if is_pre_norm else nn.Identity()
-        self.output_weight = _rows(target_vocab, config) if config.tying == "none" else target
+        self.output_weight = _embedding_matrix(target_vocab, config) if config.tying == "none" else target
         self.output_bias = nn.Parameter(torch.zeros(len(target))) if config.output_bias else None
         self.packed_output: nn.Module | None = None
         self._initialise()
@@ -176,7 +176,7 @@ class Transformer(nn.Module):
                     nn.init.zeros_(module.bias)
 
 
-def _rows(vocab: int, config: ModelConfig) -> nn.Parameter:
+def _embedding_matrix(vocab: int, config: ModelConfig) -> nn.Parameter:
     """Embedding rows from N(0, 1 / d_model), padded to the recipe's multiple."""
     multiple = config.embedding_multiple
     weight = nn.Parameter(torch.empty(-(-vocab // multiple) * multiple, config.d_model))

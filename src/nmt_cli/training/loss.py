@@ -22,10 +22,10 @@ Overwrites the logits with the gradient of the first sum: zeros in rows without 
 sums may follow, which have no gradient.
 """
 
-_ROWS = 128  # even, for functions that take rows by twos
-_COLUMNS = 128  # a multiple of which W is, if P allows it
-_CPU_ELEMENTS = 1 << 21  # a block stays in the cache from the product to its gradient; smaller ones slow the product
-_CUDA_ELEMENTS = 1 << 28
+_ROW_MULTIPLE = 128  # even, for functions that take rows by twos
+_COLUMN_MULTIPLE = 128  # a multiple of which W is, if P allows it
+_CPU_LOGITS = 1 << 21  # a block stays in the cache from the product to its gradient; smaller ones slow the product
+_CUDA_LOGITS = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +93,17 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         # Under no_grad `needs_input_grad` still says that the weights would need one.
         keeps_gradient = has_backward and any(ctx.needs_input_grad)
-        num_tokens, num_columns = hidden.size(0), min(output_weight.size(0), -(-vocab // _COLUMNS) * _COLUMNS)
+        num_tokens = hidden.size(0)
+        num_columns = min(output_weight.size(0), -(-vocab // _COLUMN_MULTIPLE) * _COLUMN_MULTIPLE)
         weight, bias = output_weight[:num_columns], None if output_bias is None else output_bias[:num_columns]
         if keeps_gradient and in_one_block:
             block = num_tokens
         else:
-            elements = _CUDA_ELEMENTS if hidden.is_cuda else _CPU_ELEMENTS
-            together = 1 if loss_and_gradient is _loss_and_gradient else 2  # rows of one token
-            block = max(together, elements // num_columns // together * together)
-            block = block // _ROWS * _ROWS or block  # equal blocks in all updates: libraries prepare each size once
+            max_logits = _CUDA_LOGITS if hidden.is_cuda else _CPU_LOGITS
+            rows_per_token = 1 if loss_and_gradient is _loss_and_gradient else 2
+            block = max(rows_per_token, max_logits // num_columns // rows_per_token * rows_per_token)
+            # Equal blocks in all updates: libraries prepare each size once.
+            block = block // _ROW_MULTIPLE * _ROW_MULTIPLE or block
         logits = hidden.new_empty(num_tokens if keeps_gradient else min(block, num_tokens), num_columns)
         losses = []
         for start in range(0, num_tokens, block):

@@ -23,7 +23,7 @@ from nmt_cli.model.kernels.layers import keeps
 _LOG2_E = tl.constexpr(math.log2(math.e))
 _BELOW_ALL = tl.constexpr(-1e30)  # lower than any score, but finite: infinity minus infinity would be NaN
 # 2^32 over the golden ratio. Multiples of it, modulo 2^32, stay far apart, so rows of weights share no indices.
-_ROW = tl.constexpr(0x9E3779B9)
+_ROW_STRIDE = tl.constexpr(0x9E3779B9)
 
 
 @triton.jit(do_not_specialize=["num_slots"])
@@ -228,13 +228,16 @@ def _weights(products, logsumexp, is_seen, D_K: tl.constexpr):
 @triton.jit
 def _dropout(row, key, seed_ptr, LIMIT: tl.constexpr, SCALE: tl.constexpr):
     """The factors of a tile of weights, and of their gradients: zero or `SCALE`. `row` counts queries and heads."""
-    index = row.to(tl.uint32) * _ROW + key.to(tl.uint32)
+    index = row.to(tl.uint32) * _ROW_STRIDE + key.to(tl.uint32)
     return tl.where(keeps(index.to(tl.int32, bitcast=True), seed_ptr, LIMIT), SCALE, 0.0)
 
 
 @triton.jit
 def _mean_gradient(out, d_out):
-    """The weighted mean of the gradients of each query's weights: its output times the gradient of its output."""
+    """The weighted mean of the gradients of each query's weights: its output times the gradient of its output.
+
+    The paper calls it D.
+    """
     return tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)
 
 

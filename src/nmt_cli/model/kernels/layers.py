@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from nmt_cli.devices import launching_on
 from nmt_cli.model.dropout import HASH_FACTORS, keep_limit
 
-_TILE = 2048  # elements that a program of `_norm_kernel` holds at a time
-_PROGRAMS = 396  # programs that share the rows of a backward pass: three for each multiprocessor of an H100 or H200
+_ELEMENTS_PER_PROGRAM = 2048  # elements that a program of `_norm_kernel` holds at a time
+_MAX_PROGRAMS = 396  # programs that share the rows of a backward pass: three for each multiprocessor of an H100 or H200
 _RELU_ROWS, _RELU_COLUMNS = 16, 256
-_FIRST, _SECOND = (tl.constexpr(factor) for factor in HASH_FACTORS)
+_FIRST_FACTOR, _SECOND_FACTOR = (tl.constexpr(factor) for factor in HASH_FACTORS)
 
 
 @torch.library.custom_op("nmt::residual_norm", mutates_args=())
@@ -63,7 +63,7 @@ def residual_norm_backward(
     num_rows, width = x.shape
     x_gradient, out_gradient = torch.empty_like(x), torch.empty_like(x)
     options = _options(width, dropout)
-    num_programs = min(_PROGRAMS, triton.cdiv(num_rows, options["ROWS"]))
+    num_programs = min(_MAX_PROGRAMS, triton.cdiv(num_rows, options["ROWS"]))
     sums = x.new_empty(num_programs, 3, width, dtype=torch.float32)
     with launching_on(x.device):
         _norm_backward_kernel[(num_programs,)](
@@ -138,15 +138,18 @@ def _launch_norm(
 def relu_backward(gradient: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient [N, F] of a ReLU's input, from its output `hidden` and the output's gradient, and its sum [F]."""
     num_rows, width = hidden.shape
-    before = torch.empty_like(hidden)
+    input_gradient = torch.empty_like(hidden)
     num_blocks = triton.cdiv(width, _RELU_COLUMNS)
-    num_programs = max(1, min(4 * _PROGRAMS // num_blocks, triton.cdiv(num_rows, _RELU_ROWS)))
+    num_programs = max(1, min(4 * _MAX_PROGRAMS // num_blocks, triton.cdiv(num_rows, _RELU_ROWS)))
     sums = hidden.new_empty(num_programs, 1, width, dtype=torch.float32)
     with launching_on(hidden.device):
         _relu_backward_kernel[(num_programs, num_blocks)](
-            *(gradient, hidden, before, sums, num_rows, width), ROWS=_RELU_ROWS, COLUMNS=_RELU_COLUMNS, num_warps=4
+            *(gradient, hidden, input_gradient, sums, num_rows, width),
+            ROWS=_RELU_ROWS,
+            COLUMNS=_RELU_COLUMNS,
+            num_warps=4,
         )
-    return before, _sum_of_programs(sums, like=hidden)[0]
+    return input_gradient, _sum_of_programs(sums, like=hidden)[0]
 
 
 @relu_backward.register_fake
@@ -167,7 +170,7 @@ def _sum_of_programs(sums: Tensor, *, like: Tensor) -> Tensor:
 def _options(width: int, dropout: float) -> dict[str, Any]:
     """The tile that a program takes at a time, the limit of hashes that dropout keeps, and the scale of the rest."""
     columns = triton.next_power_of_2(width)
-    rows = max(1, _TILE // columns)
+    rows = max(1, _ELEMENTS_PER_PROGRAM // columns)
     return {
         "ROWS": rows,
         "COLUMNS": columns,
@@ -181,9 +184,9 @@ def _options(width: int, dropout: float) -> dict[str, Any]:
 def keeps(index, seed, LIMIT: tl.constexpr):
     """Whether dropout keeps the elements with these indices: the hash of `nmt_cli.model.dropout`."""
     bits = (index ^ tl.load(seed)).to(tl.uint32, bitcast=True)
-    bits = (bits ^ (bits >> 16)) * _FIRST
+    bits = (bits ^ (bits >> 16)) * _FIRST_FACTOR
     bits = bits ^ tl.load(seed + 1).to(tl.uint32, bitcast=True)
-    bits = (bits ^ (bits >> 15)) * _SECOND
+    bits = (bits ^ (bits >> 15)) * _SECOND_FACTOR
     return bits.to(tl.int32, bitcast=True) < LIMIT
 
 
@@ -268,7 +271,7 @@ def _norm_backward_kernel(
 
 @triton.jit
 def _relu_backward_kernel(
-    gradient_ptr, hidden_ptr, before_ptr, sums_ptr, num_rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    gradient_ptr, hidden_ptr, input_gradient_ptr, sums_ptr, num_rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     sums = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -279,7 +282,7 @@ def _relu_backward_kernel(
         hidden = tl.load(hidden_ptr + index, mask, other=0.0)
         gradient = tl.load(gradient_ptr + index, mask, other=0.0)
         gradient = tl.where(hidden > 0, gradient, 0.0)
-        tl.store(before_ptr + index, gradient, mask)
+        tl.store(input_gradient_ptr + index, gradient, mask)
         sums += gradient.to(tl.float32)
     tl.store(sums_ptr + tl.program_id(0) * width + column, tl.sum(sums, 0, keep_dims=True), column < width)
 

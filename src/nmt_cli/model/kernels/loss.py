@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nmt_cli.devices import launching_on
 
-_COLUMNS = 4096  # columns that a program holds at a time
+_COLUMNS_PER_TILE = 4096  # columns that a program holds at a time
 
 
 def loss_and_gradient(logits: Tensor, gold: Tensor, vocab: int, smoothing: float, *, pad: int) -> tuple[Tensor, Tensor]:
@@ -22,7 +22,7 @@ def loss_and_gradient(logits: Tensor, gold: Tensor, vocab: int, smoothing: float
     losses = logits.new_empty(2, num_rows, dtype=torch.float32)
     with launching_on(logits.device):
         _loss_kernel[(num_rows,)](
-            *(logits, gold, losses, num_rows, width, vocab, smoothing), PAD=pad, COLUMNS=_COLUMNS, num_warps=16
+            *(logits, gold, losses, num_rows, width, vocab, smoothing), PAD=pad, COLUMNS=_COLUMNS_PER_TILE, num_warps=16
         )
     smoothed, nll = losses.sum(1).unbind()
     return smoothed, nll
@@ -41,7 +41,7 @@ def loss_and_gradient_of_both_passes(
         _both_passes_kernel[(num_tokens,)](
             *(logits, gold, losses, num_tokens, width, vocab, smoothing, *weights),
             PAD=pad,
-            COLUMNS=_COLUMNS // 2,
+            COLUMNS=_COLUMNS_PER_TILE // 2,
             num_warps=16,
         )
     return losses.sum(1).unbind()
@@ -54,7 +54,7 @@ def _loss_kernel(
     row = tl.program_id(0)
     gold = tl.load(gold_ptr + row).to(tl.int32)
     is_token = gold != PAD
-    place = logits_ptr + row.to(tl.int64) * width
+    row_ptr = logits_ptr + row.to(tl.int64) * width
     # Each lane keeps its own largest score and a sum relative to it; after the row, lanes are combined.
     largest = tl.full([COLUMNS], -1e30, tl.float32)
     exponentials = tl.zeros([COLUMNS], tl.float32)
@@ -62,25 +62,25 @@ def _loss_kernel(
     for start in range(0, vocab, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         is_piece = column < vocab
-        score = tl.load(place + column, is_piece, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
+        score = tl.load(row_ptr + column, is_piece, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
         larger = tl.maximum(largest, score)
         exponentials = exponentials * tl.exp(largest - larger) + tl.exp(score - larger)
         scores += tl.where(is_piece, score, 0.0)
         largest = larger
     top = tl.max(largest, 0)
     logsumexp = top + tl.log(tl.sum(exponentials * tl.exp(largest - top), 0))
-    nll = logsumexp - tl.load(place + gold).to(tl.float32)
+    nll = logsumexp - tl.load(row_ptr + gold).to(tl.float32)
     mean_nll = logsumexp - tl.sum(scores, 0) / vocab
     tl.store(losses_ptr + row, tl.where(is_token, (1 - smoothing) * nll + smoothing * mean_nll, 0.0))
     tl.store(losses_ptr + num_rows + row, tl.where(is_token, nll, 0.0))
     tl.debug_barrier()  # all lanes have read the gold piece's score, which is about to be overwritten
     for start in range(0, width, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        score = tl.load(place + column, column < vocab, other=-float("inf"), eviction_policy="evict_first")
+        score = tl.load(row_ptr + column, column < vocab, other=-float("inf"), eviction_policy="evict_first")
         wanted = tl.where(column == gold, 1 - smoothing + smoothing / vocab, smoothing / vocab)
         gradient = tl.exp(score.to(tl.float32) - logsumexp) - wanted
         gradient = tl.where((column < vocab) & is_token, gradient, 0.0)
-        tl.store(place + column, gradient.to(logits_ptr.dtype.element_ty), column < width)
+        tl.store(row_ptr + column, gradient.to(logits_ptr.dtype.element_ty), column < width)
 
 
 @triton.jit

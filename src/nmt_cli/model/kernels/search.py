@@ -17,9 +17,9 @@ import triton
 import triton.language as tl
 from triton.errors import TritonError
 
-_HALF = tl.constexpr(32)
-_LOW = tl.constexpr((1 << 32) - 1)
-_NONE = tl.constexpr(-(1 << 63))
+_INDEX_BITS = tl.constexpr(32)
+_INDEX_MASK = tl.constexpr((1 << 32) - 1)
+_NO_KEY = tl.constexpr(-(1 << 63))
 
 
 def check(device: torch.device) -> None:
@@ -151,7 +151,7 @@ def summarise_blocks(
     x = x.to(tl.float32)
     top = tl.maximum(tl.max(x, axis=1), -1e30)
     sums = tl.log(tl.sum(tl.exp(x - top[:, None]), axis=1)) + top
-    allowed = x + _rule(rules, counters, columns, NUM_SPECIAL)
+    allowed = x + _rules_at(rules, counters, columns, NUM_SPECIAL)
     places = row * num_blocks + blocks
     tl.store(largest + places, tl.max(allowed, axis=1), mask=blocks < num_blocks)
     tl.store(log_sums + places, sums, mask=blocks < num_blocks)
@@ -173,10 +173,10 @@ def choose_candidates(
     is_open = hypothesis < beam
     is_block = is_open[:, None] & (block < num_blocks)[None, :]
     at = rows[:, None] * num_blocks + block[None, :]
-    start = tl.load(log_probs + rows, mask=is_open, other=-float("inf")) - _log_sum(log_sums + at, is_block)
+    start = tl.load(log_probs + rows, mask=is_open, other=-float("inf")) - _row_logsumexp(log_sums + at, is_block)
     totals = tl.load(largest + at, mask=is_block, other=-float("inf")) + start[:, None]
-    keys = _keys(totals, hypothesis[:, None] * num_blocks + block[None, :], is_block)
-    _, chosen = _best(keys, num_candidates, CANDIDATES)
+    keys = _sort_keys(totals, hypothesis[:, None] * num_blocks + block[None, :], is_block)
+    _, chosen = _topk(keys, num_candidates, CANDIDATES)
 
     candidate = tl.arange(0, CANDIDATES)
     number = chosen // num_blocks
@@ -185,10 +185,10 @@ def choose_candidates(
     is_column = ((candidate < num_candidates) & (chosen >= 0))[:, None] & (columns < vocabulary)
     row = (sentence * beam + number).to(tl.int64)
     x = tl.load(logits + row[:, None] * stride + columns, mask=is_column, other=-float("inf")).to(tl.float32)
-    x += _rule(rules, counters, columns, NUM_SPECIAL)
+    x += _rules_at(rules, counters, columns, NUM_SPECIAL)
     starts = tl.sum(tl.where(hypothesis[None, :] == number[:, None], start[None, :], 0.0), axis=1)
-    keys = _keys(x + starts[:, None], number[:, None] * vocabulary + columns, is_column)
-    totals, places = _best(keys, num_candidates, CANDIDATES)
+    keys = _sort_keys(x + starts[:, None], number[:, None] * vocabulary + columns, is_column)
+    totals, places = _topk(keys, num_candidates, CANDIDATES)
 
     number = places // vocabulary
     is_real = candidate < num_candidates
@@ -220,14 +220,14 @@ def sort_candidates(
     new_nodes = tl.load(counters + 2) + at
 
     is_end = is_real & (pieces == NUM_SPECIAL - 1)
-    rank = _rank(is_real, is_end)
+    rank = _ranks(is_real, is_end)
     is_kept = is_real & (rank < beam)
     open_totals = tl.where(is_end, -float("inf"), totals)
     to = sentence * beam + rank
     tl.store(ids + to, pieces, mask=is_kept)
     tl.store(log_probs + to, open_totals, mask=is_kept)
     tl.store(nodes + to, new_nodes, mask=is_kept)
-    _inherit(ancestors + sentence * beam * length, numbers, rank, is_kept, position, length, TILE)
+    _copy_ancestors(ancestors + sentence * beam * length, numbers, rank, is_kept, position, length, TILE)
 
     is_last = tl.load(limits + sentence) <= position + 1
     was_done = tl.load(is_done + sentence) != 0
@@ -238,21 +238,21 @@ def sort_candidates(
     order = num_endings + candidate + tl.where(is_end, 0, num_candidates)
     at = sentence * num_endings
     kept = (finished_scores + at, finished_log_probs + at, finished_nodes + at)
-    worst = _merge(kept, (_keys(ended, order, is_real), totals, new_nodes), num_endings, ENDINGS)
+    worst = _merge_finished(kept, (_sort_keys(ended, order, is_real), totals, new_nodes), num_endings, ENDINGS)
     best = tl.max(tl.where(rank == 0, open_totals, -float("inf")))
     is_decided = worst >= best / tl.load(penalties_at_limit + sentence)
     tl.store(is_done + sentence, was_done | is_last | is_decided)
 
 
 @triton.jit
-def _rank(is_real, is_end):
-    """The places of the candidates if the ending ones follow the others."""
+def _ranks(is_real, is_end):
+    """The ranks [C] of the candidates if the ending ones follow the others."""
     goes_on = (is_real & (is_end == 0)).to(tl.int32)
     return tl.where(is_end, tl.sum(goes_on) + tl.cumsum(is_end.to(tl.int32)), tl.cumsum(goes_on)) - 1
 
 
 @triton.jit
-def _inherit(ancestors, numbers, rank, is_kept, position, length, TILE: tl.constexpr):
+def _copy_ancestors(ancestors, numbers, rank, is_kept, position, length, TILE: tl.constexpr):
     """Give hypotheses `rank` the past of `numbers`, and `numbers` at `position`: rows of ancestors [W, L]."""
     for start in range(0, position + 1, TILE):
         positions = start + tl.arange(0, TILE)
@@ -265,7 +265,7 @@ def _inherit(ancestors, numbers, rank, is_kept, position, length, TILE: tl.const
 
 
 @triton.jit
-def _merge(kept, candidates, num_endings, ENDINGS: tl.constexpr):
+def _merge_finished(kept, candidates, num_endings, ENDINGS: tl.constexpr):
     """Keep the best F of F kept endings and the candidates, best first; returns the worst score.
 
     Kept are pointers to scores, log-probabilities and nodes; candidates are keys, log-probabilities and nodes.
@@ -274,7 +274,7 @@ def _merge(kept, candidates, num_endings, ENDINGS: tl.constexpr):
     ended, ended_log_probs, ended_nodes = candidates
     place = tl.arange(0, ENDINGS)
     is_real = place < num_endings
-    keys = _keys(tl.load(scores + place, mask=is_real, other=0.0), place, is_real)
+    keys = _sort_keys(tl.load(scores + place, mask=is_real, other=0.0), place, is_real)
     old_log_probs = tl.load(log_probs + place, mask=is_real, other=0.0)
     old_nodes = tl.load(nodes + place, mask=is_real, other=0)
     # All are read before any is overwritten.
@@ -282,7 +282,7 @@ def _merge(kept, candidates, num_endings, ENDINGS: tl.constexpr):
     worst = -float("inf")
     for rank in range(num_endings):
         best = tl.maximum(tl.max(keys), tl.max(ended))
-        worst = _value(best)
+        worst = _values_of(best)
         is_old, is_new = keys == best, ended == best
         log_prob = tl.max(tl.where(is_old, old_log_probs, -float("inf")))
         log_prob = tl.maximum(log_prob, tl.max(tl.where(is_new, ended_log_probs, -float("inf"))))
@@ -290,12 +290,12 @@ def _merge(kept, candidates, num_endings, ENDINGS: tl.constexpr):
         tl.store(scores + rank, worst)
         tl.store(log_probs + rank, log_prob)
         tl.store(nodes + rank, node)
-        keys, ended = tl.where(is_old, _NONE, keys), tl.where(is_new, _NONE, ended)
+        keys, ended = tl.where(is_old, _NO_KEY, keys), tl.where(is_new, _NO_KEY, ended)
     return worst
 
 
 @triton.jit
-def _log_sum(places, mask):
+def _row_logsumexp(places, mask):
     """The logarithm of the sum of exp of each row [W] of numbers at places [W, N]."""
     x = tl.load(places, mask=mask, other=-1e30)
     top = tl.max(x, axis=1)
@@ -303,7 +303,7 @@ def _log_sum(places, mask):
 
 
 @triton.jit
-def _rule(rules, counters, columns, NUM_SPECIAL: tl.constexpr):
+def _rules_at(rules, counters, columns, NUM_SPECIAL: tl.constexpr):
     """The values added to the logits of the first columns at this position."""
     return tl.load(
         rules + tl.load(counters) * (NUM_SPECIAL + 1) + columns,
@@ -313,31 +313,31 @@ def _rule(rules, counters, columns, NUM_SPECIAL: tl.constexpr):
 
 
 @triton.jit
-def _keys(values, places, mask):
-    """Integers in the order of the values; among equal values, lower places are larger. Outside the mask: `_NONE`."""
-    ascending = _ordered(values.to(tl.int32, bitcast=True)).to(tl.int64)
-    return tl.where(mask, (ascending << _HALF) | (places.to(tl.int64) ^ _LOW), _NONE)
+def _sort_keys(values, places, mask):
+    """Integers in the order of the values; among equal values, lower places are larger. Outside the mask: `_NO_KEY`."""
+    ascending = _order_preserving(values.to(tl.int32, bitcast=True)).to(tl.int64)
+    return tl.where(mask, (ascending << _INDEX_BITS) | (places.to(tl.int64) ^ _INDEX_MASK), _NO_KEY)
 
 
 @triton.jit
-def _value(keys):
+def _values_of(keys):
     """The values of keys."""
-    return _ordered((keys >> _HALF).to(tl.int32)).to(tl.float32, bitcast=True)
+    return _order_preserving((keys >> _INDEX_BITS).to(tl.int32)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _ordered(bits):
+def _order_preserving(bits):
     """The bits of floats as integers in the order of the floats; applied again, the bits."""
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
-def _best(keys, count, SIZE: tl.constexpr):
+def _topk(keys, count, SIZE: tl.constexpr):
     """Values and places of the `count` largest of keys [A, B], largest first, [SIZE]; the place -1 if there is none."""
     rank = tl.arange(0, SIZE)
-    found = tl.full([SIZE], _NONE, tl.int64)
+    found = tl.full([SIZE], _NO_KEY, tl.int64)
     for number in range(count):
         best = tl.max(tl.max(keys, axis=1), axis=0)
         found = tl.where(rank == number, best, found)
-        keys = tl.where(keys == best, _NONE, keys)
-    return _value(found), ((found & _LOW) ^ _LOW).to(tl.int32)
+        keys = tl.where(keys == best, _NO_KEY, keys)
+    return _values_of(found), ((found & _INDEX_MASK) ^ _INDEX_MASK).to(tl.int32)
