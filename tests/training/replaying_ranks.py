@@ -55,7 +55,7 @@ def _train(given: Feed, ranks: Ranks, *, is_recorded: bool) -> dict[str, object]
         return replay
 
     if is_recorded:
-        updater._recorded = RecordedSteps(updater._step, recorder, num_figures=2)
+        updater._recorded = RecordedSteps(updater._step, recorder, num_losses=2)
         updater.warm_up([given.batch(given.order.full)])
         replayed.clear()
     all_reduce, calls = dist.all_reduce, []

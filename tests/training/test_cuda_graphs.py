@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 def with_recorder(updater: Updater, recorder: Callable[[Callable[[], None]], Callable[[], None]]) -> Updater:
     """An updater that records as it would on a GPU."""
-    updater._recorded = RecordedSteps(updater._step, recorder, num_figures=updater._num_figures)
+    updater._recorded = RecordedSteps(updater._step, recorder, num_losses=updater._num_losses)
     return updater
 
 
@@ -119,7 +119,7 @@ def summed(batch: Batch, divisor: Tensor, *, is_first: bool) -> Tensor:
 
 
 def test_a_replay_takes_the_batch_and_the_divisor_that_it_is_given() -> None:
-    steps = RecordedSteps(summed, taped, num_figures=2)
+    steps = RecordedSteps(summed, taped, num_losses=2)
     steps.record(batch_of(3))
     assert batch_of(5) in steps
     assert steps.replay(batch_of(5), divisor=2, is_first=True).tolist() == [7.5, 10.0]
@@ -130,7 +130,7 @@ def test_a_replay_takes_the_batch_and_the_divisor_that_it_is_given() -> None:
 
 def test_there_is_one_recording_for_each_bound() -> None:
     recorder = Mock(wraps=taped)
-    steps = RecordedSteps(summed, recorder, num_figures=2)
+    steps = RecordedSteps(summed, recorder, num_losses=2)
     for bound in (128, 512, 128, 512):
         steps.record(batch_of(3, bound=bound))
     assert recorder.call_count == 4, "the first micro-batch of an update, and later ones"
@@ -139,7 +139,7 @@ def test_there_is_one_recording_for_each_bound() -> None:
 
 
 def test_a_batch_of_another_shape_is_refused() -> None:
-    steps = RecordedSteps(summed, taped, num_figures=2)
+    steps = RecordedSteps(summed, taped, num_losses=2)
     steps.record(batch_of(3))
     with pytest.raises(ValueError, match=r"a batch has \[16\] where the recorded one had \[8\]"):
         steps.replay(batch_of(3, slots=16), divisor=1, is_first=True)
@@ -193,7 +193,7 @@ def test_what_cannot_be_recorded_is_run_with_a_warning(
 
 def test_after_a_recording_that_failed_nothing_is_replayed(caplog: pytest.LogCaptureFixture) -> None:
     recorders = iter([taped, refusing, taped])
-    steps = RecordedSteps(summed, lambda function: next(recorders)(function), num_figures=2)
+    steps = RecordedSteps(summed, lambda function: next(recorders)(function), num_losses=2)
     for bound in (128, 512, 1024):
         steps.record(batch_of(3, bound=bound))
     assert len(caplog.messages) == 1

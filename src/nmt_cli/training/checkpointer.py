@@ -45,7 +45,7 @@ class Checkpointer:
         self._interim: Path | None = None
         self._resumed: TrainingState | None = None
         self._writer = CheckpointWriter(in_background=ranks.device.type == "cuda")
-        self._tell: Callable[[], None] | None = None
+        self._announce: Callable[[], None] | None = None
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -94,7 +94,7 @@ class Checkpointer:
         self._interim = None if self._is_due(state.update) else path
         outdated = None if interim == path else interim
         self._begin_writing(partial(self._write, state, validation=validation, outdated=outdated))
-        self._tell = partial(told, update=state.update, path=str(path))
+        self._announce = partial(told, update=state.update, path=str(path))
         self.look()
 
     def look(self) -> None:
@@ -104,11 +104,11 @@ class Checkpointer:
 
     def join(self) -> None:
         """Return when no checkpoint is being written; ModelError if it could not be."""
-        tell, self._tell = self._tell, None
+        announce, self._announce = self._announce, None
         self._writer.join()
-        if tell is not None:
+        if announce is not None:
             self._ranks.heartbeat.beat()
-            tell()
+            announce()
 
     def roll_back(self, failed: TrainingState) -> TrainingState:
         """Go back to the newest checkpoint before the trouble, or to the beginning; the next pairs follow."""
@@ -217,7 +217,7 @@ class CheckpointWriter:
         if not self._in_background:
             work()
             return
-        self._thread = threading.Thread(target=self._do, args=(work,), name="nmt-checkpoint", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(work,), name="nmt-checkpoint", daemon=True)
         self._thread.start()
 
     def join(self) -> None:
@@ -234,7 +234,7 @@ class CheckpointWriter:
             self._copies[key] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
         return self._copies[key].copy_(tensor.detach(), non_blocking=True)
 
-    def _do(self, work: Callable[[], None]) -> None:
+    def _run(self, work: Callable[[], None]) -> None:
         try:
             if self._copied is not None:
                 self._copied.synchronize()

@@ -14,10 +14,10 @@ import numpy as np
 from nmt_cli.dataset.store import Array, Rows
 
 # Decay per update of the running means over about 5 and about 50 updates.
-_RECENT, _MEAN = 0.8, 0.98
-# Nats that a loss counts as if it is larger, or not finite.
-_LARGEST = 100.0
-_NAMED_UPDATES, _NAMED_PAIRS = 3, 5
+_RECENT_DECAY, _MEAN_DECAY = 0.8, 0.98
+# A loss that is larger, or not finite, counts as this many nats.
+_MAX_LOSS = 100.0
+_MAX_NAMED_UPDATES, _MAX_NAMED_PAIRS = 3, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class LossCourse:
 
     def after(self, loss: float) -> LossCourse:
         """The course after one more loss."""
-        loss = min(loss, _LARGEST) if math.isfinite(loss) else _LARGEST
+        loss = min(loss, _MAX_LOSS) if math.isfinite(loss) else _MAX_LOSS
         if self.recent is None or self.mean is None or self.lowest is None:
             return LossCourse(loss, loss, loss)
-        mean = _MEAN * self.mean + (1 - _MEAN) * loss
-        return LossCourse(_RECENT * self.recent + (1 - _RECENT) * loss, mean, min(self.lowest, mean))
+        mean = _MEAN_DECAY * self.mean + (1 - _MEAN_DECAY) * loss
+        return LossCourse(_RECENT_DECAY * self.recent + (1 - _RECENT_DECAY) * loss, mean, min(self.lowest, mean))
 
     def has_spike(self, nats: float | None) -> bool:
         """True if the mean has risen by more than `nats` above its lowest value; never for None."""
@@ -55,20 +55,20 @@ class RecentUpdates:
     """The last updates with their losses and pairs, for the report on a divergence."""
 
     def __init__(self) -> None:
-        self._taken: deque[tuple[int, float, Array]] = deque(maxlen=round(1 / (1 - _MEAN)))
+        self._updates: deque[tuple[int, float, Array]] = deque(maxlen=round(1 / (1 - _MEAN_DECAY)))
 
     def add(self, update: int, *, loss: float, micro: Sequence[Rows]) -> None:
         """Add an update with its loss in nats per target token and its micro-batches."""
         counted = loss if math.isfinite(loss) else math.inf
-        self._taken.append((update, counted, np.concatenate([rows["pair"] for rows in micro])))
+        self._updates.append((update, counted, np.concatenate([rows["pair"] for rows in micro])))
 
     def clear(self) -> None:
         """Forget all updates."""
-        self._taken.clear()
+        self._updates.clear()
 
     def worst(self) -> list[dict[str, Any]]:
         """The updates with the highest losses, for metrics.jsonl; losses that are not finite come first, as null."""
-        ordered = sorted(self._taken, key=itemgetter(1))[-_NAMED_UPDATES:]
+        ordered = sorted(self._updates, key=itemgetter(1))[-_MAX_NAMED_UPDATES:]
         return [
             {"update": update, "loss": loss if loss < math.inf else None, "pairs": sorted(pairs.tolist())}
             for update, loss, pairs in reversed(ordered)
@@ -82,5 +82,5 @@ def pairs_of(micro: Sequence[Rows], places: Sequence[int]) -> list[int]:
 
 def describe_pairs(pairs: Sequence[int]) -> str:
     """The number of pairs, and the first few."""
-    more = ", ..." if len(pairs) > _NAMED_PAIRS else ""
-    return f"{len(pairs):,} pairs: {', '.join(str(pair) for pair in pairs[:_NAMED_PAIRS])}{more}"
+    more = ", ..." if len(pairs) > _MAX_NAMED_PAIRS else ""
+    return f"{len(pairs):,} pairs: {', '.join(str(pair) for pair in pairs[:_MAX_NAMED_PAIRS])}{more}"

@@ -20,15 +20,15 @@ from nmt_cli.training.data_order import DataOrder, PlannedUpdate
 from nmt_cli.training.ranks.ranks import Ranks
 
 # On a CPU the thread competes with the training for cores, and an update takes long.
-_AHEAD = {"cuda": 3, "cpu": 1}
+_UPDATES_AHEAD = {"cuda": 3, "cpu": 1}
 # Processes that build the next plan. On a CPU the training needs the cores; on a GPU it hardly does.
-_PLANNERS = {"cuda": max(1, num_cpus() // 2), "cpu": 1}
+_PLANNING_PROCESSES = {"cuda": max(1, num_cpus() // 2), "cpu": 1}
 # How long a thread runs before Python switches. With the default of 5 ms, a GPU could wait for this thread.
 _SWITCH_SECONDS = 0.0005
 # How often a long wait looks for an interruption.
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 # How long a thread may take to end. The process does not wait for one that is building a long plan.
-_SECONDS_TO_END = 2.0
+_JOIN_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +106,10 @@ class Loader:
         self._order, self._ranks, self._is_interrupted, self._clock = order, ranks, is_interrupted, clock
         device = ranks.device
         self._copies = SideStream(device) if device.type == "cuda" else Copies()
-        self._ahead = _AHEAD[device.type]
+        self._updates_ahead = _UPDATES_AHEAD[device.type]
         self._ready: deque[tuple[LoadedUpdate, torch.cuda.Event | None]] = deque()
         self._wanted, self._num_left, self._is_closed = 0, 0, False
-        self._problem: BaseException | None = None
+        self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self.waited = 0.0
@@ -130,7 +130,7 @@ class Loader:
             self._changed.notify_all()
         self._order.close()
         if self._thread is not None:
-            self._thread.join(_SECONDS_TO_END)
+            self._thread.join(_JOIN_SECONDS)
         sys.setswitchinterval(self._switch_seconds)
 
     def next(self, *, num_left: int) -> LoadedUpdate | None:
@@ -143,14 +143,14 @@ class Loader:
             self._thread.start()
         start = self._clock()
         with self._changed:
-            self._wanted, self._num_left = min(1 + self._ahead, num_left), num_left
+            self._wanted, self._num_left = min(1 + self._updates_ahead, num_left), num_left
             self._changed.notify_all()
-            while not self._changed.wait_for(lambda: self._ready or self._problem, _LOOK_SECONDS):
+            while not self._changed.wait_for(lambda: self._ready or self._error, _POLL_SECONDS):
                 if self._is_interrupted():
                     return None
             if not self._ready:
-                assert self._problem is not None
-                raise self._problem
+                assert self._error is not None
+                raise self._error
             loaded, mark = self._ready.popleft()
             self._wanted -= 1
             self._num_left -= 1
@@ -167,9 +167,9 @@ class Loader:
                     with self._changed:
                         self._ready.append((loaded, mark))
                         self._changed.notify_all()
-        except BaseException as problem:
+        except BaseException as error:
             with self._changed:
-                self._problem = problem
+                self._error = error
                 self._changed.notify_all()
 
     def _is_wanted(self) -> bool:
@@ -183,7 +183,7 @@ class Loader:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # one of the ranks on this machine
             with self._changed:
                 num_updates = self._num_left - len(self._ready) - 1
-            self._order.plan_ahead(num_updates=num_updates, num_workers=_PLANNERS[self._ranks.device.type])
+            self._order.plan_ahead(num_updates=num_updates, num_workers=_PLANNING_PROCESSES[self._ranks.device.type])
         mine = range(self._ranks.rank, len(update.micro), self._ranks.size)
         return LoadedUpdate(update, [(index, self._batch(update, index)) for index in mine if len(update.micro[index])])
 

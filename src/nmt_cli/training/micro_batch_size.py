@@ -29,7 +29,7 @@ from nmt_cli.training.runs import record_max_tokens
 # The part of the free memory that a micro-batch may fill by the estimate, which may be wrong by a factor of two. On a
 # GPU the warm-up checks it. On a CPU nothing does, other programs need memory too, and small micro-batches cost little.
 _SHARE_OF_GPU, _SHARE_OF_CPU = 0.9, 1 / 3
-_MULTIPLE = 128
+_TOKEN_MULTIPLE = 128
 logger = logging.getLogger(__name__)
 
 
@@ -120,7 +120,7 @@ def even_share(max_tokens: int, *, batch_tokens: int, world_size: int, longest: 
     max_tokens = max(max_tokens, longest)
     steps = accumulation(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
     part = -(-batch_tokens // (steps * world_size))
-    return min(max_tokens, max(longest, -(-part // _MULTIPLE) * _MULTIPLE))
+    return min(max_tokens, max(longest, -(-part // _TOKEN_MULTIPLE) * _TOKEN_MULTIPLE))
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,10 +221,10 @@ class RecordedSteps:
     In all else, batches have one shape.
     """
 
-    def __init__(self, step: Step, recorder: Recorder, *, num_figures: int) -> None:
-        self._step, self._recorder, self._num_figures = step, recorder, num_figures
+    def __init__(self, step: Step, recorder: Recorder, *, num_losses: int) -> None:
+        self._step, self._recorder, self._num_losses = step, recorder, num_losses
         self._recorded: dict[int, _Recorded] = {}
-        self._has_failed = False
+        self._cannot_record = False
 
     def __contains__(self, batch: Batch) -> bool:
         return batch.source.bound in self._recorded
@@ -234,10 +234,10 @@ class RecordedSteps:
 
         If the device cannot record, a warning says so; from then on, no step is recorded or replayed.
         """
-        if self._has_failed or batch in self:
+        if self._cannot_record or batch in self:
             return
         inputs, device = batch.map_tensors(Tensor.clone), batch.gold.device
-        divisor, losses = torch.ones((), device=device), torch.zeros(self._num_figures, device=device)
+        divisor, losses = torch.ones((), device=device), torch.zeros(self._num_losses, device=device)
 
         def step(*, is_first: bool) -> None:
             losses.copy_(self._step(inputs, divisor, is_first=is_first))
@@ -249,7 +249,7 @@ class RecordedSteps:
                 raise
             reason = str(problem).strip().partition("\n")[0]
             logger.warning("no CUDA graph can be made (%s): updates take longer to launch", reason)
-            self._has_failed = True
+            self._cannot_record = True
             self._recorded.clear()  # replays use a generator that may be gone
             return
         self._recorded[batch.source.bound] = _Recorded(inputs, divisor, losses, first, later)

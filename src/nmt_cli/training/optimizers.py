@@ -31,22 +31,22 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names for the running means of g
 
 def learning_rate(schedule: ScheduleConfig, *, update: int, updates: int, d_model: int) -> float:
     """The rate of `update`, counted from 1, in a training of `updates` in total."""
-    warmed_up = update / schedule.warmup_updates
+    warmup_share = update / schedule.warmup_updates
     match schedule:
         case NoamConfig():  # equation 3 of the paper
             return float(schedule.factor * d_model**-0.5 * min(update**-0.5, update * schedule.warmup_updates**-1.5))
         case InverseSqrtConfig():
-            return float(schedule.peak * min(warmed_up, warmed_up**-0.5))
+            return float(schedule.peak * min(warmup_share, warmup_share**-0.5))
         case CosineConfig():  # half a cosine to zero after the last update
-            if warmed_up <= 1:
+            if warmup_share <= 1:
                 return schedule.peak * update / schedule.warmup_updates
             done = (update - schedule.warmup_updates) / max(1, updates - schedule.warmup_updates + 1)
             return schedule.peak * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
         case WsdConfig():  # constant, then linear to zero after the last update
             left = updates - update + 1
-            return schedule.peak * min(1.0, warmed_up, max(0, left) / (schedule.decay_updates + 1))
+            return schedule.peak * min(1.0, warmup_share, max(0, left) / (schedule.decay_updates + 1))
         case ConstantConfig():
-            return schedule.peak * min(1.0, warmed_up)
+            return schedule.peak * min(1.0, warmup_share)
         case other:
             assert_never(other)
 
@@ -76,9 +76,9 @@ class Optimizer:
         for name, tensor in self.state.items():
             tensor.copy_(state[name])
         for optimizer in self._optimizers:
-            for of_parameter in optimizer.state.values():
-                if "step" in of_parameter:
-                    of_parameter["step"].fill_(updates)
+            for parameter_state in optimizer.state.values():
+                if "step" in parameter_state:
+                    parameter_state["step"].fill_(updates)
 
     def evaluation_values(self) -> Tensor | None:
         """The weights [P] to validate and save; None for the trained weights."""
@@ -107,17 +107,17 @@ class Adam(Optimizer):
     can_skip = True
 
     def __init__(self, weights: MasterWeights, config: AdamConfig | AdamWConfig) -> None:
-        views = _two_views(weights)
+        views = _flat_views(weights)
         moments = {name: torch.zeros_like(weights.values) for name in _MOMENTS}
         betas, epsilon = (config.beta1, config.beta2), config.epsilon
         if isinstance(config, AdamWConfig):
-            groups = _decaying(views, config.weight_decay)
+            groups = _parameter_groups(views, config.weight_decay)
             self._adam: torch.optim.Optimizer = torch.optim.AdamW(groups, betas=betas, eps=epsilon, fused=True)
         else:
             self._adam = torch.optim.Adam([view for _, view in views], betas=betas, eps=epsilon, fused=True)
         for part, view in views:
             self._adam.state[view] = _adam_state(view, {name: flat[part] for name, flat in moments.items()})
-        super().__init__(_named(weights, moments), self._adam)
+        super().__init__(_by_parameter(weights, moments), self._adam)
 
     def step(self, *, learning_rate: float, skip: Tensor | None) -> None:
         """Take one update; a `skip` of 1 changes neither values, moments nor torch's count of steps."""
@@ -163,19 +163,19 @@ class ScheduleFree(Optimizer):
 
     def __init__(self, weights: MasterWeights, config: ScheduleFreeConfig) -> None:
         self._weights, self._beta1 = weights, config.beta1
-        views = _two_views(weights)
+        views = _flat_views(weights)
         self._z = weights.values.clone()
         moments = {"z": self._z, "exp_avg_sq": torch.zeros_like(weights.values)}
         # The package's kernels work on lists of tensors; the two views are as many.
         optimizer: Any = AdamWScheduleFree(
-            _decaying(views, config.weight_decay), betas=(config.beta1, config.beta2), eps=config.epsilon
+            _parameter_groups(views, config.weight_decay), betas=(config.beta1, config.beta2), eps=config.epsilon
         )
         for part, view in views:
             optimizer.state[view] = {name: flat[part] for name, flat in moments.items()}
         optimizer.train()
         # The package's own sums: of the weights in the mean, and the highest rate so far.
         self._sums = torch.tensor([0.0, -1.0], dtype=torch.float64)
-        super().__init__({**_named(weights, moments), "sums": self._sums}, optimizer)
+        super().__init__({**_by_parameter(weights, moments), "sums": self._sums}, optimizer)
 
     def step(self, *, learning_rate: float, skip: Tensor | None) -> None:
         """Take one update with the current gradients, which are overwritten."""
@@ -204,7 +204,7 @@ class MovingAverage(Optimizer):
     def __init__(self, weights: MasterWeights, optimizer: Optimizer, *, decay: float) -> None:
         self._weights, self._optimizer, self._decay = weights, optimizer, decay
         self._average, self._updates = weights.values.clone(), 0
-        super().__init__(optimizer.state | _named(weights, {"average": self._average}))
+        super().__init__(optimizer.state | _by_parameter(weights, {"average": self._average}))
 
     def step(self, *, learning_rate: float, skip: Tensor | None) -> None:
         """Take one update with the current gradients."""
@@ -235,19 +235,19 @@ def _matrices_and_others(
         if value.ndim < 2 or not name.startswith(("encoder.", "decoder.")):
             others[name] = _parameter(value, gradients[name])
             continue
-        parts = [tensor.split(_rows(name, value, model)) for tensor in (value, gradients[name])]
+        parts = [tensor.split(_rows_of_each_matrix(name, value, model)) for tensor in (value, gradients[name])]
         for number, (part, gradient) in enumerate(zip(*parts, strict=True)):
             matrices[f"{name}.{number}"] = _parameter(part, gradient)
     return matrices, others
 
 
-def _two_views(weights: MasterWeights) -> list[tuple[slice, nn.Parameter]]:
-    """The matrices and the rest of the master weights, each with its place in the vector and its gradients."""
+def _flat_views(weights: MasterWeights) -> list[tuple[slice, nn.Parameter]]:
+    """Views of all matrices and of the rest of the master weights; each has its slice of the vector, and gradients."""
     parts = [slice(0, weights.num_in_matrices), slice(weights.num_in_matrices, None)]
     return [(part, _parameter(weights.values[part], weights.gradients[part])) for part in parts]
 
 
-def _decaying(views: list[tuple[slice, nn.Parameter]], weight_decay: float) -> list[dict[str, Any]]:
+def _parameter_groups(views: list[tuple[slice, nn.Parameter]], weight_decay: float) -> list[dict[str, Any]]:
     """Parameter groups of which the matrices decay and the rest does not."""
     (_, matrices), (_, rest) = views
     return [{"params": [matrices], "weight_decay": weight_decay}, {"params": [rest], "weight_decay": 0.0}]
@@ -259,7 +259,7 @@ def _parameter(values: Tensor, gradients: Tensor) -> nn.Parameter:
     return parameter
 
 
-def _rows(name: str, matrix: Tensor, model: ModelConfig) -> list[int]:
+def _rows_of_each_matrix(name: str, matrix: Tensor, model: ModelConfig) -> list[int]:
     """The rows of each matrix that a tensor holds."""
     keys, values = model.heads * model.d_k, model.heads * model.d_v
     match name.split(".")[-2]:
@@ -277,5 +277,6 @@ def _adam_state(view: Tensor, moments: dict[str, Tensor]) -> dict[str, Tensor]:
     return {"step": torch.zeros((), device=view.device)} | moments
 
 
-def _named(weights: MasterWeights, vectors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _by_parameter(weights: MasterWeights, vectors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Views of the vectors [P], as VECTOR.PARAMETER."""
     return {f"{key}.{name}": part for key, flat in vectors.items() for name, part in weights.named(flat).items()}

@@ -32,7 +32,7 @@ from nmt_cli.training.initial_weights import describe_initial_model
 logger = logging.getLogger(__name__)
 
 _Settings = Mapping[tuple[str, ...], Any]  # by path
-_MOST_TOLD = 3  # settings in an error
+_MAX_NAMED = 3  # settings in an error
 
 # Settings that may change between the starts of a run, because its updates do not depend on them.
 _MAY_CHANGE = (
@@ -210,9 +210,9 @@ def _reason_to_refuse(run: Run, recipe: Recipe, data: PreparedData, init_from: P
     hint_new_run = "another folder with -o, or --restart (removes the run)"
     old, new = _fixed_settings(run.recipe), _fixed_settings(recipe)
     if changes := _differences(old, new):
-        others = f"; and {len(changes) - _MOST_TOLD} more settings" if len(changes) > _MOST_TOLD else ""
+        others = f"; and {len(changes) - _MAX_NAMED} more settings" if len(changes) > _MAX_NAMED else ""
         return RecipeError(
-            f"{the_run} was trained with {'; '.join(changes[:_MOST_TOLD])}{others}",
+            f"{the_run} was trained with {'; '.join(changes[:_MAX_NAMED])}{others}",
             where=str(run.directory / "recipe.yaml"),
             hint="give the run another folder with -o, or begin anew with --restart (removes the run)",
         )

@@ -33,8 +33,8 @@ from nmt_cli.training.optimizers import build_optimizer, learning_rate
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.weights import MasterWeights
 
-_BEFORE_LOSSES = 3
-"""Figures of an update before those of its losses: the norm, ranks with a SIGINT, ranks with a SIGTERM."""
+_NUM_BEFORE_LOSSES = 3
+"""The first figures of an update, before its losses: the norm, ranks with a SIGINT, ranks with a SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,9 @@ class LaunchedUpdate:
             with self._ranks.together():
                 self._event.synchronize()
         norm, interrupted, terminated, *losses = self._figures.tolist()
-        of_micro = [losses[start : start + self._num_micro] for start in range(0, len(losses), self._num_micro)]
-        smoothed, nll, *kl = of_micro
+        # Of each kind of loss, one figure per micro-batch.
+        by_kind = [losses[start : start + self._num_micro] for start in range(0, len(losses), self._num_micro)]
+        smoothed, nll, *kl = by_kind
         is_applied, suspects = math.isfinite(norm), list[int]()
         if not is_applied:
             not_finite = [index for index, loss in enumerate(smoothed) if not math.isfinite(loss)]
@@ -107,7 +108,7 @@ class Updater:
         smoothing, dtype = recipe.training.label_smoothing, model.output_weight.dtype
         self.reason_not_to_compile = reason_not_to_compile(recipe, device=ranks.device, dtype=dtype)
         consistency = Consistency.of(recipe.training)
-        self._num_figures = 2 if consistency is None else 3
+        self._num_losses = 2 if consistency is None else 3
         self._objective: Objective = partial(plain_loss, model, smoothing, consistency=consistency)
         self._recorded: RecordedSteps | None = None
         if self.reason_not_to_compile is None:
@@ -132,12 +133,12 @@ class Updater:
         self.model.train()
         for batch in batches:
             with compiling(self._ranks.device):
-                self._take_and_drop(batch)
+                self._run_and_drop(batch)
         for batch in batches:
             if self._recorded is not None:
                 with self._naming_out_of_memory(batch):
                     self._recorded.record(batch)
-                self._take_and_drop(batch)
+                self._run_and_drop(batch)
 
     def release(self) -> None:
         """Give back the memory of a warm-up that did not fit, and forget what was compiled and recorded for it."""
@@ -166,8 +167,8 @@ class Updater:
         """
         if not self.model.training:
             self.model.train()
-        figures = torch.zeros(_BEFORE_LOSSES + self._num_figures * num_micro, device=self._ranks.device)
-        losses = figures[_BEFORE_LOSSES:].view(self._num_figures, num_micro)
+        figures = torch.zeros(_NUM_BEFORE_LOSSES + self._num_losses * num_micro, device=self._ranks.device)
+        losses = figures[_NUM_BEFORE_LOSSES:].view(self._num_losses, num_micro)
         for place, (index, batch) in enumerate(batches):
             loss = self.accumulate(
                 batch,
@@ -182,8 +183,8 @@ class Updater:
             self._sum_collected()
         if self._ranks.is_first:
             figures[0] = self.weights.gradients.norm()
-        if (number_received := received()) is not None:
-            figures[2 if number_received == signal.SIGTERM else 1] = 1
+        if (signal_number := received()) is not None:
+            figures[2 if signal_number == signal.SIGTERM else 1] = 1
         self._ranks.sum(figures)
         rate = learning_rate(
             self._recipe.training.schedule,
@@ -220,8 +221,8 @@ class Updater:
         self.weights.publish()
         self.optimizer = build_optimizer(self.weights, self._recipe)
 
-    def _take_and_drop(self, batch: Batch) -> None:
-        """Take a batch, and drop its gradients."""
+    def _run_and_drop(self, batch: Batch) -> None:
+        """Run the forward and the backward pass of a batch, and drop its gradients."""
         self.accumulate(batch, key=(0, 0), target_tokens=1, is_first=True, is_last=False)
         self.weights.drop_gradients()
 
@@ -239,7 +240,7 @@ class Updater:
         return loss.figures()
 
     def _new_recorder(self) -> RecordedSteps:
-        return RecordedSteps(self._step, CudaGraphs(self._ranks.device), num_figures=self._num_figures)
+        return RecordedSteps(self._step, CudaGraphs(self._ranks.device), num_losses=self._num_losses)
 
     def _sum_collected(self) -> None:
         """Sum the gradients over the ranks, without a backward pass."""
@@ -252,14 +253,14 @@ class Updater:
 
     def _apply(self, norm: Tensor, *, learning_rate: float) -> None:
         """If the norm, a float32 scalar, is finite, clip the gradients and take the optimizer's step."""
-        limit, gradients = self._recipe.training.clip_norm, self.weights.gradients
+        clip_norm, gradients = self._recipe.training.clip_norm, self.weights.gradients
         if self.reads_late:
-            if limit is not None:
-                gradients.mul_((limit / norm.double()).clamp(max=1).float())
+            if clip_norm is not None:
+                gradients.mul_((clip_norm / norm.double()).clamp(max=1).float())
             self.optimizer.step(learning_rate=learning_rate, skip=norm.isfinite().logical_not().float())
-        elif math.isfinite(length := norm.item()):
-            if limit is not None and length > limit:
-                gradients.mul_(limit / length)
+        elif math.isfinite(host_norm := norm.item()):
+            if clip_norm is not None and host_norm > clip_norm:
+                gradients.mul_(clip_norm / host_norm)
             self.optimizer.step(learning_rate=learning_rate, skip=None)
         else:
             return

@@ -126,7 +126,7 @@ class Validator:
         start = time.perf_counter()
         limit = max_sentences or self._recipe.validation.max_sentences
         with self._updater.evaluated():
-            smoothed, nll, tokens = _losses(
+            smoothed, nll, tokens = _sum_losses(
                 self._updater.model,
                 self._pairs,
                 self._usable[:max_sentences],
@@ -201,7 +201,7 @@ def measure_mean(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint)
 
     def loss_of(values: Mapping[str, Tensor]) -> float:
         load_weights(model, values, where=str(newest.path), hint=DAMAGED)
-        smoothed, _, tokens = _losses(
+        smoothed, _, tokens = _sum_losses(
             model,
             data.split("valid"),
             pairs,
@@ -229,7 +229,7 @@ def _usable_pairs(data: PreparedData, *, max_positions: int) -> Array:
 
 
 @torch.no_grad()
-def _losses(
+def _sum_losses(
     model: Transformer,
     pairs: TokenPairs,
     usable: Array,
@@ -242,7 +242,7 @@ def _losses(
     """The sums of the smoothed loss and of the NLL, and the number of target tokens."""
     totals, tokens = torch.zeros(2, device=device), 0
     model.eval()
-    for part in _parts(usable, pairs.tgt.lengths, max_tokens=max_tokens):
+    for part in _batches_by_length(usable, pairs.tgt.lengths, max_tokens=max_tokens):
         batch = make_batch(pairs.rows(part), pairs, device=device, shape=None, pinned=False)
         loss = plain_loss(model, smoothing, batch)
         totals += loss.figures()
@@ -270,7 +270,7 @@ def _spread_by_length(lengths: Sequence[int]) -> list[int]:
     return list(dict.fromkeys(places))
 
 
-def _parts(pairs: Array, lengths: NDArray[np.int32], *, max_tokens: int) -> list[Array]:
+def _batches_by_length(pairs: Array, lengths: NDArray[np.int32], *, max_tokens: int) -> list[Array]:
     """The pairs in the order of their lengths, divided into parts of about `max_tokens` tokens."""
     ordered = pairs[np.argsort(lengths[pairs], kind="stable")]
     part = np.cumsum(lengths[ordered], dtype=np.int64) // max_tokens

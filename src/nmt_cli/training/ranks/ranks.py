@@ -25,12 +25,12 @@ LAUNCHED = "NMT_LAUNCHED"
 """Environment variable of the ranks that our own launcher has started."""
 
 # For all ranks to join, on machines that import torch from a slow disk.
-_START = timedelta(minutes=10)
+_JOIN_TIMEOUT = timedelta(minutes=10)
 # In effect no limit: other ranks wait while the first validates, and the watchdog ends a training that hangs.
-_PATIENCE = timedelta(days=7)
-_TIMEOUT = timedelta(seconds=5)
+_COLLECTIVE_TIMEOUT = timedelta(days=7)
+_STORE_TIMEOUT = timedelta(seconds=5)
 _CAUSE_SECONDS = 3.0
-_BEATS, _CLAIMS, _FAILURE = "beats", "claims", "failure"
+_BEATS_KEY, _CLAIMS_KEY, _FAILURE_KEY = "beats", "claims", "failure"
 
 
 class ConnectionLost(TrainingError):
@@ -162,7 +162,7 @@ def join_ranks(device: str) -> Ranks:
     if size == 1:
         return Ranks(0, 1, chosen)
     try:
-        store, rank, size = next(rendezvous("env://", timeout=_START))
+        store, rank, size = next(rendezvous("env://", timeout=_JOIN_TIMEOUT))
         if chosen.type == "cuda" and torch.cuda.device_count() == 1:
             _claim_gpu(chosen, store)
         dist.init_process_group(
@@ -170,7 +170,7 @@ def join_ranks(device: str) -> Ranks:
             store=store,
             rank=rank,
             world_size=size,
-            timeout=_PATIENCE,
+            timeout=_COLLECTIVE_TIMEOUT,
             device_id=chosen if chosen.type == "cuda" else None,
         )
     except (RuntimeError, ValueError) as problem:
@@ -199,32 +199,32 @@ class FailureBoard:
 
     def beat(self) -> None:
         """Report that a rank has made progress."""
-        self._store.add(_BEATS, 1)
+        self._store.add(_BEATS_KEY, 1)
 
     def beats(self) -> int:
         """How often ranks have reported progress."""
-        return self._store.add(_BEATS, 0)
+        return self._store.add(_BEATS_KEY, 0)
 
     def claim(self, failure: Failure) -> Failure | None:
         """Record a failure. Return None if it is the first, whose message is shown; else return the first."""
-        if self._store.add(_CLAIMS, 1) == 1:
-            self._store.set(_FAILURE, json.dumps(asdict(failure)))
+        if self._store.add(_CLAIMS_KEY, 1) == 1:
+            self._store.set(_FAILURE_KEY, json.dumps(asdict(failure)))
             return None
         return self._read()
 
     def failure(self) -> Failure | None:
         """The first failure; None if there is none."""
-        return self._read() if self._store.check([_FAILURE]) else None
+        return self._read() if self._store.check([_FAILURE_KEY]) else None
 
     def _read(self) -> Failure:
-        return Failure(**json.loads(self._store.get(_FAILURE)))  # waits for the rank that is about to write it
+        return Failure(**json.loads(self._store.get(_FAILURE_KEY)))  # waits for the rank that is about to write it
 
 
 def find_failure_board() -> FailureBoard | None:
     """The board of the launcher or the first rank that the environment names; None if it is out of reach."""
     try:
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        return FailureBoard(TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=_TIMEOUT))
+        return FailureBoard(TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=_STORE_TIMEOUT))
     except (KeyError, ValueError, RuntimeError):
         return None
 

@@ -48,7 +48,7 @@ class _Watchdog:
 
     def __init__(self, ranks: Ranks, board: FailureBoard, *, seconds: int) -> None:
         self._ranks, self._board, self._seconds = ranks, board, seconds
-        self._told, self._seen, self._idle_ticks, self._failed_ticks = 0, 0, 0, 0
+        self._reported_beats, self._seen_beats, self._idle_ticks, self._failed_ticks = 0, 0, 0, 0
 
     def watch(self, done: threading.Event) -> None:
         """Look once per tick, until `done` is set or the board's owner has ended."""
@@ -68,12 +68,12 @@ class _Watchdog:
 
     def _look(self) -> Failure | None:
         beats = self._ranks.heartbeat.beats
-        if beats != self._told:
-            self._told = beats
+        if beats != self._reported_beats:
+            self._reported_beats = beats
             self._board.beat()
-        seen = self._board.beats()
-        self._idle_ticks = 0 if seen != self._seen else self._idle_ticks + 1
-        self._seen = seen
+        beats_of_all = self._board.beats()
+        self._idle_ticks = 0 if beats_of_all != self._seen_beats else self._idle_ticks + 1
+        self._seen_beats = beats_of_all
         failure = self._board.failure()
         if failure is None and self._idle_ticks * _TICK_SECONDS >= self._seconds:
             error = TrainingError(

@@ -22,9 +22,9 @@ _GB = 1e9
 # A multiplication and an addition for each weight, in the forward pass and for both gradients of the backward pass.
 _FLOPS_PER_WEIGHT = 6
 # Large enough for the full rate; on a CPU, one product is about 10 ms in float32.
-_SIZES = {"cuda": 8192, "cpu": 1024}
-_SMALLER = 512
-_PRODUCTS, _SECONDS = 9, 0.1  # in all, where nothing else runs
+_MATRIX_SIZES = {"cuda": 8192, "cpu": 1024}
+_SMALL_MATRIX_SIZE = 512
+_NUM_PRODUCTS, _TARGET_SECONDS = 9, 0.1  # in all, where nothing else runs
 
 
 class Stopwatch:
@@ -127,7 +127,7 @@ class Meter:
 
     def __init__(self, speed: Speed) -> None:
         self._speed = speed
-        self._total = self._at_line = UpdateSums()
+        self._total = self._total_at_line = UpdateSums()
         # The first entry only marks the beginning of the second.
         self._recent: deque[UpdateSums] = deque([self._total], maxlen=_RECENT_UPDATES)
 
@@ -142,12 +142,12 @@ class Meter:
 
     def line(self) -> tuple[UpdateSums, UpdateMetrics]:
         """The sums since the last line, or since `forget`, and their metrics; the next line begins here."""
-        sums, self._at_line = self._total - self._at_line, self._total
+        sums, self._total_at_line = self._total - self._total_at_line, self._total
         return sums, UpdateMetrics.of(sums, speed=self._speed)
 
     def forget(self) -> None:
         """Drop all updates so far from later metrics."""
-        self._at_line = self._total
+        self._total_at_line = self._total
         self._recent = deque([self._total], maxlen=_RECENT_UPDATES)
 
 
@@ -188,10 +188,15 @@ def measure_speed(model: Transformer, ranks: Ranks) -> Speed:
     ranks.wait()
     rate = torch.tensor(matrix_rate(ranks.device, model.output_weight.dtype), device=ranks.device)
     ranks.sum(rate)
-    source = sum(_weights(layer) for layer in model.encoder)
-    of_memory = sum(_weights(module.kv) for module in model.decoder.modules() if isinstance(module, CrossAttention))
-    target = sum(_weights(layer) for layer in model.decoder) - of_memory + model.target_vocab * model.config.d_model
-    return Speed(_FLOPS_PER_WEIGHT * (source + of_memory), _FLOPS_PER_WEIGHT * target, rate.item())
+    source = sum(map(_num_matrix_weights, model.encoder))
+    cross_attentions = [module for module in model.decoder.modules() if isinstance(module, CrossAttention)]
+    source_keys_values = sum(_num_matrix_weights(module.kv) for module in cross_attentions)
+    decoder, output = sum(map(_num_matrix_weights, model.decoder)), model.target_vocab * model.config.d_model
+    return Speed(
+        _FLOPS_PER_WEIGHT * (source + source_keys_values),
+        _FLOPS_PER_WEIGHT * (decoder - source_keys_values + output),
+        rate.item(),
+    )
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype, *, clock: Clock = time.perf_counter) -> float:
@@ -200,10 +205,10 @@ def matrix_rate(device: torch.device, dtype: torch.dtype, *, clock: Clock = time
     Other work on the machine can only slow a product down. Takes about a tenth of a second; a slow CPU gets smaller
     matrices.
     """
-    size = _SIZES[device.type]
+    size = _MATRIX_SIZES[device.type]
     if device.type == "cpu":
-        expected = _fastest_product(_SMALLER, device, dtype, clock) * (size / _SMALLER) ** 3
-        size = _SMALLER if expected > _SECONDS / 4 else size
+        expected = _fastest_product(_SMALL_MATRIX_SIZE, device, dtype, clock) * (size / _SMALL_MATRIX_SIZE) ** 3
+        size = _SMALL_MATRIX_SIZE if expected > _TARGET_SECONDS / 4 else size
     rate = 2 * size**3 / _fastest_product(size, device, dtype, clock)
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -220,7 +225,7 @@ def _fastest_product(size: int, device: torch.device, dtype: torch.dtype, clock:
     out = torch.empty_like(left)
     synchronize = torch.cuda.synchronize if device.type == "cuda" else torch.cpu.synchronize
     taken: list[float] = []
-    for _ in range(_PRODUCTS):
+    for _ in range(_NUM_PRODUCTS):
         synchronize(device)
         start = clock()
         torch.mm(left, right, out=out)
@@ -233,6 +238,6 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole > 0 else math.nan
 
 
-def _weights(module: nn.Module) -> int:
+def _num_matrix_weights(module: nn.Module) -> int:
     """Weights of the matrices in a module."""
     return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))

@@ -40,7 +40,7 @@ BOARD_FOLDER = "tensorboard"
 
 logger = logging.getLogger(__name__)
 _INDENT = "  "
-_MOST_SECONDS_OF_SILENCE = 30.0  # in a log
+_MAX_SILENT_SECONDS = 30.0  # in a log
 
 
 class Reporter:
@@ -92,27 +92,27 @@ class Reporter:
     def wants_line(self) -> bool:
         """True if a log, for want of a live view, has been silent for half a minute."""
         is_log = self._view is None and self._stream is not None
-        return is_log and self._clock() - self._last_line >= _MOST_SECONDS_OF_SILENCE
+        return is_log and self._clock() - self._last_line >= _MAX_SILENT_SECONDS
 
-    def advance(self, standing: TrainingStatus, figures: UpdateMetrics) -> None:
+    def advance(self, status: TrainingStatus, metrics: UpdateMetrics) -> None:
         """Show an update, with the metrics of the last few: in the live view, or in a log that has been silent."""
         if self._view is not None:
-            self._view.move(standing, figures, time_left=self._time_left(standing.update))
+            self._view.move(status, metrics, time_left=self._time_left(status.update))
         elif self.wants_line:
-            self._say_update(standing, figures)
+            self._say_update(status, metrics)
 
     def note(self, text: str) -> None:
         """Say in the live view what is done between two updates."""
         if self._view is not None:
             self._view.note(text)
 
-    def train(self, standing: TrainingStatus, sums: UpdateSums, figures: UpdateMetrics) -> None:
+    def train(self, status: TrainingStatus, sums: UpdateSums, metrics: UpdateMetrics) -> None:
         """Report the updates since the last line."""
         tokens = {"source_tokens": sums.source_tokens, "target_tokens": sums.target_tokens}
-        measured = {name: value for name, value in asdict(figures).items() if value is not None}
-        self.event("train", **asdict(standing), **measured, **tokens)
+        measured = {name: value for name, value in asdict(metrics).items() if value is not None}
+        self.event("train", **asdict(status), **measured, **tokens)
         if self._view is None:
-            self._say_update(standing, figures)
+            self._say_update(status, metrics)
 
     def validation(self, update: int, measured: Validation, *, is_best: bool) -> None:
         """Report a validation after `update`."""
@@ -147,12 +147,12 @@ class Reporter:
         elif self._stream is not None:
             logger.info("%s", text)
 
-    def _say_update(self, standing: TrainingStatus, figures: UpdateMetrics) -> None:
+    def _say_update(self, status: TrainingStatus, metrics: UpdateMetrics) -> None:
         self._last_line = self._clock()
-        at, left = self._at(standing.update), self._time_left(standing.update)
-        speed = f"{figures.target_tokens_per_second:,.0f} tokens/s"
-        told = f"loss {figures.loss:.3f}  learning rate {standing.learning_rate:.2e}  {speed}"
-        self.say(f"{at}/{self._updates:,}  epoch {standing.epoch + 1}  {told}  {left}")
+        at, left = self._at(status.update), self._time_left(status.update)
+        speed = f"{metrics.target_tokens_per_second:,.0f} tokens/s"
+        measured = f"loss {metrics.loss:.3f}  learning rate {status.learning_rate:.2e}  {speed}"
+        self.say(f"{at}/{self._updates:,}  epoch {status.epoch + 1}  {measured}  {left}")
 
     def _at(self, update: int) -> str:
         """The update, padded to the width of the last one."""
@@ -251,25 +251,25 @@ class LiveView(Progress):
         for parts in self._lines:
             yield Text(_INDENT + fitted(parts, width=self.console.width - len(_INDENT)), no_wrap=True)
 
-    def move(self, standing: TrainingStatus, figures: UpdateMetrics, *, time_left: str) -> None:
+    def move(self, status: TrainingStatus, metrics: UpdateMetrics, *, time_left: str) -> None:
         """Show the status of the training, with the metrics of its last updates."""
-        self.update(self._task, completed=standing.update, time_left=time_left)
+        self.update(self._task, completed=status.update, time_left=time_left)
         self._note = ""
-        rate = standing.learning_rate
+        rate = status.learning_rate
         learning = [
-            _part("loss {:.3f}", figures.loss, weight=6),
-            _part("perplexity {:.4g}", figures.perplexity, weight=3),
+            _line_item("loss {:.3f}", metrics.loss, weight=6),
+            _line_item("perplexity {:.4g}", metrics.perplexity, weight=3),
             self._best,
             LineItem(f"learning rate {rate:.2e}", f"rate {rate:.1e}", 2),
-            _part("gradient norm {:.3g}", standing.gradient_norm, short="norm {:.3g}", weight=1),
-            LineItem(f"epoch {standing.epoch + 1}", "", 0),
+            _line_item("gradient norm {:.3g}", status.gradient_norm, short="norm {:.3g}", weight=1),
+            LineItem(f"epoch {status.epoch + 1}", "", 0),
         ]
         speed = [
-            _part("{:,.0f} tokens/s", figures.target_tokens_per_second, weight=6),
-            _part("{:.1%} of the matrix rate", figures.matrix_rate_share, short="matrix rate {:.0%}", weight=5),
-            _part("padding {:.1%}", figures.padding, weight=2),
-            _part("waiting {:.1%}", figures.waiting, weight=3),
-            _part("memory {:.1f} GB", standing.memory_gb, weight=4),
+            _line_item("{:,.0f} tokens/s", metrics.target_tokens_per_second, weight=6),
+            _line_item("{:.1%} of the matrix rate", metrics.matrix_rate_share, short="matrix rate {:.0%}", weight=5),
+            _line_item("padding {:.1%}", metrics.padding, weight=2),
+            _line_item("waiting {:.1%}", metrics.waiting, weight=3),
+            _line_item("memory {:.1f} GB", status.memory_gb, weight=4),
         ]
         self._lines = [learning, speed]
 
@@ -343,7 +343,7 @@ def _open_at_end(file: Path) -> FileIO:
         return file.open("ab", buffering=0)
 
 
-def _part(form: str, value: float, *, weight: int, short: str | None = None) -> LineItem:
+def _line_item(form: str, value: float, *, weight: int, short: str | None = None) -> LineItem:
     """A formatted value; empty if it is not finite."""
     if not math.isfinite(value):
         return LineItem("", "", weight)
