@@ -238,6 +238,28 @@ def test_requests_before_nonsense_are_answered(port: int) -> None:
     assert answers.endswith(b"well")
 
 
+def test_an_answer_comes_in_one_piece(port: int) -> None:
+    with connect(port) as connection:
+        for _ in range(50):
+            connection.sendall(GET)
+            assert connection.recv(65536).endswith(b"\r\n\r\nwell")
+
+
+def test_an_answer_without_body_is_sent_before_the_next(port: int) -> None:
+    answers = answers_to(port, GET.replace(b"GET", b"HEAD"), GET.replace(b"GET", b"HEAD") + LAST_GET)
+    assert answers.count(b"HTTP/1.1 200 OK") == 3
+    assert answers.count(b"well") == 1
+
+
+def test_a_client_that_asks_whether_to_send_its_body_is_told_at_once(port: int) -> None:
+    head = b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n"
+    with connect(port) as connection:
+        connection.sendall(head)
+        assert sent_back(connection, end=b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(b"body")
+        assert sent_back(connection, end=b"body").startswith(b"HTTP/1.1 200 OK")
+
+
 def test_a_body_that_breaks_off_in_nonsense_is_refused(port: int) -> None:
     head = b"POST /body HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     assert answers_to(port, head, b"zz\r\n").startswith(b"HTTP/1.1 400 ")

@@ -18,7 +18,7 @@ from typing import Any
 
 from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 _MAX_HEAD_BYTES = 1 << 16
 # Read at a time, so that other connections get their turn while much arrives.
@@ -129,6 +129,8 @@ class _PatientProtocol(HttpToolsProtocol):
             return
         self._is_in_head, self._is_in_body, self._head_bytes = False, True, 0
         super().on_headers_complete()
+        if self.parser.get_method() != b"HEAD":  # its answer has no body
+            self.cycle.transport = _AnswerWriter(self.cycle)
         if self.is_ending:
             self.cycle.keep_alive = False
 
@@ -273,3 +275,32 @@ class _PipelineFlow(FlowControl):
     def resume_reading(self) -> None:
         if not self._pipeline:
             super().resume_reading()
+
+
+class _AnswerWriter(asyncio.Transport):
+    """The transport of one answer, which sends its head together with the beginning of its body: one packet less."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        super().__init__()
+        self._cycle = cycle
+        self._transport = cycle.transport
+        # None before it is written, and empty once it is sent.
+        self._head: bytes | None = None
+
+    def write(self, data: Any) -> None:
+        # "100 Continue" may come before the answer begins.
+        if self._head is None and self._cycle.response_started:
+            self._head = data
+        elif self._head:
+            self._transport.write(self._head + data)
+            self._head = b""
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._head:
+            self.write(b"")
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from secrets import token_hex
 from typing import Any
 
 from nmt_cli.console import is_interactive
@@ -35,7 +35,7 @@ request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 def new_request_id(given: bytes | None) -> str:
     """The id that a client gave its request in X-Request-ID; a random one if there is none, or it is no short word."""
     text = "" if given is None else given.decode("latin-1")
-    return text if _REQUEST_ID.fullmatch(text) else token_hex(8)
+    return text if _REQUEST_ID.fullmatch(text) else f"{random.getrandbits(64):016x}"
 
 
 class LogEvent:

@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError, to_json
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from nmt_cli import __version__
 from nmt_cli.serving.api.requests import read_fields, read_json_fields, validate_fields
@@ -133,7 +134,7 @@ class Api:
             fields = validate_fields(model, given) if has_fields else no_fields
             return await endpoint.handler(Call(service, request, fields, owner))
 
-        return Route(endpoint.path, answer, methods=[endpoint.method])
+        return Route(endpoint.path, _Application(answer), methods=[endpoint.method])
 
     def operation(self, endpoint: Endpoint[Any], schemas: dict[str, Any]) -> dict[str, Any]:
         """The operation in the OpenAPI document; models that it refers to are added to `schemas`."""
@@ -174,6 +175,20 @@ class Api:
             found["description"] = _FORMS
         found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
         return found
+
+
+class _Application:
+    """A function from request to answer as an ASGI application.
+
+    Around a plain function, Starlette would handle exceptions a second time.
+    """
+
+    def __init__(self, answer: Callable[[Request], Awaitable[Response]]) -> None:
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._answer(Request(scope, receive, send))
+        await response(scope, receive, send)
 
 
 def json_response(content: Any, *, status: int = 200) -> Response:
