@@ -85,7 +85,7 @@ class WsdConfig(Section):
 
 
 class ConstantConfig(Section):
-    """Linear warm-up to a rate that stays."""
+    """Linear warm-up to a rate that is then kept."""
 
     name: Literal["constant"] = Field("constant", description="name of the schedule")
     peak: PositiveFloat = Field(description="the learning rate", examples=[0.001])
