@@ -282,15 +282,15 @@ class _AnswerWriter(asyncio.Transport):
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         super().__init__()
-        self._cycle = cycle
+        # Until the head is written: with a cycle of references, each answer would wait for the garbage collector.
+        self._cycle: RequestResponseCycle | None = cycle
         self._transport = cycle.transport
-        # None before it is written, and empty once it is sent.
-        self._head: bytes | None = None
+        self._head = b""
 
     def write(self, data: Any) -> None:
         # "100 Continue" may come before the answer begins.
-        if self._head is None and self._cycle.response_started:
-            self._head = data
+        if self._cycle is not None and self._cycle.response_started:
+            self._head, self._cycle = data, None
         elif self._head:
             self._transport.write(self._head + data)
             self._head = b""
