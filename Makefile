@@ -41,7 +41,8 @@ test: $(DEV)  ## the tests, without the slow ones and those that need the networ
 slow: $(DEV)  ## the slow tests
 	$(BIN)/python -m pytest -m slow
 
-check: lint types test wheel  ## everything that a change must pass
+check: lint  ## everything that a change must pass
+	@$(MAKE) --no-print-directory -j 3 types wheel test
 
 lint: $(DEV)  ## ruff and hadolint
 	$(BIN)/ruff check .
