@@ -48,15 +48,15 @@ def main() -> None:
 def _serve(arguments: list[str]) -> None:
     """`nmt` with these arguments, in which workers are asked only what nobody has asked before."""
     from nmt_cli.cli.app import main as nmt
-    from nmt_cli.serving.worker import WorkerProcess
+    from nmt_cli.serving.worker_process import WorkerProcess
 
     ask, known = WorkerProcess.ask, dict[tuple[str, Any], dict[str, Any]]()
 
-    async def ask_once(worker: WorkerProcess, lines: list[str], job: Any, *, timeout_seconds: float) -> Any:
-        if new := [line for line in dict.fromkeys(lines) if (line, job) not in known]:
-            answers = await ask(worker, new, job, timeout_seconds=timeout_seconds)
-            known.update({(line, job): answer for line, answer in zip(new, answers, strict=True)})
-        return [known[line, job] for line in lines]
+    async def ask_once(worker: WorkerProcess, lines: list[str], task: Any, *, timeout_seconds: float) -> Any:
+        if new := [line for line in dict.fromkeys(lines) if (line, task) not in known]:
+            answers = await ask(worker, new, task, timeout_seconds=timeout_seconds)
+            known.update({(line, task): answer for line, answer in zip(new, answers, strict=True)})
+        return [known[line, task] for line in lines]
 
     WorkerProcess.ask = ask_once
     sys.argv[1:] = arguments

@@ -19,7 +19,7 @@ from measuring import circumstances, largest, private_megabytes, processes_of
 
 from nmt_cli.dataset.plan import PlanKey
 from nmt_cli.dataset.planning import expected_facts
-from nmt_cli.dataset.sampled_pieces import expected_growth, sample_pieces
+from nmt_cli.dataset.sampled_pieces import measure_sampling_cost, sample_pieces
 from nmt_cli.dataset.store import open_prepared
 
 _MAX_POSITIONS, _BATCH_TOKENS = 1024, 25_000
@@ -42,8 +42,8 @@ def main() -> None:
         epoch=0,
         alpha=arguments.probability,
     )
-    growth = expected_growth(data, alpha=arguments.probability, seed=key.seed, max_positions=_MAX_POSITIONS)
-    facts = expected_facts(data.split("train"), key=key, growth=growth)
+    cost = measure_sampling_cost(data, alpha=arguments.probability, seed=key.seed, max_positions=_MAX_POSITIONS)
+    facts = expected_facts(data.split("train"), key=key, cost=cost)
     with tempfile.TemporaryDirectory() as folder, largest(_megabytes, every_seconds=_WINDOW_SECONDS) as memory:
         wall, processor = time.perf_counter(), _processor_seconds()
         sampled = sample_pieces(

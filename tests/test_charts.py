@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt_cli.templates.charts import Line, axis, line_chart, short_number, thinned
+from nmt_cli.templates.charts import Line, axis_ticks, line_chart, short_number, thinned
 
 VALUES = st.floats(-1e9, 1e9).filter(lambda value: value == 0 or abs(value) > 1e-9)
 SERIES = st.lists(st.floats(-100, 100), min_size=1, max_size=400)
@@ -19,7 +19,7 @@ SERIES = st.lists(st.floats(-100, 100), min_size=1, max_size=400)
 @given(one=VALUES, other=VALUES)
 def test_an_axis_holds_its_values_with_few_round_ticks(one: float, other: float) -> None:
     lowest, highest = sorted((one, other))
-    ticks = axis(lowest, highest, least_step=0)
+    ticks = axis_ticks(lowest, highest, least_step=0)
     assert ticks[0] <= lowest + 1e-9 * abs(lowest)
     assert ticks[-1] >= highest - 1e-9 * abs(highest)
     assert 2 <= len(ticks) <= 6
@@ -31,11 +31,24 @@ def test_an_axis_holds_its_values_with_few_round_ticks(one: float, other: float)
 
 
 def test_ticks_are_written_as_short_as_they_are_read() -> None:
-    assert [short_number(tick) for tick in axis(0, 0.00139, least_step=0)] == ["0", "5e-4", "0.001", "0.0015"]
-    assert [short_number(tick) for tick in axis(0, 1.9e-4, least_step=0)] == ["0", "5e-5", "1e-4", "1.5e-4", "2e-4"]
-    assert [short_number(tick) for tick in axis(5.79, 8.18, least_step=0)] == ["5", "6", "7", "8", "9"]
-    assert [short_number(tick) for tick in axis(0, 2.5e9, least_step=0)] == ["0", "500M", "1B", "1.5B", "2B", "2.5B"]
-    assert axis(0, 0, least_step=0) == [0, 0.2, 0.4, 0.6, 0.8, 1]
+    assert [short_number(tick) for tick in axis_ticks(0, 0.00139, least_step=0)] == ["0", "5e-4", "0.001", "0.0015"]
+    assert [short_number(tick) for tick in axis_ticks(0, 1.9e-4, least_step=0)] == [
+        "0",
+        "5e-5",
+        "1e-4",
+        "1.5e-4",
+        "2e-4",
+    ]
+    assert [short_number(tick) for tick in axis_ticks(5.79, 8.18, least_step=0)] == ["5", "6", "7", "8", "9"]
+    assert [short_number(tick) for tick in axis_ticks(0, 2.5e9, least_step=0)] == [
+        "0",
+        "500M",
+        "1B",
+        "1.5B",
+        "2B",
+        "2.5B",
+    ]
+    assert axis_ticks(0, 0, least_step=0) == [0, 0.2, 0.4, 0.6, 0.8, 1]
 
 
 @given(values=SERIES, columns=st.integers(1, 60))

@@ -85,7 +85,7 @@ def attention(size: ModelConfig, *, is_self: bool, is_causal: bool, dropout: flo
 
 def residual(size: ModelConfig, *, has_bias: bool) -> None:
     """Dropout, residual and norm behind a sub-layer, forward and backward."""
-    from nmt_cli.model.kernels.layers import residual_norm
+    from nmt_cli.model.kernels.residual_norm import residual_norm
 
     x, out = (_zeros(_SLOTS, size.d_model).requires_grad_() for _ in range(2))
     bias, weight, shift = (_zeros(size.d_model).requires_grad_() for _ in range(3))
@@ -95,7 +95,7 @@ def residual(size: ModelConfig, *, has_bias: bool) -> None:
 
 def relu(size: ModelConfig) -> None:
     """The gradient of bias and ReLU of the feed-forward network."""
-    from nmt_cli.model.kernels.layers import relu_backward
+    from nmt_cli.model.kernels.residual_norm import relu_backward
 
     relu_backward(_zeros(_SLOTS, size.d_ff), _zeros(_SLOTS, size.d_ff))
 

@@ -13,7 +13,7 @@ from typing import Self, overload
 from nmt_cli.decoding.engines import open_engine
 from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.errors import DataError, UsageError
-from nmt_cli.interchange.hub import find_model
+from nmt_cli.interchange.hub_models import find_model
 from nmt_cli.scoring.metrics import (
     METRICS_BY_NAME,
     MOSES_METRICS,
@@ -23,6 +23,8 @@ from nmt_cli.scoring.metrics import (
     ScoreReport,
     score_systems,
 )
+
+_LISTS_OF_LINES = "score takes lists of lines, each of them a string: score([text], [reference]) for a single one"
 
 
 class Translator(LineTranslator):
@@ -44,9 +46,9 @@ class Translator(LineTranslator):
         Raises ModelError if there is no such model, or it is damaged. Raises DeviceError if the device is missing or
         has no int8. Raises UsageError if engine, device and precision do not go together.
         """
-        named = [model] if isinstance(model, str | Path) else model
-        # The hub's library shows a download in its own way, on a terminal and in a notebook.
-        paths = [find_model(one, show_progress=nullcontext) for one in named]
+        names = [model] if isinstance(model, str | Path) else model
+        # With nullcontext, the hub's library shows its own progress bar, on a terminal or in a notebook.
+        paths = [find_model(name, show_progress=nullcontext) for name in names]
         return cls(open_engine(paths, engine=engine, device=device, precision=precision, overrides={}))
 
 
@@ -85,14 +87,9 @@ def score(
     are empty. Raises UsageError for an unknown metric.
     """
     names = [_metric(name, language=language) for name in ([metrics] if isinstance(metrics, str) else metrics)]
-    lines, given = list(hypotheses), list(references)
-    several = [list(one) for one in given if not isinstance(one, str)]
-    columns = several or [[one for one in given if isinstance(one, str)]]
-    is_mixed = len(several) not in (0, len(given))
-    if isinstance(hypotheses, str) or isinstance(references, str) or is_mixed or not _are_texts([lines, *columns]):
-        raise TypeError(
-            "score takes lists of lines, each of them a string: score([text], [reference]) for a single one"
-        )
+    lines, columns = list(hypotheses), _reference_columns(references)
+    if isinstance(hypotheses, str) or not all(isinstance(line, str) for column in (lines, *columns) for line in column):
+        raise TypeError(_LISTS_OF_LINES)
     for column in columns:
         if len(column) != len(lines) or not lines:
             message = f"there are {len(lines):,} hypotheses and {len(column):,} references"
@@ -104,8 +101,13 @@ def score(
     return reports[0] if isinstance(metrics, str) else reports
 
 
-def _are_texts(columns: Iterable[Iterable[object]]) -> bool:
-    return all(isinstance(line, str) for column in columns for line in column)
+def _reference_columns(references: Iterable[str] | Sequence[Sequence[str]]) -> list[list[str]]:
+    """One list of lines per set of references; TypeError for a mixture of lines and lists."""
+    given = list(references)
+    columns = [list(one) for one in given if not isinstance(one, str)]
+    if isinstance(references, str) or len(columns) not in (0, len(given)):
+        raise TypeError(_LISTS_OF_LINES)
+    return columns or [[one for one in given if isinstance(one, str)]]
 
 
 def _metric(name: str, *, language: str | None) -> MetricName:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_LINES = 30.0
 _USUAL_COLUMNS = 80
 _COMMAND = re.compile(r"\bnmt [a-z]+|--set |\bpip install |\b(?:sed|rm|mv|jq|perl|iconv|cut -f1|python3 -c) |^next:")
-# C0 and C1, and what reverses the direction of the text after it.
+# Control characters (C0 and C1), and characters that reverse the direction of the text after them.
 _ESCAPES = {
     code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
     for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -31,7 +31,7 @@ _ESCAPES = {
 }
 logger = logging.getLogger(__name__)
 
-# Settings whose flags are not spelt like them.
+# Settings whose flags have other names.
 _SHORT_FLAGS = {"metrics": "-m", "output": "-o"}
 
 
@@ -204,14 +204,14 @@ def print_error(error: NmtError) -> None:
 
 
 def _with_flags(text: str) -> str:
-    """A text in which `name` and `name: value` are replaced by --name and --name value."""
+    """The text with each setting in backticks as a flag: `to: huggingface` becomes --to huggingface."""
 
-    def typed(setting: re.Match[str]) -> str:
+    def with_flag(setting: re.Match[str]) -> str:
         name, value = setting.groups()
         flag = _SHORT_FLAGS.get(name, f"--{name.replace('_', '-')}")
         return flag if value is None else f"{flag} {value}"
 
-    return re.sub(r"`([a-z_]+)(?:: ([^`]+))?`", typed, text)
+    return re.sub(r"`([a-z_]+)(?:: ([^`]+))?`", with_flag, text)
 
 
 class _ProgressBars:

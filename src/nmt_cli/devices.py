@@ -9,7 +9,7 @@ import sysconfig
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from nmt_cli.errors import DeviceError, UsageError
 
@@ -61,26 +61,36 @@ def has_gpu_driver() -> bool:
     return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))
 
 
-def missing_for_triton() -> str | None:
-    """The first thing that Triton lacks here, with the command that installs it; None if nothing is missing.
+class MissingTool(NamedTuple):
+    """A tool that is not installed or cannot be used, in words, and how to mend it."""
+
+    problem: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.problem} ({self.fix})"
+
+
+def missing_for_triton() -> MissingTool | None:
+    """The first tool that Triton lacks here; None if nothing is missing.
 
     Triton compiles its driver against Python's headers with the program that CC names, or else with gcc or clang
     (`triton/runtime/build.py`). It keeps the result in a folder of the user's.
     """
     if find_spec("triton") is None:
-        return "Triton is not installed (pip install triton)"
+        return MissingTool("Triton is not installed", "pip install triton")
     chosen = os.environ.get("CC")
     if chosen is not None and shutil.which(chosen) is None:
-        return f"CC is {chosen!r}, and no such program is found (unset CC)"
+        return MissingTool(f"CC is {chosen!r}, and no such program is found", "unset CC")
     if chosen is None and not (shutil.which("gcc") or shutil.which("clang")):
-        return "no C compiler is found (apt-get install gcc libc6-dev)"
+        return MissingTool("no C compiler is found", "apt-get install gcc libc6-dev")
     if not _PYTHON_HEADER.is_file():
-        return "Python.h is not found (apt-get install python3-dev)"
+        return MissingTool("Python.h is not found", "apt-get install python3-dev")
     home = Path(os.environ.get("TRITON_HOME") or os.path.expanduser("~"))  # Path.home() may raise
     cache = Path(os.environ.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
     folder = next(each for each in (cache, *cache.parents, Path()) if each.exists())
     if not os.access(folder, os.W_OK):
-        return f"{cache} cannot be written (set TRITON_CACHE_DIR to a folder that can)"
+        return MissingTool(f"{cache} cannot be written", "set TRITON_CACHE_DIR to a folder that can")
     return None
 
 

@@ -6,16 +6,26 @@ import difflib
 import re
 from collections.abc import Iterable
 
-_FEWEST_LETTERS = 3  # of the beginning of a word, so that it says which
+# Exit codes of commands that end without an NmtError; 75 asks a scheduler to start the command again.
+EXIT_INTERRUPTED = 130
+EXIT_PREEMPTED = 75
+EXIT_CLOSED_PIPE = 141
+
+_MIN_PREFIX_LETTERS = 3  # the first two letters of a word fit too many other words
+_MIN_SIMILARITY = 0.75  # with fewer common letters, the words have different meanings
 
 
 class NmtError(Exception):
     """A mistake that the user can mend: what happened, where, and what to type next.
 
-    `hint` is the fix. `where` is a file, a line or a key. `setting` is the setting at fault by its name in Python, with
-    its value if that matters: "beam" or "to: huggingface". Messages and hints write a setting like that in backticks,
-    and the command line shows it as a flag, `str` as an argument of Python. `cli/` and the server report
-    errors. Other code catches `NmtError` only to add to it, or to pass it to another process.
+    `hint` is the fix. `where` is a file, a line or a key. `setting` is the setting at fault, such as "beam", or
+    "to: huggingface" if only this value is at fault.
+
+    Messages and hints write a setting in backticks, with or without a value: `beam: 4`. The command line shows it as a
+    flag, --beam 4, and `str` as an argument of Python, beam=4.
+
+    `cli/` and the server report errors. Other code catches `NmtError` only to add to it, or to pass it to another
+    process.
     """
 
     exit_code = 1
@@ -37,20 +47,20 @@ class NmtError(Exception):
 
 
 def _in_python(text: str) -> str:
-    """A text in which `name` and `name: value` are replaced by name and name=value."""
+    """The text with each setting in backticks as an argument of Python: `to: huggingface` becomes to="huggingface"."""
 
-    def typed(setting: re.Match[str]) -> str:
+    def argument(setting: re.Match[str]) -> str:
         name, value = setting.groups()
         if value is None:
             return str(name)
         is_number = re.fullmatch(r"-?[0-9.]+(e-?[0-9]+)?", value) is not None
         return f"{name}={value}" if is_number else f'{name}="{value}"'
 
-    return re.sub(r"`([a-z_]+)(?:: ([^`]+))?`", typed, text)
+    return re.sub(r"`([a-z_]+)(?:: ([^`]+))?`", argument, text)
 
 
 def _restored(kind: type[NmtError], message: str) -> NmtError:
-    """An error that another process raised; its other fields follow."""
+    """An error that was pickled in another process; unpickling sets its other fields."""
     return kind.__new__(kind, message)
 
 
@@ -97,17 +107,17 @@ class ScoreError(NmtError):
 
 
 def nearest_word(word: str, known: Iterable[str]) -> str | None:
-    """The known word that `word` is a slip of the keyboard from, or the only one that it begins; None if none is near.
+    """The known word that was probably meant: a similar word, or the only word that begins with `word`; else None.
 
-    Three quarters of the letters agree, in order: a word that shares less has another meaning.
+    Case, leading dashes, and the difference between - and _ do not count.
     """
-    spelt = {one.lower().lstrip("-").replace("_", "-"): one for one in known}
-    wanted = word.lower().lstrip("-").replace("_", "-")
-    near = difflib.get_close_matches(wanted, spelt, n=1, cutoff=0.75)
-    begun = [one for one in spelt if len(wanted) >= _FEWEST_LETTERS and one.startswith(wanted)]
-    return spelt[near[0]] if near else spelt[begun[0]] if len(begun) == 1 else None
+    by_spelling = {_spelling(one): one for one in known}
+    wanted = _spelling(word)
+    if similar := difflib.get_close_matches(wanted, by_spelling, n=1, cutoff=_MIN_SIMILARITY):
+        return by_spelling[similar[0]]
+    longer = [one for one in by_spelling if len(wanted) >= _MIN_PREFIX_LETTERS and one.startswith(wanted)]
+    return by_spelling[longer[0]] if len(longer) == 1 else None
 
 
-EXIT_INTERRUPTED = 130
-EXIT_PREEMPTED = 75
-EXIT_CLOSED_PIPE = 141
+def _spelling(word: str) -> str:
+    return word.lower().lstrip("-").replace("_", "-")

@@ -6,9 +6,10 @@ import ctypes
 import gc
 from contextlib import suppress
 
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
-_UNFREED_OBJECTS = 10_000  # made and not yet freed between looks for garbage; 700 in Python 3.11
-# What torch says of exhausted memory in errors of other classes, and what oneDNN says.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # the options of mallopt in malloc.h
+# Python looks for garbage when there are so many more new objects than freed ones; its own threshold is 700.
+_GC_THRESHOLD = 10_000
+# Parts of messages: torch also reports exhausted memory as a RuntimeError, and oneDNN gives no reason at all.
 _MEMORY_SIGNS = (
     "can't allocate memory",
     "not enough memory",
@@ -19,33 +20,33 @@ _ONEDNN_SIGNS = ("could not create a primitive", "could not execute a primitive"
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed blocks for later blocks of the same size, if glibc allocates the memory.
+    """Let glibc keep freed blocks and use them again; without glibc, nothing changes.
 
-    Otherwise each large tensor on a CPU is mapped, faulted in page by page, and unmapped again
+    Otherwise the kernel maps each large tensor on a CPU page by page, and unmaps it again
     (docs/design/cpu-training.md#memory).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return
-    # Some versions of glibc take no more than 32 MiB; a refusal would leave the threshold at its smallest.
+    # Blocks below the first threshold are kept, up to the second. Some versions of glibc refuse a first threshold above
+    # 32 MiB.
     if mallopt(_M_MMAP_THRESHOLD, 1 << 30) or mallopt(_M_MMAP_THRESHOLD, 1 << 25):
         mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
-    # What threads other than the first have goes back by 64 MiB all the same, unless more is kept spare.
+    # Other threads than the first still return memory in steps of 64 MiB, unless they keep more than that in reserve.
     mallopt(_M_TOP_PAD, 1 << 27)
 
 
 def return_freed_memory() -> None:
-    """Return to the system the freed blocks that glibc keeps; batches always need new sizes."""
+    """Return the freed blocks that glibc keeps to the system: batches of new sizes cannot use them."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def is_out_of_memory(problem: BaseException, *, must_name_memory: bool = False) -> bool:
-    """Whether the memory of a GPU or of the machine was exhausted, or caused this problem.
+    """Whether this error, or an error that caused it, says that the memory of a GPU or of the machine is exhausted.
 
-    oneDNN gives no reason when it cannot start a product. If `must_name_memory`, an error of oneDNN without a reason
-    does not count.
+    oneDNN gives no reason when it cannot start a product, so its error counts too, unless `must_name_memory`.
     """
     import torch
 
@@ -61,10 +62,10 @@ def is_out_of_memory(problem: BaseException, *, must_name_memory: bool = False) 
 
 
 def collect_garbage_rarely() -> None:
-    """Let Python collect garbage rarely, and never look at the objects that exist now; to be called after loading.
+    """Let Python collect garbage rarely, and never look at the objects that exist now.
 
-    A collection stops every thread, and searches leave no cycles (docs/design/serving.md#garbage). Loading leaves a
-    few objects, which stay.
+    It is called when the models are loaded. A collection stops every thread, and a search leaves no cycles
+    (docs/design/serving.md#garbage).
     """
     gc.freeze()
-    gc.set_threshold(_UNFREED_OBJECTS)
+    gc.set_threshold(_GC_THRESHOLD)

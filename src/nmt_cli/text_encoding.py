@@ -20,17 +20,17 @@ _COMPRESSED = {
     b"BZh91AY&SY": ("bzip2", None, "bzcat"),
     b"PK\x03\x04": ("zip", None, "unzip -p"),
 }
-_WIDE = {
+_BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",  # begins like UTF-16
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-# It has all letters of Latin-1. Where Latin-1 has control characters, it has quotes and dashes.
-_OF_ONE_BYTE = "WINDOWS-1252"
-_IF_OF_ONE_BYTE = "if the text is Latin-1 or Windows-1252"
-_LOOKED_AT = 64
-_MIN_ZEROS = 0.35
+# Windows-1252 has all letters of Latin-1, and quotes and dashes in place of Latin-1's control characters.
+_SINGLE_BYTE = "WINDOWS-1252"
+_IF_SINGLE_BYTE = "if the text is Latin-1 or Windows-1252"
+_BYTES_LOOKED_AT = 64
+_MIN_SHARE_OF_ZEROS = 0.35
 _FILES_SHOWN = 8
 _BLOCK = 1 << 20
 
@@ -41,7 +41,7 @@ def refuse_other_encoding(beginning: bytes, *, name: str) -> None:
 
 
 def refuse_other_encodings(beginnings: Mapping[str, bytes]) -> None:
-    """Raise DataError if one or more of several texts begin like these; the keys are their files."""
+    """Raise DataError if a text begins like compressed data, UTF-16 or UTF-32; the keys are the texts' files."""
     for name, beginning in beginnings.items():
         refuse_compressed(beginning, name=name)
     found = {name: encoding for name, beginning in beginnings.items() if (encoding := _wide_encoding(beginning))}
@@ -66,11 +66,11 @@ def refuse_compressed(beginning: bytes, *, name: str) -> None:
 
 
 def not_utf8(line: bytes, *, name: str, number: int) -> DataError:
-    """The error for a line with bytes that are no UTF-8, the first of which it names."""
+    """The error for a line that is not UTF-8; it names the first wrong byte."""
     return DataError(
         f"line {number} is not UTF-8: it has the byte 0x{_first_wrong_byte(line):02x}",
         where=f"{name}:{number}",
-        hint=f"{_IF_OF_ONE_BYTE}: {_convert_hint(name, encoding=_OF_ONE_BYTE)}",
+        hint=f"{_IF_SINGLE_BYTE}: {_convert_hint(name, encoding=_SINGLE_BYTE)}",
     )
 
 
@@ -81,8 +81,8 @@ def files_not_utf8(files: Iterable[Path]) -> list[Path]:
 
 def latin1_conversions(files: Sequence[Path]) -> str:
     """The fix that converts files of Latin-1 or Windows-1252; it has the commands of the first few files."""
-    commands = [_convert_hint(str(file), encoding=_OF_ONE_BYTE) for file in files[:_FILES_SHOWN]]
-    return f"{_IF_OF_ONE_BYTE}: {'; '.join(commands)}"
+    commands = [_convert_hint(str(file), encoding=_SINGLE_BYTE) for file in files[:_FILES_SHOWN]]
+    return f"{_IF_SINGLE_BYTE}: {'; '.join(commands)}"
 
 
 def conversion(file: Path | None, command: str, *, new: str) -> str:
@@ -120,13 +120,13 @@ def _is_utf8(file: Path) -> bool:
 
 
 def _wide_encoding(beginning: bytes) -> str | None:
-    for mark, encoding in _WIDE.items():
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
         if beginning.startswith(mark):
             return encoding
-    # Without a mark, the zero bytes of Latin letters tell.
+    # Without a mark: Latin letters in UTF-16 have a zero byte each, which comes second in little endian.
     for offset, encoding in ((1, "UTF-16LE"), (0, "UTF-16BE")):
-        zeros = beginning[offset:_LOOKED_AT:2].count(0)
-        if zeros > _MIN_ZEROS * min(len(beginning), _LOOKED_AT):
+        zeros = beginning[offset:_BYTES_LOOKED_AT:2].count(0)
+        if zeros > _MIN_SHARE_OF_ZEROS * min(len(beginning), _BYTES_LOOKED_AT):
             return encoding
     return None
 

@@ -19,6 +19,7 @@ import pytest
 
 from nmt_cli.cli.doctor.command import Finding, examine
 from nmt_cli.cli.doctor.machine import EXTRAS, REQUIRED
+from nmt_cli.devices import MissingTool
 from tests.forks import run_forked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,7 +134,10 @@ GPU = {"name": "V100", "memory_bytes": 16 * 10**9, "capability": "7.0", "bf16": 
         ({"gpu_driver": True, "torch__cuda": None}, "slow", "there is a GPU driver, but torch", "install the build"),
         ({"torch__gpus": [GPU]}, "slow", "GPU 0 (V100) does not multiply bf16", "take a GPU of the Ampere"),
         (
-            {"torch__gpus": [GPU | {"bf16": True}], "missing_for_triton": "Triton is missing (pip install triton)"},
+            {
+                "torch__gpus": [GPU | {"bf16": True}],
+                "missing_for_triton": MissingTool("Triton is missing", "pip install triton"),
+            },
             "slow",
             "layers are not compiled: Triton is missing",
             "pip install triton",

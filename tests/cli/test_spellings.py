@@ -488,7 +488,7 @@ def test_an_empty_file_is_no_recipe(nmt: Shell, tmp_path: Path, monkeypatch: pyt
     ],
 )
 def test_an_error_that_needs_no_torch_comes_before_torch_is_imported(tmp_path: Path, typed: str) -> None:
-    watch = "import sys; from nmt_cli.cli import app; code = app._run(sys.argv[1:]); "
+    watch = "import sys; from nmt_cli.cli import app; code = app._run_and_flush(sys.argv[1:]); "
     watch += "sys.exit(99 if 'torch' in sys.modules else code)"
     process = subprocess.run(
         [sys.executable, "-c", watch, *typed.split()], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -19,7 +19,7 @@ import pytest
 from nmt_cli.dataset import plan_folder
 from nmt_cli.dataset.plan import EpochPlan, PlanKey
 from nmt_cli.dataset.plan_folder import PLANS, FolderClosed, PlanFolder
-from nmt_cli.dataset.sampled_pieces import BLOCK_PAIRS, Growth, check_sampling, expected_growth
+from nmt_cli.dataset.sampled_pieces import BLOCK_PAIRS, SamplingCost, check_sampling, measure_sampling_cost
 from nmt_cli.dataset.store import PreparedData, TokenPairs, TokenWriter, open_prepared
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import SubwordSampling
@@ -370,11 +370,11 @@ def test_what_all_epochs_share_is_expected_once(
 ) -> None:
     calls: list[int] = []
 
-    def noted(*arguments: Any, **options: Any) -> Growth:
+    def noted(*arguments: Any, **options: Any) -> SamplingCost:
         calls.append(options["seed"])
-        return expected_growth(*arguments, **options)
+        return measure_sampling_cost(*arguments, **options)
 
-    monkeypatch.setattr(plan_folder, "expected_growth", noted)
+    monkeypatch.setattr(plan_folder, "measure_sampling_cost", noted)
     folder = folder_of(copy_of(bpe, tmp_path))
     plans = [folder.open(key_of(bpe, epoch=epoch), anew=False, num_workers=1) for epoch in range(3)]
     assert calls == [1]

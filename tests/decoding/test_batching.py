@@ -97,7 +97,7 @@ def in_batches(
     models: Sequence[Transformer], asked: Sequence[SourceSentence], config: DecodingConfig, *, batch_tokens: int
 ) -> list[list[Hypothesis]]:
     small = config.model_copy(update={"batch_tokens": batch_tokens * config.num_candidates})
-    return BatchedSearch(models, device=CPU, fixed=None).search(asked, config=small, nbest=config.num_candidates)
+    return BatchedSearch(models, device=CPU, cuda_search=None).search(asked, config=small, nbest=config.num_candidates)
 
 
 @pytest.mark.parametrize("settings", SETTINGS)

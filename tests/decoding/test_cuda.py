@@ -33,10 +33,10 @@ class Tape(CudaGraphs):
     def __init__(self) -> None:
         self.num_run = self.num_recorded = self.num_replayed = self.num_renewed = 0
 
-    def renew(self) -> None:
+    def use_new_pool(self) -> None:
         self.num_renewed += 1
 
-    def run_beside(self, function: Callable[[], None]) -> None:
+    def run_on_recording_stream(self, function: Callable[[], None]) -> None:
         self.num_run += 1
         function()
 
@@ -182,18 +182,18 @@ class Full(Tape):
 
     remaining = 2
 
-    def run_beside(self, function: Callable[[], None]) -> None:
+    def run_on_recording_stream(self, function: Callable[[], None]) -> None:
         if self.remaining:
             self.remaining -= 1
             raise torch.OutOfMemoryError("CUDA out of memory")
-        super().run_beside(function)
+        super().run_on_recording_stream(function)
 
 
 def test_out_of_memory_frees_what_is_held_and_makes_batches_smaller(
     model: Transformer, caplog: pytest.LogCaptureFixture
 ) -> None:
     beam, sources, config = cuda_search([model], Full()), sources_of(6, count=20), decoding()
-    ours = BatchedSearch([model], device=CPU, fixed=beam).search(sources, config=config, nbest=1)
+    ours = BatchedSearch([model], device=CPU, cuda_search=beam).search(sources, config=config, nbest=1)
     assert_same(ours, search([model], sources, config=config), tolerance=TOLERANCE)
     assert [message.partition(" sentences")[0] for message in caplog.messages] == [
         "out of memory with 20",

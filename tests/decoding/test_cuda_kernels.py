@@ -21,7 +21,7 @@ from tests.decoding.reference import CPU, decoding, random_model, random_sources
 from tests.decoding.test_cuda import assert_found
 from tests.interpreted import DEVICE, MARKS  # isort: split
 
-from nmt_cli.model.kernels.layers import add_norm
+from nmt_cli.model.kernels.residual_norm import add_norm
 from tests.operators import Operators
 
 pytestmark = MARKS
@@ -40,10 +40,10 @@ class Again(CudaGraphs):
     def __init__(self) -> None:
         pass
 
-    def renew(self) -> None:
+    def use_new_pool(self) -> None:
         pass
 
-    def run_beside(self, function: Callable[[], None]) -> None:
+    def run_on_recording_stream(self, function: Callable[[], None]) -> None:
         function()
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
@@ -202,8 +202,8 @@ def random_state(seed: int, *, beam: int, nbest: int, step: int, is_first: bool)
     state = CudaSearch([model], device=DEVICE, recorder=Again()).state(StaticSizes(4, 32, 32, beam, nbest))
     torch.manual_seed(seed)
     state.counters.copy_(torch.tensor([step, 2, 100]))
-    state.rules.normal_()
-    state.rules[:, :3], state.rules[:, 4] = -torch.inf, 1.7
+    state.position_terms.normal_()
+    state.position_terms[:, :3], state.position_terms[:, 4] = -torch.inf, 1.7
     state.limits.copy_(torch.tensor([step + 1, step + 1, step + 5, step + 5]))
     state.penalties_at_limit.fill_(2.0)
     state.log_probs.copy_(torch.randn(4, beam).sort(descending=True).values - 3.0)
@@ -221,7 +221,7 @@ def random_state(seed: int, *, beam: int, nbest: int, step: int, is_first: bool)
 
 def written(state: StaticState) -> list[Tensor]:
     """All that a choice writes; of the table of ancestors what is not left to chance."""
-    ancestors = state.ancestors[..., : int(state.counters[0]) + 1]
+    ancestors = state.ancestors[..., : int(state.position) + 1]
     tree = [state.tree_log_probs, state.tree_pieces, state.tree_parents]
     open_ones = [state.ids, state.log_probs, state.nodes, ancestors, state.is_done]
     return [*tree, *open_ones, state.finished.scores, state.finished.log_probs, state.finished.nodes]

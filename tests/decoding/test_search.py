@@ -339,7 +339,7 @@ def test_samples_depend_on_the_key_and_the_seed_alone() -> None:
     together = ids(search([model], sources, config=config, nbest=3))
     assert together == [ids(search([model], [source], config=config, nbest=3))[0] for source in sources]
     in_small = decoding(samples=3, seed=5, batch_tokens=90)
-    mixed = BatchedSearch([model], device=CPU, fixed=None).search(sources[::-1], config=in_small, nbest=3)
+    mixed = BatchedSearch([model], device=CPU, cuda_search=None).search(sources[::-1], config=in_small, nbest=3)
     assert together == ids(mixed[::-1])
     assert together != ids(search([model], sources, config=decoding(samples=3, seed=6), nbest=3))
     with_one_key = [SourceSentence(source.ids, key="x") for source in sources]

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from nmt_cli.errors import ModelError
-from nmt_cli.interchange.hub import HubName, hub_name, import_from_hub
+from nmt_cli.interchange.hub_models import import_from_hub
+from nmt_cli.interchange.hub_names import HubName, hub_name
 from tests.hub import COMMIT, Hub, serve
 from tests.interchange.builders import edit_json, english, write_marian
 from tests.interchange.hub_models import NAME, Machine, serve_opus
@@ -163,6 +164,7 @@ def test_a_model_is_imported_from_the_hubs_own_cache_without_a_network(machine: 
     assert fix == f"unset HF_HUB_OFFLINE, then the same command; or copy {machine.models / NAME} from another machine"
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_import_once_and_a_kill_leaves_nothing_half(machine: Machine, hub: Hub) -> None:
     hub.seconds_per_block = 0.3
     with machine.start("decode", "-m", NAME) as killed:
@@ -189,6 +191,7 @@ def test_two_processes_at_once_import_once_and_a_kill_leaves_nothing_half(machin
     ]
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_download_says_that_the_same_command_goes_on(machine: Machine, hub: Hub) -> None:
     hub.seconds_per_block = 0.5
     with machine.start("decode", "-m", NAME) as process:
@@ -392,7 +395,7 @@ def test_a_mistake_of_nmt_is_not_told_as_a_failed_download(tmp_path: Path, monke
     info = model_info(id=NAME, sha="abc", siblings=[{"rfilename": "config.json"}])
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *arguments, **options: info)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *arguments, **options: str(config))
-    monkeypatch.setattr("nmt_cli.interchange.hub._NEEDED", None)
+    monkeypatch.setattr("nmt_cli.interchange.hub_download._NEEDED", None)
     with pytest.raises(TypeError, match="not iterable"):
         import_from_hub(
             HubName(NAME, None), tmp_path / "x", languages=None, overwrite=False, show_progress=lambda: nullcontext()

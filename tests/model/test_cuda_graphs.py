@@ -109,9 +109,9 @@ def test_on_a_gpu_graphs_of_other_recorders_are_replayed_after_a_recording_that_
         replay()
         return drawn.tolist()
 
-    earlier = CudaGraphs(device)(draw)
+    earlier = CudaGraphs(device).warm_up_and_record(draw)
     before = replayed(earlier)
     with pytest.raises(RuntimeError):
-        CudaGraphs(device)(waits_for_the_device)
+        CudaGraphs(device).warm_up_and_record(waits_for_the_device)
     assert replayed(earlier) == before
-    assert replayed(CudaGraphs(device)(draw)) == before
+    assert replayed(CudaGraphs(device).warm_up_and_record(draw)) == before

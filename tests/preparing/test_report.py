@@ -29,7 +29,7 @@ from nmt_cli.preparing.report import (
     share,
     summarise,
 )
-from nmt_cli.templates.charts import axis, short_number
+from nmt_cli.templates.charts import axis_ticks, short_number
 from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
 from tests.preparing.corpus_files import invented_pairs, run, write_prefix
 
@@ -325,7 +325,7 @@ def test_numbers_are_written_as_they_are_read() -> None:
 
 @pytest.mark.parametrize("highest", [0, 1, 2, 3, 5, 6, 11, 99, 100, 101, 3477, 28_994, 36_000_000])
 def test_axes_have_few_round_ticks_above_all_values(highest: int) -> None:
-    ticks = axis(0, highest, least_step=1)
+    ticks = axis_ticks(0, highest, least_step=1)
     assert ticks[0] == 0
     assert ticks[-1] >= highest
     assert 2 <= len(ticks) <= 6

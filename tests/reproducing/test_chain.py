@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from nmt_cli.artifacts.manifest import MANIFEST
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from nmt_cli.files import sha256
 from nmt_cli.reproducing import chain
@@ -46,8 +47,8 @@ def copying(plan: Reproduction, number: int, *, lines: int = 1) -> Stage:
         arguments=["copy", str(read), str(written)],
         published={"lines": expected_exactly(lines, "here")},
         rehearsed={},
-        inputs=lambda: {"text": sha256(read)},
-        outputs=lambda: {"text": sha256(written)},
+        input_hashes=lambda: {"text": sha256(read)},
+        output_hashes=lambda: {"text": sha256(written)},
         needs=lambda machine: Needs(),
         measure=lambda: [Measured("lines", len(written.read_text().splitlines()))],
     )
@@ -158,6 +159,29 @@ def test_scores_of_another_measure_are_made_again(plan: Reproduction) -> None:
     assert content["made_from"].pop("measure") == "paper-BLEU with quotes:ascii-ref"
     record.write_text(json.dumps(content), encoding="utf-8")
     assert not score.is_finished()
+
+
+def test_to_ask_whether_a_stage_of_a_rehearsal_is_finished_writes_nothing(tmp_path: Path) -> None:
+    plan = plan_reproduction(
+        EXPERIMENTS["base-en-de"], settings=(), limit=2, data=tmp_path / "data", run=tmp_path / "run"
+    )
+    average, decode, score = stages_of(plan)[-3:]
+    manifest = plan.run / "averaged" / MANIFEST
+    for file in (plan.data / "test.en", plan.data / "test.de", manifest, plan.folder / "newstest2014.de"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("one\ntwo\nthree\n", encoding="utf-8")
+    before = set(tmp_path.rglob("*"))
+    asked = [stage.input_hashes() for stage in (decode, score)]
+    assert not any(stage.is_finished() for stage in (average, decode, score))
+    assert set(tmp_path.rglob("*")) == before
+    for stage in (decode, score):  # each can be the first to run, and finds its text
+        stage.prepare()
+        written = sorted(set(tmp_path.rglob("*")) - before)
+        assert [file.name for file in written] == ["newstest2014.reference.de", "newstest2014.source.en"]
+        assert {file.read_text(encoding="utf-8") for file in written} == {"one\ntwo\n"}
+        assert (asked[0]["text"], asked[1]["reference"]) == (sha256(written[1]), sha256(written[0]))
+        for file in written:
+            file.unlink()
 
 
 def test_what_is_not_as_expected_is_told_with_the_conclusion(plan: Reproduction) -> None:

@@ -14,7 +14,7 @@ import pytest
 import nmt_cli
 from nmt_cli.errors import UsageError
 from nmt_cli.scoring.metrics import EvaluationSet, MetricName, ScoreReport, bleu, score_systems
-from nmt_cli.scoring.moses_bleu import MosesText, PaperText, comparable
+from nmt_cli.scoring.moses_bleu import MosesText, PaperText, note_on_comparison
 from tests.scoring.shell import columns, nmt, run
 
 _HYPOTHESES = ["Der Hund schläft im Garten .", "Zwei Frauen gehen nach Hause.", "Ein Mann liest ein Buch."]
@@ -250,10 +250,10 @@ def test_a_language_without_abbreviations_is_named(caplog: pytest.LogCaptureFixt
 
 
 def test_only_the_paper_s_own_languages_are_compared_with_the_paper() -> None:
-    assert "the paper's 27.3 (base) and 28.4 (big)" in comparable("en-de")
-    assert "the paper's 38.1 (base) and 41.8 (big)" in comparable("en-fr")
-    assert "the paper's" not in comparable("fr-de")
-    assert "the paper's" not in comparable("en-cs")
+    assert "the paper's 27.3 (base) and 28.4 (big)" in note_on_comparison("en-de")
+    assert "the paper's 38.1 (base) and 41.8 (big)" in note_on_comparison("en-fr")
+    assert "the paper's" not in note_on_comparison("fr-de")
+    assert "the paper's" not in note_on_comparison("en-cs")
 
 
 @pytest.mark.usefixtures("folder")

@@ -25,7 +25,7 @@ from nmt_cli.model.layers import DecoderLayer
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.serving.models import ModelSettings
-from nmt_cli.serving.worker import EngineSettings
+from nmt_cli.serving.worker_model import EngineSettings
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.artifacts.builders import tiny_config, tiny_model, tiny_recipe, write_spm
 

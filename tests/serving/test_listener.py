@@ -105,6 +105,26 @@ def test_a_path_where_no_socket_can_be_is_named(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
+def test_a_path_that_cannot_be_listened_at_is_named_with_its_own_hint(tmp_path: Path) -> None:
+    path = tmp_path / "nmt.sock"
+    with closing(listener_at(path)) as listener:
+        listener.socket.close()
+        with pytest.raises(UsageError, match=f"cannot listen at {path}: Bad file descriptor") as error:
+            listener.listen()
+    assert error.value.setting == "uds"
+    assert "give a short path where no file is" in error.value.hint
+
+
+def test_an_address_that_cannot_be_bound_leaves_no_socket_open() -> None:
+    open_files = Path("/proc/self/fd")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        number_before = len(list(open_files.iterdir()))
+        with pytest.raises(UsageError, match=r"cannot listen at 127\.0\.0\.1:\d+: Address already in use") as error:
+            Listener(host="127.0.0.1", port=other.getsockname()[1], uds=None)
+        assert error.value.setting == "port"
+        assert len(list(open_files.iterdir())) == number_before
+
+
 def test_a_server_is_asked_at_a_path(models: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "nmt.sock"
     server = Server(tmp_path / "log", "-m", models["en-de"], "--uds", path).wait()

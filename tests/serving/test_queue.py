@@ -12,12 +12,12 @@ import pytest
 from nmt_cli.serving.errors import RequestError
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue, QueuedSentence
-from nmt_cli.serving.worker import AttentionJob, NextWordsJob, SearchJob, SentenceJob
+from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, SentenceTask
 
 pytestmark = pytest.mark.anyio
-SEARCH = SearchJob(beam=2, nbest=1, length_penalty=0.6, max_extra_tokens=50, prefix="", alignments=False)
-WIDE = SearchJob(beam=4, nbest=4, length_penalty=0.6, max_extra_tokens=50, prefix="das", alignments=True)
-ATTENTION = AttentionJob("das Meer")
+SEARCH = SearchTask(beam=2, nbest=1, length_penalty=0.6, max_extra_tokens=50, prefix="", alignments=False)
+WIDE = SearchTask(beam=4, nbest=4, length_penalty=0.6, max_extra_tokens=50, prefix="das", alignments=True)
+ATTENTION = AttentionTask("das Meer")
 
 
 def batch_queue(*, max_tokens: int = 100, max_wait: float = 0.0, max_sentences: int = 50) -> BatchQueue:
@@ -26,8 +26,8 @@ def batch_queue(*, max_tokens: int = 100, max_wait: float = 0.0, max_sentences: 
     )
 
 
-def sentence(tokens: int, job: SentenceJob = SEARCH, *, client: str = "one") -> QueuedSentence:
-    return QueuedSentence(f"{tokens}", tokens, job, client, asyncio.get_running_loop().create_future())
+def sentence(tokens: int, task: SentenceTask = SEARCH, *, client: str = "one") -> QueuedSentence:
+    return QueuedSentence(f"{tokens}", tokens, task, client, asyncio.get_running_loop().create_future())
 
 
 def sentences(number: int, *, client: str = "one") -> list[QueuedSentence]:
@@ -75,8 +75,8 @@ async def test_a_batch_has_the_oldest_and_its_like_within_the_budget(
 
 async def test_other_searches_wait_for_a_batch_of_their_own() -> None:
     queue = batch_queue()
-    queue.submit([sentence(5, job) for job in (SEARCH, WIDE, SEARCH, ATTENTION, ATTENTION)])
-    batches = [[one.job for one in batch] for batch in await take(queue, 4)]
+    queue.submit([sentence(5, task) for task in (SEARCH, WIDE, SEARCH, ATTENTION, ATTENTION)])
+    batches = [[one.task for one in batch] for batch in await take(queue, 4)]
     assert batches == [[SEARCH, SEARCH], [WIDE], [ATTENTION], [ATTENTION]]
 
 
@@ -236,8 +236,8 @@ async def test_what_waits_is_reckoned_in_seconds_once_a_batch_was_full() -> None
 
 
 async def test_other_words_cost_as_much_as_all_their_searches() -> None:
-    jobs: list[SentenceJob] = [SEARCH, WIDE, NextWordsJob("", num_words=3, beam=4), ATTENTION]
-    assert [sentence(5, job).work for job in jobs] == [10, 20, 60, 5]
+    tasks: list[SentenceTask] = [SEARCH, WIDE, NextWordsTask("", num_words=3, beam=4), ATTENTION]
+    assert [sentence(5, task).work for task in tasks] == [10, 20, 60, 5]
 
 
 @pytest.mark.parametrize("num_steps", range(4))

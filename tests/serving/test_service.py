@@ -18,12 +18,12 @@ from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
 from nmt_cli.serving.service import Caller, RequestLimits, Service
-from nmt_cli.serving.worker import SearchJob
+from nmt_cli.serving.worker_model import SearchTask
 from nmt_cli.serving.worker_pool import WorkerPool
 from tests.serving.servers import MODEL_SETTINGS, save_model
 
 pytestmark = pytest.mark.anyio
-SEARCH = SearchJob(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix="", alignments=False)
+SEARCH = SearchTask(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix="", alignments=False)
 LIMITS = RequestLimits(characters=1000, texts=9, sentences=9, requests=9, timeout_seconds=0.2, alternatives=3, beam=8)
 
 
@@ -152,7 +152,7 @@ def test_keys_that_are_read_again_keep_what_they_used_and_others_are_refused(
     keys = read_keys(file, clock=lambda: 0.0)
     for rights in (0o644, 0o640):
         file.chmod(rights)
-        keys.warn_of_readers()
+        keys.warn_if_world_readable()
     assert caplog.messages == [f"every user of this machine can read the keys: chmod o-r {file}"]
     assert owner(keys, "bob-secret-key").name == "bob"
     owner(keys, "bob-secret-key").spend(2)

@@ -25,21 +25,20 @@ from nmt_cli.decoding.attention import AttentionMaps
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.errors import DataError, DeviceError, ModelError, NmtError, UsageError
-from nmt_cli.serving import worker
-from nmt_cli.serving.worker import (
-    AttentionJob,
+from nmt_cli.serving import worker_process
+from nmt_cli.serving.worker_model import (
+    AttentionTask,
     EngineSettings,
-    NextWordsJob,
-    SearchJob,
-    SentenceJob,
-    WorkerFailed,
+    NextWordsTask,
+    SearchTask,
+    SentenceTask,
     WorkerModel,
-    WorkerProcess,
 )
+from nmt_cli.serving.worker_process import WorkerFailed, WorkerProcess
 from tests.serving.servers import Server, save_model
 
 pytestmark = pytest.mark.anyio
-TWO_BEST = SearchJob(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix="", alignments=False)
+TWO_BEST = SearchTask(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix="", alignments=False)
 TORCH = EngineSettings("torch", "cpu", "fp32", 1)
 CTRANSLATE2 = EngineSettings("ctranslate2", "cpu", "fp32", 1)
 
@@ -65,7 +64,7 @@ def test_either_engine_answers_as_decode_does(models: dict[str, Path], engine: E
     found = model.answer(lines, TWO_BEST)
     assert [one["text"] for one in found] == [one.text for one in expected]
     assert [one["alternatives"][0]["text"] for one in found] == [one.alternatives[0].text for one in expected]
-    attended = json.loads(model.answer(["the sea"], AttentionJob("das Meer"))[0]["map"])
+    attended = json.loads(model.answer(["the sea"], AttentionTask("das Meer"))[0]["map"])
     assert attended["rows"] == ["das", "Meer", "</s>"]
     again = AttentionMaps.from_pretrained(models["en-de"]).cross_words("the sea", "das Meer").as_json()
     assert np.allclose(attended["weights"], again["weights"], atol=2e-3)  # of numbers rounded to three places
@@ -81,24 +80,24 @@ def test_a_torch_worker_shows_the_attention_of_the_model_that_it_has(
 ) -> None:
     model = WorkerModel(models["en-de"], replace(TORCH, precision="bf16"))
     monkeypatch.setattr(model_directory, "load_model", None)  # no second one is read
-    (found,) = model.answer(["the sea"], AttentionJob("das Meer"))
+    (found,) = model.answer(["the sea"], AttentionTask("das Meer"))
     assert np.allclose(np.sum(json.loads(found["map"])["weights"], axis=-1), 1, atol=2e-3)
 
 
 @pytest.mark.parametrize(
-    ("line", "job", "name"),
+    ("line", "task", "name"),
     [
-        ("the sea", NextWordsJob("x " * 40, 3, 2), "prefix"),
-        ("x " * 40, NextWordsJob("", 3, 2), "text"),
+        ("the sea", NextWordsTask("x " * 40, 3, 2), "prefix"),
+        ("x " * 40, NextWordsTask("", 3, 2), "text"),
         ("the sea", replace(TWO_BEST, prefix="x " * 40), "prefix"),
-        ("the sea", AttentionJob("x " * 40), "translation"),
+        ("the sea", AttentionTask("x " * 40), "translation"),
     ],
 )
 def test_a_text_too_long_for_the_model_is_refused_by_its_field(
-    model: WorkerModel, line: str, job: SentenceJob, name: str
+    model: WorkerModel, line: str, task: SentenceTask, name: str
 ) -> None:
     with pytest.raises(DataError, match=f"the {name} has 80 pieces, and the model takes 63") as error:
-        model.answer([line], job)
+        model.answer([line], task)
     assert (error.value.where, error.value.hint) == (name, "give a shorter one")
 
 
@@ -134,7 +133,7 @@ def test_a_model_whose_own_setting_is_to_sample_is_searched(tmp_path: Path, engi
     directory = save_model(tmp_path / "model", "en", "de", decoding={"samples": 4})
     model = WorkerModel(directory, engine)
     (found,) = model.answer(["the old sea"], TWO_BEST)
-    (varied,) = model.answer(["the old sea"], NextWordsJob("", 3, 2))
+    (varied,) = model.answer(["the old sea"], NextWordsTask("", 3, 2))
     assert len(varied["words"]) == 3
     (expected,) = Translator.from_pretrained(directory, engine=engine.name, device="cpu").translate(
         ["the old sea"], samples=0, beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5
@@ -155,14 +154,14 @@ def test_words_are_never_told_of_a_model_that_came_later(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(model_directory, "load_model", late)
     with pytest.raises(ModelError, match="the model was replaced, and this one is gone") as error:
-        model.answer(["the sea"], AttentionJob("das Meer"))
+        model.answer(["the sea"], AttentionTask("das Meer"))
     assert error.value.hint == "whoever runs the server must have its models loaded again"
     monkeypatch.setattr(model_directory, "load_model", None)  # what cannot be the same is not read
     with pytest.raises(ModelError, match="the model was replaced, and this one is gone"):
-        model.answer(["the sea"], AttentionJob("das Meer"))
+        model.answer(["the sea"], AttentionTask("das Meer"))
     shutil.rmtree(directory)
     with pytest.raises(ModelError, match="the model was replaced, and this one is gone"):
-        model.answer(["the sea"], NextWordsJob("", 3, 2))
+        model.answer(["the sea"], NextWordsTask("", 3, 2))
 
 
 @pytest.fixture
@@ -181,7 +180,7 @@ async def test_a_worker_that_does_not_load_is_given_up(
     models: dict[str, Path], temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "_WORKER_CODE", HANGS)
-    monkeypatch.setattr(worker, "_LOADING_SECONDS", 0.5)
+    monkeypatch.setattr(worker_process, "_LOADING_SECONDS", 0.5)
     with pytest.raises(WorkerFailed, match=r"no answer within 0\.5 s"):
         await WorkerProcess.start(models["en-de"], TORCH)
     assert list(temporary.iterdir()) == []
@@ -215,7 +214,8 @@ async def test_the_files_of_a_server_that_was_killed_go_with_the_next_server_and
     killed = f"""
 import os, pathlib, signal
 from nmt_cli import processes
-from nmt_cli.serving.worker import EngineSettings, WorkerProcess
+from nmt_cli.serving.worker_model import EngineSettings
+from nmt_cli.serving.worker_process import WorkerProcess
 processes._WORKER_CODE = {HANGS!r}
 WorkerProcess(pathlib.Path("."), EngineSettings("torch", "cpu", "fp32", 1))
 os.kill(os.getpid(), signal.SIGKILL)"""

@@ -20,11 +20,12 @@ from nmt_cli.serving.errors import RequestError
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
-from nmt_cli.serving.worker import EngineSettings, SearchJob, SentenceJob, WorkerFailed, WorkerProcess
+from nmt_cli.serving.worker_model import EngineSettings, SearchTask, SentenceTask
+from nmt_cli.serving.worker_process import WorkerFailed, WorkerProcess
 from tests.serving.servers import MODEL_SETTINGS, save_model
 
 pytestmark = pytest.mark.anyio
-GREEDY = SearchJob(beam=1, nbest=1, length_penalty=0.6, max_extra_tokens=5, prefix="", alignments=False)
+GREEDY = SearchTask(beam=1, nbest=1, length_penalty=0.6, max_extra_tokens=5, prefix="", alignments=False)
 Saying = Callable[[Sequence[str]], list[dict[str, Any]]]
 
 
@@ -50,7 +51,7 @@ class FakeWorker(WorkerProcess):
         worker.digest, worker.short_below = model_digest(model), 16
         return worker
 
-    async def ask(self, lines: Sequence[str], job: SentenceJob, *, timeout_seconds: float) -> list[dict[str, Any]]:
+    async def ask(self, lines: Sequence[str], task: SentenceTask, *, timeout_seconds: float) -> list[dict[str, Any]]:
         if self.death.is_set():
             raise WorkerFailed(await self.ended())
         if self.sayings:
@@ -76,7 +77,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
         sayings: ClassVar[list[Saying]] = []
 
     monkeypatch.setattr(worker_pool, "WorkerProcess", Fake)
-    monkeypatch.setattr(worker_pool, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(worker_pool, "_MIN_PAUSE_SECONDS", 0.01)
     return Fake
 
 
@@ -255,7 +256,7 @@ async def test_a_worker_that_is_late_with_its_batch_is_not_counted_as_ready(
 ) -> None:
     may_answer = asyncio.Event()
 
-    async def ask(worker: FakeWorker, lines: Sequence[str], job: SentenceJob, **more: object) -> list[dict[str, Any]]:
+    async def ask(worker: FakeWorker, lines: Sequence[str], task: SentenceTask, **more: object) -> list[dict[str, Any]]:
         await may_answer.wait()
         return [{"text": worker.digest, "num_pieces": 1} for _ in lines]
 
@@ -370,8 +371,8 @@ async def test_a_worker_that_dies_as_it_answers_is_replaced_before_anybody_asks(
 ) -> None:
     ask = fake.ask
 
-    async def die(self: FakeWorker, lines: Sequence[str], job: SentenceJob, **options: Any) -> list[dict[str, Any]]:
-        answers = await ask(self, lines, job, **options)
+    async def die(self: FakeWorker, lines: Sequence[str], task: SentenceTask, **options: Any) -> list[dict[str, Any]]:
+        answers = await ask(self, lines, task, **options)
         self.death.set()
         await asyncio.sleep(0.01)  # the server learns of it before it reads the answer
         return answers
@@ -390,7 +391,7 @@ async def test_workers_that_die_before_they_see_a_batch_are_replaced_after_pause
             worker.death.set()
 
     fake.prepare = die_young
-    monkeypatch.setattr(worker_pool, "_LONGEST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(worker_pool, "_MAX_PAUSE_SECONDS", 0.05)
     loop = asyncio.get_running_loop()
     started = loop.time()
     async with serving(models["en-de"]) as model:
@@ -405,10 +406,10 @@ async def test_a_server_that_ends_while_the_model_changes_answers_first(
     ask = fake.ask
     is_over = asyncio.Event()
 
-    async def wait(self: FakeWorker, lines: Sequence[str], job: SentenceJob, **options: Any) -> Any:
+    async def wait(self: FakeWorker, lines: Sequence[str], task: SentenceTask, **options: Any) -> Any:
         if lines == ["the slow sea"]:
             await is_over.wait()
-        return await ask(self, lines, job, **options)
+        return await ask(self, lines, task, **options)
 
     monkeypatch.setattr(fake, "ask", wait)
     async with serving(directory, workers=2) as model:
@@ -445,7 +446,7 @@ async def test_a_model_replaced_while_it_is_loaded_is_refused(directory: Path, f
 async def test_a_model_that_cannot_be_loaded_again_is_told_at_once(
     directory: Path, fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(worker_pool, "_FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(worker_pool, "_MIN_PAUSE_SECONDS", 0.05)
     fake.sayings.append(lose_worker)
     async with serving(directory) as model:
         elsewhere = directory.rename(directory.with_name("elsewhere"))
@@ -477,7 +478,7 @@ async def test_the_first_replacement_is_waited_for(models: dict[str, Path], fake
 async def test_whatever_workers_do_when_the_server_ends_is_given_up(
     models: dict[str, Path], fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def wait(self: FakeWorker, lines: Sequence[str], job: SentenceJob, **options: Any) -> Any:
+    async def wait(self: FakeWorker, lines: Sequence[str], task: SentenceTask, **options: Any) -> Any:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(fake, "ask", wait)

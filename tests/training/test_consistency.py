@@ -75,6 +75,7 @@ def test_loss_and_gradients_are_those_of_the_formula(
         vocab=vocab,
         smoothing=smoothing,
         loss_and_gradient=consistency_of(setting).loss_and_gradient,
+        rows_per_token=2,
     )
     exact = [x.detach().double().requires_grad_() for x in (hidden, weight, bias)]
     logits = (exact[0] @ exact[1].T + exact[2])[:, :vocab]
@@ -103,6 +104,7 @@ def test_hidden_states_of_empty_slots_that_are_not_finite_change_nothing(setting
             vocab=8,
             smoothing=0.1,
             loss_and_gradient=consistency_of(setting).loss_and_gradient,
+            rows_per_token=2,
         )
         found.append((loss.figures(), *torch.autograd.grad(loss.smoothed, hidden)))
     assert torch.equal(found[0][0], found[1][0])

@@ -250,7 +250,7 @@ def test_a_recording_that_failed_leaves_no_memory_and_no_generator_behind() -> N
     torch.cuda.empty_cache()
     reserved = torch.cuda.memory_reserved()
     with pytest.raises(RuntimeError):
-        CudaGraphs(device)(waits_for_the_device)
+        CudaGraphs(device).warm_up_and_record(waits_for_the_device)
     gc.collect()
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() < reserved + (64 << 20)

@@ -18,7 +18,7 @@ from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError
 from nmt_cli.model.packing import pack
 from nmt_cli.tokenization.tokenizer import BOS
-from nmt_cli.training.validation import measure_mean
+from nmt_cli.training.validation import measure_average
 from tests.training.tiny import events
 
 CPU = torch.device("cpu")
@@ -151,5 +151,5 @@ def test_without_the_data_it_says_that_nothing_was_measured(
         assert load_saved_config(run / "averaged").mean is None
         assert caplog.messages[-1].startswith(f"next: nmt decode -m {run / 'averaged'} ")
     with pytest.raises(DataError, match="holds other data than the run's") as caught:
-        measure_mean(open_run(run), {}, newest=open_run(run).checkpoints()[-1])
+        measure_average(open_run(run), {}, newest=open_run(run).checkpoints()[-1])
     assert caught.value.hint == f"prepare the run's corpus again: nmt prepare CORPUS -o {data} --overwrite"

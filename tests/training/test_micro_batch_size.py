@@ -261,8 +261,8 @@ def test_one_rank_without_memory_speaks_for_all(prepared: PreparedData, tmp_path
     run = open_or_begin(tmp_path / "run", given.recipe, prepared, command=[], restart=False, init_from=None)
     run = record_max_tokens(run, MeasuredTokens(tokens=320, devices=2, device="CPU", precision="fp32"))
     run = warm_up_with_tokens_that_fit(
-        run,
         given.order,
+        run,
         lambda: taken.append(given.order.max_tokens),
         release=lambda: None,
         ranks=OfTwo(1, 2, torch.device("cpu")),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "nmt_cli.model.kernels.loss.loss_and_gradient", lambda *arguments, pad: loss._loss_and_gradient(*arguments)
     )
     monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: "varlen")
-    monkeypatch.setattr(update, "CudaGraphs", lambda device: run_again)
+    monkeypatch.setattr(update, "CudaGraphs", lambda device: SimpleNamespace(warm_up_and_record=run_again))
     monkeypatch.setattr(update, "reason_not_to_compile", lambda recipe, **_: None)
     yield
     torch.compiler.reset()
@@ -131,7 +132,13 @@ def test_every_variant_can_be_traced_and_fits_all_batches(
 @pytest.mark.usefixtures("as_on_cuda")
 @pytest.mark.parametrize(
     "place",
-    ["dropout", pytest.param("attention_dropout", marks=pytest.mark.slow), "ffn_dropout", "word_dropout.target"],
+    [
+        "dropout",
+        *(
+            pytest.param(place, marks=pytest.mark.slow)
+            for place in ("attention_dropout", "ffn_dropout", "word_dropout.target")
+        ),
+    ],
 )
 def test_masks_of_compiled_dropout_follow_from_seed_update_and_micro_batch(
     prepared: PreparedData, monkeypatch: pytest.MonkeyPatch, place: str
@@ -254,13 +261,13 @@ def test_without_a_tool_a_model_is_not_compiled_and_a_warning_says_what_to_insta
 
 def test_triton_needs_python_s_headers_and_a_folder_to_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with_tools(monkeypatch, "triton", "gcc", has_headers=False)
-    assert devices.missing_for_triton() == "Python.h is not found (apt-get install python3-dev)"
+    assert str(devices.missing_for_triton()) == "Python.h is not found (apt-get install python3-dev)"
     with_tools(monkeypatch, "triton", "gcc")
     assert devices.missing_for_triton() is None
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "new" / "cache"))
     assert devices.missing_for_triton() is None
     monkeypatch.setattr("os.access", lambda folder, mode: folder != tmp_path)
-    assert devices.missing_for_triton() == (
+    assert str(devices.missing_for_triton()) == (
         f"{tmp_path / 'new' / 'cache'} cannot be written (set TRITON_CACHE_DIR to a folder that can)"
     )
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nmt_cli.artifacts.manifest import WEIGHTS, verify_files
 from nmt_cli.artifacts.model_card import render_card
-from nmt_cli.artifacts.model_directory import MeasuredMean, check_replaceable, save_model
+from nmt_cli.artifacts.model_directory import AverageLosses, check_replaceable, save_model
 from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, Run, best_first, command_to_continue, read_checkpoint
 from nmt_cli.artifacts.weights import check_names_and_shapes, open_tensors, shapes_in
 from nmt_cli.errors import ModelError
@@ -87,19 +87,19 @@ def write_averaged_model(
     output: Path,
     overwrite: bool,
     command: Sequence[str],
-    measure: Callable[[Mapping[str, Tensor]], MeasuredMean | None] | None,
-) -> MeasuredMean | None:
+    measure: Callable[[Mapping[str, Tensor]], AverageLosses | None] | None,
+) -> AverageLosses | None:
     """Write the average of these checkpoints of `run` as the model directory `output`; its card shows `command`.
 
-    Returns what `measure`, if there is one, makes of the mean of several checkpoints. The run's own averaged/ is
-    replaced without `overwrite`, because averaging again after more training is normal.
+    Returns the losses that `measure` finds for the averaged weights; None without `measure`, or for one checkpoint. The
+    run's own averaged/ is replaced without `overwrite`, because averaging again after more training is normal.
     """
     is_own = output.resolve() == (run.directory / "averaged").resolve()
     check_replaceable(output, overwrite=overwrite or is_own)
     run.check_tokenizers()
     weights = average_checkpoints([checkpoint.path for checkpoint in checkpoints])
-    mean = measure(weights) if measure is not None and len(checkpoints) > 1 else None
-    config = run.model_config_of([checkpoint.update for checkpoint in checkpoints]).model_copy(update={"mean": mean})
+    losses = measure(weights) if measure is not None and len(checkpoints) > 1 else None
+    config = run.model_config_of([checkpoint.update for checkpoint in checkpoints]).model_copy(update={"mean": losses})
     num_parameters = sum(tensor.numel() for tensor in weights.values())
     commands = [run.record.command, *([command] if list(command) != run.record.command else [])]
     card = render_card(run, config=config, num_parameters=num_parameters, commands=commands)
@@ -112,7 +112,7 @@ def write_averaged_model(
         card=card,
         overwrite=overwrite or is_own,
     )
-    return mean
+    return losses
 
 
 def mean_of_tensors(name: str, paths: Sequence[Path], opened: Sequence[Any]) -> Tensor:

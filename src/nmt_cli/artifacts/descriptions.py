@@ -18,7 +18,7 @@ from nmt_cli.errors import ModelError
 from nmt_cli.files import bytes_in
 from nmt_cli.templates.charts import thinned
 
-_CURVE_COLUMNS = 50  # of the loss in training, which has up to four points in each
+_CURVE_COLUMNS = 50  # of the training loss; a column has up to four points
 
 
 def describe_model(path: Path) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         "nmt_version": config.nmt_version,
         "languages": config.languages.model_dump(),
         "vocabulary": config.vocabulary.model_dump(),
-        "parameters": num_parameters(path / WEIGHTS),
+        "parameters": parameters_in_file(path / WEIGHTS),
         "bytes": bytes_in(path),
         "updates": config.updates,
         "validation": [measured.model_dump() for measured in config.validation],
@@ -73,7 +73,7 @@ def describe_run(run: Run, *, history: History) -> dict[str, Any]:
                 columns=_CURVE_COLUMNS,
             )
         ],
-        "parameters": num_parameters(newest) if newest else None,
+        "parameters": parameters_in_file(newest) if newest else None,
         "checkpoints": [{**_checkpoint(one), "damage": _damage(one.path)} for one in checkpoints],
         "models": [str(model) for model in models],
         "current_model": str(model_of_run(path)) if models else None,
@@ -101,7 +101,7 @@ def summarise_run(run: Run) -> dict[str, Any]:
 
 
 def next_command(run: dict[str, Any]) -> str:
-    """The command that goes on with a described run: to train on, to average, or to translate."""
+    """The command to run next for a run of `describe_run`: it trains on, averages or translates."""
     if not run["finished"]:
         return command_to_continue(run["command"])
     if run["models"]:
@@ -114,14 +114,14 @@ def describe_checkpoint(path: Path) -> dict[str, Any]:
     return {
         "kind": "checkpoint",
         **_checkpoint(read_checkpoint(path)),
-        "parameters": num_parameters(path / WEIGHTS),
+        "parameters": parameters_in_file(path / WEIGHTS),
         "bytes": bytes_in(path),
         "damage": _damage(path),
     }
 
 
-def num_parameters(file: Path) -> int | None:
-    """The count of numbers in a safetensors file, from its header; None if it is missing or damaged."""
+def parameters_in_file(file: Path) -> int | None:
+    """The number of parameters in a safetensors file, from its header; None if the file is missing or damaged."""
     try:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
@@ -146,7 +146,7 @@ def _license(path: Path) -> str | None:
 
 
 def _damage(path: Path) -> str | None:
-    """The first problem with the names and sizes of the files; hashes are checked on loading."""
+    """The first file that is missing or has another size, in words. Hashes are not checked, as loading checks them."""
     try:
         verify_files(path, error=ModelError, hint=DAMAGED, hashed=())
     except ModelError as problem:

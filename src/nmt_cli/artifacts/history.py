@@ -75,15 +75,14 @@ def read_history(events: Iterable[Mapping[str, Any]]) -> History:
 class _Reader:
     """Builds a history, event by event.
 
-    A "line" is a `train` event. Its `seconds` count from the start of its process, its `target_tokens` from the line
-    before. A resume, or a return to a checkpoint, drops the points of later updates. It may lie between two lines: the
-    tokens up to it are estimated from the rate of the line before.
+    A `train` event has the seconds since the start of its process, and the target tokens since the base: the previous
+    `train` event, resume, or return to a checkpoint. A resume or a return drops the points of later updates. If it lies
+    between two `train` events, the tokens up to it are estimated from the rate of the first.
     """
 
     def __init__(self) -> None:
         self._history = History()
-        self._tokens_at_line = 0.0
-        self._line = 0  # the update of the last line, resume or return: the next line counts its tokens from there
+        self._base_update, self._base_tokens = 0, 0.0  # with the tokens of all updates up to it
         self._tokens_per_update = 0.0
         self._process_seconds = 0.0
         self._trained_seconds = self._trained_tokens = 0.0
@@ -128,11 +127,11 @@ class _Reader:
         self._trained_seconds += seconds - self._process_seconds
         self._process_seconds = seconds
         self._trained_tokens += tokens
-        self._tokens_at_line += tokens
-        self._tokens_per_update = tokens / max(update - self._line, 1)
-        self._line = history.last_update = update
+        self._base_tokens += tokens
+        self._tokens_per_update = tokens / max(update - self._base_update, 1)
+        self._base_update = history.last_update = update
         history.last_line = event
-        at = Elapsed(update, self._tokens_at_line, history.seconds)
+        at = Elapsed(update, self._base_tokens, history.seconds)
         history.training.append(TrainingPoint(at, _number(event, "loss"), _number(event, "learning_rate")))
 
     def _validate(self, event: Mapping[str, Any], update: int) -> None:
@@ -160,17 +159,18 @@ class _Reader:
         self._rewind(update)
 
     def _rewind(self, update: int) -> None:
+        """Drop the points after this update, which becomes the base."""
         history = self._history
         _drop(history.training, after=update)
         _drop(history.validations, after=update)
         last = history.training[-1].at if history.training else Elapsed(0, 0.0, 0.0)
-        self._line, self._tokens_at_line = last.update, last.tokens
-        self._tokens_at_line = self._tokens_after(update)
-        self._line = history.last_update = update
+        self._base_update, self._base_tokens = last.update, last.tokens
+        self._base_update, self._base_tokens = update, self._tokens_after(update)
+        history.last_update = update
 
     def _tokens_after(self, update: int) -> float:
-        """The tokens of all updates up to this one, by the rate of the last line."""
-        return self._tokens_at_line + (update - self._line) * self._tokens_per_update
+        """The tokens of all updates up to this one, by the rate of the last `train` event."""
+        return self._base_tokens + (update - self._base_update) * self._tokens_per_update
 
 
 def _drop(points: list[TrainingPoint] | list[ValidationPoint], *, after: int) -> None:

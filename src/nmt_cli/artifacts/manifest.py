@@ -24,14 +24,15 @@ _UNLISTED = frozenset({"README.md", "LICENSE", "NOTICE"})
 CONFIG = "config.yaml"
 WEIGHTS = "model.safetensors"
 DAMAGED = "copy the whole directory again from where it was made, or make it again: nmt average runs/NAME"
-_MOST_OPERATIONS = 200_000  # of a pickle that are read
+_MAX_PICKLE_OPERATIONS = 200_000  # are read, to recognise a checkpoint of fairseq
+OWNER_AND_NAME = "a model on the hub is named OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de"
 Kind = Literal["model", "run", "checkpoint", "data"]
 RUN_FILE = "run.json"
 _CTRANSLATE2 = "a CTranslate2 model"
 _HUGGING_FACE = "a Hugging Face model"
 _MARIAN = "a Marian model"
-# Each toolkit by files that only it leaves; the first row that fits counts.
-_OTHERS: Sequence[tuple[str, Sequence[str]]] = (
+# Directories of other toolkits, by files that only they have; the first row that fits counts.
+_OTHER_TOOLKITS: Sequence[tuple[str, Sequence[str]]] = (
     (_CTRANSLATE2, ("model.bin", "config.json")),
     (_CTRANSLATE2, ("model.bin", "shared_vocabulary.*")),
     (_HUGGING_FACE, ("config.json",)),
@@ -148,7 +149,7 @@ def kind_of(path: Path) -> Kind | None:
 
 def foreign_kind(path: Path) -> str | None:
     """The kind of another toolkit's directory, in words."""
-    for name, patterns in _OTHERS:
+    for name, patterns in _OTHER_TOOLKITS:
         if all(any(path.glob(pattern)) for pattern in patterns):
             return name
     return None
@@ -183,12 +184,9 @@ def _words_of_pickle(file: Path) -> set[str]:
             stream.seek(0)
         # torch's older form has three short pickles before the one of the checkpoint.
         for _ in range(4):
-            operations = islice(pickletools.genops(stream), _MOST_OPERATIONS)
+            operations = islice(pickletools.genops(stream), _MAX_PICKLE_OPERATIONS)
             words.update(value for _, value, _ in operations if isinstance(value, str))
     return words
-
-
-OWNER_AND_NAME = "a model on the hub is named OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de"
 
 
 def require_model(path: Path) -> None:

@@ -66,16 +66,19 @@ class Measurement(Section):
     signature: str | None = Field(None, description="sacreBLEU's")
 
 
-class MeasuredMean(Section):
-    """The validation losses of an average and of its newest part, measured alike; smoothed, nats per target token."""
+class AverageLosses(Section):
+    """The validation losses of an average, and of the newest checkpoint in it; smoothed, nats per target token.
+
+    `nmt average` measures both in the same way.
+    """
 
     loss: float
     newest_loss: float
 
     @property
     def is_worse(self) -> bool:
-        """True if the newest part alone has a lower loss."""
-        return not self.loss <= self.newest_loss  # so that NaN is worse
+        """True if the newest checkpoint alone has a lower loss, or if the loss of the average is NaN."""
+        return not self.loss <= self.newest_loss
 
 
 class SavedModelConfig(Section):
@@ -89,7 +92,7 @@ class SavedModelConfig(Section):
         description="updates of the checkpoints that were averaged, or of the single one, ascending; none: imported"
     )
     validation: list[Measurement] = Field([], description="what training measured at those updates")
-    mean: MeasuredMean | None = Field(None, description="what nmt average measured; none: nothing")
+    mean: AverageLosses | None = Field(None, description="what nmt average measured; none: it measured nothing")
     longest_source: PositiveInt | None = Field(
         None,
         description="pieces, EOS not counted, of the longest source sentence of its training data; none: not known",
@@ -108,9 +111,12 @@ class SavedModelConfig(Section):
 
 
 def dump_saved_config(config: SavedModelConfig) -> str:
-    """The text of config.yaml, with every value written out; keys that earlier versions refuse are left out if null."""
-    newer = {key for key in ("mean", "imported_from") if getattr(config, key) is None}
-    values = config.model_dump(mode="json", exclude=newer)
+    """The text of config.yaml, with every value written out.
+
+    Earlier versions of nmt refuse two keys, so these are left out if they are null.
+    """
+    refused = {key for key in ("mean", "imported_from") if getattr(config, key) is None}
+    values = config.model_dump(mode="json", exclude=refused)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
 
 
@@ -191,7 +197,7 @@ def save_model(
     """Write a model directory, whole or not at all, with weights in float32.
 
     Raises ModelError if the weights do not fit the recipe, if the disk is full, or if `path` exists. `overwrite`
-    lets it replace an old model directory, and nothing else.
+    lets it replace another model directory, and nothing else.
     """
     from nmt_cli.artifacts.weights import check_names_and_shapes, shapes_of, weights_of, write_tensors
 
@@ -212,7 +218,7 @@ def save_model(
 
 
 def check_replaceable(path: Path, *, overwrite: bool) -> None:
-    """Raise ModelError unless `path` is a new or an empty folder or, with `overwrite`, an old model directory."""
+    """Raise ModelError unless `path` is missing or empty or, with `overwrite`, a model directory."""
     is_model = kind_of(path) == "model"
     files.check_replaceable(path, what="a model directory", is_same_kind=is_model, overwrite=overwrite)
 
@@ -237,10 +243,10 @@ def newest_model(runs: Path) -> Path:
 
 
 def model_of_run(run: Path) -> Path:
-    """The averaged/ model of a run, or model/ if there is no average, or a worse or an older one.
+    """The averaged/ model of a run, or model/ if the average is missing, worse or older.
 
-    An average is worse if `nmt average` measured a higher loss than for its newest part. Raises ModelError if the
-    run has neither.
+    `nmt average` measures whether an average is worse than its newest checkpoint alone. Raises ModelError if the run
+    has neither.
     """
     made = [model for model in (run / "model", run / "averaged") if (model / MANIFEST).is_file()]
     if not made:
@@ -254,7 +260,7 @@ def model_of_run(run: Path) -> Path:
 
 
 def is_worse_average(model: Path) -> bool:
-    """True for an average for which `nmt average` measured a higher loss than for its newest part."""
+    """True if `nmt average` measured a higher loss for this average than for its newest checkpoint alone."""
     mean = load_saved_config(model).mean
     return mean is not None and mean.is_worse
 

@@ -1,6 +1,6 @@
-"""The mean of finished models, for example of a model and of what fine-tuning made of it.
+"""The mean of finished models, for example of a model before and after fine-tuning.
 
-Wortsman et al. 2022, arXiv:2109.01903: the mean keeps more of what the first model knew.
+Wortsman et al. 2022, arXiv:2109.01903: the mean forgets less of the first model than fine-tuning alone.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _TOKENIZERS = ("source.spm", "target.spm")
 def write_mean_of_models(paths: Sequence[Path], *, output: Path, overwrite: bool, command: Sequence[str]) -> None:
     """Write the mean of the weights of these model directories as a model directory, whose card shows `command`.
 
-    All else is that of the last model. Raises ModelError if a model is damaged or given twice, or if architectures or
-    vocabularies differ.
+    All other files are from the last model. Raises ModelError if a model is damaged or given twice, or if architectures
+    or vocabularies differ.
     """
     check_replaceable(output, overwrite=overwrite)
     configs = [load_saved_config(path) for path in paths]

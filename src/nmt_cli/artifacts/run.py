@@ -52,8 +52,7 @@ class MeasuredTokens(_Record):
 class RunRecord(_Record):
     """run.json: the origin of the run's data, its start, and its command.
 
-    `rules` is the version of the rules of training that the run began with and keeps. Since version 2, no update is
-    nearly empty, and BLEU in validation counts the tokens of the target language.
+    `rules` is the version of the rules of training that the run began with and keeps; properties say what it changes.
     """
 
     languages: LanguagePair
@@ -70,6 +69,16 @@ class RunRecord(_Record):
     longest_source: PositiveInt | None = None
     rules: PositiveInt = 1
     data_summary: dict[str, Any] = {}
+
+    @property
+    def has_even_end(self) -> bool:
+        """True if the last update of an epoch is not left nearly empty."""
+        return self.rules >= 2
+
+    @property
+    def counts_tokens_by_language(self) -> bool:
+        """True if BLEU in validation counts tokens as the target language asks, not always by 13a."""
+        return self.rules >= 2
 
 
 @dataclass(frozen=True, slots=True)

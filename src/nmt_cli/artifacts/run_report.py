@@ -243,7 +243,7 @@ def _samples(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
 
 
 def _over_time(history: History, source: str, *, max_rows: int) -> list[tuple[str, str]]:
-    """At most `max_rows` translations over time, each behind its update; equal ones in a row are one, behind a span."""
+    """At most `max_rows` translations over time, each with its update; equal neighbours are joined, with a span."""
     found = [
         (point.measured.update, sample["translation"])
         for point in history.validations

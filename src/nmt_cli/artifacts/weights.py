@@ -33,7 +33,7 @@ _DTYPE_NAMES = {
     torch.bool: "BOOL",
 }
 
-# torch.nn.init tells a mode of its functions, or only of the tensor's method that they call, by version and function.
+# A mode sees the call of a function of torch.nn.init or, in some versions of torch, only the tensor method in it.
 _RANDOM_FUNCTIONS = frozenset({
     nn.init.normal_,
     nn.init.uniform_,
@@ -82,16 +82,19 @@ def check_names_and_shapes(
 
 
 def uninitialized_model(config: ModelConfig, *, source_vocab: int, target_vocab: int) -> Transformer:
-    """A Transformer whose weights mean nothing: others are copied into them.
+    """A Transformer with arbitrary weights, into which the caller copies others.
 
-    Random weights would take longer than reading a model. Torch's generator stays as it is.
+    To sample weights would take longer than to read a model. The state of torch's generator stays as it is.
     """
     with _WithoutRandomNumbers():
         return Transformer(config, source_vocab=source_vocab, target_vocab=target_vocab)
 
 
 def check_tensors_fit(file: Path, config: ModelConfig, *, source_vocab: int, target_vocab: int, hint: str) -> None:
-    """Raise ModelError unless a safetensors file has the tensors of this architecture. No memory is taken for them."""
+    """Raise ModelError unless a safetensors file has the tensors of this architecture.
+
+    It compares the header of the file with a model on the meta device, so the check takes little memory.
+    """
     with open_tensors(file, hint=hint) as tensors:
         found = shapes_in(tensors)
     if config.encoder_layers + config.decoder_layers > len(found):
@@ -101,10 +104,11 @@ def check_tensors_fit(file: Path, config: ModelConfig, *, source_vocab: int, tar
     if max(config.d_model, config.d_k, config.d_v) > widest:
         message = f"the widest tensor of {file.name} has {widest:,} columns, and the recipe asks for wider layers"
         raise ModelError(message, where=str(file), hint=hint)
-    # Tables without weights are made on the CPU, as torch would import its compiler to make them on the meta device.
+    # Sinusoids and rotations are computed from torch.arange. On the meta device torch would import its compiler.
+    # So they are computed on the CPU, and for one position only.
     small = config if config.positions == "learned" else config.model_copy(update={"max_positions": 1})
     try:
-        with torch.device("meta"), _TablesOnCpu():
+        with torch.device("meta"), _ArangeOnCpu():
             model = uninitialized_model(small, source_vocab=source_vocab, target_vocab=target_vocab)
     except (RuntimeError, OverflowError):  # more elements than 63 bits count
         message = f"the recipe in {CONFIG} describes a model larger than any memory"
@@ -115,7 +119,7 @@ def check_tensors_fit(file: Path, config: ModelConfig, *, source_vocab: int, tar
 def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file tensor by tensor, so that memory never holds a second copy of all tensors.
 
-    `safetensors.save_file` makes files that only their owner may read, and hides a full disk in an error of its
+    `safetensors.save_file` makes files that only their owner may read. It also reports a full disk by an error of its
     own. Here OSError passes through, and `files.new_directory` explains it.
     """
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
@@ -125,7 +129,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
         begin, end = end, end + tensor.numel() * tensor.element_size()
         header[name] = {"dtype": _DTYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the data begin at a multiple of eight bytes
+    text += b" " * (-len(text) % 8)  # so that the data begins at a multiple of eight bytes
     with file.open("wb") as stream:
         stream.write(len(text).to_bytes(8, "little") + text)
         for _, tensor in ordered:
@@ -163,8 +167,8 @@ def shapes_in(tensors: Any) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensors.get_slice(name).get_shape()) for name in names}
 
 
-class _TablesOnCpu(TorchFunctionMode):
-    """A mode in which ranges of numbers, and all that is computed from them, are on the CPU."""
+class _ArangeOnCpu(TorchFunctionMode):
+    """A mode in which torch.arange makes its tensors on the CPU, so that results computed from them are there too."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

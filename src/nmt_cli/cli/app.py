@@ -45,10 +45,10 @@ _COMMANDS = {
 }
 
 # The variable by which typer's scripts for shells ask for completions.
-_COMPLETION = "_NMT_COMPLETE"
+_COMPLETION_VARIABLE = "_NMT_COMPLETE"
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors on stderr.")]
-# `_run` looks for it in the arguments, so it also works for errors in the arguments.
+# `_run_and_flush` looks for it in the arguments, so it also works for errors in the arguments.
 DebugOption = Annotated[bool, typer.Option("--debug", help="A traceback with each error.")]
 
 
@@ -116,9 +116,9 @@ def main() -> None:
         from nmt_cli.processes import end_with_parent
 
         end_with_parent()
-    if _COMPLETION in os.environ:
+    if _COMPLETION_VARIABLE in os.environ:
         complete()
-    code = _run(sys.argv[1:])
+    code = _run_and_flush(sys.argv[1:])
     if "LOCAL_RANK" in os.environ:
         # torch's threads may crash an interpreter that exits. The launcher would take the crash for a failed training.
         sys.stderr.flush()
@@ -133,17 +133,17 @@ def complete() -> None:
     sys.exit(0)
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run_and_flush(arguments: Sequence[str]) -> int:
     """Run one command line; its exit code, after the three lines of an error if there was one."""
     try:
-        code = _code_of(arguments)
+        code = _run_and_report(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
         _drop_output()
         return EXIT_CLOSED_PIPE
     except OSError as problem:
-        if "--debug" in arguments or not _is_of_stdout(problem):
+        if "--debug" in arguments or not _is_full_stdout(problem):
             raise
         _drop_output()
         message = f"cannot write to standard output: {problem.strerror}"
@@ -153,10 +153,10 @@ def _run(arguments: Sequence[str]) -> int:
     return code
 
 
-def _code_of(arguments: Sequence[str]) -> int:
+def _run_and_report(arguments: Sequence[str]) -> int:
     """The exit code of one command line whose output may still wait in a buffer."""
     try:
-        return _invoke(arguments or ["--help"])
+        return _parse_and_call(arguments or ["--help"])
     except (NmtError, OSError) as problem:
         error = problem if isinstance(problem, NmtError) else _error_of_long_name(problem)
         if error is None or "--debug" in arguments:
@@ -179,7 +179,7 @@ def _error_of_long_name(problem: OSError) -> UsageError | None:
     return UsageError(message, hint="give a name of at most 200 letters")
 
 
-def _is_of_stdout(problem: OSError) -> bool:
+def _is_full_stdout(problem: OSError) -> bool:
     """True if stdout is a file or a device that can be full, and the error of a write that names no file says so."""
     if problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or problem.filename is not None:
         return False
@@ -195,7 +195,7 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _invoke(arguments: Sequence[str]) -> int:
+def _parse_and_call(arguments: Sequence[str]) -> int:
     """Parse the arguments and call the command, without typer's own handling of errors; the code that it asks for."""
     command = typer.main.get_command(app)
     try:

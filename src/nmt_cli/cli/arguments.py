@@ -38,12 +38,12 @@ class Command(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters of the command and --help."""
-        return [_without_type(parameter) for parameter in super().get_params(ctx)]
+        return [_without_shown_type(parameter) for parameter in super().get_params(ctx)]
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The usage line after `nmt NAME`."""
         arguments = [parameter for parameter in self.params if isinstance(parameter, TyperArgument)]
-        return ["[OPTIONS]", *map(_usage, arguments)]
+        return ["[OPTIONS]", *map(_argument_usage, arguments)]
 
 
 class Commands(TyperGroup):
@@ -51,7 +51,7 @@ class Commands(TyperGroup):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The options before the command and --help."""
-        return [_without_type(parameter) for parameter in super().get_params(ctx)]
+        return [_without_shown_type(parameter) for parameter in super().get_params(ctx)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the arguments name, with the options that are made from the schema.
@@ -122,7 +122,7 @@ def models_of(given: Sequence[Path] | None) -> list[Path]:
     from nmt_cli.artifacts.manifest import require_model
     from nmt_cli.artifacts.model_directory import newest_model
     from nmt_cli.console import show_progress
-    from nmt_cli.interchange.hub import find_model
+    from nmt_cli.interchange.hub_models import find_model
 
     if not given:
         models = [newest_model(Path("runs"))]
@@ -187,7 +187,7 @@ def as_usage_error(refusal: Exception, *, arguments: Sequence[str]) -> UsageErro
     option = getattr(problem, "option_name", None)
     if parameter is not None and hasattr(problem, "param_type"):
         is_argument = isinstance(parameter, TyperArgument)
-        usage = _usage(parameter) if is_argument else f"{parameter.opts[0]} {parameter.metavar}"
+        usage = _argument_usage(parameter) if is_argument else f"{parameter.opts[0]} {parameter.metavar}"
         missing = parameter.metavar if is_argument else parameter.opts[0]
         typed = command if is_argument else f"nmt {shlex.join(arguments)}"
         if missing == "--output" and context is not None and (named := context.params.get("directory")):
@@ -196,16 +196,16 @@ def as_usage_error(refusal: Exception, *, arguments: Sequence[str]) -> UsageErro
     if parameter is not None:
         name = max(parameter.opts, key=len)
         hint = f"{command} {name} {parameter.metavar}; see {more}"
-        return UsageError(_wrong_value(problem, name), where=name, hint=hint)
+        return UsageError(_wrong_value_message(problem, name), where=name, hint=hint)
     if hasattr(problem, "possibilities"):
-        return UsageError(f"{command} has no option {option}", where=option, hint=_nearest(problem, more))
+        return UsageError(f"{command} has no option {option}", where=option, hint=_nearest_option_hint(problem, more))
     text = str(problem.format_message()).removesuffix(".").replace("(s)", "s")
     reads_input = context is not None and any("--input" in parameter.opts for parameter in context.command.params)
     input_option = f"for a file, {command} -i FILE; " if reads_input and "extra argument" in text else ""
     return UsageError(text[:1].lower() + text[1:], where=option or command, hint=f"{input_option}see {more}")
 
 
-def _nearest(problem: Any, more: str) -> str:
+def _nearest_option_hint(problem: Any, more: str) -> str:
     """The hint for an option before the command that does not exist."""
     near = nearest_word(problem.option_name, [opt for one in problem.ctx.command.params for opt in one.opts])
     return f"did you mean {near}? {more} lists them all" if near else f"{more} lists them all"
@@ -239,7 +239,8 @@ def _decoding_parameters() -> Iterator[inspect.Parameter]:
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _without_type(parameter: Any) -> Any:
+def _without_shown_type(parameter: Any) -> Any:
+    """The parameter without the type that typer's help would show beside its name."""
     if isinstance(parameter, TyperOption) and parameter.is_flag and parameter.metavar is None:
         parameter.metavar = ""
     elif isinstance(parameter, TyperArgument):
@@ -247,12 +248,13 @@ def _without_type(parameter: Any) -> Any:
     return parameter
 
 
-def _usage(argument: TyperArgument) -> str:
+def _argument_usage(argument: TyperArgument) -> str:
+    """The argument as a usage line has it: FILE, [FILE] or FILE..."""
     name = argument.metavar or argument.name or ""
     return (name if argument.required else f"[{name}]") + ("..." if argument.nargs != 1 else "")
 
 
-def _wrong_value(problem: Any, name: str) -> str:
+def _wrong_value_message(problem: Any, name: str) -> str:
     """The value and the allowed values if typer checked it with pydantic; otherwise typer's own words."""
     cause = problem.__cause__
     if cause is not None and hasattr(cause, "errors"):

@@ -66,17 +66,17 @@ def attention(
     from nmt_cli.model.forced import AttentionPart  # imports torch, which takes seconds
 
     chosen: AttentionPart = one_of(part, AttentionPart, flag="--part", refusal=f"there is no part called {part!r}")
-    num_layers, num_heads = _size(directory, part=chosen)
-    layers = list(range(num_layers)) if layer is None else [_place(str(layer), num_layers, "--layer")]
+    num_layers, num_heads = _num_layers_and_heads(directory, part=chosen)
+    layers = list(range(num_layers)) if layer is None else [_index_of(str(layer), num_layers, "--layer")]
     match head:
         case "mean":
             heads: list[int | None] = [None]
         case "all":
             heads = list(range(num_heads))
         case _:
-            heads = [_place(head, num_heads, "--head", more=", mean or all")]
-    found = _map(directory, source, translation, part=chosen, words=words)
-    _show(found, layers=layers, heads=heads, output=output)
+            heads = [_index_of(head, num_heads, "--head", more=", mean or all")]
+    found = _attention_map(directory, source, translation, part=chosen, words=words)
+    _draw_or_print(found, layers=layers, heads=heads, output=output)
 
 
 def _check_texts(source: str, translation: str | None) -> None:
@@ -97,7 +97,7 @@ def _check_output(output: Path, *, overwrite: bool) -> None:
         raise UsageError(f"{output} exists already", where=str(output), hint=hint)
 
 
-def _size(model: Path, *, part: AttentionPart) -> tuple[int, int]:
+def _num_layers_and_heads(model: Path, *, part: AttentionPart) -> tuple[int, int]:
     """The number of layers in that part of the model, and the number of heads in each layer."""
     from nmt_cli.artifacts.manifest import require_model
     from nmt_cli.artifacts.model_directory import load_saved_config
@@ -107,7 +107,7 @@ def _size(model: Path, *, part: AttentionPart) -> tuple[int, int]:
     return config.encoder_layers if part == "encoder" else config.decoder_layers, config.heads
 
 
-def _place(given: str, count: int, option: str, *, more: str = "") -> int:
+def _index_of(given: str, count: int, option: str, *, more: str = "") -> int:
     """The place, from 0, of a layer or head that is counted from 1."""
     if not given.isdecimal() or not 1 <= int(given) <= count:
         hint = f"a {option.removeprefix('--')} from 1 to {count}{more}"
@@ -115,7 +115,9 @@ def _place(given: str, count: int, option: str, *, more: str = "") -> int:
     return int(given) - 1
 
 
-def _map(model: Path, source: str, translation: str | None, *, part: AttentionPart, words: bool) -> AttentionMap:
+def _attention_map(
+    model: Path, source: str, translation: str | None, *, part: AttentionPart, words: bool
+) -> AttentionMap:
     from nmt_cli.decoding.attention import AttentionMaps
 
     if translation is None and part != "encoder":
@@ -131,7 +133,7 @@ def _map(model: Path, source: str, translation: str | None, *, part: AttentionPa
     return maps.pieces(source, source if translation is None else translation, part=part)
 
 
-def _show(found: AttentionMap, *, layers: list[int], heads: list[int | None], output: Path | None) -> None:
+def _draw_or_print(found: AttentionMap, *, layers: list[int], heads: list[int | None], output: Path | None) -> None:
     """Draw the heads of the layers into a file, or print them; None stands for the mean of all heads."""
     from nmt_cli.decoding.attention import attention_as_svg, attention_as_text
 

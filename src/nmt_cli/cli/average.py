@@ -16,7 +16,7 @@ from nmt_cli.errors import DataError, ModelError, UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nmt_cli.artifacts.model_directory import MeasuredMean
+    from nmt_cli.artifacts.model_directory import AverageLosses
     from nmt_cli.artifacts.run import Checkpoint, Run
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def average(
     if all(kind_of(path) == "model" for path in paths):
         _average_models(paths, output, has_choice=last is not None or best is not None, overwrite=overwrite)
         return
-    if run_directory := _run_of_arguments(paths):
+    if run_directory := _named_run(paths):
         run = open_run(run_directory)
         from nmt_cli.artifacts import average as averaging  # imports torch, which takes seconds
 
@@ -74,7 +74,7 @@ def average(
         output=model,
         overwrite=overwrite,
         command=["nmt", *sys.argv[1:]],
-        measure=lambda weights: _measure(run, weights, newest=checkpoints[-1]),
+        measure=lambda weights: _validation_losses(run, weights, newest=checkpoints[-1]),
     )
     what = "1 checkpoint" if len(checkpoints) == 1 else f"the mean of {len(checkpoints)} checkpoints"
     logger.info("%s: %s", model, what)
@@ -84,16 +84,16 @@ def average(
     logger.info("next: %s", command)
 
 
-def _measure(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint) -> MeasuredMean | None:
+def _validation_losses(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint) -> AverageLosses | None:
     """The validation losses of the mean and of its newest part, which the console shows.
 
     None without the data or without free memory.
     """
     from nmt_cli.memory import is_out_of_memory
-    from nmt_cli.training.validation import measure_mean
+    from nmt_cli.training.validation import measure_average
 
     try:
-        measured = measure_mean(run, weights, newest=newest)
+        measured = measure_average(run, weights, newest=newest)
     except (DataError, RuntimeError) as problem:
         if not isinstance(problem, DataError) and not is_out_of_memory(problem):
             raise
@@ -142,13 +142,13 @@ def _average_models(paths: Sequence[Path], output: Path | None, *, has_choice: b
     logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
 
 
-def _run_of_arguments(paths: Sequence[Path]) -> Path | None:
+def _named_run(paths: Sequence[Path]) -> Path | None:
     """The run that is named, by its folder or the folder of its checkpoints; None if checkpoints are named."""
     from nmt_cli.artifacts.manifest import kind_of
 
     runs = [path for path in paths if kind_of(path) == "run"]
     if not runs and len(paths) == 1 and paths[0].resolve().name == "checkpoints":
-        parent = _short(paths[0].resolve().parent)
+        parent = _relative_to_here(paths[0].resolve().parent)
         runs = [parent] if kind_of(parent) == "run" else []
     if runs and len(paths) > 1:
         raise UsageError(
@@ -183,9 +183,11 @@ def _named_checkpoints(paths: Sequence[Path]) -> tuple[Run, list[Checkpoint]]:
             where=str(path),
             hint="put it back into runs/NAME/checkpoints: the recipe and the tokenizers are in the run",
         )
-    return open_run(_short(resolved)), sorted((read_checkpoint(path) for path in paths), key=lambda found: found.update)
+    return open_run(_relative_to_here(resolved)), sorted(
+        (read_checkpoint(path) for path in paths), key=lambda found: found.update
+    )
 
 
-def _short(path: Path) -> Path:
+def _relative_to_here(path: Path) -> Path:
     """The path relative to the current folder, if it lies below."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nmt_cli.preparing.corpus import Corpus
 
 _COLUMNS = ("name", "languages", "pairs", "download", "prepared", "licence", "description")
-_NUMBERS = ("pairs", "download")
+_NUMBER_COLUMNS = ("pairs", "download")
 
 
 def complete_corpora(incomplete: str) -> list[str]:
@@ -51,7 +51,7 @@ def corpora(
     elif name is not None:
         print_facts(_facts(name, described[0]))
     else:
-        print_list(_COLUMNS, map(_row, described), right=_NUMBERS, num_below=2)
+        print_list(_COLUMNS, map(_table_row, described), right=_NUMBER_COLUMNS, num_below=2)
 
 
 def _describe(corpus: Corpus) -> dict[str, Any]:
@@ -68,11 +68,11 @@ def _describe(corpus: Corpus) -> dict[str, Any]:
         "citation": corpus.citation,
         "tokenizer": corpus.tokenizer.model_dump(),
         "sources": {split: [{"from": one or ["local files"]} for one in each] for split, each in downloads.items()},
-        "prepared": _prepared(Path("data") / corpus.name),
+        "prepared": _describe_prepared(Path("data") / corpus.name),
     }
 
 
-def _prepared(directory: Path) -> dict[str, Any] | None:
+def _describe_prepared(directory: Path) -> dict[str, Any] | None:
     """The state of the prepared data in a directory; None if there is no data."""
     from nmt_cli.dataset.manifest import read_manifest
     from nmt_cli.errors import DataError
@@ -90,14 +90,14 @@ def _prepared(directory: Path) -> dict[str, Any] | None:
     }
 
 
-def _row(corpus: dict[str, Any]) -> list[str]:
+def _table_row(corpus: dict[str, Any]) -> list[str]:
     languages, pairs = corpus["languages"], corpus["pairs"]["train"]
     return [
         corpus["name"],
         f"{languages['source']}-{languages['target']}",
         "?" if pairs is None else f"{pairs:,}",
-        _download(corpus),
-        _progress(corpus["prepared"]),
+        _download_text(corpus),
+        _progress_text(corpus["prepared"]),
         corpus["licence"] or "?",
         corpus["description"],
     ]
@@ -109,7 +109,7 @@ def _facts(reference: str, corpus: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "languages", f"{languages['source']} to {languages['target']}"
     sizes = [f"{split} {number:,}" for split, number in corpus["pairs"].items() if number is not None]
     yield "pairs", ", ".join(sizes) or "not known before they are read"
-    yield "download", _download(corpus)
+    yield "download", _download_text(corpus)
     yield "vocabulary", f"{tokenizer['vocab_size']:,} pieces, {'shared' if tokenizer['shared'] else 'separate'}"
     yield "licence", corpus["licence"] or "not stated"
     for split, sources in corpus["sources"].items():
@@ -117,11 +117,11 @@ def _facts(reference: str, corpus: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield split, "\n".join(source["from"])
     if corpus["citation"]:
         yield "citation", corpus["citation"].rstrip()
-    yield "prepared", _progress(corpus["prepared"])
+    yield "prepared", _progress_text(corpus["prepared"])
     yield "next", f"nmt prepare {reference}"
 
 
-def _download(corpus: dict[str, Any]) -> str:
+def _download_text(corpus: dict[str, Any]) -> str:
     match corpus["download_bytes"]:
         case None:
             return "?"
@@ -131,7 +131,7 @@ def _download(corpus: dict[str, Any]) -> str:
             return size_text(number)
 
 
-def _progress(prepared: dict[str, Any] | None) -> str:
+def _progress_text(prepared: dict[str, Any] | None) -> str:
     if prepared is None:
         return "no"
     if not prepared["finished"]:

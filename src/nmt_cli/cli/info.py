@@ -15,10 +15,10 @@ from nmt_cli.cli.printing import is_terminal, print_facts, print_json, print_tab
 from nmt_cli.console import duration_text, size_text, time_text
 from nmt_cli.errors import DataError, ModelError, NmtError
 
-_MOST_INPUTS = 10
-_COMMANDS = ("command", "next", "use")
-_NO_TERMINAL_WIDTH = 80
-_NONE = "-"
+_MAX_INPUTS = 10
+_COMMAND_LABELS = ("command", "next", "use")
+_DEFAULT_WIDTH = 80
+_NO_VALUE = "-"
 
 Facts = Iterator[tuple[str, str]]
 
@@ -46,7 +46,7 @@ def info(
         _print_runs(path, runs, as_json=as_json)
         return
     if kind is None:
-        path, given = _of_the_hub(path)
+        path, given = _cached_hub_model(path)
         kind = "model"
     describe_path, facts = {
         "model": (descriptions.describe_model, _model_facts),
@@ -58,7 +58,7 @@ def info(
     if as_json:
         print_json(described)
     else:
-        print_facts(facts(described | {"given": given}), commands=_COMMANDS)
+        print_facts(facts(described | {"given": given}), commands=_COMMAND_LABELS)
 
 
 def _runs_in(path: Path) -> list[Path]:
@@ -96,8 +96,8 @@ def _run_row(run: dict[str, Any]) -> tuple[str, ...]:
         run["corpus"],
         run["state"],
         f"{run['update']:,} of {run['updates']:,}",
-        _NONE if run["best_bleu"] is None else f"{run['best_bleu']:.2f}",
-        _NONE if run["lowest_loss"] is None else f"{run['lowest_loss']:.4f}",
+        _NO_VALUE if run["best_bleu"] is None else f"{run['best_bleu']:.2f}",
+        _NO_VALUE if run["lowest_loss"] is None else f"{run['lowest_loss']:.4f}",
         duration_text(run["training_seconds"]),
         size_text(run["bytes"]),
     )
@@ -119,7 +119,7 @@ def _describe_data(path: Path) -> dict[str, Any]:
     manifest = read_manifest(path)
     wrong = [name for name, size in manifest.files.items() if _size_of(path / name) != size]
     try:
-        lengths = _lengths(read_json(path / "report.json", error=DataError, hint=PREPARE_AGAIN))
+        lengths = _length_statistics(read_json(path / "report.json", error=DataError, hint=PREPARE_AGAIN))
     except DataError:
         lengths = None
         wrong.append("report.json")
@@ -141,10 +141,10 @@ def _model_facts(model: dict[str, Any]) -> Facts:
     vocabulary, recipe = model["vocabulary"], model["recipe"]
     updates = [f"{update:,}" for update in model["updates"]]
     averaged = f"mean of {len(updates)} checkpoints: updates " if len(updates) > 1 else "update "
-    yield "model", f"{model['name']}, {_languages(model)}"
+    yield "model", f"{model['name']}, {_languages_text(model)}"
     yield "directory", f"{model['path']}, {size_text(model['bytes'])}, written by nmt {model['nmt_version']}"
     yield "parameters", _parameters_text(model["parameters"])
-    yield "architecture", _architecture(recipe["model"])
+    yield "architecture", _architecture_text(recipe["model"])
     yield "vocabulary", _pieces_text(vocabulary["source"], vocabulary["target"], is_shared=vocabulary["shared"])
     yield "weights", averaged + ", ".join(updates) if updates else "imported from another program"
     if model["longest_source"]:
@@ -158,7 +158,7 @@ def _model_facts(model: dict[str, Any]) -> Facts:
     if model["license"]:
         yield "licence", model["license"]
     yield "search", f"beam {recipe['decoding']['beam']}, length penalty {recipe['decoding']['length_penalty']}"
-    yield _damage(model) or ("use", f"nmt decode -m {model['given']} < input.txt > output.txt")
+    yield _damage_fact(model) or ("use", f"nmt decode -m {model['given']} < input.txt > output.txt")
 
 
 def _run_facts(run: dict[str, Any]) -> Facts:
@@ -167,7 +167,7 @@ def _run_facts(run: dict[str, Any]) -> Facts:
     percent = 100 * run["update"] / run["updates"]
     state = f"finished {time_text(run['finished'])}" if run["finished"] else "not finished"
     state = "training now" if run["state"] == "training" else state
-    yield "run", f"{run['name']}, {_languages(run)}, corpus {run['corpus']}"
+    yield "run", f"{run['name']}, {_languages_text(run)}, corpus {run['corpus']}"
     yield "directory", f"{run['path']}, {size_text(run['bytes'])}"
     yield "progress", f"update {run['update']:,} of {run['updates']:,} ({percent:.0f} %), {state}"
     yield "started", time_text(run["started"])
@@ -178,12 +178,12 @@ def _run_facts(run: dict[str, Any]) -> Facts:
         yield "speed", f"{run['target_tokens_per_second']:,.0f} target tokens/s in the last lines of metrics.jsonl"
     if run["parameters"]:
         yield "parameters", _parameters_text(run["parameters"])
-    yield "architecture", _architecture(run["recipe"]["model"])
+    yield "architecture", _architecture_text(run["recipe"]["model"])
     if run["last_validation"]:
         yield "validation", f"last: {_measured_text(run['last_validation'])}"
     if run["best_validation"]:
         yield "", f"best by {run['metric']}: {_measured_text(run['best_validation'])}"
-    for number, curve in enumerate(_curves(run)):
+    for number, curve in enumerate(_curve_lines(run)):
         yield "" if number else "curve", curve
     checkpoints = run["checkpoints"]
     newest = f", the newest at update {checkpoints[-1]['update']:,}" if checkpoints else ""
@@ -200,11 +200,11 @@ def _checkpoint_facts(checkpoint: dict[str, Any]) -> Facts:
     yield "directory", f"{checkpoint['path']}, {size_text(checkpoint['bytes'])}"
     yield "parameters", _parameters_text(checkpoint["parameters"])
     yield "validation", _measured_text(checkpoint) if checkpoint["loss"] is not None else "not measured at this update"
-    yield _damage(checkpoint) or ("use", f"nmt average {checkpoint['path']} -o MODEL")
+    yield _damage_fact(checkpoint) or ("use", f"nmt average {checkpoint['path']} -o MODEL")
 
 
 def _data_facts(data: dict[str, Any]) -> Facts:
-    yield "data", f"{data['name']}, {_languages(data)}"
+    yield "data", f"{data['name']}, {_languages_text(data)}"
     yield "directory", f"{data['path']}, {size_text(data['bytes'])}, written by nmt {data['nmt_version']}"
     for name, counts in data["splits"].items():
         yield name, f"{counts['pairs']:,} pairs, {counts['source_tokens']:,} and {counts['target_tokens']:,} pieces"
@@ -217,27 +217,28 @@ def _data_facts(data: dict[str, Any]) -> Facts:
             )
     sizes = [data["tokenizers"][side]["vocab_size"] for side in ("source", "target")]
     yield "vocabulary", _pieces_text(*sizes, is_shared=data["shared_vocabulary"])
-    shown, more = data["inputs"][:_MOST_INPUTS], data["inputs"][_MOST_INPUTS:]
+    shown, more = data["inputs"][:_MAX_INPUTS], data["inputs"][_MAX_INPUTS:]
     for record in shown:
         yield "input", f"{record['name']} ({record['split']})"
     if more:
         yield "", f"and {len(more)} more"
     yield "report", f"{data['path']}/report.html"
-    if damage := _damage(data):
+    if damage := _damage_fact(data):
         yield damage
 
 
-def _damage(described: dict[str, Any]) -> tuple[str, str] | None:
+def _damage_fact(described: dict[str, Any]) -> tuple[str, str] | None:
     return ("damage", described["damage"]) if described["damage"] else None
 
 
-def _of_the_hub(path: Path) -> tuple[Path, str]:
+def _cached_hub_model(path: Path) -> tuple[Path, str]:
     """The model directory of a name on the hub, in the cache, and the name; ModelError if there is none."""
-    from nmt_cli.interchange.hub import cached_model, hub_name
+    from nmt_cli.interchange.hub_models import cached_model
+    from nmt_cli.interchange.hub_names import hub_name
 
     name = hub_name(path)
     if name is None:
-        raise _unknown(path)
+        raise _unknown_path(path)
     model = cached_model(name)
     if model is None:
         message = f"there is no {path} here, and no model of that name of the hub is in the cache"
@@ -246,7 +247,7 @@ def _of_the_hub(path: Path) -> tuple[Path, str]:
     return model, str(name)
 
 
-def _unknown(path: Path) -> ModelError:
+def _unknown_path(path: Path) -> ModelError:
     """The error for a path that is not ours: what was looked for, and what lies below the path.
 
     ModelError at once for a checkpoint of fairseq.
@@ -268,7 +269,7 @@ def _unknown(path: Path) -> ModelError:
     return ModelError(f"{path} is nothing that nmt wrote: it has no {looked_for}", where=where, hint=hint)
 
 
-def _curves(run: dict[str, Any]) -> Iterator[str]:
+def _curve_lines(run: dict[str, Any]) -> Iterator[str]:
     """Loss and BLEU of the validations as bars; without validations, the loss in training."""
     from nmt_cli.artifacts.model_card import sparkline
 
@@ -278,7 +279,7 @@ def _curves(run: dict[str, Any]) -> Iterator[str]:
         curves = {"training loss": [loss for _, loss in run["training_curve"]]}
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
     is_ascii = not is_terminal() or encoding != "utf8"
-    width = shutil.get_terminal_size((_NO_TERMINAL_WIDTH, 24)).columns if is_terminal() else _NO_TERMINAL_WIDTH
+    width = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns if is_terminal() else _DEFAULT_WIDTH
     for name, values in curves.items():
         known = [value for value in values if value is not None]
         if len(known) > 1:
@@ -288,7 +289,7 @@ def _curves(run: dict[str, Any]) -> Iterator[str]:
             yield f"{name} {sparkline([known[place] for place in places], is_ascii=is_ascii)}  {ends}"
 
 
-def _architecture(model: dict[str, Any]) -> str:
+def _architecture_text(model: dict[str, Any]) -> str:
     return (
         f"{model['encoder_layers']} + {model['decoder_layers']} layers, d_model {model['d_model']}, d_ff"
         f" {model['d_ff']}, {model['heads']} heads, {model['norm']}-norm, {model['positions']} positions"
@@ -300,7 +301,7 @@ def _measured_text(measured: dict[str, Any]) -> str:
     return f"update {measured['update']:,}: loss {measured['loss']:.4f}{bleu}"
 
 
-def _languages(described: dict[str, Any]) -> str:
+def _languages_text(described: dict[str, Any]) -> str:
     return f"{described['languages']['source']} to {described['languages']['target']}"
 
 
@@ -312,7 +313,7 @@ def _parameters_text(parameters: int | None) -> str:
     return "unknown: model.safetensors cannot be read" if parameters is None else f"{parameters:,}"
 
 
-def _lengths(report: dict[str, Any]) -> dict[str, Any]:
+def _length_statistics(report: dict[str, Any]) -> dict[str, Any]:
     """By split, side and unit (words, pieces without EOS): mean, percentiles and maximum, without the histogram."""
     kept = ("mean", "p50", "p90", "p99", "max")
     return {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MOST_LINES = 100_000
+_MAX_LINES = 100_000
 
 
 def export(
@@ -62,7 +62,7 @@ def export(
     from nmt_cli.interchange.exporting import export as write_export
 
     target: Target = one_of(to, Target, flag="--to", refusal=f"there is no export to {to!r}")
-    quantization = _quantization(precision, to=target)
+    quantization = _parse_quantization(precision, to=target)
     is_local = model.exists()
     (model,) = models_of([model])
     if output is None:
@@ -74,7 +74,7 @@ def export(
         output,
         to=target,
         quantization=quantization,
-        lines=None if lines is None else _read(lines),
+        lines=None if lines is None else _read_lines(lines),
         overwrite=overwrite,
     )
     logger.info("compared on %s", agreement)
@@ -99,10 +99,11 @@ def import_(
     Example: nmt import Helsinki-NLP/opus-mt-en-de -o models/opus-mt-en-de
     """
     from nmt_cli.artifacts.model_directory import check_replaceable
-    from nmt_cli.interchange.hub import hub_name, import_from_hub
+    from nmt_cli.interchange.hub_models import import_from_hub
+    from nmt_cli.interchange.hub_names import hub_name
 
     check_replaceable(output, overwrite=overwrite)
-    pair_given = _languages(languages)
+    pair_given = _parse_languages(languages)
     name = hub_name(directory)
     if name is None and not directory.exists():
         hint = "name a folder with a Hugging Face model, or OWNER/NAME on the hub"
@@ -124,7 +125,7 @@ def import_(
     logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
 
 
-def _quantization(precision: str | None, *, to: Target) -> Quantization:
+def _parse_quantization(precision: str | None, *, to: Target) -> Quantization:
     from nmt_cli.decoding.ctranslate2.model import Quantization
 
     if precision is None:
@@ -137,15 +138,15 @@ def _quantization(precision: str | None, *, to: Target) -> Quantization:
     return name
 
 
-def _read(file: Path) -> list[str]:
+def _read_lines(file: Path) -> list[str]:
     from nmt_cli.cli.decode.input import read_lines
     from nmt_cli.files import open_bytes
 
     with open_bytes(file) as stream:
-        return list(islice(read_lines(stream, name=str(file)), _MOST_LINES))
+        return list(islice(read_lines(stream, name=str(file)), _MAX_LINES))
 
 
-def _languages(given: str | None) -> LanguagePair | None:
+def _parse_languages(given: str | None) -> LanguagePair | None:
     if given is None:
         return None
     from pydantic import ValidationError

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MUCH_OVERLAP = 0.01
-_WIDE = 72  # columns of a terminal that hold the table of sizes with two spaces between columns
-_FORMS = "nmt prepare NAME, or nmt prepare --train FILE --languages en-de"
+_MUCH_OVERLAP_SHARE = 0.01
+_WIDE_TERMINAL_COLUMNS = 72  # columns of a terminal that hold the table of sizes with two spaces between columns
+_USAGE = "nmt prepare NAME, or nmt prepare --train FILE --languages en-de"
 
 
 def prepare(
@@ -136,7 +136,7 @@ def _locate(
     if corpus is not None:
         if given or languages:
             flag = "--languages" if not given else f"--{next(iter(given))}"
-            hint = f"one of: {_FORMS}"
+            hint = f"one of: {_USAGE}"
             if languages and not given and kind_of_file(Path(corpus)):
                 hint = prepare_command(corpus, languages=languages[0])
             raise UsageError(f"{flag} does not go with the corpus {corpus}", where=flag, hint=hint)
@@ -145,7 +145,7 @@ def _locate(
     missing = [flag for flag, value in {"--train": files["train"], "--languages": languages}.items() if not value]
     if missing:
         what = "no corpus is given" if not (given or languages) else f"{' and '.join(missing)} missing"
-        raise UsageError(what, hint=_FORMS)
+        raise UsageError(what, hint=_USAGE)
     if len(languages) > 1:
         message = f"--languages is given {len(languages)} times: {', '.join(languages)}"
         raise UsageError(message, where="--languages", hint=f"give the one that is meant: -l {languages[-1]}")
@@ -164,7 +164,7 @@ def _refuse_options_as_settings(settings: Sequence[str], options: Sequence[str])
 
 def _fetch_model_of_vocabulary(located: LocatedCorpus) -> None:
     """If the vocabulary is that of a model on the hub, put the model into the cache, where the preparation finds it."""
-    from nmt_cli.interchange.hub import hub_name
+    from nmt_cli.interchange.hub_names import hub_name
 
     taken_from = located.corpus.tokenizer.taken_from
     if taken_from is None or (located.folder / taken_from).exists():
@@ -186,7 +186,7 @@ def _show_plan(located: LocatedCorpus, output: Path, *, overwrite: bool) -> None
 def _show_summary(report: dict[str, Any]) -> None:
     if logger.isEnabledFor(logging.INFO):
         console = stderr_console()
-        print_whole(console, _size_table(report, gap=2 if console.width >= _WIDE else 1))
+        print_whole(console, _size_table(report, gap=2 if console.width >= _WIDE_TERMINAL_COLUMNS else 1))
     for level, line in _summary_lines(report):
         logger.log(level, "%s", line)
 
@@ -243,9 +243,9 @@ def _overlap_line(split: str, facts: dict[str, int], *, setting: str) -> tuple[i
     if setting != "report":
         what = "these pairs" if setting == "pairs" else "all of these"
         line += f", counted before cleaning.overlap={setting} dropped {what} from training"
-    most = max(facts["sources"], facts["targets"])
-    left = {"report": most, "pairs": most - facts["pairs"], "sides": 0}[setting]
-    if left <= _MUCH_OVERLAP * facts["lines"]:
+    num_overlapping = max(facts["sources"], facts["targets"])
+    num_kept = {"report": num_overlapping, "pairs": num_overlapping - facts["pairs"], "sides": 0}[setting]
+    if num_kept <= _MUCH_OVERLAP_SHARE * facts["lines"]:
         return logging.INFO, line
     return logging.WARNING, f"{line}: scores on them may be too good; --set cleaning.overlap=sides drops them"
 
@@ -270,7 +270,7 @@ def _next_lines(report: dict[str, Any], output: Path, *, model: str | None) -> I
 def _model_of_vocabulary(located: LocatedCorpus) -> str | None:
     """The model or run whose vocabulary the data has, as --init-from takes it; None for any other vocabulary."""
     from nmt_cli.artifacts.manifest import kind_of
-    from nmt_cli.interchange.hub import hub_name
+    from nmt_cli.interchange.hub_names import hub_name
 
     taken_from = located.corpus.tokenizer.taken_from
     if taken_from is None:

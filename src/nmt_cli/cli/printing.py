@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 # Columns of a terminal that no table fills.
-_WIDEST = 1000
-_LABEL = 13
-_CONTINUED = " \\"
+_MAX_WIDTH = 1000
+_LABEL_WIDTH = 13
+_LINE_CONTINUATION = " \\"
 # A word of a shell command with its quoted spaces; an option or a redirection stays with the word behind it.
 _SHELL_WORD = re.compile(r"""(?:(?:--?[\w-]+|[<>]) )?(?:'[^']*'|"[^"]*"|\S)+""")
 
@@ -46,12 +46,12 @@ def print_facts(facts: Iterable[tuple[str, str]], *, commands: Collection[str] =
     from rich.text import Text
 
     console = Console(highlight=False)
-    width = console.width - _LABEL if is_terminal() else _WIDEST
+    width = console.width - _LABEL_WIDTH if is_terminal() else _MAX_WIDTH
     for label, raw in facts:
         fact = without_controls(raw)
         lines = _folded_command(fact, width) if label in commands else folded(fact, width=width, indent=0)
         for number, line in enumerate(lines):
-            console.print(Text.assemble((f"{'' if number else label:<{_LABEL}}", "bold"), line), soft_wrap=True)
+            console.print(Text.assemble((f"{'' if number else label:<{_LABEL_WIDTH}}", "bold"), line), soft_wrap=True)
 
 
 def print_table(
@@ -108,7 +108,7 @@ def print_whole(console: Console, table: Table) -> None:
     """Print a table as wide as its columns need: a narrow terminal wraps its lines, and no figure is cut off."""
     from rich.measure import Measurement
 
-    needed = Measurement.get(console, console.options.update(max_width=_WIDEST), table).minimum
+    needed = Measurement.get(console, console.options.update(max_width=_MAX_WIDTH), table).minimum
     if needed > console.width:
         table.width = needed
     console.print(table, crop=False, no_wrap=needed > console.width)
@@ -122,8 +122,8 @@ def _folded_command(command: str, width: int) -> list[str]:
     """The lines of a shell command; a word, with its quoted spaces, stays whole."""
     lines = [""]
     for word in _SHELL_WORD.findall(command) if len(command) > width else [command]:
-        if lines[-1] and len(lines[-1]) + 1 + len(word) + len(_CONTINUED) > width:
-            lines[-1] += _CONTINUED
+        if lines[-1] and len(lines[-1]) + 1 + len(word) + len(_LINE_CONTINUATION) > width:
+            lines[-1] += _LINE_CONTINUATION
             lines.append(f"  {word}")
         else:
             lines[-1] += f" {word}" if lines[-1] else word

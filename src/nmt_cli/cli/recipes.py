@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nmt_cli.recipe.schema import Recipe
 
 _COLUMNS = ("name", "parameters", "updates", "tokens", "corpus", "description")
-_NUMBERS = ("parameters", "updates", "tokens")
+_NUMBER_COLUMNS = ("parameters", "updates", "tokens")
 # The updates of small are some ten epochs of as many pairs.
 MOST_PAIRS_FOR_SMALL = 200_000
 
@@ -45,14 +45,14 @@ def recipes(
     """
     from nmt_cli.recipe.loading import load_recipe, packaged_names
 
-    references = [name] if name is not None else _in_order(packaged_names(kind="recipe"))
+    references = [name] if name is not None else _variants_last(packaged_names(kind="recipe"))
     described = [_describe(reference, load_recipe(reference)) for reference in references]
     if as_json:
         print_json(described[0] if name is not None else described)
     elif name is not None:
         print_facts(_facts(described[0]))
     else:
-        print_list(_COLUMNS, map(_row, described), right=_NUMBERS, num_below=1)
+        print_list(_COLUMNS, map(_table_row, described), right=_NUMBER_COLUMNS, num_below=1)
 
 
 def recipe_for(corpus: str, *, num_pairs: int) -> str:
@@ -114,23 +114,23 @@ def _describe(reference: str, recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _in_order(names: list[str]) -> list[str]:
+def _variants_last(names: list[str]) -> list[str]:
     """Variants in folders after the recipes themselves."""
     return sorted(names, key=lambda name: ("/" in name, name))
 
 
-def _row(recipe: dict[str, Any]) -> list[str]:
+def _table_row(recipe: dict[str, Any]) -> list[str]:
     return [
         recipe["name"],
         "?" if recipe["parameters"] is None else f"{recipe['parameters'] / 1e6:.1f} M",
         f"{recipe['updates']:,}",
         f"{recipe['batch_tokens']:,}",
-        _corpus(recipe),
+        _corpus_text(recipe),
         _first_sentence(recipe["description"]),
     ]
 
 
-def _corpus(recipe: dict[str, Any]) -> str:
+def _corpus_text(recipe: dict[str, Any]) -> str:
     return "your own" if recipe["corpus"] is None else str(recipe["corpus"])
 
 
@@ -138,7 +138,7 @@ def _first_sentence(text: str) -> str:
     return text.partition(". ")[0].removesuffix(".")
 
 
-def _dropouts(model: dict[str, Any]) -> Iterator[str]:
+def _dropout_texts(model: dict[str, Any]) -> Iterator[str]:
     """The dropout of a model, and those beside it that it has."""
     words = model["word_dropout"]
     yield f"dropout {model['dropout']:g}"
@@ -155,14 +155,14 @@ def _dropouts(model: dict[str, Any]) -> Iterator[str]:
 def _facts(recipe: dict[str, Any]) -> Iterator[tuple[str, str]]:
     model, schedule = recipe["model"], recipe["schedule"]
     yield "recipe", f"{recipe['name']}: {recipe['description'] or 'no description'}"
-    yield "corpus", _corpus(recipe)
+    yield "corpus", _corpus_text(recipe)
     if recipe["parameters"] is not None:
         yield "parameters", f"{recipe['parameters']:,} with {recipe['vocabulary']:,} shared pieces"
     yield (
         "model",
         f"{model['encoder_layers']} + {model['decoder_layers']} layers, d_model {model['d_model']}, "
         f"d_ff {model['d_ff']}, {model['heads']} heads of {model['d_k']}, {model['norm']}-norm, "
-        + ", ".join(_dropouts(model)),
+        + ", ".join(_dropout_texts(model)),
     )
     yield "training", f"{recipe['updates']:,} updates of {recipe['batch_tokens']:,} tokens"
     rates = ", ".join(f"{key} {value}" for key, value in schedule.items() if key != "name")

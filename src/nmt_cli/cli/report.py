@@ -14,7 +14,7 @@ import typer
 from nmt_cli.errors import ModelError, NmtError, UsageError
 
 logger = logging.getLogger(__name__)
-_PAGE = "report.html"
+_PAGE_NAME = "report.html"
 _HEAD_BYTES = 4096
 
 
@@ -42,8 +42,8 @@ def report(
     named = list({path.resolve(): path for path in runs}.values())
     for path in named:
         if kind_of(path) != "run":
-            raise _no_run(path)
-    page = output or (named[0] / _PAGE if len(named) == 1 else Path(_PAGE))
+            raise _not_a_run(path)
+    page = output or (named[0] / _PAGE_NAME if len(named) == 1 else Path(_PAGE_NAME))
     _check_output(page)
     command = shlex.join(["nmt", *sys.argv[1:]])
     rendered = render_report([open_run(path) for path in named], command=command, now=datetime.now(UTC))
@@ -51,7 +51,7 @@ def report(
     logger.info("report: %s", page)
 
 
-def _no_run(path: Path) -> NmtError:
+def _not_a_run(path: Path) -> NmtError:
     """The error for a path that is no run: what it is, and which runs are near it."""
     from nmt_cli.artifacts.manifest import kind_of
 
@@ -79,7 +79,7 @@ def _check_output(page: Path) -> None:
     from nmt_cli.artifacts.run_report import PAGE_MARK
 
     if page.is_dir():
-        raise UsageError(f"{page} is a folder", setting="output", hint=f"give `output: {page / _PAGE}`")
+        raise UsageError(f"{page} is a folder", setting="output", hint=f"give `output: {page / _PAGE_NAME}`")
     if not page.exists():
         return
     with page.open("rb") as stream:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SMALLEST_LIMIT = 100
+_MIN_LIMIT = 100
 
 
 def reproduce(
@@ -54,7 +54,7 @@ def reproduce(
     from nmt_cli.reproducing.experiments import find_experiment
 
     chosen = find_experiment(experiment)
-    if limit is not None and limit < _SMALLEST_LIMIT:
+    if limit is not None and limit < _MIN_LIMIT:
         hint = f"nmt reproduce {experiment} --limit 10000 takes minutes"
         raise UsageError(f"--limit {limit} is too little text for a vocabulary", where="--limit", hint=hint)
     # All that follows imports torch, which takes seconds.
@@ -66,15 +66,15 @@ def reproduce(
     plan = plan_reproduction(chosen, settings=settings or [], limit=limit, data=data, run=output)
     stages, machine = stages_of(plan), measure_machine(plan.recipe)
     if dry_run:
-        typer.echo("\n".join(_described(plan, stages, machine)))
+        typer.echo("\n".join(_plan_lines(plan, stages, machine)))
         return
     outcome = run_chain(plan, stages, machine)
     write_report(plan, stages, outcome, machine)
-    _show(plan, outcome)
-    _end(plan, outcome)
+    _print_outcome(plan, outcome)
+    _exit_unless_reproduced(plan, outcome)
 
 
-def _described(plan: Reproduction, stages: list[Stage], machine: Machine) -> list[str]:
+def _plan_lines(plan: Reproduction, stages: list[Stage], machine: Machine) -> list[str]:
     """The planned stages: commands, needs and expected figures."""
     from nmt_cli.reproducing.experiments import expected_text
 
@@ -88,33 +88,33 @@ def _described(plan: Reproduction, stages: list[Stage], machine: Machine) -> lis
     return lines
 
 
-def _show(plan: Reproduction, outcome: Outcome) -> None:
+def _print_outcome(plan: Reproduction, outcome: Outcome) -> None:
     """Print the table on stdout, with tabs if stdout is no terminal, and the conclusion on stderr."""
     from nmt_cli.reproducing.chain import HEADER, REPORT_PAGE, conclusion, rows
 
     if not outcome.figures:
         return
     logger.info("")
-    print_table(HEADER, rows(outcome), right=("expected", "measured"), styles=_colours(outcome))
+    print_table(HEADER, rows(outcome), right=("expected", "measured"), styles=_row_colours(outcome))
     if plan.run.is_dir():
         logger.info("report: %s", plan.run / REPORT_PAGE)
     if outcome.stopped_at is None:
         logger.info("%s", conclusion(plan, outcome))
 
 
-def _colours(outcome: Outcome) -> list[str]:
+def _row_colours(outcome: Outcome) -> list[str]:
     colours = {"as expected": "green", "below": "red", "above": "yellow", "not comparable": "dim", "context": "dim"}
     return [colours[figure.relation] for _, figures in outcome.figures for figure in figures]
 
 
-def _end(plan: Reproduction, outcome: Outcome) -> None:
+def _exit_unless_reproduced(plan: Reproduction, outcome: Outcome) -> None:
     """Exit with the code of the stage that did not end well; ScoreError if a score is too low."""
     command = shlex.join(["nmt", *sys.argv[1:]])
     if outcome.ended is not None and outcome.stopped_at is not None:
         if outcome.ended.was_stopped:
             logger.info("stopped in %s; to go on: %s", outcome.stopped_at.name, command)
         else:
-            logger.warning("%s %s", outcome.stopped_at.name, _how(outcome.ended.code))
+            logger.warning("%s %s", outcome.stopped_at.name, _ending_text(outcome.ended.code))
             logger.warning("once that is mended, the same command goes on there: %s", command)
         raise typer.Exit(outcome.ended.exit_code)
     for stage, figure in outcome.failures:
@@ -126,7 +126,7 @@ def _end(plan: Reproduction, outcome: Outcome) -> None:
         )
 
 
-def _how(code: int) -> str:
+def _ending_text(code: int) -> str:
     """How a stage ended; its own error message may stand above."""
     if code == -signal.SIGKILL:
         return "was killed (SIGKILL), as the system does when memory runs out"

@@ -17,7 +17,7 @@ from nmt_cli.errors import UsageError
 _MIN_BATCH_SECONDS = 60.0
 _MAX_BEAM = 16
 # Each has a copy of the model.
-_MOST_WORKERS = 4
+_MAX_DEFAULT_WORKERS = 4
 
 
 def serve(
@@ -99,18 +99,18 @@ def serve(
     from nmt_cli.serving.origins import AllowedOrigins
     from nmt_cli.serving.server import ServerSettings, run
     from nmt_cli.serving.service import RequestLimits
-    from nmt_cli.serving.worker import EngineSettings
+    from nmt_cli.serving.worker_model import EngineSettings
 
     # A run stays a run: the server takes its newer model when there is one.
     models = [path if path.exists() else models_of([path])[0] for path in model or []] or models_of(None)
-    num_workers = workers or _workers(engine, num_models=len(models), device=device, precision=precision)
+    num_workers = workers or _default_workers(engine, num_models=len(models), device=device, precision=precision)
     settings = ServerSettings(
         models,
         host,
         port,
         uds,
         model_settings=ModelSettings(
-            engine=EngineSettings(engine, device, precision, threads or _share(num_workers * len(models))),
+            engine=EngineSettings(engine, device, precision, threads or _threads_per_worker(num_workers * len(models))),
             workers=num_workers,
             max_batch_tokens=max_batch_tokens,
             max_wait_seconds=max_wait_ms / 1000,
@@ -128,12 +128,12 @@ def serve(
             beam=_MAX_BEAM,
         ),
         keys=ApiKeys([]) if api_key_file is None else read_keys(api_key_file, clock=time.monotonic),
-        allowed=AllowedOrigins(_origins(cors or []), [host.lower(), *_hosts(allow_host or [])]),
+        allowed=AllowedOrigins(_checked_origins(cors or []), [host.lower(), *_checked_hosts(allow_host or [])]),
     )
     run(settings)
 
 
-def _origins(given: Sequence[str]) -> Sequence[str]:
+def _checked_origins(given: Sequence[str]) -> Sequence[str]:
     """The sites as given; UsageError if one is not written as a browser writes it."""
     for origin in given:
         if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
@@ -142,7 +142,7 @@ def _origins(given: Sequence[str]) -> Sequence[str]:
     return given
 
 
-def _hosts(given: Sequence[str]) -> Sequence[str]:
+def _checked_hosts(given: Sequence[str]) -> Sequence[str]:
     """The names in lower case; UsageError if one has a scheme, a port or a path."""
     for name in given:
         if name != "*" and not re.fullmatch(r"[^\s:/@]+", name):
@@ -151,17 +151,17 @@ def _hosts(given: Sequence[str]) -> Sequence[str]:
     return [name.lower() for name in given]
 
 
-def _workers(engine: str, *, num_models: int, device: str, precision: str) -> int:
+def _default_workers(engine: str, *, num_models: int, device: str, precision: str) -> int:
     """Workers of each model: one on a GPU; else one a CPU, as a batch is searched at the least cost by one thread."""
     from nmt_cli.devices import choose_device, has_gpu_driver, num_cpus
 
     is_cpu = device == "cpu" or engine == "ctranslate2" or precision == "int8" or not has_gpu_driver()
     if is_cpu or choose_device(device).type == "cpu":
-        return max(1, min(_MOST_WORKERS, num_cpus() // num_models))
+        return max(1, min(_MAX_DEFAULT_WORKERS, num_cpus() // num_models))
     return 1
 
 
-def _share(processes: int) -> int:
+def _threads_per_worker(processes: int) -> int:
     """The CPU threads of each process, if one CPU is left to the server itself."""
     from nmt_cli.devices import num_cpus
 

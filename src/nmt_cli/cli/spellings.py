@@ -14,11 +14,11 @@ from pathlib import Path
 from nmt_cli.errors import NmtError, UsageError, nearest_word
 from nmt_cli.recipe.other_toolkits import NEXT_LINE, batch_tokens
 
-# For each command: what to type here, or a sentence, and the spellings that this answers. {N} is the value that was
-# typed, and a note stands after #. --beam-size stands for -beam_size and --beam_size as well; a spelling with one
-# hyphen stands for itself alone. The settings of a recipe are in nmt_cli.recipe.other_toolkits.
 _PLACEHOLDER = re.compile(r"\{([A-Z]+)\}")
-_PAIR = "en-de"
+_EXAMPLE_PAIR = "en-de"
+# By command: what to type here, or a sentence, and the spellings of other toolkits that it answers. {N} is the value
+# that was typed, and a note stands after #. --beam-size stands for -beam_size and --beam_size as well; a spelling with
+# one hyphen stands for itself alone. The settings of a recipe are in nmt_cli.recipe.other_toolkits.
 SPELLINGS: Mapping[str, Mapping[str, str]] = {
     "prepare": {
         "--languages en-de": "--source-lang --target-lang --src-lang --tgt-lang --trg-lang -s -t",
@@ -116,7 +116,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
 }
 
 # The recipes of fairseq's architectures, by their sizes: the first pattern that fits.
-_RECIPES = {
+_RECIPE_OF_ARCHITECTURE = {
     r"transformer_iwslt_de_en": "iwslt14-de-en",
     r"transformer_(?:vaswani_wmt_en_fr|wmt_en_fr)_big": "big-en-fr",
     r"transformer_(?:vaswani_)?wmt_en_de_big(?:_t2t)?": "big",
@@ -143,7 +143,7 @@ def check_options(command: str, arguments: Sequence[str], own: Mapping[str, str]
     `own` are the options of the command, each with the name of its value, or with an empty string if it takes none.
     """
     foreign: dict[str, str | None] = {}
-    for option, value, rest in _options(command, arguments, own):
+    for option, value, rest in _split_options(command, arguments, own):
         if option not in own:
             foreign.setdefault(option, value)
         elif option == "--set" and value and "=" not in value and rest and not rest[0].startswith("-"):
@@ -158,7 +158,7 @@ def check_options(command: str, arguments: Sequence[str], own: Mapping[str, str]
         answers = {option: _answer(command, option, own=own, arguments=arguments, typed=foreign) for option in foreign}
         is_one, names = len(foreign) == 1, ", ".join(foreign)
         message = f"nmt {command} has no option{'' if is_one else 's'} {names}"
-        raise UsageError(message, where=names if is_one else f"nmt {command}", hint=_in_one(answers))
+        raise UsageError(message, where=names if is_one else f"nmt {command}", hint=_join_answers(answers))
 
 
 def _answer(
@@ -166,22 +166,22 @@ def _answer(
 ) -> str:
     """The answer to an option that the command does not have; `typed` are all such options, with their values."""
     value = typed[option]
-    if hint := _by_value(command, option, value) or _known(command, option):
-        hint, _, note = _with_value(hint.replace(_PAIR, _pair(arguments)), value).partition(" # ")
+    if hint := _answer_by_value(command, option, value) or _answer_in_table(command, option):
+        hint, _, note = _with_value(hint.replace(_EXAMPLE_PAIR, _language_pair(arguments)), value).partition(" # ")
         return f"here it is {hint}" + (f"{NEXT_LINE}{note}" if note else "") if hint.startswith("-") else hint
     if (ours := _with_two_hyphens(option)) in own:
         amount = shlex.quote(value) if value else own[ours]
         return f"here it is {ours} {amount}" if own[ours] else f"here it is {ours}"
-    if command == "train" and (setting := _setting(option, arguments, typed)):
+    if command == "train" and (setting := _answer_with_setting(option, arguments, typed)):
         return setting
     near, more = nearest_word(option, [known for known in own if known.startswith("--")]), f"nmt {command} --help"
     return f"did you mean {near}? {more} lists them all" if near else f"{more} lists them all"
 
 
-def _by_value(command: str, option: str, value: str | None) -> str | None:
+def _answer_by_value(command: str, option: str, value: str | None) -> str | None:
     """The answer to an option that depends on its value; None if it does not."""
     if command == "train" and option in ("--arch", "-a") and value:
-        recipe = next((name for arch, name in _RECIPES.items() if re.fullmatch(arch, value)), None)
+        recipe = next((name for arch, name in _RECIPE_OF_ARCHITECTURE.items() if re.fullmatch(arch, value)), None)
         note = f"{NEXT_LINE}it trains with SimCut; --set training.consistency=null trains without it"
         note = note if recipe == "iwslt14-de-en" else ""
         return f"name the recipe of its sizes: nmt train {recipe}{note}" if recipe else None
@@ -205,15 +205,15 @@ def _answer_to_file(command: str, file: str) -> str:
     return f"name the file: nmt {command} {shlex.quote(file)}"
 
 
-def _pair(arguments: Sequence[str]) -> str:
+def _language_pair(arguments: Sequence[str]) -> str:
     """The two languages that options of other toolkits name, as SOURCE-TARGET; an example if they do not."""
     words = " ".join(arguments)
     sides = ("--(?:source|src)[-_]lang|-s", "--(?:target|tgt|trg)[-_]lang|-t")
     found = [re.search(rf"(?<!\S)(?:{side})[= ]([a-z]{{2,3}})\b", words) for side in sides]
-    return "-".join(match[1] for match in found if match) if all(found) else _PAIR
+    return "-".join(match[1] for match in found if match) if all(found) else _EXAMPLE_PAIR
 
 
-def _known(command: str, option: str) -> str | None:
+def _answer_in_table(command: str, option: str) -> str | None:
     """The answer in the table to an option of another toolkit; None if it has none."""
     ours = {spelling: hint for hint, spellings in SPELLINGS.get(command, {}).items() for spelling in spellings.split()}
     return ours.get(option) or ours.get(_with_two_hyphens(option))
@@ -223,7 +223,7 @@ def _with_two_hyphens(option: str) -> str:
     return "--" + option.lstrip("-").replace("_", "-")
 
 
-def _in_one(answers: Mapping[str, str]) -> str:
+def _join_answers(answers: Mapping[str, str]) -> str:
     """The answers to the options: a line with all that can be typed, and a line for each sentence."""
     typed: list[str] = []
     notes: dict[str, list[str]] = {}
@@ -234,13 +234,13 @@ def _in_one(answers: Mapping[str, str]) -> str:
         typed += [here] if here else []
         if note:
             notes.setdefault(note, []).append(option)
-    lines = [f"here it is {' '.join(_that_go_together(typed))}"] * bool(typed)
+    lines = [f"here it is {' '.join(_without_contradictions(typed))}"] * bool(typed)
     is_one = len(answers) == 1
     lines += [note if is_one else f"{', '.join(options)}: {note}" for note, options in notes.items()]
     return NEXT_LINE.join(lines)
 
 
-def _that_go_together(typed: Sequence[str]) -> list[str]:
+def _without_contradictions(typed: Sequence[str]) -> list[str]:
     """The settings, each once: a whole section comes before its keys, and has neither a second name nor an example."""
     whole = [re.match(r"--set ([a-z.]+)='\{name: (?!.*RATE)", answer) for answer in typed]
     sections = [found[1] for found in whole if found]
@@ -251,7 +251,7 @@ def _that_go_together(typed: Sequence[str]) -> list[str]:
     return sorted(kept, key=lambda answer: answer.startswith(keys))
 
 
-def _setting(option: str, arguments: Sequence[str], typed: Mapping[str, str | None]) -> str | None:
+def _answer_with_setting(option: str, arguments: Sequence[str], typed: Mapping[str, str | None]) -> str | None:
     """The --set for an option that is a key of a recipe, here or in another toolkit, with its value; else None."""
     from nmt_cli.recipe.mistakes import answer_in, dotted, key_paths, refusal
     from nmt_cli.recipe.schema import Recipe
@@ -301,7 +301,7 @@ def _with_value(hint: str, value: str | None) -> str:
     return _PLACEHOLDER.sub(lambda placeholder: shlex.quote(value) if value else placeholder[1], hint)
 
 
-def _options(
+def _split_options(
     command: str, arguments: Sequence[str], own: Mapping[str, str]
 ) -> Iterator[tuple[str, str | None, list[str]]]:
     """The options of a command line, each with its value if there is one, and the words after that."""
@@ -328,7 +328,7 @@ def _options(
 
 def _short_option(command: str, word: str, own: Mapping[str, str]) -> str | None:
     """The last option of a word such as -n, -n5 or -qn5; None if it is another word than short options of ours."""
-    if word.startswith("--") or _known(command, word) or _with_two_hyphens(word) in own:
+    if word.startswith("--") or _answer_in_table(command, word) or _with_two_hyphens(word) in own:
         return None
     for letter in word[1:]:
         if own.get(f"-{letter}") != "":

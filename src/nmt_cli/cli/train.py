@@ -84,15 +84,15 @@ def train(
     from nmt_cli.devices import TRAINING_SPINS, bound_spinning
 
     bound_spinning(TRAINING_SPINS)
-    from nmt_cli.interchange.hub import find_model
+    from nmt_cli.interchange.hub_models import find_model
     from nmt_cli.recipe.loading import resolve_recipe
 
-    with _one_message():
+    with _first_failure_only():
         _refuse_non_recipe(Path(recipe))
         overrides = [*(settings or []), *([] if precision is None else [f"training.precision={precision}"])]
         overrides += ["training.compile=false"] if no_compile else []
         resolved = resolve_recipe(recipe, overrides=overrides)
-        directory = data or _usual_data(resolved.recipe, reference=recipe, is_needed=not dry_run)
+        directory = data or _default_data(resolved.recipe, reference=recipe, is_needed=not dry_run)
         if init_from is not None:
             init_from = find_model(init_from, show_progress=show_progress)
         is_needed = not dry_run or data is not None
@@ -109,9 +109,9 @@ def train(
         output = output or usual
         resolved = with_initial_architecture(resolved, run=output, init_from=init_from, restart=restart)
         if dry_run or prepared is None:
-            vocabulary = _vocabulary(directory, resolved.recipe, is_named=data is not None, init_from=init_from)
+            inputs = _planned_inputs(directory, resolved.recipe, is_named=data is not None, init_from=init_from)
             world_size = start.world_size(device, gpus)
-            typer.echo(start.describe_plan(resolved, vocabulary, device=device, world_size=world_size), nl=False)
+            typer.echo(start.describe_plan(resolved, inputs, device=device, world_size=world_size), nl=False)
             return
         if tensorboard:
             from nmt_cli.training.reporting.progress import require_tensorboard
@@ -168,7 +168,7 @@ def _commands_for_text(path: Path) -> str | None:
     return f"{corpus.prepare_command(str(path), languages='en-de')} -o {output} && nmt train small --data {output}"
 
 
-def _usual_data(recipe: Recipe, *, reference: str, is_needed: bool) -> Path:
+def _default_data(recipe: Recipe, *, reference: str, is_needed: bool) -> Path:
     """The folder of the recipe's data; DataError if the data `is_needed`, and the recipe is for any text."""
     if recipe.corpus is None and is_needed:
         raise DataError(
@@ -196,7 +196,7 @@ def _open_data(directory: Path, recipe: Recipe) -> PreparedData:
 
 
 @contextmanager
-def _one_message() -> Iterator[None]:
+def _first_failure_only() -> Iterator[None]:
     """If this process is one of several ranks, the first rank that fails says why, and the others end silently."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         yield
@@ -215,12 +215,11 @@ def _one_message() -> Iterator[None]:
         raise typer.Exit(first.exit_code) from None
 
 
-def _vocabulary(directory: Path, recipe: Recipe, *, is_named: bool, init_from: Path | None) -> RunInputs:
-    """The vocabulary of the prepared data or, if there is none, the one that its packaged corpus asks for.
+def _planned_inputs(directory: Path, recipe: Recipe, *, is_named: bool, init_from: Path | None) -> RunInputs:
+    """The inputs as far as a dry run knows them: above all the sizes of the vocabulary.
 
-    A recipe without a corpus gets the vocabulary that `nmt prepare` trains if nothing else is said.
-
-    A model to begin with is checked as a training would check it; without data, its vocabulary counts.
+    Prepared data has the sizes. Without data, the first of these says them: the model to begin with, the recipe's
+    packaged corpus, the default of `nmt prepare`. A model to begin with is checked as a training would check it.
     """
     from nmt_cli.artifacts.model_directory import load_saved_config
     from nmt_cli.preparing.corpus import TokenizerConfig, load_corpus

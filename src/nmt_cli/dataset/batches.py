@@ -17,11 +17,17 @@ from nmt_cli.devices import SHORT
 from nmt_cli.model.packing import Packed
 from nmt_cli.tokenization.tokenizer import BOS, PAD
 
-_LARGEST_MULTIPLE, _SMALLEST_MULTIPLE = 128, 8
-_PAIRS_HEADROOM = 4  # room above the mean number of pairs, in square roots of it; in text over 6 standard deviations
-_SWAP_CANDIDATES = 64  # rows of each micro-batch: among 64 * 64 swaps, one moves about the tokens in excess
-_SLOTS_PER_EMPTY_SLOT = 50  # in a full micro-batch; dummy sentences cover its empty slots
-_SWAPS_PER_MICRO_BATCH = 16  # after these, each device gets another micro-batch
+# Slots are a multiple of 128, or of 64, 32, 16 or 8 if a multiple of 128 could add more than a 400th to them.
+_LARGEST_MULTIPLE, _SMALLEST_MULTIPLE, _LEAST_MULTIPLES = 128, 8, 400
+# The number of pairs that fill an update varies: its standard deviation in text is under 2/3 of the square root of the
+# mean. A micro-batch has room for 4 of these square roots more than the mean, so for 6 standard deviations.
+_PAIRS_HEADROOM = 4
+# In a full micro-batch, at most about one slot of 50 is empty: docs/design/data.md, "Two classes of length".
+_SLOTS_PER_EMPTY_SLOT = 50
+# Rows of each micro-batch that a swap chooses from: among 64 * 64 swaps, one moves about the tokens in excess.
+_SWAP_CANDIDATES = 64
+# After these, each device gets another micro-batch. None of 1,085 updates did: docs/design/data.md, "The global batch".
+_SWAPS_PER_MICRO_BATCH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +76,27 @@ def micro_batch_shape(
         max(longest, min(max_tokens, _round_up_slots(-(-budget // num_micro)))) for budget in (budgets.src, budgets.tgt)
     )
     most_pairs = math.ceil((pairs_in_update + _PAIRS_HEADROOM * math.sqrt(pairs_in_update)) / num_micro)
-    most_dummies = -(-max(src, tgt) // SHORT)
-    sentences = max(most_pairs + most_dummies // _SLOTS_PER_EMPTY_SLOT + 2, most_dummies + 1)
-    sentences = -(-sentences // _SMALLEST_MULTIPLE) * _SMALLEST_MULTIPLE
-    return MicroBatchShape(src, tgt, sentences, longest=max(SHORT, 1 << (longest - 1).bit_length()))
+    dummies_if_empty = -(-max(src, tgt) // SHORT)
+    dummies_if_full = dummies_if_empty // _SLOTS_PER_EMPTY_SLOT + 2  # two for the remainders
+    # The last micro-batches of an epoch may have a single pair, and dummies everywhere else.
+    sentences = _round_up(max(most_pairs + dummies_if_full, 1 + dummies_if_empty), _SMALLEST_MULTIPLE)
+    return MicroBatchShape(src, tgt, sentences, longest=max(SHORT, _next_power_of_two(longest)))
 
 
 def _round_up_slots(slots: int) -> int:
-    """The next multiple of the largest power of two that is at most a 400th of `slots`, within bounds."""
+    """The next multiple of a power of two that adds few slots: see `_LEAST_MULTIPLES`."""
     multiple = _LARGEST_MULTIPLE
-    while multiple > _SMALLEST_MULTIPLE and multiple * 400 > slots:
+    while multiple > _SMALLEST_MULTIPLE and multiple * _LEAST_MULTIPLES > slots:
         multiple //= 2
-    return -(-slots // multiple) * multiple
+    return _round_up(slots, multiple)
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def _next_power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
 
 
 def deal_micro_batches(rows: Rows, *, shape: MicroBatchShape, num_micro: int, world_size: int) -> list[Rows]:
@@ -221,7 +236,7 @@ def make_batch(
     """
     tokens = {side: sum_lengths(rows, side=side) for side in ("src", "tgt")}
     if shape is None:
-        src_slots, tgt_slots = (-(-count // _LARGEST_MULTIPLE) * _LARGEST_MULTIPLE for count in tokens.values())
+        src_slots, tgt_slots = (_round_up(count, _LARGEST_MULTIPLE) for count in tokens.values())
         num_dummies, sentences = 0, len(rows)
     elif shape.holds(src_tokens=tokens["src"], tgt_tokens=tokens["tgt"], num_pairs=len(rows)):
         src_slots, tgt_slots, sentences = shape.src_slots, shape.tgt_slots, shape.sentences

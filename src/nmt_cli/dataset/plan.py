@@ -210,24 +210,25 @@ def write_plan(
     update = 0
     with (directory / _ROWS).open("wb") as file:
         for block in blocks:
-            content = block.view(np.uint8).data
-            file.write(content)
+            block_bytes = block.view(np.uint8).data
+            file.write(block_bytes)
             start = 0
-            while start < len(content):
+            while start < len(block_bytes):
                 stop = start + int(sizes[update]) * block.itemsize
-                updates["crc32"][update] = crc32(content[start:stop])
+                updates["crc32"][update] = crc32(block_bytes[start:stop])
                 start, update = stop, update + 1
     small_files = {_UPDATES: updates.tobytes(), _LONGEST: longest.tobytes()}
-    for name, array in small_files.items():
-        (directory / name).write_bytes(array)
+    checksums = {} if sampled is None else _checksums_of_sampled_ids(directory)
+    for name, content in small_files.items():
+        (directory / name).write_bytes(content)
+        checksums[name] = crc32(content)
     manifest = _PlanManifest(
         key=key,
         num_rows=int(updates["start"][-1]),
         facts=facts,
         row=[(name, str(longest.dtype[name].str)) for name in longest.dtype.names or ()],
         sampled=sampled,
-        crc32={name: crc32(array) for name, array in small_files.items()}
-        | ({} if sampled is None else _checksums_of_sampled_ids(directory)),
+        crc32=checksums,
     )
     text = manifest.model_dump_json(indent=2, exclude_none=True)
     (directory / _MANIFEST).write_text(f"{text}\n", encoding="utf-8")

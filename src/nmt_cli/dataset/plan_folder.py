@@ -15,7 +15,7 @@ from threading import Lock, Thread
 from nmt_cli import files
 from nmt_cli.dataset.plan import SAMPLED, DamagedPlan, EpochPlan, PlanFacts, PlanKey, is_in_use, write_plan
 from nmt_cli.dataset.planning import expected_facts, plan_epoch
-from nmt_cli.dataset.sampled_pieces import expected_growth, sample_pieces
+from nmt_cli.dataset.sampled_pieces import measure_sampling_cost, sample_pieces
 from nmt_cli.dataset.store import PreparedData, open_pairs
 from nmt_cli.devices import num_cpus
 from nmt_cli.errors import DataError
@@ -140,10 +140,10 @@ class PlanFolder:
     def _expected_facts(self, key: PlanKey, *, num_workers: int) -> PlanFacts:
         assert key.alpha is not None, "otherwise facts follow from the lengths"
         pairs = self._data.split("train")
-        growth = expected_growth(self._data, alpha=key.alpha, seed=key.seed, max_positions=key.max_positions)
-        if (seconds := len(pairs) * growth.seconds_per_pair / num_workers) > _LOGGED_AFTER_SECONDS:
+        cost = measure_sampling_cost(self._data, alpha=key.alpha, seed=key.seed, max_positions=key.max_positions)
+        if (seconds := len(pairs) * cost.seconds_per_pair / num_workers) > _LOGGED_AFTER_SECONDS:
             logger.info("sampling the pieces of an epoch: about %.0f s", seconds)
-        return expected_facts(pairs, key=key, growth=growth)
+        return expected_facts(pairs, key=key, cost=cost)
 
     def _report_progress(self) -> None:
         """Tell that the work goes on; FolderClosed if nobody waits for it."""

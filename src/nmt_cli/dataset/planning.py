@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmt_cli.dataset.plan import PlanFacts, PlanKey, TokenBudgets
-from nmt_cli.dataset.sampled_pieces import Growth
+from nmt_cli.dataset.sampled_pieces import SamplingCost
 from nmt_cli.dataset.store import Array, Rows, TokenFile, TokenPairs, make_rows, narrowest_type, row_type
 from nmt_cli.devices import SHORT
 
@@ -115,20 +115,21 @@ def token_budgets(*, batch_tokens: int, num_pairs: int, src_tokens: int, tgt_tok
         unused_tokens = _UNFILLED_PAIRS * larger / num_pairs
         num_updates = math.ceil(larger / max(batch_tokens - unused_tokens, 1))
         budget = min(batch_tokens, math.ceil(larger / num_updates + unused_tokens))
-    src, tgt = (
-        min(batch_tokens, max(longest, min(budget, math.ceil(budget * tokens / max(larger, 1) * (1 + _RATIO_MARGIN)))))
-        for tokens in (src_tokens, tgt_tokens)
-    )
-    return TokenBudgets(src, tgt)
+
+    def of_side(tokens: int) -> int:
+        in_proportion = math.ceil(budget * tokens / max(larger, 1) * (1 + _RATIO_MARGIN))
+        return min(batch_tokens, max(longest, min(budget, in_proportion)))
+
+    return TokenBudgets(of_side(src_tokens), of_side(tgt_tokens))
 
 
-def expected_facts(data: TokenPairs, *, key: PlanKey, growth: Growth) -> PlanFacts:
+def expected_facts(data: TokenPairs, *, key: PlanKey, cost: SamplingCost) -> PlanFacts:
     """The facts of all epochs with sampled pieces; `data` has the prepared pieces, and sampling makes more of them."""
     src, tgt = _load_offsets(data.src), _load_offsets(data.tgt)
     order, classes = _usable_pairs(src, tgt, max_positions=key.max_positions)
-    grown = [length_class.grown(growth) for length_class in classes]
+    grown = [length_class.grown(cost) for length_class in classes]
     prepared_longest = _longest_length(_longest_pairs(order, src, tgt, budget=1), src, tgt)
-    sampled_longest = math.ceil(prepared_longest * max(growth.src, growth.tgt) * _UNEVEN_GROWTH)
+    sampled_longest = math.ceil(prepared_longest * max(cost.src_growth, cost.tgt_growth) * _UNEVEN_GROWTH)
     longest = max(prepared_longest, min(sampled_longest, key.max_positions, key.batch_tokens))
     facts = _plan_facts(grown, num_pairs=len(data), longest=longest, batch_tokens=key.batch_tokens)
     return facts.model_copy(update={"longest": longest})
@@ -156,9 +157,11 @@ class _LengthClass:
     src_tokens: int
     tgt_tokens: int
 
-    def grown(self, growth: Growth) -> _LengthClass:
+    def grown(self, cost: SamplingCost) -> _LengthClass:
         """The same pairs with more tokens."""
-        return _LengthClass(self.pairs, round(self.src_tokens * growth.src), round(self.tgt_tokens * growth.tgt))
+        return _LengthClass(
+            self.pairs, round(self.src_tokens * cost.src_growth), round(self.tgt_tokens * cost.tgt_growth)
+        )
 
     def pairs_in_update(self, budgets: TokenBudgets) -> int:
         """Pairs in an update of nothing but such pairs, on average."""

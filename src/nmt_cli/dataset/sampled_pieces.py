@@ -61,38 +61,43 @@ def check_sampling(data: PreparedData, sampling: SubwordSampling) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
-    """By how much sampling makes text longer: tokens of each side per token of the prepared data.
+class SamplingCost:
+    """By how much sampling makes text longer, and what an epoch of sampled pieces costs.
 
-    The ids and the plan of an epoch take `bytes_per_pair` of disk. Sampling takes `seconds_per_pair` of one process.
+    `src_growth` and `tgt_growth` are tokens of a side per token of the prepared data. The ids and the plan of an epoch
+    take `bytes_per_pair` of disk. Sampling takes `seconds_per_pair` of one process.
     """
 
-    src: float
-    tgt: float
+    src_growth: float
+    tgt_growth: float
     bytes_per_pair: float
     seconds_per_pair: float
 
 
-def expected_growth(data: PreparedData, *, alpha: float, seed: int, max_positions: int) -> Growth:
-    """The growth of text in each epoch of a training, estimated once from pairs spread over the training split."""
-    num_pairs = len(data.split("train"))
+def measure_sampling_cost(data: PreparedData, *, alpha: float, seed: int, max_positions: int) -> SamplingCost:
+    """The cost that each epoch of a training has, measured once on pairs spread over the training split."""
     sampler = _PairSampler(data, alpha=alpha, longest=max_positions)
+    ranges = _spread_ranges(len(data.split("train")))
+    first_timed = len(ranges) * 3 // 4  # by then, frequent words are cached
+    sampled, seconds = [], 0.0
+    for number, (start, stop) in enumerate(ranges):
+        clock = time.process_time()
+        sampled.append(sampler.sample(start, stop, key=(seed, _GROWTH_PURPOSE)))
+        if number >= first_timed:
+            seconds += time.process_time() - clock
+    prepared_tokens = {side: sum(len(sampler.ids(side, *each)) for each in ranges) for side in SIDES}
+    sampled_tokens = {side: sum(len(texts[side].ids) for texts in sampled) for side in SIDES}
+    src_growth, tgt_growth = (sampled_tokens[side] / max(prepared_tokens[side], 1) for side in SIDES)
+    num_pairs, num_timed = (sum(stop - start for start, stop in part) for part in (ranges, ranges[first_timed:]))
+    num_bytes = sum(sampled_tokens.values()) * np.dtype(data.manifest.dtype).itemsize + num_pairs * _BYTES_PER_PAIR
+    return SamplingCost(src_growth, tgt_growth, num_bytes / max(num_pairs, 1), seconds / max(num_timed, 1))
+
+
+def _spread_ranges(num_pairs: int) -> list[tuple[int, int]]:
+    """Short ranges of pairs, (start, stop), spread evenly over all pairs."""
     starts = np.linspace(0, num_pairs, _NUM_GROWTH_SAMPLES, endpoint=False, dtype=np.int64)
     bounds = [*dict.fromkeys(starts.tolist()), num_pairs]
-    num_sampled, before, after = 0, dict.fromkeys(SIDES, 0), dict.fromkeys(SIDES, 0)
-    clock, num_timed = time.process_time(), 0
-    for part, (start, end) in enumerate(pairwise(bounds)):
-        if part == len(bounds) * 3 // 4:  # by now, frequent words are cached
-            clock, num_timed = time.process_time(), num_sampled
-        stop = min(start + _PAIRS_PER_GROWTH_SAMPLE, end)
-        for side, text in sampler.sample(start, stop, key=(seed, _GROWTH_PURPOSE)).items():
-            after[side] += len(text.ids)
-            before[side] += len(sampler.ids(side, start, stop))
-        num_sampled += stop - start
-    src, tgt = (after[side] / max(before[side], 1) for side in SIDES)
-    num_bytes = sum(after.values()) * np.dtype(data.manifest.dtype).itemsize + num_sampled * _BYTES_PER_PAIR
-    seconds = (time.process_time() - clock) / max(num_sampled - num_timed, 1)
-    return Growth(src, tgt, num_bytes / max(num_sampled, 1), seconds)
+    return [(start, min(start + _PAIRS_PER_GROWTH_SAMPLE, end)) for start, end in pairwise(bounds)]
 
 
 def sample_pieces(

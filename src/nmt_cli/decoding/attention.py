@@ -26,7 +26,7 @@ _END = "</s>"
 _DIGITS = 3
 _SHADES = " ░▒▓█"
 # The weights at which each darker shade begins.
-_STEPS = (0.08, 0.25, 0.5, 0.75)
+_SHADE_BOUNDS = (0.08, 0.25, 0.5, 0.75)
 
 
 def alignment_layer(model: Transformer) -> int:
@@ -49,7 +49,7 @@ def align(
     Rows and targets are without EOS: a piece may attend to it, but is not aligned to it.
     """
     sources = [[*row, EOS] for row in rows]
-    # The piece before predicts a piece, so the last piece needs no position.
+    # A piece is predicted from the pieces before it, so the last piece is no input.
     inputs = [[BOS, *ids[:-1]] for ids in targets]
     each = [
         attention_weights(model, sources, inputs, part="cross", layers=[alignment_layer(model)], device=device)[0]
@@ -119,11 +119,12 @@ class AttentionMaps:
         source, target = " ".join(source.split()), " ".join(target.split())
         found = self.pieces(source, target, part="cross")
         rows, columns = _word_of_each(found.rows), _word_of_each(found.columns)
-        into = torch.zeros(columns[-1] + 1, len(columns))
-        into[columns, torch.arange(len(columns))] = 1
-        mean = torch.zeros(rows[-1] + 1, len(rows))
-        mean[rows, torch.arange(len(rows))] = 1
-        weights = (mean / mean.sum(dim=1, keepdim=True)) @ found.weights @ into.mT
+        # Matrices with a row per word, and 1 at each of its pieces.
+        of_source = torch.zeros(columns[-1] + 1, len(columns))
+        of_source[columns, torch.arange(len(columns))] = 1
+        of_target = torch.zeros(rows[-1] + 1, len(rows))
+        of_target[rows, torch.arange(len(rows))] = 1
+        weights = (of_target / of_target.sum(dim=1, keepdim=True)) @ found.weights @ of_source.mT
         return AttentionMap("cross", _names(target, found.rows, rows), _names(source, found.columns, columns), weights)
 
     def _encode(self, source: str, target: str) -> tuple[list[int], list[int]]:
@@ -149,7 +150,7 @@ class AttentionMaps:
 
 
 def _word_of_each(pieces: Sequence[str]) -> list[int]:
-    """The number of the word that each piece is of; the end is one by itself."""
+    """For each piece, the number of its word; the end of the sentence counts as a word."""
     words, number = [], -1
     for place, piece in enumerate(pieces):
         if place == 0 or piece.startswith(SPACE_MARK) or place == len(pieces) - 1:
@@ -178,7 +179,7 @@ def attention_as_text(found: AttentionMap, weights_TS: Tensor) -> list[str]:
         for place in range(tall)
     ]
     for name, row in zip(found.rows, weights_TS.tolist(), strict=True):
-        shades = "".join(2 * _SHADES[sum(weight >= step for step in _STEPS)] for weight in row)
+        shades = "".join(2 * _SHADES[sum(weight >= step for step in _SHADE_BOUNDS)] for weight in row)
         lines.append(f"{' ' * (width - _width(name))}{name} {shades}".rstrip())
     return lines
 

@@ -27,14 +27,14 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-# Bisection finds the batch size that suits all threads, to this part of the largest size.
+# The bisection for a batch size ends at this share of the largest size.
 _PRECISION = 1 / 64
-# The cost of a step beside its sentences, in sentences: 19 with a beam of 4, 35 in greedy search
+# A step costs as much as so many more sentences: 19 with a beam of 4, 35 in greedy search
 # (docs/design/cpu-search.md#batches).
 _STEP_COST = 24
-# Smaller batches are taken if, by this estimate, they end within this share of the time of the largest ones.
-_GAIN = 0.95
-_NOTHING = Hypothesis([], 0.0, 0.0)
+# Smaller batches are taken if they need less than this share of the time of the largest batches, by this estimate.
+_MAX_TIME_RATIO = 0.95
+_EMPTY = Hypothesis([], 0.0, 0.0)
 # A search is set aside when at most this share of its sentences is left.
 _STRAGGLERS = 1 / 4
 
@@ -46,27 +46,27 @@ def search_batches(
     config: DecodingConfig,
     nbest: int,
     device: torch.device,
-    fixed: CudaSearch | None = None,
+    cuda_search: CudaSearch | None = None,
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of each source, in input order; rows are pieces without EOS.
 
-    `fixed`, of the same model, searches the batches that it supports. A row without pieces only has the empty
+    `cuda_search`, of the same model, searches the batches that it supports. A row without pieces only has the empty
     hypothesis. DeviceError if memory does not even suffice for a single sentence.
     """
     sources = [SourceSentence(row, key=str(number)) for number, row in enumerate(rows)]
-    return BatchedSearch([model], device=device, fixed=fixed).search(sources, config=config, nbest=nbest)
+    return BatchedSearch([model], device=device, cuda_search=cuda_search).search(sources, config=config, nbest=nbest)
 
 
 class BatchedSearch:
     """Searches on one device in batches, which become smaller if memory runs out.
 
-    `fixed`, of the same models on the same device, searches the batches that it supports.
+    `cuda_search`, of the same models on the same device, searches the batches that it supports.
     """
 
-    def __init__(self, models: Sequence[Transformer], *, device: torch.device, fixed: CudaSearch | None) -> None:
+    def __init__(self, models: Sequence[Transformer], *, device: torch.device, cuda_search: CudaSearch | None) -> None:
         self._models = models
         self._device = device
-        self._fixed = fixed
+        self._cuda_search = cuda_search
         self._most_tokens: int | None = None
 
     def search(
@@ -83,8 +83,8 @@ class BatchedSearch:
                 chosen = {number: sources[number] for number in batch}
                 if not chosen:
                     return aside.finish()
-                if self._fixed is not None and self._fixed.supports(list(chosen.values()), config=config):
-                    found = self._fixed.search(list(chosen.values()), config=config, nbest=nbest)
+                if self._cuda_search is not None and self._cuda_search.supports(list(chosen.values()), config=config):
+                    found = self._cuda_search.search(list(chosen.values()), config=config, nbest=nbest)
                     return dict(zip(batch, found, strict=True))
                 return aside.run(begin_search(self._models, chosen, config=config, nbest=nbest, device=self._device))
 
@@ -94,13 +94,13 @@ class BatchedSearch:
                 while aside.numbers:
                     yield from self._results(search_batch, [], lengths, config=config, aside=aside)
 
-        found = self._share(search_some, lengths, config=config, otherwise=[_NOTHING])
+        found = self._share(search_some, lengths, config=config, empty=[_EMPTY])
         return [ranked[:nbest] for ranked in found]
 
     def map(
-        self, work: Callable[[list[int]], list[T]], lengths: Sequence[int], *, config: DecodingConfig, otherwise: T
+        self, work: Callable[[list[int]], list[T]], lengths: Sequence[int], *, config: DecodingConfig, empty: T
     ) -> list[T]:
-        """The results of `work` for each index, in batches of similar length; `otherwise` if the length is 0."""
+        """The results of `work` for each index, in batches of similar length; `empty` if the length is 0."""
 
         def work_on(batch: list[int]) -> dict[int, T]:
             return dict(zip(batch, work(batch), strict=True))
@@ -109,7 +109,7 @@ class BatchedSearch:
             for batch in planned:
                 yield from self._results(work_on, batch, lengths, config=config)
 
-        return self._share(work_on_some, lengths, config=config, otherwise=otherwise)
+        return self._share(work_on_some, lengths, config=config, empty=empty)
 
     def _share(
         self,
@@ -117,14 +117,14 @@ class BatchedSearch:
         lengths: Sequence[int],
         *,
         config: DecodingConfig,
-        otherwise: T,
+        empty: T,
     ) -> list[T]:
         """The results of `work` for each index; each thread takes one batch after another.
 
         The threads share the CPUs. Whole batches in parallel keep CPUs busier than parallel operations, whose threads
         wait for each other.
         """
-        found = [otherwise for _ in lengths]
+        found = [empty for _ in lengths]
         threads = torch.get_num_threads() if self._device.type == "cpu" else 1
         waiting = deque(
             plan_for_threads(lengths, max_tokens=config.batch_tokens // config.num_candidates, threads=threads)
@@ -165,9 +165,9 @@ class BatchedSearch:
         config: DecodingConfig,
         aside: Stragglers | None = None,
     ) -> Iterator[tuple[int, T]]:
-        """The results of a batch, in halves if memory does not hold the whole.
+        """The results of a batch; if memory does not hold it, it is halved until memory does.
 
-        The sentences of `aside` are then searched again, too.
+        The sentences of `aside` are then searched again, because their searches are given up.
         """
         waiting = [planned]
         while waiting:
@@ -183,7 +183,7 @@ class BatchedSearch:
                 if results is not None:
                     yield from results.items()
                     continue
-                # Outside of the handler: inside it the exception holds the tensors of the search.
+                # This is outside of the handler, in which the exception still holds the tensors of the search.
                 batch = [*batch, *(aside.drop() if aside else [])]
                 self._shrink(batch, lengths, config=config)
             middle = (len(batch) + 1) // 2
@@ -201,7 +201,7 @@ class BatchedSearch:
                 hint="take fewer hypotheses, `device: cpu`, or a machine with more memory",
             )
         half = _tokens(batch, lengths) // 2
-        # Another thread may have found less room meanwhile.
+        # Another thread may have set a smaller maximum in the meantime.
         self._most_tokens = half if self._most_tokens is None else min(half, self._most_tokens)
         logger.warning(
             "out of memory with %d sentences at once: batches are half as large from here on; nothing is lost",
@@ -341,7 +341,7 @@ def plan_for_threads(lengths: Sequence[int], *, max_tokens: int, threads: int) -
         makespan(((lengths[batch[0]] + 1) * (_STEP_COST + len(batch)) for batch in batches), workers=threads)
         for batches in (planned, even)
     )
-    return even if after < _GAIN * before else planned
+    return even if after < _MAX_TIME_RATIO * before else planned
 
 
 def makespan(costs: Iterable[int], *, workers: int) -> int:

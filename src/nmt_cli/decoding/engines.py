@@ -29,12 +29,16 @@ def open_engine(
             raise UsageError(f"there is no {setting} called {name!r}", setting=setting, hint=hint)
     if precision == "int8" and engine != "ctranslate2" and device != "auto" and choose_device(device).type != "cpu":
         raise UsageError("int8 is for CPUs", setting="precision", hint="take `precision: bf16`, or add `device: cpu`")
-    if engine == "ctranslate2" or (engine == "auto" and _has_better_copy(directories, device, precision, overrides)):
+    if engine == "ctranslate2" or (
+        engine == "auto" and _is_ctranslate2_faster(directories, device, precision, overrides)
+    ):
         return _ctranslate2(directories, device=device, precision=precision)
     return _torch(directories, device=device, precision=precision)
 
 
-def _has_better_copy(directories: Sequence[Path], device: str, precision: str, overrides: Mapping[str, object]) -> bool:
+def _is_ctranslate2_faster(
+    directories: Sequence[Path], device: str, precision: str, overrides: Mapping[str, object]
+) -> bool:
     """Whether CTranslate2 is faster for these models and supports the settings.
 
     It is faster in int8. In float32 torch is at least as fast with many sentences, unless it cannot pack matrices for

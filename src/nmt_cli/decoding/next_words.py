@@ -15,9 +15,9 @@ from nmt_cli.model.forced import next_log_probs
 from nmt_cli.tokenization.tokenizer import BOS, EOS, SPACE_MARK, as_in_training
 
 # Label smoothing gives every piece a little probability; likely pieces have far more.
-_LEAST_PROBABILITY = 3e-4
+_MIN_PROBABILITY = 3e-4
 # The most probable pieces, among which we look for beginnings of words.
-_MOST_PIECES = 64
+_MAX_PIECES = 64
 
 
 def likely_next_pieces(loaded: LoadedModel, source: str, prefix: str, *, count: int, device: torch.device) -> list[str]:
@@ -28,11 +28,11 @@ def likely_next_pieces(loaded: LoadedModel, source: str, prefix: str, *, count: 
     source_ids, prefix_ids = loaded.source.encode([as_in_training(source)])[0], loaded.target.encode([prefix])[0]
     found = next_log_probs(loaded.model, [*source_ids, EOS], [BOS, *prefix_ids], device=device)
     probabilities_V = found.exp().cpu()
-    likely = probabilities_V.topk(min(_MOST_PIECES, len(probabilities_V)))
+    likely = probabilities_V.topk(min(_MAX_PIECES, len(probabilities_V)))
     ids = [
         index
         for probability, index in zip(likely.values.tolist(), likely.indices.tolist(), strict=True)
-        if probability >= _LEAST_PROBABILITY
+        if probability >= _MIN_PROBABILITY
     ]
     pieces = loaded.target.pieces(ids)
     return [piece[1:] for piece in pieces if piece.startswith(SPACE_MARK) and len(piece) > 1][:count]

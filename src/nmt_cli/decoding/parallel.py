@@ -55,7 +55,7 @@ class TranslatedBlock:
 class TranslationJob:
     """The models that a worker opens, the device, and how it translates.
 
-    `overrides` and `asked` are options of `LineTranslator.translate`: keys of the decoding section, and the others.
+    `overrides` and `asked` are arguments of `LineTranslator.translate`: settings of the decoding section, and others.
     `threads` are the CPUs to use; None means all CPUs of the process.
     """
 
@@ -108,18 +108,18 @@ def parallel_translator(
         yield lambda blocks: map(translate(), blocks)
         return
     level = logging.getLogger("nmt_cli").getEffectiveLevel()
-    with worker_pool([_Apart(job, log_level=level) for job in jobs], hint=FEWER_WORKERS) as run:
+    with worker_pool([_WorkerJob(job, log_level=level) for job in jobs], hint=FEWER_WORKERS) as run:
         told: set[tuple[str, int]] = set()
 
-        def run_apart(blocks: Iterable[LineBlock]) -> Iterator[TranslatedBlock]:
+        def run_in_workers(blocks: Iterable[LineBlock]) -> Iterator[TranslatedBlock]:
             problems: list[DataError] = []
             for translated, messages in run(_until_problem(blocks, problems)):
-                _tell(messages, told)
+                _log_once(messages, told)
                 yield translated
             if problems:
                 raise problems[0]
 
-        yield run_apart
+        yield run_in_workers
 
 
 def jobs_for_devices(job: TranslationJob, devices: Sequence[str]) -> list[TranslationJob]:
@@ -145,8 +145,8 @@ def choose_devices(device: str, *, workers: int | None, engine: str, precision: 
 
 
 @dataclass(frozen=True, slots=True)
-class _Apart:
-    """The job in a worker process: each block comes back with the messages that it caused."""
+class _WorkerJob:
+    """The job in a worker process, which returns each block together with its log messages."""
 
     job: TranslationJob
     log_level: int
@@ -189,7 +189,7 @@ def _kept_messages() -> Iterator[list[LogRecord]]:
                 logger.handle(record)
 
 
-def _tell(messages: Sequence[LogRecord], told: set[tuple[str, int]]) -> None:
+def _log_once(messages: Sequence[LogRecord], told: set[tuple[str, int]]) -> None:
     """Log the messages of a worker; INFO messages that each worker logs once are logged once in all."""
     for message in messages:
         place = (message.pathname, message.lineno)
@@ -199,7 +199,7 @@ def _tell(messages: Sequence[LogRecord], told: set[tuple[str, int]]) -> None:
 
 
 def _until_problem(blocks: Iterable[LineBlock], problems: list[DataError]) -> Iterator[LineBlock]:
-    """The blocks that can be read; an error of the next one waits in `problems` until they are translated."""
+    """The blocks up to an error in reading. The error goes into `problems`, and waits until they are translated."""
     try:
         yield from blocks
     except DataError as problem:

@@ -51,10 +51,10 @@ class TorchEngine:
         self.longest_source = min((longest for longest in known if longest is not None), default=None)
         self._models = [one.model for one in loaded]
         self._device = device
-        # Recording repays itself within a batch or two; a CPU has nothing to record.
+        # On a GPU, the time to record a step is saved again within a batch or two.
         is_gpu = device.type == "cuda"
-        fixed = CudaSearch(self._models, device=device, recorder=CudaGraphs(device)) if is_gpu else None
-        self._batches = BatchedSearch(self._models, device=device, fixed=fixed)
+        cuda_search = CudaSearch(self._models, device=device, recorder=CudaGraphs(device)) if is_gpu else None
+        self._batches = BatchedSearch(self._models, device=device, cuda_search=cuda_search)
         self._searched = 0  # sentences since freed memory was returned
 
     @classmethod
@@ -102,8 +102,8 @@ class TorchEngine:
             return align(self._models, rows, targets, device=self._device)
 
         lengths = [len(row) + len(one.ids) if row else 0 for row, one in pairs]
-        none: list[int] = []
-        aligned = iter(self._batches.map(align_batch, lengths, config=config, otherwise=none))
+        no_alignment: list[int] = []
+        aligned = iter(self._batches.map(align_batch, lengths, config=config, empty=no_alignment))
         return [[replace(one, alignment=next(aligned)) for one in ranked] for ranked in found]
 
 

@@ -20,10 +20,23 @@ class LineTranslator:
     """Translates lines of raw text with one engine."""
 
     def __init__(self, engine: Engine) -> None:
-        # For example torch, fp32 and cuda:0.
-        self.engine, self.precision, self.device = engine.name, engine.precision, engine.device
         self._engine = engine
         self._splitter = LineSplitter(engine.source, longest_trained=engine.longest_source)
+
+    @property
+    def engine(self) -> str:
+        """The name of the engine: torch or ctranslate2."""
+        return self._engine.name
+
+    @property
+    def precision(self) -> str:
+        """The precision of matrix products: fp32, bf16 or int8."""
+        return self._engine.precision
+
+    @property
+    def device(self) -> str:
+        """The device, such as cpu or cuda:0."""
+        return self._engine.device
 
     @property
     def languages(self) -> LanguagePair:
@@ -94,9 +107,13 @@ class LineTranslator:
     def _split(
         self, lines: Sequence[str], prefixes: Sequence[str] | None, *, config: DecodingConfig, first_line: int
     ) -> list[PartedLine]:
+        """The source sentences of each line: the line itself, or its parts if it is too long.
+
+        The first sentence gets the line's prefix. The keys are 7 for line 7, and 7.0, 7.1 and so on for its parts.
+        """
         texts = [as_in_training(line) for line in lines]
         encode, positions = self._engine.source.encode, self._engine.max_positions
-        # Positions are left for EOS and for all extra output, but half of them at most.
+        # An output may be longer than its source. So positions are kept free for it, but at most half of them.
         longest = positions - max(1, min(config.max_extra_tokens, positions // 2))
         split = []
         forced = self._prefixes(prefixes, num_lines=len(lines), first_line=first_line)
@@ -112,6 +129,7 @@ class LineTranslator:
         return split
 
     def _prefixes(self, prefixes: Sequence[str] | None, *, num_lines: int, first_line: int) -> list[list[int]]:
+        """The pieces of the prefix of each line; DataError if a prefix is missing or too long."""
         if prefixes is None:
             return [[] for _ in range(num_lines)]
         if len(prefixes) != num_lines:

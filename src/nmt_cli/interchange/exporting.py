@@ -38,9 +38,9 @@ Target = Literal["ctranslate2", "huggingface"]
 _KINDS: dict[Target, str] = {"ctranslate2": "a CTranslate2 model", "huggingface": "a Hugging Face model"}
 _LIBRARIES: dict[Target, str] = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "swish"}
-_MIN_LINES = 10
-_MAX_PIECES = 512
-_MAX_NORM_EPSILON = 3e-5  # Marian's LayerNorm adds 1e-5 to the variance; the configuration has no key for it
+_MIN_LINES = 10  # for a comparison
+_MAX_PIECES = 512  # of an output, in the commands of the card
+_MAX_NORM_EPSILON = 3e-5  # MarianMTModel adds 1e-5 to the variance, and its configuration has no key for it
 
 
 def export(
@@ -61,7 +61,7 @@ def export(
     """
     is_same_kind = foreign_kind(output) == _KINDS[to]
     files.check_replaceable(output, what=_KINDS[to], is_same_kind=is_same_kind, overwrite=overwrite)
-    # Fail now if the package is missing, before the model is loaded.
+    # If the package is missing, this fails before the model is loaded.
     (transformers_library if to == "huggingface" else import_ctranslate2)()
     loaded = load_model(model, device=torch.device("cpu"), dtype=torch.float32)
     chosen = made_up_lines(loaded) if lines is None else _comparison_lines(lines, loaded)
@@ -122,7 +122,7 @@ def marian_weights(model: Transformer) -> dict[str, Tensor]:
     for side, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
         for number, layer in enumerate(layers):
             assert isinstance(layer, EncoderLayer | DecoderLayer)
-            for name, tensor in _layer(layer, width=config.d_model // config.heads).items():
+            for name, tensor in _layer_weights(layer, width=config.d_model // config.heads).items():
                 found[f"model.{side}.layers.{number}.{name}"] = tensor
     return reordered(found, marian_order(config.d_model)) if config.positions == "sinusoidal" else found
 
@@ -140,6 +140,7 @@ def _export_ctranslate2(
 
 
 def _comparison_lines(lines: Sequence[str], loaded: LoadedModel) -> list[str]:
+    """The lines of the user's file that can be compared; DataError if they are too few."""
     chosen = usable_lines(lines, loaded)
     if len(chosen) < _MIN_LINES:
         raise DataError(
@@ -198,8 +199,8 @@ def _refuse_inexpressible(config: ModelConfig) -> None:
             )
 
 
-def _layer(layer: EncoderLayer | DecoderLayer, *, width: int) -> dict[str, Tensor]:
-    """One layer's weights by MarianMTModel's names; `width` is that of a head."""
+def _layer_weights(layer: EncoderLayer | DecoderLayer, *, width: int) -> dict[str, Tensor]:
+    """One layer's weights by MarianMTModel's names, with heads of this width."""
     weights: dict[str, Tensor] = {}
     norms = {"self_attn_layer_norm": layer.self_attention_residual.norm}
     attentions = {"self_attn": attention_projections(layer.self_attention, width=width)}
@@ -218,6 +219,7 @@ def _layer(layer: EncoderLayer | DecoderLayer, *, width: int) -> dict[str, Tenso
 
 
 def _linear(name: str, projection: Affine) -> dict[str, Tensor]:
+    """A projection by Marian's names; a missing bias becomes zeros."""
     bias = projection.bias if projection.bias is not None else projection.weight.new_zeros(len(projection.weight))
     return {f"{name}.weight": projection.weight, f"{name}.bias": bias}
 
@@ -258,7 +260,7 @@ def _generation_config_json(decoding: DecodingConfig, config: ModelConfig) -> di
     return {
         "num_beams": decoding.beam,
         "length_penalty": decoding.length_penalty if decoding.length_penalty_form != "none" else 0.0,
-        "early_stopping": False,  # with True the first finished hypotheses end a search, not the best
+        "early_stopping": False,  # True would end a search at the first finished hypotheses instead of the best
         "max_length": config.max_positions,
         "pad_token_id": PAD,
         "bos_token_id": BOS,
@@ -285,4 +287,5 @@ def _tokenizer_config(loaded: LoadedModel) -> dict[str, Any]:
 
 
 def _vocabulary(tokenizer: Tokenizer) -> dict[str, int]:
+    """The ids by MarianTokenizer's names of the pieces, as in vocab.json."""
     return {their_piece(piece): number for number, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))}

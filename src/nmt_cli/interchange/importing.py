@@ -46,14 +46,17 @@ from nmt_cli.tokenization.tokenizer import Tokenizer
 
 # A hundred lines, as for an export, take a minute in transformers with a model of OPUS-MT's size.
 _NUM_LINES = 25
-# The program that reads an original, its module, and the extra of nmt that installs it.
+# Programs that read an original: name, module, and the extra of nmt that installs it.
 _TRANSFORMERS = ("transformers", "transformers", "huggingface")
 _CTRANSLATE2 = ("CTranslate2", "ctranslate2", "export")
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """The result of an import. `agreement` is None without a comparison; `comparison` tells in words why."""
+    """The result of an import; `comparison` has its comparison with the original in words.
+
+    `agreement` is None if nothing was compared, and `comparison` then says why.
+    """
 
     languages: LanguagePair
     num_parameters: int
@@ -128,13 +131,13 @@ def our_weights(
             weights[f"{side}_embedding.positions.table"] = theirs[f"model.{name}.embed_positions.weight"]
     for side, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         for number in range(count):
-            weights |= _layer(theirs, f"model.{side}.layers.{number}", ours=f"{side}.{number}")
+            weights |= _layer_weights(theirs, f"model.{side}.layers.{number}", ours=f"{side}.{number}")
         if config.norm == "pre":
             weights |= {f"{side}_norm.{kind}": theirs[f"model.{side}.layer_norm.{kind}"] for kind in ("weight", "bias")}
     return weights
 
 
-def _layer(theirs: Mapping[str, Tensor], prefix: str, *, ours: str) -> dict[str, Tensor]:
+def _layer_weights(theirs: Mapping[str, Tensor], prefix: str, *, ours: str) -> dict[str, Tensor]:
     """One layer's weights by our names."""
     names = {
         "self_attention.qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
@@ -172,6 +175,7 @@ def _by_our_ids(theirs: Tensor, rows: Sequence[VocabularyRow], *, multiple: int,
 
 
 def _rows(marian: MarianModel, vocabulary: Mapping[str, int], *, num_rows: int) -> list[VocabularyRow]:
+    """Marian's rows by our ids; ModelError if the vocabulary lacks the unknown piece."""
     settings = marian.settings
     given = marian.tokenizer.get("unk_token") or "<unk>"
     unknown = str(given.get("content") if isinstance(given, dict) else given)
@@ -210,6 +214,7 @@ def _recipe(marian: MarianModel) -> Recipe:
 
 
 def _model(marian: MarianModel) -> dict[str, Any]:
+    """The model section of the recipe."""
     settings = marian.settings
     width = settings.d_model // settings.encoder_attention_heads
     tying = "all" if settings.share_encoder_decoder_embeddings else "target"
@@ -237,6 +242,7 @@ def _model(marian: MarianModel) -> dict[str, Any]:
 
 
 def _languages(marian: MarianModel) -> LanguagePair:
+    """The languages by the tokenizer's settings or by the folder's name; UsageError if neither tells them."""
     with suppress(ValidationError):
         return LanguagePair.model_validate(
             {side: marian.tokenizer.get(f"{side}_lang") for side in ("source", "target")}

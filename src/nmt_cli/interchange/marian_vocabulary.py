@@ -26,16 +26,16 @@ from nmt_cli.tokenization.sentencepiece_model import (
 )
 from nmt_cli.tokenization.tokenizer import SPACE_MARK
 
-_NUM_SPECIAL = 4
-# The score of an unknown character is the least score of a piece, less this penalty of SentencePiece.
+_SPECIAL_KINDS = (CONTROL, UNKNOWN, CONTROL, CONTROL)  # of our padding, unknown piece, start and end
+# SentencePiece scores an unknown character by the lowest score of a piece, less this penalty.
 _UNKNOWN_PENALTY = 10.0
-# A language that the text is to be translated into, as OPUS-MT writes it before the text.
-_MARKED_CODE = f"{SPACE_MARK}>>"
+# The target language before a text, as in OPUS-MT: >>fra<<. It begins a word, so SentencePiece marks the space.
+_LANGUAGE_CODE_START = f"{SPACE_MARK}>>"
 
 
 @dataclass(frozen=True, slots=True)
 class VocabularyRow:
-    """A piece of ours and its row in Marian's matrices; only our padding may have no row."""
+    """The text of a piece, and its row in Marian's matrices; only our padding may have no row."""
 
     text: str
     row: int | None
@@ -49,19 +49,22 @@ def rows_by_our_ids(
     If Marian's decoder starts with the padding piece, that row becomes our start. Our padding then has no row: no model
     reads padding. A row without a piece in the vocabulary gets a name by its number.
     """
-    names = {number: our_piece(piece) for piece, number in vocabulary.items()}
-    special = (pad, unknown, start, end)
-    others = [(number, names.get(number, row_name(number))) for number in range(num_rows) if number not in special]
-    taken = {name for _, name in others}
-    texts = [name if name not in taken else f"<our {name[1:]}" for name in ("<pad>", "<unk>", "<s>", "</s>")]
-    first = [VocabularyRow(texts[0], None if pad == start else pad), *map(VocabularyRow, texts[1:], special[1:])]
-    return [*first, *(VocabularyRow(name, number) for number, name in others)]
+    texts = {number: our_piece(piece) for piece, number in vocabulary.items()}
+    numbers = (None if pad == start else pad, unknown, start, end)
+    ordinary = [
+        VocabularyRow(texts.get(number, row_name(number)), number)
+        for number in range(num_rows)
+        if number not in (pad, unknown, start, end)
+    ]
+    taken = {row.text for row in ordinary}
+    names = [name if name not in taken else f"<our {name[1:]}" for name in ("<pad>", "<unk>", "<s>", "</s>")]
+    return [*map(VocabularyRow, names, numbers), *ordinary]
 
 
 def with_rows(model: bytes, rows: Sequence[VocabularyRow], *, where: str) -> bytes:
-    """The SentencePiece model with the pieces of `rows`; it cuts text into the same pieces as before.
+    """The SentencePiece model with the pieces of `rows`; it cuts text into the same pieces as the original model.
 
-    Marian reads <unk> for a piece that the vocabulary lacks. Such a piece is left out, so that text is spelt in
+    Marian reads <unk> for a piece that the vocabulary lacks. The new model has no such piece, so it spells the text in
     smaller pieces. Raises ModelError if the bytes are no SentencePiece model.
     """
     try:
@@ -71,17 +74,10 @@ def with_rows(model: bytes, rows: Sequence[VocabularyRow], *, where: str) -> byt
     present = {row.text for row in rows}
     all_bytes = {piece.text for piece in known.values() if piece.kind == BYTE}
     has_bytes = bool(all_bytes) and all_bytes <= present
-    other_characters = UNUSED if has_bytes else NORMAL  # bytes spell them, if there are bytes
     lowest = min((piece.score for piece in known.values() if piece.kind == NORMAL), default=0.0) - _UNKNOWN_PENALTY
-    kinds = (CONTROL, UNKNOWN, CONTROL, CONTROL)
-    pieces = [Piece(row.text, 0.0, kind) for row, kind in zip(rows, kinds, strict=False)]
-    for row in rows[_NUM_SPECIAL:]:
-        piece = known.get(row.text, Piece(row.text, lowest, other_characters if len(row.text) == 1 else UNUSED))
-        if is_language_code(row.text):
-            piece = Piece(row.text, 0.0, USER_DEFINED)
-        elif piece.kind == UNKNOWN or (piece.kind == BYTE and not has_bytes):
-            piece = Piece(row.text, lowest, UNUSED)
-        pieces.append(piece)
+    pieces = [Piece(row.text, 0.0, kind) for row, kind in zip(rows, _SPECIAL_KINDS, strict=False)]
+    for row in rows[len(_SPECIAL_KINDS) :]:
+        pieces.append(_piece_for(row.text, known.get(row.text), has_bytes=has_bytes, lowest=lowest))
     return with_pieces(model, pieces, has_bytes=has_bytes)
 
 
@@ -91,9 +87,23 @@ def num_lost_pieces(model: bytes, rows: Sequence[VocabularyRow]) -> int:
     return sum(piece.kind in (NORMAL, USER_DEFINED) and piece.text not in present for piece in read_pieces(model))
 
 
+def _piece_for(text: str, known: Piece | None, *, has_bytes: bool, lowest: float) -> Piece:
+    """The piece for a row of the vocabulary: a language code, the model's piece of that text, or an unused piece.
+
+    An unknown single character becomes an ordinary piece if no byte pieces spell it.
+    """
+    if is_language_code(text):
+        return Piece(text, 0.0, USER_DEFINED)
+    if known is None:
+        return Piece(text, lowest, NORMAL if len(text) == 1 and not has_bytes else UNUSED)
+    if known.kind == UNKNOWN or (known.kind == BYTE and not has_bytes):
+        return Piece(text, lowest, UNUSED)
+    return known
+
+
 def is_language_code(text: str) -> bool:
     """True for a piece such as >>fra<<, which stands before a text and names the target language."""
-    return text.startswith(_MARKED_CODE) and text.endswith("<<")
+    return text.startswith(_LANGUAGE_CODE_START) and text.endswith("<<")
 
 
 def row_name(number: int) -> str:
@@ -108,4 +118,4 @@ def our_piece(piece: str) -> str:
 
 def their_piece(piece: str) -> str:
     """MarianTokenizer's name of one of our pieces."""
-    return piece[1:] if piece.startswith(_MARKED_CODE) and piece.endswith("<<") else piece
+    return piece[1:] if piece.startswith(_LANGUAGE_CODE_START) and piece.endswith("<<") else piece

@@ -34,9 +34,9 @@ NUM_LINES = 100
 TOLERANCE = 1e-3
 # Largest mean difference in a reduced precision, in nats per piece. int8 in a model of width 32 gives 0.1.
 _REDUCED_TOLERANCE = 0.25
-_LONGEST_LINE = 64
-_MOST_POSITIONS = 1024  # CTranslate2 cuts longer sources when it scores
-_MOST_EXTRA_TOKENS = 16  # a translation of made-up lines may have no end
+_MAX_LINE_PIECES = 64
+_MAX_POSITIONS = 1024  # CTranslate2 cuts longer sources when it scores
+_MAX_EXTRA_TOKENS = 16  # a translation of made-up lines may have no end
 _CPU = torch.device("cpu")
 _REPORT = "please report it, with the model's config.yaml; nothing was written"
 
@@ -89,10 +89,10 @@ def verify(loaded: LoadedModel, program: OtherProgram, lines: Sequence[str], *, 
     sources = [loaded.source.pieces(row) for row in rows]
     for line, ours, other in zip(lines, sources, program.encode(lines), strict=True):
         if ours != other:
-            raise _refusal(program, f"makes other pieces of the line {line!r}: {' '.join(other)}")
+            raise _disagreement(program, f"makes other pieces of the line {line!r}: {' '.join(other)}")
     # First comparison: log-probabilities of our greedy translations.
     decoding = loaded.config.recipe.decoding
-    extra = min(decoding.max_extra_tokens, _MOST_EXTRA_TOKENS)
+    extra = min(decoding.max_extra_tokens, _MAX_EXTRA_TOKENS)
     config = decoding.model_copy(update={"length_penalty_form": "length", "max_extra_tokens": extra})
     greedy = _OurSearch(loaded, rows, config=config.model_copy(update={"beam": 1}))
     differences = _differences(loaded, program, rows, greedy.found)
@@ -103,13 +103,13 @@ def verify(loaded: LoadedModel, program: OtherProgram, lines: Sequence[str], *, 
     is_close = mean <= _REDUCED_TOLERANCE if is_reduced else largest <= TOLERANCE
     if not is_close:  # or if they are NaN
         what = f"log-probabilities per piece differ by {mean:.2g} in the mean and by {largest:.2g} at most"
-        raise _refusal(program, f"gives other scores: {what}")
+        raise _disagreement(program, f"gives other scores: {what}")
     # Second comparison: greedy translations. Pieces of equal probability may differ.
     theirs = program.search(sources, config=greedy.config, longest=greedy.longest)
     differing = greedy.differing(theirs)
     for index in [] if is_reduced else differing:
         if not _is_tie(loaded, rows[index], greedy.found[index], theirs[index]):
-            raise _refusal(program, f"translates the line {lines[index]!r} otherwise: {' '.join(theirs[index])}")
+            raise _disagreement(program, f"translates the line {lines[index]!r} otherwise: {' '.join(theirs[index])}")
     # Third comparison, only counted: translations with the model's own beam.
     beam = _OurSearch(loaded, rows, config=config)
     by_beam = program.search(sources, config=config, longest=beam.longest)
@@ -159,7 +159,7 @@ class _OurSearch:
         self._target = loaded.target
         positions = loaded.model.config.max_positions
         limits = (max_output_tokens(len(row), config=config, max_positions=positions) for row in rows)
-        self._limits = [min(limit, positions - 1) for limit in limits]  # what every program has a place for
+        self._limits = [min(limit, positions - 1) for limit in limits]  # so that EOS has a position in every program
         best = search_batches(loaded.model, rows, config=config, nbest=1, device=_CPU)
         self.found = [hypotheses[0].ids for hypotheses in best]
 
@@ -198,7 +198,7 @@ def _differences(
     )
     for mine, other in zip(ours, theirs, strict=True):
         if len(mine) != len(other):
-            raise _refusal(program, f"scores {len(other)} pieces where there are {len(mine)}")
+            raise _disagreement(program, f"scores {len(other)} pieces where there are {len(mine)}")
     first, second = (torch.tensor([value for row in side for value in row]) for side in (ours, theirs))
     return (first - second).abs()
 
@@ -206,8 +206,8 @@ def _differences(
 def _pair_of_full_length(
     loaded: LoadedModel, rows: Sequence[list[int]], targets: Sequence[list[int]]
 ) -> tuple[list[int], list[int]]:
-    """A source and a target with a piece at each position of the model, made by repeating the pieces there are."""
-    longest = min(loaded.model.config.max_positions, _MOST_POSITIONS) - 1
+    """A source and a target with a piece at each position of the model, made of the given pieces over and over."""
+    longest = min(loaded.model.config.max_positions, _MAX_POSITIONS) - 1
     pieces = [piece for ids in targets for piece in ids] or [loaded.target.vocab_size - 1]
     source = chain.from_iterable(cycle(rows))
     return list(islice(source, longest)), list(islice(cycle(pieces), longest))
@@ -225,9 +225,9 @@ def _is_tie(loaded: LoadedModel, row: list[int], ours: Sequence[int], theirs: Se
 
 
 def _fits(row: Sequence[int], loaded: LoadedModel) -> bool:
-    longest = min(_LONGEST_LINE, loaded.model.config.max_positions // 2)
+    longest = min(_MAX_LINE_PIECES, loaded.model.config.max_positions // 2)
     return UNK not in row and 0 < len(row) <= longest
 
 
-def _refusal(program: OtherProgram, what: str) -> ModelError:
+def _disagreement(program: OtherProgram, what: str) -> ModelError:
     return ModelError(f"{program.name} is not the same model as ours: it {what}", hint=_REPORT)

@@ -18,11 +18,12 @@ from nmt_cli.model.packing import Packed
 
 Integers = NDArray[np.int64]
 _MIN_KEYS = 16  # torch takes ten times as long for a softmax over fewer than 16 float32
-# oneDNN prepares each new shape of a product for half a millisecond. Multiples let widths and counts repeat.
+# oneDNN prepares each new shape of a product for half a millisecond. With multiples, fewer shapes occur.
 _WIDTH_MULTIPLE, _SENTENCE_MULTIPLE = 8, 16
-_MAX_RUNS = 24  # of sentences of like length, which are not divided between groups
-# The cost of a head in forward and backward pass, in ns on one machine. Only the ratio matters, and not much.
-_SLOT_COST, _GROUP_COST = 36, 12_000  # a product of one query and one key costs 1
+_MAX_RUNS = 24  # runs of sentences of similar length, which are not divided between groups
+# Costs of a slot and of a group, for one head in forward and backward pass. The unit is the cost of one query and one
+# key, a nanosecond on one machine. Only the ratios matter, and not much.
+_SLOT_COST, _GROUP_COST = 36, 12_000
 
 
 def attend_cpu(
@@ -38,9 +39,9 @@ def attend_cpu(
 ) -> Tensor:
     """softmax(Q K^T / sqrt(d_k)) V within each sentence (equation 1), [N, H, V], zeros in empty slots.
 
-    q [N, H, K], k [M, H, K], v [M, H, V]. With `is_causal` a token sees itself and those before it; `window` restricts
-    it to its neighbours within window // 2 on either side (section 4). `dropout` is the probability of each weight of
-    the softmax to be zeroed, by masks from torch's generator.
+    Shapes: q [N, H, K], k [M, H, K], v [M, H, V]. With `is_causal` a token sees itself and the tokens before it.
+    `window` restricts it to its neighbours within window // 2 on either side (section 4). `dropout` is the probability
+    of each weight of the softmax to be zeroed, by masks from torch's generator.
     """
     groups = group_by_length(queries, keys, heads=q.size(1))
     mixed: Tensor = _GroupedAttention.apply(q, k, v, groups, is_causal, window, dropout)  # type: ignore[no-untyped-call]  # torch has no types for it
@@ -48,8 +49,9 @@ def attend_cpu(
 
 
 class _GroupedAttention(torch.autograd.Function):
-    """Rows of heads are gathered into the rectangles of all groups at once, [sum of B * H * T, K], and back.
+    """Attention by one matrix product per group.
 
+    The vectors of all tokens and heads are gathered into the rectangles of all groups at once, [sum of B * H * T, K].
     Scores are rounded to the precision of the queries; the softmax is computed in float32 at least.
     """
 
@@ -70,14 +72,14 @@ class _GroupedAttention(torch.autograd.Function):
         out_rows = v.new_empty(q_rows.size(0), v.size(2))
         parts = (*map(queries.split, (q_rows, out_rows)), *map(keys.split, (k_rows, v_rows)))
         ctx.keep_probability, weights, masks = 1 - dropout, [], groups.dropout_masks(dropout, like=q)
-        for group, keep_mask, q_g, out_g, k_g, v_g in zip(groups.groups, masks, *parts, strict=True):
+        for group, keep_mask, group_q, group_out, group_k, group_v in zip(groups.groups, masks, *parts, strict=True):
             mask = group.mask(q.dtype, is_causal=is_causal, window=window)
             if mask is None:
-                scores = torch.baddbmm(q_g.new_zeros(1), q_g, k_g.mT, beta=0, alpha=scale)
+                scores = torch.baddbmm(group_q.new_zeros(1), group_q, group_k.mT, beta=0, alpha=scale)
             else:
-                scores = torch.baddbmm(mask, q_g, k_g.mT, alpha=scale)
+                scores = torch.baddbmm(mask, group_q, group_k.mT, alpha=scale)
             weights.append(_in_float32(scores).softmax(-1).to(q.dtype))
-            torch.bmm(_dropped(weights[-1], keep_mask, ctx.keep_probability), v_g, out=out_g)
+            torch.bmm(_dropped(weights[-1], keep_mask, ctx.keep_probability), group_v, out=group_out)
         ctx.groups, ctx.num_queries, ctx.num_keys = groups, q.size(0), k.size(0)
         ctx.save_for_backward(q_rows, k_rows, v_rows, *weights, *masks)
         return _scattered(out_rows, queries, q.size(0))
@@ -88,19 +90,21 @@ class _GroupedAttention(torch.autograd.Function):
         q_rows, k_rows, v_rows, *others = ctx.saved_tensors
         weights, masks = others[: len(others) // 2], others[len(others) // 2 :]
         scale = q_rows.size(1) ** -0.5
-        out_rows = _gathered(gradients[0], queries).index_fill_(0, queries.padding, 0)
+        dout_rows = _gathered(gradients[0], queries).index_fill_(0, queries.padding, 0)
         dq_rows, dk_rows, dv_rows = (torch.empty_like(rows) for rows in (q_rows, k_rows, v_rows))
         parts = (
-            *map(queries.split, (q_rows, out_rows, dq_rows)),
+            *map(queries.split, (q_rows, dout_rows, dq_rows)),
             *map(keys.split, (k_rows, v_rows, dk_rows, dv_rows)),
         )
-        for weights_g, mask_g, q_g, out_g, dq_g, k_g, v_g, dk_g, dv_g in zip(weights, masks, *parts, strict=True):
-            torch.bmm(_dropped(weights_g, mask_g, ctx.keep_probability).mT, out_g, out=dv_g)
-            dweights = _in_float32(_dropped(torch.bmm(out_g, v_g.mT), mask_g, ctx.keep_probability))
-            dscores = torch.ops.aten._softmax_backward_data(dweights, _in_float32(weights_g), -1, dweights.dtype)
-            dscores = dscores.to(q_g.dtype)
-            dq_g.baddbmm_(dscores, k_g, beta=0, alpha=scale)
-            dk_g.baddbmm_(dscores.mT, q_g, beta=0, alpha=scale)
+        for group_weights, keep_mask, group_q, group_dout, group_dq, group_k, group_v, group_dk, group_dv in zip(
+            weights, masks, *parts, strict=True
+        ):
+            torch.bmm(_dropped(group_weights, keep_mask, ctx.keep_probability).mT, group_dout, out=group_dv)
+            dweights = _in_float32(_dropped(torch.bmm(group_dout, group_v.mT), keep_mask, ctx.keep_probability))
+            dscores = torch.ops.aten._softmax_backward_data(dweights, _in_float32(group_weights), -1, dweights.dtype)
+            dscores = dscores.to(group_q.dtype)
+            group_dq.baddbmm_(dscores, group_k, beta=0, alpha=scale)
+            group_dk.baddbmm_(dscores.mT, group_q, beta=0, alpha=scale)
         return (
             _scattered(dq_rows, queries, ctx.num_queries),
             _scattered(dk_rows, keys, ctx.num_keys),
@@ -110,18 +114,18 @@ class _GroupedAttention(torch.autograd.Function):
 
 
 def _gathered(x: Tensor, rectangles: Rectangles) -> Tensor:
-    """The heads of x [N, H, K] as rows [sum of B * H * T, K] of the rectangles; padding repeats a sentence's last."""
+    """The vectors of x [N, H, K] as rows [sum of B * H * T, K] of the rectangles; padding repeats the last token."""
     num_slots, heads, width = x.shape
     if x.stride(2) != 1 or x.stride(1) != width or x.stride(0) % width:
         x = x.contiguous()
-    # Queries, keys and values are often columns of one matrix, whose rows hold `step` rows of a head.
+    # Queries, keys and values are often columns of one matrix. Its rows then hold `step` vectors of K numbers.
     step = x.stride(0) // width
     rows = x.as_strided(((num_slots - 1) * step + heads, width), (width, 1))
     return rows.index_select(0, rectangles.rows(step))
 
 
 def _scattered(rows: Tensor, rectangles: Rectangles, num_slots: int) -> Tensor:
-    """Heads [N, H, K] from their places in the rectangles, zeros in empty slots."""
+    """The vectors [N, H, K] of all tokens and heads, from the rows of the rectangles; zeros in empty slots."""
     out = rows.new_empty(num_slots * rectangles.heads, rows.size(1))
     torch.index_select(rows, 0, rectangles.places, out=out[: len(rectangles.places)])
     out[len(rectangles.places) :] = 0
@@ -147,9 +151,10 @@ class Rectangles:
     def __init__(
         self, layout: Packed, groups: list[Integers], widths: list[int], *, heads: int, num_repeats: int
     ) -> None:
-        """`groups` are the numbers of the sentences in each group.
+        """`groups` has the numbers of the sentences in each group.
 
-        The first `num_repeats` sentences of the first group only fill up its count; they occur again behind.
+        The first `num_repeats` entries of the first group are copies of its shortest sentence. They make the number of
+        sentences a multiple, and their results are not used.
         """
         self.heads = heads
         self._starts, self._lengths = _starts_and_lengths(layout)
@@ -163,7 +168,10 @@ class Rectangles:
         return [part.view(*shape, rows.size(1)) for part, shape in zip(parts, shapes, strict=True)]
 
     def rows(self, step: int) -> Tensor:
-        """For each row of the rectangles, the row of token t and head h, t * step + h; padding is the last token."""
+        """For each row of the rectangles, the row of its token and head: token * step + head.
+
+        Padding repeats the last token of its sentence.
+        """
         if step not in self._rows:
             tokens = [
                 self._starts[group, None] + np.minimum(np.arange(width), self._lengths[group, None] - 1)
@@ -307,10 +315,11 @@ def _cheapest_groups(order: Integers, q_lengths: Integers, k_lengths: Integers) 
     run_widths = [np.maximum.reduceat(lengths[order], bounds[:-1]) for lengths in (q_lengths, k_lengths)]
     costs, best_starts = np.zeros(num_runs + 1), np.zeros(num_runs + 1, dtype=np.int64)
     for end in range(1, num_runs + 1):
-        # The widths of the groups that begin at each run and end here.
-        t, s = (np.maximum.accumulate(widths[:end][::-1])[::-1] for widths in run_widths)
-        s = np.maximum(_MIN_KEYS, s)
-        totals = costs[:end] + (bounds[end] - bounds[:end]) * (t * s + _SLOT_COST * (t + s)) + _GROUP_COST
+        # For each run that the last group could begin with: its widths, and the least cost with the groups before it.
+        num_queries, num_keys = (np.maximum.accumulate(widths[:end][::-1])[::-1] for widths in run_widths)
+        num_keys = np.maximum(_MIN_KEYS, num_keys)
+        sentence_costs = num_queries * num_keys + _SLOT_COST * (num_queries + num_keys)
+        totals = costs[:end] + (bounds[end] - bounds[:end]) * sentence_costs + _GROUP_COST
         best_starts[end] = totals.argmin()
         costs[end] = totals[best_starts[end]]
     groups, end = [], num_runs

@@ -1,4 +1,4 @@
-"""Work of a GPU recorded as CUDA graphs, which the host launches at once."""
+"""Kernel launches recorded as CUDA graphs: the host then launches each graph in one call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _WARM_UPS = 3
 
 
 class CudaGraphs:
-    """Records on one GPU; all graphs share one pool of memory, because no graph needs the results of another there."""
+    """Records graphs on one GPU, on a stream of their own.
+
+    All graphs share one pool of memory: a graph may overwrite it, because no graph reads the results of another there.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -19,49 +22,56 @@ class CudaGraphs:
         self._pool = torch.cuda.graph_pool_handle()
         self._is_warm = False
 
-    def __call__(self, function: Callable[[], None]) -> Callable[[], None]:
-        """A graph of the function's work; libraries set themselves up in some runs before the first recording.
+    def warm_up_and_record(self, function: Callable[[], None]) -> Callable[[], None]:
+        """A graph of the function's work, to be called; before the first recording, the function runs a few times.
 
-        Later recordings use the same libraries on the same stream, and memory beside the pool may be scarce by then.
+        In these runs libraries allocate their workspaces. Later recordings use the same libraries on the same stream,
+        so they need no such runs. Memory outside the pool may be scarce by then.
         """
         if not self._is_warm:
             for _ in range(_WARM_UPS):
-                self.run_beside(function)
+                self.run_on_recording_stream(function)
             self._is_warm = True
         return self.record(function)
 
-    def run_beside(self, function: Callable[[], None]) -> None:
-        """Run the function on the recording stream, between earlier and later work of the current stream."""
-        present = torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(present)
+    def run_on_recording_stream(self, function: Callable[[], None]) -> None:
+        """Run the function on the recording stream, after earlier and before later work of the current stream."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             function()
-        present.wait_stream(self._stream)
+        current.wait_stream(self._stream)
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
-        """A graph of the function's work, which the recording does not do; run its like with `run_beside` first."""
+        """A graph of the function's work, to be called; recording it does none of the work.
+
+        The same kind of work has run with `run_on_recording_stream` before.
+        """
         graph = torch.cuda.CUDAGraph()
 
         def recording() -> None:
-            # The threads of the loader and of NCCL may call what a recording thread must not.
+            # "thread_local" lets other threads, of the loader and of NCCL, make calls that a recording thread must not.
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 function()
 
         try:
-            self.run_beside(recording)
+            self.run_on_recording_stream(recording)
         except RuntimeError:
-            self._clear_up(graph)
+            self._end_failed_recording(graph)
             raise
         return graph.replay
 
-    def renew(self) -> None:
-        """Take another pool from now on: torch refuses a pool that has lost all its graphs and is not yet empty."""
+    def use_new_pool(self) -> None:
+        """Record into another pool from now on, after all graphs have been dropped.
+
+        torch refuses to record into a pool that has lost all its graphs while some of its memory is in use.
+        """
         self._pool = torch.cuda.graph_pool_handle()
 
-    def _clear_up(self, graph: torch.cuda.CUDAGraph) -> None:
-        """End a failed recording for torch's allocator and its generator.
+    def _end_failed_recording(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Tell torch's allocator and its generator that the recording is over.
 
-        Otherwise the pool keeps its memory, and the allocator keeps all memory that another stream has used since.
+        Otherwise neither the pool nor the allocator frees memory: memory that a second stream used stays taken too.
         """
         index = torch.cuda.current_device() if self._device.index is None else self._device.index
         with suppress(RuntimeError):  # torch 2.13 has already ended the allocation
@@ -69,11 +79,11 @@ class CudaGraphs:
         if not _has_pool(graph):
             torch._C._cuda_releasePool(index, self._pool)
         try:
-            self._record_something()
+            self._record_small_graph()
         except RuntimeError:
             torch.cuda.default_generators[index].graphsafe_set_state(torch.Generator(self._device))
 
-    def _record_something(self) -> None:
+    def _record_small_graph(self) -> None:
         """Complete a small recording, which ends the generator's part in the failed one.
 
         All graphs of the process use this generator. Otherwise torch 2.11 refuses to replay any of them.

@@ -162,7 +162,7 @@ class _LinearReLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, weight, hidden = ctx.saved_tensors
-        from nmt_cli.model.kernels.layers import relu_backward
+        from nmt_cli.model.kernels.residual_norm import relu_backward
 
         gradient, bias_gradient = relu_backward(gradients[0].contiguous(), hidden)
         return gradient @ weight, gradient.t() @ x, bias_gradient
@@ -197,7 +197,7 @@ class Residual(nn.Module):
         return normed
 
     def _leave_by_kernel(self, x: Tensor, out: Tensor, bias: Tensor | None, norm: nn.LayerNorm) -> Tensor:
-        from nmt_cli.model.kernels.layers import residual_norm
+        from nmt_cli.model.kernels.residual_norm import residual_norm
 
         seed, probability = (self.dropout.seed, self.dropout.probability) if self.dropout.is_on else (None, 0.0)
         y: Tensor = residual_norm(x, out, bias, norm.weight, norm.bias, seed, probability, norm.eps)[0]

@@ -108,7 +108,7 @@ def static_step(
 
 def _step_by_kernels(model: Transformer, ids: Tensor, cache: StaticCache, inputs: StepInputs) -> Tensor:
     """The same by our kernels; one of them adds a sub-layer's output and normalises for the next sub-layer."""
-    from nmt_cli.model.kernels.layers import add_norm
+    from nmt_cli.model.kernels.residual_norm import add_norm
 
     x = _embed_by_kernel(model.target_embedding, ids, inputs.counters)
     is_pre_norm = model.config.norm == "pre"

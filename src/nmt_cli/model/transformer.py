@@ -62,18 +62,18 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Packed) -> Tensor:
         """The tokens [N] of sentences to [N, D]."""
-        return self.place(self.cut(self.rows(tokens.ids), tokens), self.encodings(tokens.positions))
+        return self.first_layer_input(self.drop_words(self.rows(tokens.ids), tokens), self.encodings(tokens.positions))
 
     def at(self, ids: Tensor, positions: Tensor) -> Tensor:
         """One token of each row of a search, ids [R] at positions [R], to [R, D]."""
-        return self.place(self.rows(ids), self.encodings(positions))
+        return self.first_layer_input(self.rows(ids), self.encodings(positions))
 
     def rows(self, ids: Tensor) -> Tensor:
         """The rows [N, D] of the matrix for ids [N]."""
         return self._look_up(self.weight, ids)
 
-    def cut(self, rows: Tensor, tokens: Packed) -> Tensor:
-        """The rows [N, D] of tokens, zero where they are cut; in training, word dropout cuts some more."""
+    def drop_words(self, rows: Tensor, tokens: Packed) -> Tensor:
+        """The rows [N, D] of tokens, zero for cut tokens (`Packed.is_cut`) and, in training, for dropped words."""
         if self.training and self.word_dropout > 0:
             tokens = tokens.cut(torch.rand(tokens.ids.shape, device=rows.device) < self.word_dropout)
         return tokens.without_cuts(rows)
@@ -82,8 +82,8 @@ class Embedding(nn.Module):
         """The rows [N, D] of the table for positions [N]; None if it has none."""
         return self._look_up(self.positions.table, positions) if len(self.positions.table) else None
 
-    def place(self, rows: Tensor, encodings: Tensor | None) -> Tensor:
-        """The input of the first layer, for rows [N, D] of the matrix and of the position table."""
+    def first_layer_input(self, rows: Tensor, encodings: Tensor | None) -> Tensor:
+        """Dropout(scale * rows + encodings) [N, D], for rows [N, D] of the matrix and of the position table."""
         summed = rows * self.scale if encodings is None else rows * self.scale + encodings
         x: Tensor = self.dropout(summed.to(self.weight.dtype))
         return x

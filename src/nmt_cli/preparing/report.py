@@ -17,7 +17,7 @@ from nmt_cli.files import read_json
 from nmt_cli.preparing.cleaning.rules import REASONS
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.recipe.section import Section
-from nmt_cli.templates.charts import axis, short_number
+from nmt_cli.templates.charts import axis_ticks, short_number
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import UNK, Tokenizer
 
@@ -157,7 +157,7 @@ def length_chart(sides: Mapping[str, Sequence[Mapping[str, Any]]], *, languages:
         {"from": edges["from"], "to": edges["to"], "counts": {side: values[place] for side, values in counts.items()}}
         for place, edges in enumerate(longest)
     ]
-    ticks = axis(0, max(map(max, counts.values())), least_step=1)
+    ticks = axis_ticks(0, max(map(max, counts.values())), least_step=1)
     return render(
         "length_chart.html", unit=unit, languages=languages, bins=bins, ticks=ticks, short_number=short_number
     )

@@ -192,18 +192,21 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A measured figure beside the expected one; `detail` is the signature of a score."""
+    """A measured figure beside the expected one; `detail` is the signature of a score.
+
+    A rehearsal measures most figures without judging them, because a full run gives others.
+    """
 
     name: FigureName
     expected: Expected | None
     measured: float
-    is_rehearsed: bool = False
+    is_judged: bool = True
     detail: str = ""
 
     @property
     def relation(self) -> Relation:
         """The relation to the expected figure. A rehearsal is not compared with a full run."""
-        if self.is_rehearsed:
+        if not self.is_judged:
             return "not comparable"
         if self.expected is None or self.expected.tolerance is None:
             return "context"

@@ -22,14 +22,13 @@ from nmt_cli.reproducing.plan import Reproduction
 from nmt_cli.training.micro_batch_size import Estimate, estimate
 from nmt_cli.training.reporting.metrics import matrix_rate
 
-# Per training pair, the bytes on disk during preparation, in the work folder and in the prepared data together; the
-# pairs that a core cleans and encodes per second; the lines of the vocabulary's sample per second. These are rough
-# figures.
+# Rough figures of preparation: bytes on disk per pair, in the work folder and in the prepared data together; pairs that
+# a core cleans and encodes per second; lines of the vocabulary's sample per second.
 _WORK_BYTES_PER_PAIR = 600
 _PAIRS_PER_CORE_SECOND = 20_000
 _SAMPLED_LINES_PER_SECOND = 100_000
-_SLOWEST_FACTOR = 3  # most hours over fewest: other processors, longer sentences, a larger vocabulary
-_PREPARING_MEMORY = 1_500_000_000
+_MOST_OVER_FEWEST_HOURS = 3  # other processors, longer sentences, a larger vocabulary
+_PREPARING_MEMORY_BYTES = 1_500_000_000
 # The rates of training and search as shares of the rate of plain matrix products, least and most, on a GPU and on a
 # CPU: for GPUs from published systems, for CPUs rough figures.
 _GPU_TRAINING_SHARES, _CPU_TRAINING_SHARES = (0.2, 0.5), (0.25, 0.5)
@@ -38,6 +37,8 @@ _USABLE_MEMORY_SHARE = 0.9
 _TOKENS_PER_LINE = 30
 _CHECKPOINT_BYTES_PER_PARAMETER = 12  # weights and two moments in float32
 _MODEL_BYTES_PER_PARAMETER = 4
+# Memory of a search, roughly: per parameter of the model, and for torch and the batches.
+_DECODING_BYTES_PER_PARAMETER, _DECODING_BASE_BYTES = 8, 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,8 @@ def preparation_needs(plan: Reproduction, machine: Machine) -> Needs:
     seconds = pairs / (_PAIRS_PER_CORE_SECOND * machine.num_cpus) + sampled / _SAMPLED_LINES_PER_SECOND
     return Needs(
         disk=tuple((folder, amount) for folder, amount in disk if amount > 0),
-        memory=f"about {size_text(_PREPARING_MEMORY)}, and more while the vocabulary is trained",
-        hours=(seconds / 3600, _SLOWEST_FACTOR * seconds / 3600),
+        memory=f"about {size_text(_PREPARING_MEMORY_BYTES)}, and more while the vocabulary is trained",
+        hours=(seconds / 3600, _MOST_OVER_FEWEST_HOURS * seconds / 3600),
         rate=f"up to {_PAIRS_PER_CORE_SECOND:,} pairs/s on each of {machine.num_cpus} cores; downloads not counted",
     )
 
@@ -154,7 +155,11 @@ def decoding_needs(plan: Reproduction, machine: Machine, *, lines: int) -> Needs
     flops = 2 * plan.num_parameters * plan.recipe.decoding.beam * lines * _TOKENS_PER_LINE
     shares = _GPU_SEARCH_SHARES if machine.is_gpu else _CPU_SEARCH_SHARES
     hours, rate = _hours_and_rate_text(flops, machine.decoding_flops_per_second, shares)
-    return Needs(memory=f"about {size_text(plan.num_parameters * 8 + 1_000_000_000)}", hours=hours, rate=rate)
+    return Needs(
+        memory=f"about {size_text(plan.num_parameters * _DECODING_BYTES_PER_PARAMETER + _DECODING_BASE_BYTES)}",
+        hours=hours,
+        rate=rate,
+    )
 
 
 def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:

@@ -29,11 +29,11 @@ _FIELDS_OF_EITHER: dict[str, Any] = {
 } | {"tokenizer": (SubwordSampling | TokenizerConfig, ...)}
 # The keys of recipe and corpus together, only to suggest the nearest key.
 _AnyKey = create_model("_AnyKey", __base__=Section, **_FIELDS_OF_EITHER)
-# Pieces of a side of a sentence of newspaper text with a vocabulary of some thousand pieces, roughly.
-_PIECES_PER_PAIR = 35
-_MAX_CHECKPOINTS = 5
-_MAX_LINES = 100
-_MIN_VOCABULARY = 1000
+# Roughly the pieces on either side of a pair of newspaper sentences, with a vocabulary of some thousand pieces.
+_PIECES_PER_SIDE = 35
+_MAX_REHEARSED_CHECKPOINTS = 5
+_MAX_REHEARSED_LINES = 100
+_MIN_REHEARSED_VOCABULARY = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Reproduction:
 
     def num_lines(self, whole: int) -> int:
         """How many of the lines of a test set are translated."""
-        return whole if self.limit is None else min(self.limit, _MAX_LINES)
+        return whole if self.limit is None else min(self.limit, _MAX_REHEARSED_LINES)
 
 
 def plan_reproduction(
@@ -136,7 +136,7 @@ def read_overrides(settings: Sequence[str], *, experiment: str) -> Overrides:
             raise UsageError("the limit of a reproduction is an option", where=f"--set {setting}", hint=hint)
         for path in flatten(parse_override(setting).values):
             _check_key(path, setting=setting)
-    recipe = tuple(setting for setting in settings if _is_of_recipe(setting))
+    recipe = tuple(setting for setting in settings if _belongs_to_recipe(setting))
     return Overrides(recipe, tuple(setting for setting in settings if setting not in recipe))
 
 
@@ -148,11 +148,11 @@ def rehearse(recipe: Recipe, tokenizer: TokenizerConfig, *, limit: int, user_set
     """
     user_keys = _keys_of(user_settings)
     averaged = recipe.averaging.last or recipe.averaging.best or 1
-    one_pass = -(-limit * _PIECES_PER_PAIR // recipe.training.batch_tokens)
-    updates = min(max(min(averaged, _MAX_CHECKPOINTS), one_pass), recipe.training.updates)
+    one_pass = -(-limit * _PIECES_PER_SIDE // recipe.training.batch_tokens)
+    updates = min(max(min(averaged, _MAX_REHEARSED_CHECKPOINTS), one_pass), recipe.training.updates)
     if "training.updates" in user_keys:
         updates = recipe.training.updates
-    checkpoints = averaged if "averaging.last" in user_keys else min(averaged, _MAX_CHECKPOINTS, updates)
+    checkpoints = averaged if "averaging.last" in user_keys else min(averaged, _MAX_REHEARSED_CHECKPOINTS, updates)
     recipe_values = {
         "training.updates": updates,
         "training.log_every": max(updates // 10, 1),
@@ -160,11 +160,11 @@ def rehearse(recipe: Recipe, tokenizer: TokenizerConfig, *, limit: int, user_set
         "training.keep_last": checkpoints,
         "averaging.last": checkpoints,
         "validation.every": updates,
-        "validation.max_sentences": min(limit, _MAX_LINES),
+        "validation.max_sentences": min(limit, _MAX_REHEARSED_LINES),
     }
     corpus_values = {}
     if not tokenizer.is_given:
-        corpus_values["tokenizer.vocab_size"] = min(tokenizer.vocab_size, max(_MIN_VOCABULARY, limit))
+        corpus_values["tokenizer.vocab_size"] = min(tokenizer.vocab_size, max(_MIN_REHEARSED_VOCABULARY, limit))
     return Overrides(
         recipe=tuple(f"{key}={value}" for key, value in recipe_values.items() if key not in user_keys),
         corpus=tuple(f"{key}={value}" for key, value in corpus_values.items() if key not in user_keys),
@@ -191,7 +191,7 @@ def _check_key(path: tuple[str, ...], *, setting: str) -> None:
             raise RecipeError(f"unknown key {dotted(place)!r}", where=f"--set {setting}", hint=hint)
 
 
-def _is_of_recipe(setting: str) -> bool:
+def _belongs_to_recipe(setting: str) -> bool:
     section, *keys = next(iter(flatten(parse_override(setting).values)))
     if section == "tokenizer" and keys:
         return keys[0] in SubwordSampling.model_fields

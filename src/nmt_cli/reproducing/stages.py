@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from nmt_cli.artifacts.descriptions import num_parameters
+from nmt_cli.artifacts.descriptions import parameters_in_file
 from nmt_cli.artifacts.manifest import MANIFEST, RUN_FILE, WEIGHTS
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import open_run
@@ -35,19 +35,31 @@ from nmt_cli.reproducing.needs import (
 )
 from nmt_cli.reproducing.plan import Reproduction
 
-HeldOut = Literal["valid", "test"]
+HeldOutSplit = Literal["valid", "test"]
 # The SHA-256 of each thing that a stage reads or writes, by its role.
 Hashes = Mapping[str, str]
 Expectations = Mapping[FigureName, Expected]
 
-TEST_SETS: dict[HeldOut, FigureName] = {"valid": "newstest2013 pairs", "test": "newstest2014 pairs"}
-_NUM_TEST_LINES: dict[HeldOut, int] = {"valid": 3_000, "test": 3_003}
 _FIGURE_OF_METRIC: dict[str, FigureName] = {"paper-BLEU": "paper BLEU", "BLEU": "sacreBLEU", "chrF2": "chrF2"}
 _SEARCH_OPTIONS = ("beam", "length_penalty", "length_penalty_form", "max_extra_tokens")
 _REMOVE_AND_REPEAT = "remove the file, and give the same nmt reproduce command once more"
 _REHEARSAL_SOURCE = "the rehearsal's settings"
 # Part of the record of a score: a score of another variant is computed anew.
 _BLEU_VARIANT = "paper-BLEU with quotes:ascii-ref"
+
+
+class _TestSet(NamedTuple):
+    """A test set of WMT 2014, and the figure that counts its pairs."""
+
+    name: str
+    num_lines: int
+    figure: FigureName
+
+
+_TEST_SETS: Mapping[HeldOutSplit, _TestSet] = {
+    "valid": _TestSet("newstest2013", 3_000, "newstest2013 pairs"),
+    "test": _TestSet("newstest2014", 3_003, "newstest2014 pairs"),
+}
 
 
 class Measured(NamedTuple):
@@ -72,8 +84,8 @@ class Stage:
     arguments: list[str]
     published: Expectations
     rehearsed: Expectations
-    inputs: Callable[[], Hashes]
-    outputs: Callable[[], Hashes]
+    input_hashes: Callable[[], Hashes]
+    output_hashes: Callable[[], Hashes]
     needs: Callable[[Machine], Needs]
     measure: Callable[[], Iterable[Measured]]
     stdout: Path | None = None
@@ -99,8 +111,8 @@ class Stage:
     def figure(self, name: FigureName, measured: float, detail: str = "") -> Figure:
         """A measured figure beside the expected one."""
         expected = {**self.published, **self.expected}.get(name)
-        is_rehearsed = self.plan.limit is not None and name not in self.expected
-        return Figure(name, expected, measured, is_rehearsed=is_rehearsed, detail=detail)
+        is_judged = self.plan.limit is None or name in self.expected
+        return Figure(name, expected, measured, is_judged=is_judged, detail=detail)
 
     def figures(self) -> list[Figure]:
         """The figures of the finished stage."""
@@ -114,21 +126,21 @@ class Stage:
         """True if the stage ended well, and nothing that it read or wrote has changed since."""
         try:
             if self.without_record:
-                return self.outputs() == self.inputs()
+                return self.output_hashes() == self.input_hashes()
             record = self._read_record()
-            return bool(record) and record == record | self._current_state()
+            return bool(record) and record == record | self._state_now()
         except (OSError, DataError, ModelError):
             return False
 
     def write_record(self, *, seconds: float) -> None:
         """Write the record of the stage, which has just ended well."""
         if not self.without_record:
-            content = json.dumps(self._current_state() | {"seconds": seconds}, indent=2, ensure_ascii=False) + "\n"
+            content = json.dumps(self._state_now() | {"seconds": seconds}, indent=2, ensure_ascii=False) + "\n"
             write_file(self._record_file, content, error=DataError)
 
-    def _current_state(self) -> dict[str, Any]:
+    def _state_now(self) -> dict[str, Any]:
         """The command, and the hashes of what it reads and has written."""
-        return {"command": self.arguments, "made_from": dict(self.inputs()), "made": dict(self.outputs())}
+        return {"command": self.arguments, "made_from": dict(self.input_hashes()), "made": dict(self.output_hashes())}
 
     def _read_record(self) -> dict[str, Any]:
         """The record of the stage as it ended; empty if no record can be read and the stage has to run."""
@@ -145,16 +157,18 @@ class Stage:
 
 def stages_of(plan: Reproduction) -> list[Stage]:
     """The stages in order; newstest2013 is translated only if the paper has figures for it."""
-    validation = [_decoding(plan, "valid"), _scoring(plan, "valid")] if plan.experiment.validation else []
-    test = [_decoding(plan, "test"), _scoring(plan, "test")]
-    return [_preparation(plan), _training(plan), *validation, _averaging(plan), *test]
+    validation = [_decoding_stage(plan, "valid"), _scoring_stage(plan, "valid")] if plan.experiment.validation else []
+    test = [_decoding_stage(plan, "test"), _scoring_stage(plan, "test")]
+    return [_preparation_stage(plan), _training_stage(plan), *validation, _averaging_stage(plan), *test]
 
 
-def _preparation(plan: Reproduction) -> Stage:
+def _preparation_stage(plan: Reproduction) -> Stage:
     corpus, published = plan.corpus, plan.experiment.preparation
     limit = [] if plan.limit is None else ["--limit", str(plan.limit)]
     output = [] if plan.data == Path("data") / corpus.name else ["-o", str(plan.data)]
-    rehearsed: dict[FigureName, Expected] = {name: published[name] for name in TEST_SETS.values()}
+    rehearsed: dict[FigureName, Expected] = {
+        test_set.figure: published[test_set.figure] for test_set in _TEST_SETS.values()
+    }
     if plan.limit is not None:
         rehearsed["pairs read"] = expected_exactly(plan.limit, _REHEARSAL_SOURCE)
         if not corpus.tokenizer.is_given:
@@ -164,8 +178,8 @@ def _preparation(plan: Reproduction) -> Stage:
         manifest = read_manifest(plan.data)
         yield Measured("pairs read", read_report(plan.data)["cleaning"]["read"])
         yield Measured("pairs kept", manifest.splits["train"].pairs)
-        for split, name in TEST_SETS.items():
-            yield Measured(name, manifest.splits[split].pairs)
+        for split, test_set in _TEST_SETS.items():
+            yield Measured(test_set.figure, manifest.splits[split].pairs)
         yield Measured("vocabulary", manifest.tokenizers.target.vocab_size)
 
     return Stage(
@@ -174,20 +188,20 @@ def _preparation(plan: Reproduction) -> Stage:
         arguments=["prepare", plan.experiment.corpus, *limit, *_set_flags(plan.settings.corpus), *output],
         published=published,
         rehearsed=rehearsed,
-        inputs=lambda: {"corpus": _sha256_of_corpus(corpus.model_dump(mode="json"))},
-        outputs=lambda: {"corpus": _sha256_of_corpus(open_prepared(plan.data).manifest.corpus)},
+        input_hashes=lambda: {"corpus": _sha256_of_corpus(corpus.model_dump(mode="json"))},
+        output_hashes=lambda: {"corpus": _sha256_of_corpus(open_prepared(plan.data).manifest.corpus)},
         needs=partial(preparation_needs, plan),
         measure=measure,
         without_record=True,
     )
 
 
-def _training(plan: Reproduction) -> Stage:
+def _training_stage(plan: Reproduction) -> Stage:
     model = plan.run / "model"
     data = [] if plan.data == Path("data") / plan.corpus.name else ["--data", str(plan.data)]
     output = [] if plan.run == Path("runs") / plan.recipe.name else ["-o", str(plan.run)]
 
-    def outputs() -> Hashes:
+    def output_hashes() -> Hashes:
         if open_run(plan.run).record.finished is None:
             raise ModelError("the run is not finished", where=str(plan.run), hint="the same command goes on")
         return {"model": _sha256_of_model(model)}
@@ -198,7 +212,7 @@ def _training(plan: Reproduction) -> Stage:
 
     def measure() -> Iterator[Measured]:
         run, last_update = open_run(plan.run), load_saved_config(model).updates[-1]
-        yield Measured("parameters", num_parameters(model / WEIGHTS) or 0)
+        yield Measured("parameters", parameters_in_file(model / WEIGHTS) or 0)
         yield Measured("updates", last_update)
         yield Measured("hours", training_seconds(run) / 3600)
         for validation in run.validations():
@@ -211,17 +225,17 @@ def _training(plan: Reproduction) -> Stage:
         arguments=["train", plan.experiment.recipe, *data, *output, *_set_flags(plan.settings.recipe)],
         published=plan.experiment.training,
         rehearsed={"updates": expected_exactly(plan.recipe.training.updates, _REHEARSAL_SOURCE)},
-        inputs=lambda: {
+        input_hashes=lambda: {
             "recipe": _sha256_of_text(dump_recipe(plan.recipe)),
             "data": read_manifest(plan.data).fingerprint,
         },
-        outputs=outputs,
+        output_hashes=output_hashes,
         needs=stage_needs,
         measure=measure,
     )
 
 
-def _averaging(plan: Reproduction) -> Stage:
+def _averaging_stage(plan: Reproduction) -> Stage:
     averaging, averaged = plan.recipe.averaging, plan.run / "averaged"
     settings = json.dumps(averaging.model_dump(mode="json"))
     return Stage(
@@ -231,52 +245,57 @@ def _averaging(plan: Reproduction) -> Stage:
         published=plan.experiment.averaging,
         rehearsed={"checkpoints": expected_exactly(averaging.last or averaging.best or 0, _REHEARSAL_SOURCE)},
         # The checkpoints follow from the model of the last update.
-        inputs=lambda: {"model": _sha256_of_model(plan.run / "model"), "averaging": _sha256_of_text(settings)},
-        outputs=lambda: {"model": _sha256_of_model(averaged)},
+        input_hashes=lambda: {"model": _sha256_of_model(plan.run / "model"), "averaging": _sha256_of_text(settings)},
+        output_hashes=lambda: {"model": _sha256_of_model(averaged)},
         needs=lambda machine: averaging_needs(plan),
         measure=lambda: [Measured("checkpoints", len(load_saved_config(averaged).updates))],
     )
 
 
-class _HeldOutFiles:
-    """The texts of newstest2013 or newstest2014; a rehearsal translates their first lines."""
+class _TestSetFiles:
+    """The files of newstest2013 or newstest2014; a rehearsal translates the first lines of the text."""
 
-    def __init__(self, plan: Reproduction, held_out: HeldOut) -> None:
+    def __init__(self, plan: Reproduction, split: HeldOutSplit) -> None:
         source, target = plan.corpus.languages.source, plan.corpus.languages.target
-        self.test_set = TEST_SETS[held_out].removesuffix(" pairs")
-        self.num_lines = plan.num_lines(_NUM_TEST_LINES[held_out])
-        self._full_texts = (plan.data / f"{held_out}.{source}", plan.data / f"{held_out}.{target}")
-        self.source, self.reference = self._full_texts
-        if plan.limit is not None:
-            self.source = plan.folder / f"{self.test_set}.source.{source}"
-            self.reference = plan.folder / f"{self.test_set}.reference.{target}"
-        self.translation = plan.folder / f"{self.test_set}.{target}"
-        self.scores = plan.folder / f"{self.test_set}.scores.json"
+        self.name = _TEST_SETS[split].name
+        self.num_lines = plan.num_lines(_TEST_SETS[split].num_lines)
+        self._whole_source, self._whole_reference = plan.data / f"{split}.{source}", plan.data / f"{split}.{target}"
+        self.source, self.reference = self._whole_source, self._whole_reference
+        self._limit = None if plan.limit is None else self.num_lines
+        if self._limit is not None:
+            self.source = plan.folder / f"{self.name}.source.{source}"
+            self.reference = plan.folder / f"{self.name}.reference.{target}"
+        self.translation = plan.folder / f"{self.name}.{target}"
+        self.scores = plan.folder / f"{self.name}.scores.json"
+
+    def source_hash(self) -> str:
+        """The SHA-256 of the text to translate, which need not be written yet."""
+        return hashlib.sha256(self._first_lines(self._whole_source)).hexdigest()
+
+    def reference_hash(self) -> str:
+        """The SHA-256 of its reference, which need not be written yet."""
+        return hashlib.sha256(self._first_lines(self._whole_reference)).hexdigest()
 
     def write_first_lines(self) -> None:
         """Write the first lines of the text and of its reference, for a rehearsal."""
-        for whole, first in zip(self._full_texts, (self.source, self.reference), strict=True):
-            if whole == first:
-                continue
-            with whole.open("rb") as stream:
-                lines = b"".join(islice(stream, self.num_lines))
-            if not first.is_file() or first.read_bytes() != lines:
-                write_file(first, lines, error=DataError)
+        for whole, first in ((self._whole_source, self.source), (self._whole_reference, self.reference)):
+            if whole != first:
+                write_file(first, self._first_lines(whole), error=DataError)
+
+    def _first_lines(self, whole: Path) -> bytes:
+        with whole.open("rb") as stream:
+            return b"".join(islice(stream, self._limit))
 
 
-def _decoding(plan: Reproduction, held_out: HeldOut) -> Stage:
+def _decoding_stage(plan: Reproduction, split: HeldOutSplit) -> Stage:
     """newstest2013 is translated with the model of the last update, newstest2014 with the average."""
-    files = _HeldOutFiles(plan, held_out)
-    model = plan.run / ("model" if held_out == "valid" else "averaged")
+    files = _TestSetFiles(plan, split)
+    model = plan.run / ("model" if split == "valid" else "averaged")
     expected: Expectations = {"lines": expected_exactly(files.num_lines, "as many as are to be translated")}
     arguments = ["decode", "-m", str(model), "-i", str(files.source), "-o", str(files.translation), "--overwrite"]
     # A model keeps the search of the recipe that it was trained with; these options are those of the present recipe.
     for name in _SEARCH_OPTIONS:
         arguments += [f"--{name.replace('_', '-')}", str(getattr(plan.recipe.decoding, name))]
-
-    def inputs() -> Hashes:
-        files.write_first_lines()
-        return {"model": _sha256_of_model(model), "text": sha256(files.source)}
 
     def measure() -> Iterator[Measured]:
         with files.translation.open("rb") as stream:
@@ -284,20 +303,20 @@ def _decoding(plan: Reproduction, held_out: HeldOut) -> Stage:
 
     return Stage(
         plan=plan,
-        name=f"decode {files.test_set}",
+        name=f"decode {files.name}",
         arguments=arguments,
         published=expected,
         rehearsed=expected,
-        inputs=inputs,
-        outputs=lambda: {"translation": sha256(files.translation)},
+        input_hashes=lambda: {"model": _sha256_of_model(model), "text": files.source_hash()},
+        output_hashes=lambda: {"translation": sha256(files.translation)},
         needs=partial(decoding_needs, plan, lines=files.num_lines),
         measure=measure,
         prepare=files.write_first_lines,
     )
 
 
-def _scoring(plan: Reproduction, held_out: HeldOut) -> Stage:
-    files = _HeldOutFiles(plan, held_out)
+def _scoring_stage(plan: Reproduction, split: HeldOutSplit) -> Stage:
+    files = _TestSetFiles(plan, split)
     texts = [str(files.reference), "-i", str(files.translation)]
     languages = f"{plan.corpus.languages.source}-{plan.corpus.languages.target}"
 
@@ -308,19 +327,20 @@ def _scoring(plan: Reproduction, held_out: HeldOut) -> Stage:
 
     return Stage(
         plan=plan,
-        name=f"score {files.test_set}",
+        name=f"score {files.name}",
         arguments=["score", *texts, "-l", languages, "-m", "paper-bleu,bleu,chrf", "--json"],
-        published=plan.experiment.test if held_out == "test" else plan.experiment.validation,
+        published=plan.experiment.test if split == "test" else plan.experiment.validation,
         rehearsed={},
-        inputs=lambda: {
-            "reference": sha256(files.reference),
+        input_hashes=lambda: {
+            "reference": files.reference_hash(),
             "translation": sha256(files.translation),
             "measure": _BLEU_VARIANT,
         },
-        outputs=lambda: {"scores": sha256(files.scores)},
+        output_hashes=lambda: {"scores": sha256(files.scores)},
         needs=lambda machine: Needs(),
         measure=measure,
         stdout=files.scores,
+        prepare=files.write_first_lines,
     )
 
 

@@ -85,7 +85,8 @@ class Comet:
 
     def _run(self, arguments: Sequence[str], folder: Path) -> None:
         model = str(Path(self.model).resolve()) if self.model.endswith(_CHECKPOINT) else self.model
-        options = ["--only_system", "--quiet", "--model", model, "--gpus", "0" if self.gpu is None else "1"]
+        num_gpus = "0" if self.gpu is None else "1"  # which of them: _environment
+        options = ["--only_system", "--quiet", "--model", model, "--gpus", num_gpus]
         command = [str(self.program.absolute()), *arguments, *options]
         try:
             process = subprocess.run(

@@ -1,8 +1,8 @@
 """BLEU of Moses' tokens by multi-bleu: as in "Attention Is All You Need", and of lower-cased tokens.
 
-The paper's is tensor2tensor's get_ende_bleu.sh, without Perl. The script names replace-unicode-punctuation.perl
-(hypothesis only), tokenizer.perl -l, the split of compounds on both sides, and multi-bleu.perl, all of mosesdecoder.
-The authors' German reference had ASCII quotes as well (docs/paper.md#bleu).
+The paper's BLEU comes from tensor2tensor's get_ende_bleu.sh. Here it is computed without Perl, in the steps of that
+script: replace-unicode-punctuation.perl on the hypothesis, then on both sides tokenizer.perl -l and the split of
+compounds, then multi-bleu.perl. The authors' German reference had ASCII quotes as well (docs/paper.md#bleu).
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ def paper_bleu(text: PaperText, references: Sequence[Sequence[str]]) -> MosesBle
     return MosesBleu(text.language, lowercase=False, changes=changes, references=references)
 
 
-def comparable(languages: str) -> str:
-    """The published figures with which paper-BLEU compares for a language pair, and those for sacreBLEU's BLEU."""
+def note_on_comparison(languages: str) -> str:
+    """A sentence on the published scores that paper-BLEU and BLEU may each be compared with, for a language pair."""
     figures = {"en-de": "27.3 (base) and 28.4 (big)", "en-fr": "38.1 (base) and 41.8 (big)"}.get(languages.lower())
     papers = f"the paper's {figures} on newstest2014 and " if figures else ""
     return (

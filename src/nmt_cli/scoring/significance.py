@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from sacrebleu.significance import PairedTest, Result
@@ -30,22 +30,58 @@ LEVEL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class PairedScore:
-    """One system beside a baseline, by one metric; `mean` is the mean of the resamples, with `confidence` around it.
-
-    `difference` is the system's score less the baseline's. `p_value` is the chance of a difference at least as large,
-    in either direction, between equally good systems. Both are None for the baseline itself.
-    """
+class ResampledScore:
+    """The score of one system by one metric; `mean` is the mean of the resamples, with `confidence` around it."""
 
     report: ScoreReport
     mean: float
-    difference: float | None
-    p_value: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TestedScore(ResampledScore):
+    """The score of a system that was tested against a baseline.
+
+    `difference` is the system's score less the baseline's. `p_value` is the chance of a difference at least as large,
+    in either direction, between equally good systems.
+    """
+
+    difference: float
+    p_value: float
 
     @property
     def is_significant(self) -> bool:
         """True if chance would make such a difference less than once in twenty times."""
-        return self.p_value is not None and self.p_value < LEVEL
+        return self.p_value < LEVEL
+
+    @property
+    def is_better(self) -> bool:
+        """True if the score is better than the baseline's; the two differ."""
+        return (self.difference < 0) == lower_is_better(self.report.metric)
+
+
+@dataclass(frozen=True, slots=True)
+class PairedTestResult:
+    """The score of a baseline by one metric, and the scores of all systems, each tested against the baseline."""
+
+    test: TestName
+    baseline: ResampledScore
+    systems: list[TestedScore]
+
+    @property
+    def metric(self) -> str:
+        """The title of the metric."""
+        return self.baseline.report.metric
+
+    def verdict(self, *, baseline: str, systems: Sequence[str]) -> str:
+        """The result in a sentence, with these names of the baseline and of the systems."""
+        if len(systems) == 1:
+            return f"{self.metric}: {_sentence(self.systems[0], systems[0], baseline)} by {TEST_TITLES[self.test]}"
+        better = sum(score.is_significant and score.is_better for score in self.systems)
+        worse = sum(score.is_significant and not score.is_better for score in self.systems)
+        return (
+            f"{self.metric}: of {len(systems)} runs, {better} significantly better and {worse} significantly worse than"
+            f" {baseline} (p < {LEVEL:g}) by {TEST_TITLES[self.test]}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +94,25 @@ class Spread:
     signature: str
 
 
-def paired_scores(
+def paired_tests(
     baselines: Sequence[Sequence[str]],
     systems: Sequence[Sequence[str]],
     evaluation_set: EvaluationSet,
     *,
     metrics: Sequence[MetricName],
     test: TestName,
-) -> list[list[list[PairedScore]]]:
-    """For each metric and baseline: the baseline's score, then the score of each system, tested against the baseline.
-
-    A difference of exactly zero has a p-value of 1.
-    """
+) -> list[list[PairedTestResult]]:
+    """For each metric and each baseline, the result of the test of all systems against the baseline."""
     texts = [*baselines, *systems]
-    found = []
+    results = []
     for name in metrics:
         scorer = make_scorer(name, evaluation_set, of_segments=False, lengths=[len(text) for text in texts])
         prepared = scorer.prepare(texts)
-        others = prepared[len(baselines) :]
-        found.append([_paired_scores(scorer, [first, *others], test=test) for first in prepared[: len(baselines)]])
-    return found
+        prepared_systems = prepared[len(baselines) :]
+        results.append(
+            [_paired_test(scorer, baseline, prepared_systems, test=test) for baseline in prepared[: len(baselines)]]
+        )
+    return results
 
 
 def spread(runs: Sequence[Sequence[ScoreReport]]) -> list[Spread]:
@@ -93,57 +128,41 @@ def spread(runs: Sequence[Sequence[ScoreReport]]) -> list[Spread]:
     ]
 
 
-def verdict(scores: Sequence[PairedScore], *, baseline: str, systems: Sequence[str], test: TestName) -> str:
-    """The result of a paired test in a sentence."""
-    first = scores[0].report.metric
-    if len(systems) == 1:
-        return f"{first}: {_sentence(scores[1], system=systems[0], baseline=baseline)} by {TEST_TITLES[test]}"
-    better = sum(score.is_significant and _is_better(score) for score in scores[1:])
-    worse = sum(score.is_significant and not _is_better(score) for score in scores[1:])
-    return (
-        f"{first}: of {len(systems)} runs, {better} significantly better and {worse} significantly worse than "
-        f"{baseline} (p < {LEVEL:g}) by {TEST_TITLES[test]}"
-    )
-
-
-def _paired_scores(scorer: Scorer, prepared: Sequence[Sequence[str]], *, test: TestName) -> list[PairedScore]:
-    """The scores of the systems, from prepared hypotheses, each tested against the first system."""
-    named = [(str(number), lines) for number, lines in enumerate(prepared)]
-    paired = PairedTest(
-        named,
+def _paired_test(
+    scorer: Scorer, baseline: Sequence[str], systems: Sequence[Sequence[str]], *, test: TestName
+) -> PairedTestResult:
+    """The result of sacreBLEU's test on prepared hypotheses. A difference of exactly zero has a p-value of 1."""
+    signatures, columns = PairedTest(
+        [(str(number), lines) for number, lines in enumerate([baseline, *systems])],
         {scorer.title: scorer.metric},
         references=None,
         test_type=test,
         n_ar_confidence=RESAMPLES if test == "ar" else -1,
-    )
-    signatures, found = paired()
-    ((_, signature),) = signatures.items()
-    results = [result for column in found.values() for result in column if isinstance(result, Result)]
-    scores: list[PairedScore] = []
-    for result in results:
-        assert result.mean is not None
-        assert result.ci is not None
-        report = ScoreReport(scorer.title, float(result.score), str(signature), float(result.ci))
-        difference = report.value - float(results[0].score)
+    )()
+    signature = str(signatures[scorer.title])
+    of_baseline, *of_systems = (cell for cell in columns[scorer.title] if isinstance(cell, Result))
+    first = _resampled_score(of_baseline, title=scorer.title, signature=signature)
+    tested = []
+    for result in of_systems:
+        score = _resampled_score(result, title=scorer.title, signature=signature)
+        difference = score.report.value - first.report.value
         # If all resamples agree, sacreBLEU would take the smallest p-value that there is.
         p_value = 1.0 if difference == 0 or result.p_value is None else float(result.p_value)
-        scores.append(PairedScore(report, float(result.mean), difference, p_value))
-    return [replace(scores[0], difference=None, p_value=None), *scores[1:]]
+        tested.append(TestedScore(score.report, score.mean, difference, p_value))
+    return PairedTestResult(test, first, tested)
 
 
-def _sentence(score: PairedScore, *, system: str, baseline: str) -> str:
-    assert score.difference is not None
-    assert score.p_value is not None
-    difference = abs(score.difference)
-    digits = digits_of(score.report.metric)
-    if difference == 0:
+def _resampled_score(result: Result, *, title: str, signature: str) -> ResampledScore:
+    assert result.mean is not None
+    assert result.ci is not None
+    return ResampledScore(ScoreReport(title, float(result.score), signature, float(result.ci)), float(result.mean))
+
+
+def _sentence(score: TestedScore, system: str, baseline: str) -> str:
+    if score.difference == 0:
         return f"{system} and {baseline} are equal, p = 1"
-    comparison = "better" if _is_better(score) else "worse"
-    by = f"{system} is {comparison} than {baseline} by {difference:.{digits}f}, p = {score.p_value:.4f}"
-    return f"{by}: {'significant' if score.is_significant else 'not significant'} at {LEVEL:g}"
-
-
-def _is_better(score: PairedScore) -> bool:
-    """True if the score is better than the baseline's; the two differ."""
-    assert score.difference is not None
-    return (score.difference < 0) == lower_is_better(score.report.metric)
+    comparison = "better" if score.is_better else "worse"
+    difference = f"{abs(score.difference):.{digits_of(score.report.metric)}f}"
+    significant = "significant" if score.is_significant else "not significant"
+    comparison = f"{comparison} than {baseline} by {difference}, p = {score.p_value:.4f}"
+    return f"{system} is {comparison}: {significant} at {LEVEL:g}"

@@ -95,7 +95,7 @@ _OPERATIONS = Api(
 # The most used first, since a path is compared with one after another. The last has every other path.
 APIS = (v1.API, deepl.API, libretranslate.API, _OPERATIONS)
 # DeepL and LibreTranslate answer a path with a slash at its end too.
-_FOREIGN_PATHS = {endpoint.path for api in (deepl.API, libretranslate.API) for endpoint in api.endpoints}
+_PATHS_WITH_SLASH = {endpoint.path for api in (deepl.API, libretranslate.API) for endpoint in api.endpoints}
 
 
 def create_app(service: Service, *, allowed: AllowedOrigins) -> Starlette:
@@ -106,7 +106,7 @@ def create_app(service: Service, *, allowed: AllowedOrigins) -> Starlette:
         Middleware(RequestMiddleware, service=service, allowed=allowed),
     ]
     app = Starlette(
-        routes=[*(route for api in APIS for route in api.routes(service)), *_pages(service)],
+        routes=[*(route for api in APIS for route in api.routes(service)), *_page_routes(service)],
         middleware=middleware,
         exception_handlers=dict.fromkeys((NmtError, HTTPException, ClientGone, Exception), _answer_error),
     )
@@ -114,7 +114,7 @@ def create_app(service: Service, *, allowed: AllowedOrigins) -> Starlette:
     return app
 
 
-def _pages(service: Service) -> list[Route]:
+def _page_routes(service: Service) -> list[Route]:
     """The page to translate on, the OpenAPI document, and the page that shows it."""
     document = openapi_document(APIS, service)
     contents = {
@@ -142,8 +142,8 @@ class RequestMiddleware:
         self._app = app
         self._service = service
         self._allowed = allowed
-        self._num_inside = 0
-        service.metrics.in_flight.set_function(lambda: self._num_inside)
+        self._num_in_work = 0
+        service.metrics.in_flight.set_function(lambda: self._num_in_work)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -152,7 +152,7 @@ class RequestMiddleware:
             return
         started = time.perf_counter()
         status = _STATUS_CLIENT_GONE
-        is_inside = False
+        is_in_work = False
         method = scope["method"]
         own_id = new_request_id(dict(scope["headers"]).get(b"x-request-id"))
         request_id.set(own_id)
@@ -160,23 +160,23 @@ class RequestMiddleware:
             # The answer is GET's; uvicorn leaves its body out.
             scope = {**scope, "method": "GET"}
         path = scope["path"]
-        if path[-1:] == "/" and path[:-1] in _FOREIGN_PATHS:
+        if path[-1:] == "/" and path[:-1] in _PATHS_WITH_SLASH:
             scope = {**scope, "path": path[:-1]}
 
-        def enter() -> None:
-            nonlocal is_inside
-            is_inside = True
-            self._num_inside += 1
-            if self._num_inside > self._service.limits.requests and scope["path"] not in _MONITORING_PATHS:
+        def begin_work() -> None:
+            nonlocal is_in_work
+            is_in_work = True
+            self._num_in_work += 1
+            if self._num_in_work > self._service.limits.requests and scope["path"] not in _MONITORING_PATHS:
                 raise server_busy("too many requests at once", retry_after_seconds=1)
 
-        async def receive_and_enter() -> Message:
+        async def receive_and_begin_work() -> Message:
             message = await receive()
-            if not is_inside and message["type"] == "http.request" and not message.get("more_body", False):
-                enter()
+            if not is_in_work and message["type"] == "http.request" and not message.get("more_body", False):
+                begin_work()
             return message
 
-        async def send_and_look(message: Message) -> None:
+        async def send_and_note_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -186,22 +186,22 @@ class RequestMiddleware:
         try:
             self._allowed.check(scope)
             if not _has_body(scope):
-                enter()
-            await self._app(scope, receive_and_enter, send_and_look)
+                begin_work()
+            await self._app(scope, receive_and_begin_work, send_and_note_status)
         except RequestError as problem:
-            await _error_response(problem, path=scope["path"])(scope, receive, send_and_look)
+            await _error_response(problem, path=scope["path"])(scope, receive, send_and_note_status)
         except Exception as problem:
             # Answered here, so that the 500 has the request's id and the form of its API; uvicorn's own has neither.
             if status == _STATUS_CLIENT_GONE:
-                await (await _answer_error(Request(scope), problem))(scope, receive, send_and_look)
+                await (await _answer_error(Request(scope), problem))(scope, receive, send_and_note_status)
             status = 500
             raise  # uvicorn logs it
         finally:
-            if is_inside:
-                self._num_inside -= 1
-            self._record(scope, method, status, time.perf_counter() - started)
+            if is_in_work:
+                self._num_in_work -= 1
+            self._count_and_log(scope, method, status, time.perf_counter() - started)
 
-    def _record(self, scope: Scope, method: str, status: int, seconds: float) -> None:
+    def _count_and_log(self, scope: Scope, method: str, status: int, seconds: float) -> None:
         # The pattern, not the path: a path may hold anything.
         endpoint = getattr(scope.get("route"), "path", "other")
         self._service.metrics.add_request(endpoint, status, seconds)

@@ -18,10 +18,10 @@ logger = logging.getLogger(__name__)
 
 _FORMAT = "a line a key: NAME KEY REQUESTS_PER_MINUTE [operator], for example: alice 3f9a27c1e0b84d52 60"
 _OPERATOR = "operator"
-_SHORTEST = 8
+_MIN_KEY_CHARACTERS = 8
 # An address may send 20 wrong keys at once, and then 20 a minute.
 _WRONG_KEYS_AT_ONCE, _SECONDS_PER_WRONG_KEY = 20, 3.0
-_MOST_ADDRESSES = 10_000  # that are remembered
+_MAX_REMEMBERED_ADDRESSES = 10_000
 
 
 class KeyOwner:
@@ -41,24 +41,24 @@ class KeyOwner:
         self._per_minute = per_minute
         self.clock = clock
         self._capacity = max(1.0, per_minute)
-        self._tokens = self._capacity
-        self._filled = clock()
+        self._requests_left = self._capacity
+        self._filled_at = clock()
 
     def spend(self, requests: int) -> None:
         """Take requests out of the bucket; RequestError 429 if it holds too few now, 413 if it never holds enough."""
         now = self.clock()
-        self._tokens = min(self._capacity, self._tokens + (now - self._filled) * self._per_minute / 60)
-        self._filled = now
+        self._requests_left = min(self._capacity, self._requests_left + (now - self._filled_at) * self._per_minute / 60)
+        self._filled_at = now
         if requests > self._capacity:
             message = f"{requests:,} texts are more than the {self._per_minute:g} requests a minute of this key"
             hint = f"send at most {int(self._capacity):,} texts in a request"
             raise too_large(message, hint=hint)
-        if requests > self._tokens:
-            seconds = math.ceil((requests - self._tokens) * 60 / self._per_minute)
+        if requests > self._requests_left:
+            seconds = math.ceil((requests - self._requests_left) * 60 / self._per_minute)
             state = "has used" if requests == 1 else f"has fewer than {requests:,} left of"
             message, hint = f"this key {state} its {self._per_minute:g} requests a minute", f"try again in {seconds} s"
             raise RequestError(message, hint=hint, status=429, code="too_many_requests", retry_after_seconds=seconds)
-        self._tokens -= requests
+        self._requests_left -= requests
 
     @contextmanager
     def charged(self, requests: int) -> Iterator[None]:
@@ -67,24 +67,24 @@ class KeyOwner:
         try:
             yield
         except NmtError:
-            self._tokens = min(self._capacity, self._tokens + requests)
+            self._requests_left = min(self._capacity, self._requests_left + requests)
             raise
 
     def is_known_at(self, address: str) -> bool:
         """Whether the key was sent from this address."""
         return address in self._addresses
 
-    def note(self, address: str) -> None:
+    def remember(self, address: str) -> None:
         """Remember that the key was sent from this address."""
         self._addresses.pop(address, None)
         self._addresses[address] = None
-        if len(self._addresses) > _MOST_ADDRESSES:
+        if len(self._addresses) > _MAX_REMEMBERED_ADDRESSES:
             del self._addresses[next(iter(self._addresses))]
 
-    def takes_over(self, other: KeyOwner) -> None:
+    def take_over(self, other: KeyOwner) -> None:
         """Go on with what another owner of the same key has used and translated."""
         self.characters, self._addresses = other.characters, other._addresses
-        self._tokens, self._filled = min(self._capacity, other._tokens), other._filled
+        self._requests_left, self._filled_at = min(self._capacity, other._requests_left), other._filled_at
 
 
 class _WrongKeys:
@@ -97,7 +97,7 @@ class _WrongKeys:
     def add(self, address: str) -> None:
         """Count a wrong key."""
         self._free_at[address] = max(self._free_at.pop(address, 0.0), self._clock()) + _SECONDS_PER_WRONG_KEY
-        if len(self._free_at) > _MOST_ADDRESSES:
+        if len(self._free_at) > _MAX_REMEMBERED_ADDRESSES:
             del self._free_at[next(iter(self._free_at))]  # its last wrong key is the oldest
 
     def seconds_to_wait(self, address: str) -> int:
@@ -129,11 +129,11 @@ class ApiKeys:
         clock = next(iter(self._owners.values())).clock
         found = read_keys(self._file, clock=clock)._owners
         for digest in found.keys() & self._owners.keys():
-            found[digest].takes_over(self._owners[digest])
+            found[digest].take_over(self._owners[digest])
         logger.info("%d keys are read from %s", len(found), self._file)
         self._owners = found
 
-    def warn_of_readers(self) -> None:
+    def warn_if_world_readable(self) -> None:
         """Log a warning if every user of the machine can read the file of the keys."""
         if self._file is not None and self._file.stat().st_mode & stat.S_IROTH:
             logger.warning("every user of this machine can read the keys: chmod o-r %s", self._file)
@@ -164,7 +164,7 @@ class ApiKeys:
             if owner is None:
                 self._wrong.add(address)
                 raise RequestError("Invalid API key", hint="give a key of this server", status=403, code="invalid_key")
-        owner.note(address)
+        owner.remember(address)
         return owner
 
 
@@ -187,13 +187,13 @@ def _owners(lines: Sequence[str], *, path: Path, clock: Callable[[], float]) -> 
         if not words:
             continue
         is_operator = words[3:] == [_OPERATOR]
-        rate = _rate(words[2]) if len(words) == 3 + is_operator else None
+        rate = _parse_rate(words[2]) if len(words) == 3 + is_operator else None
         if rate is None:
             raise DataError(f"line {number} is not a key", where=f"{path}:{number}", hint=f"write {_FORMAT}")
         name, key = words[:2]
-        if len(key) < _SHORTEST:
+        if len(key) < _MIN_KEY_CHARACTERS:
             hint = "make one: python3 -c 'import secrets; print(secrets.token_urlsafe())'"
-            message = f"the key of {name} has fewer than {_SHORTEST} characters"
+            message = f"the key of {name} has fewer than {_MIN_KEY_CHARACTERS} characters"
             raise DataError(message, where=f"{path}:{number}", hint=hint)
         if _digest(key) in seen:
             raise DataError(f"the key of {name} is there twice", where=f"{path}:{number}", hint="a key has one owner")
@@ -201,7 +201,7 @@ def _owners(lines: Sequence[str], *, path: Path, clock: Callable[[], float]) -> 
         yield KeyOwner(name, _digest(key), per_minute=rate, clock=clock, is_operator=is_operator)
 
 
-def _rate(word: str) -> float | None:
+def _parse_rate(word: str) -> float | None:
     try:
         rate = float(word)
     except ValueError:

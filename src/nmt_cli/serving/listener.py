@@ -27,10 +27,10 @@ class Listener:
         self._host, self._port, self._uds = host, port, uds
         with ExitStack() as ending:
             if uds is not None:
-                _lock(uds, ending)
-            self.socket = _bind(host, port) if uds is None else _bind_path(uds)
+                _lock_path(uds, ending)
+            self.socket = _bind_address(host, port) if uds is None else _bind_path(uds)
             self._identity = None if uds is None else _identity(uds)
-            self._ending = ending.pop_all()
+            self._ending = ending.pop_all()  # the lock, which `close` gives back
         self.socket.setblocking(False)
 
     def listen(self) -> None:
@@ -40,6 +40,8 @@ class Listener:
         try:
             self.socket.listen(_BACKLOG)
         except OSError as problem:
+            if self._uds is not None:
+                raise _wrong_path(self._uds, problem.strerror) from None
             raise _taken_address(self._host, self._port, problem) from None
 
     @property
@@ -69,23 +71,25 @@ class Listener:
         self._ending.close()
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _bind_address(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError) as problem:
         raise _wrong_host(host, port, getattr(problem, "strerror", "it is no name")) from None
-    try:
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as problem:
-        if problem.errno == errno.EADDRNOTAVAIL:
-            raise _wrong_host(host, port, problem.strerror) from None
-        raise _taken_address(host, port, problem) from None
+    with ExitStack() as on_error:
+        try:
+            listener = on_error.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError as problem:
+            if problem.errno == errno.EADDRNOTAVAIL:
+                raise _wrong_host(host, port, problem.strerror) from None
+            raise _taken_address(host, port, problem) from None
+        on_error.pop_all()  # it stays open
     return listener
 
 
-def _lock(path: Path, ending: ExitStack) -> None:
+def _lock_path(path: Path, ending: ExitStack) -> None:
     """Keep other servers from a path, until the end; a bound socket that does not listen yet looks like a dead one."""
     if not path.name:
         raise _wrong_path(path, os.strerror(errno.EISDIR))

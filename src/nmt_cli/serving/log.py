@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 # Ours, which has handlers already, and the root, which libraries report to.
 _LOGGERS = ("nmt_cli", "")
 # What uvicorn says of a connection that is refused with 400.
-_COUNTED = "Invalid HTTP request received."
+_INVALID_REQUEST = "Invalid HTTP request received."
 _SECONDS_BETWEEN_REFUSALS = 1.0
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
@@ -85,7 +85,7 @@ def log_in_json() -> None:
         handlers = [logging.StreamHandler(sys.stderr)]
         handlers[0].setFormatter(JsonFormatter())
     for handler in handlers:
-        handler.addFilter(lambda record: record.msg != _COUNTED)
+        handler.addFilter(lambda record: record.msg != _INVALID_REQUEST)
     for name in _LOGGERS:
         one = logging.getLogger(name)
         one.handlers[:], one.propagate = handlers, False

@@ -19,9 +19,9 @@ from nmt_cli import __version__
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Each counter would have a second one with the time when it was made.
 disable_created_metrics()
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-_TOKENS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_COUNT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_TOKEN_BUCKETS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 class ServerMetrics:
@@ -50,8 +50,9 @@ class ServerMetrics:
         self.workers = gauge("nmt_workers_ready", "Workers that are loaded and answer in time.", ["model"])
         self.build = gauge("nmt_build_info", "Always 1.", ["version", "model"])
 
-        seconds = partial(Histogram, buckets=_SECONDS, registry=registry)
-        counts, tokens = (partial(Histogram, buckets=buckets, registry=registry) for buckets in (_COUNTS, _TOKENS))
+        seconds = partial(Histogram, buckets=_SECONDS_BUCKETS, registry=registry)
+        counts = partial(Histogram, buckets=_COUNT_BUCKETS, registry=registry)
+        tokens = partial(Histogram, buckets=_TOKEN_BUCKETS, registry=registry)
         about = "From the first byte of a request to the last of its answer."
         self.request_seconds = seconds("nmt_request_duration_seconds", about, ["endpoint"])
         self.queue_seconds = seconds("nmt_queue_wait_seconds", "A sentence's wait for its batch.", ["model"])

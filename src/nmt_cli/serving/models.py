@@ -20,7 +20,7 @@ from nmt_cli.languages import Detected, detect_language, match_code
 from nmt_cli.serving.errors import invalid_request, shortened
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue
-from nmt_cli.serving.worker import EngineSettings
+from nmt_cli.serving.worker_model import EngineSettings
 from nmt_cli.serving.worker_pool import WorkerPool
 from nmt_cli.tokenization.tokenizer import Tokenizer, as_in_training
 
@@ -49,7 +49,7 @@ class ServedModel:
         self.given = given
         self._settings = settings
         found = _read_model(given)
-        self._take(found)
+        self._use(found)
         self._reloading = asyncio.Lock()
         self.pair = found.pair
         self.name = "-".join(self.pair)
@@ -85,7 +85,7 @@ class ServedModel:
                 message = f"{found.directory} now translates {'-'.join(found.pair)}"
                 raise UsageError(message, where=str(found.directory), hint="restart nmt serve")
             await self.pool.load(found.directory, found.digest)
-            self._take(found)
+            self._use(found)
             self.queue.max_tokens = self._max_batch_tokens
             logger.info("%s: %s is loaded in its place", self.name, found.directory)
 
@@ -105,7 +105,7 @@ class ServedModel:
         """Source pieces of a text, EOS not counted."""
         return len(self._tokenizer.encode([as_in_training(text)])[0])
 
-    def _take(self, found: _ModelFiles) -> None:
+    def _use(self, found: _ModelFiles) -> None:
         self.directory, self.digest = found.directory, found.digest
         self.config, self._tokenizer = found.config, found.tokenizer
 

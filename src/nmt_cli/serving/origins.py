@@ -101,13 +101,13 @@ class OriginsMiddleware(CORSMiddleware):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a browser that asks whether a page may call, or let the application answer."""
-        if scope.get("method") == "OPTIONS" and self._refuses(Headers(scope=scope)):
+        if scope.get("method") == "OPTIONS" and self._refuses_preflight(Headers(scope=scope)):
             await self._refuse(scope, receive, send)
         elif self.allow_origins:
             await super().__call__(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
-    def _refuses(self, headers: Headers) -> bool:
+    def _refuses_preflight(self, headers: Headers) -> bool:
         asks = "access-control-request-method" in headers and "origin" in headers
         return asks and self.preflight_response(headers).status_code != 200

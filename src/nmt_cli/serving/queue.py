@@ -20,7 +20,7 @@ from typing import Any, assert_never
 
 from nmt_cli.serving.errors import RequestError, server_busy
 from nmt_cli.serving.metrics import ServerMetrics
-from nmt_cli.serving.worker import AttentionJob, NextWordsJob, SearchJob, SentenceJob
+from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, SentenceTask
 
 # How much a new measurement counts in the mean rate that Retry-After is reckoned from.
 _RATE_SMOOTHING = 0.2
@@ -33,11 +33,11 @@ _MIN_SHARED_BATCH = 16
 
 @dataclass(eq=False, slots=True)
 class QueuedSentence:
-    """A waiting sentence: its text, source tokens with EOS, job, client, and the future of its answer."""
+    """A waiting sentence: its text, source tokens with EOS, task, client, and the future of its answer."""
 
     text: str
     tokens: int
-    job: SentenceJob
+    task: SentenceTask
     client: str
     result: asyncio.Future[dict[str, Any]]
     queued: float = 0.0
@@ -51,12 +51,12 @@ class QueuedSentence:
     @property
     def work(self) -> int:
         """Source tokens times hypotheses, to which the time for the answer is proportional."""
-        match self.job:
-            case SearchJob():
-                return self.tokens * self.job.beam
-            case NextWordsJob():
-                return self.tokens * self.job.beam * self.job.num_words
-            case AttentionJob():
+        match self.task:
+            case SearchTask():
+                return self.tokens * self.task.beam
+            case NextWordsTask():
+                return self.tokens * self.task.beam * self.task.num_words
+            case AttentionTask():
                 return self.tokens
             case other:
                 assert_never(other)
@@ -84,12 +84,12 @@ class BatchQueue:
         self._queue: list[QueuedSentence] = []
         self._queued_work = 0
         self._arrived = asyncio.Event()
-        self._turn = asyncio.Lock()
+        self._one_at_a_time = asyncio.Lock()
         self._seconds_per_token = 0.0
         self._last_seconds = 0.0
         self._num_free = 0  # workers that take a batch
         self._num_awaited = 0  # sentences that were answered, and for which none have come yet
-        self._num_taken = 0  # batches
+        self._num_batches = 0  # that were taken
         self._turns: dict[str, int] = {}  # the last batch when each client that waits had its turn, or came
 
     def submit(self, sentences: Sequence[QueuedSentence]) -> None:
@@ -101,11 +101,11 @@ class BatchQueue:
         now = asyncio.get_running_loop().time()
         for sentence in sentences:
             sentence.queued = now
-            self._turns.setdefault(sentence.client, self._num_taken)
+            self._turns.setdefault(sentence.client, self._num_batches)
         self._queue += sentences
         self._queued_work += sum(one.work for one in sentences)
         self._num_awaited = max(0, self._num_awaited - len(sentences))
-        self._changed()
+        self._note_arrival()
 
     @property
     def queued_seconds(self) -> float:
@@ -120,15 +120,15 @@ class BatchQueue:
         self._queue[:0] = wanted
         self._queued_work += sum(one.work for one in wanted)
         for sentence in batch:
-            self._turns.setdefault(sentence.client, self._num_taken)
-        self._changed()
+            self._turns.setdefault(sentence.client, self._num_batches)
+        self._note_arrival()
 
     def refuse(self, problem: RequestError) -> None:
         """Answer all that wait with an error."""
         for sentence in self._queue:
             if sentence.is_wanted:
                 sentence.result.set_exception(problem)
-        self._keep([])
+        self._set_queue([])
 
     def learn_speed(self, batch: Sequence[QueuedSentence], *, seconds: float) -> None:
         """Learn from a batch how long batches take, and each of their tokens.
@@ -137,22 +137,23 @@ class BatchQueue:
         """
         self._last_seconds = seconds
         self._num_awaited += sum(one.is_wanted for one in batch)
-        if self._is_full(batch):  # in smaller ones each takes longer than it will when many wait
-            each = seconds / sum(one.work for one in batch)
-            share = _RATE_SMOOTHING if self._seconds_per_token else 1.0
-            self._seconds_per_token += share * (each - self._seconds_per_token)
+        if self._is_full(batch):  # in a smaller batch, a token takes longer than it will when many sentences wait
+            measured = seconds / sum(one.work for one in batch)
+            weight = _RATE_SMOOTHING if self._seconds_per_token else 1.0
+            self._seconds_per_token += weight * (measured - self._seconds_per_token)
 
     async def take(self) -> list[QueuedSentence]:
         """The next batch: once there is a full one, or others have been waited for long enough."""
         free_since = asyncio.get_running_loop().time()
         self._num_free += 1
         try:
-            async with self._turn:
-                return self._remove(await self._wait_for_batch(free_since))
+            async with self._one_at_a_time:
+                return self._take_out(await self._wait_for_batch(free_since))
         finally:
             self._num_free -= 1
 
     async def _wait_for_batch(self, free_since: float) -> list[QueuedSentence]:
+        """The next batch, still in the queue; `free_since` is the time since which the worker is free."""
         loop = asyncio.get_running_loop()
         while True:
             self._arrived.clear()
@@ -160,7 +161,7 @@ class BatchQueue:
             if not self._queue:
                 await self._arrived.wait()
                 continue
-            batch = self._form_batch()
+            batch = self._fill_batch()
             wait = min(self._max_wait, _MAX_WAIT_SHARE * self._last_seconds)
             remaining = max(free_since, self._queue[0].queued) + wait - loop.time()
             share = -(-len(self._queue) // self._num_free)
@@ -175,22 +176,23 @@ class BatchQueue:
                 async with asyncio.timeout(remaining):
                     await self._arrived.wait()
 
-    def _first(self) -> QueuedSentence:
+    def _next_in_turn(self) -> QueuedSentence:
         """The sentence that a batch begins with; sentences of a lost worker come first."""
         if self._queue[0].num_losses:
             return self._queue[0]
         return min(self._queue, key=lambda one: self._turns[one.client])
 
-    def _form_batch(self) -> list[QueuedSentence]:
-        first = self._first()
+    def _fill_batch(self) -> list[QueuedSentence]:
+        """The sentence whose turn it is, with those that can be searched with it and are nearest in length."""
+        first = self._next_in_turn()
         if _goes_alone(first):
             return [first]
-        budget = self._budget(first.job)
+        max_padded_tokens = self._max_padded_tokens(first.task)
         is_short = first.tokens < self.short_below
         alike = [
             one
             for one in self._queue
-            if one.job == first.job and not one.num_losses and (one.tokens < self.short_below) == is_short
+            if one.task == first.task and not one.num_losses and (one.tokens < self.short_below) == is_short
         ]
         # Sorting is stable: among equally near sentences, the oldest comes first.
         alike.sort(key=lambda one: (one is not first, abs(one.tokens - first.tokens)))
@@ -198,24 +200,25 @@ class BatchQueue:
         longest = 0
         for sentence in alike:
             longest = max(longest, sentence.tokens)
-            if batch and longest * (len(batch) + 1) > budget:
+            if batch and longest * (len(batch) + 1) > max_padded_tokens:
                 break
             batch.append(sentence)
         return batch
 
     def _is_full(self, batch: Sequence[QueuedSentence]) -> bool:
+        """Whether the batch has no room for a further sentence of its length."""
         longest = max(one.tokens for one in batch)
-        return longest * (len(batch) + 1) > self._budget(batch[0].job)
+        return longest * (len(batch) + 1) > self._max_padded_tokens(batch[0].task)
 
-    def _budget(self, job: SentenceJob) -> int:
-        return self.max_tokens // (job.beam if isinstance(job, SearchJob) else 1)
+    def _max_padded_tokens(self, task: SentenceTask) -> int:
+        return self.max_tokens // (task.beam if isinstance(task, SearchTask) else 1)
 
-    def _remove(self, batch: Sequence[QueuedSentence]) -> list[QueuedSentence]:
+    def _take_out(self, batch: Sequence[QueuedSentence]) -> list[QueuedSentence]:
         now = asyncio.get_running_loop().time()
         taken = {id(sentence) for sentence in batch}
-        self._num_taken += 1
-        self._turns[batch[0].client] = self._num_taken
-        self._keep([sentence for sentence in self._queue if id(sentence) not in taken])
+        self._num_batches += 1
+        self._turns[batch[0].client] = self._num_batches
+        self._set_queue([sentence for sentence in self._queue if id(sentence) not in taken])
         for sentence in batch:
             self._queue_seconds.observe(now - sentence.queued)
         self._batch_sentences.observe(len(batch))
@@ -227,19 +230,20 @@ class BatchQueue:
         if any(sentence.result.done() for sentence in self._queue):
             kept = [sentence for sentence in self._queue if sentence.is_wanted]
             self._dropped.inc(len(self._queue) - len(kept))
-            self._keep(kept)
+            self._set_queue(kept)
 
-    def _keep(self, sentences: list[QueuedSentence]) -> None:
-        """Keep these sentences, and the turns of their clients."""
+    def _set_queue(self, sentences: list[QueuedSentence]) -> None:
+        """Make these sentences the queue, and forget the turns of other clients."""
         self._queue = sentences
         self._queued_work = sum(one.work for one in sentences)
         self._turns = {one.client: self._turns[one.client] for one in sentences}
         self._queue_sentences.set(len(sentences))
 
-    def _changed(self) -> None:
+    def _note_arrival(self) -> None:
         self._queue_sentences.set(len(self._queue))
         self._arrived.set()
 
 
 def _goes_alone(sentence: QueuedSentence) -> bool:
-    return sentence.num_losses > 0 or not isinstance(sentence.job, SearchJob)
+    """Whether the sentence gets a batch of its own: it may have killed a worker, or it is not searched."""
+    return sentence.num_losses > 0 or not isinstance(sentence.task, SearchTask)

@@ -33,20 +33,21 @@ from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRouter, ModelSettings, ServedModel
 from nmt_cli.serving.origins import AllowedOrigins
 from nmt_cli.serving.service import RequestLimits, Service
-from nmt_cli.serving.worker import remove_left_folders
+from nmt_cli.serving.worker_process import remove_left_folders
 
 logger = logging.getLogger(__name__)
 # A logger of its own, whose lines can appear in spite of `--quiet`.
 _address_logger = logger.getChild("address")
 
+# A client that sends or reads nothing for this long loses its connection.
 _PATIENCE_SECONDS = 15.0
 _CONNECTIONS_PER_REQUEST = 4
 _STDIN = 0
-# Open files besides connections: the process itself, and for each worker a socket, a pipe, a folder, and as much for
-# another one while the model changes.
-_OWN_FILES = 32
+# Open files besides connections: those of the process itself, and for each worker a socket, a pipe, a folder, and as
+# many for another worker while the model changes.
+_FILES_OF_SERVER = 32
 _FILES_PER_WORKER = 6
-_FEWEST_CONNECTIONS = 8
+_MIN_CONNECTIONS = 8
 _KEEP_ALIVE_SECONDS = 30
 
 
@@ -82,8 +83,8 @@ def run(settings: ServerSettings) -> None:
 
 
 async def _serve(settings: ServerSettings, listener: Listener) -> None:
-    max_connections = _most_connections(settings)
-    settings.keys.warn_of_readers()
+    max_connections = _raise_file_limit(settings)
+    settings.keys.warn_if_world_readable()
     metrics = ServerMetrics()
     models = ModelRouter([ServedModel(path, settings.model_settings, metrics) for path in settings.models])
     limits = settings.limits
@@ -94,7 +95,7 @@ async def _serve(settings: ServerSettings, listener: Listener) -> None:
         metrics.refused.labels(str(status)).inc()
         refusals.add(status, reason)
 
-    asyncio.get_running_loop().set_exception_handler(partial(_report_mistake, note_refusal))
+    asyncio.get_running_loop().set_exception_handler(partial(_handle_loop_exception, note_refusal))
     config = uvicorn.Config(
         create_app(service, allowed=settings.allowed),
         http=protocol_for(max_connections=max_connections, patience_seconds=_PATIENCE_SECONDS, on_refusal=note_refusal),
@@ -161,7 +162,7 @@ class _Server(uvicorn.Server):
         await asyncio.gather(*connecting, return_exceptions=True)
 
 
-def _report_mistake(
+def _handle_loop_exception(
     note_refusal: Callable[[int, str], None], loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 ) -> None:
     """Report what asyncio cannot raise; a lack of files, which it reports again and again, as refused connections."""
@@ -191,7 +192,7 @@ def _handle_signals(server: _Server, service: Service, loading: asyncio.Future[N
         loading.cancel()
         server.end()
 
-    def hang_up() -> None:
+    def reload_or_end() -> None:
         if is_on_terminal and not os.isatty(_STDIN):  # the terminal is gone
             end()
         elif not loading.done():
@@ -201,28 +202,28 @@ def _handle_signals(server: _Server, service: Service, loading: asyncio.Future[N
             reloads.add(task)
             task.add_done_callback(reloads.discard)
 
-    for number, handle in ((signal.SIGTERM, end), (signal.SIGINT, end), (signal.SIGHUP, hang_up)):
+    for number, handle in ((signal.SIGTERM, end), (signal.SIGINT, end), (signal.SIGHUP, reload_or_end)):
         loop.add_signal_handler(number, handle)
 
 
-def _most_connections(settings: ServerSettings) -> int:
-    """The number of connections at once; each is an open file. The limit of open files is raised if the system lets.
+def _raise_file_limit(settings: ServerSettings) -> int:
+    """Raise the limit of open files if the system lets; the number of connections at once, of which each is a file.
 
     UsageError if next to none is left beside the server's own files.
     """
     wanted = _CONNECTIONS_PER_REQUEST * settings.limits.requests
-    own = _OWN_FILES + _FILES_PER_WORKER * settings.model_settings.workers * len(settings.models)
+    own = _FILES_OF_SERVER + _FILES_PER_WORKER * settings.model_settings.workers * len(settings.models)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted + own:
         return wanted
     allowed = wanted + own if hard == resource.RLIM_INFINITY else min(wanted + own, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    most = allowed - own
-    if most < min(wanted, _FEWEST_CONNECTIONS):
+    max_connections = allowed - own
+    if max_connections < min(wanted, _MIN_CONNECTIONS):
         hint = f"allow at least {own + wanted:,}: ulimit -n {own + wanted}, or LimitNOFILE in the unit of systemd"
         message = f"the system allows {allowed:,} open files, and the server itself needs {own:,}"
         raise UsageError(message, where="nmt serve", hint=hint)
-    if most < wanted:
+    if max_connections < wanted:
         message = "at most %d connections at once instead of %d: the system allows %d open files (ulimit -n)"
-        logger.warning(message, most, wanted, allowed)
-    return most
+        logger.warning(message, max_connections, wanted, allowed)
+    return max_connections

@@ -17,7 +17,7 @@ from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
 from nmt_cli.serving.texts import TextCandidate, TranslatedSentence, TranslatedText, split_text
-from nmt_cli.serving.worker import AttentionJob, NextWordsJob, SearchJob, SentenceJob
+from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, SentenceTask
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Service:
             hint = "send whole characters: a lone surrogate is none"
             raise invalid_request("the text holds half a character", hint=hint) from None
 
-    def search_job(
+    def search_task(
         self,
         model: ServedModel,
         *,
@@ -86,7 +86,7 @@ class Service:
         max_extra_tokens: int | None = None,
         prefix: str = "",
         alignments: bool = False,
-    ) -> SearchJob:
+    ) -> SearchTask:
         """The search for a request; RequestError beyond the limits. Settings that are None are the model's own.
 
         The beam is at least as wide as the number of translations.
@@ -99,7 +99,7 @@ class Service:
             hint = f"ask for at most {limits.beam}"
             raise invalid_request(f"a beam of {shortened(str(beam))} is too wide", hint=hint, where="beam")
         longest = own.max_extra_tokens
-        return SearchJob(
+        return SearchTask(
             beam=max(own.beam if beam is None else beam, nbest),
             nbest=nbest,
             length_penalty=own.length_penalty if length_penalty is None else length_penalty,
@@ -130,7 +130,7 @@ class Service:
                 self.translate(
                     [texts[place] for place in places],
                     model,
-                    self.search_job(model, nbest=nbest),
+                    self.search_task(model, nbest=nbest),
                     by_sentence=by_sentence,
                     caller=caller,
                 )
@@ -154,28 +154,28 @@ class Service:
         return problems + await self.models.reload()
 
     async def translate(
-        self, texts: Sequence[str], model: ServedModel, job: SearchJob, *, by_sentence: bool, caller: Caller
+        self, texts: Sequence[str], model: ServedModel, task: SearchTask, *, by_sentence: bool, caller: Caller
     ) -> list[TranslatedText]:
         """The translation of each text; ClientGone if the client leaves, RequestError if there is no room or time."""
-        return [text async for text in self.stream(texts, model, job, by_sentence=by_sentence, caller=caller)]
+        return [text async for text in self.stream(texts, model, task, by_sentence=by_sentence, caller=caller)]
 
     async def stream(
-        self, texts: Sequence[str], model: ServedModel, job: SearchJob, *, by_sentence: bool, caller: Caller
+        self, texts: Sequence[str], model: ServedModel, task: SearchTask, *, by_sentence: bool, caller: Caller
     ) -> AsyncIterator[TranslatedText]:
         """The same as `translate`, but each text comes as soon as it and all texts before it are done."""
         self.check(texts)
-        self.check([job.prefix])
+        self.check([task.prefix])
         num_pieces = cache(model.num_pieces)
         split = [
             split_text(text, fits=lambda part: num_pieces(part) <= model.max_pieces, by_sentence=by_sentence)
             for text in texts
         ]
-        waiting = [[_queued(text, num_pieces(text), job, caller) for text in one.sentences] for one in split]
+        waiting = [[_queued(text, num_pieces(text), task, caller) for text in one.sentences] for one in split]
         everything = [sentence for group in waiting for sentence in group]
         if len(everything) > self.limits.sentences:
             hint = f"send at most {self.limits.sentences:,} sentences in a request"
             raise too_large(f"{len(everything):,} sentences are too many", hint=hint)
-        if job.prefix and len(everything) != 1:
+        if task.prefix and len(everything) != 1:
             raise invalid_request("a prefix is of one sentence", hint="send a single sentence", where="prefix")
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
@@ -187,15 +187,15 @@ class Service:
             _abandon(everything)
 
     async def ask_about_words(
-        self, source: str, job: AttentionJob | NextWordsJob, model: ServedModel, *, caller: Caller
+        self, source: str, task: AttentionTask | NextWordsTask, model: ServedModel, *, caller: Caller
     ) -> dict[str, Any]:
         """A worker's answer about single words: next words, or attention."""
-        name, target = ("translation", job.target) if isinstance(job, AttentionJob) else ("prefix", job.prefix)
+        name, target = ("translation", task.target) if isinstance(task, AttentionTask) else ("prefix", task.prefix)
         self.check([source, target])
         for field, text in (("text", source), (name, target)):
             if model.num_pieces(text) > model.max_pieces:
                 raise too_large(f"the {field} is too long to look into", hint="send a single sentence", where=field)
-        sentence = _queued(source.strip(), model.num_pieces(source.strip()), job, caller)
+        sentence = _queued(source.strip(), model.num_pieces(source.strip()), task, caller)
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
             self._submit([sentence], model)
@@ -237,8 +237,8 @@ class Service:
         raise server_busy("the translation took too long", retry_after_seconds=seconds)
 
 
-def _queued(text: str, num_pieces: int, job: SentenceJob, caller: Caller) -> QueuedSentence:
-    return QueuedSentence(text, num_pieces + 1, job, caller.name, asyncio.get_running_loop().create_future())
+def _queued(text: str, num_pieces: int, task: SentenceTask, caller: Caller) -> QueuedSentence:
+    return QueuedSentence(text, num_pieces + 1, task, caller.name, asyncio.get_running_loop().create_future())
 
 
 def _translated_sentence(sentence: QueuedSentence) -> TranslatedSentence:

@@ -10,7 +10,7 @@ from nmt_cli.tokenization.segmentation import split_line, split_sentences
 
 _LINE_BREAK = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
 # Characters that mean nothing in a sentence; the model is given a space.
-_CONTROL = {code: " " for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r"}
+_SPACE_OF_CONTROL = {code: " " for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ def split_text(text: str, *, fits: Callable[[str], bool], by_sentence: bool) -> 
     sentences: list[str] = []
     gaps = [""]
     for part in _LINE_BREAK.split(text):
-        line = part.translate(_CONTROL) if not part.isspace() else part
+        line = part.translate(_SPACE_OF_CONTROL) if not part.isspace() else part
         if not line.strip():
             gaps[-1] += part
             continue
-        for piece in _pieces(line, fits, by_sentence=by_sentence):
+        for piece in _fitting_parts(line, fits, by_sentence=by_sentence):
             sentence = piece.strip()
             before, _, after = piece.partition(sentence) if sentence else (piece, "", "")
             gaps[-1] += before
@@ -47,7 +47,7 @@ def split_text(text: str, *, fits: Callable[[str], bool], by_sentence: bool) -> 
     return SplitText(sentences, gaps)
 
 
-def _pieces(line: str, fits: Callable[[str], bool], *, by_sentence: bool) -> list[str]:
+def _fitting_parts(line: str, fits: Callable[[str], bool], *, by_sentence: bool) -> list[str]:
     pieces = []
     for sentence in split_sentences(line) if by_sentence else [line]:
         is_short = fits(sentence.strip())

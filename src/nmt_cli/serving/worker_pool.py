@@ -15,17 +15,19 @@ from nmt_cli.errors import DataError, ModelError, NmtError, UsageError
 from nmt_cli.serving.errors import RequestError, refusal_for
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue, QueuedSentence
-from nmt_cli.serving.worker import EngineSettings, WorkerFailed, WorkerProcess
+from nmt_cli.serving.worker_model import EngineSettings
+from nmt_cli.serving.worker_process import WorkerFailed, WorkerProcess
 
 logger = logging.getLogger(__name__)
 
+# A sentence whose workers died this often is refused.
 _MAX_LOSSES = 2
-_FIRST_PAUSE_SECONDS = 0.1
-_LONGEST_PAUSE_SECONDS = 10.0
+_MIN_PAUSE_SECONDS = 0.1
+_MAX_PAUSE_SECONDS = 10.0
 # If another model is on disk, each try may start workers for all slots.
-_LONGEST_RELOAD_PAUSE_SECONDS = 300.0
+_MAX_RELOAD_PAUSE_SECONDS = 300.0
 # An operator may have the model loaded before the next try.
-_LONGEST_RETRY_SECONDS = 60
+_MAX_RETRY_AFTER_SECONDS = 60
 
 
 class WorkerPool:
@@ -47,7 +49,7 @@ class WorkerPool:
         self._queue = queue
         self._size = size
         self._engine = engine
-        self._timeout = timeout_seconds
+        self._timeout_seconds = timeout_seconds
         self._metrics = metrics
         self._reload = reload
         self._slots: list[_PoolSlot] = []
@@ -84,20 +86,20 @@ class WorkerPool:
 
     @property
     def num_ready(self) -> int:
-        """Workers that are there now."""
-        return sum(slot.is_there for slot in self._slots)
+        """Workers that are alive."""
+        return sum(slot.is_alive for slot in self._slots)
 
     @property
     def num_answering(self) -> int:
-        """Workers that are there now and have not had their batch for longer than they should need."""
-        return sum(slot.is_there and not slot.is_late for slot in self._slots)
+        """Workers that are alive and have not had their batch for longer than they should need."""
+        return sum(slot.is_alive and not slot.is_late for slot in self._slots)
 
     @property
     def refusal(self) -> RequestError | None:
         """The error if there is no worker and none could be started; else None."""
         if self.num_ready > 0 or not any(slot.has_failed for slot in self._slots):
             return None
-        seconds = min(_LONGEST_RETRY_SECONDS, max(1, math.ceil(min(slot.pause for slot in self._slots))))
+        seconds = min(_MAX_RETRY_AFTER_SECONDS, max(1, math.ceil(min(slot.retry_seconds for slot in self._slots))))
         return RequestError(
             f"the model {self._queue.name} is not loaded now",
             hint=f"try again in {seconds} s; the server's log says why",
@@ -134,25 +136,26 @@ class _PoolSlot:
         self._digest = worker.digest
         self.worker: WorkerProcess | None = worker
         self._is_idle = False
-        self._busy_since: float | None = None  # with a batch
+        self._busy_since: float | None = None  # when the worker got the batch that it has
         self._is_retired = False
         self._has_died = False  # the worker died, and _watch has noticed
-        self._is_leaving = False  # the worker is dead, and what it leaves is cleared
-        self.pause = 0.0  # seconds before the next start
+        self._is_closing = False  # the worker is dead, and its files are removed
+        self.retry_seconds = 0.0  # seconds before the next start
         self.has_failed = False  # the last start failed
-        self._task = asyncio.ensure_future(self._work())
+        self._task = asyncio.ensure_future(self._answer_batches())
         self._watching = asyncio.ensure_future(self._watch(worker))
 
     @property
-    def is_there(self) -> bool:
-        """Whether there is a worker that lives, as far as the slot knows."""
-        return self.worker is not None and not self._is_leaving
+    def is_alive(self) -> bool:
+        """Whether the worker lives, as far as the slot knows."""
+        return self.worker is not None and not self._is_closing
 
     @property
     def is_late(self) -> bool:
         """Whether the worker may hang: half of the time is over after which it is killed."""
-        late = self._pool._timeout / 2
-        return self._busy_since is not None and asyncio.get_running_loop().time() - self._busy_since > late
+        if self._busy_since is None:
+            return False
+        return asyncio.get_running_loop().time() - self._busy_since > self._pool._timeout_seconds / 2
 
     async def retire(self, *, at_once: bool = False) -> None:
         """Finish the batch, if there is one and not `at_once`, and end the worker."""
@@ -163,29 +166,30 @@ class _PoolSlot:
         if self.worker is not None:
             await self.worker.close()
 
-    async def _work(self) -> None:
+    async def _answer_batches(self) -> None:
+        """Answer batch after batch until the slot is retired; a worker that fails is replaced."""
         while not self._is_retired:
             if self.worker is None:
-                await self._replace()
+                await self._start_replacement()
                 continue
             batch: list[QueuedSentence] = []
             try:
-                batch = await self._take(self.worker)
-                self.pause = 0.0
-                await self._do(batch, self.worker)
+                batch = await self._next_batch(self.worker)
+                self.retry_seconds = 0.0
+                await self._answer_batch(batch, self.worker)
             except WorkerFailed as problem:
                 logger.error("a worker of %s is replaced: %s", self._queue.name, problem)
-                await self._dismiss(self.worker)
-                self._after_loss(batch)
+                await self._close_worker(self.worker)
+                self._give_back_or_refuse(batch)
             except Exception:
                 logger.exception("a mistake with a batch of %s; its worker is replaced", self._queue.name)
                 hint = "leave the text out; the server's log says more"
-                _fail(batch, NmtError("the server made a mistake with this text", hint=hint))
+                _refuse(batch, NmtError("the server made a mistake with this text", hint=hint))
                 # Its next answer may belong to another batch.
                 self.worker.kill()
-                await self._dismiss(self.worker)
+                await self._close_worker(self.worker)
 
-    async def _take(self, worker: WorkerProcess) -> list[QueuedSentence]:
+    async def _next_batch(self, worker: WorkerProcess) -> list[QueuedSentence]:
         """The next batch; WorkerFailed if the worker dies first."""
         self._is_idle = True
         try:
@@ -207,20 +211,20 @@ class _PoolSlot:
             if self._is_idle:
                 self._task.cancel()
 
-    async def _dismiss(self, worker: WorkerProcess) -> None:
-        self._is_leaving = True
+    async def _close_worker(self, worker: WorkerProcess) -> None:
+        self._is_closing = True
         await worker.close()
-        self.worker, self._is_leaving = None, False
+        self.worker, self._is_closing = None, False
 
-    async def _do(self, batch: Sequence[QueuedSentence], worker: WorkerProcess) -> None:
+    async def _answer_batch(self, batch: Sequence[QueuedSentence], worker: WorkerProcess) -> None:
         loop, metrics, name = asyncio.get_running_loop(), self._metrics, self._queue.name
         started = loop.time()
         texts = [sentence.text for sentence in batch]
         self._busy_since = started
         try:
-            answers = await worker.ask(texts, batch[0].job, timeout_seconds=self._pool._timeout)
+            answers = await worker.ask(texts, batch[0].task, timeout_seconds=self._pool._timeout_seconds)
         except NmtError as problem:
-            _fail(batch, problem)
+            _refuse(batch, problem)
             return
         finally:
             self._busy_since = None
@@ -233,34 +237,34 @@ class _PoolSlot:
             if sentence.is_wanted:
                 sentence.result.set_result(answer)
 
-    def _after_loss(self, batch: Sequence[QueuedSentence]) -> None:
+    def _give_back_or_refuse(self, batch: Sequence[QueuedSentence]) -> None:
         """Queue the batch of a lost worker again; a sentence that lost two workers is refused."""
         hint = "leave it out; the server's log says more"
         hopeless = [sentence for sentence in batch if sentence.num_losses + 1 >= _MAX_LOSSES]
-        _fail(hopeless, NmtError("the model died twice on this sentence", hint=hint))
+        _refuse(hopeless, NmtError("the model died twice on this sentence", hint=hint))
         self._queue.give_back([sentence for sentence in batch if sentence.num_losses + 1 < _MAX_LOSSES])
 
-    async def _replace(self) -> None:
+    async def _start_replacement(self) -> None:
         """Start a new worker, again and again until one starts; the pauses grow until one takes a batch."""
         self._is_idle = True
         while self.worker is None:
             if (refusal := self._pool.refusal) is not None:
                 self._queue.refuse(refusal)
-            await asyncio.sleep(self.pause)
-            longest = _LONGEST_PAUSE_SECONDS
+            await asyncio.sleep(self.retry_seconds)
+            longest = _MAX_PAUSE_SECONDS
             # No file can be opened: the start fails with the same error.
             with suppress(OSError):
                 if not holds_model(self._model, self._digest):
-                    longest = _LONGEST_RELOAD_PAUSE_SECONDS
-            self.pause = min(max(_FIRST_PAUSE_SECONDS, 2 * self.pause), longest)
+                    longest = _MAX_RELOAD_PAUSE_SECONDS
+            self.retry_seconds = min(max(_MIN_PAUSE_SECONDS, 2 * self.retry_seconds), longest)
             try:
-                self.worker = await self._start()
+                self.worker = await self._start_same_model()
             except Exception as problem:
                 self.has_failed = True
                 # An unforeseen error is logged with its traceback.
                 log = logger.error if isinstance(problem, NmtError | WorkerFailed | OSError) else logger.exception
                 reason = problem.message if isinstance(problem, NmtError) else problem
-                log("no new worker for %s: %s; next try in %.1f s", self._model, reason, self.pause)
+                log("no new worker for %s: %s; next try in %.1f s", self._model, reason, self.retry_seconds)
         self._is_idle = False
         self._has_died = False
         self.has_failed = False
@@ -268,7 +272,7 @@ class _PoolSlot:
         self._metrics.restarts.labels(self._queue.name).inc()
         logger.warning("a new worker serves %s", self._queue.name)
 
-    async def _start(self) -> WorkerProcess | None:
+    async def _start_same_model(self) -> WorkerProcess | None:
         """A worker with the model of the others. If another model is on disk, all slots get it, and this is None."""
         if holds_model(self._model, self._digest):
             worker = await WorkerProcess.start(self._model, self._pool._engine)
@@ -280,7 +284,8 @@ class _PoolSlot:
         return None
 
 
-def _fail(sentences: Sequence[QueuedSentence], problem: NmtError) -> None:
+def _refuse(sentences: Sequence[QueuedSentence], problem: NmtError) -> None:
+    """Answer the sentences with an error: 400 if the request is wrong, else 503."""
     if isinstance(problem, DataError | UsageError):
         refused = refusal_for(problem, status=400, code="invalid_request")
     else:

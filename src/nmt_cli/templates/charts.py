@@ -11,12 +11,13 @@ from itertools import count, groupby
 from nmt_cli.templates.render import render
 
 _MAX_TICKS = 5
-_LEAST_RANGE = 1e-9  # relative to the values: ticks have twelve digits, and ticks of a smaller range would be equal
-_COLUMNS = 200  # into which a long line is divided, each about two units of the drawing wide
-_STRIPS = 40  # into which a chart is divided: the mouse over a strip shows the values there
-_MOST_MARKS = 25  # points of a line that are marked
+_MIN_RELATIVE_RANGE = 1e-9  # of the values: ticks have twelve digits, and ticks of a smaller range would be equal
+_THINNING_COLUMNS = 200  # into which a long line is divided, each about two units of the drawing wide
+_HOVER_STRIPS = 40  # into which a chart is divided: the mouse over a strip shows the values there
+_MAX_MARKED_POINTS = 25  # a longer line has no marks
+# The edges of the plot inside the drawing, in its units.
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50.0, 392.0, 10.0, 186.0
-_UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
+_NUMBER_SUFFIXES = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 Point = tuple[float, float]
 
@@ -37,10 +38,10 @@ def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[fl
     read, names the first and the last value of each line.
     """
     drawn = [line for line in lines if line.points]
-    x_ticks = axis(0, max(line.points[-1][0] for line in drawn), least_step=0)
-    y_ticks = axis(*bounds, least_step=0)
+    x_ticks = axis_ticks(0, max(line.points[-1][0] for line in drawn), least_step=0)
+    y_ticks = axis_ticks(*bounds, least_step=0)
 
-    def place(point: Point) -> Point:
+    def in_drawing(point: Point) -> Point:
         x = _LEFT + (_RIGHT - _LEFT) * point[0] / x_ticks[-1]
         return x, _BOTTOM - (_BOTTOM - _TOP) * (point[1] - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
 
@@ -52,17 +53,17 @@ def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[fl
         "line_chart.html",
         label=f"{title} by {unit}: {ends}",
         unit=unit,
-        x_ticks=[(place((tick, 0))[0], short_number(tick)) for tick in x_ticks],
-        y_ticks=[(place((0, tick))[1], short_number(tick)) for tick in y_ticks],
+        x_ticks=[(in_drawing((tick, 0))[0], short_number(tick)) for tick in x_ticks],
+        y_ticks=[(in_drawing((0, tick))[1], short_number(tick)) for tick in y_ticks],
         lines=[
             {
                 "style": line.style,
-                "points": [place(point) for point in thinned(line.points, columns=_COLUMNS)],
-                "is_marked": len(line.points) <= _MOST_MARKS,
+                "points": [in_drawing(point) for point in thinned(line.points, columns=_THINNING_COLUMNS)],
+                "is_marked": len(line.points) <= _MAX_MARKED_POINTS,
             }
             for line in drawn
         ],
-        strips=list(_strips(drawn, end=x_ticks[-1], unit=unit, number_format=number_format)),
+        strips=list(_hover_strips(drawn, end=x_ticks[-1], unit=unit, number_format=number_format)),
         left=_LEFT,
         right=_RIGHT,
         top=_TOP,
@@ -88,12 +89,12 @@ def thinned(points: Sequence[Point], *, columns: int) -> list[Point]:
     return kept
 
 
-def axis(lowest: float, highest: float, *, least_step: float) -> list[float]:
+def axis_ticks(lowest: float, highest: float, *, least_step: float) -> list[float]:
     """The round ticks of an axis: the first is at most `lowest`, the last at least `highest`.
 
     Their distance is 1, 2 or 5 times a power of ten, and at least `least_step`.
     """
-    if highest - lowest <= _LEAST_RANGE * max(abs(lowest), abs(highest)):
+    if highest - lowest <= _MIN_RELATIVE_RANGE * max(abs(lowest), abs(highest)):
         lowest, highest = min(lowest, 0), max(highest, 0) or 1
     least_step = max(least_step, (highest - lowest) / _MAX_TICKS)
     power = math.floor(math.log10(least_step))
@@ -110,7 +111,7 @@ def axis(lowest: float, highest: float, *, least_step: float) -> list[float]:
 
 def short_number(number: float) -> str:
     """A round number in few characters: 0, 500, 2k, 1.5M, 1.5e-4."""
-    for size, letter in _UNITS:
+    for size, letter in _NUMBER_SUFFIXES:
         if abs(number) >= size:
             return f"{number / size:g}{letter}"
     if 0 < abs(number) < 1e-3:
@@ -119,11 +120,13 @@ def short_number(number: float) -> str:
     return f"{number:g}"
 
 
-def _strips(lines: Sequence[Line], *, end: float, unit: str, number_format: str) -> Iterator[tuple[float, float, str]]:
+def _hover_strips(
+    lines: Sequence[Line], *, end: float, unit: str, number_format: str
+) -> Iterator[tuple[float, float, str]]:
     """For each strip of the chart its place, its width, and the last value of each line in it, in words."""
-    width = (_RIGHT - _LEFT) / _STRIPS
-    for number in range(_STRIPS):
-        start, stop = end * number / _STRIPS, end * (number + 1) / _STRIPS
+    width = (_RIGHT - _LEFT) / _HOVER_STRIPS
+    for number in range(_HOVER_STRIPS):
+        start, stop = end * number / _HOVER_STRIPS, end * (number + 1) / _HOVER_STRIPS
         found = []
         for line in lines:
             place = bisect_right(line.points, stop, key=lambda point: point[0]) - 1

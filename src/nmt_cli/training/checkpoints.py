@@ -23,6 +23,7 @@ from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, best_first, read_chec
 from nmt_cli.artifacts.weights import read_tensors, write_tensors
 from nmt_cli.devices import Precision
 from nmt_cli.errors import ModelError
+from nmt_cli.recipe.training import TrainingConfig
 from nmt_cli.training.divergence import LossCourse
 from nmt_cli.training.optimizers import Optimizer
 from nmt_cli.training.validation import Validation
@@ -60,6 +61,22 @@ class TrainingState:
     validated: int = 0
     course: LossCourse = field(default_factory=LossCourse)
     returns: int = 0
+
+    def after_update(self, update: int, *, loss: float | None, epoch: int, index: int) -> TrainingState:
+        """The state after an update of this loss per target token; None if it was skipped."""
+        moved = replace(self, update=update, epoch=epoch, index=index)
+        if loss is None:
+            return replace(moved, skipped_in_row=self.skipped_in_row + 1)
+        return replace(moved, applied=self.applied + 1, skipped_in_row=0, course=self.course.after(loss))
+
+    def reason_of_divergence(self, training: TrainingConfig) -> str | None:
+        """Why training must not continue from here; None if it may."""
+        at = f"update {self.update:,}"
+        if self.skipped_in_row > training.max_skipped_updates:
+            return f"{self.skipped_in_row} updates in a row had gradients that are not finite, the last at {at}"
+        if self.course.has_spike(training.spike_nats):
+            return f"the mean loss has risen from {self.course.lowest:.2f} to {self.course.mean:.2f} nats by {at}"
+        return None
 
     def after_validation(self, validation: Validation, *, metric: str) -> TrainingState:
         """The state with the best value so far, and the number of validations since then."""

@@ -69,30 +69,45 @@ class Consistency:
         return tuple(torch.stack([self._sums_of_block(*block, vocab, smoothing) for block in blocks]).sum(0))
 
     def _sums_of_block(self, logits: Tensor, gold: Tensor, vocab: int, smoothing: float) -> Tensor:
-        (p_loss, q_loss), (pq_weight, qp_weight) = self.loss_weights, self.divergence_weights
-        is_token = (gold[::2] != PAD)[:, None]
+        """The three sums [3] over some tokens. Overwrites their logits [2 T, W] with the gradient of the first sum."""
         log_probs = logits[:, :vocab].float().log_softmax(1).view(-1, 2, vocab)
         nll = -log_probs.gather(2, gold.view(-1, 2, 1))[..., 0]
         smoothed = (1 - smoothing) * nll - smoothing * log_probs.mean(2)
-        ratio = log_probs[:, 0] - log_probs[:, 1]
+        log_ratio = log_probs[:, 0] - log_probs[:, 1]
         probs = log_probs.exp_()
-        divergences = torch.bmm(probs, ratio[..., None])[..., 0] * ratio.new_tensor([1, -1])
-        # KL(P || Q) has the gradient P (log P - log Q - KL) for the logits of P, and Q - P for those of Q.
-        p, q = probs.unbind(1)
-        p_factor = (ratio * pq_weight).add_(p_loss + qp_weight - pq_weight * divergences[:, :1])
-        q_factor = (ratio * -qp_weight).add_(q_loss + pq_weight - qp_weight * divergences[:, 1:])
-        gradients = logits.view(len(gold) // 2, 2, -1)
-        passes = ((p_factor, p, q, p_loss, qp_weight), (q_factor, q, p, q_loss, pq_weight))
-        for place, (factor, own, other, loss_weight, weight_of_other) in enumerate(passes):
-            gradient = factor.mul_(own).sub_(other, alpha=weight_of_other).sub_(loss_weight * smoothing / vocab)
+        # KL(P || Q) is the sum of P log(P / Q), and KL(Q || P) that of -Q log(P / Q).
+        divergences = torch.bmm(probs, log_ratio[..., None])[..., 0] * log_ratio.new_tensor([1, -1])
+        self._write_gradients(logits, gold, probs, log_ratio, divergences, smoothing=smoothing)
+        is_token = (gold[::2] != PAD)[:, None]
+        both_smoothed, both_nll, both_divergences = torch.stack([smoothed, nll, divergences]).where(is_token, 0).sum(1)
+        loss_weights = nll.new_tensor(self.loss_weights)
+        divergence_weights = nll.new_tensor(self.divergence_weights)
+        divergence = both_divergences @ divergence_weights
+        loss = both_smoothed @ loss_weights + divergence
+        return torch.stack([loss, both_nll @ loss_weights, divergence / divergence_weights.sum()])
+
+    def _write_gradients(
+        self, logits: Tensor, gold: Tensor, probs: Tensor, log_ratio: Tensor, divergences: Tensor, *, smoothing: float
+    ) -> None:
+        """Overwrite logits [2 T, W] with their gradient, given P and Q [T, 2, V], log P / Q [T, V], divergences [T, 2].
+
+        For the logits of P, the smoothed loss has the gradient P - smoothing / V - (1 - smoothing) gold. KL(P || Q) has
+        P (log P / Q - KL(P || Q)), and KL(Q || P) has P - Q. The same holds for Q, with P and Q exchanged.
+        """
+        (p_loss, q_loss), (pq_weight, qp_weight) = self.loss_weights, self.divergence_weights
+        (p, q), vocab = probs.unbind(1), probs.size(2)
+        p_factor = (log_ratio * pq_weight).add_(p_loss + qp_weight - pq_weight * divergences[:, :1])
+        q_factor = (log_ratio * -qp_weight).add_(q_loss + pq_weight - qp_weight * divergences[:, 1:])
+        p_logits, q_logits = logits.view(len(gold) // 2, 2, -1).unbind(1)
+        for out, factor, own, other, loss_weight, other_weight in (
+            (p_logits, p_factor, p, q, p_loss, qp_weight),
+            (q_logits, q_factor, q, p, q_loss, pq_weight),
+        ):
+            gradient = factor.mul_(own).sub_(other, alpha=other_weight).sub_(loss_weight * smoothing / vocab)
             gold_share = gradient.new_full((len(gradient), 1), loss_weight * (smoothing - 1))
             gradient.scatter_add_(1, gold[::2, None], gold_share)
-            gradients[:, place, :vocab] = gradient.where(is_token, 0)
+            out[:, :vocab] = gradient.where((gold[::2] != PAD)[:, None], 0)
         logits[:, vocab:] = 0
-        sums = torch.stack([smoothed, nll, divergences]).where(is_token, 0).sum(1)
-        loss_weights, kl_weights = sums.new_tensor(self.loss_weights), sums.new_tensor(self.divergence_weights)
-        weighted = sums[2] @ kl_weights
-        return torch.stack([sums[0] @ loss_weights + weighted, sums[1] @ loss_weights, weighted / kl_weights.sum()])
 
 
 def beside_each_other(gold: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ Overwrites the logits with the gradient of the first sum: zeros in rows without 
 sums may follow, which have no gradient.
 """
 
-_ROW_MULTIPLE = 128  # even, for functions that take rows by twos
+_ROW_MULTIPLE = 128  # of the rows of a block; a multiple of any `rows_per_token`
 _COLUMN_MULTIPLE = 128  # a multiple of which W is, if P allows it
 _CPU_LOGITS = 1 << 21  # a block stays in the cache from the product to its gradient; smaller ones slow the product
 _CUDA_LOGITS = 1 << 28
@@ -54,6 +54,7 @@ def smoothed_cross_entropy(
     vocab: int,
     smoothing: float,
     loss_and_gradient: LossAndGradient | None = None,
+    rows_per_token: int = 1,
     in_one_block: bool = False,
 ) -> Loss:
     """The loss of hidden [N, D] against gold [N] under the output matrix [P, D], whose first `vocab` rows are pieces.
@@ -65,12 +66,14 @@ def smoothed_cross_entropy(
     one included (Szegedy et al. 2016, section 7). The logits exist once, in the precision of `hidden`; statistics are
     float32. All shapes follow from the arguments, and nothing waits for a GPU.
 
-    `loss_and_gradient` is another implementation, or another loss. With `in_one_block` it takes all rows at once, as a
-    kernel does that needs no memory beside the logits.
+    `loss_and_gradient` is another implementation, or another loss. It gets blocks of rows: `rows_per_token` rows that
+    follow each other stay in one block. With `in_one_block` it gets all rows at once, as a kernel does that needs no
+    memory beside the logits.
     """
     function = loss_and_gradient or _loss_and_gradient
     sums = _SmoothedCrossEntropy.apply(  # type: ignore[no-untyped-call]  # not annotated
-        *(hidden, output_weight, output_bias, gold, vocab, smoothing, function, in_one_block, torch.is_grad_enabled())
+        *(hidden, output_weight, output_bias, gold, vocab, smoothing, function, rows_per_token, in_one_block),
+        torch.is_grad_enabled(),
     )
     return Loss(*sums)
 
@@ -88,6 +91,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         vocab: int,
         smoothing: float,
         loss_and_gradient: LossAndGradient,
+        rows_per_token: int,
         in_one_block: bool,
         has_backward: bool,
     ) -> tuple[Tensor, ...]:
@@ -99,11 +103,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         if keeps_gradient and in_one_block:
             block = num_tokens
         else:
-            max_logits = _CUDA_LOGITS if hidden.is_cuda else _CPU_LOGITS
-            rows_per_token = 1 if loss_and_gradient is _loss_and_gradient else 2
-            block = max(rows_per_token, max_logits // num_columns // rows_per_token * rows_per_token)
-            # Equal blocks in all updates: libraries prepare each size once.
-            block = block // _ROW_MULTIPLE * _ROW_MULTIPLE or block
+            max_rows = (_CUDA_LOGITS if hidden.is_cuda else _CPU_LOGITS) // num_columns
+            block = _rows_of_block(max_rows, rows_per_token=rows_per_token)
         logits = hidden.new_empty(num_tokens if keeps_gradient else min(block, num_tokens), num_columns)
         losses = []
         for start in range(0, num_tokens, block):
@@ -135,7 +136,16 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             bias_gradient = output_weight.new_zeros(len(output_weight))
             bias_gradient[:num_columns] = logit_gradient.sum(0, dtype=torch.float32) * scale
         hidden_gradient = (logit_gradient @ output_weight[:num_columns]) * scale
-        return hidden_gradient, weight_gradient, bias_gradient, *(None,) * 6
+        return hidden_gradient, weight_gradient, bias_gradient, *(None,) * 7
+
+
+def _rows_of_block(max_rows: int, *, rows_per_token: int) -> int:
+    """At most `max_rows` rows of whole tokens, or else one token; the same in all updates.
+
+    If possible, it is a multiple of `_ROW_MULTIPLE`: libraries prepare each size that occurs once.
+    """
+    rows = max(rows_per_token, max_rows // rows_per_token * rows_per_token)
+    return rows // _ROW_MULTIPLE * _ROW_MULTIPLE or rows
 
 
 def _multiply(hidden: Tensor, weight: Tensor, bias: Tensor | None, *, out: Tensor) -> None:

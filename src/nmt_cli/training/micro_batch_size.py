@@ -42,11 +42,12 @@ def max_tokens_of(training: TrainingConfig) -> int:
     return training.batch_tokens if training.max_tokens_per_device == "auto" else training.max_tokens_per_device
 
 
-def choose_max_tokens(run: Run, order: DataOrder, model: Transformer, *, precision: Precision, ranks: Ranks) -> Run:
-    """For `auto`, choose how many tokens a device takes at once, and give the number to the data order.
+def fit_to_memory(order: DataOrder, run: Run, model: Transformer, *, precision: Precision, ranks: Ranks) -> Run:
+    """For `auto`, limit the micro-batches of `order` to what a device holds at once.
 
-    Returns the run, whose record keeps the number. `model` is on its device, with its optimizer beside it. Raises
-    OutOfMemory if a CPU has too little memory.
+    The limit is the number that the run's record has for this hardware, or else an estimate. Returns the run, whose
+    record keeps the number. `model` is on its device, with its optimizer beside it. Raises OutOfMemory if a CPU has too
+    little memory.
     """
     if run.recipe.training.max_tokens_per_device != "auto":
         return run
@@ -56,18 +57,7 @@ def choose_max_tokens(run: Run, order: DataOrder, model: Transformer, *, precisi
     is_same_hardware = recorded is not None and recorded.model_dump(exclude={"tokens"}) == hardware
     tokens = int(ranks.of_first(recorded.tokens if recorded is not None and is_same_hardware else 0))
     if tokens == 0:
-        needs = estimate(
-            run.recipe,
-            source_vocab=model.source_vocab,
-            target_vocab=model.target_vocab,
-            precision=precision,
-            world_size=ranks.size,
-        )
-        batch_tokens, longest = run.recipe.training.batch_tokens, order.longest_length
-        tokens_that_fit = ranks.smallest(int(_room(ranks) / needs.bytes_per_token))
-        if tokens_that_fit < longest and ranks.device.type == "cpu":
-            raise _too_little_memory(ranks.device, longest)
-        tokens = even_share(tokens_that_fit, batch_tokens=batch_tokens, world_size=ranks.size, longest=longest)
+        tokens = _estimated_tokens(run.recipe, model, longest=order.longest_length, precision=precision, ranks=ranks)
         if ranks.is_first:
             if recorded is not None:
                 logger.info(
@@ -80,10 +70,26 @@ def choose_max_tokens(run: Run, order: DataOrder, model: Transformer, *, precisi
     return run
 
 
+def _estimated_tokens(recipe: Recipe, model: Transformer, *, longest: int, precision: Precision, ranks: Ranks) -> int:
+    """The tokens that each of the ranks can take at once, by the memory that is free on the fullest of them."""
+    needs = estimate(
+        recipe,
+        source_vocab=model.source_vocab,
+        target_vocab=model.target_vocab,
+        precision=precision,
+        world_size=ranks.size,
+    )
+    tokens_that_fit = ranks.smallest(int(_room(ranks) / needs.bytes_per_token))
+    if tokens_that_fit < longest and ranks.device.type == "cpu":
+        raise _too_little_memory(ranks.device, longest)
+    batch_tokens = recipe.training.batch_tokens
+    return even_share(tokens_that_fit, batch_tokens=batch_tokens, world_size=ranks.size, longest=longest)
+
+
 def warm_up_with_tokens_that_fit(
-    run: Run, order: DataOrder, warm_up: Callable[[], None], *, release: Callable[[], None], ranks: Ranks
+    order: DataOrder, run: Run, warm_up: Callable[[], None], *, release: Callable[[], None], ranks: Ranks
 ) -> Run:
-    """Warm up; for `auto`, with half the tokens at once each time that the memory of a rank does not suffice.
+    """Warm up. For `auto`, halve the limit of `order` each time that the memory of a rank does not suffice.
 
     `release` gives back the memory of a failed warm-up. Returns the run, whose record keeps a smaller number. Raises
     OutOfMemory if the longest sentence, or the recipe's number, does not fit.
@@ -108,7 +114,7 @@ def warm_up_with_tokens_that_fit(
         if ranks.is_first:
             logger.info("memory does not hold %s tokens at once: trying %s", f"{failed:,}", f"{order.max_tokens:,}")
             recorded = run.record.max_tokens_per_device
-            assert recorded is not None, "choose_max_tokens records a number before the warm-up"
+            assert recorded is not None, "fit_to_memory records a number before the warm-up"
             run = record_max_tokens(run, recorded.model_copy(update={"tokens": order.max_tokens}))
 
 

@@ -51,9 +51,9 @@ def plain_loss(model: Transformer, smoothing: float, batch: Batch, *, consistenc
 class CompiledObjective:
     """The same loss through compiled parts, for batches of one shape; the model itself stays as it is.
 
-    Each kind of layer and the placing of embeddings are compiled. The loss has a Triton kernel. Compiled code sees only
-    tensors of fixed shapes and `bound`, so all layers of a kind share one graph, and no batch needs another graph. The
-    products with the embedding matrix are left to libraries.
+    Each kind of layer and the input of the first layer are compiled. The loss has a Triton kernel. Compiled code sees
+    only tensors of fixed shapes and `bound`, so all layers of a kind share one graph, and no batch needs another graph.
+    The products with the embedding matrix are left to libraries.
     """
 
     def __init__(self, model: Transformer, *, smoothing: float, consistency: Consistency | None) -> None:
@@ -61,7 +61,8 @@ class CompiledObjective:
 
         torch.compiler.reset()  # torch limits how often a function is compiled, other models included
         self._model, self._smoothing, self._consistency = model, smoothing, consistency
-        self._place, self._encode, self._decode = compiled(_place), compiled(_encode), compiled(_decode)
+        self._first_layer_input = compiled(_first_layer_input)
+        self._encode, self._decode = compiled(_encode), compiled(_decode)
         self._kernel: LossAndGradient = partial(loss_and_gradient, pad=PAD)
         if consistency is not None:
             weights = (*consistency.loss_weights, *consistency.divergence_weights)
@@ -99,9 +100,10 @@ class CompiledObjective:
             source_rows, target_rows = source.rows(ids).split([len(batch.source.ids), len(batch.target.ids)])
         else:
             source_rows, target_rows = source.rows(batch.source.ids), target.rows(batch.target.ids)
-        source_rows, target_rows = source.cut(source_rows, batch.source), target.cut(target_rows, batch.target)
-        memory = self._place(source, source_rows, source.encodings(batch.source.positions))
-        return memory, self._place(target, target_rows, target.encodings(batch.target.positions))
+        source_rows = source.drop_words(source_rows, batch.source)
+        target_rows = target.drop_words(target_rows, batch.target)
+        memory = self._first_layer_input(source, source_rows, source.encodings(batch.source.positions))
+        return memory, self._first_layer_input(target, target_rows, target.encodings(batch.target.positions))
 
 
 def reason_not_to_compile(recipe: Recipe, *, device: torch.device, dtype: torch.dtype) -> str | None:
@@ -123,12 +125,13 @@ def reason_not_to_compile(recipe: Recipe, *, device: torch.device, dtype: torch.
     )
     if kernel not in ("triton", "varlen"):
         return f"with {kernel} attention, shapes change from batch to batch"
-    return missing_for_triton()
+    missing = missing_for_triton()
+    return None if missing is None else str(missing)
 
 
 def warn_of_missing_tool(reason: str | None) -> None:
     """Warn if the reason not to compile is a tool that the user can install."""
-    if reason is not None and reason == missing_for_triton():
+    if reason is not None and reason == str(missing_for_triton()):
         logger.warning("the model is not compiled, and training is slower: %s", reason)
 
 
@@ -159,11 +162,11 @@ def _loss(
     consistency: Consistency | None,
     kernel: LossAndGradient | None,
 ) -> Loss:
-    loss_and_gradient = kernel
+    loss_and_gradient, rows_per_token = kernel, 1
     if consistency is not None:
         order = beside_each_other(gold)
         hidden, gold = hidden.index_select(0, order), gold.index_select(0, order)
-        loss_and_gradient = kernel or consistency.loss_and_gradient
+        loss_and_gradient, rows_per_token = kernel or consistency.loss_and_gradient, 2
     return smoothed_cross_entropy(
         hidden,
         model.output_weight,
@@ -172,12 +175,13 @@ def _loss(
         vocab=model.target_vocab,
         smoothing=smoothing,
         loss_and_gradient=loss_and_gradient,
+        rows_per_token=rows_per_token,
         in_one_block=kernel is not None,
     )
 
 
-def _place(embedding: Embedding, rows: Tensor, encodings: Tensor | None) -> Tensor:
-    return embedding.place(rows, encodings)
+def _first_layer_input(embedding: Embedding, rows: Tensor, encodings: Tensor | None) -> Tensor:
+    return embedding.first_layer_input(rows, encodings)
 
 
 def _encode(layer: nn.Module, x: Tensor, source: Spans) -> Tensor:

@@ -166,7 +166,7 @@ class ScheduleFree(Optimizer):
         views = _flat_views(weights)
         self._z = weights.values.clone()
         moments = {"z": self._z, "exp_avg_sq": torch.zeros_like(weights.values)}
-        # The package's kernels work on lists of tensors; the two views are as many.
+        # The package computes on lists of tensors: two long views take it few operations.
         optimizer: Any = AdamWScheduleFree(
             _parameter_groups(views, config.weight_decay), betas=(config.beta1, config.beta2), eps=config.epsilon
         )

@@ -14,7 +14,7 @@ import torch
 
 from nmt_cli.artifacts.run import InitialModel, best_first, open_run
 from nmt_cli.dataset.manifest import Manifest
-from nmt_cli.dataset.sampled_pieces import Growth, check_sampling, expected_growth
+from nmt_cli.dataset.sampled_pieces import SamplingCost, check_sampling, measure_sampling_cost
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import choose_device, choose_precision
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DeviceError, UsageError
@@ -147,12 +147,12 @@ def _average_arguments(directory: Path) -> str:
     return shlex.quote(str(directory)) + fewer
 
 
-def _growth(recipe: Recipe, data: PreparedData) -> Growth:
-    """By how much sampled pieces make the training text longer: measured, or not at all if nothing is sampled."""
+def _sampling_cost(recipe: Recipe, data: PreparedData) -> SamplingCost:
+    """The cost of sampled pieces: measured, or none if nothing is sampled."""
     check_sampling(data, recipe.tokenizer)
     if recipe.tokenizer.alpha is None:
-        return Growth(1, 1, bytes_per_pair=0, seconds_per_pair=0)
-    return expected_growth(
+        return SamplingCost(1, 1, bytes_per_pair=0, seconds_per_pair=0)
+    return measure_sampling_cost(
         data,
         alpha=recipe.tokenizer.alpha,
         seed=recipe.training.seed,
@@ -185,7 +185,7 @@ def _too_few_gpus(gpus: int, available: int, *, device: str) -> DeviceError:
 
 def _needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_size: int) -> Iterator[str]:
     """Lines on the vocabulary, the parameters, the devices, a batch, an epoch and the memory."""
-    chosen, training, growth = choose_device(device), recipe.training, None
+    chosen, training = choose_device(device), recipe.training
     precision = choose_precision(training.precision, device=chosen, training=True)
     needs = estimate(
         recipe,
@@ -206,16 +206,17 @@ def _needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_size: int) -
     yield f"batch: {training.batch_tokens:,} tokens an update = {world_size} device(s) {share}"
     if inputs.data is not None:
         counts = inputs.data.manifest.splits["train"]
-        growth = _growth(recipe, inputs.data)
-        tokens = (counts.source_tokens * growth.src, counts.target_tokens * growth.tgt)
+        cost = _sampling_cost(recipe, inputs.data)
+        tokens = (counts.source_tokens * cost.src_growth, counts.target_tokens * cost.tgt_growth)
         # An update closes before either side has more than its tokens.
         updates = max(1, round(max(tokens) / training.batch_tokens))
         epochs = training.updates / updates
         yield f"epoch: about {updates:,} updates of {counts.pairs:,} pairs; {epochs:.1f} epochs"
         if recipe.tokenizer.alpha is not None:
-            megabytes, seconds = growth.bytes_per_pair * counts.pairs / 1e6, growth.seconds_per_pair * counts.pairs
+            megabytes, seconds = cost.bytes_per_pair * counts.pairs / 1e6, cost.seconds_per_pair * counts.pairs
             yield (
-                f"sampled pieces: {growth.src:.2f} times the source tokens, {growth.tgt:.2f} times the target tokens;"
+                f"sampled pieces: {cost.src_growth:.2f} times the source tokens,"
+                f" {cost.tgt_growth:.2f} times the target tokens;"
                 f" an epoch takes about {megabytes:,.1f} MB of disk and {seconds:,.0f} s of one core"
             )
     yield (

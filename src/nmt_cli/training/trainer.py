@@ -6,7 +6,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from nmt_cli.artifacts.run import Run
@@ -23,7 +23,7 @@ from nmt_cli.training.divergence import RecentUpdates, describe_pairs, pairs_of
 from nmt_cli.training.ending import Ending, StopSignal, ending_by_signal, write_final_model
 from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.loader import LoadedUpdate, Loader
-from nmt_cli.training.micro_batch_size import choose_max_tokens, max_tokens_of, warm_up_with_tokens_that_fit
+from nmt_cli.training.micro_batch_size import fit_to_memory, max_tokens_of, warm_up_with_tokens_that_fit
 from nmt_cli.training.objective import warn_of_missing_tool
 from nmt_cli.training.ranks.ranks import Ranks, is_under_torchrun
 from nmt_cli.training.reporting.metrics import Meter, Stopwatch, TrainingStatus, UpdateSums, measure_speed, memory_gb
@@ -72,20 +72,19 @@ class Trainer:
             keep_freed_memory()
             multiply_float32_fast(ranks.device)
         max_tokens = max_tokens_of(recipe.training)
-        follows_rules_2 = run.record.rules >= 2  # see RunRecord
         self._order = DataOrder(
             data,
             recipe,
             world_size=ranks.size,
             max_tokens=max_tokens,
-            has_even_end=follows_rules_2,
+            has_even_end=run.record.has_even_end,
             fallback=run.directory,
             beat=ranks.heartbeat.beat,
         )
         model = build_model(recipe, data).to(ranks.device)
         self._updater = Updater(recipe, model, precision=precision, ranks=ranks)
-        self._run = run = choose_max_tokens(run, self._order, model, precision=precision, ranks=ranks)
-        language = short_code(run.record.languages.target) if follows_rules_2 else None
+        self._run = run = fit_to_memory(self._order, run, model, precision=precision, ranks=ranks)
+        language = short_code(run.record.languages.target) if run.record.counts_tokens_by_language else None
         self._validator = Validator(
             recipe, data, self._updater, self._order, device=ranks.device, target_language=language
         )
@@ -140,7 +139,7 @@ class Trainer:
         self._meter = Meter(speed.for_passes(self._recipe.training.num_passes))
         if self._state.update == 0 or self._updater.reason_not_to_compile is None:
             self._run = warm_up_with_tokens_that_fit(
-                self._run, self._order, self._warm_up, release=self._updater.release, ranks=self._ranks
+                self._order, self._run, self._warm_up, release=self._updater.release, ranks=self._ranks
             )
         if self._state.update == 0:
             self._sanity_pass(reporter)
@@ -161,29 +160,33 @@ class Trainer:
         )
 
     def _loop(self, reporter: Reporter) -> Ending:
+        """Make update after update, until the recipe or a signal ends the training."""
         while (ending := self._ending_by_recipe()) is None:
             with self._profiling.update():
-                self._launch()
+                self._launch_next_update()
                 problem = self._read_results(reporter)
             self._checkpointer.look()
             if problem is not None:
                 self._roll_back(problem, reporter)
-                continue
-            if self._in_flight:  # nothing is due after this update, or its result would have been read at once
-                continue
-            stop = ending_by_signal(self._agreed_signal())
-            is_validated = stop is None and self._is_validation_due(self._state.update)
-            if is_validated:
-                if self._is_checkpoint_due(self._state.update):
-                    self._save(reporter)  # a validation may take longer than a preempted machine has left
-                self._validate(reporter)
-                stop = self._ending_by_any_signal()
-            is_kept = is_validated and self._recipe.training.keep_best > 0
-            if stop or is_kept or self._is_checkpoint_due(self._state.update) or self._ending_by_recipe() is not None:
-                self._save(reporter)
-            if stop is not None:
-                return stop
+            elif not self._in_flight:  # `_can_wait` lets a result wait only if nothing is due after its update
+                stop = self._validate_and_save_if_due(reporter)
+                if stop is not None:
+                    return stop
         return ending
+
+    def _validate_and_save_if_due(self, reporter: Reporter) -> Ending | None:
+        """Do what is due after the last update; return the ending if a signal stops the training here."""
+        is_save_due = self._is_checkpoint_due(self._state.update)
+        stop = ending_by_signal(self._agreed_signal())
+        if stop is None and self._is_validation_due(self._state.update):
+            if is_save_due:
+                self._save(reporter)  # a validation may take longer than a preempted machine has left
+            self._validate(reporter)
+            stop = self._ending_by_any_signal()
+            is_save_due = is_save_due or self._recipe.training.keep_best > 0
+        if is_save_due or stop is not None or self._ending_by_recipe() is not None:
+            self._save(reporter)
+        return stop
 
     def _ending_by_any_signal(self) -> Ending | None:
         """The ending for a signal to any of the ranks, the same on all ranks; SIGTERM comes before Ctrl-C."""
@@ -205,7 +208,7 @@ class Trainer:
         if patience is not None:
             self._is_out_of_patience = self._ranks.any(self._state.validations_since_best >= patience)
 
-    def _launch(self) -> None:
+    def _launch_next_update(self) -> None:
         """Launch the next update, unless a signal comes while it is awaited."""
         self._stopwatch.run()
         number = self._state.update + len(self._in_flight) + 1
@@ -226,7 +229,7 @@ class Trainer:
         """Read the results of the updates in flight, except the last if it can wait; return at the first problem."""
         while len(self._in_flight) > 1 or (self._in_flight and not self._can_wait(self._in_flight[0].number)):
             self._record_result(self._in_flight.popleft(), reporter)
-            if (problem := self._reason_of_divergence()) is not None:
+            if (problem := self._state.reason_of_divergence(self._recipe.training)) is not None:
                 return problem
         return None
 
@@ -245,18 +248,9 @@ class Trainer:
         """Record the result of an update in the state, and report it."""
         result, update = finished.launched.result(), finished.loaded.update
         micro, tokens = update.micro, update.target_tokens
-        loss = result.smoothed / tokens if result.is_applied else math.inf
-        course = self._state.course
-        self._recent.add(finished.number, loss=loss, micro=micro)
-        self._state = replace(
-            self._state,
-            update=finished.number,
-            applied=self._state.applied + result.is_applied,
-            skipped_in_row=0 if result.is_applied else self._state.skipped_in_row + 1,
-            epoch=update.epoch,
-            index=update.index,
-            course=course.after(loss) if result.is_applied else course,
-        )
+        loss = result.smoothed / tokens if result.is_applied else None
+        self._recent.add(finished.number, loss=math.inf if loss is None else loss, micro=micro)
+        self._state = self._state.after_update(finished.number, loss=loss, epoch=update.epoch, index=update.index)
         self._validation, self._signal = None, result.signal
         sums = UpdateSums()
         if result.is_applied:
@@ -292,16 +286,6 @@ class Trainer:
         reporter.event("skipped", update=update, reason="gradients are not finite", in_row=in_row, pairs=pairs)
         if self._ranks.is_first:
             logger.warning("update %d is skipped: its gradients are not finite (%s)", update, describe_pairs(pairs))
-
-    def _reason_of_divergence(self) -> str | None:
-        """The reason why training cannot continue from here; None if it can."""
-        training, state = self._recipe.training, self._state
-        at = f"update {state.update:,}"
-        if state.skipped_in_row > training.max_skipped_updates:
-            return f"{state.skipped_in_row} updates in a row had gradients that are not finite, the last at {at}"
-        if state.course.has_spike(training.spike_nats):
-            return f"the mean loss has risen from {state.course.lowest:.2f} to {state.course.mean:.2f} nats by {at}"
-        return None
 
     def _roll_back(self, problem: str, reporter: Reporter) -> None:
         """Go back to the newest checkpoint before the trouble, and continue from there with the next pairs."""

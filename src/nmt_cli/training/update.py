@@ -33,8 +33,8 @@ from nmt_cli.training.optimizers import build_optimizer, learning_rate
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.weights import MasterWeights
 
-_NUM_BEFORE_LOSSES = 3
-"""The first figures of an update, before its losses: the norm, ranks with a SIGINT, ranks with a SIGTERM."""
+# The figures of an update: the norm of the gradients, the ranks that received each signal, and then the losses.
+_NORM, _INTERRUPTED, _TERMINATED, _FIRST_LOSS = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +167,8 @@ class Updater:
         """
         if not self.model.training:
             self.model.train()
-        figures = torch.zeros(_NUM_BEFORE_LOSSES + self._num_losses * num_micro, device=self._ranks.device)
-        losses = figures[_NUM_BEFORE_LOSSES:].view(self._num_losses, num_micro)
+        figures = torch.zeros(_FIRST_LOSS + self._num_losses * num_micro, device=self._ranks.device)
+        losses = figures[_FIRST_LOSS:].view(self._num_losses, num_micro)
         for place, (index, batch) in enumerate(batches):
             loss = self.accumulate(
                 batch,
@@ -182,9 +182,9 @@ class Updater:
             self.weights.gradients.zero_()
             self._sum_collected()
         if self._ranks.is_first:
-            figures[0] = self.weights.gradients.norm()
+            figures[_NORM] = self.weights.gradients.norm()
         if (signal_number := received()) is not None:
-            figures[2 if signal_number == signal.SIGTERM else 1] = 1
+            figures[_TERMINATED if signal_number == signal.SIGTERM else _INTERRUPTED] = 1
         self._ranks.sum(figures)
         rate = learning_rate(
             self._recipe.training.schedule,
@@ -192,7 +192,7 @@ class Updater:
             updates=self._recipe.training.updates,
             d_model=self._recipe.model.d_model,
         )
-        self._apply(figures[0], learning_rate=rate)
+        self._apply(figures[_NORM], learning_rate=rate)
         return LaunchedUpdate(figures, num_micro=num_micro, learning_rate=rate, ranks=self._ranks)
 
     def accumulate(
@@ -240,7 +240,8 @@ class Updater:
         return loss.figures()
 
     def _new_recorder(self) -> RecordedSteps:
-        return RecordedSteps(self._step, CudaGraphs(self._ranks.device), num_losses=self._num_losses)
+        graphs = CudaGraphs(self._ranks.device)
+        return RecordedSteps(self._step, graphs.warm_up_and_record, num_losses=self._num_losses)
 
     def _sum_collected(self) -> None:
         """Sum the gradients over the ranks, without a backward pass."""

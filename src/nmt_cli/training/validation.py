@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS
-from nmt_cli.artifacts.model_directory import MeasuredMean
+from nmt_cli.artifacts.model_directory import AverageLosses
 from nmt_cli.artifacts.run import Checkpoint, Run
 from nmt_cli.artifacts.weights import load_weights, read_tensors, uninitialized_model
 from nmt_cli.dataset.batches import make_batch
@@ -165,7 +165,7 @@ class Validator:
                     config=config,
                     nbest=1,
                     device=self._device,
-                    fixed=self._cuda_search,
+                    cuda_search=self._cuda_search,
                 )
             for index, hypotheses in zip(batch, best, strict=True):
                 found[index] = hypotheses[0].ids
@@ -184,7 +184,7 @@ class Validator:
         return report, samples
 
 
-def measure_mean(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint) -> MeasuredMean:
+def measure_average(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint) -> AverageLosses:
     """The validation losses of an average of checkpoints of a run, and of the newest of them.
 
     The CPU measures them, because a training may have the GPU. DataError if the run's data is not there, or is other
@@ -212,7 +212,7 @@ def measure_mean(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint)
         )
         return smoothed / tokens
 
-    return MeasuredMean(loss=loss_of(weights), newest_loss=loss_of(read_tensors(newest.path / WEIGHTS, hint=DAMAGED)))
+    return AverageLosses(loss=loss_of(weights), newest_loss=loss_of(read_tensors(newest.path / WEIGHTS, hint=DAMAGED)))
 
 
 def _usable_pairs(data: PreparedData, *, max_positions: int) -> Array:

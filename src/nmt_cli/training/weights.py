@@ -49,9 +49,9 @@ class MasterWeights:
             model.to(torch.bfloat16)
             self._copy = self.values.bfloat16()
         self._parameters = [parameter for _, parameter in parameters]
-        self._sums = self._split(self.gradients)
+        self._gradient_views = self._split(self.gradients)
         values = self._split(self.values if self._copy is None else self._copy)
-        for parameter, value, total in zip(self._parameters, values, self._sums, strict=True):
+        for parameter, value, total in zip(self._parameters, values, self._gradient_views, strict=True):
             parameter.data = value
             parameter.grad = total if self._copy is None else None
         self._buckets = make_buckets(
@@ -74,7 +74,7 @@ class MasterWeights:
             view.copy_(named[name])
 
     def collect(self) -> None:
-        """Add the gradients of the last backward pass to the float32 sum."""
+        """Add the gradients of the last backward pass to the float32 sum; in fp32 they are there already."""
         totals, gradients = self._take_gradients()
         if not gradients:
             return
@@ -93,7 +93,7 @@ class MasterWeights:
         yield
         if not is_first:
             self.collect()
-        elif self._copy is not None:
+        elif self._copy is not None:  # the first gradients are copied: no zeros are written to be added to
             totals, gradients = self._take_gradients()
             if len(gradients) < len(self._parameters):
                 self.gradients.zero_()
@@ -149,12 +149,12 @@ class MasterWeights:
                 parameter.grad = None
 
     def _take_gradients(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Move the bf16 gradients out of their parameters: return their places in the sum, and the gradients."""
+        """Take the bf16 gradients from their parameters: return their views in the sum, and the gradients."""
         if self._copy is None:
             return [], []
         found = [
             (total, parameter.grad)
-            for total, parameter in zip(self._sums, self._parameters, strict=True)
+            for total, parameter in zip(self._gradient_views, self._parameters, strict=True)
             if parameter.grad is not None
         ]
         for parameter in self._parameters:
@@ -165,7 +165,7 @@ class MasterWeights:
         if self._sum is None:  # the backward pass of an earlier micro-batch
             return
         if self._copy is not None and parameter.grad is not None:
-            self._sums[index].add_(parameter.grad)
+            self._gradient_views[index].add_(parameter.grad)
             parameter.grad = None
         self._sum.complete(index)
 

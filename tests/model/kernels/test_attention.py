@@ -168,7 +168,7 @@ def test_the_operator_keeps_what_torch_asks_of_operators(is_self: bool, dropout:
     )
 
 
-def test_layers_with_our_kernels_are_compiled_whole() -> None:
+def test_residual_norm_with_our_kernels_are_compiled_whole() -> None:
     config = ModelConfig(d_model=32, heads=HEADS, d_k=16, d_v=16, d_ff=32)
     torch.manual_seed(1)
     layers: list[nn.Module] = [

@@ -120,9 +120,11 @@ def decode(
     check_output(output, source=source, prefix=prefix, overwrite=overwrite)
     is_bulk = source != STANDARD and not stream
     _check_processes(workers, threads, is_bulk=is_bulk)
-    handling: OnInvalidBytes = one_of(errors, OnInvalidBytes, flag="--errors", refusal=f"there is no --errors {errors}")
+    on_invalid_bytes: OnInvalidBytes = one_of(
+        errors, OnInvalidBytes, flag="--errors", refusal=f"there is no --errors {errors}"
+    )
     with (
-        opened_input(source, is_streamed=stream, errors=handling) as blocks,
+        opened_input(source, is_streamed=stream, errors=on_invalid_bytes) as blocks,
         opened_prefixes(prefix, source=source) as next_prefixes,
     ):
         models = models_of(model)  # refuses a wrong name before torch is imported
@@ -137,9 +139,9 @@ def decode(
             record = _job_record(probe, job, source=source, prefix=prefix, form=form)
             is_numbered = formatting.has_numbered_rows
             with opened_output(output, job=record, overwrite=overwrite, rows_are_numbered=is_numbered) as (write, done):
-                todo = _numbered(blocks, next_prefixes, lines_done=done)
+                remaining = _numbered_blocks(blocks, next_prefixes, lines_done=done)
                 with shown_progress(write, source, is_streamed=stream, lines_done=done) as write_and_count:
-                    for result in run(todo):
+                    for result in run(remaining):
                         statistics.add(result.translations, started=result.started, ended=result.ended)
                         text = formatting.render(result.translations, first_line=done + 1)
                         write_and_count(text, len(result.translations))
@@ -152,24 +154,25 @@ def decode(
 class Statistics:
     """Counts of sentences and tokens, the engine, and the seconds; loading and waiting for input do not count."""
 
-    by: str
+    engine: str
     sentences: int = 0
     target_tokens: int = 0
     seconds: float = 0.0
-    until: float = 0.0
+    last_ended: float = 0.0
 
     def add(self, translations: Sequence[Translation], *, started: float, ended: float) -> None:
         """Count one block; of its time, only the part that overlaps no earlier block."""
         self.sentences += len(translations)
         self.target_tokens += sum(translation.num_pieces for translation in translations)
-        self.seconds += max(0.0, ended - max(started, self.until))
-        self.until = max(ended, self.until)
+        self.seconds += max(0.0, ended - max(started, self.last_ended))
+        self.last_ended = max(ended, self.last_ended)
 
     def __str__(self) -> str:
         seconds = max(self.seconds, 1e-9)
         return (
             f"{self.sentences:,} sentences and {self.target_tokens:,} target tokens in {self.seconds:.2f} s: "
-            f"{self.sentences / seconds:,.1f} sentences/s, {self.target_tokens / seconds:,.0f} tokens/s, by {self.by}"
+            f"{self.sentences / seconds:,.1f} sentences/s, {self.target_tokens / seconds:,.0f} tokens/s, "
+            f"by {self.engine}"
         )
 
 
@@ -211,7 +214,7 @@ def shown_progress(
         yield write_and_count
 
 
-def _numbered(
+def _numbered_blocks(
     blocks: Iterator[list[str]], next_prefixes: Callable[[int], list[str] | None], *, lines_done: int
 ) -> Iterator[LineBlock]:
     """The blocks after the lines that are done, with their numbers and prefixes."""

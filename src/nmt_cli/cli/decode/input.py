@@ -27,10 +27,10 @@ _CHUNK_BYTES = 1 << 16
 # Lines that are sorted by length and translated together; no line is written before the whole block is done.
 _BLOCK_LINES = 1000
 # A program that has more lines writes them within this time; a person who types does not notice the wait.
-_PATIENCE_SECONDS = 0.01
+_NEXT_LINE_SECONDS = 0.01
 # The longest time for gathering lines that keep coming.
-_LONGEST_WAIT_SECONDS = 0.3
-_LIKE_THE_TEXT = "give one line of prefixes for each line of text; an empty one leaves its translation free"
+_MAX_GATHERING_SECONDS = 0.3
+_ONE_PREFIX_PER_LINE = "give one line of prefixes for each line of text; an empty one leaves its translation free"
 
 OnInvalidBytes = Literal["strict", "replace"]
 """What is done about bytes that are not UTF-8: DataError, or U+FFFD in their place."""
@@ -46,7 +46,7 @@ def opened_input(source: Path, *, is_streamed: bool, errors: OnInvalidBytes) -> 
             raise UsageError("there is nothing to read: stdin is closed", where="stdin", hint="give a file with -i")
         if sys.stdin.isatty():
             logger.info("type one sentence per line; Ctrl-D ends the input")
-        patience = 0.0 if is_streamed else _PATIENCE_SECONDS
+        patience = 0.0 if is_streamed else _NEXT_LINE_SECONDS
         yield _blocks_as_they_come(sys.stdin.fileno(), patience=patience, name=STDIN, errors=errors)
         return
     if os.path.isfile(source):
@@ -75,12 +75,12 @@ def opened_prefixes(file: Path | None, *, source: Path) -> Iterator[Callable[[in
         num_lines, num_prefixes = map(count_lines, (source, file))
         if num_lines != num_prefixes:
             message = f"{source} has {num_lines:,} lines, {file} has {num_prefixes:,}"
-            raise DataError(message, where="--prefix", hint=_LIKE_THE_TEXT)
+            raise DataError(message, where="--prefix", hint=_ONE_PREFIX_PER_LINE)
     with open_bytes(file) as stream:
         lines = read_lines(stream, name=str(file))
         yield lambda count: list(islice(lines, count))
         if next(lines, None) is not None:
-            raise DataError(f"{file} has more lines than the text", where="--prefix", hint=_LIKE_THE_TEXT)
+            raise DataError(f"{file} has more lines than the text", where="--prefix", hint=_ONE_PREFIX_PER_LINE)
 
 
 def without_first(blocks: Iterator[list[str]], count: int, *, skip: Callable[[int], object]) -> Iterator[list[str]]:
@@ -144,7 +144,7 @@ def _blocks_as_they_come(descriptor: int, *, patience: float, name: str, errors:
         nonlocal since
         now = time.monotonic()
         since = since or now
-        if now - since < _LONGEST_WAIT_SECONDS and select.select([descriptor], [], [], patience)[0]:
+        if now - since < _MAX_GATHERING_SECONDS and select.select([descriptor], [], [], patience)[0]:
             return True
         since = None
         return False
@@ -188,14 +188,14 @@ class _Decoder:
                 if self._errors == "strict":
                     if texts:
                         yield texts
-                    raise self._error(content, number) from None
+                    raise self._invalid_bytes(content, number) from None
                 texts.append(content.decode("utf-8", "replace"))
-                self._tell_of_replacing(number)
+                self._warn_of_replacing(number)
         if first_line == 1:
             self._warn_of_pieces(texts)
         yield texts
 
-    def _error(self, content: bytes, number: int) -> DataError:
+    def _invalid_bytes(self, content: bytes, number: int) -> DataError:
         error = not_utf8(content, name=self._name, number=number)
         error.message += "; the lines before it are translated" if number > 1 else ""
         error.hint += "; or --errors replace, which writes U+FFFD for each such byte"
@@ -207,7 +207,7 @@ class _Decoder:
             message = "%s is cut into pieces (%r in %r), but the model cuts words itself; join them first: %s"
             logger.warning(message, self._name, mark.mark, mark.around, joined)
 
-    def _tell_of_replacing(self, number: int) -> None:
+    def _warn_of_replacing(self, number: int) -> None:
         if not self._has_replaced:
             logger.warning("line %d is not UTF-8: such bytes are replaced by U+FFFD, in later lines too", number)
         self._has_replaced = True

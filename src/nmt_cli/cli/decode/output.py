@@ -102,10 +102,10 @@ def check_output(output: Path, *, source: Path, prefix: Path | None, overwrite: 
     for read in (source, prefix or STANDARD):
         # Devices may be read and written.
         for written in (*([output] if os.path.isfile(output) else []), *PartialOutput(output.resolve()).files):
-            if read != STANDARD and _are_same(read, written):
+            if read != STANDARD and _are_same_file(read, written):
                 hint = "give another file with -o"
                 raise UsageError(f"{read} is both input and output", where="--output", hint=hint)
-    _check_free(output, overwrite=overwrite)
+    _check_not_taken(output, overwrite=overwrite)
 
 
 @contextmanager
@@ -115,37 +115,36 @@ def opened_output(
     """A function that writes to the output, and how many lines of the input the output already has.
 
     DataError if writing fails. The file appears when the block ends well. Until then, and after an error, the text is
-    in FILE.partial beside it.
-    The same `job` continues that file; a job that is None cannot be continued.
+    in FILE.partial beside it. The same `job` continues FILE.partial; without a job it cannot be continued.
     """
     final = output.resolve()
     if output == STANDARD or (os.path.exists(final) and not os.path.isfile(final)):  # stdout, a device, a pipe
         if output == STANDARD and sys.stdout is None:
             raise UsageError("there is nowhere to write: stdout is closed", where="stdout", hint="give a file with -o")
         name = "stdout" if output == STANDARD else str(output)
-        with _writing(name):
+        with _write_errors(name):
             to_stdout = output == STANDARD
             stream = io.FileIO(sys.stdout.fileno(), "w", closefd=False) if to_stdout else io.FileIO(final, "w")
         with stream:
-            yield partial(_write, stream, name), 0
+            yield partial(_write_all, stream, name), 0
         return
     from nmt_cli.files import locked
 
     unfinished = PartialOutput(final)
     with locked(unfinished.path, busy="another nmt decode writes this file", error=DataError):
-        _check_free(final, overwrite=overwrite)  # another command may have written it since this one began
-        with _writing(str(output)):
+        _check_not_taken(final, overwrite=overwrite)  # another command may have written it since this one began
+        with _write_errors(str(output)):
             done = unfinished.begin(job, may_replace=overwrite, rows_are_numbered=rows_are_numbered)
             stream = io.FileIO(unfinished.path, "a")
         if done:
             logger.info("%s has %s lines: going on after them", unfinished.path, f"{done:,}")
         with stream:
             try:
-                yield partial(_write, stream, str(output)), done
+                yield partial(_write_all, stream, str(output)), done
             except BaseException:
                 unfinished.keep_text(may_continue=job is not None)
                 raise
-            with _writing(str(output)):
+            with _write_errors(str(output)):
                 os.fsync(stream.fileno())
                 unfinished.path.replace(final)
                 unfinished.forget()
@@ -234,10 +233,10 @@ def file_identity(path: Path) -> dict[str, Any]:
         return {"bytes": path.stat().st_size, "sha256": files.sha256(path), "path": str(shown.absolute())}
 
 
-def _write(stream: io.FileIO, name: str, text: str) -> None:
+def _write_all(stream: io.FileIO, name: str, text: str) -> None:
     """Write all of the text at once."""
     rest = memoryview(text.encode())
-    with _writing(name):
+    with _write_errors(name):
         while rest:
             rest = rest[stream.write(rest) or 0 :]
 
@@ -246,21 +245,23 @@ def _pharaoh(translation: Translation) -> str:
     return " ".join(f"{source}-{target}" for source, target in translation.alignment)
 
 
-def _are_same(path: Path, other: Path) -> bool:
+def _are_same_file(path: Path, other: Path) -> bool:
     try:
         return path.samefile(other)
     except OSError:  # one of them is not there
         return False
 
 
-def _check_free(output: Path, *, overwrite: bool) -> None:
+def _check_not_taken(output: Path, *, overwrite: bool) -> None:
+    """Raise UsageError if the file exists and may not be replaced."""
     if os.path.isfile(output) and not overwrite:
         hint = "add --overwrite, or give another file with -o"
         raise UsageError(f"{output} exists already", where=str(output), hint=hint)
 
 
 @contextmanager
-def _writing(name: str) -> Iterator[None]:
+def _write_errors(name: str) -> Iterator[None]:
+    """Raise a failed write as DataError; a closed pipe stays what it is."""
     try:
         yield
     except BrokenPipeError:
@@ -289,6 +290,7 @@ def _complete_lines(path: Path, *, rows_are_numbered: bool) -> tuple[int, int]:
 
 
 def _without_paths(job: Mapping[str, Any]) -> dict[str, Any]:
+    """All that decides whether two jobs are the same: a file that was moved is still the same."""
     return {
         name: {key: part for key, part in value.items() if key != "path"} if isinstance(value, dict) else value
         for name, value in job.items()
@@ -297,14 +299,15 @@ def _without_paths(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _differences(known: Mapping[str, Any], job: Mapping[str, Any]) -> str:
+    """The differences between the job on record and this job, in words."""
     then, now = _without_paths(known), _without_paths(job)
     changed = [name for name in sorted(then.keys() | now.keys()) if then.get(name) != now.get(name)]
-    shown = [(name, _shown(known.get(name)), _shown(job.get(name))) for name in changed]
+    shown = [(name, _value_text(known.get(name)), _value_text(job.get(name))) for name in changed]
     return "; ".join(
         f"{name} is {new}, which has changed since" if old == new else f"{name} was {old} and is {new}"
         for name, old, new in shown
     )
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return str(value.get("path", "another file")) if isinstance(value, dict) else json.dumps(value)

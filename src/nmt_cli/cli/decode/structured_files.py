@@ -26,55 +26,63 @@ class _Structure:
     command: str
 
 
-def _python(imports: str, text: str, of: str) -> str:
+def _python_command(imports: str, text: str, of: str) -> str:
+    """A command that prints `text` for each item of the loop `of`, its blanks as single spaces."""
     return f'python3 -c "import {imports}; [print(*{text}.split()) for {of}]"'
 
 
-def _of_xml(path: str) -> str:
+def _xml_command(path: str) -> str:
+    """A command that prints the text of each XML element at a path."""
     found = f"s in E.parse(sys.stdin.buffer).iterfind('{path}')"
-    return _python("sys, xml.etree.ElementTree as E", "''.join(s.itertext())", found)
+    return _python_command("sys, xml.etree.ElementTree as E", "''.join(s.itertext())", found)
 
 
 _XLIFF = {".xliff", ".xlf", ".sdlxliff", ".mxliff"}
-_MESSAGES = r"m in re.findall(r'^msgid ((?:\".*\"\s*)+)', sys.stdin.read(), re.M)[1:]"
-_ROWS = "row in csv.reader(sys.stdin, delimiter='{}') if row"  # {} is the delimiter
+_FOR_PO_MESSAGES = r"m in re.findall(r'^msgid ((?:\".*\"\s*)+)', sys.stdin.read(), re.M)[1:]"
+_FOR_CSV_ROWS = "row in csv.reader(sys.stdin, delimiter='{}') if row"  # {} is the delimiter
 _STRUCTURES = (
     _Structure(
         "a translation memory (TMX)",
         {".tmx"},
         re.compile(rb"\s*<(?:[?!][^<]*<)*tmx\b"),
         True,
-        _of_xml(".//tu/tuv[1]/seg"),
+        _xml_command(".//tu/tuv[1]/seg"),
     ),
     _Structure(
         "XLIFF",
         _XLIFF,
         re.compile(rb"\s*<(?:[?!][^<]*<)*xliff\b[^>]*\bversion=.2"),
         True,
-        _of_xml(".//{*}segment/{*}source"),
+        _xml_command(".//{*}segment/{*}source"),
     ),
     _Structure(
         "XLIFF",
         _XLIFF,
         re.compile(rb"\s*<(?:[?!][^<]*<)*xliff\b"),
         True,
-        _of_xml(".//{*}trans-unit/{*}source"),
+        _xml_command(".//{*}trans-unit/{*}source"),
     ),
     _Structure(
         "a PO file",
         {".po", ".pot"},
         re.compile(rb'(?:#.*\n|\s)*msgid ""\s*\nmsgstr "'),
         True,
-        _python("ast, re, sys", "ast.literal_eval('(' + m + ')')", _MESSAGES),
+        _python_command("ast, re, sys", "ast.literal_eval('(' + m + ')')", _FOR_PO_MESSAGES),
     ),
     _Structure("a table (TSV)", {".tsv"}, re.compile(rb"[^\n]*\t"), False, "cut -f1"),
-    _Structure("a table (CSV)", {".csv"}, re.compile(rb"[^\n]*[,;\t]"), False, _python("csv, sys", "row[0]", _ROWS)),
+    _Structure(
+        "a table (CSV)",
+        {".csv"},
+        re.compile(rb"[^\n]*[,;\t]"),
+        False,
+        _python_command("csv, sys", "row[0]", _FOR_CSV_ROWS),
+    ),
     _Structure(
         "JSON lines",
         {".jsonl", ".ndjson"},
         re.compile(rb"\s*\{"),
         False,
-        _python("json, sys", "json.loads(line)['KEY']", "line in sys.stdin"),
+        _python_command("json, sys", "json.loads(line)['KEY']", "line in sys.stdin"),
     ),
 )
 

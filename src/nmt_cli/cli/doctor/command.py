@@ -12,9 +12,9 @@ from nmt_cli.cli.printing import print_facts, print_json
 from nmt_cli.console import size_text
 from nmt_cli.errors import DeviceError
 
-_LITTLE_DISK = 5e9
-_LITTLE_MEMORY = 2e9
-_GPU_BUILD = "install the build of torch with CUDA that https://pytorch.org/get-started/locally names"
+_LOW_DISK_BYTES = 5e9
+_LOW_MEMORY_BYTES = 2e9
+_INSTALL_CUDA_BUILD = "install the build of torch with CUDA that https://pytorch.org/get-started/locally names"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,11 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON inst
     machine = describe_machine()
     findings = list(examine(machine))
     if as_json:
+        missing = machine["missing_for_triton"]
+        machine["missing_for_triton"] = None if missing is None else str(missing)
         print_json(machine | {"findings": [asdict(finding) for finding in findings]})
     else:
-        print_facts(_facts(machine))
+        print_facts(_machine_facts(machine))
         print_facts((finding.kind, f"{finding.problem}\nfix: {finding.fix}") for finding in findings)
         if not findings:
             print_facts([("verdict", "nothing is broken, and nothing is slower than it need be")])
@@ -49,15 +51,16 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON inst
 
 def examine(machine: dict[str, Any]) -> Iterator[Finding]:
     """The findings about a machine, the worst first."""
-    yield from _broken(machine)
+    yield from _broken_parts(machine)
     if "error" not in machine["torch"]:
         yield from _slow_gpu(machine)
         yield from _unused_cores(machine)
         yield from _slow_cpu(machine)
-    yield from _low(machine)
+    yield from _low_resources(machine)
 
 
-def _broken(machine: dict[str, Any]) -> Iterator[Finding]:
+def _broken_parts(machine: dict[str, Any]) -> Iterator[Finding]:
+    """Missing packages, a torch that cannot be imported, a cache that cannot be written."""
     missing = [name for name, version in machine["packages"].items() if version is None]
     if missing:
         yield Finding("broken", f"not installed: {', '.join(missing)}", f"pip install {' '.join(missing)}")
@@ -72,14 +75,13 @@ def _slow_gpu(machine: dict[str, Any]) -> Iterator[Finding]:
     torch = machine["torch"]
     if machine["gpu_driver"] and not torch["gpus"]:
         reason = "is a build without CUDA" if torch["cuda"] is None else "sees no GPU: try nvidia-smi"
-        yield Finding("slow", f"there is a GPU driver, but torch {torch['version']} {reason}", _GPU_BUILD)
+        yield Finding("slow", f"there is a GPU driver, but torch {torch['version']} {reason}", _INSTALL_CUDA_BUILD)
     for number, gpu in enumerate(torch["gpus"]):
         if not gpu["bf16"]:
             problem = f"GPU {number} ({gpu['name']}) does not multiply bf16: training takes float32"
             yield Finding("slow", problem, "take a GPU of the Ampere generation or newer")
-    if torch["gpus"] and machine["missing_for_triton"]:
-        what, _, fix = machine["missing_for_triton"].rstrip(")").rpartition(" (")
-        yield Finding("slow", f"layers are not compiled: {what}", fix)
+    if torch["gpus"] and (missing := machine["missing_for_triton"]):
+        yield Finding("slow", f"layers are not compiled: {missing.problem}", missing.fix)
 
 
 def _unused_cores(machine: dict[str, Any]) -> Iterator[Finding]:
@@ -120,20 +122,21 @@ def _slow_cpu(machine: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("slow", "CTranslate2 is not installed: --engine auto would take it for int8", install)
 
 
-def _low(machine: dict[str, Any]) -> Iterator[Finding]:
+def _low_resources(machine: dict[str, Any]) -> Iterator[Finding]:
+    """Little free memory, or little free disk."""
     free = machine["memory"]["free_bytes"]
-    if free is not None and free < _LITTLE_MEMORY:
+    if free is not None and free < _LOW_MEMORY_BYTES:
         yield Finding(
             "low", f"{size_text(free)} of memory are free", "end other programs, or lower training.batch_tokens"
         )
     for name in ("folder", "cache"):
         place = machine[name]
-        if place["free_bytes"] < _LITTLE_DISK:
+        if place["free_bytes"] < _LOW_DISK_BYTES:
             fix = "export NMT_CACHE=FOLDER" if name == "cache" else "work in a folder on another disk"
             yield Finding("low", f"{size_text(place['free_bytes'])} of disk are free in {place['path']}", fix)
 
 
-def _facts(machine: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _machine_facts(machine: dict[str, Any]) -> Iterator[tuple[str, str]]:
     torch, cpu, memory, packages = (machine[key] for key in ("torch", "cpu", "memory", "packages"))
     yield "nmt", f"{machine['nmt']['version']}, {machine['nmt']['folder']}"
     yield "Python", f"{machine['python']['version']}, {machine['python']['program']}"
@@ -146,20 +149,20 @@ def _facts(machine: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "error" not in torch:
         onednn = "float32 by oneDNN" if torch["float32_by_onednn"] else f"float32 by {torch['blas']}"
         yield "threads", f"{torch['threads']} of torch; BLAS {torch['blas']}, {onednn}"
-        yield "GPUs", "\n".join(_gpu(gpu) for gpu in torch["gpus"]) or "none"
+        yield "GPUs", "\n".join(_gpu_text(gpu) for gpu in torch["gpus"]) or "none"
     if memory["free_bytes"] is not None and memory["total_bytes"] is not None:
         yield "memory", f"{size_text(memory['free_bytes'])} free of {size_text(memory['total_bytes'])}"
     yield "disk", f"{size_text(machine['folder']['free_bytes'])} free in {machine['folder']['path']}"
     yield "cache", f"{machine['cache']['path']}, {size_text(machine['cache']['free_bytes'])} free"
-    yield "extras", "\n".join(_extra(name, extra) for name, extra in machine["extras"].items())
+    yield "extras", "\n".join(_extra_text(name, extra) for name, extra in machine["extras"].items())
 
 
-def _extra(name: str, extra: dict[str, Any]) -> str:
+def _extra_text(name: str, extra: dict[str, Any]) -> str:
     if not extra["installed"]:
         return f"{name}: not installed; {extra['install']}; for {extra['for']}"
     return f"{name}: {', '.join(f'{package} {version}' for package, version in extra['packages'].items())}"
 
 
-def _gpu(gpu: dict[str, Any]) -> str:
+def _gpu_text(gpu: dict[str, Any]) -> str:
     precision = "bf16" if gpu["bf16"] else "float32 only"
     return f"{gpu['name']}, {size_text(gpu['memory_bytes'])}, capability {gpu['capability']}, {precision}"

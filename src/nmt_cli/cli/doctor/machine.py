@@ -39,11 +39,11 @@ def describe_machine() -> dict[str, Any]:
         "nmt": {"version": nmt_cli.__version__, "folder": str(Path(__file__).resolve().parents[2])},
         "python": {"version": platform.python_version(), "program": sys.executable},
         "system": platform.platform(),
-        "packages": {name: _version(name) for name in REQUIRED},
-        "extras": {name: _extra(name) for name in EXTRAS},
-        "torch": _torch(),
-        "cpu": _cpu(),
-        "memory": _memory(),
+        "packages": {name: _installed_version(name) for name in REQUIRED},
+        "extras": {name: _describe_extra(name) for name in EXTRAS},
+        "torch": _describe_torch(),
+        "cpu": _describe_cpu(),
+        "memory": _describe_memory(),
         "environment": {name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ},
         "gpu_driver": has_gpu_driver(),
         "missing_for_triton": missing_for_triton(),
@@ -53,22 +53,22 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str | None:
+def _installed_version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
 
 
-def _extra(name: str) -> dict[str, Any]:
+def _describe_extra(name: str) -> dict[str, Any]:
     purpose, packages = EXTRAS[name]
-    versions = {package: _version(package) for package in packages}
+    versions = {package: _installed_version(package) for package in packages}
     is_installed = all(version is not None for version in versions.values())
     install = f"pip install 'nmt-cli[{name}]'"
     return {"installed": is_installed, "for": purpose, "packages": versions, "install": install}
 
 
-def _torch() -> dict[str, Any]:
+def _describe_torch() -> dict[str, Any]:
     """The build of torch, its threads, its BLAS and its GPUs."""
     try:
         import torch
@@ -104,7 +104,7 @@ def _multiplies_float32_by_onednn() -> bool:
     return multiply_float32_fast(torch.device("cpu"))
 
 
-def _cpu() -> dict[str, Any]:
+def _describe_cpu() -> dict[str, Any]:
     information = Path("/proc/cpuinfo")
     text = information.read_text(encoding="utf-8", errors="replace") if information.is_file() else ""
     found = set(re.findall(r"\w+", " ".join(re.findall(r"^(?:flags|Features)\s*:(.*)", text, flags=re.MULTILINE))))
@@ -113,22 +113,22 @@ def _cpu() -> dict[str, Any]:
         "architecture": platform.machine(),
         "cores": os.cpu_count() or 1,
         "usable_cores": num_cpus(),
-        "quota_cores": _quota(),
+        "quota_cores": _cpu_quota(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "instructions": [name for name in _INSTRUCTIONS if name in found],
         "bf16": cpu_multiplies_bf16(),
-        "int8": _int8(found),
+        "int8": _int8_text(found),
     }
 
 
-def _int8(instructions: set[str]) -> str:
+def _int8_text(instructions: set[str]) -> str:
     """How this processor multiplies int8."""
     if instructions & {"avx512_vnni", "avx_vnni", "amx_int8"}:
         return "by its own instructions"
     return "without instructions of its own"
 
 
-def _quota() -> float | None:
+def _cpu_quota() -> float | None:
     """The cores' worth of time that a container may use; None if there is no limit."""
     file = Path("/sys/fs/cgroup/cpu.max")
     if not file.is_file():
@@ -137,7 +137,7 @@ def _quota() -> float | None:
     return None if limit == "max" else int(limit) / int(period)
 
 
-def _memory() -> dict[str, int | None]:
+def _describe_memory() -> dict[str, int | None]:
     """The machine's memory, from /proc/meminfo; null elsewhere."""
     file = Path("/proc/meminfo")
     text = file.read_text(encoding="utf-8") if file.is_file() else ""

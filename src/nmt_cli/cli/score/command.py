@@ -233,7 +233,7 @@ def _score_and_compare(
 ) -> Scores:
     """The scores of the hypotheses and, if there are baselines, the tests against each baseline."""
     from nmt_cli.scoring.metrics import score_systems
-    from nmt_cli.scoring.significance import paired_scores, spread, verdict
+    from nmt_cli.scoring.significance import paired_tests, spread
 
     option = "--baseline" if texts.baselines else "--confidence" if confidence else None
     if option is not None and texts.num_lines > _MAX_RESAMPLED_LINES:
@@ -244,21 +244,20 @@ def _score_and_compare(
     comparisons = []
     if texts.baselines:
         baselines = [text.lines for text in texts.baselines]
-        # By metric and baseline: the scores of the baseline, then of each system.
-        tests = paired_scores(baselines, systems, evaluation_set, metrics=metrics, test=test)
+        tests = paired_tests(baselines, systems, evaluation_set, metrics=metrics, test=test)
         comparisons = [
-            Comparison(baseline.name, scores, verdict(scores, baseline=baseline.name, systems=names, test=test))
+            Comparison(baseline.name, result, result.verdict(baseline=baseline.name, systems=names))
             for tests_of_metric in tests
-            for baseline, scores in zip(texts.baselines, tests_of_metric, strict=True)
+            for baseline, result in zip(texts.baselines, tests_of_metric, strict=True)
         ]
         reports = [
-            [tests_of_metric[0][1 + system].report for tests_of_metric in tests] for system in range(len(systems))
+            [tests_of_metric[0].systems[system].report for tests_of_metric in tests] for system in range(len(systems))
         ]
     else:
         reports = score_systems(systems, evaluation_set, metrics=metrics, confidence=confidence)
     notes = []
     if "paper-bleu" in metrics and texts.languages is not None:
-        from nmt_cli.scoring.moses_bleu import comparable
+        from nmt_cli.scoring.moses_bleu import note_on_comparison
 
-        notes.append(comparable(texts.languages))
+        notes.append(note_on_comparison(texts.languages))
     return Scores(texts, reports, spread(reports) if len(systems) > 1 else [], comparisons, notes)

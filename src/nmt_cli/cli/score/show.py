@@ -18,17 +18,17 @@ from nmt_cli.console import folded
 
 if TYPE_CHECKING:
     from nmt_cli.scoring.metrics import ScoreReport
-    from nmt_cli.scoring.significance import PairedScore, Spread
+    from nmt_cli.scoring.significance import PairedTestResult, ResampledScore, Spread
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A paired test of one metric: the scores of a baseline and then of the systems, and the verdict in a sentence."""
+    """The name of a baseline, the result of a paired test against it, and the verdict in a sentence."""
 
     baseline: str
-    scores: list[PairedScore]
+    result: PairedTestResult
     verdict: str
 
 
@@ -49,56 +49,70 @@ class Scores:
         return {report.metric: report.value for report in self.reports[0]}
 
 
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Columns in their order, and rows as cells by column; a row need not have a cell in each column."""
+
+    columns: list[str]
+    rows: list[dict[str, str]]
+
+    def lines(self, columns: Sequence[str]) -> list[list[str]]:
+        """The cells of each row in these columns."""
+        return [[row.get(column, "") for column in columns] for row in self.rows]
+
+
 def print_scores(scores: Scores) -> None:
     """Print scores on stdout; verdicts and notes follow on a terminal, and go to the log otherwise."""
     if scores.comparisons:
-        header, rows = _comparison_table(scores)
+        table = _comparison_table(scores)
     elif len(scores.reports) > 1:
-        header, rows = _runs_table(scores)
+        table = _runs_table(scores)
     else:
-        header, rows = _single_system_table(scores.reports[0])
+        table = _single_system_table(scores.reports[0])
     notes = [*(comparison.verdict for comparison in scores.comparisons), *scores.notes]
-    has_systems = len(scores.texts.systems) > 1
     if not is_terminal():
-        lines = [header, *rows]
-        if not has_systems:  # no header, and the interval, if there is one, comes last
-            lines = [[metric, score, signature, *interval] for metric, score, *interval, signature in rows]
-        typer.echo("\n".join("\t".join(line) for line in lines))
+        typer.echo("\n".join("\t".join(line) for line in _lines_for_pipe(table)))
         sys.stdout.flush()
         for note in notes:
             logger.info("%s", note)
         return
     from rich.console import Console
 
-    shown, drawn = _terminal_table(header, rows, names=[text.name for text in scores.texts.systems])
-    print_table(shown, drawn, right=set(shown) - {"metric", "system"})
+    shown = _table_for_terminal(table, names=[text.name for text in scores.texts.systems])
+    print_table(shown.columns, shown.lines(shown.columns), right=set(shown.columns) - {"metric", "system"})
     console = Console(highlight=False, markup=False, emoji=False)
     for note in notes:
         console.print("\n".join(folded(note, width=console.width, indent=2)), soft_wrap=True)
     for details in _bleu_details(scores):
         console.print(details, soft_wrap=True)
-    for signature in dict.fromkeys(f"{row[0]}  {row[-1]}" for row in rows if row[-1]):
+    for signature in dict.fromkeys(
+        f"{row['metric']}  {row['signature']}" for row in table.rows if row.get("signature")
+    ):
         console.print(signature, style="dim", soft_wrap=True)  # on a line that can be copied whole
 
 
-def _terminal_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, names: Sequence[str]
-) -> tuple[list[str], list[list[str]]]:
+def _lines_for_pipe(table: _Table) -> list[list[str]]:
+    """The cells of each line, below a header; for a single system there is no header, and the interval comes last."""
+    if "system" in table.columns:
+        return [table.columns, *table.lines(table.columns)]
+    return table.lines(sorted(table.columns, key=lambda column: column == "95 %"))
+
+
+def _table_for_terminal(table: _Table, *, names: Sequence[str]) -> _Table:
     """The table as a terminal shows it: short names, each metric once, and no column that a row can do without.
 
     The row of a baseline stands above the systems that are tested against it, so it is marked there.
     """
     short = dict(zip(names, short_names(names), strict=True))
-    drawn: list[dict[str, str]] = []
+    rows: list[dict[str, str]] = []
     metric = ""
-    for row in rows:
-        cells = dict(zip(header, row, strict=True))
-        if (name := cells.get("system")) in short:
-            is_baseline = cells.get("baseline") == ""
-            cells["system"] = f"{short[name]} (baseline)" if is_baseline else short[name]
-        cells["metric"], metric = "" if cells["metric"] == metric else cells["metric"], cells["metric"]
-        drawn.append({key: cell for key, cell in cells.items() if key not in ("baseline", "mean", "signature")})
-    return list(drawn[0]), [list(cells.values()) for cells in drawn]
+    for row in table.rows:
+        cells = dict(row)
+        if (name := row.get("system", "")) in short:
+            cells["system"] = f"{short[name]} (baseline)" if row.get("baseline") == "" else short[name]
+        cells["metric"], metric = "" if row["metric"] == metric else row["metric"], row["metric"]
+        rows.append(cells)
+    return _Table([column for column in table.columns if column not in ("baseline", "mean", "signature")], rows)
 
 
 def short_names(files: Sequence[str]) -> list[str]:
@@ -146,61 +160,63 @@ def score_text(metric: str, value: float | None) -> str:
     return f"{value:.{digits_of(metric)}f}"
 
 
-def _single_system_table(reports: Sequence[ScoreReport]) -> tuple[list[str], list[list[str]]]:
-    """A row for each metric: its name, score, interval if there is one, and signature."""
+def _single_system_table(reports: Sequence[ScoreReport]) -> _Table:
+    """A row for each metric; a column of intervals if there are any."""
     has_interval = any(report.confidence is not None for report in reports)
-    header = ["metric", "score", *(["95 %"] if has_interval else []), "signature"]
-    return header, [_report_row(report) for report in reports]
+    columns = ["metric", "score", *(["95 %"] if has_interval else []), "signature"]
+    return _Table(columns, [_report_row(report) for report in reports])
 
 
-def _report_row(report: ScoreReport) -> list[str]:
-    row = [report.metric, score_text(report.metric, report.value)]
-    row += [] if report.confidence is None else [f"±{score_text(report.metric, report.confidence)}"]
-    return [*row, report.signature]
+def _report_row(report: ScoreReport) -> dict[str, str]:
+    return {
+        "metric": report.metric,
+        "score": score_text(report.metric, report.value),
+        "95 %": "" if report.confidence is None else f"±{score_text(report.metric, report.confidence)}",
+        "signature": report.signature,
+    }
 
 
-def _runs_table(scores: Scores) -> tuple[list[str], list[list[str]]]:
+def _runs_table(scores: Scores) -> _Table:
     """A row for each run, then the mean and the deviation of the runs, by metric."""
-    header, _ = _single_system_table(scores.reports[0])
     rows = []
     for metric_index, spread in enumerate(scores.spreads):
         for text, reports in zip(scores.texts.hypotheses, scores.reports, strict=True):
-            metric, *others = _report_row(reports[metric_index])
-            rows.append([metric, text.name, *others])
-        rows += [[*row, *[""] * (len(header) - 2)] for row in _spread_rows(spread)]
-    return ["metric", "system", *header[1:]], rows
+            rows.append({"system": text.name, **_report_row(reports[metric_index])})
+        rows += _spread_rows(spread)
+    metric, *others = _single_system_table(scores.reports[0]).columns
+    return _Table([metric, "system", *others], rows)
 
 
-def _spread_rows(spread: Spread) -> list[list[str]]:
-    """Two rows, for the mean and the deviation: metric, name, and value."""
+def _spread_rows(spread: Spread) -> list[dict[str, str]]:
+    """Two rows, for the mean and the deviation."""
     figures = {"mean": spread.mean, "deviation": spread.deviation}
-    return [[spread.metric, name, score_text(spread.metric, value)] for name, value in figures.items()]
+    return [
+        {"metric": spread.metric, "system": name, "score": score_text(spread.metric, value)}
+        for name, value in figures.items()
+    ]
 
 
-def _comparison_table(scores: Scores) -> tuple[list[str], list[list[str]]]:
+def _comparison_table(scores: Scores) -> _Table:
     """A row for each baseline, followed by a row for each system with its difference from the baseline, by metric."""
-    header = ["metric", "system", "baseline", "score", "mean", "95 %", "difference", "p", "signature"]
-    spreads = {spread.metric: spread for spread in scores.spreads}
-    rows: list[list[str]] = []
-    for metric, comparisons in groupby(scores.comparisons, key=lambda comparison: comparison.scores[0].report.metric):
-        for comparison in comparisons:
-            names = [comparison.baseline, *(text.name for text in scores.texts.hypotheses)]
-            for name, score in zip(names, comparison.scores, strict=True):
-                rows.append(_paired_row(name, score, baseline=comparison.baseline))
-        if metric in spreads:
-            rows += [[*row[:2], "", row[2], *[""] * 5] for row in _spread_rows(spreads[metric])]
-    return header, rows
-
-
-def _paired_row(name: str, score: PairedScore, *, baseline: str) -> list[str]:
     from nmt_cli.scoring.metrics import digits_of
 
-    report, is_baseline = score.report, score.p_value is None
-    figures = [score_text(report.metric, report.value), score_text(report.metric, score.mean)]
-    figures.append(f"±{score_text(report.metric, report.confidence)}")
-    difference = "" if score.difference is None else f"{score.difference:+.{digits_of(report.metric)}f}"
-    p_value = "" if score.p_value is None else f"{score.p_value:.4f}"
-    return [report.metric, name, "" if is_baseline else baseline, *figures, difference, p_value, report.signature]
+    spreads = {spread.metric: spread for spread in scores.spreads}
+    rows: list[dict[str, str]] = []
+    for metric, comparisons in groupby(scores.comparisons, key=lambda comparison: comparison.result.metric):
+        for comparison in comparisons:
+            baseline, result = comparison.baseline, comparison.result
+            rows.append({"system": baseline, "baseline": "", **_resampled_row(result.baseline)})
+            for text, score in zip(scores.texts.hypotheses, result.systems, strict=True):
+                test = {"difference": f"{score.difference:+.{digits_of(metric)}f}", "p": f"{score.p_value:.4f}"}
+                rows.append({"system": text.name, "baseline": baseline, **_resampled_row(score), **test})
+        if metric in spreads:
+            rows += _spread_rows(spreads[metric])
+    columns = ["metric", "system", "baseline", "score", "mean", "95 %", "difference", "p", "signature"]
+    return _Table(columns, rows)
+
+
+def _resampled_row(score: ResampledScore) -> dict[str, str]:
+    return _report_row(score.report) | {"mean": score_text(score.report.metric, score.mean)}
 
 
 def _scores_json(scores: Scores) -> Mapping[str, Any]:
@@ -222,18 +238,18 @@ def _reports_json(reports: Sequence[ScoreReport]) -> dict[str, Any]:
 
 
 def _comparison_json(comparison: Comparison, texts: Texts) -> dict[str, Any]:
-    first, *others = comparison.scores
+    result = comparison.result
     return {
-        "metric": first.report.metric,
-        "signature": first.report.signature,
-        "baseline": {"file": comparison.baseline, **_paired_json(first)},
+        "metric": result.metric,
+        "signature": result.baseline.report.signature,
+        "baseline": {"file": comparison.baseline, **_resampled_json(result.baseline)},
         "systems": [
-            {"file": text.name, **_paired_json(score), "difference": score.difference, "p_value": score.p_value}
-            for text, score in zip(texts.hypotheses, others, strict=True)
+            {"file": text.name, **_resampled_json(score), "difference": score.difference, "p_value": score.p_value}
+            for text, score in zip(texts.hypotheses, result.systems, strict=True)
         ],
         "verdict": comparison.verdict,
     }
 
 
-def _paired_json(score: PairedScore) -> dict[str, Any]:
+def _resampled_json(score: ResampledScore) -> dict[str, Any]:
     return {"score": score.report.value, "mean": score.mean, "confidence": score.report.confidence}

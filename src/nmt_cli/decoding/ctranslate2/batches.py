@@ -1,4 +1,4 @@
-"""Which sentences CTranslate2 gets together, so that its workers end at about the same time."""
+"""Batches for CTranslate2, chosen so that its workers end at about the same time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MIN_SENTENCES = 16
 # Attention to fewer columns, with EOS and padding, is rounded differently, which may change a translation in int8.
 # So shorter sentences are not searched together with longer ones.
 MIN_WIDE_TOKENS = 16
-# The cost of a step beside its sentences, in sentences: 10 to 16 (docs/design/cpu-search.md#batches).
+# A step costs as much as so many more sentences: 10 to 16 (docs/design/cpu-search.md#batches).
 _STEP_COST = 16
-# A plan of smaller batches is taken if its estimated time is below this share of the best plan's.
-_NEEDED_GAIN = 0.97
+# A plan of smaller batches is taken if it needs less than this share of the best plan's time, by estimate.
+_MAX_TIME_RATIO = 0.97
 # Each plan that is tried has batches smaller by this factor than the plan before.
 _SHRINKING = 0.93
 
@@ -49,18 +49,19 @@ def batches_for_workers(
     best_time = makespan(_costs(best, lengths), workers=workers)
     lower_bound = sum(_costs(best, lengths)) / min(workers, max(1, max_batches))  # all workers end at once
     tried_tokens = float(max_tokens)
-    while _NEEDED_GAIN * best_time > lower_bound and tried_tokens > 1:
+    while _MAX_TIME_RATIO * best_time > lower_bound and tried_tokens > 1:
         tried_tokens *= _SHRINKING
         plan = _cut(groups, counted, max_tokens=int(tried_tokens))
         if len(plan) > max_batches:
             break
         time = makespan(_costs(plan, lengths), workers=workers)
-        if time < _NEEDED_GAIN * best_time:
+        if time < _MAX_TIME_RATIO * best_time:
             best, best_time = plan, time
     return best
 
 
 def _cut(groups: Sequence[Sequence[int]], counted: Sequence[int], *, max_tokens: int) -> list[list[int]]:
+    """The groups of indices in batches of at most so many tokens, by the counted lengths."""
     return [
         [group[place] for place in batch]
         for group in groups

@@ -21,8 +21,8 @@ from nmt_cli.devices import num_cpus
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig
 
-# CTranslate2 ends a search after so many times the beam of finished hypotheses, even if a better one is still open:
-# with 1 that happened in 17 of 500 sentences, with 2 in none.
+# CTranslate2 ends a search when PATIENCE * beam hypotheses have finished, even if a better one is still open. With 1
+# this happened in 17 of 500 sentences, with 2 in none.
 PATIENCE = 2
 # With fewer extra tokens limits cut so many hypotheses that sentences are batched by their limits from the start.
 _FEW_EXTRA_TOKENS = 5
@@ -69,8 +69,8 @@ class CTranslate2Engine:
     def check(self, config: DecodingConfig) -> None:
         """Raise UsageError for sampling, and for a minimum length in beam search.
 
-        Its random numbers depend on the batch. In beam search it distributes the probability of a forbidden end among
-        the other pieces, which favours hypotheses that are likely to end.
+        The random numbers of CTranslate2 depend on the batch. In beam search, CTranslate2 distributes the probability
+        of a forbidden end among the other pieces. This favours hypotheses that are likely to end.
         """
         if config.samples:
             raise UsageError(
@@ -98,12 +98,13 @@ class CTranslate2Engine:
             for source in sources
         ]
         searched = [sentence for sentence in sentences if sentence.pieces]
-        # A batch has one limit, the longest of its sentences. Sentences whose own limit cuts them are searched again.
+        # A batch has one limit, the largest of its sentences' limits. Sentences that their own limit would have cut are
+        # searched again.
         are_limits_tight = config.max_extra_tokens < _FEW_EXTRA_TOKENS
         in_batches = self._batches_by_limit if are_limits_tight else self._batches
         cut = self._search_batches(in_batches(searched, config=config), config=config)
         self._search_batches(self._batches_by_limit(cut, config=config), config=config)
-        # So are those with special pieces, without these.
+        # Sentences whose hypotheses have special pieces are searched again without these pieces.
         special = [sentence for sentence in searched if sentence.has_special]
         self._search_batches(self._batches_by_limit(special, config=config), config=config, without_special=True)
         # CTranslate2 renormalises the probabilities if pieces are suppressed or forced.

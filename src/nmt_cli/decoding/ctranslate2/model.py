@@ -33,10 +33,10 @@ Quantization = Literal[
     "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
 ]
 # CTranslate2 refuses sentences longer than this table. Twice a usual model's positions cost little memory.
-_POSITIONS = 2048
+_MIN_POSITIONS = 2048
 logger = logging.getLogger(__name__)
 # The version of the output of `write_ctranslate2`; raise it when the output changes.
-_CONVERSION = 1
+_CONVERSION_VERSION = 1
 
 
 def write_ctranslate2(loaded: LoadedModel, directory: Path, *, quantization: Quantization) -> None:
@@ -49,7 +49,7 @@ def write_ctranslate2(loaded: LoadedModel, directory: Path, *, quantization: Qua
     if (problem := unsupported_error(config)) is not None:
         raise problem
     spec = _empty_spec(specs, model)
-    _fill(spec, model)
+    _fill_spec(spec, model)
     source = loaded.source.pieces(range(loaded.config.vocabulary.source))
     target = loaded.target.pieces(range(loaded.config.vocabulary.target))
     spec.register_source_vocabulary(source)
@@ -96,6 +96,7 @@ def import_ctranslate2() -> Any:
 
 
 def _empty_spec(specs: Any, model: Transformer) -> Any:
+    """CTranslate2's specification of this architecture, without weights."""
     config = model.config
     width = max(config.d_k, config.d_v)
     options: dict[str, Any] = {
@@ -131,7 +132,8 @@ def _activation(specs: Any, model: Transformer) -> Any:
             assert_never(other)
 
 
-def _fill(spec: Any, model: Transformer) -> None:
+def _fill_spec(spec: Any, model: Transformer) -> None:
+    """Copy the weights of the model into the specification."""
     encoder, decoder = spec.encoder, spec.decoder
     source_vocab = model.source_vocab
     encoder.embeddings[0].weight = _array(model.source_embedding.weight[:source_vocab])
@@ -142,10 +144,10 @@ def _fill(spec: Any, model: Transformer) -> None:
     for side, name in ((encoder, "source"), (decoder, "target")):
         side.scale_embeddings = True
         if hasattr(side, "position_encodings"):  # a rotary decoder has none, a rotary encoder takes zeros
-            # One more than the model has: forced scoring adds EOS to a translation that was cut at the last position.
-            longest = max(_POSITIONS, model.config.max_positions + 1)
+            # Forced scoring adds EOS to a translation that was cut at the last position, which takes one more position.
+            longest = max(_MIN_POSITIONS, model.config.max_positions + 1)
             table = positions_table(model, side=name, at_least=longest)
-            # A learned table is not extended by `positions_table`: zeros fill it up.
+            # `positions_table` does not extend a learned table, so zeros fill it up.
             missing = max(0, model.config.max_positions + 1 - len(table))
             side.position_encodings.encodings = _array(F.pad(table, (0, 0, 0, missing)))
     if model.config.norm == "pre":
@@ -209,7 +211,7 @@ class _CopyUnavailable(NmtError):
 def converted_model(model: Path, *, version: str) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:
     """The folder with a model in CTranslate2's format, and its handle if it is a temporary one."""
     folder = model.resolve().with_name(f".{model.resolve().name}.ctranslate2")
-    key = {"conversion": _CONVERSION, "ctranslate2": version, "model": files.sha256(model / MANIFEST)}
+    key = {"conversion": _CONVERSION_VERSION, "ctranslate2": version, "model": files.sha256(model / MANIFEST)}
     if _is_up_to_date(folder, key):
         return folder, None
     loaded = model_directory.load_model(model, device=torch.device("cpu"), dtype=torch.float32)

@@ -24,8 +24,8 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 
-# The size of a batch is a multiple of its next power of two divided by this. A CPU prepares matrix products anew for
-# each new number of rows, and each compaction costs as much as some rows.
+# Sentences leave a batch in groups: its size is a multiple of a sixteenth of the next power of two. A CPU prepares
+# matrix products anew for each new size, and to drop sentences is to copy the others.
 _SIZES_PER_POWER_OF_TWO = 16
 
 
@@ -42,7 +42,7 @@ class ActiveSearch(ABC):
         config: DecodingConfig,
         device: torch.device,
     ) -> None:
-        """`limits` are the maximum numbers of pieces, by sentence; each begins with `width` hypotheses of BOS."""
+        """`limits` has the maximum number of pieces of each sentence, which begins with `width` hypotheses of BOS."""
         self._ensemble = ensemble
         self._config = config
         self._tree = HypothesisTree()
@@ -68,7 +68,7 @@ class ActiveSearch(ABC):
     @property
     @abstractmethod
     def is_joinable(self) -> bool:
-        """Whether each sentence has all its hypotheses."""
+        """Whether each sentence has as many hypotheses as in later steps; the first step makes them of one BOS."""
 
     def run(self, *, down_to: int) -> None:
         """Search until at most `down_to` sentences are in the batch."""
@@ -80,7 +80,7 @@ class ActiveSearch(ABC):
         return self._tree.read()
 
     def join(self, others: Sequence[Self]) -> None:
-        """Take in the sentences of other searches of the same kind and settings, which are used up.
+        """Take in the sentences of other searches of the same kind and settings, which cannot be used afterwards.
 
         All searches are joinable, and their results have been read. The host waits for the device.
         """
@@ -107,7 +107,7 @@ class ActiveSearch(ABC):
         """Add a piece to each open hypothesis; done sentences leave the batch if there are enough of them."""
 
     def _note_and_drop(self, done: Tensor, finished: FinishedHypotheses, *, kept: Tensor) -> None:
-        """Note the `finished` hypotheses of the `done` sentences, best first, and go on with the `kept` ones."""
+        """Note the `finished` hypotheses of the `done` sentences, best first, and go on with the `kept` sentences."""
         self._tree.note_finished(self._sentences[done], finished)
         self._sentences, self._limits = self._sentences[kept], self._limits[kept]
         self._ids, self._log_probs, self._nodes = self._ids[kept], self._log_probs[kept], self._nodes[kept]
@@ -127,10 +127,10 @@ def check_search(
 
 
 def plan_compaction(is_done: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The sentences that leave the batch and those that stay, by is_done [B] bool; None if all stay.
+    """The places of the sentences that leave the batch, and of the sentences that stay; None if all stay.
 
-    Some done sentences may stay. Only sentences at the end of the batch move, into the free places, so that little is
-    copied. The host waits for the device.
+    `is_done` [B] is boolean. Some done sentences may stay. The second tensor has the new order: only sentences at the
+    end of the batch move, into the free places, so that little is copied. The host waits for the device.
     """
     done = is_done.tolist()
     num_open = done.count(False)
@@ -139,7 +139,7 @@ def plan_compaction(is_done: Tensor) -> tuple[Tensor, Tensor] | None:
     num_leaving = len(done) - num_staying
     if num_leaving <= 0:
         return None
-    # The last done sentences leave: those at the end of the batch free no places.
+    # The last of the done sentences leave, so that few others have to move.
     leaving = [place for place, is_over in enumerate(done) if is_over][-num_leaving:]
     movers = set(range(num_staying, len(done))).difference(leaving)
     kept = list(range(num_staying))

@@ -134,8 +134,8 @@ class CudaSearch:
         for model, cache in zip(self._models, state.caches, strict=True):
             write_source(model, cache, model.encode(packed), packed)
         state.source_lengths.fill_(1)[:count] = packed.lengths
-        rules = _position_rules(max(batch.limits), config=config)
-        state.rules[: len(rules)] = rules
+        terms = _position_terms(max(batch.limits), config=config)
+        state.position_terms[: len(terms)] = terms
         penalties = [length_penalty(limit, config=config) for limit in batch.limits]
         state.limits.fill_(1)[:count] = torch.tensor(batch.limits, device=self._device)
         state.penalties_at_limit.fill_(1.0)[:count] = torch.tensor(penalties, device=self._device)
@@ -207,8 +207,8 @@ class CudaSearch:
             source_lengths=self._reserve("source_lengths", (sentences,), torch.int32),
             ancestors=self._reserve("ancestors", (sentences, beam, sizes.length), torch.int32),
             counters=self._reserve("counters", (3,), torch.long),
-            increments=torch.tensor([1, 1, sentences * sizes.candidates], device=self._device),
-            rules=self._reserve("rules", (self._max_positions, NUM_SPECIAL + 1), torch.float32),
+            counter_increments=torch.tensor([1, 1, sentences * sizes.candidates], device=self._device),
+            position_terms=self._reserve("position_terms", (self._max_positions, NUM_SPECIAL + 1), torch.float32),
             limits=self._reserve("limits", (sentences,), torch.long),
             penalties_at_limit=self._reserve("penalties_at_limit", (sentences,), torch.float32),
             ids=self._reserve("ids", (sentences, beam), torch.long),
@@ -245,7 +245,7 @@ class CudaSearch:
         for state in self._states.values():
             state.replay = None  # a search that moves to another state still has this one
         self._states.clear()
-        self._recorder.renew()
+        self._recorder.use_new_pool()
 
     def _step(self, state: StaticState) -> None:
         """Add a piece to each open hypothesis: the first step of a state runs, the second is recorded and replayed."""
@@ -266,14 +266,14 @@ class CudaSearch:
         elif self._cannot_record:
             advance()
         else:
-            self._recorder.run_beside(advance)
+            self._recorder.run_on_recording_stream(advance)
             state.is_warm = True
 
     def _launch_step(self, state: StaticState) -> None:
         """Add a piece to each open hypothesis, with a fixed sequence of kernels."""
         hypotheses = choose_candidates(state, self._logits(state), uses_kernels=self._uses_kernels)
         sort_candidates(state, hypotheses, uses_kernels=self._uses_kernels)
-        state.counters.add_(state.increments)
+        state.counters.add_(state.counter_increments)
 
     def _logits(self, state: StaticState) -> Tensor:
         """Logits [R, V] of the next pieces; with several models the logarithm of their summed probabilities."""
@@ -288,8 +288,8 @@ class CudaSearch:
         return torch.stack(log_probs).logsumexp(dim=0)
 
 
-def _position_rules(num_positions: int, *, config: DecodingConfig) -> Tensor:
-    """`StaticState.rules` of the first positions."""
+def _position_terms(num_positions: int, *, config: DecodingConfig) -> Tensor:
+    """The first rows of `StaticState.position_terms`: pieces that may not come next get -inf."""
     never = [-math.inf if piece in NEVER_GENERATED else 0.0 for piece in range(EOS)]
     return torch.tensor(
         [

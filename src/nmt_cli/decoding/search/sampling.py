@@ -18,7 +18,7 @@ from nmt_cli.decoding.search.hypotheses import FinishedHypotheses
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS
 
-# Columns per block: if there are many columns, the maximum of each block is compared first.
+# Columns per block: the maximum of each block is found first.
 _BLOCK_COLUMNS = 64
 
 
@@ -51,7 +51,7 @@ class IndependentSearch(ActiveSearch):
 
     @property
     def is_joinable(self) -> bool:
-        """Whether each sentence has all its hypotheses: after one step."""
+        """Whether each sentence has W hypotheses: after one step."""
         return self._has_stepped
 
     def join(self, others: Sequence[Self]) -> None:
@@ -135,7 +135,8 @@ def first_argmax(log_probs: Tensor) -> Tensor:
     if num_blocks * _BLOCK_COLUMNS < vocabulary:
         rest = log_probs[:, num_blocks * _BLOCK_COLUMNS :].amax(dim=1, keepdim=True)
         blocks = torch.cat([blocks, rest], dim=1)
-    # `argmax` finds the first one, but compares numbers one by one.
+    # `argmax` returns the first maximum, but compares numbers one by one. So it sees only the maxima of the blocks, and
+    # then one block.
     places = blocks.argmax(dim=1, keepdim=True) * _BLOCK_COLUMNS + torch.arange(_BLOCK_COLUMNS, device=log_probs.device)
     places = places.clamp_(max=vocabulary - 1)
     chosen = log_probs.gather(1, places).argmax(dim=1, keepdim=True)

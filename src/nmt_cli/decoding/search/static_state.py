@@ -21,15 +21,16 @@ from nmt_cli.decoding.search.hypotheses import FinishedHypotheses
 from nmt_cli.model.static_cache import StaticCache
 from nmt_cli.tokenization.tokenizer import EOS
 
-# Each size costs a recording, so there are few sizes. Empty places cost little as long as the number of kernels bounds
-# a step.
+# Each size costs a recording, so there are few sizes. Empty places cost little: the time of a step depends more on its
+# number of kernels than on the size of its tensors.
 _SMALL_BATCHES = (1, 4)
 _MIN_SENTENCES, _MIN_SOURCE, _MIN_LENGTH = 16, 32, 32
-NUM_SPECIAL = EOS + 1  # pieces that have a column in `StaticState.rules`: the special ones
-_MAX_BLOCKS, _MIN_BLOCK_COLUMNS = 512, 8  # the kernels look at blocks of columns, so that few numbers are sorted
+NUM_SPECIAL = EOS + 1  # the special pieces have the first ids, and EOS is the last of them
+# The kernels take the largest logit of each block of columns, so that they sort few numbers.
+_MAX_BLOCKS, _MIN_BLOCK_COLUMNS = 512, 8
 _LOGITS_PER_PROGRAM = 2048
-_POSITIONS_PER_TILE = 64  # of `ancestors`
-_KEYS_PER_WARP = 1024  # so many fit into its registers
+_POSITIONS_PER_TILE = 64  # of `ancestors`, copied at once
+_SORT_KEYS_PER_WARP = 1024  # as many as fit into its registers
 _MAX_KERNEL_BEAM = 32  # one program holds the block maxima of all hypotheses of a sentence
 
 
@@ -59,11 +60,14 @@ class StaticSizes(NamedTuple):
 class StaticState:
     """All tensors that a step reads and writes, whether the step ran once, and the recording of the step.
 
-    `counters` are the number of pieces of each hypothesis, the step's row of the tree, and the next node's number. Each
-    step adds `increments` to them. `rules` [positions, NUM_SPECIAL + 1] hold for each position what is added to the
-    log-probabilities of the special pieces, and then the length penalty of a hypothesis that ends there. `ancestors`
-    [B, W, L] tell which of the W hypotheses each hypothesis was at each earlier position. `tree_*` [L, B, C] hold the
-    candidates since the tree was last read.
+    A recording reads the same addresses in each step. So `counters` [3] are on the device: the position, the tree's
+    row, and the number of the first new node. Each step adds `counter_increments` to them.
+
+    `position_terms` [positions, NUM_SPECIAL + 1] have a row per position. Its first columns are added to the
+    log-probabilities of the special pieces. Its last column is the length penalty of a hypothesis that ends there.
+
+    `ancestors` [B, W, L] tell which of the W hypotheses each hypothesis was at each earlier position. `tree_*`
+    [L, B, C] hold the candidates of the steps since the host last read the tree, a row per step.
     """
 
     sizes: StaticSizes
@@ -71,8 +75,8 @@ class StaticState:
     source_lengths: Tensor
     ancestors: Tensor
     counters: Tensor
-    increments: Tensor
-    rules: Tensor
+    counter_increments: Tensor
+    position_terms: Tensor
     limits: Tensor
     penalties_at_limit: Tensor
     ids: Tensor
@@ -85,6 +89,21 @@ class StaticState:
     tree_log_probs: Tensor
     is_warm: bool = False
     replay: Callable[[], None] | None = None
+
+    @property
+    def position(self) -> Tensor:
+        """The number of pieces of each open hypothesis, [1]."""
+        return self.counters[:1]
+
+    @property
+    def tree_row(self) -> Tensor:
+        """The row of `tree_*` for the candidates of this step, [1]."""
+        return self.counters[1:2]
+
+    @property
+    def first_new_node(self) -> Tensor:
+        """The number of this step's first candidate in the whole tree, [1]."""
+        return self.counters[2:]
 
     def per_sentence(self) -> list[Tensor]:
         """The tensors [B, ...] that move with a sentence, without its past."""
@@ -101,12 +120,12 @@ def choose_candidates(state: StaticState, logits: Tensor, *, uses_kernels: bool)
     if uses_kernels and state.sizes.beam <= _MAX_KERNEL_BEAM:
         return _choose_by_kernels(state, logits)
     log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
-    log_probs[:, :NUM_SPECIAL].add_(state.rules.index_select(0, state.counters[:1])[:, :NUM_SPECIAL])
+    terms = state.position_terms.index_select(0, state.position)
+    log_probs[:, :NUM_SPECIAL].add_(terms[:, :NUM_SPECIAL])
     found = candidates(log_probs, state.log_probs, count=state.sizes.candidates)
-    row = state.counters[1:2]
-    state.tree_log_probs.index_copy_(0, row, found.log_probs[None])
-    state.tree_pieces.index_copy_(0, row, found.pieces[None])
-    state.tree_parents.index_copy_(0, row, state.nodes.gather(1, found.hypotheses)[None])
+    state.tree_log_probs.index_copy_(0, state.tree_row, found.log_probs[None])
+    state.tree_pieces.index_copy_(0, state.tree_row, found.pieces[None])
+    state.tree_parents.index_copy_(0, state.tree_row, state.nodes.gather(1, found.hypotheses)[None])
     return found.hypotheses
 
 
@@ -119,29 +138,30 @@ def sort_candidates(state: StaticState, hypotheses: Tensor, *, uses_kernels: boo
     if uses_kernels:
         _sort_by_kernel(state, hypotheses)
         return
-    row, position = state.counters[1:2], state.counters[:1]
-    totals, pieces = (column.index_select(0, row)[0] for column in (state.tree_log_probs, state.tree_pieces))
-    nodes = torch.arange(totals.numel(), device=totals.device).view_as(totals) + state.counters[2:]
-    is_end, is_last = pieces == EOS, state.limits <= position + 1
-    open_log_probs, order = keep_open(totals, is_end, width=state.sizes.beam)
+    log_probs, pieces = (
+        column.index_select(0, state.tree_row)[0] for column in (state.tree_log_probs, state.tree_pieces)
+    )
+    nodes = torch.arange(log_probs.numel(), device=log_probs.device).view_as(log_probs) + state.first_new_node
+    is_end, is_at_limit = pieces == EOS, state.limits <= state.position + 1
+    open_log_probs, order = keep_open(log_probs, is_end, width=state.sizes.beam)
     state.log_probs.copy_(open_log_probs)
     torch.gather(pieces, 1, order, out=state.ids)
     torch.gather(nodes, 1, order, out=state.nodes)
 
     best = finish(
         state.finished,
-        torch.cat([totals, state.log_probs], dim=1),
+        torch.cat([log_probs, state.log_probs], dim=1),
         torch.cat([nodes, state.nodes], dim=1),
-        penalties=state.rules.index_select(0, position)[:, NUM_SPECIAL:],
-        has_ended=torch.cat([is_end, is_last[:, None].expand_as(state.ids)], dim=1) & ~state.is_done[:, None],
+        penalties=state.position_terms.index_select(0, state.position)[:, NUM_SPECIAL:],
+        has_ended=torch.cat([is_end, is_at_limit[:, None].expand_as(state.ids)], dim=1) & ~state.is_done[:, None],
     )
     for kept, new in zip(state.finished, best, strict=True):
         kept.copy_(new)
-    state.is_done.logical_or_(cannot_improve(best, state.log_probs, state.penalties_at_limit).logical_or_(is_last))
+    state.is_done.logical_or_(cannot_improve(best, state.log_probs, state.penalties_at_limit).logical_or_(is_at_limit))
 
     continued = hypotheses.gather(1, order)
     state.ancestors.copy_(state.ancestors.gather(1, continued[:, :, None].expand_as(state.ancestors)))
-    state.ancestors.index_copy_(2, position, continued[:, :, None].to(state.ancestors.dtype))
+    state.ancestors.index_copy_(2, state.position, continued[:, :, None].to(state.ancestors.dtype))
 
 
 def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
@@ -158,7 +178,7 @@ def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
     hypotheses = torch.empty(sizes.sentences, sizes.candidates, dtype=torch.int32, device=logits.device)
     kernels.summarise_blocks[(num_rows, cdiv(num_blocks, tile))](
         logits,
-        state.rules,
+        state.position_terms,
         state.counters,
         largest,
         log_sums,
@@ -173,7 +193,7 @@ def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
         logits,
         largest,
         log_sums,
-        state.rules,
+        state.position_terms,
         state.counters,
         state.log_probs,
         state.nodes,
@@ -191,7 +211,7 @@ def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
         BLOCKS=next_power_of_2(num_blocks),
         BEAM=next_power_of_2(sizes.beam),
         CANDIDATES=next_power_of_2(sizes.candidates),
-        num_warps=min(16, max(4, next_power_of_2(sizes.beam) * next_power_of_2(num_blocks) // _KEYS_PER_WARP)),
+        num_warps=min(16, max(4, next_power_of_2(sizes.beam) * next_power_of_2(num_blocks) // _SORT_KEYS_PER_WARP)),
     )
     return hypotheses
 
@@ -206,7 +226,7 @@ def _sort_by_kernel(state: StaticState, hypotheses: Tensor) -> None:
         state.tree_log_probs,
         state.tree_pieces,
         hypotheses,
-        state.rules,
+        state.position_terms,
         state.counters,
         state.limits,
         state.penalties_at_limit,

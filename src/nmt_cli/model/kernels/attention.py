@@ -10,7 +10,7 @@ where sentences start and end; slots outside of all sentences are neither read n
 `REACH` places away; -1 stands for all.
 
 With a seed, weights have dropout: `keeps` says which, by an index of query, head and key. `LIMIT` and `SCALE` are as in
-`nmt_cli.model.kernels.layers`. The backward pass computes the mask again.
+`nmt_cli.model.kernels.residual_norm`. The backward pass computes the mask again.
 """
 
 import math
@@ -18,7 +18,7 @@ import math
 import triton
 import triton.language as tl
 
-from nmt_cli.model.kernels.layers import keeps
+from nmt_cli.model.kernels.residual_norm import keeps
 
 _LOG2_E = tl.constexpr(math.log2(math.e))
 _BELOW_ALL = tl.constexpr(-1e30)  # lower than any score, but finite: infinity minus infinity would be NaN

@@ -85,58 +85,65 @@ def _loss_kernel(
 
 @triton.jit
 def _both_passes_kernel(
-    logits_ptr, gold_ptr, losses_ptr, num_tokens, width, vocab, smoothing, loss_p, loss_q, kl_pq, kl_qp,
+    logits_ptr, gold_ptr, losses_ptr, num_tokens, width, vocab, smoothing, p_loss, q_loss, pq_weight, qp_weight,
     PAD: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
+    """Losses and gradients of both rows of a token, whose distributions are P and Q; `Consistency` has the formulas.
+
+    The last four numbers are the weights of both losses, of KL(P || Q), and of KL(Q || P).
+    """
     token = tl.program_id(0)
     gold = tl.load(gold_ptr + 2 * token).to(tl.int32)
     is_token = gold != PAD
-    p_place = logits_ptr + token.to(tl.int64) * 2 * width
-    q_place = p_place + width
-    # As above, for both rows: P and Q are their distributions. `lead` sums up by how much P's scores lead Q's.
+    p_row_ptr = logits_ptr + token.to(tl.int64) * 2 * width
+    q_row_ptr = p_row_ptr + width
+    # As in `_loss_kernel`, for both rows. Also, exponentials times the difference of the scores give the divergences.
     p_largest, q_largest = tl.full([COLUMNS], -1e30, tl.float32), tl.full([COLUMNS], -1e30, tl.float32)
-    p_sum, q_sum = tl.zeros([COLUMNS], tl.float32), tl.zeros([COLUMNS], tl.float32)
-    p_lead, q_lead = tl.zeros([COLUMNS], tl.float32), tl.zeros([COLUMNS], tl.float32)
+    p_exponentials, q_exponentials = tl.zeros([COLUMNS], tl.float32), tl.zeros([COLUMNS], tl.float32)
+    p_differences, q_differences = tl.zeros([COLUMNS], tl.float32), tl.zeros([COLUMNS], tl.float32)
     p_scores, q_scores = tl.zeros([COLUMNS], tl.float32), tl.zeros([COLUMNS], tl.float32)
     for start in range(0, vocab, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         is_piece = column < vocab
-        p = tl.load(p_place + column, is_piece, other=-1e30, eviction_policy="evict_last").to(tl.float32)
-        q = tl.load(q_place + column, is_piece, other=-1e30, eviction_policy="evict_last").to(tl.float32)
-        p_larger, q_larger = tl.maximum(p_largest, p), tl.maximum(q_largest, q)
+        p_score = tl.load(p_row_ptr + column, is_piece, other=-1e30, eviction_policy="evict_last").to(tl.float32)
+        q_score = tl.load(q_row_ptr + column, is_piece, other=-1e30, eviction_policy="evict_last").to(tl.float32)
+        p_larger, q_larger = tl.maximum(p_largest, p_score), tl.maximum(q_largest, q_score)
         p_scale, q_scale = tl.exp(p_largest - p_larger), tl.exp(q_largest - q_larger)
-        p_part = tl.where(is_piece, tl.exp(p - p_larger), 0.0)
-        q_part = tl.where(is_piece, tl.exp(q - q_larger), 0.0)
-        p_sum, q_sum = p_sum * p_scale + p_part, q_sum * q_scale + q_part
-        p_lead, q_lead = p_lead * p_scale + p_part * (p - q), q_lead * q_scale + q_part * (p - q)
-        p_scores += tl.where(is_piece, p, 0.0)
-        q_scores += tl.where(is_piece, q, 0.0)
+        p_exponential = tl.where(is_piece, tl.exp(p_score - p_larger), 0.0)
+        q_exponential = tl.where(is_piece, tl.exp(q_score - q_larger), 0.0)
+        p_exponentials = p_exponentials * p_scale + p_exponential
+        q_exponentials = q_exponentials * q_scale + q_exponential
+        p_differences = p_differences * p_scale + p_exponential * (p_score - q_score)
+        q_differences = q_differences * q_scale + q_exponential * (p_score - q_score)
+        p_scores += tl.where(is_piece, p_score, 0.0)
+        q_scores += tl.where(is_piece, q_score, 0.0)
         p_largest, q_largest = p_larger, q_larger
     p_top, q_top = tl.max(p_largest, 0), tl.max(q_largest, 0)
-    p_weight, q_weight = tl.exp(p_largest - p_top), tl.exp(q_largest - q_top)
-    p_total, q_total = tl.sum(p_sum * p_weight, 0), tl.sum(q_sum * q_weight, 0)
-    p_log, q_log = p_top + tl.log(p_total), q_top + tl.log(q_total)
-    forward = tl.sum(p_lead * p_weight, 0) / p_total - (p_log - q_log)
-    backward = (p_log - q_log) - tl.sum(q_lead * q_weight, 0) / q_total
-    p_nll = p_log - tl.load(p_place + gold).to(tl.float32)
-    q_nll = q_log - tl.load(q_place + gold).to(tl.float32)
-    p_mean, q_mean = p_log - tl.sum(p_scores, 0) / vocab, q_log - tl.sum(q_scores, 0) / vocab
-    nll, mean = loss_p * p_nll + loss_q * q_nll, loss_p * p_mean + loss_q * q_mean
-    kl = kl_pq * forward + kl_qp * backward
-    tl.store(losses_ptr + token, tl.where(is_token, (1 - smoothing) * nll + smoothing * mean + kl, 0.0))
+    p_scale, q_scale = tl.exp(p_largest - p_top), tl.exp(q_largest - q_top)
+    p_sum, q_sum = tl.sum(p_exponentials * p_scale, 0), tl.sum(q_exponentials * q_scale, 0)
+    p_logsumexp, q_logsumexp = p_top + tl.log(p_sum), q_top + tl.log(q_sum)
+    kl_pq = tl.sum(p_differences * p_scale, 0) / p_sum - (p_logsumexp - q_logsumexp)
+    kl_qp = (p_logsumexp - q_logsumexp) - tl.sum(q_differences * q_scale, 0) / q_sum
+    p_nll = p_logsumexp - tl.load(p_row_ptr + gold).to(tl.float32)
+    q_nll = q_logsumexp - tl.load(q_row_ptr + gold).to(tl.float32)
+    p_mean_nll, q_mean_nll = p_logsumexp - tl.sum(p_scores, 0) / vocab, q_logsumexp - tl.sum(q_scores, 0) / vocab
+    nll, mean_nll = p_loss * p_nll + q_loss * q_nll, p_loss * p_mean_nll + q_loss * q_mean_nll
+    kl = pq_weight * kl_pq + qp_weight * kl_qp
+    tl.store(losses_ptr + token, tl.where(is_token, (1 - smoothing) * nll + smoothing * mean_nll + kl, 0.0))
     tl.store(losses_ptr + num_tokens + token, tl.where(is_token, nll, 0.0))
-    tl.store(losses_ptr + 2 * num_tokens + token, tl.where(is_token, kl / (kl_pq + kl_qp), 0.0))
+    tl.store(losses_ptr + 2 * num_tokens + token, tl.where(is_token, kl / (pq_weight + qp_weight), 0.0))
     tl.debug_barrier()  # all lanes have read the gold piece's scores, which are about to be overwritten
     for start in range(0, width, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         is_piece = column < vocab
-        p = tl.load(p_place + column, is_piece, other=0.0, eviction_policy="evict_first").to(tl.float32) - p_log
-        q = tl.load(q_place + column, is_piece, other=0.0, eviction_policy="evict_first").to(tl.float32) - q_log
-        p_prob, q_prob, lead = tl.exp(p), tl.exp(q), p - q
+        p_score = tl.load(p_row_ptr + column, is_piece, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        q_score = tl.load(q_row_ptr + column, is_piece, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        p_log_prob, q_log_prob = p_score - p_logsumexp, q_score - q_logsumexp
+        p, q, log_ratio = tl.exp(p_log_prob), tl.exp(q_log_prob), p_log_prob - q_log_prob
         wanted = tl.where(column == gold, 1 - smoothing + smoothing / vocab, smoothing / vocab)
-        p_gradient = loss_p * (p_prob - wanted) + kl_pq * p_prob * (lead - forward) + kl_qp * (p_prob - q_prob)
-        q_gradient = loss_q * (q_prob - wanted) + kl_pq * (q_prob - p_prob) - kl_qp * q_prob * (lead + backward)
+        p_gradient = p_loss * (p - wanted) + pq_weight * p * (log_ratio - kl_pq) + qp_weight * (p - q)
+        q_gradient = q_loss * (q - wanted) + pq_weight * (q - p) - qp_weight * q * (log_ratio + kl_qp)
         is_kept = is_piece & is_token
         p_gradient, q_gradient = tl.where(is_kept, p_gradient, 0.0), tl.where(is_kept, q_gradient, 0.0)
-        tl.store(p_place + column, p_gradient.to(logits_ptr.dtype.element_ty), column < width)
-        tl.store(q_place + column, q_gradient.to(logits_ptr.dtype.element_ty), column < width)
+        tl.store(p_row_ptr + column, p_gradient.to(logits_ptr.dtype.element_ty), column < width)
+        tl.store(q_row_ptr + column, q_gradient.to(logits_ptr.dtype.element_ty), column < width)

@@ -47,7 +47,7 @@ _FORMS = "The fields may also be sent as a form, or in the query string."
 _SCHEMAS = "#/components/schemas/"
 
 
-def _no_text(value: Any) -> Any:
+def _refuse_text(value: Any) -> Any:
     if isinstance(value, str | bool):
         raise PydanticCustomError("number_type", "Input should be a number")
     return value
@@ -55,7 +55,7 @@ def _no_text(value: Any) -> Any:
 
 # The last annotation of a field, around its bounds. pydantic alone would read a number from text, and its strict mode
 # would refuse 3.0, which is an integer in JSON.
-NUMBER = BeforeValidator(_no_text)
+NUMBER = BeforeValidator(_refuse_text)
 NotBlank = Annotated[str, Field(json_schema_extra={"pattern": r"\S"})]
 """Text that may not be blank: the endpoint says so, and the OpenAPI document too."""
 
@@ -205,7 +205,7 @@ def openapi_document(apis: Sequence[Api], service: Service) -> dict[str, Any]:
             paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = api.operation(endpoint, schemas)
     for schema in schemas.values():
         if schema["title"].endswith("Request"):
-            _bound(schema["properties"], service)
+            _add_limits(schema["properties"], service)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -228,7 +228,7 @@ def _schema(kind: Any, schemas: dict[str, Any], *, mode: Any) -> dict[str, Any]:
     return {"$ref": f"{_SCHEMAS}{kind.__name__}"}
 
 
-def _bound(fields: Mapping[str, dict[str, Any]], service: Service) -> None:
+def _add_limits(fields: Mapping[str, dict[str, Any]], service: Service) -> None:
     """Add the limits and the languages of the server to the schemas of the fields of a request.
 
     A code may have more parts than the model's own: en-US is en if there is no en-US.

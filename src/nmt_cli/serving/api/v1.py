@@ -16,7 +16,7 @@ from nmt_cli.serving.errors import ClientGone, RequestError, invalid_request, re
 from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.service import Service
 from nmt_cli.serving.texts import TextCandidate, TranslatedText
-from nmt_cli.serving.worker import AttentionJob, NextWordsJob, SearchJob
+from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask
 
 _NDJSON = "application/x-ndjson"
 
@@ -197,7 +197,7 @@ async def translate(call: Call[TranslateRequest]) -> Response:
 async def _translate(call: Call[TranslateRequest], texts: list[str]) -> Response:
     asked, service = call.fields, call.service
     route = service.models.route(asked.source, asked.target, text=texts[0] if texts else "")
-    job = service.search_job(
+    task = service.search_task(
         route.model,
         nbest=asked.nbest,
         beam=asked.beam,
@@ -209,19 +209,19 @@ async def _translate(call: Call[TranslateRequest], texts: list[str]) -> Response
     call.owner.characters += sum(map(len, texts))
     by_sentence = asked.split == "sentences"
     if asked.stream:
-        lines = _stream_lines(call, texts, route.model, job, by_sentence=by_sentence)
+        lines = _stream_lines(call, texts, route.model, task, by_sentence=by_sentence)
         # The first line comes before the status is sent, so that a full queue is a 503.
         first = await anext(lines, b"")
-        return StreamingResponse(_chain(first, lines), media_type=_NDJSON)
+        return StreamingResponse(_with_first(first, lines), media_type=_NDJSON)
     with watch_caller(call.request) as caller:
-        translated = await service.translate(texts, route.model, job, by_sentence=by_sentence, caller=caller)
+        translated = await service.translate(texts, route.model, task, by_sentence=by_sentence, caller=caller)
     detected = route.detected
     answer = {
         "source": route.model.pair[0],
         "target": route.model.pair[1],
-        "detection": _detection(detected),
+        "detection": _kind_of_detection(detected),
         "confidence": 1.0 if detected is None else round(detected.confidence, 4),
-        "translations": [_text_answer(text, job) for text in translated],
+        "translations": [_text_answer(text, task) for text in translated],
     }
     return json_response(answer)
 
@@ -229,23 +229,23 @@ async def _translate(call: Call[TranslateRequest], texts: list[str]) -> Response
 async def next_words(call: Call[NextWordsRequest]) -> Response:
     """The next words that the model thinks likely, each with the best translation that has it."""
     with call.owner.charged(1):
-        model = _model_of_sentence(call)
+        model = _model_for_sentence(call)
         num_words, beam = call.service.limits.alternatives + 1, model.config.recipe.decoding.beam
-        job = NextWordsJob(" ".join(call.fields.prefix.split()), num_words, beam)
+        task = NextWordsTask(" ".join(call.fields.prefix.split()), num_words, beam)
         with watch_caller(call.request) as caller:
-            return json_response(await call.service.ask_about_words(call.fields.text, job, model, caller=caller))
+            return json_response(await call.service.ask_about_words(call.fields.text, task, model, caller=caller))
 
 
 async def attention(call: Call[AttentionRequest]) -> Response:
     """The weights of the cross-attention between the words of a sentence and of its translation."""
-    job = AttentionJob(call.fields.translation.strip())
+    task = AttentionTask(call.fields.translation.strip())
     with call.owner.charged(1):
-        model = _model_of_sentence(call)
-        if not job.target:
+        model = _model_for_sentence(call)
+        if not task.target:
             hint = "give the translation of the text"
             raise invalid_request("the translation is blank", hint=hint, where="translation")
         with watch_caller(call.request) as caller:
-            found = await call.service.ask_about_words(call.fields.text, job, model, caller=caller)
+            found = await call.service.ask_about_words(call.fields.text, task, model, caller=caller)
     return Response(found["map"], media_type="application/json")
 
 
@@ -265,7 +265,7 @@ async def reload(call: Call[NoFields]) -> Response:
     call.owner.spend(1)
     before = {model: model.digest for model in service.models}
     problems = await service.reload()
-    found = [_model(model) | {"is_new": model.digest != digest} for model, digest in before.items()]
+    found = [_model_json(model) | {"is_new": model.digest != digest} for model, digest in before.items()]
     answer = _models_and_limits(service) | {"models": found}
     if not problems:
         return json_response(answer)
@@ -273,7 +273,7 @@ async def reload(call: Call[NoFields]) -> Response:
     return json_response(answer | error_content(refused), status=refused.status)
 
 
-def _detection(detected: Detected | None) -> Literal["given", "detected", "only"]:
+def _kind_of_detection(detected: Detected | None) -> Literal["given", "detected", "only"]:
     if detected is None:
         return "given"
     return "only" if detected.is_only else "detected"
@@ -282,13 +282,13 @@ def _detection(detected: Detected | None) -> Literal["given", "detected", "only"
 def _models_and_limits(service: Service) -> dict[str, Any]:
     names = ("characters", "texts", "sentences", "alternatives", "beam")
     return {
-        "models": [_model(model) for model in service.models],
+        "models": [_model_json(model) for model in service.models],
         "key_required": service.keys.are_required,
         "limits": {name: getattr(service.limits, name) for name in names},
     }
 
 
-def _model(model: ServedModel) -> dict[str, Any]:
+def _model_json(model: ServedModel) -> dict[str, Any]:
     source, target = model.pair
     return {
         "name": model.config.recipe.name,
@@ -302,7 +302,7 @@ def _model(model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _model_of_sentence(call: Call[NextWordsRequest] | Call[AttentionRequest]) -> ServedModel:
+def _model_for_sentence(call: Call[NextWordsRequest] | Call[AttentionRequest]) -> ServedModel:
     """The model for the sentence of a request; RequestError if the sentence is blank."""
     asked = call.fields
     if not asked.text.strip():
@@ -311,14 +311,14 @@ def _model_of_sentence(call: Call[NextWordsRequest] | Call[AttentionRequest]) ->
 
 
 async def _stream_lines(
-    call: Call[TranslateRequest], texts: list[str], model: ServedModel, job: SearchJob, *, by_sentence: bool
+    call: Call[TranslateRequest], texts: list[str], model: ServedModel, task: SearchTask, *, by_sentence: bool
 ) -> AsyncIterator[bytes]:
     """A line of JSON for each text, in order; if an error ends the stream, the last line is the error."""
     is_begun = False
     with watch_caller(call.request) as caller:
         try:
-            async for text in call.service.stream(texts, model, job, by_sentence=by_sentence, caller=caller):
-                yield json.dumps(_text_answer(text, job), ensure_ascii=False).encode() + b"\n"
+            async for text in call.service.stream(texts, model, task, by_sentence=by_sentence, caller=caller):
+                yield json.dumps(_text_answer(text, task), ensure_ascii=False).encode() + b"\n"
                 is_begun = True
         except ClientGone:
             return
@@ -328,18 +328,18 @@ async def _stream_lines(
             yield json.dumps(error_content(problem), ensure_ascii=False).encode() + b"\n"
 
 
-async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _with_first(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield first
     async for line in rest:
         yield line
 
 
-def _text_answer(text: TranslatedText, job: SearchJob) -> dict[str, Any]:
+def _text_answer(text: TranslatedText, task: SearchTask) -> dict[str, Any]:
     sentences = [
         {
             "source": sentence.source,
             **_best_and_others(sentence.candidates),
-            "alignment": sentence.alignment if job.alignments else None,
+            "alignment": sentence.alignment if task.alignments else None,
         }
         for sentence in text.sentences
     ]

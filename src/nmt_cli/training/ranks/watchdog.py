@@ -19,6 +19,8 @@ from nmt_cli.training.ranks.ranks import Failure, FailureBoard, Ranks
 _TICK_SECONDS = 1.0
 # Ticks for a rank to end by itself after another has failed, so that it can finish writing a file.
 _GRACE_TICKS, _DUMP_TICKS = 10, 3
+# Ranks take turns in writing their stacks, after the message.
+_MESSAGE_SECONDS, _TURN_SECONDS, _NUM_TURNS = 0.2, 0.05, 16
 
 
 @contextmanager
@@ -58,7 +60,7 @@ class _Watchdog:
             except RuntimeError:
                 return
             if failure is not None and failure.is_stall:
-                time.sleep(0.2 + self._ranks.rank % 16 * 0.05)  # ranks take turns, after the message
+                time.sleep(_MESSAGE_SECONDS + self._ranks.rank % _NUM_TURNS * _TURN_SECONDS)
                 _dump_stacks(self._ranks)
                 time.sleep(_DUMP_TICKS * _TICK_SECONDS)  # keep the connection until all have written
                 os._exit(failure.exit_code)
@@ -67,6 +69,7 @@ class _Watchdog:
                 os._exit(failure.exit_code)
 
     def _look(self) -> Failure | None:
+        """Pass on this rank's progress; the failure that ends the training, if there is one by now."""
         beats = self._ranks.heartbeat.beats
         if beats != self._reported_beats:
             self._reported_beats = beats
@@ -76,17 +79,22 @@ class _Watchdog:
         self._seen_beats = beats_of_all
         failure = self._board.failure()
         if failure is None and self._idle_ticks * _TICK_SECONDS >= self._seconds:
-            error = TrainingError(
-                f"none of the ranks has made progress for {self._seconds} seconds: the training hangs",
-                where="training.watchdog_seconds",
-                hint="the stacks below show what each rank waits for;"
-                " the same command continues from the newest checkpoint",
-            )
-            failure = Failure(error.exit_code, is_stall=True)
-            if (first := self._board.claim(failure)) is None:
-                console.print_error(error)
-            return first or failure
+            return self._report_stall()
         return failure
+
+    def _report_stall(self) -> Failure:
+        """Print that the training hangs, unless another rank has reported a failure first; the first failure."""
+        error = TrainingError(
+            f"none of the ranks has made progress for {self._seconds} seconds: the training hangs",
+            where="training.watchdog_seconds",
+            hint="the stacks below show what each rank waits for;"
+            " the same command continues from the newest checkpoint",
+        )
+        failure = Failure(error.exit_code, is_stall=True)
+        first = self._board.claim(failure)
+        if first is None:
+            console.print_error(error)
+        return first or failure
 
 
 def _dump_stacks(ranks: Ranks) -> None:

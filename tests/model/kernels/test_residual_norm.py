@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from nmt_cli.model.dropout import Dropout
 from tests.interpreted import DEVICE, MARKS  # isort: split
 
-from nmt_cli.model.kernels.layers import relu_backward, residual_norm
+from nmt_cli.model.kernels.residual_norm import relu_backward, residual_norm
 
 pytestmark = MARKS
 

@@ -1,4 +1,4 @@
-"""Kernels between the matrix products of a layer: residual, dropout and layer norm; the gradient of bias and ReLU.
+"""Residual, dropout and norm after the matrix products of a layer, in one kernel; the gradients of bias and ReLU.
 
 Shapes: N tokens, D d_model, F d_ff. Statistics and sums are float32. Gradients of biases and norms are sums of columns,
 which two kernels take in a fixed order, so they are the same in each run.
@@ -25,21 +25,31 @@ _FIRST_FACTOR, _SECOND_FACTOR = (tl.constexpr(factor) for factor in HASH_FACTORS
 @torch.library.custom_op("nmt::residual_norm", mutates_args=())
 def residual_norm(
     x: Tensor,
-    out: Tensor,
+    sublayer_output: Tensor,
     bias: Tensor | None,
-    weight: Tensor,
-    shift: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
     seed: Tensor | None,
     dropout: float,
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
-    """LayerNorm(x + Dropout(out + bias)) [N, D] (sections 3.1 and 5.4), and the mean and 1 / deviation of each row.
+    """LayerNorm(x + Dropout(sublayer_output + bias)) [N, D] (sections 3.1 and 5.4), and the statistics of its rows.
 
-    x and out [N, D], contiguous; bias, weight and shift [D]; statistics [2, N] float32. The dropout mask follows from
+    x and sublayer_output [N, D], contiguous; `bias` [D] is the bias of the sub-layer's last product; norm_weight and
+    norm_bias [D]. Statistics [2, N] float32 are the mean and 1 / deviation of each row. The dropout mask follows from
     `seed` [2] as in `Dropout`; None drops nothing.
     """
     y, statistics = torch.empty_like(x), x.new_empty(2, len(x), dtype=torch.float32)
-    _launch_norm(x, out, bias, weight, shift, seed, dropout, epsilon, y, statistics, is_rms=False, keeps_sum=False)
+    _launch_norm(
+        *(x, sublayer_output, bias, norm_weight, norm_bias),
+        seed=seed,
+        dropout=dropout,
+        epsilon=epsilon,
+        is_rms=False,
+        keeps_sum=False,
+        y=y,
+        statistics=statistics,
+    )
     return y, statistics
 
 
@@ -52,25 +62,26 @@ def _(x: Tensor, *_: object) -> tuple[Tensor, Tensor]:
 def residual_norm_backward(
     gradient: Tensor,
     x: Tensor,
-    out: Tensor,
+    sublayer_output: Tensor,
     bias: Tensor | None,
-    weight: Tensor,
+    norm_weight: Tensor,
     statistics: Tensor,
     seed: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of `residual_norm`: of x [N, D], of out [N, D], and of weight, shift and bias [3, D]."""
+    """The gradients of x [N, D], of sublayer_output [N, D], and of norm_weight, norm_bias and bias, together [3, D]."""
     num_rows, width = x.shape
-    x_gradient, out_gradient = torch.empty_like(x), torch.empty_like(x)
+    x_gradient, sublayer_gradient = torch.empty_like(x), torch.empty_like(x)
     options = _options(width, dropout)
     num_programs = min(_MAX_PROGRAMS, triton.cdiv(num_rows, options["ROWS"]))
     sums = x.new_empty(num_programs, 3, width, dtype=torch.float32)
     with launching_on(x.device):
         _norm_backward_kernel[(num_programs,)](
-            *(gradient, x, out, bias, weight, statistics, seed, x_gradient, out_gradient, sums, num_rows, width),
+            *(gradient, x, sublayer_output, bias, norm_weight, statistics, seed),
+            *(x_gradient, sublayer_gradient, sums, num_rows, width),
             **options,
         )
-    return x_gradient, out_gradient, _sum_of_programs(sums, like=weight)
+    return x_gradient, sublayer_gradient, _sum_of_programs(sums, like=norm_weight)
 
 
 @residual_norm_backward.register_fake
@@ -79,54 +90,64 @@ def _(gradient: Tensor, x: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, out, bias, weight, _, seed, ctx.dropout, _ = inputs
+    x, sublayer_output, bias, norm_weight, _, seed, ctx.dropout, _ = inputs
     ctx.set_materialize_grads(False)  # no zeros are made for the statistics, which nothing uses
-    ctx.save_for_backward(x, out, bias, weight, output[1], seed)
+    ctx.save_for_backward(x, sublayer_output, bias, norm_weight, output[1], seed)
 
 
 def _backward(ctx: Any, gradient: Tensor, _: None) -> tuple[Tensor | None, ...]:
-    x, out, bias, weight, statistics, seed = ctx.saved_tensors
-    x_gradient, out_gradient, (of_weight, of_shift, of_bias) = residual_norm_backward(
-        gradient.contiguous(), x, out, bias, weight, statistics, seed, ctx.dropout
+    x, sublayer_output, bias, norm_weight, statistics, seed = ctx.saved_tensors
+    x_gradient, sublayer_gradient, (of_norm_weight, of_norm_bias, of_bias) = residual_norm_backward(
+        gradient.contiguous(), x, sublayer_output, bias, norm_weight, statistics, seed, ctx.dropout
     )
-    return x_gradient, out_gradient, None if bias is None else of_bias, of_weight, of_shift, None, None, None
+    bias_gradient = None if bias is None else of_bias
+    return x_gradient, sublayer_gradient, bias_gradient, of_norm_weight, of_norm_bias, None, None, None
 
 
 residual_norm.register_autograd(_backward, setup_context=_keep_for_backward)
 
 
 def add_norm(
-    x: Tensor, out: Tensor, bias: Tensor | None, norm: nn.LayerNorm | nn.RMSNorm, *, keeps_sum: bool
+    x: Tensor, sublayer_output: Tensor, bias: Tensor | None, norm: nn.LayerNorm | nn.RMSNorm, *, keeps_sum: bool
 ) -> Tensor:
-    """norm(x + out + bias) [N, D] without gradients; with `keeps_sum`, x becomes the sum."""
+    """norm(x + sublayer_output + bias) [N, D] without gradients; with `keeps_sum`, x becomes the sum."""
     y, is_rms = torch.empty_like(x), isinstance(norm, nn.RMSNorm)
-    shift = norm.bias if isinstance(norm, nn.LayerNorm) else None
+    norm_bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
     assert norm.eps is not None, "the recipe has one"
-    _launch_norm(x, out, bias, norm.weight, shift, None, 0.0, norm.eps, y, None, is_rms=is_rms, keeps_sum=keeps_sum)
+    _launch_norm(
+        *(x, sublayer_output, bias, norm.weight, norm_bias),
+        seed=None,
+        dropout=0.0,
+        epsilon=norm.eps,
+        is_rms=is_rms,
+        keeps_sum=keeps_sum,
+        y=y,
+        statistics=None,
+    )
     return y
 
 
 def _launch_norm(
     x: Tensor,
-    out: Tensor,
+    sublayer_output: Tensor,
     bias: Tensor | None,
-    weight: Tensor,
-    shift: Tensor | None,
+    norm_weight: Tensor,
+    norm_bias: Tensor | None,
+    *,
     seed: Tensor | None,
     dropout: float,
     epsilon: float,
-    y: Tensor,
-    statistics: Tensor | None,
-    *,
     is_rms: bool,
     keeps_sum: bool,
+    y: Tensor,
+    statistics: Tensor | None,
 ) -> None:
-    """Write norm(x + Dropout(out + bias)) into y, and the statistics of the rows if there is a tensor for them."""
+    """Write norm(x + Dropout(sublayer_output + bias)) into y, and its statistics if there is a tensor for them."""
     num_rows, width = x.shape
     options = _options(width, dropout)
     with launching_on(x.device):
         _norm_kernel[(triton.cdiv(num_rows, options["ROWS"]),)](
-            *(x, out, bias, weight, shift, seed, y, statistics, num_rows, width),
+            *(x, sublayer_output, bias, norm_weight, norm_bias, seed, y, statistics, num_rows, width),
             EPSILON=epsilon,
             IS_RMS=is_rms,
             KEEPS_SUM=keeps_sum,
@@ -191,19 +212,22 @@ def keeps(index, seed, LIMIT: tl.constexpr):
 
 
 @triton.jit
-def _dropped(out_ptr, bias_ptr, seed_ptr, index, column, mask, width, LIMIT: tl.constexpr, SCALE: tl.constexpr):
-    """Dropout(out + bias) of a tile."""
-    out = tl.load(out_ptr + index, mask, other=0.0).to(tl.float32)
+def _dropped(
+    sublayer_output_ptr, bias_ptr, seed_ptr, index, column, mask, width, LIMIT: tl.constexpr, SCALE: tl.constexpr
+):  # fmt: skip
+    """Dropout(sublayer_output + bias) of a tile."""
+    sublayer_output = tl.load(sublayer_output_ptr + index, mask, other=0.0).to(tl.float32)
     if bias_ptr is not None:
-        out += tl.load(bias_ptr + column, column < width, other=0.0).to(tl.float32)
+        sublayer_output += tl.load(bias_ptr + column, column < width, other=0.0).to(tl.float32)
     if seed_ptr is not None:
-        out = tl.where(keeps(index, seed_ptr, LIMIT), out * SCALE, 0.0)
-    return out
+        sublayer_output = tl.where(keeps(index, seed_ptr, LIMIT), sublayer_output * SCALE, 0.0)
+    return sublayer_output
 
 
 @triton.jit
 def _norm_kernel(
-    x_ptr, out_ptr, bias_ptr, weight_ptr, shift_ptr, seed_ptr, y_ptr, statistics_ptr, num_rows, width,
+    x_ptr, sublayer_output_ptr, bias_ptr, norm_weight_ptr, norm_bias_ptr, seed_ptr, y_ptr, statistics_ptr,
+    num_rows, width,
     EPSILON: tl.constexpr, LIMIT: tl.constexpr, SCALE: tl.constexpr, IS_RMS: tl.constexpr, KEEPS_SUM: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -211,8 +235,8 @@ def _norm_kernel(
     column = tl.arange(0, COLUMNS)[None, :]
     mask = (row < num_rows) & (column < width)
     index = row * width + column
-    out = _dropped(out_ptr, bias_ptr, seed_ptr, index, column, mask, width, LIMIT, SCALE)
-    total = tl.load(x_ptr + index, mask, other=0.0).to(tl.float32) + out
+    sublayer_output = _dropped(sublayer_output_ptr, bias_ptr, seed_ptr, index, column, mask, width, LIMIT, SCALE)
+    total = tl.load(x_ptr + index, mask, other=0.0).to(tl.float32) + sublayer_output
     if KEEPS_SUM:
         tl.store(x_ptr + index, total.to(x_ptr.dtype.element_ty), mask)
     total = tl.where(mask, total, 0.0)
@@ -221,9 +245,9 @@ def _norm_kernel(
         mean = tl.sum(total, 1, keep_dims=True) / width
     centred = tl.where(mask, total - mean, 0.0)
     scale = tl.rsqrt(tl.sum(centred * centred, 1, keep_dims=True) / width + EPSILON)
-    y = centred * scale * tl.load(weight_ptr + column, column < width, other=0.0).to(tl.float32)
-    if shift_ptr is not None:
-        y += tl.load(shift_ptr + column, column < width, other=0.0).to(tl.float32)
+    y = centred * scale * tl.load(norm_weight_ptr + column, column < width, other=0.0).to(tl.float32)
+    if norm_bias_ptr is not None:
+        y += tl.load(norm_bias_ptr + column, column < width, other=0.0).to(tl.float32)
     tl.store(y_ptr + index, y.to(y_ptr.dtype.element_ty), mask)
     if statistics_ptr is not None:
         tl.store(statistics_ptr + row, mean, row < num_rows)
@@ -232,40 +256,40 @@ def _norm_kernel(
 
 @triton.jit
 def _norm_backward_kernel(
-    gradient_ptr, x_ptr, out_ptr, bias_ptr, weight_ptr, statistics_ptr, seed_ptr, x_gradient_ptr, out_gradient_ptr,
-    sums_ptr, num_rows, width,
+    gradient_ptr, x_ptr, sublayer_output_ptr, bias_ptr, norm_weight_ptr, statistics_ptr, seed_ptr,
+    x_gradient_ptr, sublayer_gradient_ptr, sums_ptr, num_rows, width,
     LIMIT: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, COLUMNS)[None, :]
-    weight = tl.load(weight_ptr + column, column < width, other=0.0).to(tl.float32)
-    weight_sums = tl.zeros([ROWS, COLUMNS], tl.float32)
-    shift_sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    norm_weight = tl.load(norm_weight_ptr + column, column < width, other=0.0).to(tl.float32)
+    norm_weight_sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    norm_bias_sums = tl.zeros([ROWS, COLUMNS], tl.float32)
     bias_sums = tl.zeros([ROWS, COLUMNS], tl.float32)
     for start in range(tl.program_id(0) * ROWS, num_rows, tl.num_programs(0) * ROWS):
         row = start + tl.arange(0, ROWS)[:, None]
         mask = (row < num_rows) & (column < width)
         index = row * width + column
-        out = _dropped(out_ptr, bias_ptr, seed_ptr, index, column, mask, width, LIMIT, SCALE)
-        total = tl.load(x_ptr + index, mask, other=0.0).to(tl.float32) + out
+        sublayer_output = _dropped(sublayer_output_ptr, bias_ptr, seed_ptr, index, column, mask, width, LIMIT, SCALE)
+        total = tl.load(x_ptr + index, mask, other=0.0).to(tl.float32) + sublayer_output
         mean = tl.load(statistics_ptr + row, row < num_rows, other=0.0)
         scale = tl.load(statistics_ptr + num_rows + row, row < num_rows, other=0.0)
         normed = tl.where(mask, (total - mean) * scale, 0.0)
         gradient = tl.load(gradient_ptr + index, mask, other=0.0).to(tl.float32)
-        weight_sums += gradient * normed
-        shift_sums += gradient
-        gradient *= weight
-        along_one = tl.sum(gradient, 1, keep_dims=True) / width
-        along_normed = tl.sum(gradient * normed, 1, keep_dims=True) / width
-        gradient = (gradient - along_one - normed * along_normed) * scale
+        norm_weight_sums += gradient * normed
+        norm_bias_sums += gradient
+        gradient *= norm_weight
+        mean_gradient = tl.sum(gradient, 1, keep_dims=True) / width
+        mean_gradient_by_normed = tl.sum(gradient * normed, 1, keep_dims=True) / width
+        gradient = (gradient - mean_gradient - normed * mean_gradient_by_normed) * scale
         tl.store(x_gradient_ptr + index, gradient.to(x_gradient_ptr.dtype.element_ty), mask)
         if seed_ptr is not None:
             gradient = tl.where(keeps(index, seed_ptr, LIMIT), gradient * SCALE, 0.0)
-        tl.store(out_gradient_ptr + index, gradient.to(out_gradient_ptr.dtype.element_ty), mask)
+        tl.store(sublayer_gradient_ptr + index, gradient.to(sublayer_gradient_ptr.dtype.element_ty), mask)
         if bias_ptr is not None:
             bias_sums += tl.where(mask, gradient, 0.0)
     place = sums_ptr + tl.program_id(0) * 3 * width + column
-    tl.store(place, tl.sum(weight_sums, 0, keep_dims=True), column < width)
-    tl.store(place + width, tl.sum(shift_sums, 0, keep_dims=True), column < width)
+    tl.store(place, tl.sum(norm_weight_sums, 0, keep_dims=True), column < width)
+    tl.store(place + width, tl.sum(norm_bias_sums, 0, keep_dims=True), column < width)
     tl.store(place + 2 * width, tl.sum(bias_sums, 0, keep_dims=True), column < width)
 
 

@@ -1,0 +1,133 @@
+"""Models of the Hugging Face hub by name: downloaded, imported and verified once, then kept in the cache of nmt.
+
+There are two caches. The hub's cache has the files that the hub's library downloads; other programs use it too. The
+cache of nmt has a model directory for each name: models/OWNER/NAME. A model in the cache of nmt needs no network, and
+neither torch nor the hub's library.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nmt_cli.artifacts.manifest import kind_of, verify_files
+from nmt_cli.artifacts.model_directory import model_of_run
+from nmt_cli.cache import cache_lock
+from nmt_cli.console import Progress
+from nmt_cli.errors import ModelError, NmtError, UsageError
+from nmt_cli.interchange.hub_download import HubFiles, download_model_files
+from nmt_cli.interchange.hub_names import HubName, hub_name
+
+if TYPE_CHECKING:
+    from nmt_cli.interchange.importing import ImportedModel
+    from nmt_cli.recipe.schema import LanguagePair
+
+logger = logging.getLogger(__name__)
+
+# Opens the display of a download; None leaves the display to the hub's library.
+ShowProgress = Callable[[], AbstractContextManager[Progress | None]]
+
+
+def find_model(given: str | Path, *, show_progress: ShowProgress) -> Path:
+    """The model directory for a path, a run or a name on the hub.
+
+    A path that exists wins over a name on the hub. A model of the hub is downloaded, imported and verified once, and
+    then comes from the cache of nmt. Raises ModelError if a run has no model, if the hub has no such Marian model or
+    cannot be reached, and if the model cannot be imported.
+    """
+    path = Path(given)
+    if kind_of(path) == "run":
+        return model_of_run(path)
+    name = hub_name(given)
+    if name is None:
+        return path
+    return cached_model(name) or _import_into_cache(name, show_progress=show_progress)
+
+
+def cached_model(name: HubName) -> Path | None:
+    """The model directory of a name on the hub if the cache of nmt has it, undamaged; else None."""
+    if kind_of(name.folder) != "model":
+        return None
+    try:
+        verify_files(name.folder, error=ModelError, hint="", hashed=())
+    except ModelError as problem:
+        logger.warning("%s in the cache is damaged, and is imported again: %s", name, problem.message)
+        return None
+    return name.folder
+
+
+def import_from_hub(
+    name: HubName, output: Path, *, languages: LanguagePair | None, overwrite: bool, show_progress: ShowProgress
+) -> ImportedModel:
+    """Download a Marian model from the hub, and write it as the model directory `output`.
+
+    Raises ModelError as `find_model` and `import_marian` do. Raises UsageError if the languages are unknown.
+    """
+    try:
+        with show_progress() as progress:
+            found = download_model_files(name, progress=progress)
+    except KeyboardInterrupt:
+        logger.warning("interrupted: the same command goes on; files of %s that are complete are kept", name)
+        raise
+    from nmt_cli.interchange.importing import import_marian
+
+    with _linked_folder(name, found) as folder:
+        return import_marian(
+            folder,
+            output,
+            languages=languages,
+            imported_from=f"{name.repository}@{found.commit}",
+            overwrite=overwrite,
+        )
+
+
+def _import_into_cache(name: HubName, *, show_progress: ShowProgress) -> Path:
+    """Import the model into the cache of nmt, unless another process does so first; its model directory there."""
+    with cache_lock(name.folder):
+        if (model := cached_model(name)) is not None:
+            return model
+        shutil.rmtree(name.folder, ignore_errors=True)
+        try:
+            imported = import_from_hub(name, name.folder, languages=None, overwrite=False, show_progress=show_progress)
+        except UsageError as problem:
+            if problem.setting != "languages":
+                raise
+            hint = f"nmt import {name} -o MODEL --languages en-de, with its languages, and then -m MODEL"
+            raise ModelError(problem.message, where=problem.where, hint=hint) from None
+    if imported.agreement is None:
+        logger.info("%s: %s", name, imported.comparison)
+    logger.info("%s: imported, and kept in %s", name, name.folder)
+    return name.folder
+
+
+@contextmanager
+def _linked_folder(name: HubName, found: HubFiles) -> Iterator[Path]:
+    """A temporary folder with links to the files of the model.
+
+    It has the model's name, from which an import guesses the languages. Errors in the block name the model on the hub,
+    not the folder.
+    """
+    in_hub_cache = next(iter(found.files.values())).parents[2]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / name.short_name
+        folder.mkdir()
+        for file, local in found.files.items():
+            (folder / file).symlink_to(local.resolve())
+        try:
+            yield folder
+        except NmtError as problem:
+            if str(folder) not in f"{problem.message} {problem.where}":
+                raise
+            from nmt_cli.interchange.marian import FETCH_AGAIN
+
+            remove = f"rm -r {shlex.quote(str(in_hub_cache))}"
+            again = f"download it again: {remove}, then the same command; or take another model"
+            message, where = (text.replace(str(folder), str(name)) for text in (problem.message, str(problem.where)))
+            hint = again if problem.hint == FETCH_AGAIN else problem.hint
+            raise type(problem)(message, where=where, hint=hint, setting=problem.setting) from None

@@ -1,0 +1,186 @@
+"""The model in a worker process, and what it is asked: to search, for attention, for next words.
+
+torch is imported inside functions, because the server imports this file and never torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, assert_never
+
+from nmt_cli.artifacts.manifest import holds_model, model_digest
+from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
+from nmt_cli.memory import collect_garbage_rarely
+
+if TYPE_CHECKING:
+    import torch
+
+    from nmt_cli.artifacts.model_directory import LoadedModel
+    from nmt_cli.tokenization.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """How a worker runs a model: engine, device and precision as for `nmt decode`, and CPU threads."""
+
+    name: str
+    device: str
+    precision: str
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTask:
+    """The search of one sentence; sentences with the same search can be searched together.
+
+    The translation begins with `prefix`, and with `alignments` it says which source word each of its words is from.
+    """
+
+    beam: int
+    nbest: int
+    length_penalty: float
+    max_extra_tokens: int
+    prefix: str
+    alignments: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTask:
+    """The attention between a sentence and this translation of it."""
+
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class NextWordsTask:
+    """At most `num_words` translations of a sentence that begin with `prefix` and differ in the next word."""
+
+    prefix: str
+    num_words: int
+    beam: int
+
+
+SentenceTask = SearchTask | AttentionTask | NextWordsTask
+
+
+class WorkerModel:
+    """The model of a directory; `digest` identifies the model that was loaded."""
+
+    def __init__(self, directory: Path, engine: EngineSettings) -> None:
+        """Load the model; UsageError if its engine lacks something that requests may ask for."""
+        import torch
+
+        from nmt_cli.decoding.engines import open_engine
+        from nmt_cli.decoding.translator import LineTranslator
+
+        torch.set_num_threads(engine.threads)
+        self._engine = open_engine(
+            [directory], engine=engine.name, device=engine.device, precision=engine.precision, overrides={}
+        )
+        self._translator = LineTranslator(self._engine)
+        self._directory = directory
+        self.short_below = self._engine.short_below
+        self._second_copy: LoadedModel | None = None
+        # After loading: if this equals the digest that the server read before, no other model was loaded.
+        self.digest = model_digest(directory)
+        try:
+            self._engine.check(self._translator.settings(samples=0, beam=2))
+        except UsageError as problem:
+            raise UsageError(problem.message, setting="engine", hint="take `engine: torch`") from None
+        self._translator.translate(["."], samples=0)  # the first translation is slow
+        collect_garbage_rarely()
+
+    def answer(self, lines: Sequence[str], task: SentenceTask) -> list[dict[str, Any]]:
+        """One answer for each line; no error names an option of nmt decode."""
+        try:
+            match task:
+                case SearchTask():
+                    return self._search(lines, task)
+                case AttentionTask():
+                    return [self._find_attention(line, task.target) for line in lines]
+                case NextWordsTask():
+                    return [self._find_next_words(line, task) for line in lines]
+                case other:
+                    assert_never(other)
+        except DeviceError as problem:
+            raise DeviceError(problem.message, hint="give a shorter sentence, or ask for a smaller beam") from None
+        except UsageError as problem:
+            raise UsageError(problem.message, hint="leave out how to search: the model's own settings do") from None
+
+    def _search(self, lines: Sequence[str], task: SearchTask) -> list[dict[str, Any]]:
+        """The translations as dicts."""
+        # The server formed the batch, so the limit of tokens must not divide it. A character has at most four bytes,
+        # each a piece at most.
+        max_pieces = max(map(len, lines), default=0) * 4 + 8
+        self._check_fits_model("prefix", task.prefix, self._engine.target)
+        translations = self._translator.translate(
+            lines,
+            samples=0,
+            beam=task.beam,
+            nbest=task.nbest,
+            length_penalty=task.length_penalty,
+            max_extra_tokens=task.max_extra_tokens,
+            prefixes=[task.prefix] * len(lines) if task.prefix else None,
+            alignments=task.alignments,
+            batch_tokens=max_pieces * len(lines) * task.beam + 1,
+        )
+        return [asdict(translation) for translation in translations]
+
+    def _find_attention(self, source: str, target: str) -> dict[str, Any]:
+        """The map as text: it is large, and the server only hands it on."""
+        from nmt_cli.decoding.attention import AttentionMaps
+
+        loaded, device = self._as_torch_model()
+        self._check_fits_model("text", source, loaded.source)
+        self._check_fits_model("translation", target, loaded.target)
+        return {"map": json.dumps(AttentionMaps(loaded, device=device).cross_words(source, target).as_json())}
+
+    def _find_next_words(self, source: str, task: NextWordsTask) -> dict[str, Any]:
+        """The likely next words after the prefix, each with the best translation that has it."""
+        from nmt_cli.decoding.next_words import best_by_next_word, likely_next_pieces
+
+        loaded, device = self._as_torch_model()
+        begun = " ".join(task.prefix.split())
+        self._check_fits_model("text", source, loaded.source)
+        self._check_fits_model("prefix", begun, loaded.target)
+        beginnings = likely_next_pieces(loaded, source, begun, count=task.num_words, device=device)
+        prefixes = [f"{begun} {one}".strip() for one in beginnings]
+        found = self._translator.translate([source] * len(prefixes), samples=0, beam=task.beam, prefixes=prefixes)
+        best = best_by_next_word(found, begun)
+        fields = ("text", "score", "log_prob")
+        return {"words": [{"word": word} | {name: getattr(one, name) for name in fields} for word, one in best.items()]}
+
+    def _check_fits_model(self, name: str, text: str, tokenizer: Tokenizer) -> None:
+        """Raise DataError, with the name of the request's field, if the text is too long for the model."""
+        from nmt_cli.tokenization.tokenizer import as_in_training
+
+        num_pieces, max_pieces = len(tokenizer.encode([as_in_training(text)])[0]), self._engine.max_positions - 1
+        if num_pieces > max_pieces:
+            message = f"the {name} has {num_pieces:,} pieces, and the model takes {max_pieces:,}"
+            raise DataError(message, where=name, hint="give a shorter one")
+
+    def _as_torch_model(self) -> tuple[LoadedModel, torch.device]:
+        """The torch model; with CTranslate2 it is a second copy, loaded at its first use."""
+        import torch
+
+        from nmt_cli.artifacts.model_directory import load_model
+        from nmt_cli.decoding.torch_engine import TorchEngine
+
+        if isinstance(self._engine, TorchEngine):
+            return self._engine.loaded[0], torch.device(self._engine.device)
+        if self._second_copy is None:
+            # Before, since reading all of another model takes long; after, since it may come meanwhile.
+            self._check_model_unchanged()
+            found = load_model(self._directory, device=torch.device("cpu"), dtype=torch.float32)
+            self._check_model_unchanged()
+            self._second_copy = found
+        return self._second_copy, torch.device("cpu")
+
+    def _check_model_unchanged(self) -> None:
+        """Raise ModelError unless the directory still holds the model that was loaded."""
+        if not holds_model(self._directory, self.digest):
+            hint = "whoever runs the server must have its models loaded again"
+            raise ModelError("the model was replaced, and this one is gone", hint=hint)

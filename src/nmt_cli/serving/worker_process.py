@@ -1,0 +1,187 @@
+"""A worker process, as the server sees it: it loads one model, and answers one batch of sentences at a time.
+
+If a worker hangs or is killed, the server keeps its connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import gettempdir, mkdtemp
+from typing import Any, assert_never
+
+from nmt_cli import console
+from nmt_cli.processes import Worker, WorkerLost
+from nmt_cli.serving.log import log_in_json
+from nmt_cli.serving.worker_model import EngineSettings, SentenceTask, WorkerModel
+
+logger = logging.getLogger(__name__)
+
+# A large model from a slow disk, converted for CTranslate2 on the way.
+_LOADING_SECONDS = 600.0
+_FOLDER_PREFIX = "nmt-serve-"
+# Threads that wait for each other must not spin, since the server itself needs a CPU. Batches have ever new shapes, and
+# oneDNN and torch's layer above it would each keep what they made for the last thousand: hundreds of megabytes. A batch
+# needs more than 32 (docs/design/serving.md#memory).
+_ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
+    "LRU_CACHE_CAPACITY": "128",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeModel:
+    """Asks a worker to load its model, and which one it is: its digest and `short_below`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSentences:
+    """Asks a worker to do `task` with each of the sentences."""
+
+    lines: Sequence[str]
+    task: SentenceTask
+
+
+class WorkerFailed(Exception):
+    """The worker ended, made a mistake, or did not answer in time and was killed."""
+
+
+class WorkerProcess:
+    """A worker process that answers one batch at a time.
+
+    `digest` is that of the model that it has loaded. Sentences of fewer than `short_below` source tokens are best sent
+    apart from others, because the worker does not search them together.
+    """
+
+    def __init__(self, model: Path, engine: EngineSettings) -> None:
+        # Its temporary files are as large as the model, and would stay if it is killed.
+        self._folder = _WorkerFolder()
+        threads = str(engine.threads)
+        of_this_worker = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TMPDIR": str(self._folder.path)}
+        self._worker = Worker(_ModelJob(model, engine), environment=_ENVIRONMENT | os.environ | of_this_worker)
+        self._waiting_threads = ThreadPoolExecutor(2)  # one waits for the answer, and one for the end of the process
+        self._exit_code = self._waiting_threads.submit(self._worker.wait)
+        self._answer: Future[Any] | None = None
+        self.digest = ""
+        self.short_below = 0
+
+    @classmethod
+    async def start(cls, model: Path, engine: EngineSettings) -> WorkerProcess:
+        """A worker that has loaded `model`; NmtError if it cannot, WorkerFailed if it dies or takes too long."""
+        worker = cls(model, engine)
+        try:
+            worker.digest, worker.short_below = await worker._result_of(
+                DescribeModel(), timeout_seconds=_LOADING_SECONDS
+            )
+        except BaseException:
+            await worker.close()
+            raise
+        return worker
+
+    async def ask(self, lines: Sequence[str], task: SentenceTask, *, timeout_seconds: float) -> list[dict[str, Any]]:
+        """The answers to some sentences; WorkerFailed if no answer comes, NmtError if the worker reports an error."""
+        answers: list[dict[str, Any]] = await self._result_of(
+            AnswerSentences(list(lines), task), timeout_seconds=timeout_seconds
+        )
+        return answers
+
+    async def ended(self) -> str:
+        """How the process has ended, once it has."""
+        return str(WorkerLost(await asyncio.shield(asyncio.wrap_future(self._exit_code))))
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._worker.kill()
+
+    async def close(self) -> None:
+        """End the process: between two batches by itself, within a batch at once."""
+        if self._answer is not None and not self._answer.done():
+            self.kill()
+            await asyncio.gather(asyncio.wrap_future(self._answer), return_exceptions=True)
+        await asyncio.wrap_future(self._waiting_threads.submit(self._end_and_remove_files))
+        self._waiting_threads.shutdown(wait=False)
+
+    def _end_and_remove_files(self) -> None:
+        self._worker.close()
+        self._folder.remove()
+
+    async def _result_of(self, task: DescribeModel | AnswerSentences, *, timeout_seconds: float) -> Any:
+        self._answer = self._waiting_threads.submit(self._worker.result_of, task, timeout_seconds=timeout_seconds)
+        try:
+            return await asyncio.wrap_future(self._answer)
+        except (WorkerLost, TimeoutError) as problem:
+            self.kill()
+            raise WorkerFailed(str(problem)) from None
+        except RuntimeError as problem:
+            self.kill()
+            logger.error("%s", problem)  # with the traceback of the worker
+            raise WorkerFailed("a worker process made a mistake") from None
+
+
+class _WorkerFolder:
+    """The folder for the temporary files of a worker.
+
+    A lock tells other servers, and systemd-tmpfiles(8), that it is in use.
+    """
+
+    def __init__(self) -> None:
+        hidden = Path(mkdtemp(prefix=f".{_FOLDER_PREFIX}"))
+        self._lock = os.open(hidden, os.O_RDONLY)
+        with suppress(OSError):  # a disk without locks, where nobody removes it either
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+        self.path = hidden.rename(hidden.with_name(hidden.name[1:]))
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def remove_left_folders() -> None:
+    """Remove the temporary files of servers that were killed, which may take long."""
+    for left in Path(gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
+        _remove_unless_locked(left)
+
+
+def _remove_unless_locked(folder: Path) -> None:
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelJob:
+    """The job of a worker process: to load a model, and then to answer."""
+
+    directory: Path
+    engine: EngineSettings
+
+    def start(self) -> Callable[[DescribeModel | AnswerSentences], Any]:
+        console.configure_logging(quiet=True)
+        log_in_json()
+        logging.getLogger("nmt_cli.decoding").setLevel(logging.ERROR)
+        model = WorkerModel(self.directory, self.engine)
+
+        def result_of(task: DescribeModel | AnswerSentences) -> Any:
+            match task:
+                case DescribeModel():
+                    return model.digest, model.short_below
+                case AnswerSentences():
+                    return model.answer(task.lines, task.task)
+                case other:
+                    assert_never(other)
+
+        return result_of
