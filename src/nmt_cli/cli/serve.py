@@ -47,7 +47,7 @@ def serve(
     ] = "auto",
     workers: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Processes per model; else one per CPU (at most 4) or per GPU."),
+        typer.Option(metavar="N", min=1, help="Processes per model; else the CPUs shared by the models, at most 4 each, or 1 on a GPU."),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="CPU threads per worker; else all CPUs but one, shared.")
