@@ -9,11 +9,11 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from nmt_cli.errors import NmtError
+from nmt_cli.errors import SETTING, NmtError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,6 +30,7 @@ _ESCAPES = {
     if chr(code) not in "\t\n"
 }
 logger = logging.getLogger(__name__)
+PACKAGE_LOGGER = logging.getLogger("nmt_cli")
 
 # Settings whose flags have other names.
 _SHORT_FLAGS = {"metrics": "-m", "output": "-o"}
@@ -51,27 +52,30 @@ def configure_logging(*, quiet: bool) -> None:
     """Send the log of `nmt_cli` to stderr, one plain line per event; `quiet` keeps warnings and errors."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter())
-    logger = logging.getLogger("nmt_cli")
-    logger.handlers[:] = [handler]
-    logger.propagate = False
-    logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    PACKAGE_LOGGER.handlers[:] = [handler]
+    PACKAGE_LOGGER.propagate = False
+    PACKAGE_LOGGER.setLevel(logging.WARNING if quiet else logging.INFO)
 
 
 @contextmanager
-def log_above(console: Console) -> Iterator[None]:
-    """Print the log through a console while the block runs, so that its lines go above the console's live view."""
-    logger = logging.getLogger("nmt_cli")
-    before = logger.handlers[:]
-    logger.handlers[:] = [_ConsoleHandler(console)]
+def log_handled_by(handler: logging.Handler) -> Iterator[None]:
+    """Give the log of `nmt_cli` to one handler while the block runs."""
+    before = PACKAGE_LOGGER.handlers[:]
+    PACKAGE_LOGGER.handlers[:] = [handler]
     try:
         yield
     finally:
-        logger.handlers[:] = before
+        PACKAGE_LOGGER.handlers[:] = before
+
+
+def log_above(console: Console) -> AbstractContextManager[None]:
+    """Print the log through a console while the block runs, so that its lines go above the console's live view."""
+    return log_handled_by(_ConsoleHandler(console))
 
 
 def shows_live_views() -> bool:
     """True if a live view may be shown: stderr is a terminal, and the log is not quiet."""
-    return is_interactive() and logger.isEnabledFor(logging.INFO)
+    return is_interactive() and PACKAGE_LOGGER.isEnabledFor(logging.INFO)
 
 
 @contextmanager
@@ -211,7 +215,7 @@ def _with_flags(text: str) -> str:
         flag = _SHORT_FLAGS.get(name, f"--{name.replace('_', '-')}")
         return flag if value is None else f"{flag} {value}"
 
-    return re.sub(r"`([a-z_]+)(?:: ([^`]+))?`", with_flag, text)
+    return SETTING.sub(with_flag, text)
 
 
 class _ProgressBars:

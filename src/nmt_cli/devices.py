@@ -35,10 +35,15 @@ def num_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def kernel_text(path: str) -> str:
+    """The text of a file of the Linux kernel, such as /proc/cpuinfo; empty if there is no such file."""
+    file = Path(path)
+    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+
+
 def cpu_name() -> str:
     """The name of the processor, such as `AMD EPYC 9554`, or else its architecture."""
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text(encoding="utf-8", errors="replace").splitlines() if information.is_file() else []
+    lines = kernel_text("/proc/cpuinfo").splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return next(filter(None, names), platform.processor() or platform.machine())
 
@@ -158,8 +163,7 @@ def choose_precision(choice: PrecisionChoice, *, device: torch.device, training:
 
 def cpu_multiplies_bf16() -> bool:
     """True if the CPU has AVX512-BF16 or AMX-BF16 instructions; without them bf16 is slower than float32."""
-    information = Path("/proc/cpuinfo")
-    flags = information.read_text(encoding="utf-8", errors="replace") if information.is_file() else ""
+    flags = kernel_text("/proc/cpuinfo")
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 EXIT_INTERRUPTED = 130
 EXIT_PREEMPTED = 75
 EXIT_CLOSED_PIPE = 141
-
+# A setting in a message, with or without a value: `beam` or `beam: 4`.
+SETTING = re.compile(r"`([a-z_]+)(?:: ([^`]+))?`")
 _MIN_PREFIX_LETTERS = 3  # the first two letters of a word fit too many other words
 _MIN_SIMILARITY = 0.75  # with fewer common letters, the words have different meanings
 
@@ -21,8 +22,8 @@ class NmtError(Exception):
     `hint` is the fix. `where` is a file, a line or a key. `setting` is the setting at fault, such as "beam", or
     "to: huggingface" if only this value is at fault.
 
-    Messages and hints write a setting in backticks, with or without a value: `beam: 4`. The command line shows it as a
-    flag, --beam 4, and `str` as an argument of Python, beam=4.
+    Messages and hints write a setting as `beam: 4`. The command line shows it as a flag, --beam 4, and `str` as an
+    argument of Python, beam=4.
 
     `cli/` and the server report errors. Other code catches `NmtError` only to add to it, or to pass it to another
     process.
@@ -56,7 +57,7 @@ def _in_python(text: str) -> str:
         is_number = re.fullmatch(r"-?[0-9.]+(e-?[0-9]+)?", value) is not None
         return f"{name}={value}" if is_number else f'{name}="{value}"'
 
-    return re.sub(r"`([a-z_]+)(?:: ([^`]+))?`", argument, text)
+    return SETTING.sub(argument, text)
 
 
 def _restored(kind: type[NmtError], message: str) -> NmtError:

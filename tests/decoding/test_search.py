@@ -273,9 +273,11 @@ def test_penalties_are_looked_up_and_that_of_longer_ones_is_the_last() -> None:
 
 def test_max_output_tokens_counts_source_pieces_without_eos() -> None:
     config = decoding(max_extra_tokens=50)
-    assert max_output_tokens(20, config=config, max_positions=1024) == 70
-    assert max_output_tokens(1000, config=config, max_positions=1024) == 1024
-    assert max_output_tokens(0, config=decoding(max_extra_tokens=0), max_positions=1024) == 1
+    assert max_output_tokens(SourceSentence([4] * 20), config=config, max_positions=1024) == 70
+    assert max_output_tokens(SourceSentence([4] * 1000), config=config, max_positions=1024) == 1024
+    config = decoding(max_extra_tokens=0)
+    assert max_output_tokens(SourceSentence([]), config=config, max_positions=1024) == 1
+    assert max_output_tokens(SourceSentence([4], prefix=[5, 6, 7]), config=config, max_positions=1024) == 4
 
 
 @pytest.mark.parametrize("beam", [1, 3])

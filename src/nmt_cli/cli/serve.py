@@ -47,7 +47,7 @@ def serve(
     ] = "auto",
     workers: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Processes per model; else the CPUs shared by the models, at most 4 each, or 1 on a GPU."),
+        typer.Option(metavar="N", min=1, help="Processes per model; else the CPUs shared, at most 4; 1 on a GPU."),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="CPU threads per worker; else all CPUs but one, shared.")
@@ -152,7 +152,7 @@ def _checked_hosts(given: Sequence[str]) -> Sequence[str]:
 
 
 def _default_workers(engine: str, *, num_models: int, device: str, precision: str) -> int:
-    """Workers of each model: one on a GPU; else one a CPU, as a batch is searched at the least cost by one thread."""
+    """The workers of each model: one on a GPU, else one per CPU: one thread searches a batch at the least cost."""
     from nmt_cli.devices import choose_device, has_gpu_driver, num_cpus
 
     is_cpu = device == "cpu" or engine == "ctranslate2" or precision == "int8" or not has_gpu_driver()

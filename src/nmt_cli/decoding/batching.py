@@ -16,7 +16,7 @@ from nmt_cli.decoding.search.active_search import ActiveSearch, check_search
 from nmt_cli.decoding.search.beam import BeamSearch
 from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.ensemble import Ensemble
-from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, max_output_tokens_of
+from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, max_output_tokens
 from nmt_cli.decoding.search.sampling import IndependentSearch
 from nmt_cli.errors import DeviceError
 from nmt_cli.memory import is_out_of_memory
@@ -293,7 +293,7 @@ def begin_search(
     ensemble = Ensemble(models, chosen, min_tokens=config.min_tokens, device=device)
     longest = min(model.config.max_positions for model in models)
     limits = {
-        number: max_output_tokens_of(source, config=config, max_positions=longest) for number, source in sources.items()
+        number: max_output_tokens(source, config=config, max_positions=longest) for number, source in sources.items()
     }
     if config.samples == 0 and config.beam > 1:
         return BeamSearch(ensemble, limits=limits, config=config, nbest=nbest, device=device)

@@ -107,7 +107,7 @@ def parallel_translator(
         translate = cache(jobs[0].open)
         yield lambda blocks: map(translate(), blocks)
         return
-    level = logging.getLogger("nmt_cli").getEffectiveLevel()
+    level = console.PACKAGE_LOGGER.getEffectiveLevel()
     with worker_pool([_WorkerJob(job, log_level=level) for job in jobs], hint=FEWER_WORKERS) as run:
         told: set[tuple[str, int]] = set()
 
@@ -154,7 +154,7 @@ class _WorkerJob:
     def start(self) -> Callable[[LineBlock], tuple[TranslatedBlock, list[LogRecord]]]:
         """The function for the blocks."""
         console.configure_logging(quiet=False)
-        logging.getLogger("nmt_cli").setLevel(self.log_level)
+        console.PACKAGE_LOGGER.setLevel(self.log_level)
         device = choose_device(self.job.device)
         if device.index is not None:
             torch.cuda.set_device(device)  # otherwise tensors without a device would take memory of the first GPU
@@ -174,19 +174,16 @@ class _WorkerJob:
 @contextmanager
 def _kept_messages() -> Iterator[list[LogRecord]]:
     """The messages that `nmt_cli` logs in a `with` block; if an error ends the block they are logged as usual."""
-    logger = logging.getLogger("nmt_cli")
     kept = BufferingHandler(sys.maxsize)
-    before, logger.handlers[:] = logger.handlers[:], [kept]
-    has_ended = False
     try:
-        yield kept.buffer
-        has_ended = True
-    finally:
-        logger.handlers[:] = before
+        with console.log_handled_by(kept):
+            yield kept.buffer
+    except BaseException:
         for record in kept.buffer:
-            record.msg, record.args = record.getMessage(), None  # arguments of any type cannot be sent
-            if not has_ended:
-                logger.handle(record)
+            console.PACKAGE_LOGGER.handle(record)
+        raise
+    for record in kept.buffer:
+        record.msg, record.args = record.getMessage(), None  # arguments of any type cannot be sent
 
 
 def _log_once(messages: Sequence[LogRecord], told: set[tuple[str, int]]) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.batching import search_batches
-from nmt_cli.decoding.search.hypotheses import max_output_tokens
+from nmt_cli.decoding.search.hypotheses import SourceSentence, max_output_tokens
 from nmt_cli.errors import ModelError
 from nmt_cli.model.forced import forced_log_probs, next_log_probs
 from nmt_cli.recipe.schema import DecodingConfig
@@ -158,7 +158,7 @@ class _OurSearch:
         self.config = config
         self._target = loaded.target
         positions = loaded.model.config.max_positions
-        limits = (max_output_tokens(len(row), config=config, max_positions=positions) for row in rows)
+        limits = (max_output_tokens(SourceSentence(row), config=config, max_positions=positions) for row in rows)
         self._limits = [min(limit, positions - 1) for limit in limits]  # so that EOS has a position in every program
         best = search_batches(loaded.model, rows, config=config, nbest=1, device=_CPU)
         self.found = [hypotheses[0].ids for hypotheses in best]

@@ -13,7 +13,14 @@ from typing import Any
 
 import nmt_cli
 from nmt_cli.cache import cache_folder
-from nmt_cli.devices import cpu_multiplies_bf16, cpu_name, has_gpu_driver, missing_for_triton, num_cpus
+from nmt_cli.devices import (
+    cpu_multiplies_bf16,
+    cpu_name,
+    has_gpu_driver,
+    kernel_text,
+    missing_for_triton,
+    num_cpus,
+)
 from nmt_cli.files import free_bytes, nearest_existing
 
 # PyPI's names. REQUIRED is what nmt always needs; each extra has its command and what it adds.
@@ -105,9 +112,8 @@ def _multiplies_float32_by_onednn() -> bool:
 
 
 def _describe_cpu() -> dict[str, Any]:
-    information = Path("/proc/cpuinfo")
-    text = information.read_text(encoding="utf-8", errors="replace") if information.is_file() else ""
-    found = set(re.findall(r"\w+", " ".join(re.findall(r"^(?:flags|Features)\s*:(.*)", text, flags=re.MULTILINE))))
+    lines = re.findall(r"^(?:flags|Features)\s*:(.*)", kernel_text("/proc/cpuinfo"), flags=re.MULTILINE)
+    found = set(" ".join(lines).split())
     return {
         "name": cpu_name(),
         "architecture": platform.machine(),
@@ -130,27 +136,20 @@ def _int8_text(instructions: set[str]) -> str:
 
 def _cpu_quota() -> float | None:
     """The cores' worth of time that a container may use; None if there is no limit."""
-    file = Path("/sys/fs/cgroup/cpu.max")
-    if not file.is_file():
-        return None
-    limit, _, period = file.read_text(encoding="utf-8").strip().partition(" ")
-    return None if limit == "max" else int(limit) / int(period)
+    limit, _, period = kernel_text("/sys/fs/cgroup/cpu.max").strip().partition(" ")
+    return None if limit in ("", "max") else int(limit) / int(period)
 
 
 def _describe_memory() -> dict[str, int | None]:
     """The machine's memory, from /proc/meminfo; null elsewhere."""
-    file = Path("/proc/meminfo")
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    found = {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB", text, flags=re.MULTILINE)}
+    lines = re.findall(r"^(\w+):\s+(\d+) kB", kernel_text("/proc/meminfo"), flags=re.MULTILINE)
+    found = {name: int(kilobytes) * 1024 for name, kilobytes in lines}
     return {"total_bytes": found.get("MemTotal"), "free_bytes": found.get("MemAvailable")}
 
 
 def _openmp_libraries() -> list[str]:
     """The OpenMP runtimes that this process has loaded with torch and numpy."""
-    file = Path("/proc/self/maps")
-    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
-    paths = set(re.findall(r"/\S*/lib(?:i|g)?omp5?[-.][\w.-]*so[\w.]*", text))
-    return sorted(paths)
+    return sorted(set(re.findall(r"/\S*/lib(?:i|g)?omp5?[-.][\w.-]*so[\w.]*", kernel_text("/proc/self/maps"))))
 
 
 def _is_writable(path: Path) -> bool:

@@ -16,7 +16,7 @@ from nmt_cli.decoding.ctranslate2.batches import MIN_WIDE_TOKENS, batches_for_wo
 from nmt_cli.decoding.ctranslate2.model import converted_model, import_ctranslate2
 from nmt_cli.decoding.engine import Details
 from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
-from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, length_penalty, max_output_tokens_of
+from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, length_penalty, max_output_tokens
 from nmt_cli.devices import num_cpus
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig
@@ -93,7 +93,7 @@ class CTranslate2Engine:
             _Sentence(
                 self.source.pieces(source.ids),
                 self.target.pieces(source.prefix),
-                max_output_tokens_of(source, config=config, max_positions=self.max_positions),
+                max_output_tokens(source, config=config, max_positions=self.max_positions),
             )
             for source in sources
         ]

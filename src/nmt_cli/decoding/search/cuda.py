@@ -22,7 +22,7 @@ from nmt_cli.decoding.search.hypotheses import (
     HypothesisTree,
     SourceSentence,
     length_penalty,
-    max_output_tokens_of,
+    max_output_tokens,
 )
 from nmt_cli.decoding.search.static_state import (
     NUM_SPECIAL,
@@ -94,7 +94,7 @@ class CudaSearch:
     ) -> list[list[Hypothesis]]:
         """For each source its best hypotheses by score, at most `nbest`, best first."""
         check_search(self._models, sources, config=config, nbest=nbest)
-        limits = [max_output_tokens_of(source, config=config, max_positions=self._max_positions) for source in sources]
+        limits = [max_output_tokens(source, config=config, max_positions=self._max_positions) for source in sources]
         try:
             with torch.inference_mode(), launching_on(self._device):
                 batch = _Batch(limits, config, sentences=list(range(len(sources))))

@@ -198,16 +198,10 @@ class LengthPenalties:
         return self._table.index_select(0, lengths.clamp(max=self.longest))
 
 
-def max_output_tokens(source_pieces: int, *, config: DecodingConfig, max_positions: int) -> int:
-    """The maximum number of output tokens: `source_pieces`, without EOS, plus `max_extra_tokens`.
+def max_output_tokens(source: SourceSentence, *, config: DecodingConfig, max_positions: int) -> int:
+    """The maximum number of output tokens: the source's pieces, without EOS, plus `max_extra_tokens`.
 
     A hypothesis with fewer pieces ended in EOS, which counts as a token. A hypothesis with exactly so many pieces was
-    cut and has no EOS. The limit is at least 1, and at most the positions of the model.
+    cut and has no EOS. The limit leaves room for a token after the prefix, and is at most the positions of the model.
     """
-    return max(1, min(source_pieces + config.max_extra_tokens, max_positions))
-
-
-def max_output_tokens_of(source: SourceSentence, *, config: DecodingConfig, max_positions: int) -> int:
-    """`max_output_tokens` of a source's translation, but at least one more than the pieces of its prefix."""
-    limit = max_output_tokens(len(source.ids), config=config, max_positions=max_positions)
-    return min(max(limit, len(source.prefix) + 1), max_positions)
+    return min(max(len(source.ids) + config.max_extra_tokens, len(source.prefix) + 1), max_positions)
