@@ -1,13 +1,14 @@
-"""Two ranks that replay a micro-batch each: `python -m tests.training.replaying_ranks FILE DATA`, started for each.
+"""Two ranks that replay a micro-batch each: `python -m tests.training.replaying_ranks FILE DATA SETTING...`.
 
-The first writes what came of it to FILE as JSON.
+It is started for each. The first writes what came of it to FILE as JSON.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,7 +16,7 @@ from unittest.mock import patch
 from torch import distributed as dist
 
 from nmt_cli.dataset.store import open_prepared
-from nmt_cli.model import attention
+from nmt_cli.model import attention, dropout
 from nmt_cli.training.objective import RecordedSteps
 from nmt_cli.training.ranks.ranks import Ranks, join_ranks
 from tests.reference.varlen import register
@@ -25,17 +26,24 @@ NUM_UPDATES = 9
 """The eighth and last update of an epoch is short."""
 
 
-def main() -> None:
-    """Take updates by replays and by backward passes, in each precision."""
-    ranks, data = join_ranks("cpu"), open_prepared(Path(sys.argv[2]))
-    given = feed(data, has_even_end=False)
+@contextmanager
+def like_a_gpu() -> Iterator[None]:
+    """Attention by torch's variable-length operator, and masks by torch's own dropout."""
     register()
+    with patch.object(attention, "choose_kernel", lambda *_, **__: "varlen"), patch.object(dropout, "_BITS", {}):
+        yield
+
+
+def main() -> None:
+    """Take updates by replays and by backward passes."""
+    file, directory, *settings = sys.argv[1:]
+    ranks, given = join_ranks("cpu"), feed(open_prepared(Path(directory)), *settings, has_even_end=False)
     found: dict[str, object] = {}
-    with patch.object(attention, "choose_kernel", lambda *_, **__: "varlen"):
+    with like_a_gpu():
         for is_recorded in (True, False):
             found["replayed" if is_recorded else "run"] = _train(given, ranks, is_recorded=is_recorded)
     if ranks.is_first:
-        Path(sys.argv[1]).write_text(json.dumps(found), encoding="utf-8")
+        Path(file).write_text(json.dumps(found), encoding="utf-8")
     ranks.wait()
     ranks.leave()
 
@@ -55,7 +63,7 @@ def _train(given: Feed, ranks: Ranks, *, is_recorded: bool) -> dict[str, object]
         return replay
 
     if is_recorded:
-        updater._recorded = RecordedSteps(updater._step, recorder, num_losses=2)
+        updater._recorded = RecordedSteps(updater._step, recorder, num_losses=updater._num_losses)
         updater.warm_up([given.batch(given.order.full)])
         replayed.clear()
     all_reduce, calls = dist.all_reduce, []
@@ -72,7 +80,7 @@ def _train(given: Feed, ranks: Ranks, *, is_recorded: bool) -> dict[str, object]
             batches = [(index, given.batch(rows)) for index, rows in mine if len(rows)]
             result = take(updater, batches, number, update)
             collectives.append(len(calls))
-            results.append([result.smoothed, result.nll, result.gradient_norm])
+            results.append([result.smoothed, result.nll, result.kl, result.gradient_norm])
     return {
         "weights": updater.weights.values.tolist(),
         "results": results,

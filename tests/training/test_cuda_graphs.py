@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
@@ -17,14 +17,12 @@ from nmt_cli.dataset.batches import Batch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
-from nmt_cli.model import attention
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.packing import pack
 from nmt_cli.training.objective import RecordedSteps
 from nmt_cli.training.update import Updater, seed_dropout
-from tests.reference.varlen import register
 from tests.training.feeding import Feed, feed, taped
-from tests.training.replaying_ranks import NUM_UPDATES
+from tests.training.replaying_ranks import NUM_UPDATES, like_a_gpu
 from tests.training.two_ranks import run_module
 
 CPU = torch.device("cpu")
@@ -37,10 +35,9 @@ def with_recorder(updater: Updater, recorder: Callable[[Callable[[], None]], Cal
 
 
 @pytest.fixture
-def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention by torch's variable-length operator."""
-    register()
-    monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: "varlen")
+def as_on_cuda() -> Iterator[None]:
+    with like_a_gpu():
+        yield
 
 
 @pytest.mark.usefixtures("as_on_cuda")
@@ -53,9 +50,8 @@ def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_training_by_replays_of_one_recorded_step_is_the_training_itself(
-    prepared: PreparedData, precision: Precision, settings: list[str], monkeypatch: pytest.MonkeyPatch
+    prepared: PreparedData, precision: Precision, settings: list[str]
 ) -> None:
-    monkeypatch.setattr("nmt_cli.model.dropout._BITS", {})  # masks by torch's own dropout, as on a GPU
     given = feed(prepared, *settings, has_even_end=False)
     plain, recorded = given.updater(precision), with_recorder(given.updater(precision), taped)
     recorded.warm_up([given.batch(given.order.full)])
@@ -88,7 +84,7 @@ def test_two_ranks_replay_a_micro_batch_each_and_sum_to_what_one_rank_has(
     assert of_two["run"]["replayed"] == 0
     for found in of_two.values():
         # Two float32 summands commute: not a bit may differ.
-        assert found["results"] == [[one.smoothed, one.nll, one.gradient_norm] for one in results]
+        assert found["results"] == [[one.smoothed, one.nll, one.kl, one.gradient_norm] for one in results]
         assert found["weights"] == alone.weights.values.tolist()
 
 
