@@ -138,7 +138,8 @@ def score(
             "--fail-under": fail_under,
         }
         refuse_beside("--model", others, why="it gives the probability of REF, which is no score of a translation")
-        refuse_without("-t", {"-l": languages if test_set is None else None})
+        if test_set is None:
+            refuse_without("-t", {"-l": languages})
         forced_options = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
         print_forced_scores(read_texts(files), forced_options, with_tokens=tokens, as_json=as_json)
         return
@@ -146,8 +147,10 @@ def score(
     files = replace(files, hypotheses=hypotheses or ["-"])
     metric_names = parse_metrics(metrics or [_DEFAULT_METRICS])
     bounds = parse_bounds(fail_under or [], metric_names)
-    refuse_without("-m bleu", {} if "bleu" in metric_names else {"--tokenize": tokenize, "--lowercase": lowercase})
-    refuse_without("-m paper-bleu", {} if "paper-bleu" in metric_names else {"--keep-quotes": keep_quotes})
+    if "bleu" not in metric_names:
+        refuse_without("-m bleu", {"--tokenize": tokenize, "--lowercase": lowercase})
+    if "paper-bleu" not in metric_names:
+        refuse_without("-m paper-bleu", {"--keep-quotes": keep_quotes})
     _check_options(files, metric_names, comet_model=comet_model, device=device, paired=paired)
     shows_segments = by_sentence or differences is not None
     if shows_segments:

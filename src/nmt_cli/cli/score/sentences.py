@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SYSTEM_INDEX, _BASELINE_INDEX = 0, 1
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A figure of each sentence by a metric: its score, or the difference of two scores."""
+
+    name: str
+    metric: str
+    figures: list[float]
 
 
 def check_segment_options(
@@ -79,10 +86,10 @@ def print_segment_scores(
     if differences is not None:
         _print_differences(texts, scores[0], count=differences)
         return
-    typer.echo("\t".join(["line", *_scores_of_segment(texts, scores, 0)]))
+    columns = _columns(scores)
+    typer.echo("\t".join(["line", *(column.name for column in columns)]))
     for segment in range(texts.num_lines):
-        figures = _scores_of_segment(texts, scores, segment)
-        cells = [score_text(column.partition(" ")[0], value) for column, value in figures.items()]
+        cells = [score_text(column.metric, column.figures[segment]) for column in columns]
         typer.echo("\t".join([str(segment + 1), *cells]))
 
 
@@ -131,27 +138,28 @@ def print_forced_scores(texts: Texts, options: ForcedOptions, *, with_tokens: bo
     logger.info("%s", _perplexity_text(perplexity))
 
 
-def _scores_of_segment(texts: Texts, scores: Sequence[SegmentScores], segment: int) -> dict[str, float]:
-    """The scores of one sentence by column: the system's and, if there is a baseline, its score and the difference."""
-    figures = {}
-    for metric_scores in scores:
-        value = metric_scores.values[_SYSTEM_INDEX][segment]
-        figures[metric_scores.metric] = value
-        if texts.baselines:
-            baseline = metric_scores.values[_BASELINE_INDEX][segment]
-            figures[f"{metric_scores.metric} baseline"] = baseline
-            figures[f"{metric_scores.metric} difference"] = value - baseline
-    return figures
+def _columns(scores: Sequence[SegmentScores]) -> list[_Column]:
+    """By metric, the scores of the system and, if there is a baseline, its scores and the differences."""
+    columns = []
+    for one in scores:
+        system, *baselines = one.values
+        columns.append(_Column(one.metric, one.metric, system))
+        for baseline in baselines:
+            differences = [value - other for value, other in zip(system, baseline, strict=True)]
+            columns.append(_Column(f"{one.metric} baseline", one.metric, baseline))
+            columns.append(_Column(f"{one.metric} difference", one.metric, differences))
+    return columns
 
 
 def _print_differences(texts: Texts, scores: SegmentScores, *, count: int) -> None:
     from nmt_cli.scoring.metrics import digits_of, largest_differences
 
     gains, losses = largest_differences(scores, count=count)
+    system, baseline = scores.values
     digits = digits_of(scores.metric)
     for kind, segments in (("gain", gains), ("loss", losses)):
         for rank, segment in enumerate(segments, 1):
-            before, after = scores.values[_BASELINE_INDEX][segment], scores.values[_SYSTEM_INDEX][segment]
+            before, after = baseline[segment], system[segment]
             change = f"{scores.metric} {before:.{digits}f} to {after:.{digits}f} ({after - before:+.{digits}f})"
             _print_difference(f"{kind} {rank}, line {segment + 1:,}: {change}", _texts_of_segment(texts, segment))
     if not gains and not losses:
@@ -211,8 +219,10 @@ def _segments_json(texts: Texts, scores: Sequence[SegmentScores], *, differences
     if texts.baselines:
         result["baseline"] = file_and_hash(texts.baselines[0])
 
+    columns = _columns(scores)
+
     def described(segment: int) -> dict[str, Any]:
-        return {"line": segment + 1, **_scores_of_segment(texts, scores, segment)}
+        return {"line": segment + 1, **{column.name: column.figures[segment] for column in columns}}
 
     if differences is None:
         return result | {"sentences": [described(segment) for segment in range(texts.num_lines)]}

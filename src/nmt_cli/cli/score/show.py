@@ -78,7 +78,7 @@ def print_scores(scores: Scores) -> None:
         return
     from rich.console import Console
 
-    shown = _table_for_terminal(table, names=[text.name for text in scores.texts.systems])
+    shown = _table_for_terminal(table, scores.texts)
     print_table(shown.columns, shown.lines(shown.columns), right=set(shown.columns) - {"metric", "system"})
     console = Console(highlight=False, markup=False, emoji=False)
     for note in notes:
@@ -98,20 +98,19 @@ def _lines_for_pipe(table: _Table) -> list[list[str]]:
     return table.lines(sorted(table.columns, key=lambda column: column == "95 %"))
 
 
-def _table_for_terminal(table: _Table, *, names: Sequence[str]) -> _Table:
+def _table_for_terminal(table: _Table, texts: Texts) -> _Table:
     """The table as a terminal shows it: short names, each metric once, and no column that a row can do without.
 
     The row of a baseline stands above the systems that are tested against it, so it is marked there.
     """
-    short = dict(zip(names, short_names(names), strict=True))
-    rows: list[dict[str, str]] = []
-    metric = ""
-    for row in table.rows:
-        cells = dict(row)
-        if (name := row.get("system", "")) in short:
-            cells["system"] = f"{short[name]} (baseline)" if row.get("baseline") == "" else short[name]
-        cells["metric"], metric = "" if row["metric"] == metric else row["metric"], row["metric"]
-        rows.append(cells)
+    names = [text.name for text in texts.systems]
+    labels = dict(zip(names, short_names(names), strict=True))
+    labels |= {text.name: f"{labels[text.name]} (baseline)" for text in texts.baselines}
+    rows = []
+    for metric, of_metric in groupby(table.rows, key=lambda row: row["metric"]):
+        for number, row in enumerate(of_metric):
+            system = row.get("system", "")
+            rows.append({**row, "system": labels.get(system, system), "metric": "" if number else metric})
     return _Table([column for column in table.columns if column not in ("baseline", "mean", "signature")], rows)
 
 
@@ -205,7 +204,7 @@ def _comparison_table(scores: Scores) -> _Table:
     for metric, comparisons in groupby(scores.comparisons, key=lambda comparison: comparison.result.metric):
         for comparison in comparisons:
             baseline, result = comparison.baseline, comparison.result
-            rows.append({"system": baseline, "baseline": "", **_resampled_row(result.baseline)})
+            rows.append({"system": baseline, **_resampled_row(result.baseline)})
             for text, score in zip(scores.texts.hypotheses, result.systems, strict=True):
                 test = {"difference": f"{score.difference:+.{digits_of(metric)}f}", "p": f"{score.p_value:.4f}"}
                 rows.append({"system": text.name, "baseline": baseline, **_resampled_row(score), **test})
