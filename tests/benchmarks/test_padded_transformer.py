@@ -22,7 +22,7 @@ from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.tokenization.tokenizer import BOS, PAD
 from nmt_cli.training.initial_weights import build_model
-from nmt_cli.training.loss import smoothed_cross_entropy
+from nmt_cli.training.loss import ONE_PASS, smoothed_cross_entropy
 from tests.training.tiny import RECIPE, prepare_tiny
 
 
@@ -55,7 +55,13 @@ def test_the_same_weights_give_the_same_loss(padded: ModuleType, recipe: Recipe,
     hidden = ours.decode(packed.target, ours.encode(packed.source), packed.source)
     tokens = packed.target.num_tokens
     expected = smoothed_cross_entropy(
-        hidden[:tokens], ours.output_weight, packed.gold[:tokens], output_bias=None, vocab=vocab, smoothing=0.1
+        hidden[:tokens],
+        ours.output_weight,
+        packed.gold[:tokens],
+        output_bias=None,
+        vocab=vocab,
+        smoothing=0.1,
+        function=ONE_PASS,
     )
     source, target = (torch.from_numpy(padded.padded_ids(pairs, batch, side)) for side in ("src", "tgt"))
     logits = theirs(source, F.pad(target[:, :-1], (1, 0), value=BOS))

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from nmt_cli.model.packing import from_rectangle, pack, to_rectangle
 from nmt_cli.tokenization.tokenizer import PAD
-from nmt_cli.training.loss import smoothed_cross_entropy
+from nmt_cli.training.loss import ONE_PASS, smoothed_cross_entropy
 from tests.model.cases import layout_of, with_empty_slots
 from tests.reference.models import CPU, random_model, tiny_config
 
@@ -101,7 +101,7 @@ def loss_and_gradients(num_empty: int, positions: Literal["sinusoidal", "learned
     assert hidden.size(0) == GOLD.numel() + num_empty
     gold = F.pad(GOLD, (0, num_empty), value=PAD)
     loss = smoothed_cross_entropy(
-        hidden, model.output_weight, gold, output_bias=None, vocab=model.target_vocab, smoothing=0.1
+        hidden, model.output_weight, gold, output_bias=None, vocab=model.target_vocab, smoothing=0.1, function=ONE_PASS
     )
     loss.smoothed.backward()
     return loss.smoothed.detach(), [parameter.grad for parameter in model.parameters() if parameter.grad is not None]

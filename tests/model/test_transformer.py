@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Positions, Transformer, sinusoids, sinusoids_in_halves
 from nmt_cli.recipe.loading import load_recipe, packaged_names
-from nmt_cli.training.loss import smoothed_cross_entropy
+from nmt_cli.training.loss import ONE_PASS, smoothed_cross_entropy
 from tests.reference.models import CPU, EOS, Pair, logits_of, packed, random_model, random_pairs, tiny_config
 from tests.reference.transformer import sinusoid, sinusoid_in_halves
 
@@ -152,7 +152,7 @@ def test_padded_embedding_rows_change_neither_logits_nor_loss(pairs: list[Pair])
     source, target = packed(pairs)
     hidden = padded.decode(target, padded.encode(source), source)
     loss = smoothed_cross_entropy(
-        hidden, padded.output_weight, target.ids, output_bias=None, vocab=VOCAB, smoothing=0.1
+        hidden, padded.output_weight, target.ids, output_bias=None, vocab=VOCAB, smoothing=0.1, function=ONE_PASS
     )
     loss.smoothed.backward()
     assert padded.output_weight.grad is not None
@@ -193,6 +193,7 @@ def test_a_row_has_a_finite_loss_and_a_gradient_for_every_parameter(name: str) -
         output_bias=model.output_bias,
         vocab=TABLE3_VOCAB,
         smoothing=recipe.training.label_smoothing,
+        function=ONE_PASS,
     )
     assert bool(loss.smoothed.isfinite())
     assert (loss.smoothed.item() == loss.nll.item()) == (recipe.training.label_smoothing == 0)

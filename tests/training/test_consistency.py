@@ -77,8 +77,7 @@ def test_loss_and_gradients_are_those_of_the_formula(
         output_bias=bias,
         vocab=vocab,
         smoothing=smoothing,
-        loss_and_gradient=consistency_of(setting).loss_and_gradient,
-        rows_per_token=2,
+        function=consistency_of(setting).loss_function,
     )
     exact = [x.detach().double().requires_grad_() for x in (hidden, weight, bias)]
     logits = (exact[0] @ exact[1].T + exact[2])[:, :vocab]
@@ -106,8 +105,7 @@ def test_hidden_states_of_empty_slots_that_are_not_finite_change_nothing(setting
             output_bias=None,
             vocab=8,
             smoothing=0.1,
-            loss_and_gradient=consistency_of(setting).loss_and_gradient,
-            rows_per_token=2,
+            function=consistency_of(setting).loss_function,
         )
         found.append((loss.figures(), *torch.autograd.grad(loss.smoothed, hidden)))
     assert torch.equal(found[0][0], found[1][0])

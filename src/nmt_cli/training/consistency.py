@@ -16,6 +16,7 @@ from nmt_cli.dataset.batches import Batch
 from nmt_cli.model.packing import Packed
 from nmt_cli.recipe.training import RDropConfig, SimCutConfig, TrainingConfig
 from nmt_cli.tokenization.tokenizer import PAD
+from nmt_cli.training.loss import LossFunction
 
 _BLOCK_ELEMENTS = 1 << 18  # of the logits, on a CPU: several tensors of this size stay in the cache
 
@@ -57,6 +58,11 @@ class Consistency:
     def _cut(self, side: Packed) -> Packed:
         is_second = torch.arange(len(side.ids), device=side.ids.device) >= _num_tokens(side.ids)
         return side.cut(is_second & (torch.rand(side.ids.shape, device=side.ids.device) < self.cut_probability))
+
+    @property
+    def loss_function(self) -> LossFunction:
+        """The loss of both passes."""
+        return LossFunction(self.loss_and_gradient, rows_per_token=2, in_one_block=False)
 
     def loss_and_gradient(self, logits: Tensor, gold: Tensor, vocab: int, smoothing: float) -> tuple[Tensor, ...]:
         """The sums over logits [R, W] of the loss, of the NLL and of the mean divergence.

@@ -15,6 +15,11 @@ from torch import Tensor
 
 from nmt_cli.tokenization.tokenizer import PAD
 
+_ROW_MULTIPLE = 128  # of the rows of a block; a multiple of each `rows_per_token`
+_COLUMN_MULTIPLE = 128  # a multiple of which W is, if P allows it
+_CPU_LOGITS = 1 << 21  # a block stays in the cache from the product to its gradient; smaller ones slow the product
+_CUDA_LOGITS = 1 << 28
+
 LossAndGradient = Callable[[Tensor, Tensor, int, float], tuple[Tensor, ...]]
 """Given logits [R, W], gold [R], the vocabulary and epsilon: the sums over rows of the smoothed loss and of the NLL.
 
@@ -22,10 +27,26 @@ Overwrites the logits with the gradient of the first sum: zeros in rows without 
 sums may follow, which have no gradient.
 """
 
-_ROW_MULTIPLE = 128  # of the rows of a block; a multiple of any `rows_per_token`
-_COLUMN_MULTIPLE = 128  # a multiple of which W is, if P allows it
-_CPU_LOGITS = 1 << 21  # a block stays in the cache from the product to its gradient; smaller ones slow the product
-_CUDA_LOGITS = 1 << 28
+
+@dataclass(frozen=True, slots=True)
+class LossFunction:
+    """A loss of logits with its gradient, and the rows of logits that it takes at once.
+
+    It takes blocks of whole tokens, whose `rows_per_token` rows follow each other. If it is `in_one_block`, it takes
+    all rows at once, because it needs no memory beside the logits.
+    """
+
+    loss_and_gradient: LossAndGradient
+    rows_per_token: int
+    in_one_block: bool
+
+    def rows_of_block(self, max_rows: int) -> int:
+        """At most `max_rows` rows of whole tokens, or else one token; the same in all updates.
+
+        If possible, it is a multiple of `_ROW_MULTIPLE`: libraries prepare each size that occurs once.
+        """
+        rows = max(self.rows_per_token, max_rows // self.rows_per_token * self.rows_per_token)
+        return rows // _ROW_MULTIPLE * _ROW_MULTIPLE or rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +74,7 @@ def smoothed_cross_entropy(
     output_bias: Tensor | None,
     vocab: int,
     smoothing: float,
-    loss_and_gradient: LossAndGradient | None = None,
-    rows_per_token: int = 1,
-    in_one_block: bool = False,
+    function: LossFunction,
 ) -> Loss:
     """The loss of hidden [N, D] against gold [N] under the output matrix [P, D], whose first `vocab` rows are pieces.
 
@@ -64,15 +83,11 @@ def smoothed_cross_entropy(
 
     As F.cross_entropy(label_smoothing=smoothing, reduction="sum") of the logits: epsilon / V on every piece, the gold
     one included (Szegedy et al. 2016, section 7). The logits exist once, in the precision of `hidden`; statistics are
-    float32. All shapes follow from the arguments, and nothing waits for a GPU.
-
-    `loss_and_gradient` is another implementation, or another loss. It gets blocks of rows: `rows_per_token` rows that
-    follow each other stay in one block. With `in_one_block` it gets all rows at once, as a kernel does that needs no
-    memory beside the logits.
+    float32. All shapes follow from the arguments, and nothing waits for a GPU. `function` is `ONE_PASS`, or its kernel,
+    or another loss.
     """
-    function = loss_and_gradient or _loss_and_gradient
     sums = _SmoothedCrossEntropy.apply(  # type: ignore[no-untyped-call]  # not annotated
-        *(hidden, output_weight, output_bias, gold, vocab, smoothing, function, rows_per_token, in_one_block),
+        *(hidden, output_weight, output_bias, gold, vocab, smoothing, function),
         torch.is_grad_enabled(),
     )
     return Loss(*sums)
@@ -90,9 +105,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         gold: Tensor,
         vocab: int,
         smoothing: float,
-        loss_and_gradient: LossAndGradient,
-        rows_per_token: int,
-        in_one_block: bool,
+        function: LossFunction,
         has_backward: bool,
     ) -> tuple[Tensor, ...]:
         # Under no_grad `needs_input_grad` still says that the weights would need one.
@@ -100,11 +113,9 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         num_tokens = hidden.size(0)
         num_columns = min(output_weight.size(0), -(-vocab // _COLUMN_MULTIPLE) * _COLUMN_MULTIPLE)
         weight, bias = output_weight[:num_columns], None if output_bias is None else output_bias[:num_columns]
-        if keeps_gradient and in_one_block:
-            block = num_tokens
-        else:
-            max_rows = (_CUDA_LOGITS if hidden.is_cuda else _CPU_LOGITS) // num_columns
-            block = _rows_of_block(max_rows, rows_per_token=rows_per_token)
+        block = num_tokens
+        if not (keeps_gradient and function.in_one_block):
+            block = function.rows_of_block((_CUDA_LOGITS if hidden.is_cuda else _CPU_LOGITS) // num_columns)
         logits = hidden.new_empty(num_tokens if keeps_gradient else min(block, num_tokens), num_columns)
         losses = []
         for start in range(0, num_tokens, block):
@@ -112,7 +123,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             out = logits[start if keeps_gradient else 0 :][: len(gold_block)]
             _multiply(hidden[start : start + block], weight, bias, out=out)
             if keeps_gradient:
-                sums = loss_and_gradient(out, gold_block, vocab, smoothing)
+                sums = function.loss_and_gradient(out, gold_block, vocab, smoothing)
             else:
                 sums = _statistics(out, gold_block, vocab, smoothing)[1:]
             losses.append(torch.stack(sums))
@@ -136,16 +147,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             bias_gradient = output_weight.new_zeros(len(output_weight))
             bias_gradient[:num_columns] = logit_gradient.sum(0, dtype=torch.float32) * scale
         hidden_gradient = (logit_gradient @ output_weight[:num_columns]) * scale
-        return hidden_gradient, weight_gradient, bias_gradient, *(None,) * 7
-
-
-def _rows_of_block(max_rows: int, *, rows_per_token: int) -> int:
-    """At most `max_rows` rows of whole tokens, or else one token; the same in all updates.
-
-    If possible, it is a multiple of `_ROW_MULTIPLE`: libraries prepare each size that occurs once.
-    """
-    rows = max(rows_per_token, max_rows // rows_per_token * rows_per_token)
-    return rows // _ROW_MULTIPLE * _ROW_MULTIPLE or rows
+        return hidden_gradient, weight_gradient, bias_gradient, *(None,) * 5
 
 
 def _multiply(hidden: Tensor, weight: Tensor, bias: Tensor | None, *, out: Tensor) -> None:
@@ -177,3 +179,7 @@ def _statistics(logits: Tensor, gold: Tensor, vocab: int, smoothing: float) -> t
     mean_nll = (logsumexp - scores.mean(1)).where(is_token, 0)
     nll = gold_nll.sum()
     return probabilities, (1 - smoothing) * nll + smoothing * mean_nll.sum(), nll
+
+
+ONE_PASS = LossFunction(_loss_and_gradient, rows_per_token=1, in_one_block=False)
+"""The label-smoothed loss of pairs that pass once through the model."""

@@ -24,7 +24,7 @@ from nmt_cli.model.transformer import Embedding, Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.tokenization.tokenizer import PAD
 from nmt_cli.training.consistency import Consistency, beside_each_other
-from nmt_cli.training.loss import Loss, LossAndGradient, smoothed_cross_entropy
+from nmt_cli.training.loss import ONE_PASS, Loss, LossAndGradient, LossFunction, smoothed_cross_entropy
 
 # Weights lie end to end in one vector, and layers that share a graph need theirs at multiples of 16 bytes.
 _WIDTH_MULTIPLE = 8
@@ -42,10 +42,11 @@ Recorder = Callable[[Callable[[], None]], Callable[[], None]]
 
 def plain_loss(model: Transformer, smoothing: float, batch: Batch, *, consistency: Consistency | None = None) -> Loss:
     """The loss of a batch through the model's own layers. With `consistency` the batch holds each pair twice."""
+    function = ONE_PASS
     if consistency is not None:
-        batch = consistency.with_cuts(batch)
+        batch, function = consistency.with_cuts(batch), consistency.loss_function
     hidden = model.decode(batch.target, model.encode(batch.source), batch.source)
-    return _loss(model, hidden, batch.gold, smoothing=smoothing, consistency=consistency, kernel=None)
+    return _loss(model, hidden, batch.gold, smoothing=smoothing, function=function)
 
 
 class CompiledObjective:
@@ -63,10 +64,11 @@ class CompiledObjective:
         self._model, self._smoothing, self._consistency = model, smoothing, consistency
         self._first_layer_input = compiled(_first_layer_input)
         self._encode, self._decode = compiled(_encode), compiled(_decode)
-        self._kernel: LossAndGradient = partial(loss_and_gradient, pad=PAD)
+        kernel: LossAndGradient = partial(loss_and_gradient, pad=PAD)
         if consistency is not None:
             weights = (*consistency.loss_weights, *consistency.divergence_weights)
-            self._kernel = partial(loss_and_gradient_of_both_passes, weights=weights, pad=PAD)
+            kernel = partial(loss_and_gradient_of_both_passes, weights=weights, pad=PAD)
+        self._function = LossFunction(kernel, rows_per_token=1 if consistency is None else 2, in_one_block=True)
         dropouts = [module for module in model.modules() if isinstance(module, Dropout) and module.probability > 0]
         self._seeds = torch.zeros(len(dropouts), 2, dtype=torch.int32, device=model.output_weight.device)
         for dropout, seed in zip(dropouts, self._seeds.unbind(), strict=True):
@@ -88,8 +90,7 @@ class CompiledObjective:
         for layer in model.decoder:
             hidden = self._decode(layer, hidden, target, memory, source)
         hidden = model.decoder_norm(hidden)
-        consistency, kernel = self._consistency, self._kernel
-        return _loss(model, hidden, batch.gold, smoothing=self._smoothing, consistency=consistency, kernel=kernel)
+        return _loss(model, hidden, batch.gold, smoothing=self._smoothing, function=self._function)
 
     def _embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The inputs of encoder [M, D] and decoder [N, D]; the gradient of a shared matrix is computed once."""
@@ -153,20 +154,10 @@ def compiling(device: torch.device) -> Iterator[None]:
         ) from problem
 
 
-def _loss(
-    model: Transformer,
-    hidden: Tensor,
-    gold: Tensor,
-    *,
-    smoothing: float,
-    consistency: Consistency | None,
-    kernel: LossAndGradient | None,
-) -> Loss:
-    loss_and_gradient, rows_per_token = kernel, 1
-    if consistency is not None:
+def _loss(model: Transformer, hidden: Tensor, gold: Tensor, *, smoothing: float, function: LossFunction) -> Loss:
+    if function.rows_per_token == 2:
         order = beside_each_other(gold)
         hidden, gold = hidden.index_select(0, order), gold.index_select(0, order)
-        loss_and_gradient, rows_per_token = kernel or consistency.loss_and_gradient, 2
     return smoothed_cross_entropy(
         hidden,
         model.output_weight,
@@ -174,9 +165,7 @@ def _loss(
         output_bias=model.output_bias,
         vocab=model.target_vocab,
         smoothing=smoothing,
-        loss_and_gradient=loss_and_gradient,
-        rows_per_token=rows_per_token,
-        in_one_block=kernel is not None,
+        function=function,
     )
 
 
