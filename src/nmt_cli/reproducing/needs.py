@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -77,13 +77,33 @@ def measure_machine(recipe: Recipe) -> Machine:
 
 
 @dataclass(frozen=True, slots=True)
+class Hours:
+    """The fewest and the most hours of a stage, and the rate behind them in words."""
+
+    fewest: float
+    most: float
+    rate: str
+
+    @classmethod
+    def of_products(cls, flops: float, *, flops_per_second: float, shares: tuple[float, float]) -> Hours:
+        """The hours for so many floating-point operations, at the least and the greatest share of the measured rate."""
+        fewest, most = (flops / (flops_per_second * share) / 3600 for share in reversed(shares))
+        low_percent, high_percent = (f"{100 * share:.0f}" for share in shares)
+        teraflops = f"{flops_per_second / 1e12:,.{0 if flops_per_second >= 1e13 else 2}f}"
+        rate = f"{low_percent} to {high_percent} % of the {teraflops} TFLOP/s of matrix products measured here"
+        return cls(fewest, most, rate)
+
+    def __str__(self) -> str:
+        return f"{_duration_text(self.fewest, self.most)} ({self.rate})"
+
+
+@dataclass(frozen=True, slots=True)
 class Needs:
-    """The remaining needs of a stage: bytes of disk by folder, memory in words, and the fewest and most hours."""
+    """The remaining needs of a stage: bytes of disk by folder, memory in words, and hours."""
 
     disk: tuple[tuple[Path, int], ...] = ()
     memory: str = ""
-    hours: tuple[float, float] | None = None
-    rate: str = ""
+    hours: Hours | None = None
 
     def lines(self) -> list[str]:
         """The needs in words."""
@@ -92,8 +112,7 @@ class Needs:
             for folder, amount in self.disk
         ]
         lines += [f"memory: {self.memory}"] if self.memory else []
-        lines += [f"time:   {_duration_text(*self.hours)}{self.rate and f' ({self.rate})'}"] if self.hours else []
-        return lines
+        return lines + ([f"time:   {self.hours}"] if self.hours else [])
 
 
 def preparation_needs(plan: Reproduction, machine: Machine) -> Needs:
@@ -107,12 +126,12 @@ def preparation_needs(plan: Reproduction, machine: Machine) -> Needs:
         cache = hub_cache(repositories[0])
         disk.insert(0, (cache, corpus.bytes - bytes_in(cache)))
     sampled = min(2 * pairs, corpus.tokenizer.sample_lines)
-    seconds = pairs / (_PAIRS_PER_CORE_SECOND * machine.num_cpus) + sampled / _SAMPLED_LINES_PER_SECOND
+    hours = (pairs / (_PAIRS_PER_CORE_SECOND * machine.num_cpus) + sampled / _SAMPLED_LINES_PER_SECOND) / 3600
+    rate = f"up to {_PAIRS_PER_CORE_SECOND:,} pairs/s on each of {machine.num_cpus} cores; downloads not counted"
     return Needs(
         disk=tuple((folder, amount) for folder, amount in disk if amount > 0),
         memory=f"about {size_text(_PREPARING_MEMORY_BYTES)}, and more while the vocabulary is trained",
-        hours=(seconds / 3600, _MOST_OVER_FEWEST_HOURS * seconds / 3600),
-        rate=f"up to {_PAIRS_PER_CORE_SECOND:,} pairs/s on each of {machine.num_cpus} cores; downloads not counted",
+        hours=Hours(hours, _MOST_OVER_FEWEST_HOURS * hours, rate),
     )
 
 
@@ -134,14 +153,15 @@ def training_needs(plan: Reproduction, run: Run | None, machine: Machine) -> Nee
     updates_left = max(training.updates - done, 0)
     if seconds_per_update is not None:
         own_hours = seconds_per_update * updates_left / 3600
-        hours, rate = (own_hours, own_hours), f"the run's own speed, {seconds_per_update:.3g} s an update"
+        hours = Hours(own_hours, own_hours, f"the run's own speed, {seconds_per_update:.3g} s per update")
     else:
-        flops = 6 * needed.num_parameters * training.batch_tokens * updates_left
-        shares = _GPU_TRAINING_SHARES if machine.is_gpu else _CPU_TRAINING_SHARES
-        hours, rate = _hours_and_rate_text(flops, machine.flops_per_second * machine.num_devices, shares)
-        rate = f"{machine}: {rate}; validations not counted"
-    memory = _memory_text(needed, plan.recipe, machine)
-    return Needs(disk=((plan.run, disk),), memory=memory, hours=hours, rate=rate)
+        hours = Hours.of_products(
+            6 * needed.num_parameters * training.batch_tokens * updates_left,
+            flops_per_second=machine.flops_per_second * machine.num_devices,
+            shares=_GPU_TRAINING_SHARES if machine.is_gpu else _CPU_TRAINING_SHARES,
+        )
+        hours = replace(hours, rate=f"{machine}: {hours.rate}; validations not counted")
+    return Needs(disk=((plan.run, disk),), memory=_memory_text(needed, plan.recipe, machine), hours=hours)
 
 
 def averaging_needs(plan: Reproduction) -> Needs:
@@ -152,14 +172,13 @@ def averaging_needs(plan: Reproduction) -> Needs:
 
 def decoding_needs(plan: Reproduction, machine: Machine, *, lines: int) -> Needs:
     """The needs of `nmt decode`."""
-    flops = 2 * plan.num_parameters * plan.recipe.decoding.beam * lines * _TOKENS_PER_LINE
-    shares = _GPU_SEARCH_SHARES if machine.is_gpu else _CPU_SEARCH_SHARES
-    hours, rate = _hours_and_rate_text(flops, machine.decoding_flops_per_second, shares)
-    return Needs(
-        memory=f"about {size_text(plan.num_parameters * _DECODING_BYTES_PER_PARAMETER + _DECODING_BASE_BYTES)}",
-        hours=hours,
-        rate=rate,
+    memory = plan.num_parameters * _DECODING_BYTES_PER_PARAMETER + _DECODING_BASE_BYTES
+    hours = Hours.of_products(
+        2 * plan.num_parameters * plan.recipe.decoding.beam * lines * _TOKENS_PER_LINE,
+        flops_per_second=machine.decoding_flops_per_second,
+        shares=_GPU_SEARCH_SHARES if machine.is_gpu else _CPU_SEARCH_SHARES,
     )
+    return Needs(memory=f"about {size_text(memory)}", hours=hours)
 
 
 def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:
@@ -244,17 +263,6 @@ def _memory_text(needed: Estimate, recipe: Recipe, machine: Machine) -> str:
     if recipe.training.max_tokens_per_device == "auto":
         return f"{memory} for {needed.tokens:,} tokens at once: it will take fewer, about {fitting_tokens:,}"
     return f"{memory}: too much; less with --set training.max_tokens_per_device={fitting_tokens}"
-
-
-def _hours_and_rate_text(
-    flops: float, flops_per_second: float, shares: tuple[float, float]
-) -> tuple[tuple[float, float], str]:
-    """The hours for a number of floating-point operations, and the rate behind them in words."""
-    fewest_hours, most_hours = (flops / (flops_per_second * share) / 3600 for share in reversed(shares))
-    low_percent, high_percent = (f"{100 * share:.0f}" for share in shares)
-    teraflops = f"{flops_per_second / 1e12:,.{0 if flops_per_second >= 1e13 else 2}f}"
-    rate = f"{low_percent} to {high_percent} % of the {teraflops} TFLOP/s of matrix products measured here"
-    return (fewest_hours, most_hours), rate
 
 
 def _duration_text(fewest_hours: float, most_hours: float) -> str:

@@ -14,11 +14,11 @@ from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS, Corpus, TokenizerConfig, 
 from nmt_cli.recipe.documents import parse_value
 from nmt_cli.recipe.loading import flatten, load_recipe, parse_override
 from nmt_cli.recipe.mistakes import dotted, fields_at, suggest_key
+from nmt_cli.recipe.model_size import num_parameters
 from nmt_cli.recipe.other_toolkits import answer_to_key
 from nmt_cli.recipe.schema import Recipe, SubwordSampling
 from nmt_cli.recipe.section import Section
 from nmt_cli.reproducing.experiments import Experiment
-from nmt_cli.training.micro_batch_size import estimate
 
 # The keys that recipe and corpus file share, except for the tokenizer sections, whose keys differ.
 _KEYS_OF_BOTH = (Recipe.model_fields.keys() & Corpus.model_fields.keys()) - {"tokenizer"}
@@ -74,8 +74,7 @@ class Reproduction:
     def num_parameters(self) -> int:
         """The parameters of the model."""
         pieces = self.corpus.tokenizer.vocab_size
-        found = estimate(self.recipe, source_vocab=pieces, target_vocab=pieces, precision="fp32", world_size=1)
-        return found.num_parameters
+        return num_parameters(self.recipe.model, source_vocab=pieces, target_vocab=pieces)
 
     def num_lines(self, whole: int) -> int:
         """How many of the lines of a test set are translated."""
