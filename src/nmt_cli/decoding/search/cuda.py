@@ -146,7 +146,7 @@ class CudaSearch:
         state.finished.scores.fill_(-math.inf)
         state.finished.nodes.fill_(-1)
         state.is_done.fill_(False)[count:] = True
-        self._set_counters(state, batch)
+        state.set_counters(position=batch.step, first_new_node=batch.tree.size)
         return state
 
     def _move(self, batch: _Batch, before: StaticState, after: StaticState, *, is_done: Sequence[bool]) -> StaticState:
@@ -165,7 +165,7 @@ class CudaSearch:
         after.is_done[len(kept) :] = True
         batch.sentences = [batch.sentences[place] for place in kept]
         batch.first_step = batch.step
-        self._set_counters(after, batch)
+        after.set_counters(position=batch.step, first_new_node=batch.tree.size)
         return after
 
     def _add_to_tree(self, batch: _Batch, state: StaticState, places: list[int]) -> None:
@@ -176,9 +176,6 @@ class CudaSearch:
         sentences = torch.tensor([batch.sentences[place] for place in places], dtype=torch.long)
         finished = state.finished.select(torch.tensor(places, dtype=torch.long, device=self._device))
         batch.tree.note_finished(sentences, finished)
-
-    def _set_counters(self, state: StaticState, batch: _Batch) -> None:
-        state.counters.copy_(torch.tensor([batch.step, 0, batch.tree.size]))
 
     def state(self, sizes: StaticSizes) -> StaticState:
         """The state of these sizes; a recent one has its recording."""
@@ -207,7 +204,6 @@ class CudaSearch:
             source_lengths=self._reserve("source_lengths", (sentences,), torch.int32),
             ancestors=self._reserve("ancestors", (sentences, beam, sizes.length), torch.int32),
             counters=self._reserve("counters", (3,), torch.long),
-            counter_increments=torch.tensor([1, 1, sentences * sizes.candidates], device=self._device),
             position_terms=self._reserve("position_terms", (self._max_positions, NUM_SPECIAL + 1), torch.float32),
             limits=self._reserve("limits", (sentences,), torch.long),
             penalties_at_limit=self._reserve("penalties_at_limit", (sentences,), torch.float32),
@@ -273,7 +269,7 @@ class CudaSearch:
         """Add a piece to each open hypothesis, with a fixed sequence of kernels."""
         hypotheses = choose_candidates(state, self._logits(state), uses_kernels=self._uses_kernels)
         sort_candidates(state, hypotheses, uses_kernels=self._uses_kernels)
-        state.counters.add_(state.counter_increments)
+        state.count_step()
 
     def _logits(self, state: StaticState) -> Tensor:
         """Logits [R, V] of the next pieces; with several models the logarithm of their summed probabilities."""

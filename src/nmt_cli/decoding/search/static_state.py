@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -60,8 +60,8 @@ class StaticSizes(NamedTuple):
 class StaticState:
     """All tensors that a step reads and writes, whether the step ran once, and the recording of the step.
 
-    A recording reads the same addresses in each step. So `counters` [3] are on the device: the position, the tree's
-    row, and the number of the first new node. Each step adds `counter_increments` to them.
+    A recording reads the same addresses in each step. So `counters` [3] are on the device: `position`, `tree_row` and
+    `first_new_node`.
 
     `position_terms` [positions, NUM_SPECIAL + 1] have a row per position. Its first columns are added to the
     log-probabilities of the special pieces. Its last column is the length penalty of a hypothesis that ends there.
@@ -75,7 +75,6 @@ class StaticState:
     source_lengths: Tensor
     ancestors: Tensor
     counters: Tensor
-    counter_increments: Tensor
     position_terms: Tensor
     limits: Tensor
     penalties_at_limit: Tensor
@@ -89,6 +88,19 @@ class StaticState:
     tree_log_probs: Tensor
     is_warm: bool = False
     replay: Callable[[], None] | None = None
+    _increments: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        num_new_nodes = self.sizes.sentences * self.sizes.candidates
+        self._increments = torch.tensor([1, 1, num_new_nodes], device=self.counters.device)
+
+    def set_counters(self, *, position: int, first_new_node: int) -> None:
+        """Set the counters for the first row of the tree."""
+        self.counters.copy_(torch.tensor([position, 0, first_new_node]))
+
+    def count_step(self) -> None:
+        """Set the counters for the next step."""
+        self.counters.add_(self._increments)
 
     @property
     def position(self) -> Tensor:
