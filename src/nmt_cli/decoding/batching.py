@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from heapq import heapreplace
 from typing import TypeVar
 
@@ -67,75 +68,69 @@ class BatchedSearch:
         self._models = models
         self._device = device
         self._cuda_search = cuda_search
-        self._most_tokens: int | None = None
+        self._most_tokens: int | None = None  # of a batch that memory holds; None until memory has run out
 
     def search(
         self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of each source, in input order; a source without pieces has the empty one."""
         lengths = [len(source.ids) + len(source.prefix) if source.ids else 0 for source in sources]
-        most_tokens = config.batch_tokens // config.num_candidates
+        sizes = SentenceSizes(lengths, config)
 
-        def search_some(planned: Iterator[list[int]]) -> Iterator[tuple[int, list[Hypothesis]]]:
-            aside = Stragglers(lengths, max_tokens=most_tokens)
+        def search_planned(batches: Iterator[list[int]]) -> Iterator[tuple[int, list[Hypothesis]]]:
+            aside = Stragglers(sizes)
 
             def search_batch(batch: list[int]) -> dict[int, list[Hypothesis]]:
-                chosen = {number: sources[number] for number in batch}
-                if not chosen:
+                if not batch:  # there are no more
                     return aside.finish()
+                chosen = {number: sources[number] for number in batch}
                 if self._cuda_search is not None and self._cuda_search.supports(list(chosen.values()), config=config):
                     found = self._cuda_search.search(list(chosen.values()), config=config, nbest=nbest)
                     return dict(zip(batch, found, strict=True))
                 return aside.run(begin_search(self._models, chosen, config=config, nbest=nbest, device=self._device))
 
             with torch.inference_mode():
-                for batch in planned:
-                    yield from self._results(search_batch, batch, lengths, config=config, aside=aside)
+                for batch in batches:
+                    yield from self._results(search_batch, batch, sizes, aside=aside)
                 while aside.numbers:
-                    yield from self._results(search_batch, [], lengths, config=config, aside=aside)
+                    yield from self._results(search_batch, [], sizes, aside=aside)
 
-        found = self._share(search_some, lengths, config=config, empty=[_EMPTY])
+        found = self._share_among_threads(search_planned, sizes, empty=[_EMPTY])
         return [ranked[:nbest] for ranked in found]
 
     def map(
         self, work: Callable[[list[int]], list[T]], lengths: Sequence[int], *, config: DecodingConfig, empty: T
     ) -> list[T]:
         """The results of `work` for each index, in batches of similar length; `empty` if the length is 0."""
+        sizes = SentenceSizes(lengths, config)
 
-        def work_on(batch: list[int]) -> dict[int, T]:
+        def work_on_batch(batch: list[int]) -> dict[int, T]:
             return dict(zip(batch, work(batch), strict=True))
 
-        def work_on_some(planned: Iterator[list[int]]) -> Iterator[tuple[int, T]]:
-            for batch in planned:
-                yield from self._results(work_on, batch, lengths, config=config)
+        def work_on_planned(batches: Iterator[list[int]]) -> Iterator[tuple[int, T]]:
+            for batch in batches:
+                yield from self._results(work_on_batch, batch, sizes)
 
-        return self._share(work_on_some, lengths, config=config, empty=empty)
+        return self._share_among_threads(work_on_planned, sizes, empty=empty)
 
-    def _share(
-        self,
-        work: Callable[[Iterator[list[int]]], Iterator[tuple[int, T]]],
-        lengths: Sequence[int],
-        *,
-        config: DecodingConfig,
-        empty: T,
+    def _share_among_threads(
+        self, work: Callable[[Iterator[list[int]]], Iterator[tuple[int, T]]], sizes: SentenceSizes, *, empty: T
     ) -> list[T]:
         """The results of `work` for each index; each thread takes one batch after another.
 
         The threads share the CPUs. Whole batches in parallel keep CPUs busier than parallel operations, whose threads
         wait for each other.
         """
-        found = [empty for _ in lengths]
+        found = [empty for _ in sizes.lengths]
         threads = torch.get_num_threads() if self._device.type == "cpu" else 1
-        waiting = deque(
-            plan_for_threads(lengths, max_tokens=config.batch_tokens // config.num_candidates, threads=threads)
-        )
+        waiting = deque(plan_for_threads(sizes.lengths, max_tokens=sizes.max_tokens, threads=threads))
 
         def batches() -> Iterator[list[int]]:
             with suppress(IndexError):  # another thread may have taken the last one
                 while True:
                     yield waiting.popleft()
 
-        def work_on_batches() -> None:
+        def take_batches() -> None:
             try:
                 for index, result in work(batches()):
                     found[index] = result
@@ -144,11 +139,11 @@ class BatchedSearch:
 
         workers = min(threads, len(waiting))
         if workers <= 1:
-            work_on_batches()
+            take_batches()
             return found
         pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
         try:
-            for running in [pool.submit(work_on_batches) for _ in range(workers)]:
+            for running in [pool.submit(take_batches) for _ in range(workers)]:
                 running.result()
         finally:
             waiting.clear()
@@ -160,9 +155,8 @@ class BatchedSearch:
         self,
         work: Callable[[list[int]], Mapping[int, T]],
         planned: list[int],
-        lengths: Sequence[int],
+        sizes: SentenceSizes,
         *,
-        config: DecodingConfig,
         aside: Stragglers | None = None,
     ) -> Iterator[tuple[int, T]]:
         """The results of a batch; if memory does not hold it, it is halved until memory does.
@@ -172,7 +166,7 @@ class BatchedSearch:
         waiting = [planned]
         while waiting:
             batch = waiting.pop()
-            if len(batch) <= 1 or self._most_tokens is None or _tokens(batch, lengths) <= self._most_tokens:
+            if len(batch) <= 1 or self._most_tokens is None or sizes.padded_tokens(batch) <= self._most_tokens:
                 is_one = len(batch) + len(aside.numbers if aside else []) == 1
                 results = None
                 try:
@@ -185,22 +179,22 @@ class BatchedSearch:
                     continue
                 # This is outside of the handler, in which the exception still holds the tensors of the search.
                 batch = [*batch, *(aside.drop() if aside else [])]
-                self._shrink(batch, lengths, config=config)
+                self._shrink(batch, sizes)
             middle = (len(batch) + 1) // 2
             waiting += [batch[middle:], batch[:middle]]
 
-    def _shrink(self, batch: list[int], lengths: Sequence[int], *, config: DecodingConfig) -> None:
+    def _shrink(self, batch: list[int], sizes: SentenceSizes) -> None:
         """Take smaller batches from now on; DeviceError if this batch cannot be smaller."""
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
         if len(batch) == 1:
             raise DeviceError(
-                f"the memory of {self._device} does not hold a sentence of {lengths[batch[0]]} pieces with"
-                f" {config.num_candidates} hypotheses",
-                setting="beam" if config.samples == 0 else "samples",
+                f"the memory of {self._device} does not hold a sentence of {sizes.lengths[batch[0]]} pieces with"
+                f" {sizes.config.num_candidates} hypotheses",
+                setting="beam" if sizes.config.samples == 0 else "samples",
                 hint="take fewer hypotheses, `device: cpu`, or a machine with more memory",
             )
-        half = _tokens(batch, lengths) // 2
+        half = sizes.padded_tokens(batch) // 2
         # Another thread may have set a smaller maximum in the meantime.
         self._most_tokens = half if self._most_tokens is None else min(half, self._most_tokens)
         logger.warning(
@@ -209,17 +203,32 @@ class BatchedSearch:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class SentenceSizes:
+    """The lengths of all sentences in pieces, by number, and the settings of their search."""
+
+    lengths: Sequence[int]
+    config: DecodingConfig
+
+    @property
+    def max_tokens(self) -> int:
+        """The padded source tokens of a batch at most; each source sentence has several hypotheses."""
+        return self.config.batch_tokens // self.config.num_candidates
+
+    def padded_tokens(self, batch: Sequence[int]) -> int:
+        """The padded source tokens of a batch, with EOS."""
+        return len(batch) * (max((self.lengths[number] for number in batch), default=0) + 1)
+
+
 class Stragglers:
     """Searches set aside by one thread, each with few open sentences, which are continued together.
 
-    A step for few sentences costs more per sentence than a step for many. The searches have at most `max_tokens` padded
-    source tokens in total, or there is a single one. `lengths` are the lengths of all sentences, by number. Which
-    sentences share a batch does not change their translations.
+    A step for few sentences costs more per sentence than a step for many. The searches fit one batch, or there is a
+    single one. Which sentences share a batch does not change their translations.
     """
 
-    def __init__(self, lengths: Sequence[int], *, max_tokens: int) -> None:
-        self._lengths = lengths
-        self._max_tokens = max_tokens
+    def __init__(self, sizes: SentenceSizes) -> None:
+        self._sizes = sizes
         self._aside: list[ActiveSearch] = []
         # The sentences of these searches, which are lost if memory runs out in the middle of a search.
         self.numbers: list[int] = []
@@ -236,7 +245,7 @@ class Stragglers:
         before = self.numbers
         try:
             for share in (_STRAGGLERS, 0.0):
-                if self._is_too_much([*self.numbers, *search.sentences]):
+                if self._sizes.padded_tokens([*self.numbers, *search.sentences]) > self._sizes.max_tokens:
                     found |= self._run_together(share=share)
         except BaseException:
             # The results of earlier sentences are lost with `found`.
@@ -255,9 +264,6 @@ class Stragglers:
         """Give up the searches; returns the numbers of their sentences."""
         numbers, self._aside, self.numbers = self.numbers, [], []
         return numbers
-
-    def _is_too_much(self, numbers: Sequence[int]) -> bool:
-        return (max((self._lengths[number] for number in numbers), default=0) + 1) * len(numbers) > self._max_tokens
 
     def _run_together(self, *, share: float) -> dict[int, list[Hypothesis]]:
         """Continue all searches together until at most this share of the sentences is open; returns the results."""
@@ -350,8 +356,3 @@ def makespan(costs: Iterable[int], *, workers: int) -> int:
     for cost in costs:
         heapreplace(ends, ends[0] + cost)
     return max(ends)
-
-
-def _tokens(batch: Sequence[int], lengths: Sequence[int]) -> int:
-    """The padded source tokens of a batch, with EOS."""
-    return len(batch) * (max(lengths[index] for index in batch) + 1)

@@ -83,7 +83,7 @@ def with_overrides(config: DecodingConfig, overrides: Mapping[str, object]) -> D
         name = str(error["loc"][0])
         own = getattr(config, name)
         fix = f"leave `{name}` out" if own is None else f"leave `{name}` out, and the model's own {own} is taken"
-        hint = suggest(error, (name,), schema=DecodingConfig, values=values, fix=fix, as_flags=False, shows_range=False)
+        hint = suggest(error, (name,), schema=DecodingConfig, values=values, as_flags=False) or fix
         raise UsageError(describe(error, (f"`{name}`",)), setting=name, hint=hint) from None
     for name in _OF_SAMPLING:
         if name in given and not found.samples:
