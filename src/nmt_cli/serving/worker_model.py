@@ -1,4 +1,4 @@
-"""The model in a worker process, and what it is asked: to search, for attention, for next words.
+"""The model inside a worker process, and its three tasks: a search, a map of attention, the next words.
 
 torch is imported inside functions, because the server imports this file and never torch.
 """
@@ -6,14 +6,17 @@ torch is imported inside functions, because the server imports this file and nev
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
+from nmt_cli import console
 from nmt_cli.artifacts.manifest import holds_model, model_digest
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.memory import collect_garbage_rarely
+from nmt_cli.serving.log import log_in_json
 
 if TYPE_CHECKING:
     import torch
@@ -66,6 +69,22 @@ class NextWordsTask:
 SentenceTask = SearchTask | AttentionTask | NextWordsTask
 
 
+@dataclass(frozen=True, slots=True)
+class ModelJob:
+    """The job of a worker process: to load a model, and to call functions with it."""
+
+    directory: Path
+    engine: EngineSettings
+
+    def start(self) -> Callable[[Callable[[WorkerModel], Any]], Any]:
+        """Load the model. The server then sends `WorkerModel.describe` or `WorkerModel.answer`."""
+        console.configure_logging(quiet=True)
+        log_in_json()
+        logging.getLogger("nmt_cli.decoding").setLevel(logging.ERROR)
+        model = WorkerModel(self.directory, self.engine)
+        return lambda question: question(model)
+
+
 class WorkerModel:
     """The model of a directory; `digest` identifies the model that was loaded."""
 
@@ -92,6 +111,10 @@ class WorkerModel:
             raise UsageError(problem.message, setting="engine", hint="take `engine: torch`") from None
         self._translator.translate(["."], samples=0)  # the first translation is slow
         collect_garbage_rarely()
+
+    def describe(self) -> tuple[str, int]:
+        """The digest of the model and its `short_below`."""
+        return self.digest, self.short_below
 
     def answer(self, lines: Sequence[str], task: SentenceTask) -> list[dict[str, Any]]:
         """One answer for each line; no error names an option of nmt decode."""

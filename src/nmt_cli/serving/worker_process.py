@@ -13,16 +13,15 @@ import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
-from typing import Any, assert_never
+from typing import Any, TypeVar
 
-from nmt_cli import console
 from nmt_cli.processes import Worker, WorkerLost
-from nmt_cli.serving.log import log_in_json
-from nmt_cli.serving.worker_model import EngineSettings, SentenceTask, WorkerModel
+from nmt_cli.serving.worker_model import EngineSettings, ModelJob, SentenceTask, WorkerModel
 
+R = TypeVar("R")
 logger = logging.getLogger(__name__)
 
 # A large model from a slow disk, converted for CTranslate2 on the way.
@@ -36,19 +35,6 @@ _ENVIRONMENT = {
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
     "LRU_CACHE_CAPACITY": "128",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class DescribeModel:
-    """Asks a worker to load its model, and which one it is: its digest and `short_below`."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerSentences:
-    """Asks a worker to do `task` with each of the sentences."""
-
-    lines: Sequence[str]
-    task: SentenceTask
 
 
 class WorkerFailed(Exception):
@@ -67,7 +53,7 @@ class WorkerProcess:
         self._folder = _WorkerFolder()
         threads = str(engine.threads)
         of_this_worker = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TMPDIR": str(self._folder.path)}
-        self._worker = Worker(_ModelJob(model, engine), environment=_ENVIRONMENT | os.environ | of_this_worker)
+        self._worker = Worker(ModelJob(model, engine), environment=_ENVIRONMENT | os.environ | of_this_worker)
         self._waiting_threads = ThreadPoolExecutor(2)  # one waits for the answer, and one for the end of the process
         self._exit_code = self._waiting_threads.submit(self._worker.wait)
         self._answer: Future[Any] | None = None
@@ -79,9 +65,8 @@ class WorkerProcess:
         """A worker that has loaded `model`; NmtError if it cannot, WorkerFailed if it dies or takes too long."""
         worker = cls(model, engine)
         try:
-            worker.digest, worker.short_below = await worker._result_of(
-                DescribeModel(), timeout_seconds=_LOADING_SECONDS
-            )
+            facts = await worker._ask_model(WorkerModel.describe, timeout_seconds=_LOADING_SECONDS)
+            worker.digest, worker.short_below = facts
         except BaseException:
             await worker.close()
             raise
@@ -89,10 +74,8 @@ class WorkerProcess:
 
     async def ask(self, lines: Sequence[str], task: SentenceTask, *, timeout_seconds: float) -> list[dict[str, Any]]:
         """The answers to some sentences; WorkerFailed if no answer comes, NmtError if the worker reports an error."""
-        answers: list[dict[str, Any]] = await self._result_of(
-            AnswerSentences(list(lines), task), timeout_seconds=timeout_seconds
-        )
-        return answers
+        question = partial(WorkerModel.answer, lines=list(lines), task=task)
+        return await self._ask_model(question, timeout_seconds=timeout_seconds)
 
     async def ended(self) -> str:
         """How the process has ended, once it has."""
@@ -114,10 +97,11 @@ class WorkerProcess:
         self._worker.close()
         self._folder.remove()
 
-    async def _result_of(self, task: DescribeModel | AnswerSentences, *, timeout_seconds: float) -> Any:
-        self._answer = self._waiting_threads.submit(self._worker.result_of, task, timeout_seconds=timeout_seconds)
+    async def _ask_model(self, question: Callable[[WorkerModel], R], *, timeout_seconds: float) -> R:
+        self._answer = self._waiting_threads.submit(self._worker.result_of, question, timeout_seconds=timeout_seconds)
         try:
-            return await asyncio.wrap_future(self._answer)
+            answer: R = await asyncio.wrap_future(self._answer)
+            return answer
         except (WorkerLost, TimeoutError) as problem:
             self.kill()
             raise WorkerFailed(str(problem)) from None
@@ -160,28 +144,3 @@ def _remove_unless_locked(folder: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(descriptor)
-
-
-@dataclass(frozen=True, slots=True)
-class _ModelJob:
-    """The job of a worker process: to load a model, and then to answer."""
-
-    directory: Path
-    engine: EngineSettings
-
-    def start(self) -> Callable[[DescribeModel | AnswerSentences], Any]:
-        console.configure_logging(quiet=True)
-        log_in_json()
-        logging.getLogger("nmt_cli.decoding").setLevel(logging.ERROR)
-        model = WorkerModel(self.directory, self.engine)
-
-        def result_of(task: DescribeModel | AnswerSentences) -> Any:
-            match task:
-                case DescribeModel():
-                    return model.digest, model.short_below
-                case AnswerSentences():
-                    return model.answer(task.lines, task.task)
-                case other:
-                    assert_never(other)
-
-        return result_of
