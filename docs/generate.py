@@ -188,18 +188,23 @@ def _sections(schema: type[BaseModel], *, level: int) -> Iterator[str]:
 
 
 def _section(path: str, value: Any, sections: Mapping[str, Any], described: set[str], *, level: int) -> Iterator[str]:
-    """One table of the keys at `path`; each kind of section begins with a row. Each section is described once."""
+    """One table of the keys at `path`; each kind of section begins with a row, and keys of all kinds end it.
+
+    Each section is described once.
+    """
     found = [name for name in dict.fromkeys(_references(value)) if name not in described]
     described.update(found)
     if not found:
         return
     rows: list[Sequence[str]] = []
+    is_list = "array" in json.dumps(value)
+    keys = {name: _keys(sections[name], prefix="" if is_list or _tag(sections[name]) else f"{path}.") for name in found}
+    shared = [row for row in keys[found[0]] if len(found) > 1 and all(row in others for others in keys.values())]
     for name in found:
-        section, tag = sections[name], _tag(sections[name])
-        if tag:
-            rows.append((f"**{tag}**", "", "", _cell(section["description"])))
-        is_list = "array" in json.dumps(value)
-        rows += _keys(section, prefix="" if is_list or tag else f"{path}.")
+        if tag := _tag(sections[name]):
+            rows.append((f"**{tag}**", "", "", _cell(sections[name]["description"])))
+        rows += [row for row in keys[name] if row not in shared]
+    rows += [("**every kind**", "", "", "Keys of all of them."), *shared] if shared else []
     about = [] if _tag(sections[found[0]]) else [sections[found[0]]["description"], ""]
     yield from ["", f"{'#' * level} {path}", "", *about, *_table(_KEY_HEADER, rows)]
     for name in found:
