@@ -16,7 +16,7 @@ from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.cli.attention import attention
-from nmt_cli.decoding.attention import AttentionMap, AttentionMaps, attention_as_svg, attention_as_text
+from nmt_cli.decoding.attention import AttentionMap, AttentionMaps
 from nmt_cli.errors import DataError, NmtError, UsageError
 from nmt_cli.model.forced import AttentionPart
 from nmt_cli.model.layers import CrossAttention, SelfAttention
@@ -90,13 +90,14 @@ def test_words_have_the_attention_of_their_pieces(loaded: LoadedModel) -> None:
 def test_a_terminal_shows_shades() -> None:
     weights = torch.tensor([[1.0, 0.0, 0.0], [0.1, 0.3, 0.6]])
     found = AttentionMap("cross", ["ab", "日"], ["x", "yz", "</s>"], weights[None, None])
-    assert attention_as_text(found, weights) == ["       <", "       /", "     y s", "   x z >", "ab ██", "日 ░░▒▒▓▓"]
+    lines = ["layer 1, head 1", "       <", "       /", "     y s", "   x z >", "ab ██", "日 ░░▒▒▓▓", ""]
+    assert found.as_text(layers=[0], heads=[0]).split("\n") == lines
 
 
 def test_a_drawing_has_a_panel_for_each_layer_and_head() -> None:
     weights = torch.full((2, 3, 2, 2), 0.5)
     found = AttentionMap("cross", ["<b>", "&"], ["c", "d"], weights)
-    root = ElementTree.fromstring(attention_as_svg(found, layers=[0, 1], heads=[0, 2, None]))
+    root = ElementTree.fromstring(found.as_svg(layers=[0, 1], heads=[0, 2, None]))
     texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
     titles = [text for text in texts if text and text.startswith("layer")]
     assert titles == [

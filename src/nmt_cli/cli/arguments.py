@@ -180,35 +180,36 @@ def one_of(given: str, words: Any, *, flag: str, refusal: str) -> Any:
 def as_usage_error(refusal: Exception, *, arguments: Sequence[str]) -> UsageError:
     """The error of three lines for arguments that typer refused: what is wrong, where, and what to type."""
     problem: Any = refusal
-    context = getattr(problem, "ctx", None)
+    context, parameter = getattr(problem, "ctx", None), getattr(problem, "param", None)
     command = context.command_path if context is not None else f"nmt {command_name(arguments)}".rstrip()
     more = f"{command} --help"
-    parameter = getattr(problem, "param", None)
-    option = getattr(problem, "option_name", None)
     if parameter is not None and hasattr(problem, "param_type"):
-        is_argument = isinstance(parameter, TyperArgument)
-        usage = _argument_usage(parameter) if is_argument else f"{parameter.opts[0]} {parameter.metavar}"
-        missing = parameter.metavar if is_argument else parameter.opts[0]
-        typed = command if is_argument else f"nmt {shlex.join(arguments)}"
-        if missing == "--output" and context is not None and (named := context.params.get("directory")):
-            usage = f"-o models/{shlex.quote(Path(named).name.removesuffix('.npz'))}"  # of nmt import
-        return UsageError(f"{missing} is missing", where=command, hint=f"{typed} {usage}; see {more}")
+        return _missing_parameter_error(parameter, context, command=command, arguments=arguments)
     if parameter is not None:
         name = max(parameter.opts, key=len)
         hint = f"{command} {name} {parameter.metavar}; see {more}"
         return UsageError(_wrong_value_message(problem, name), where=name, hint=hint)
-    if hasattr(problem, "possibilities"):
-        return UsageError(f"{command} has no option {option}", where=option, hint=_nearest_option_hint(problem, more))
+    option = getattr(problem, "option_name", None)
+    if hasattr(problem, "possibilities"):  # no such option
+        near = nearest_word(problem.option_name, [opt for one in problem.ctx.command.params for opt in one.opts])
+        hint = f"did you mean {near}? " if near else ""
+        return UsageError(f"{command} has no option {option}", where=option, hint=f"{hint}{more} lists them all")
     text = str(problem.format_message()).removesuffix(".").replace("(s)", "s")
     reads_input = context is not None and any("--input" in parameter.opts for parameter in context.command.params)
     input_option = f"for a file, {command} -i FILE; " if reads_input and "extra argument" in text else ""
     return UsageError(text[:1].lower() + text[1:], where=option or command, hint=f"{input_option}see {more}")
 
 
-def _nearest_option_hint(problem: Any, more: str) -> str:
-    """The hint for an option before the command that does not exist."""
-    near = nearest_word(problem.option_name, [opt for one in problem.ctx.command.params for opt in one.opts])
-    return f"did you mean {near}? {more} lists them all" if near else f"{more} lists them all"
+def _missing_parameter_error(parameter: Any, context: Any, *, command: str, arguments: Sequence[str]) -> UsageError:
+    if isinstance(parameter, TyperArgument):
+        missing, typed = parameter.metavar, f"{command} {_argument_usage(parameter)}"
+    else:
+        missing = parameter.opts[0]
+        option = f"{missing} {parameter.metavar}"
+        if missing == "--output" and context is not None and (named := context.params.get("directory")):  # nmt import
+            option = f"-o models/{shlex.quote(Path(named).name.removesuffix('.npz'))}"
+        typed = f"nmt {shlex.join(arguments)} {option}"
+    return UsageError(f"{missing} is missing", where=command, hint=f"{typed}; see {command} --help")
 
 
 def _options_of(command: TyperCommand) -> dict[str, str]:

@@ -99,10 +99,8 @@ def _check_output(output: Path, *, overwrite: bool) -> None:
 
 def _num_layers_and_heads(model: Path, *, part: AttentionPart) -> tuple[int, int]:
     """The number of layers in that part of the model, and the number of heads in each layer."""
-    from nmt_cli.artifacts.manifest import require_model
     from nmt_cli.artifacts.model_directory import load_saved_config
 
-    require_model(model)
     config = load_saved_config(model).recipe.model
     return config.encoder_layers if part == "encoder" else config.decoder_layers, config.heads
 
@@ -135,19 +133,12 @@ def _attention_map(
 
 def _draw_or_print(found: AttentionMap, *, layers: list[int], heads: list[int | None], output: Path | None) -> None:
     """Draw the heads of the layers into a file, or print them; None stands for the mean of all heads."""
-    from nmt_cli.decoding.attention import attention_as_svg, attention_as_text
-
-    if output is not None:
-        try:
-            output.write_text(attention_as_svg(found, layers=layers, heads=heads), encoding="utf-8")
-        except OSError as problem:
-            hint = "give another file with -o"
-            raise DataError(f"cannot write the drawing: {problem.strerror}", where=str(output), hint=hint) from None
-        logger.info("%s: written", output)
+    if output is None:
+        typer.echo(found.as_text(layers=layers, heads=heads))
         return
-    for layer in layers:
-        for head in heads:
-            weights = found.weights[layer].mean(dim=0) if head is None else found.weights[layer, head]
-            name = "mean of all heads" if head is None else f"head {head + 1}"
-            typer.echo(f"layer {layer + 1}, {name}")
-            typer.echo("\n".join(attention_as_text(found, weights)) + "\n")
+    try:
+        output.write_text(found.as_svg(layers=layers, heads=heads), encoding="utf-8")
+    except OSError as problem:
+        hint = "give another file with -o"
+        raise DataError(f"cannot write the drawing: {problem.strerror}", where=str(output), hint=hint) from None
+    logger.info("%s: written", output)

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import torch
 from torch import Tensor
@@ -80,6 +80,45 @@ class AttentionMap:
             [[[round(w, _DIGITS) for w in row] for row in head] for head in layer] for layer in self.weights.tolist()
         ]
         return {"part": self.part, "rows": self.rows, "columns": self.columns, "weights": weights}
+
+    def as_text(self, *, layers: Sequence[int], heads: Sequence[int | None]) -> str:
+        """The map for a terminal: a panel per layer and head, with two characters per column and the names above."""
+        width, height = max(map(_width, self.rows)), max(map(len, self.columns))
+        names = [
+            " " * (width + 1) + "".join(_cell(name.rjust(height)[place]) for name in self.columns).rstrip()
+            for place in range(height)
+        ]
+        lines: list[str] = []
+        for panel in self._panels(layers, heads):
+            lines += [panel.title, *names]
+            for name, row in zip(self.rows, panel.weights, strict=True):
+                shades = "".join(2 * _SHADES[sum(weight >= bound for bound in _SHADE_BOUNDS)] for weight in row)
+                lines.append(f"{' ' * (width - _width(name))}{name} {shades}".rstrip())
+            lines.append("")
+        return "\n".join(lines)
+
+    def as_svg(self, *, layers: Sequence[int], heads: Sequence[int | None]) -> str:
+        """The map as a drawing, with a line of panels per layer, and a panel per head."""
+        left, above = (max(map(_width, names)) for names in (self.rows, self.columns))
+        panels = self._panels(layers, heads)
+        return render("attention.svg", attention=self, panels=panels, per_line=len(heads), left=left, above=above)
+
+    def _panels(self, layers: Sequence[int], heads: Sequence[int | None]) -> list[_Panel]:
+        """The weights of each layer and head, both from 0; the head None is the mean of all heads."""
+        return [
+            _Panel(f"layer {layer + 1}, mean of all heads", self.weights[layer].mean(dim=0).tolist())
+            if head is None
+            else _Panel(f"layer {layer + 1}, head {head + 1}", self.weights[layer, head].tolist())
+            for layer in layers
+            for head in heads
+        ]
+
+
+class _Panel(NamedTuple):
+    """The weights [T, S] of one layer and one head, or the mean of its heads."""
+
+    title: str
+    weights: list[list[float]]
 
 
 class AttentionMaps:
@@ -168,34 +207,6 @@ def _names(text: str, pieces: Sequence[str], words: Sequence[int]) -> list[str]:
     for piece, word in zip(pieces, words, strict=True):
         spelt[word] += piece
     return [name.strip(SPACE_MARK) for name in spelt]
-
-
-def attention_as_text(found: AttentionMap, weights_TS: Tensor) -> list[str]:
-    """Lines for a terminal, one per row of weights [T, S], with two characters per column and the names above."""
-    width = max(map(_width, found.rows))
-    tall = max(map(len, found.columns))
-    lines = [
-        " " * (width + 1) + "".join(_cell(name.rjust(tall)[place]) for name in found.columns).rstrip()
-        for place in range(tall)
-    ]
-    for name, row in zip(found.rows, weights_TS.tolist(), strict=True):
-        shades = "".join(2 * _SHADES[sum(weight >= step for step in _SHADE_BOUNDS)] for weight in row)
-        lines.append(f"{' ' * (width - _width(name))}{name} {shades}".rstrip())
-    return lines
-
-
-def attention_as_svg(found: AttentionMap, *, layers: Sequence[int], heads: Sequence[int | None]) -> str:
-    """An SVG with a line of panels per layer (from 0), and a panel per head; None is the mean of all heads."""
-    panels = [
-        (
-            f"layer {layer + 1}, {'mean of all heads' if head is None else f'head {head + 1}'}",
-            (found.weights[layer].mean(dim=0) if head is None else found.weights[layer, head]).tolist(),
-        )
-        for layer in layers
-        for head in heads
-    ]
-    left, above = (max(map(_width, names)) for names in (found.rows, found.columns))
-    return render("attention.svg", attention=found, panels=panels, per_line=len(heads), left=left, above=above)
 
 
 def _width(text: str) -> int:
