@@ -314,7 +314,7 @@ def test_a_mistake_of_a_set_is_answered_with_one_that_holds(given: str, hint: st
         ("training:\n  schedule: {name: cosine}", "f.yaml:3"),
         ('model: {heads: "8"}', "f.yaml:2"),
         ("training: {optimizer: {beta2: 0.9}}", "f.yaml:2"),
-        ("training: {keep_last: 3}", "f.yaml"),
+        ("training: {keep_last: 3}", "f.yaml:2"),
     ],
 )
 def test_a_mistake_is_told_with_its_line(text: str, where: str) -> None:
@@ -367,3 +367,24 @@ def test_a_mistake_in_a_list_is_told_with_its_line() -> None:
     with pytest.raises(RecipeError, match=r"unknown key 'sources\.0\.colum'") as caught:
         validate(document, _Shelf, source="f.yaml", fix=FIX)
     assert caught.value.hint == "did you mean sources.0.column?"
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ("training.schedule={name: cosine, peak: 0.001, warmup_updates: 4000}; training.updates=1000", 1),
+        ("training.schedule.name=cosine; training.schedule.peak=0.001; training.updates=1000", 2),
+        ("model.heads=7", 0),
+        ("model.d_model=511; model.d_k=8; model.d_v=8", 0),
+        ("model.positions=rotary; model.d_k=7", 1),
+        ("averaging.last=9", 0),
+        ("validation.bleu=false; validation.metric=bleu", 0),
+        ("training.optimizer.name=schedule_free", 0),
+    ],
+)
+def test_a_mistake_of_several_settings_is_told_of_the_set_that_gives_one_of_them(given: str, where: int) -> None:
+    overrides = given.split("; ")
+    others = ["training.batch_tokens=2000", "model.dropout=0.2", "averaging.best=null", "validation.every=9"]
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("base", overrides=[*overrides, *others])
+    assert caught.value.where == f"--set {overrides[where]}"

@@ -26,7 +26,7 @@ from nmt_cli.recipe.loading import find_packaged, parse_override
 from nmt_cli.recipe.mistakes import KeyPath
 from nmt_cli.recipe.other_configurations import flags_of_text, toolkit_of
 from nmt_cli.recipe.other_toolkits import CORPUS_KEYS
-from nmt_cli.recipe.section import NonNegativeInt, PositiveInt, Section
+from nmt_cli.recipe.section import Mistake, Name, NonNegativeInt, PositiveInt, Section
 from nmt_cli.tokenization.tokenizer import TokenizerKind
 
 AnySource: TypeAlias = Annotated[
@@ -100,9 +100,9 @@ class CleaningConfig(Section):
         for unit in ("words", "characters"):
             least, most = getattr(self, f"min_{unit}"), getattr(self, f"max_{unit}")
             if least is not None and most is not None and least > most:
-                raise ValueError(
-                    f"min_{unit} is {least}, above max_{unit}, which is {most}", f"lower min_{unit} or raise max_{unit}"
-                )
+                problem = f"min_{unit} is {least}, above max_{unit}, which is {most}"
+                settings = (f"cleaning.min_{unit}", f"cleaning.max_{unit}")
+                raise Mistake(problem, f"lower min_{unit} or raise max_{unit}", settings=settings)
         return self
 
 
@@ -140,7 +140,9 @@ class TokenizerConfig(Section):
     @model_validator(mode="after")
     def _vocabulary_has_one_origin(self) -> TokenizerConfig:
         if self.taken_from is not None and self.model is not None:
-            raise ValueError("taken_from and model both give the vocabulary", "leave out one of them")
+            problem = "taken_from and model both give the vocabulary"
+            settings = ("tokenizer.taken_from", "tokenizer.model")
+            raise Mistake(problem, "leave out one of them", settings=settings)
         return self
 
     @property
@@ -167,9 +169,7 @@ class Corpus(Section):
 
     other_toolkits: ClassVar[Mapping[str, str]] = CORPUS_KEYS
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
-        description="prepared data is data/NAME"
-    )
+    name: Name = Field(description="prepared data is data/NAME")
     description: str = Field("", description="what the text is, for the report and the model card")
     licence: str | None = Field(None, description="terms of the text, for the report and the model card")
     citation: str | None = Field(None, description="the paper to cite, as BibTeX or in words")
@@ -200,7 +200,7 @@ class Corpus(Section):
         if isinstance(value, str):
             source, _, target = value.partition("-")
             codes = f"{{source: {source or 'en'}, target: {target or 'de'}}}"
-            raise ValueError(f"languages is {value!r}, but should be two codes", f"write languages: {codes}")
+            raise Mistake(f"languages is {value!r}, but should be two codes", f"write languages: {codes}")
         return value
 
     @field_validator("train", "valid", "test", mode="before")
@@ -210,19 +210,19 @@ class Corpus(Section):
         if names:
             written = ", ".join(f"{key}: {text}" for key, text in source_of(names[0]).items())
             split = info.field_name
-            raise ValueError(f"{split} names {names[0]}, but no kind of source", f"write {split}: [{{{written}}}]")
+            raise Mistake(f"{split} names {names[0]}, but no kind of source", f"write {split}: [{{{written}}}]")
         return value
 
     @model_validator(mode="after")
     def _sources_are_complete(self) -> Corpus:
         if self.train is None:
-            raise ValueError("a corpus needs train", "write a list of sources for it")
+            raise Mistake("a corpus needs train", "write a list of sources for it")
         for split, sources, size in (("valid", self.valid, self.valid_size), ("test", self.test, self.test_size)):
             if sources is not None and size is not None:
                 message = f"{split}_size is {size:,}, and {split} names text as well"
-                raise ValueError(message, f"leave out {split}_size, or {split}")
+                raise Mistake(message, f"leave out {split}_size, or {split}", settings=(f"{split}_size", split))
         if any(source.weight != 1 for source in [*(self.valid or []), *(self.test or [])]):
-            raise ValueError(
+            raise Mistake(
                 "only sources of training text have a weight: every line of validation and test text is taken once",
                 "remove weight there",
             )
@@ -233,9 +233,8 @@ class Corpus(Section):
         try:
             self.model_dump_json()
         except PydanticSerializationError:
-            raise ValueError(
-                "a text or the name of a file in it is not valid Unicode", "give files names in UTF-8"
-            ) from None
+            problem = "a text or the name of a file in it is not valid Unicode"
+            raise Mistake(problem, "give files names in UTF-8") from None
         return self
 
     def sources(self, split: Split) -> Sequence[Source]:

@@ -17,10 +17,12 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from nmt_cli.errors import RecipeError
-from nmt_cli.recipe.mistakes import KeyPath, describe, document_path, mistake_to_show, suggest
+from nmt_cli.recipe.mistakes import KeyPath, describe, document_path, mistake_to_show, range_of, suggest
+from nmt_cli.recipe.section import Mistake
 
 Model = TypeVar("Model", bound=BaseModel)
 
+_SET = "--set "  # the beginning of the origin of a value that a flag gives
 _TAG_PREFIX = "tag:yaml.org,2002:"
 # More than any recipe or corpus file has. A few hundred bytes of aliases to lists of aliases stand for billions.
 _MAX_VALUES = 100_000
@@ -132,12 +134,22 @@ def validate(document: Document, schema: type[Model], *, source: str, fix: str) 
     try:
         return schema.model_validate(document.values)
     except ValidationError as problem:
-        mistake = mistake_to_show(problem)
-        path = document_path(mistake["loc"], document.values)
-        where = document.origin(path) or source
-        is_set = where.startswith("--set ")
-        hint = suggest(mistake, path, schema=schema, values=document.values, fix=fix, as_flags=is_set, shows_range=True)
-        raise RecipeError(describe(mistake, path), where=where, hint=hint) from None
+        error, values = mistake_to_show(problem), document.values
+        path = document_path(error["loc"], values)
+        where = _place_of(error, path, document) or source
+        hint = suggest(error, path, schema=schema, values=values, as_flags=where.startswith(_SET))
+        hint = hint or range_of(path, schema=schema, values=values) or fix
+        raise RecipeError(describe(error, path), where=where, hint=hint) from None
+
+
+def _place_of(error: Any, path: KeyPath, document: Document) -> str | None:
+    """The place of the value at `path`; if several settings are at fault, of the first that --set or a file gives."""
+    mistake = error.get("ctx", {}).get("error")
+    if not isinstance(mistake, Mistake) or not mistake.settings:
+        return document.origin(path)
+    keys: list[KeyPath] = [tuple(setting.split(".")) for setting in mistake.settings]
+    places = [document.origins[key] for key in keys if key in document.origins]
+    return min(places, key=lambda place: not place.startswith(_SET), default=None)
 
 
 def _lines_with_paths(values: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str]]:

@@ -89,7 +89,7 @@ def describe(error: Any, path: KeyPath) -> str:
         case "missing":
             return f"the key {name!r} is missing"
         case "value_error":
-            return str(error["ctx"]["error"].args[0])
+            return str(error["ctx"]["error"])
         case "union_tag_invalid":
             return f"{name}: there is no {error['ctx']['tag']!r}; allowed: {error['ctx']['expected_tags']}"
         case "union_tag_not_found":
@@ -101,54 +101,59 @@ def describe(error: Any, path: KeyPath) -> str:
             return f"{name} is {as_written(error['input'])}, but should be {allowed}"
 
 
-def suggest(
-    error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, fix: str, as_flags: bool, shows_range: bool
-) -> str:
-    """The text to write instead: the nearest allowed word, the value in its right form, or else `fix`.
+def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, as_flags: bool) -> str | None:
+    """The text to write instead, such as the nearest allowed word, or the value in its right form; None if unknown.
 
-    `as_flags` answers a --set with another, and `shows_range` a number out of range with the range. A validator of a
-    schema may give its own suggestion as the second argument of its ValueError.
+    `as_flags` answers a --set with another.
     """
     match error["type"]:
         case "extra_forbidden":
-            warmup = _value_under(_value_under(_value_under(values, "training"), "schedule"), "warmup_updates")
-            warmup = warmup if isinstance(warmup, int) else None
-            answer = answer_in(schema, str(path[-1]), error["input"], warmup_updates=warmup)
-            allowed = fields_at(schema, path[:-1], values=values)
-            return suggest_key(path, allowed, schema=schema, answer=answer, as_flags=as_flags)
+            return _suggest_other_key(path, error["input"], schema=schema, values=values, as_flags=as_flags)
         case "literal_error" | "union_tag_invalid":
-            allowed = re.findall(r"'([^']*)'", error["ctx"].get("expected", error["ctx"].get("expected_tags", "")))
-            got = re.sub(rf"[-_]?{path[-1]}$", "", str(error["ctx"].get("tag", error["input"])))  # pre_norm for pre
-            near = _nearest_choice(got, allowed)
-            return f"did you mean {near}?" if near else f"write {' or '.join(allowed)}" if allowed else fix
+            return _suggest_choice(error, str(path[-1]))
         case "union_tag_not_found":
             key = error["ctx"]["discriminator"].strip("'")
             sections = sections_at(schema, path, values=values)
             choices = [choice for section in sections for choice in get_args(section.model_fields[key].annotation)]
             return "write " + " or ".join(f"{key}: {choice}" for choice in choices) + " in it"
         case "value_error":
-            own = str(error["ctx"]["error"].args[1]) if len(error["ctx"]["error"].args) > 1 else fix
-            return _pairs_as_flags(own, path, schema=schema) if as_flags else own
+            fix = str(error["ctx"]["error"].fix)
+            return _pairs_as_flags(fix, path, schema=schema) if as_flags else fix
         case "missing":
-            return _missing_key(path, schema=schema, values=values, as_flags=as_flags)
+            return _suggest_missing_key(path, schema=schema, values=values, as_flags=as_flags)
         case "string_type" if isinstance(error["input"], int | float) and not isinstance(error["input"], bool):
             return f'write "{error["input"]}", in quotes'
         case "string_pattern_mismatch":
             return "write letters, digits and . _ - only"
         case "int_type" | "float_type":
             number = _as_number(error["input"], whole=error["type"] == "int_type")
-            if number is not None:
-                return f"write {number}"
-            return (shows_range and range_of(path, schema=schema, values=values)) or fix
-        case "less_than" | "less_than_equal" | "greater_than" | "greater_than_equal" | "finite_number":
-            return (shows_range and range_of(path, schema=schema, values=values)) or fix
+            return None if number is None else f"write {number}"
         case "bool_type":
             return "write true or false, without quotes"
         case "model_type" | "model_attributes_type":
-            variant = _variant_hint(error["input"], path, schema=schema, values=values, as_flags=as_flags)
+            variant = _suggest_variant(error["input"], path, schema=schema, values=values, as_flags=as_flags)
             return variant or f"allowed in it: {', '.join(fields_at(schema, path, values=values))}"
         case _:
-            return fix
+            return None
+
+
+def _suggest_other_key(path: KeyPath, value: Any, *, schema: type[BaseModel], values: Any, as_flags: bool) -> str:
+    """The key to write for an unknown one: a key of ours, or our counterpart of another toolkit's."""
+    warmup: Any = values
+    for part in ("training", "schedule", "warmup_updates"):
+        warmup = _value_under(warmup, part)
+    answer = answer_in(schema, str(path[-1]), value, warmup_updates=warmup if isinstance(warmup, int) else None)
+    allowed = fields_at(schema, path[:-1], values=values)
+    return suggest_key(path, allowed, schema=schema, answer=answer, as_flags=as_flags)
+
+
+def _suggest_choice(error: Any, key: str) -> str | None:
+    """The nearest of the words that a key allows, or all of them."""
+    allowed = re.findall(r"'([^']*)'", error["ctx"].get("expected", error["ctx"].get("expected_tags", "")))
+    got = re.sub(rf"[-_]?{key}$", "", str(error["ctx"].get("tag", error["input"])))  # pre_norm for pre
+    if near := _nearest_choice(got, allowed):
+        return f"did you mean {near}?"
+    return f"write {' or '.join(allowed)}" if allowed else None
 
 
 def answer_in(schema: type[BaseModel], key: str, value: Any, *, warmup_updates: int | None) -> Answer | None:
@@ -250,7 +255,7 @@ def key_paths(schema: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]
         yield from dict.fromkeys(place for section in sections for place in key_paths(section, (*above, key)))
 
 
-def _variant_hint(value: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, as_flags: bool) -> str | None:
+def _suggest_variant(value: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, as_flags: bool) -> str | None:
     """How to write a variant if its name, or nearly its name, stands where its section is to stand."""
     variants = {
         name: section
@@ -279,7 +284,7 @@ def _required_keys(section: type[BaseModel]) -> dict[str, str]:
     return {key: _example(field) for key, field in section.model_fields.items() if field.is_required()}
 
 
-def _missing_key(path: KeyPath, *, schema: type[BaseModel], values: Any, as_flags: bool) -> str:
+def _suggest_missing_key(path: KeyPath, *, schema: type[BaseModel], values: Any, as_flags: bool) -> str:
     """The line or the flag that adds a missing key, with the schema's example of its value if there is one."""
     fields = [section.model_fields.get(str(path[-1])) for section in sections_at(schema, path[:-1], values=values)]
     example = next((_example(field) for field in fields if field is not None), _PLACEHOLDER)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
 from nmt_cli.recipe.other_toolkits import RECIPE_KEYS
-from nmt_cli.recipe.section import Name, NonNegativeInt, PositiveFloat, PositiveInt, Probability, Section
+from nmt_cli.recipe.section import Mistake, Name, NonNegativeInt, PositiveFloat, PositiveInt, Probability, Section
 from nmt_cli.recipe.training import AveragingConfig, TrainingConfig, ValidationConfig
 
 # null in a file, and a number in every validated recipe.
@@ -96,7 +96,7 @@ class ModelConfig(Section):
     def _word_dropout_has_sides(cls, share: Any) -> Any:
         if isinstance(share, int | float) and not isinstance(share, bool):
             hint = f"write word_dropout: {{source: {share}, target: {share}}}"
-            raise ValueError(f"model.word_dropout is {share}, but has a share for each side", hint)
+            raise Mistake(f"model.word_dropout is {share}, but has a share for each side", hint)
         return share
 
     @field_validator("d_k", "d_v", mode="before")
@@ -107,17 +107,20 @@ class ModelConfig(Section):
             return width
         if d_model % heads:
             hint = f"write heads: {_nearest_divisor(d_model, heads)}, or give d_k and d_v"
-            raise ValueError(f"model.d_model is {d_model}, which {heads} heads do not divide", hint)
+            problem = f"model.d_model is {d_model}, which {heads} heads do not divide"
+            raise Mistake(problem, hint, settings=("model.heads", "model.d_model"))
         return d_model // heads
 
     @model_validator(mode="after")
     def _widths_fit(self) -> ModelConfig:
         if self.positions == "rotary" and self.d_k % 2:
             hint = f"write d_k: {self.d_k + 1}, or positions: sinusoidal"
-            raise ValueError(f"rotary positions need an even model.d_k, not {self.d_k}", hint)
+            problem, widths = f"rotary positions need an even model.d_k, not {self.d_k}", ("model.d_k", "model.heads")
+            raise Mistake(problem, hint, settings=(*widths, "model.d_model", "model.positions"))
         if self.positions in ("sinusoidal", "sinusoidal-halves") and self.d_model % 2:
             hint = f"write d_model: {self.d_model + 1}, or positions: learned"
-            raise ValueError(f"sinusoidal positions need an even model.d_model, not {self.d_model}", hint)
+            problem = f"sinusoidal positions need an even model.d_model, not {self.d_model}"
+            raise Mistake(problem, hint, settings=("model.d_model", "model.positions"))
         return self
 
 
@@ -140,7 +143,8 @@ class SubwordSampling(Section):
     def _at_most_one(self) -> SubwordSampling:
         if self.dropout and self.sampling is not None:
             problem = "tokenizer.dropout is for BPE and tokenizer.sampling for unigram vocabularies, and both are on"
-            raise ValueError(problem, "write dropout: 0, or sampling: null")
+            settings = ("tokenizer.dropout", "tokenizer.sampling")
+            raise Mistake(problem, "write dropout: 0, or sampling: null", settings=settings)
         return self
 
 
@@ -197,14 +201,16 @@ class Recipe(Section):
     def _corpus_is_no_file(cls, corpus: Any) -> Any:
         if isinstance(corpus, str) and (corpus.endswith(".yaml") or "/" in corpus):
             hint = f"write corpus: {PurePath(corpus).stem}, and give the file to nmt prepare"
-            raise ValueError(f"corpus is the name of a corpus, not its file {corpus!r}", hint)
+            raise Mistake(f"corpus is the name of a corpus, not its file {corpus!r}", hint)
         return corpus
 
     @model_validator(mode="after")
     def _passes_differ(self) -> Recipe:
         cut = getattr(self.training.consistency, "cut", 0)
         if self.training.num_passes > 1 and cut == 0 and not self.model.has_dropout:
-            raise ValueError("training.consistency compares equal passes without dropout", "write model.dropout: 0.1")
+            problem, fix = "training.consistency compares equal passes without dropout", "write model.dropout: 0.1"
+            settings = ("training.consistency.name", "model.dropout")
+            raise Mistake(problem, fix, settings=settings)
         return self
 
     @model_validator(mode="after")
@@ -216,7 +222,8 @@ class Recipe(Section):
         ):
             if wanted is not None and wanted > kept:
                 problem = f"averaging.{key} is {wanted}, but training.keep_{key} keeps only {kept} checkpoints"
-                raise ValueError(problem, f"raise training.keep_{key} to {wanted}, or lower averaging.{key}")
+                fix = f"raise training.keep_{key} to {wanted}, or lower averaging.{key}"
+                raise Mistake(problem, fix, settings=(f"averaging.{key}", f"training.keep_{key}"))
         return self
 
 

@@ -1,7 +1,8 @@
-"""Sections of documents in YAML: their base class, and the ranges of their numbers."""
+"""Sections of documents in YAML: their base class, the ranges of their numbers, and the error of their validators."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,3 +19,15 @@ class Section(BaseModel):
     """A part of a recipe: frozen, with unknown keys refused and no silent conversions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+
+class Mistake(ValueError):
+    """The error of a validator: the problem, the fix, and the settings at fault by their whole keys.
+
+    `settings` is empty if the value that is validated is at fault as a whole.
+    """
+
+    def __init__(self, problem: str, fix: str, *, settings: Sequence[str] = ()) -> None:
+        super().__init__(problem)
+        self.fix = fix
+        self.settings = settings

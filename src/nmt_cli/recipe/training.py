@@ -10,7 +10,15 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from nmt_cli.devices import PrecisionChoice
-from nmt_cli.recipe.section import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Probability, Section
+from nmt_cli.recipe.section import (
+    Mistake,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    Section,
+)
 
 
 class AdamConfig(Section):
@@ -179,25 +187,29 @@ class TrainingConfig(Section):
     @model_validator(mode="after")
     def _schedule_has_room(self) -> TrainingConfig:
         schedule, warmup = self.schedule, self.schedule.warmup_updates
+        lengths = ("training.updates", "training.schedule.warmup_updates", "training.schedule.name")
         if schedule.name == "cosine" and warmup >= self.updates:
             problem = f"the cosine falls from update {warmup}, but training.updates is {self.updates}"
-            raise ValueError(problem, "lower training.schedule.warmup_updates, or raise training.updates")
+            fix = "lower training.schedule.warmup_updates, or raise training.updates"
+            raise Mistake(problem, fix, settings=lengths)
         if schedule.name == "wsd" and warmup + schedule.decay_updates > self.updates:
             problem = (
                 f"the rate rises for {warmup} updates and falls for {schedule.decay_updates}, "
                 f"but training.updates is {self.updates}"
             )
-            raise ValueError(problem, "lower training.schedule.decay_updates, or raise training.updates")
+            fix = "lower training.schedule.decay_updates, or raise training.updates"
+            raise Mistake(problem, fix, settings=("training.schedule.decay_updates", *lengths))
         return self
 
     @model_validator(mode="after")
     def _schedule_free_stands_alone(self) -> TrainingConfig:
         if self.optimizer.name == "schedule_free" and self.schedule.name != "constant":
             problem = f"the optimizer schedule_free takes the schedule constant, not {self.schedule.name}"
-            raise ValueError(problem, "write schedule: {name: constant, peak: 0.0025, warmup_updates: 4000}")
+            fix = "write schedule: {name: constant, peak: 0.0025, warmup_updates: 4000}"
+            raise Mistake(problem, fix, settings=("training.optimizer.name", "training.schedule.name"))
         if self.optimizer.name == "schedule_free" and self.ema is not None:
             problem = f"the optimizer schedule_free averages by itself, and training.ema is {self.ema:g}"
-            raise ValueError(problem, "write ema: null")
+            raise Mistake(problem, "write ema: null", settings=("training.ema", "training.optimizer.name"))
         return self
 
 
@@ -213,7 +225,8 @@ class ValidationConfig(Section):
     def _metric_is_measured(self) -> ValidationConfig:
         if self.metric == "bleu" and not self.bleu:
             hint = "write metric: loss beside it, or leave bleu at true"
-            raise ValueError("validation.metric is bleu, so validation.bleu cannot be false", hint)
+            problem = "validation.metric is bleu, so validation.bleu cannot be false"
+            raise Mistake(problem, hint, settings=("validation.bleu", "validation.metric"))
         return self
 
 
@@ -229,5 +242,6 @@ class AveragingConfig(Section):
     def _exactly_one(self) -> AveragingConfig:
         if (self.last is None) == (self.best is None):
             hint = "write last: 5 and best: null, or the other way round"
-            raise ValueError("exactly one of averaging.last and averaging.best is a number, the other null", hint)
+            problem = "exactly one of averaging.last and averaging.best is a number, the other null"
+            raise Mistake(problem, hint, settings=("averaging.last", "averaging.best"))
         return self

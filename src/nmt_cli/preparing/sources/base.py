@@ -18,7 +18,7 @@ from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import ParsedChunk, RawChunk
 from nmt_cli.preparing.download import download_file
-from nmt_cli.recipe.section import Section
+from nmt_cli.recipe.section import Mistake, Section
 
 LANGUAGE_CODE = r"^[A-Za-z][A-Za-z0-9_-]*$"
 LanguageCode: TypeAlias = Annotated[str, Field(pattern=LANGUAGE_CODE)]
@@ -56,7 +56,7 @@ class CorpusLanguages(Section):
     @model_validator(mode="after")
     def _two_languages(self) -> CorpusLanguages:
         if self.source == self.target:
-            raise ValueError(f"source and target are both {self.source!r}", "give each language a code of its own")
+            raise Mistake(f"source and target are both {self.source!r}", "give each language a code of its own")
         return self
 
 
