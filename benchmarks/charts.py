@@ -94,6 +94,7 @@ def _serving(axes: Sequence[Axes]) -> None:
         for colour, (name, rates) in zip(_COLOURS, serving(_results("serving"), engine).items(), strict=False):
             axis.plot(range(len(rates)), list(rates.values()), color=colour, marker="o", label=name)
             axis.set_xticks(range(len(rates)), [str(clients) for clients in rates])
+        axis.grid(axis="y", color=_GRID, linewidth=0.6)
         axis.set_ylim(bottom=0)
         axis.set_xlabel("clients")
         axis.set_ylabel("answers per second")
@@ -101,7 +102,7 @@ def _serving(axes: Sequence[Axes]) -> None:
 
 
 def _bars(axis: Axes, groups: Sequence[str], sides: Mapping[str, Sequence[float]], *, label: str) -> None:
-    """A group of bars for each name in `groups`, a bar for each side, with its number above."""
+    """A group of bars for each name in `groups`, a bar for each side; the number above a bar makes grid lines needless."""
     width = 0.8 / len(sides)
     for number, (colour, (name, rates)) in enumerate(zip(_COLOURS, sides.items(), strict=False)):
         places = [group + (number - (len(sides) - 1) / 2) * width for group in range(len(groups))]
@@ -126,7 +127,6 @@ def _write(name: str, draw: Any) -> None:
     draw(axes)
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(axis="y", color=_GRID, linewidth=0.6)
         axis.set_axisbelow(True)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False, labelcolor=_TEXT)
