@@ -252,39 +252,46 @@ def _averaging_stage(plan: Reproduction) -> Stage:
     )
 
 
+class _TestSetText:
+    """One side of a test set in the prepared data; a rehearsal reads its first lines, in a file of their own."""
+
+    def __init__(self, whole: Path, first_lines: Path, *, limit: int | None) -> None:
+        self._whole, self._limit = whole, limit
+        self.file = whole if limit is None else first_lines
+
+    def sha256(self) -> str:
+        """The SHA-256 of the text, whose file need not be written yet."""
+        return hashlib.sha256(self._content()).hexdigest()
+
+    def write(self) -> None:
+        """Write the file of a rehearsal."""
+        if self._limit is not None:
+            write_file(self.file, self._content(), error=DataError)
+
+    def _content(self) -> bytes:
+        with self._whole.open("rb") as stream:
+            return b"".join(islice(stream, self._limit))
+
+
 class _TestSetFiles:
-    """The files of newstest2013 or newstest2014; a rehearsal translates the first lines of the text."""
+    """The files of newstest2013 or newstest2014."""
 
     def __init__(self, plan: Reproduction, split: HeldOutSplit) -> None:
-        source, target = plan.corpus.languages.source, plan.corpus.languages.target
+        languages = plan.corpus.languages
         self.name = _TEST_SETS[split].name
         self.num_lines = plan.num_lines(_TEST_SETS[split].num_lines)
-        self._whole_source, self._whole_reference = plan.data / f"{split}.{source}", plan.data / f"{split}.{target}"
-        self.source, self.reference = self._whole_source, self._whole_reference
-        self._limit = None if plan.limit is None else self.num_lines
-        if self._limit is not None:
-            self.source = plan.folder / f"{self.name}.source.{source}"
-            self.reference = plan.folder / f"{self.name}.reference.{target}"
-        self.translation = plan.folder / f"{self.name}.{target}"
+        limit = None if plan.limit is None else self.num_lines
+        self.source, self.reference = (
+            _TestSetText(plan.data / f"{split}.{code}", plan.folder / f"{self.name}.{side}.{code}", limit=limit)
+            for side, code in (("source", languages.source), ("reference", languages.target))
+        )
+        self.translation = plan.folder / f"{self.name}.{languages.target}"
         self.scores = plan.folder / f"{self.name}.scores.json"
 
-    def source_hash(self) -> str:
-        """The SHA-256 of the text to translate, which need not be written yet."""
-        return hashlib.sha256(self._first_lines(self._whole_source)).hexdigest()
-
-    def reference_hash(self) -> str:
-        """The SHA-256 of its reference, which need not be written yet."""
-        return hashlib.sha256(self._first_lines(self._whole_reference)).hexdigest()
-
-    def write_first_lines(self) -> None:
-        """Write the first lines of the text and of its reference, for a rehearsal."""
-        for whole, first in ((self._whole_source, self.source), (self._whole_reference, self.reference)):
-            if whole != first:
-                write_file(first, self._first_lines(whole), error=DataError)
-
-    def _first_lines(self, whole: Path) -> bytes:
-        with whole.open("rb") as stream:
-            return b"".join(islice(stream, self._limit))
+    def write_texts(self) -> None:
+        """Write both sides, for a rehearsal."""
+        self.source.write()
+        self.reference.write()
 
 
 def _decoding_stage(plan: Reproduction, split: HeldOutSplit) -> Stage:
@@ -292,7 +299,7 @@ def _decoding_stage(plan: Reproduction, split: HeldOutSplit) -> Stage:
     files = _TestSetFiles(plan, split)
     model = plan.run / ("model" if split == "valid" else "averaged")
     expected: Expectations = {"lines": expected_exactly(files.num_lines, "as many as are to be translated")}
-    arguments = ["decode", "-m", str(model), "-i", str(files.source), "-o", str(files.translation), "--overwrite"]
+    arguments = ["decode", "-m", str(model), "-i", str(files.source.file), "-o", str(files.translation), "--overwrite"]
     # A model keeps the search of the recipe that it was trained with; these options are those of the present recipe.
     for name in _SEARCH_OPTIONS:
         arguments += [f"--{name.replace('_', '-')}", str(getattr(plan.recipe.decoding, name))]
@@ -307,17 +314,17 @@ def _decoding_stage(plan: Reproduction, split: HeldOutSplit) -> Stage:
         arguments=arguments,
         published=expected,
         rehearsed=expected,
-        input_hashes=lambda: {"model": _sha256_of_model(model), "text": files.source_hash()},
+        input_hashes=lambda: {"model": _sha256_of_model(model), "text": files.source.sha256()},
         output_hashes=lambda: {"translation": sha256(files.translation)},
         needs=partial(decoding_needs, plan, lines=files.num_lines),
         measure=measure,
-        prepare=files.write_first_lines,
+        prepare=files.write_texts,
     )
 
 
 def _scoring_stage(plan: Reproduction, split: HeldOutSplit) -> Stage:
     files = _TestSetFiles(plan, split)
-    texts = [str(files.reference), "-i", str(files.translation)]
+    texts = [str(files.reference.file), "-i", str(files.translation)]
     languages = f"{plan.corpus.languages.source}-{plan.corpus.languages.target}"
 
     def measure() -> Iterator[Measured]:
@@ -332,7 +339,7 @@ def _scoring_stage(plan: Reproduction, split: HeldOutSplit) -> Stage:
         published=plan.experiment.test if split == "test" else plan.experiment.validation,
         rehearsed={},
         input_hashes=lambda: {
-            "reference": files.reference_hash(),
+            "reference": files.reference.sha256(),
             "translation": sha256(files.translation),
             "measure": _BLEU_VARIANT,
         },
@@ -340,7 +347,7 @@ def _scoring_stage(plan: Reproduction, split: HeldOutSplit) -> Stage:
         needs=lambda machine: Needs(),
         measure=measure,
         stdout=files.scores,
-        prepare=files.write_first_lines,
+        prepare=files.write_texts,
     )
 
 

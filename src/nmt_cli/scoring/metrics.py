@@ -19,7 +19,7 @@ from sacrebleu.utils import SACREBLEU_DIR
 
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.scoring.comet import Comet, SegmentMean
-from nmt_cli.scoring.moses_bleu import MosesBleu, MosesText, PaperText, paper_bleu
+from nmt_cli.scoring.moses_bleu import MosesText, PaperText
 
 MetricName = Literal["bleu", "paper-bleu", "moses-bleu", "chrf", "chrf++", "ter", "comet"]
 
@@ -215,15 +215,13 @@ def _scorer_of(name: MetricName, evaluation_set: EvaluationSet, *, of_segments: 
     match name:
         case "bleu":
             return Scorer(name, _bleu(evaluation_set, of_segments=of_segments), references, _untouched)
-        case "paper-bleu":
-            text = PaperText(_language(evaluation_set, name, of_segments), keeps_quotes=evaluation_set.keep_quotes)
+        case "paper-bleu" | "moses-bleu":
+            language, is_paper = evaluation_set.target_language, name == "paper-bleu"
+            if of_segments or language is None:
+                raise ValueError(f"{name} is a score of a corpus in a known language")
+            text = PaperText(language, keeps_quotes=evaluation_set.keep_quotes) if is_paper else MosesText(language)
             tokens = [[text.reference(line) for line in lines] for lines in references]
-            return Scorer(name, paper_bleu(text, tokens), tokens, text.systems)
-        case "moses-bleu":
-            plain = MosesText(_language(evaluation_set, name, of_segments))
-            tokens = [[plain.reference(line) for line in lines] for lines in references]
-            metric = MosesBleu(plain.language, lowercase=True, changes={}, references=tokens)
-            return Scorer(name, metric, tokens, plain.systems)
+            return Scorer(name, text.metric(tokens), tokens, text.prepare)
         case "chrf":
             return Scorer(name, _Chrf(references=references), references, _untouched)
         case "chrf++":
@@ -234,12 +232,6 @@ def _scorer_of(name: MetricName, evaluation_set: EvaluationSet, *, of_segments: 
             return _comet_scorer(evaluation_set)
         case other:
             assert_never(other)
-
-
-def _language(evaluation_set: EvaluationSet, name: MetricName, of_segments: bool) -> str:
-    if of_segments or evaluation_set.target_language is None:
-        raise ValueError(f"{name} is a score of a corpus in a known language")
-    return evaluation_set.target_language
 
 
 def _bleu(evaluation_set: EvaluationSet, *, of_segments: bool) -> BLEU:

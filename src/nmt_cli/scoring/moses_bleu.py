@@ -40,9 +40,13 @@ class MosesText:
         self._tokenizer = MosesTokenizer(lang=language)
         self._tokenizer.PAD_NOT_ISALNUM = re.compile(rf"([^{_letters_and_digits()}\s\.'\`\,\-])"), r" \1 "
 
-    def systems(self, systems: Sequence[Sequence[str]]) -> list[list[str]]:
+    def prepare(self, systems: Sequence[Sequence[str]]) -> list[list[str]]:
         """The tokens of the hypotheses of each system."""
         return [[self.hypothesis(line) for line in lines] for lines in systems]
+
+    def metric(self, references: Sequence[Sequence[str]]) -> MosesBleu:
+        """BLEU of lower-cased tokens against references in tokens."""
+        return MosesBleu(self.language, lowercase=True, changes={}, references=references)
 
     def hypothesis(self, line: str) -> str:
         """The tokens of a hypothesis, with spaces between them."""
@@ -66,8 +70,14 @@ class PaperText(MosesText):
 
         super().__init__(language)
         self._punctuation = MosesPunctNormalizer()
-        self.splits_compounds = language in _SPLITS_COMPOUNDS
-        self.has_ascii_quotes = language in _ASCII_QUOTES and not keeps_quotes
+        self._splits_compounds = language in _SPLITS_COMPOUNDS
+        self._has_ascii_quotes = language in _ASCII_QUOTES and not keeps_quotes
+
+    def metric(self, references: Sequence[Sequence[str]]) -> MosesBleu:
+        """The paper's BLEU against references in tokens."""
+        changes = {"compounds": "split" if self._splits_compounds else "whole", "punct": "ascii-hyp"}
+        changes |= {"quotes": "ascii-ref"} if self._has_ascii_quotes else {}
+        return MosesBleu(self.language, lowercase=False, changes=changes, references=references)
 
     def hypothesis(self, line: str) -> str:
         """The tokens of a hypothesis; unicode punctuation becomes ASCII first, but for the lower quote."""
@@ -75,12 +85,12 @@ class PaperText(MosesText):
 
     def reference(self, line: str) -> str:
         """The tokens of a reference."""
-        return self.tokens(line.translate(_QUOTES) if self.has_ascii_quotes else line)
+        return self.tokens(line.translate(_QUOTES) if self._has_ascii_quotes else line)
 
     def tokens(self, line: str) -> str:
         """The tokens of a line, with spaces between them."""
         tokens = super().tokens(line)
-        return _COMPOUND.sub(rb"\1 ##AT##-##AT## \2", tokens.encode()).decode() if self.splits_compounds else tokens
+        return _COMPOUND.sub(rb"\1 ##AT##-##AT## \2", tokens.encode()).decode() if self._splits_compounds else tokens
 
 
 def _letters_and_digits() -> str:
@@ -124,13 +134,6 @@ class MosesBleu(BLEU):
         super().__init__(tokenize="none", smooth_method="none", force=True, lowercase=lowercase, references=references)
         self.tokenizer_signature = f"moses-{language}"
         self.changes = changes
-
-
-def paper_bleu(text: PaperText, references: Sequence[Sequence[str]]) -> MosesBleu:
-    """The paper's BLEU against references in the tokens of `text`."""
-    changes = {"compounds": "split" if text.splits_compounds else "whole", "punct": "ascii-hyp"}
-    changes |= {"quotes": "ascii-ref"} if text.has_ascii_quotes else {}
-    return MosesBleu(text.language, lowercase=False, changes=changes, references=references)
 
 
 def note_on_comparison(languages: str) -> str:

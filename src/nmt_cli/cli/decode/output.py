@@ -267,11 +267,8 @@ def _write_errors(name: str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as problem:
-        message, hint = (
-            f"cannot write the translations: {problem.strerror}",
-            "free some space, or give another file with -o",
-        )
-        raise DataError(message, where=name, hint=hint) from None
+        message = f"cannot write the translations: {problem.strerror}"
+        raise DataError(message, where=name, hint="free some space, or give another file with -o") from None
 
 
 def _complete_lines(path: Path, *, rows_are_numbered: bool) -> tuple[int, int]:
