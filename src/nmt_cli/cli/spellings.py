@@ -9,10 +9,11 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from nmt_cli.errors import NmtError, UsageError, nearest_word
-from nmt_cli.recipe.other_toolkits import NEXT_LINE, batch_tokens
+from nmt_cli.recipe.other_toolkits import NEXT_LINE, as_flag, batch_tokens
 
 _PLACEHOLDER = re.compile(r"\{([A-Z]+)\}")
 _EXAMPLE_PAIR = "en-de"
@@ -137,6 +138,17 @@ COMMANDS: Mapping[str, str] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The counterpart of an option of another toolkit: what to type here, and a sentence. Either may be empty."""
+
+    typed: str
+    note: str = ""
+
+    def __str__(self) -> str:
+        return NEXT_LINE.join(filter(None, (self.typed and f"here it is {self.typed}", self.note)))
+
+
 def check_options(command: str, arguments: Sequence[str], own: Mapping[str, str]) -> None:
     """Raise UsageError, with what to type instead, if options are not the command's, or two values are spelt otherwise.
 
@@ -163,19 +175,19 @@ def check_options(command: str, arguments: Sequence[str], own: Mapping[str, str]
 
 def _answer(
     command: str, option: str, *, own: Mapping[str, str], arguments: Sequence[str], typed: Mapping[str, str | None]
-) -> str:
+) -> _Answer:
     """The answer to an option that the command does not have; `typed` are all such options, with their values."""
     value = typed[option]
     if hint := _answer_by_value(command, option, value) or _answer_in_table(command, option):
         hint, _, note = _with_value(hint.replace(_EXAMPLE_PAIR, _language_pair(arguments)), value).partition(" # ")
-        return f"here it is {hint}" + (f"{NEXT_LINE}{note}" if note else "") if hint.startswith("-") else hint
+        return _Answer(hint, note) if hint.startswith("-") else _Answer("", hint)
     if (ours := _with_two_hyphens(option)) in own:
         amount = shlex.quote(value) if value else own[ours]
-        return f"here it is {ours} {amount}" if own[ours] else f"here it is {ours}"
-    if command == "train" and (setting := _answer_with_setting(option, arguments, typed)):
-        return setting
-    near, more = nearest_word(option, [known for known in own if known.startswith("--")]), f"nmt {command} --help"
-    return f"did you mean {near}? {more} lists them all" if near else f"{more} lists them all"
+        return _Answer(f"{ours} {amount}" if own[ours] else ours)
+    if command == "train" and (answer := _answer_with_setting(option, arguments, typed)):
+        return answer
+    near = nearest_word(option, [known for known in own if known.startswith("--")])
+    return _Answer("", f"{f'did you mean {near}? ' if near else ''}nmt {command} --help lists them all")
 
 
 def _answer_by_value(command: str, option: str, value: str | None) -> str | None:
@@ -223,18 +235,17 @@ def _with_two_hyphens(option: str) -> str:
     return "--" + option.lstrip("-").replace("_", "-")
 
 
-def _join_answers(answers: Mapping[str, str]) -> str:
+def _join_answers(answers: Mapping[str, _Answer]) -> str:
     """The answers to the options: a line with all that can be typed, and a line for each sentence."""
     typed: list[str] = []
     notes: dict[str, list[str]] = {}
     for option, answer in answers.items():
-        here, _, note = answer.removeprefix("here it is ").partition(NEXT_LINE)
-        if not answer.startswith("here it is ") or re.search(r"[,:] | or ", re.sub("'[^']*'", "", here)):
-            here, note = "", answer
-        typed += [here] if here else []
-        if note:
+        is_choice = re.search(r"[,:] | or ", re.sub("'[^']*'", "", answer.typed)) is not None
+        if answer.typed and not is_choice:
+            typed.append(answer.typed)
+        if note := str(answer) if is_choice else answer.note:
             notes.setdefault(note, []).append(option)
-    lines = [f"here it is {' '.join(_without_contradictions(typed))}"] * bool(typed)
+    lines = [f"here it is {' '.join(_without_contradictions(typed))}"] if typed else []
     is_one = len(answers) == 1
     lines += [note if is_one else f"{', '.join(options)}: {note}" for note, options in notes.items()]
     return NEXT_LINE.join(lines)
@@ -251,7 +262,7 @@ def _without_contradictions(typed: Sequence[str]) -> list[str]:
     return sorted(kept, key=lambda answer: answer.startswith(keys))
 
 
-def _answer_with_setting(option: str, arguments: Sequence[str], typed: Mapping[str, str | None]) -> str | None:
+def _answer_with_setting(option: str, arguments: Sequence[str], typed: Mapping[str, str | None]) -> _Answer | None:
     """The --set for an option that is a key of a recipe, here or in another toolkit, with its value; else None."""
     from nmt_cli.recipe.mistakes import answer_in, dotted, key_paths, refusal
     from nmt_cli.recipe.schema import Recipe
@@ -262,14 +273,14 @@ def _answer_with_setting(option: str, arguments: Sequence[str], typed: Mapping[s
     if answer and product and answer.settings == ["training.batch_tokens=N"]:
         answer = product[0]
     if answer:
-        return answer.as_flags()
+        return _Answer(" ".join(map(as_flag, answer.settings)), answer.note)
     paths = list(key_paths(Recipe))
     sections = {path[:-1] for path in paths}
     own = [dotted(path) for path in paths if path[-1] == key and path not in sections]
     refused = next(filter(None, (refusal(f"{name}={value}", Recipe) for name in own)), None)
     amount = "N" if value is None or refused else shlex.quote(value)
     flags = " or ".join(f"--set {name}={amount}" for name in own)
-    return f"here it is {flags}" + (f"{NEXT_LINE}{refused}" if refused else "") if own else None
+    return _Answer(flags, refused or "") if own else None
 
 
 def _as_key(option: str) -> str:
