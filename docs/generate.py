@@ -94,12 +94,10 @@ def foreign_keys() -> str:
     """Other toolkits' names of our keys, from the tables that `nmt` answers with."""
     rows = []
     for file, keys in (("recipe", RECIPE_KEYS), ("corpus", CORPUS_KEYS)):
-        for ours, theirs in keys.items():
-            settings, _, note = ours.partition(" # ")
-            is_setting = re.match(r"[a-z0-9_.]+=", settings) is not None
-            here = " and ".join(f"`{_as_yaml(one)}`" for one in settings.split(" & ")) if is_setting else settings
-            elsewhere = ", ".join(f"`{key}`" for key in theirs.split())
-            rows.append((elsewhere, file, _cell(_without_braces(here) + (f"; {note}" if note else ""))))
+        for counterpart in keys:
+            settings = " and ".join(f"`{_as_yaml(setting)}`" for setting in counterpart.settings)
+            here = "; ".join(filter(None, (settings, counterpart.note)))
+            rows.append((", ".join(f"`{key}`" for key in counterpart.keys), file, _cell(_without_braces(here))))
     return "\n".join([*_table(("elsewhere", "file", "here"), rows), ""])
 
 

@@ -16,10 +16,11 @@ from nmt_cli.cli.arguments import _options_of
 from nmt_cli.cli.spellings import COMMANDS, SPELLINGS, check_options
 from nmt_cli.errors import UsageError, nearest_word
 from nmt_cli.preparing.corpus import Corpus
+from nmt_cli.recipe.counterparts import NEXT_LINE, Counterpart
 from nmt_cli.recipe.loading import load_recipe, parse_override
 from nmt_cli.recipe.mistakes import KeyPath, fields_at
 from nmt_cli.recipe.other_configurations import take_over
-from nmt_cli.recipe.other_toolkits import CORPUS_KEYS, NEXT_LINE, RECIPE_KEYS, answer_to_key
+from nmt_cli.recipe.other_toolkits import CORPUS_KEYS, RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.optimizers import learning_rate
 from tests.cli.conftest import Shell
@@ -183,26 +184,25 @@ def test_only_a_near_word_is_suggested(word: str, known: list[str], near: str | 
     assert nearest_word(word, known) == near
 
 
-@pytest.mark.parametrize("answer", RECIPE_KEYS)
-def test_every_setting_that_answers_a_key_makes_a_valid_recipe(answer: str) -> None:
-    for key in RECIPE_KEYS[answer].split():
-        value = next((word for place, word in WORDS.items() if place in answer), None) or _number_for(answer)
-        given = answer_to_key(key, value, known=RECIPE_KEYS, warmup_updates=None)
-        assert given is not None
-        arguments = shlex.split(given.as_flags().removeprefix("here it is ").split(NEXT_LINE)[0])
-        settings = [value for flag, value in pairwise(arguments) if flag == "--set"]
-        if given.settings and not re.search(r"=N$|RATE", " ".join(settings)):
-            load_recipe("base", overrides=settings)
+@pytest.mark.parametrize("counterpart", RECIPE_KEYS, ids=lambda counterpart: counterpart.keys[0])
+def test_every_setting_that_answers_a_key_makes_a_valid_recipe(counterpart: Counterpart) -> None:
+    ours = " ".join(counterpart.settings)
+    value = next((word for place, word in WORDS.items() if place in ours), None) or _number_for(ours)
+    given = counterpart.answer(value, warmup_updates=None)
+    arguments = shlex.split(given.as_flags().removeprefix("here it is ").split(NEXT_LINE)[0])
+    settings = [value for flag, value in pairwise(arguments) if flag == "--set"]
+    if given.settings and not re.search(r"=N$|RATE", " ".join(settings)):
+        load_recipe("base", overrides=settings)
 
 
-def _number_for(answer: str) -> float | int:
-    is_whole = not re.search(r"peak|dropout|smoothing|beta|epsilon|decay|clip|ema|penalty", answer)
+def _number_for(settings: str) -> float | int:
+    is_whole = not re.search(r"peak|dropout|smoothing|beta|epsilon|decay|clip|ema|penalty", settings)
     return 8 if is_whole else 0.25
 
 
 def test_no_key_of_another_toolkit_has_two_answers_or_is_a_key_of_ours_in_its_place() -> None:
     for known, schema in ((RECIPE_KEYS, Recipe), (CORPUS_KEYS, Corpus)):
-        theirs = [key for keys in known.values() for key in keys.split()]
+        theirs = [key for counterpart in known for key in counterpart.keys]
         assert len(theirs) == len(set(theirs))
         assert not set(theirs) & set(fields_at(schema, (), values={}))
 

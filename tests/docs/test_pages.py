@@ -23,7 +23,7 @@ MOST_WORDS = 30  # of a sentence; the rule is 25
 MISSPELT = {"model.dropuot"}  # to show an error
 OF_OTHER_PROGRAMS = {"--user", "--entrypoint", "--max-restarts", "--install-completion", "--show-completion"}
 OF_OTHER_TOOLKITS = {name for known in SPELLINGS.values() for spellings in known.values() for name in spellings.split()}
-OF_OTHER_TOOLKITS |= {f"--{key.replace('_', '-')}" for keys in RECIPE_KEYS.values() for key in keys.split()}
+OF_OTHER_TOOLKITS |= {f"--{key.replace('_', '-')}" for counterpart in RECIPE_KEYS for key in counterpart.keys}
 
 
 def _options() -> dict[str, set[str]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nmt_cli.errors import NmtError, UsageError, nearest_word
-from nmt_cli.recipe.other_toolkits import NEXT_LINE, as_flag, batch_tokens
+from nmt_cli.recipe.counterparts import NEXT_LINE, as_flag, batch_tokens
 
 _PLACEHOLDER = re.compile(r"\{([A-Z]+)\}")
 _EXAMPLE_PAIR = "en-de"
@@ -271,7 +271,7 @@ def _answer_with_setting(option: str, arguments: Sequence[str], typed: Mapping[s
     answer = answer_in(Recipe, key, value, warmup_updates=_warmup_updates(arguments))
     product = batch_tokens({_as_key(one): amount for one, amount in typed.items()})
     if answer and product and answer.settings == ["training.batch_tokens=N"]:
-        answer = product[0]
+        answer = product.answer
     if answer:
         return _Answer(" ".join(map(as_flag, answer.settings)), answer.note)
     paths = list(key_paths(Recipe))

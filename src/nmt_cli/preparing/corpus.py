@@ -21,6 +21,7 @@ from nmt_cli.preparing.sources.po import PoSource
 from nmt_cli.preparing.sources.tables import JsonlSource, ParquetSource
 from nmt_cli.preparing.sources.text import TestsetSource, TextSource, kind_of_file
 from nmt_cli.preparing.sources.tmx_xliff import TmxSource, XliffSource
+from nmt_cli.recipe.counterparts import Counterpart
 from nmt_cli.recipe.documents import Document, merge, read_document, validate
 from nmt_cli.recipe.loading import find_packaged, parse_override
 from nmt_cli.recipe.mistakes import KeyPath
@@ -167,7 +168,7 @@ class ExpectedPairs(Section):
 class Corpus(Section):
     """A corpus file: parallel text, and how training data is made of it."""
 
-    other_toolkits: ClassVar[Mapping[str, str]] = CORPUS_KEYS
+    other_toolkits: ClassVar[Sequence[Counterpart]] = CORPUS_KEYS
 
     name: Name = Field(description="prepared data is data/NAME")
     description: str = Field("", description="what the text is, for the report and the model card")

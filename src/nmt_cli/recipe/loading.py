@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nmt_cli.errors import RecipeError
+from nmt_cli.recipe.counterparts import as_flag
 from nmt_cli.recipe.documents import Document, dump_values, merge, parse_document, parse_value, read_document, validate
 from nmt_cli.recipe.mistakes import KeyPath, dotted
 from nmt_cli.recipe.other_configurations import take_over, toolkit_of
-from nmt_cli.recipe.other_toolkits import PAGE, as_flag
+from nmt_cli.recipe.other_toolkits import PAGE
 from nmt_cli.recipe.schema import Recipe
 
 Kind = Literal["recipe", "corpus"]

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from nmt_cli.errors import nearest_word
-from nmt_cli.recipe.other_toolkits import NEXT_LINE, Answer, answer_to_key
+from nmt_cli.recipe.counterparts import NEXT_LINE, Answer, counterpart_of
 
 KeyPath = tuple[str | int, ...]
 
@@ -158,15 +158,14 @@ def _suggest_choice(error: Any, key: str) -> str | None:
 
 def answer_in(schema: type[BaseModel], key: str, value: Any, *, warmup_updates: int | None) -> Answer | None:
     """The answer to the key of another toolkit, or None; without its value if the schema refuses the value."""
-    known = getattr(schema, "other_toolkits", {})
-    answer = answer_to_key(key, value, known=known, warmup_updates=warmup_updates)
-    if answer is None:
+    counterpart = counterpart_of(key, getattr(schema, "other_toolkits", ()))
+    if counterpart is None:
         return None
+    answer = counterpart.answer(value, warmup_updates=warmup_updates)
     refused = next(filter(None, (refusal(setting, schema) for setting in answer.settings)), None)
     if refused is None:
         return answer
-    without = answer_to_key(key, None, known=known, warmup_updates=warmup_updates)
-    return without and replace(without, note=refused)
+    return replace(counterpart.answer(None, warmup_updates=warmup_updates), note=refused)
 
 
 def refusal(setting: str, schema: type[BaseModel]) -> str | None:

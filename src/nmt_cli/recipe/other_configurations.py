@@ -8,18 +8,9 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
+from nmt_cli.recipe.counterparts import as_flag, batch_tokens, counterpart_of, plain_key
 from nmt_cli.recipe.mistakes import refusal
-from nmt_cli.recipe.other_toolkits import (
-    CORPUS_KEYS,
-    DATA_KEYS,
-    RECIPE_KEYS,
-    WITHOUT_COUNTERPART,
-    as_flag,
-    batch_tokens,
-    entry_of,
-    plain_key,
-    settings_of,
-)
+from nmt_cli.recipe.other_toolkits import CORPUS_KEYS, DATA_KEYS, RECIPE_KEYS, WITHOUT_COUNTERPART
 from nmt_cli.recipe.schema import Recipe
 
 # Keys at the top of a configuration, or `section.key` below it, that no other toolkit has together.
@@ -118,19 +109,20 @@ def take_over(values: Mapping[str, Any]) -> TakenOver:
     by_hand: list[str] = []
     without: list[str] = []
     for path, key, value in leaves:
-        name, entry = plain_key(key), entry_of(key, RECIPE_KEYS)
+        name, counterpart = plain_key(key), counterpart_of(key, RECIPE_KEYS)
         is_of_data = name in _TEXT_KEYS or any(map(_is_data_key, path))
         equivalent = _equivalent_settings(name, value, given)
-        is_off = value == 0 and (entry or "").startswith("tokenizer.")
+        is_of_tokenizer = counterpart is not None and counterpart.begins("tokenizer.")
+        is_off = value == 0 and is_of_tokenizer
         if is_off or name in (*joint_keys, *_OUTPUT_KEYS) or (key, value) == ("normalization", "tokens"):
             continue
-        if entry is None or entry in WITHOUT_COUNTERPART:
+        if counterpart is None or counterpart in WITHOUT_COUNTERPART:
             if not (is_of_data or value in (None, "transformer") or path[-1] == "_name"):
                 without.append(key)
-        elif equivalent and (not is_of_data or "tokenizer." in entry):
+        elif equivalent and (not is_of_data or is_of_tokenizer):
             if not _add_settings(equivalent, into=settings):
                 by_hand.append(key)
-        elif value is not None and settings_of(entry, value):
+        elif value is not None and counterpart.settings:
             by_hand.append(key)
     return TakenOver(
         [f"{name}={amount}" for name, amount in (settings | joint_settings).items()],
@@ -167,8 +159,8 @@ def _joint_settings(given: Mapping[str, Any], *, toolkit: str | None) -> tuple[d
         settings["training.schedule"] = schedule
         keys |= set(_SCHEDULE_KEYS)
     product = batch_tokens(given)
-    if product and (product[1] or toolkit == "OpenNMT-py"):  # whose world_size is 1 if it says nothing
-        settings["training.batch_tokens"] = product[0].settings[0].partition("=")[2]
+    if product and (product.are_gpus_known or toolkit == "OpenNMT-py"):  # whose world_size is 1 if it says nothing
+        settings["training.batch_tokens"] = str(product.tokens)
         keys |= set(_BATCH_KEYS)
     return settings, keys
 
@@ -216,20 +208,23 @@ def _key_of_value(path: tuple[str, ...]) -> str:
 
 
 def _is_data_key(key: str) -> bool:
-    text = (entry_of(key, CORPUS_KEYS) or "").startswith(("tokenizer.", "languages="))
-    return text or entry_of(key, DATA_KEYS) is not None
+    of_corpus = counterpart_of(key, CORPUS_KEYS)
+    is_of_corpus = of_corpus is not None and of_corpus.begins("tokenizer.", "languages=")
+    return is_of_corpus or counterpart_of(key, DATA_KEYS) is not None
 
 
 def _equivalent_settings(key: str, value: Any, given: Mapping[str, Any]) -> dict[str, str]:
     """The settings that mean what a key means in every toolkit; none if toolkits differ, or the schema refuses one."""
-    entry = entry_of(key, RECIPE_KEYS) or ""
-    is_clipping = entry.startswith("training.clip_norm=") and (value == 0 or given.get("normalization") == "tokens")
-    if not entry.startswith(_SAME_MEANING_EVERYWHERE) and not is_clipping:
+    counterpart = counterpart_of(key, RECIPE_KEYS)
+    if counterpart is None:
         return {}
-    if isinstance(value, list) and "{FIRST}" not in entry:
+    is_clipping = counterpart.begins("training.clip_norm=") and (value == 0 or given.get("normalization") == "tokens")
+    if not (counterpart.begins(*_SAME_MEANING_EVERYWHERE) or is_clipping):
         return {}
-    found = settings_of(entry, value)
-    if entry.startswith("tokenizer."):  # OpenNMT-py's alpha is a dropout for BPE
+    if isinstance(value, list) and "{FIRST}" not in counterpart.settings[0]:
+        return {}
+    found = counterpart.settings_for(value)
+    if counterpart.begins("tokenizer."):  # OpenNMT-py's alpha is a dropout for BPE
         name = "tokenizer.dropout" if given.get("src_subword_type") == "bpe" else "tokenizer.sampling"
         found = [f"{name}={value}"] if value and key == "src_subword_alpha" else []
     if any(re.search(r"\bN\b", setting) or refusal(setting, Recipe) for setting in found):

@@ -6,12 +6,13 @@ embedding is that of the authors' code. Section numbers are the paper's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
+from nmt_cli.recipe.counterparts import Counterpart
 from nmt_cli.recipe.other_toolkits import RECIPE_KEYS
 from nmt_cli.recipe.section import Mistake, Name, NonNegativeInt, PositiveFloat, PositiveInt, Probability, Section
 from nmt_cli.recipe.training import AveragingConfig, TrainingConfig, ValidationConfig
@@ -182,7 +183,7 @@ class DecodingConfig(Section):
 class Recipe(Section):
     """A whole system: data, model, training, averaging, decoding."""
 
-    other_toolkits: ClassVar[Mapping[str, str]] = RECIPE_KEYS
+    other_toolkits: ClassVar[Sequence[Counterpart]] = RECIPE_KEYS
 
     name: Name = Field(description="the run is runs/NAME")
     description: str = Field("", description="what the system is, for people")

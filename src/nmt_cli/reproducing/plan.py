@@ -11,11 +11,11 @@ from pydantic import create_model
 
 from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS, Corpus, TokenizerConfig, load_corpus
+from nmt_cli.recipe.counterparts import counterpart_of
 from nmt_cli.recipe.documents import parse_value
 from nmt_cli.recipe.loading import flatten, load_recipe, parse_override
 from nmt_cli.recipe.mistakes import dotted, fields_at, suggest_key
 from nmt_cli.recipe.model_size import num_parameters
-from nmt_cli.recipe.other_toolkits import answer_to_key
 from nmt_cli.recipe.schema import Recipe, SubwordSampling
 from nmt_cli.recipe.section import Section
 from nmt_cli.reproducing.experiments import Experiment
@@ -184,8 +184,9 @@ def _check_key(path: tuple[str, ...], *, setting: str) -> None:
             return  # below a value that is no section, of which the schema itself tells what it should be
         if place[-1] not in allowed:
             value = parse_value(setting.partition("=")[2], source=f"--set {setting}")
-            known = {**Corpus.other_toolkits, **Recipe.other_toolkits}
-            answer = answer_to_key(place[-1], value, known=known, warmup_updates=None)
+            known = (*Corpus.other_toolkits, *Recipe.other_toolkits)
+            counterpart = counterpart_of(place[-1], known)
+            answer = None if counterpart is None else counterpart.answer(value, warmup_updates=None)
             hint = suggest_key(place, allowed, schema=_AnyKey, answer=answer, as_flags=True)
             raise RecipeError(f"unknown key {dotted(place)!r}", where=f"--set {setting}", hint=hint)
 
