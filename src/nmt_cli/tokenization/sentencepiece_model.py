@@ -7,13 +7,15 @@ bytes. A setting is overridden by writing it again, because the last occurrence 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import sentencepiece
 
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, TokenizerKind
 
+_OUR_IDS = [PAD, UNK, BOS, EOS]
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 _PIECES, _TRAINER, _NORMALIZER, _SELF_TEST = 1, 2, 3, 4
 _TEXT, _SCORE, _KIND = 1, 2, 3
@@ -42,11 +44,11 @@ def read_pieces(model: bytes) -> list[Piece]:
     """The pieces by id; ValueError if the bytes are no SentencePiece model."""
     pieces = []
     try:
-        for number, _, content in _fields(model):
-            if number == _PIECES:
-                parts = {key: value for key, _, value in _fields(content)}
+        for field in _read_fields(model):
+            if field.number == _PIECES:
+                parts = {part.number: part.content for part in _read_fields(field.content)}
                 (score,) = struct.unpack("<f", parts.get(_SCORE, bytes(4)))
-                kind = _number(parts.get(_KIND, b"\x01"), 0)[0]
+                kind, _ = _read_varint(parts.get(_KIND, b"\x01"), 0)
                 pieces.append(Piece(parts[_TEXT].decode("utf-8"), score, kind))
     except (IndexError, KeyError, struct.error, UnicodeDecodeError) as problem:
         raise ValueError("no SentencePiece model") from problem
@@ -57,32 +59,32 @@ def read_pieces(model: bytes) -> list[Piece]:
 
 def with_pieces(model: bytes, pieces: Sequence[Piece], *, has_bytes: bool) -> bytes:
     """The model with these pieces; the first four are padding, unknown, begin and end."""
-    rest = b"".join(
-        _field(number, wire, content) for number, wire, content in _fields(model) if number not in _REWRITTEN
-    )
-    listed = b"".join(_field(_PIECES, _BYTES, _encoded(piece)) for piece in pieces)
+    fields = [_Field(_PIECES, _BYTES, _write_piece(piece)) for piece in pieces]
+    fields += [field for field in _read_fields(model) if field.number not in _REWRITTEN]
     settings: Mapping[int, int | str] = {
         _VOCAB_SIZE: len(pieces),
         _BYTE_FALLBACK: int(has_bytes),
         **dict(zip(_IDS, range(4), strict=True)),
         **dict(zip(_NAMES, (piece.text for piece in pieces[:4]), strict=True)),
     }
-    trainer = b"".join(
-        _field(number, _VARINT, _varint(value)) if isinstance(value, int) else _field(number, _BYTES, value.encode())
+    trainer = [
+        _Field(number, _VARINT, _write_varint(value))
+        if isinstance(value, int)
+        else _Field(number, _BYTES, value.encode())
         for number, value in settings.items()
-    )
-    return listed + rest + _field(_TRAINER, _BYTES, trainer)
+    ]
+    return _write_fields([*fields, _Field(_TRAINER, _BYTES, _write_fields(trainer))])
 
 
 def without_input_format(model: bytes) -> bytes:
     """The model without the name of the format that its trainer read, so that equal pieces are equal bytes."""
     fields = []
-    for number, wire, content in _fields(model):
-        if number == _TRAINER:
-            kept = (one for one in _fields(content) if one[0] != _INPUT_FORMAT)
-            content = b"".join(_field(key, inner, value) for key, inner, value in kept)
-        fields.append(_field(number, wire, content))
-    return b"".join(fields)
+    for field in _read_fields(model):
+        if field.number == _TRAINER:
+            settings = [setting for setting in _read_fields(field.content) if setting.number != _INPUT_FORMAT]
+            field = field._replace(content=_write_fields(settings))
+        fields.append(field)
+    return _write_fields(fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,40 +108,40 @@ def with_our_ids(model: bytes) -> AdaptedModel:
     has both already is returned as it is. ValueError, with the reason, for bytes that are no unigram or BPE model.
     """
     pieces = read_pieces(model)
-    if not {_TRAINER, _NORMALIZER} <= {number for number, _, _ in _fields(model)}:  # these stand after the pieces
+    if not {_TRAINER, _NORMALIZER} <= {field.number for field in _read_fields(model)}:  # these stand after the pieces
         raise ValueError("a damaged SentencePiece model: it is cut short, before its settings")
     try:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as problem:
         raise ValueError("no SentencePiece model") from problem
     kind = tokenizer_kind(model)
-    rules, name = (_setting(model, _NORMALIZER, number) for number in (_RULES, _RULES_NAME))
+    rules, name = (_last_setting(model, _NORMALIZER, number) for number in (_RULES, _RULES_NAME))
     normalization = (name or b"its own rules").decode(errors="replace") if rules else None
-    ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
+    ids = _special_ids(processor)
     has_bytes = any(piece.kind == BYTE for piece in pieces)
-    if ids == [PAD, UNK, BOS, EOS] and has_bytes:
+    if ids == _OUR_IDS and has_bytes:
         return AdaptedModel(model, kind, len(pieces), [], normalization)
-    taken, added, listed = {piece.text for piece in pieces}, [], []
-    for number, name_of_ours in zip(ids, ("<pad>", "<unk>", "<s>", "</s>"), strict=True):
-        if number < 0:
-            text = name_of_ours if name_of_ours not in taken else f"<our {name_of_ours[1:]}"
-            added.append(name_of_ours)
-            listed.append(Piece(text, 0.0, CONTROL))
+    texts, added, adapted = {piece.text for piece in pieces}, [], []
+    for id_there, our_name in zip(ids, ("<pad>", "<unk>", "<s>", "</s>"), strict=True):
+        if id_there < 0:
+            text = our_name if our_name not in texts else f"<our {our_name[1:]}"
+            added.append(our_name)
+            adapted.append(Piece(text, 0.0, CONTROL))
         else:
-            listed.append(pieces[number])
+            adapted.append(pieces[id_there])
     if not has_bytes:
-        spelt = [f"<0x{byte:02X}>" for byte in range(256)]
-        if taken.intersection(spelt):
-            raise ValueError(f"a model with {sorted(taken.intersection(spelt))[0]} as text, where bytes are spelt so")
+        byte_texts = [f"<0x{byte:02X}>" for byte in range(256)]
+        if both := texts.intersection(byte_texts):
+            raise ValueError(f"a model with {min(both)} as text, where bytes are spelt so")
         added.append("256 byte pieces")
-        listed += [Piece(text, 0.0, BYTE) for text in spelt]
-    listed += [piece for number, piece in enumerate(pieces) if number not in ids]
-    return AdaptedModel(with_pieces(model, listed, has_bytes=True), kind, len(pieces), added, normalization)
+        adapted += [Piece(text, 0.0, BYTE) for text in byte_texts]
+    adapted += [piece for number, piece in enumerate(pieces) if number not in ids]
+    return AdaptedModel(with_pieces(model, adapted, has_bytes=True), kind, len(pieces), added, normalization)
 
 
 def tokenizer_kind(model: bytes) -> TokenizerKind:
     """Whether a model is a unigram or a BPE model; ValueError, with its kind, if it is neither."""
-    model_type = _number(_setting(model, _TRAINER, _MODEL_TYPE) or b"\x01", 0)[0]
+    model_type, _ = _read_varint(_last_setting(model, _TRAINER, _MODEL_TYPE) or b"\x01", 0)
     if model_type not in _KINDS:
         raise ValueError(f"a {_OTHER_KINDS.get(model_type, 'strange')} model, not unigram or BPE")
     return _KINDS[model_type]
@@ -147,37 +149,40 @@ def tokenizer_kind(model: bytes) -> TokenizerKind:
 
 def has_our_ids(model: bytes) -> bool:
     """True if padding, unknown, begin and end are our ids; RuntimeError if the bytes are no SentencePiece model."""
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    ids = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
-    return ids == (PAD, UNK, BOS, EOS)
+    return _special_ids(sentencepiece.SentencePieceProcessor(model_proto=model)) == _OUR_IDS
 
 
-def _setting(model: bytes, section: int, setting: int) -> bytes | None:
+def _special_ids(processor: sentencepiece.SentencePieceProcessor) -> list[int]:
+    """The ids of padding, unknown, begin and end; -1 for a piece that the model does not have."""
+    return [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
+
+
+def _last_setting(model: bytes, section: int, setting: int) -> bytes | None:
     """The last value of a setting in a section of a model; None if it has none."""
-    sections = [content for number, _, content in _fields(model) if number == section]
-    values = [content for one in sections for number, _, content in _fields(one) if number == setting]
+    sections = [field.content for field in _read_fields(model) if field.number == section]
+    values = [field.content for content in sections for field in _read_fields(content) if field.number == setting]
     return values[-1] if values else None
 
 
-def _encoded(piece: Piece) -> bytes:
-    return (
-        _field(_TEXT, _BYTES, piece.text.encode())
-        + _field(_SCORE, _FIXED32, struct.pack("<f", piece.score))
-        + _field(_KIND, _VARINT, _varint(piece.kind))
-    )
+class _Field(NamedTuple):
+    """A field of a message. Its wire type says how the content is written."""
+
+    number: int
+    wire: int
+    content: bytes
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Number, wire type and content of each field of a message; IndexError if the message is cut short."""
+def _read_fields(message: bytes) -> Iterator[_Field]:
+    """The fields of a message; IndexError if the message is cut short."""
     place = 0
     while place < len(message):
-        tag, place = _number(message, place)
+        tag, place = _read_varint(message, place)
         number, wire = tag >> 3, tag & 7
         start = place
         if wire == _VARINT:
-            _, place = _number(message, place)
+            _, place = _read_varint(message, place)
         elif wire == _BYTES:
-            size, start = _number(message, place)
+            size, start = _read_varint(message, place)
             place = start + size
         elif wire in (_FIXED32, _FIXED64):
             place += 4 if wire == _FIXED32 else 8
@@ -185,15 +190,25 @@ def _fields(message: bytes) -> Iterator[tuple[int, int, bytes]]:
             raise IndexError(f"a field of wire type {wire}")
         if place > len(message):
             raise IndexError("it is cut short")
-        yield number, wire, message[start:place]
+        yield _Field(number, wire, message[start:place])
 
 
-def _field(number: int, wire: int, content: bytes) -> bytes:
-    size = _varint(len(content)) if wire == _BYTES else b""
-    return _varint(number << 3 | wire) + size + content
+def _write_fields(fields: Iterable[_Field]) -> bytes:
+    """The message of these fields."""
+    message = bytearray()
+    for number, wire, content in fields:
+        message += _write_varint(number << 3 | wire)
+        message += _write_varint(len(content)) if wire == _BYTES else b""
+        message += content
+    return bytes(message)
 
 
-def _number(message: bytes, place: int) -> tuple[int, int]:
+def _write_piece(piece: Piece) -> bytes:
+    text, score, kind = piece.text.encode(), struct.pack("<f", piece.score), _write_varint(piece.kind)
+    return _write_fields([_Field(_TEXT, _BYTES, text), _Field(_SCORE, _FIXED32, score), _Field(_KIND, _VARINT, kind)])
+
+
+def _read_varint(message: bytes, place: int) -> tuple[int, int]:
     """The varint at `place`, and the place after it; IndexError if it has no end within 64 bits."""
     value = shift = 0
     while shift < _VARINT_BITS:
@@ -206,7 +221,7 @@ def _number(message: bytes, place: int) -> tuple[int, int]:
     raise IndexError("a number without an end")
 
 
-def _varint(value: int) -> bytes:
+def _write_varint(value: int) -> bytes:
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
