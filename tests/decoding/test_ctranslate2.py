@@ -163,7 +163,7 @@ def test_in_int8_short_sentences_are_not_padded_to_long_ones(tmp_path: Path) -> 
     for precision in ("fp32", "int8"):
         engine = opened(tmp_path / "model", precision=precision)
         assert isinstance(engine, CTranslate2Engine)
-        batches = engine._batches(asked, config=engine.decoding)
+        batches = list(engine._batches(asked, by_limit=False, config=engine.decoding))
         assert sorted(len(one.pieces) for batch in batches for one in batch) == sorted(lengths)
         mixed[precision] = sum(len({len(one.pieces) + 1 < 16 for one in batch}) == 2 for batch in batches)
     assert mixed == {"fp32": 1, "int8": 0}

@@ -101,12 +101,11 @@ class CTranslate2Engine:
         # A batch has one limit, the largest of its sentences' limits. Sentences that their own limit would have cut are
         # searched again.
         are_limits_tight = config.max_extra_tokens < _FEW_EXTRA_TOKENS
-        in_batches = self._batches_by_limit if are_limits_tight else self._batches
-        cut = self._search_batches(in_batches(searched, config=config), config=config)
-        self._search_batches(self._batches_by_limit(cut, config=config), config=config)
+        cut = self._search_sentences(searched, by_limit=are_limits_tight, config=config)
+        self._search_sentences(cut, by_limit=True, config=config)
         # Sentences whose hypotheses have special pieces are searched again without these pieces.
         special = [sentence for sentence in searched if sentence.has_special]
-        self._search_batches(self._batches_by_limit(special, config=config), config=config, without_special=True)
+        self._search_sentences(special, by_limit=True, config=config, without_special=True)
         # CTranslate2 renormalises the probabilities if pieces are suppressed or forced.
         is_inexact = config.min_tokens or details.piece_log_probs or any(sentence.prefix for sentence in sentences)
         self._score_again(searched if is_inexact else special, config=config)
@@ -116,17 +115,18 @@ class CTranslate2Engine:
             self._align(searched, config=config)
         return [sentence.hypotheses for sentence in sentences]
 
-    def _batches_by_limit(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> list[list[_Sentence]]:
-        """Batches of sentences with one limit each."""
-        limits = sorted({sentence.limit for sentence in sentences})
-        same = [[sentence for sentence in sentences if sentence.limit == limit] for limit in limits]
-        return [batch for chosen in same for batch in self._batches(chosen, config=config)]
-
-    def _batches(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> list[list[_Sentence]]:
-        """Batches of sentences of similar length."""
-        lengths = [len(sentence.pieces) + len(sentence.prefix) for sentence in sentences]
-        batches = self._batch_indices(lengths, [[sentence.pieces] for sentence in sentences], config=config)
-        return [[sentences[place] for place in batch] for batch in batches]
+    def _batches(
+        self, sentences: Sequence[_Sentence], *, by_limit: bool, config: DecodingConfig
+    ) -> Iterator[list[_Sentence]]:
+        """Batches of sentences of similar length; if they are made `by_limit`, each batch has one limit."""
+        groups: list[Sequence[_Sentence]] = [sentences]
+        if by_limit:
+            limits = sorted({sentence.limit for sentence in sentences})
+            groups = [[sentence for sentence in sentences if sentence.limit == limit] for limit in limits]
+        for group in groups:
+            lengths = [len(sentence.pieces) + len(sentence.prefix) for sentence in group]
+            for batch in self._batch_indices(lengths, [[sentence.pieces] for sentence in group], config=config):
+                yield [group[place] for place in batch]
 
     def _batch_indices(
         self, lengths: Sequence[int], sequences: Sequence[Sequence[list[str]]], *, config: DecodingConfig
@@ -151,14 +151,15 @@ class CTranslate2Engine:
             running |= zip(batch, waiting, strict=True)
         return [running[place].result() for place in range(len(pairs))]
 
-    def _search_batches(
-        self, batches: Sequence[list[_Sentence]], *, config: DecodingConfig, without_special: bool = False
+    def _search_sentences(
+        self, sentences: Sequence[_Sentence], *, by_limit: bool, config: DecodingConfig, without_special: bool = False
     ) -> list[_Sentence]:
-        """Search each batch; returns the sentences to search again, because their own limit would have cut them.
+        """Search in batches; returns the sentences to search again, because their own limit would have cut them.
 
         Unless `without_special`, sentences with pieces that are never generated are marked as special.
         """
         cut = []
+        batches = list(self._batches(sentences, by_limit=by_limit, config=config))
         for batch, results in self._translate(batches, config=config, without_special=without_special):
             longest = max(sentence.limit for sentence in batch)
             for sentence, result in zip(batch, results, strict=True):
