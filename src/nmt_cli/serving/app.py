@@ -21,7 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nmt_cli.errors import NmtError
 from nmt_cli.serving import metrics
 from nmt_cli.serving.api import deepl, libretranslate, v1
-from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response, openapi_document
+from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response
+from nmt_cli.serving.api.openapi import openapi_document
 from nmt_cli.serving.errors import ClientGone, RequestError, refusal_for, server_busy
 from nmt_cli.serving.log import LogEvent, new_request_id, request_id
 from nmt_cli.serving.origins import AllowedOrigins, OriginsMiddleware, wrong_origin
@@ -103,7 +104,8 @@ def create_app(service: Service, *, allowed: AllowedOrigins) -> Starlette:
     middleware = [
         # Outermost, so that a page may read every error, and a browser's question does not count as a request.
         Middleware(OriginsMiddleware, allowed=allowed, refuse=_refuse_origin),
-        Middleware(RequestMiddleware, service=service, allowed=allowed),
+        Middleware(RequestLogMiddleware, service=service, allowed=allowed),
+        Middleware(WorkLimitMiddleware, service=service),
     ]
     app = Starlette(
         routes=[*(route for api in APIS for route in api.routes(service)), *_page_routes(service)],
@@ -132,49 +134,26 @@ def _page_routes(service: Service) -> list[Route]:
     return [*(Route(path, page) for path in contents), Route("/openapi.json", openapi)]
 
 
-class RequestMiddleware:
-    """Counts, times and logs requests, without text, query or address, and limits the requests in work.
-
-    A request is in work from the last byte of its body on, so a slow sender takes no place.
-    """
+class RequestLogMiddleware:
+    """Counts, times and logs requests, without text, query or address, and answers errors of other middleware."""
 
     def __init__(self, app: ASGIApp, service: Service, allowed: AllowedOrigins) -> None:
         self._app = app
         self._service = service
         self._allowed = allowed
-        self._num_in_work = 0
-        service.metrics.in_flight.set_function(lambda: self._num_in_work)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         started = time.perf_counter()
         status = _STATUS_CLIENT_GONE
-        is_in_work = False
-        method = scope["method"]
         own_id = new_request_id(dict(scope["headers"]).get(b"x-request-id"))
         request_id.set(own_id)
+        method, path = scope["method"], scope["path"]
         if method == "HEAD":
             # The answer is GET's; uvicorn leaves its body out.
             scope = {**scope, "method": "GET"}
-        path = scope["path"]
         if path[-1:] == "/" and path[:-1] in _PATHS_WITH_SLASH:
             scope = {**scope, "path": path[:-1]}
-
-        def begin_work() -> None:
-            nonlocal is_in_work
-            is_in_work = True
-            self._num_in_work += 1
-            if self._num_in_work > self._service.limits.requests and scope["path"] not in _MONITORING_PATHS:
-                raise server_busy("too many requests at once", retry_after_seconds=1)
-
-        async def receive_and_begin_work() -> Message:
-            message = await receive()
-            if not is_in_work and message["type"] == "http.request" and not message.get("more_body", False):
-                begin_work()
-            return message
 
         async def send_and_note_status(message: Message) -> None:
             nonlocal status
@@ -185,9 +164,7 @@ class RequestMiddleware:
 
         try:
             self._allowed.check(scope)
-            if not _has_body(scope):
-                begin_work()
-            await self._app(scope, receive_and_begin_work, send_and_note_status)
+            await self._app(scope, receive, send_and_note_status)
         except RequestError as problem:
             await _error_response(problem, path=scope["path"])(scope, receive, send_and_note_status)
         except Exception as problem:
@@ -197,8 +174,6 @@ class RequestMiddleware:
             status = 500
             raise  # uvicorn logs it
         finally:
-            if is_in_work:
-                self._num_in_work -= 1
             self._count_and_log(scope, method, status, time.perf_counter() - started)
 
     def _count_and_log(self, scope: Scope, method: str, status: int, seconds: float) -> None:
@@ -213,6 +188,44 @@ class RequestMiddleware:
             "client": scope.get("state", {}).get("client"),
         }
         logger.info(LogEvent("request", fields))
+
+
+class WorkLimitMiddleware:
+    """Limits the requests in work.
+
+    A request is in work from the last byte of its body on, so a slow sender takes no place.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._max_in_work = service.limits.requests
+        self._num_in_work = 0
+        service.metrics.in_flight.set_function(lambda: self._num_in_work)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer, or raise RequestError if too many requests are in work."""
+        is_in_work = False
+
+        def begin_work() -> None:
+            nonlocal is_in_work
+            is_in_work = True
+            self._num_in_work += 1
+            if self._num_in_work > self._max_in_work and scope["path"] not in _MONITORING_PATHS:
+                raise server_busy("too many requests at once", retry_after_seconds=1)
+
+        async def receive_and_begin_work() -> Message:
+            message = await receive()
+            if not is_in_work and message["type"] == "http.request" and not message.get("more_body", False):
+                begin_work()
+            return message
+
+        try:
+            if not _has_body(scope):
+                begin_work()
+            await self._app(scope, receive_and_begin_work, send)
+        finally:
+            if is_in_work:
+                self._num_in_work -= 1
 
 
 async def _refuse_origin(scope: Scope, receive: Receive, send: Send) -> None:

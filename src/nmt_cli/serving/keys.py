@@ -39,14 +39,14 @@ class KeyOwner:
         self.characters = 0
         self._addresses: dict[str, None] = {}  # that have sent the key, the last one last
         self._per_minute = per_minute
-        self.clock = clock
+        self._clock = clock
         self._capacity = max(1.0, per_minute)
         self._requests_left = self._capacity
         self._filled_at = clock()
 
     def spend(self, requests: int) -> None:
         """Take requests out of the bucket; RequestError 429 if it holds too few now, 413 if it never holds enough."""
-        now = self.clock()
+        now = self._clock()
         self._requests_left = min(self._capacity, self._requests_left + (now - self._filled_at) * self._per_minute / 60)
         self._filled_at = now
         if requests > self._capacity:
@@ -114,6 +114,7 @@ class ApiKeys:
     ) -> None:
         self._owners = {owner.digest: owner for owner in owners}
         self._file = file
+        self._clock = clock
         self._wrong = _WrongKeys(clock)
         self.anonymous = KeyOwner("anonymous", b"", per_minute=math.inf, clock=time.monotonic, is_operator=False)
 
@@ -126,8 +127,7 @@ class ApiKeys:
         """Take the keys that the file has now; keys that it no longer has are refused. DataError: the old keys stay."""
         if self._file is None:
             return
-        clock = next(iter(self._owners.values())).clock
-        found = read_keys(self._file, clock=clock)._owners
+        found = read_keys(self._file, clock=self._clock)._owners
         for digest in found.keys() & self._owners.keys():
             found[digest].take_over(self._owners[digest])
         logger.info("%d keys are read from %s", len(found), self._file)

@@ -15,7 +15,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, assert_never
 
 from nmt_cli.serving.errors import RequestError, server_busy
@@ -41,7 +41,7 @@ class QueuedSentence:
     client: str
     result: asyncio.Future[dict[str, Any]]
     queued: float = 0.0
-    num_losses: int = field(default=0)
+    num_losses: int = 0
 
     @property
     def is_wanted(self) -> bool:

@@ -1,19 +1,18 @@
-"""Endpoints: the request and the answer of each path, for routing, for validation and for the OpenAPI document."""
+"""Endpoints: the path, request and answer of each, and the route that reads and checks a request and answers it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, Field
 from pydantic_core import PydanticCustomError, to_json
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from nmt_cli import __version__
 from nmt_cli.serving.api.requests import read_fields, read_json_fields, validate_fields
 from nmt_cli.serving.errors import RequestError
 from nmt_cli.serving.keys import KeyOwner
@@ -23,28 +22,6 @@ Fields = TypeVar("Fields", bound=BaseModel)
 
 # The statuses with which an endpoint may refuse a text.
 _TEXT_ERRORS = (400, 403, 408, 413, 429, 503)
-_REASONS = {
-    400: "The request makes no sense.",
-    403: "The key is wrong, or the page of another site, or the name in Host, is not allowed.",
-    408: "The body did not arrive in time.",
-    409: "A model cannot be loaded; the old one stays.",
-    413: "A limit of the server, or of the key.",
-    415: "The body is not sent as JSON.",
-    429: "The key's requests of this minute are used up, or its address sent many wrong keys; see Retry-After.",
-    503: "No room, no time or no model now; see Retry-After.",
-}
-_REASONS_WITH_MISSING_KEY = {
-    400: "The request makes no sense, or the key is missing.",
-    401: "The key is missing.",
-    403: "The key is wrong or missing, or the page of another site, or the name in Host, is not allowed.",
-}
-_SECURITY = {
-    "bearer": {"type": "http", "scheme": "bearer"},
-    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-    "deepl": {"type": "apiKey", "in": "header", "name": "Authorization", "description": "DeepL-Auth-Key KEY"},
-}
-_FORMS = "The fields may also be sent as a form, or in the query string."
-_SCHEMAS = "#/components/schemas/"
 
 
 def _refuse_text(value: Any) -> Any:
@@ -136,46 +113,6 @@ class Api:
 
         return Route(endpoint.path, _Application(answer), methods=[endpoint.method])
 
-    def operation(self, endpoint: Endpoint[Any], schemas: dict[str, Any]) -> dict[str, Any]:
-        """The operation in the OpenAPI document; models that it refers to are added to `schemas`."""
-        answers = {endpoint.media_type: {"schema": _schema(endpoint.answer_model, schemas, mode="serialization")}}
-        if endpoint.streams is not None:
-            answers[endpoint.streams] = {}
-        found: dict[str, Any] = {
-            "tags": [self.name],
-            "summary": endpoint.summary,
-            "operationId": f"{self.operation_prefix}{endpoint.handler.__name__}",
-            "responses": {"200": {"description": "The answer.", "content": answers}},
-        }
-        if endpoint.needs_key:
-            # A server without keys asks for none.
-            found["security"] = [{}, *({name: []} for name in _SECURITY)]
-            reasons = {status: _REASONS[status] for status in endpoint.errors}
-            if endpoint.request_model is not NoFields and endpoint.method == "POST" and not endpoint.forms:
-                reasons[415] = _REASONS[415]
-            reasons[self.missing_key_status] = _REASONS_WITH_MISSING_KEY[self.missing_key_status]
-            for status, reason in sorted(reasons.items()):
-                content = {"application/json": {"schema": _schema(self.error, schemas, mode="serialization")}}
-                found["responses"][str(status)] = {"description": reason, "content": content}
-        if endpoint.request_model is NoFields:
-            return found
-        if endpoint.method == "GET":
-            schema = endpoint.request_model.model_json_schema()
-            found["parameters"] = [
-                {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": field}
-                for name, field in schema["properties"].items()
-            ]
-            return found
-        body = _schema(endpoint.request_model, schemas, mode="validation")
-        # Generators of clients: openapi-typescript makes fields with defaults required, and openapi-python-client mixes
-        # up several media types.
-        for field in schemas[endpoint.request_model.__name__]["properties"].values():
-            field.pop("default", None)
-        if endpoint.forms:
-            found["description"] = _FORMS
-        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
-        return found
-
 
 class _Application:
     """A function from request to answer as an ASGI application.
@@ -194,57 +131,3 @@ class _Application:
 def json_response(content: Any, *, status: int = 200) -> Response:
     """An answer in JSON."""
     return Response(to_json(content, inf_nan_mode="null"), status_code=status, media_type="application/json")
-
-
-def openapi_document(apis: Sequence[Api], service: Service) -> dict[str, Any]:
-    """The OpenAPI document of all endpoints, with the languages and limits of a server."""
-    schemas: dict[str, Any] = {}
-    paths: dict[str, dict[str, Any]] = {}
-    for api in apis:
-        for endpoint in api.endpoints:
-            paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = api.operation(endpoint, schemas)
-    for schema in schemas.values():
-        if schema["title"].endswith("Request"):
-            _add_limits(schema["properties"], service)
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "nmt serve",
-            "description": "Translation with the models of this server.",
-            "version": __version__,
-        },
-        "paths": paths,
-        "components": {"schemas": schemas, "securitySchemes": _SECURITY},
-    }
-
-
-def _schema(kind: Any, schemas: dict[str, Any], *, mode: Any) -> dict[str, Any]:
-    """The JSON schema of a type; models go to `schemas` by their name."""
-    schema = TypeAdapter(kind).json_schema(ref_template=f"{_SCHEMAS}{{model}}", mode=mode)
-    schemas |= schema.pop("$defs", {})
-    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
-        return schema
-    schemas[kind.__name__] = schema
-    return {"$ref": f"{_SCHEMAS}{kind.__name__}"}
-
-
-def _add_limits(fields: Mapping[str, dict[str, Any]], service: Service) -> None:
-    """Add the limits and the languages of the server to the schemas of the fields of a request.
-
-    A code may have more parts than the model's own: en-US is en if there is no en-US.
-    """
-    limits, models = service.limits, service.models
-    sources, targets = (
-        "|".join(dict.fromkeys((*codes, *map(str.upper, codes)))) for codes in (models.sources, models.targets)
-    )
-    bounds: dict[str, tuple[str, Any]] = {
-        "alternatives": ("maximum", limits.alternatives),
-        "nbest": ("maximum", limits.alternatives + 1),
-        "beam": ("maximum", limits.beam),
-        **dict.fromkeys(("source", "source_lang"), ("pattern", f"^(auto|({sources})([-_].*)?)?$")),
-        **dict.fromkeys(("target", "target_lang"), ("pattern", f"^({targets})([-_].*)?$")),
-    }
-    for name in bounds.keys() & fields.keys():
-        key, value = bounds[name]
-        schema = fields[name].get("anyOf", [fields[name]])[0]  # the other one is null
-        schema[key] = value
