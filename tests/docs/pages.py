@@ -21,9 +21,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 ROOT = Path(__file__).resolve().parents[2]
-# What was done and measured, in the words of then: not run again.
-_RECORDS = ("benchmarks/README.md",)
-RECORDS = [ROOT / "docs" / name for name in _RECORDS]
+MEASUREMENTS = ROOT / "docs" / "benchmarks" / "README.md"
 NEEDS = {"network", "gpus", "docker", "slurm", "torchrun"}
 BEGINNINGS = {"nothing", "text", "demo", "stopped"}
 MARKS = {"needs", "file", "exits", "figures", "begins"}
@@ -99,3 +97,8 @@ def read_page(path: Path) -> Page:
 
 def pages() -> list[Page]:
     return [read_page(path) for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
+
+
+def guides() -> list[Page]:
+    """All pages but the measurements: what was measured is not run again."""
+    return [page for page in pages() if page.path != MEASUREMENTS]

@@ -40,35 +40,15 @@ _VOCABULARY = 400
 # refuses what it does not know.
 _CLIENT = f"exec {sys.executable} -IS {Path(__file__).with_name('client.py')}"
 _STAND_INS = {
-    # A server is a process of its own, which its shell can end.
-    "nmt": f"""\
-case "$1" in
-serve) exec {sys.executable} -m nmt_cli "$@" ;;
-*) {_CLIENT} nmt "$@" ;;
-esac""",
-    # The real make prints what it would run.
-    "make": f'PATH="$NMT_DOCS_PATH" exec make -C {ROOT} --dry-run "$@" > /dev/null',
+    "nmt": f'{_CLIENT} nmt "$@"',
     # The real pip reads the project and the constraints, and fetches nothing.
     "pip": f"""\
 test "$1" = install
 cd {ROOT}
 exec {sys.executable} -m pip install --quiet --dry-run --no-deps --no-build-isolation "${{@:2}}" """,
-    # A file is run by the server. Of pytest it is only asked which tests there are.
-    "python": f"""\
-case "$1" in
--m) test "$2" = pytest; cd {ROOT}; {_CLIENT} "$@" --collect-only --quiet ;;
--c) exec {sys.executable} "$@" ;;
-*) {_CLIENT} "$@" ;;
-esac""",
-    # The scripts of the calls to a GPU are parsed; the real bash runs the rest.
-    "bash": f"""\
-case "$1" in
-benchmarks/gpu/*.sh) exec /bin/bash -n {ROOT}/"$1" ;;
-*) exec /bin/bash "$@" ;;
-esac""",
-    # The real curl asks what runs on this machine.
+    # The server runs a file.
+    "python": f'{_CLIENT} "$@"',
     "curl": """\
-case "$*" in *http://127.0.0.1:*) PATH="$NMT_DOCS_PATH" exec curl --silent --show-error "$@" ;; esac
 while test $# -gt 1; do test "$1" != -o || output="$2"; shift; done
 case "$1" in https://*) cp "$NMT_DOCS_DOWNLOADS/$(basename "$1")" "$output";; *) exit 2;; esac""",
     "torchrun": """\
@@ -79,10 +59,9 @@ exec nmt "$@" """,
     "docker": f"""\
 case "$1" in
 build) test -f {ROOT}/Dockerfile; test "${{!#}}" = . ;;
-run) program=nmt
-  while test "$1" != nmt; do test "$1" != --entrypoint || {{ program="$2"; shift; }}; shift; done
-  shift
-  exec "$program" "$@" ;;
+run)
+  while test "$1" != nmt; do shift; done
+  exec "$@" ;;
 *) exit 2 ;;
 esac""",
     "srun": """\
@@ -167,7 +146,6 @@ def environment(*, programs: Path, downloads: Path, server: Path, cache: Path) -
     """The environment of the blocks: the stand-ins come first, nothing is downloaded, tables are 100 columns wide."""
     return os.environ | {
         "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "NMT_DOCS_PATH": os.environ["PATH"],
         "NMT_DOCS_DOWNLOADS": str(downloads),
         "NMT_DOCS_SERVER": str(server),
         "NMT_CACHE": str(cache),

@@ -14,14 +14,14 @@ from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.recipe.mistakes import sections_at
 from nmt_cli.recipe.other_toolkits import RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
-from tests.docs.pages import RECORDS, ROOT, Page, pages
+from tests.docs.pages import ROOT, Page, guides, pages
 
 PAGES = pages()
-GUIDES = [page for page in PAGES if page.path not in RECORDS]
+GUIDES = guides()
 COMMANDS = complete_commands()
 MOST_WORDS = 30  # of a sentence; the rule is 25
 MISSPELT = {"model.dropuot"}  # to show an error
-OF_OTHER_PROGRAMS = {"--user", "--entrypoint", "--max-restarts", "--install-completion", "--show-completion"}
+OF_OTHER_PROGRAMS = {"--user", "--install-completion", "--show-completion"}
 OF_OTHER_TOOLKITS = {name for known in SPELLINGS.values() for spellings in known.values() for name in spellings.split()}
 OF_OTHER_TOOLKITS |= {f"--{key.replace('_', '-')}" for counterpart in RECIPE_KEYS for key in counterpart.keys}
 
@@ -48,8 +48,7 @@ def test_links_within_the_repository_lead_somewhere(page: Page) -> None:
             continue
         name, _, anchor = target.partition("#")
         path = (page.path.parent / name).resolve() if name else page.path
-        # Records come from long runs, and may not be there yet.
-        assert path.exists() or path in RECORDS, f"{page.name} links to {target}"
+        assert path.exists(), f"{page.name} links to {target}"
         assert not anchor or anchor in anchors[path], f"{page.name} links to {target}"
 
 
@@ -127,7 +126,7 @@ def test_the_architecture_names_every_room() -> None:
     assert rooms == set(re.findall(r"`([a-z]+)/`", text.partition("## What travels")[0]))
 
 
-def test_b8_the_pages_agree_that_decode_uses_all_gpus() -> None:
+def test_the_pages_agree_that_decode_uses_all_gpus() -> None:
     texts = {page.name: page.path.read_text(encoding="utf-8") for page in GUIDES}
     assert not [name for name, text in texts.items() if "split -n" in text]
     assert "`nmt decode` uses all GPUs of the machine too" in texts["docs/how-to/many-gpus.md"]
