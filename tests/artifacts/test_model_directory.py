@@ -26,7 +26,7 @@ from nmt_cli.artifacts.model_directory import (
     newest_model,
 )
 from nmt_cli.errors import ModelError
-from nmt_cli.interchange.marian import read_marian
+from nmt_cli.interchange.marian_huggingface import read_huggingface
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
 from tests.artifacts.builders import (
@@ -196,7 +196,7 @@ def test_a_checkpoint_of_fairseq_is_called_so_and_not_unpickled(
     weights = {"encoder.embed_tokens.weight": torch.zeros(2, 3)}
     hostile = {"extra_state": Hostile(tmp_path / "unpickled")}
     torch.save({**settings, "model": weights, **hostile}, file, _use_new_zipfile_serialization=is_zip)
-    for read in (load_on_cpu, read_marian):
+    for read in (load_on_cpu, read_huggingface):
         with pytest.raises(ModelError) as caught:
             read(file)
         assert caught.value.message == f"{file} is a checkpoint of fairseq, which only fairseq reads"

@@ -216,7 +216,7 @@ def test_without_transformers_a_model_is_imported_and_not_compared(
 
 @pytest.mark.usefixtures("opus")
 def test_a_model_that_computes_otherwise_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt_cli.interchange.marian._NORM_EPSILON", 0.1)
+    monkeypatch.setattr("nmt_cli.interchange.marian_huggingface._NORM_EPSILON", 0.1)
     with pytest.raises(ModelError, match="transformers is not the same model as ours: it gives other scores"):
         imported(tmp_path)
     assert not (tmp_path / "model").exists()

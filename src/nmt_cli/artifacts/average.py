@@ -55,11 +55,10 @@ def choose_checkpoints(run: Run, *, last: int | None, best: int | None) -> list[
 
 
 def average_checkpoints(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of each tensor over the checkpoint directories `paths`, computed in float64 and returned in float32.
+    """The mean of the weights of the checkpoint directories `paths`, whose order changes no bit.
 
-    The order of `paths` changes no bit. Memory holds one model in float32 and one tensor in float64, because
-    tensors are read one at a time. Raises ModelError if a checkpoint is given twice, is damaged, has another recipe
-    or shape, or holds values that are not finite.
+    Raises ModelError if a checkpoint is given twice, is damaged, has another recipe or shape, or holds values that are
+    not finite.
     """
     if not paths:
         raise ValueError("nothing to average")
@@ -72,12 +71,19 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Tensor]:
         measures = ("validation loss", checkpoint.loss, 4), ("BLEU", checkpoint.bleu, 2)
         measured = [f"{name} {value:.{places}f}" for name, value, places in measures if value is not None]
         logger.info("update %9s  %s", f"{checkpoint.update:,}", "  ".join(measured) or "not validated")
+    return mean_weights([checkpoint.path for checkpoint in checkpoints], hint=_LEAVE_OUT)
+
+
+def mean_weights(directories: Sequence[Path], *, hint: str) -> dict[str, Tensor]:
+    """The mean of each tensor over the weights in these directories, computed in float64 and returned in float32.
+
+    Memory holds the means and one tensor in float64, because tensors are read one at a time. Raises ModelError with
+    `hint` if weights are damaged, or if their names or shapes differ.
+    """
     with ExitStack() as stack:
-        opened = [stack.enter_context(open_tensors(found.path / WEIGHTS, hint=_LEAVE_OUT)) for found in checkpoints]
-        _refuse_other_shapes(checkpoints, opened)
-        return {
-            name: mean_of_tensors(name, [found.path for found in checkpoints], opened) for name in shapes_in(opened[0])
-        }
+        opened = [stack.enter_context(open_tensors(path / WEIGHTS, hint=hint)) for path in directories]
+        _refuse_other_shapes(directories, opened, hint=hint)
+        return {name: _mean_of_tensor(name, directories, opened, hint=hint) for name in shapes_in(opened[0])}
 
 
 def write_averaged_model(
@@ -115,10 +121,9 @@ def write_averaged_model(
     return losses
 
 
-def mean_of_tensors(name: str, paths: Sequence[Path], opened: Sequence[Any]) -> Tensor:
-    """The mean of one tensor of several opened files, in float64; `paths` are their folders, for errors."""
+def _mean_of_tensor(name: str, directories: Sequence[Path], opened: Sequence[Any], *, hint: str) -> Tensor:
     total: Tensor | None = None
-    for path, tensors in zip(paths, opened, strict=True):
+    for path, tensors in zip(directories, opened, strict=True):
         tensor: Tensor = tensors.get_tensor(name)
         problem = None
         if tensor.dtype != torch.float32:
@@ -128,10 +133,10 @@ def mean_of_tensors(name: str, paths: Sequence[Path], opened: Sequence[Any]) -> 
         elif not torch.isfinite(tensor).all():
             problem = f"{path.name} holds values that are not finite, in the tensor {name}"
         if problem is not None:
-            raise ModelError(problem, where=str(path / WEIGHTS), hint=_LEAVE_OUT)
+            raise ModelError(problem, where=str(path / WEIGHTS), hint=hint)
         total = tensor.double() if total is None else total.add_(tensor)
     assert total is not None
-    return total.div_(len(paths)).float()
+    return total.div_(len(directories)).float()
 
 
 def _refuse_duplicates(checkpoints: Sequence[Checkpoint]) -> None:
@@ -155,12 +160,11 @@ def _refuse_other_recipes(checkpoints: Sequence[Checkpoint]) -> None:
             )
 
 
-def _refuse_other_shapes(checkpoints: Sequence[Checkpoint], opened: Sequence[Any]) -> None:
-    first, expected = checkpoints[0], shapes_in(opened[0])
-    for checkpoint, tensors in zip(checkpoints, opened, strict=True):
-        where = str(checkpoint.path / WEIGHTS)
+def _refuse_other_shapes(directories: Sequence[Path], opened: Sequence[Any], *, hint: str) -> None:
+    expected = shapes_in(opened[0])
+    for path, tensors in zip(directories, opened, strict=True):
         try:
-            check_names_and_shapes(shapes_in(tensors), expected=expected, where=where, hint=_LEAVE_OUT)
+            check_names_and_shapes(shapes_in(tensors), expected=expected, where=str(path / WEIGHTS), hint=hint)
         except ModelError as problem:
-            message = f"{checkpoint.path.name} does not fit {first.path.name}: {problem.message}"
+            message = f"{path.name} does not fit {directories[0].name}: {problem.message}"
             raise ModelError(message, where=problem.where, hint=problem.hint) from None

@@ -11,7 +11,7 @@ from typing import Any
 
 from nmt_cli.artifacts.history import History
 from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS, kind_of, verify_files
-from nmt_cli.artifacts.model_card import split_front_matter
+from nmt_cli.artifacts.model_card import read_card
 from nmt_cli.artifacts.model_directory import load_saved_config, model_of_run
 from nmt_cli.artifacts.run import Checkpoint, Run, best_first, command_to_continue, read_checkpoint
 from nmt_cli.errors import ModelError
@@ -140,8 +140,7 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _license(path: Path) -> str | None:
     """The licence that the card of a model states."""
-    card = path / "README.md"
-    values, _ = split_front_matter(card.read_text(encoding="utf-8", errors="replace") if card.is_file() else "")
+    values, _ = read_card(path)
     return str(values["license"]) if values.get("license") else None
 
 

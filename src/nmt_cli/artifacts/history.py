@@ -164,9 +164,8 @@ class _Reader:
         _drop(history.training, after=update)
         _drop(history.validations, after=update)
         last = history.training[-1].at if history.training else Elapsed(0, 0.0, 0.0)
-        self._base_update, self._base_tokens = last.update, last.tokens
-        self._base_update, self._base_tokens = update, self._tokens_after(update)
-        history.last_update = update
+        self._base_tokens = last.tokens + (update - last.update) * self._tokens_per_update
+        self._base_update = history.last_update = update
 
     def _tokens_after(self, update: int) -> float:
         """The tokens of all updates up to this one, by the rate of the last `train` event."""

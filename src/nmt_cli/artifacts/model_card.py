@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from nmt_cli.artifacts.model_directory import Measurement, SavedModelConfig
 from nmt_cli.artifacts.run import Run, best_first
+from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.templates.render import render
 
 _MAX_ROWS = 12
@@ -36,7 +38,7 @@ def render_card(run: Run, *, config: SavedModelConfig, num_parameters: int, comm
         scores=[one.bleu for one in config.validation if one.bleu is not None],
         signatures=sorted({one.signature for one in config.validation if one.signature}),
     )
-    return join_front_matter(_front_matter(run, config), body)
+    return join_front_matter(_front_matter_of_run(run, config), body)
 
 
 def sparkline(values: Sequence[float], *, is_ascii: bool = False) -> str:
@@ -52,8 +54,13 @@ def without_usage_section(card: str) -> str:
     return re.sub(r"^## Use\n.*?(?=^## |\Z)", "", card, count=1, flags=re.MULTILINE | re.DOTALL)
 
 
-def split_front_matter(card: str) -> tuple[dict[str, Any], str]:
-    """The values at the head of a card, and the rest; no values if the head is not YAML."""
+def read_card(directory: Path) -> tuple[dict[str, Any], str]:
+    """The values at the head of the card in a directory, and the rest; no values if the head is not YAML.
+
+    Both are empty if there is no card.
+    """
+    file = directory / "README.md"
+    card = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
     parts = card.split("---\n", 2)
     if len(parts) < 3 or parts[0]:
         return {}, card
@@ -69,13 +76,17 @@ def join_front_matter(values: Mapping[str, Any], body: str) -> str:
     return f"---\n{yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)}---\n\n{body}"
 
 
-def _front_matter(run: Run, config: SavedModelConfig) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "language": [config.languages.source, config.languages.target],
+def front_matter(languages: LanguagePair) -> dict[str, Any]:
+    """The values at the head of every card that nmt writes for a model of its own."""
+    return {
+        "language": [languages.source, languages.target],
         "library_name": "nmt-cli",
         "pipeline_tag": "translation",
-        "tags": ["translation", "transformer"],
     }
+
+
+def _front_matter_of_run(run: Run, config: SavedModelConfig) -> dict[str, Any]:
+    values = front_matter(config.languages) | {"tags": ["translation", "transformer"]}
     if repositories := _hub_repositories(run.record.data_summary):
         values["datasets"] = repositories
     measured = config.validation[0] if len(config.updates) == 1 and config.validation else None

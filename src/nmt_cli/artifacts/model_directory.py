@@ -31,7 +31,7 @@ from nmt_cli.artifacts.manifest import (
 from nmt_cli.errors import DataError, ModelError, RecipeError
 from nmt_cli.recipe.documents import parse_document, validate
 from nmt_cli.recipe.schema import LanguagePair, Recipe
-from nmt_cli.recipe.section import PositiveInt, Section
+from nmt_cli.recipe.section import Mistake, PositiveInt, Section
 
 if TYPE_CHECKING:
     import torch
@@ -106,7 +106,7 @@ class SavedModelConfig(Section):
     def _vocabulary_fits_tying(self) -> SavedModelConfig:
         source, target = self.vocabulary.source, self.vocabulary.target
         if self.recipe.model.tying == "all" and source != target:
-            raise ValueError(f"tying: all needs one vocabulary, not {source} and {target} pieces")
+            raise Mistake(f"tying: all needs one vocabulary, not {source} and {target} pieces", DAMAGED)
         return self
 
 

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from nmt_cli import __version__, files
-from nmt_cli.artifacts.average import mean_of_tensors
+from nmt_cli.artifacts.average import mean_weights
 from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS, verify_files
-from nmt_cli.artifacts.model_card import join_front_matter
+from nmt_cli.artifacts.model_card import front_matter, join_front_matter
 from nmt_cli.artifacts.model_directory import SavedModelConfig, check_replaceable, load_saved_config, save_model
-from nmt_cli.artifacts.weights import open_tensors, shapes_in
 from nmt_cli.errors import ModelError
 from nmt_cli.recipe.schema import DROPOUTS
 from nmt_cli.templates.render import render
@@ -34,9 +32,7 @@ def write_mean_of_models(paths: Sequence[Path], *, output: Path, overwrite: bool
     for path in paths:
         verify_files(path, error=ModelError, hint=DAMAGED, hashed=(WEIGHTS, *_TOKENIZERS))
     _refuse_others(paths, configs)
-    with ExitStack() as stack:
-        opened = [stack.enter_context(open_tensors(path / WEIGHTS, hint=DAMAGED)) for path in paths]
-        weights = {name: mean_of_tensors(name, paths, opened) for name in shapes_in(opened[0])}
+    weights = mean_weights(paths, hint=DAMAGED)
     last = configs[-1]
     longest = [config.longest_source for config in configs]
     config = last.model_copy(
@@ -49,11 +45,6 @@ def write_mean_of_models(paths: Sequence[Path], *, output: Path, overwrite: bool
         }
     )
     body = render("mean_model_card.md", config=config, paths=[str(path) for path in paths], command=shlex.join(command))
-    front = {
-        "language": [config.languages.source, config.languages.target],
-        "library_name": "nmt-cli",
-        "pipeline_tag": "translation",
-    }
     source_spm, target_spm = (paths[-1] / name for name in _TOKENIZERS)
     save_model(
         output,
@@ -61,7 +52,7 @@ def write_mean_of_models(paths: Sequence[Path], *, output: Path, overwrite: bool
         weights=weights,
         source_spm=source_spm,
         target_spm=target_spm,
-        card=join_front_matter(front, body),
+        card=join_front_matter(front_matter(config.languages), body),
         overwrite=overwrite,
     )
 

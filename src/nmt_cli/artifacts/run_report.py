@@ -48,6 +48,14 @@ class ReportedRun:
     facts: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis below the curves: its unit, and the place of a point on it."""
+
+    unit: str
+    place_of: Callable[[Elapsed], float]
+
+
 def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> str:
     """The page about these runs as HTML, which loads nothing and runs no script; every text in it is escaped.
 
@@ -157,17 +165,17 @@ def _best(run: ReportedRun, metric: str) -> ValidationPoint | None:
     return points[ranked[0].update] if ranked else None
 
 
-def _axes(reported: Sequence[ReportedRun]) -> dict[str, tuple[str, Callable[[Elapsed], float]]]:
-    """The axes that the runs recorded, by name: the unit, and the place of a point on the axis."""
+def _axes(reported: Sequence[ReportedRun]) -> dict[str, Axis]:
+    """The axes that the runs recorded, by name."""
     ends = [point.at for run in reported for point in run.history.training[-1:]]
     ends += [point.at for run in reported for point in run.history.validations[-1:]]
     longest = max((at.seconds for at in ends), default=0.0)
     unit, size = next((unit, size) for unit, size, least in _TIME_UNITS if longest >= least * size)
-    axes: dict[str, tuple[str, Callable[[Elapsed], float]]] = {"updates": ("updates", lambda at: at.update)}
+    axes = {"updates": Axis("updates", lambda at: at.update)}
     if any(at.tokens for at in ends):
-        axes["tokens"] = ("target tokens", lambda at: at.tokens)
+        axes["tokens"] = Axis("target tokens", lambda at: at.tokens)
     if longest:
-        axes["time"] = (unit, lambda at: at.seconds / size)
+        axes["time"] = Axis(unit, lambda at: at.seconds / size)
     return axes
 
 
@@ -194,14 +202,14 @@ def _charts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     ):
         values = bounds or [value for curve in curves for _, value in curve]
         drawings = {}
-        for name, (unit, place) in _axes(reported).items() if any(curves) else ():
+        for name, axis in _axes(reported).items() if any(curves) else ():
             lines = [
-                Line(run.label, run.style, [(place(at), value) for at, value in curve])
+                Line(run.label, run.style, [(axis.place_of(at), value) for at, value in curve])
                 for run, curve in zip(reported, curves, strict=True)
             ]
             low = 0.0 if title == "Learning rate" else min(values)
             drawings[name] = line_chart(
-                lines, title=title, unit=unit, bounds=(low, max(values)), number_format=number_format
+                lines, title=title, unit=axis.unit, bounds=(low, max(values)), number_format=number_format
             )
         yield {"title": title, "note": note, "drawings": drawings}
 

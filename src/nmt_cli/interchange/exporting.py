@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from nmt_cli import __version__, files
 from nmt_cli.artifacts.manifest import WEIGHTS, foreign_kind
-from nmt_cli.artifacts.model_card import join_front_matter, split_front_matter, without_usage_section
+from nmt_cli.artifacts.model_card import front_matter, join_front_matter, read_card, without_usage_section
 from nmt_cli.artifacts.model_directory import LoadedModel, SavedModelConfig, load_model
 from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.decoding.ctranslate2.engine import PATIENCE, length_exponent
 from nmt_cli.decoding.ctranslate2.model import Quantization, import_ctranslate2, write_ctranslate2
 from nmt_cli.errors import DataError, ModelError
-from nmt_cli.interchange.marian import marian_order, reordered
+from nmt_cli.interchange.marian_model import marian_order, reordered
 from nmt_cli.interchange.marian_vocabulary import their_piece
 from nmt_cli.interchange.programs import CTranslate2Program, TransformersProgram, transformers_library
 from nmt_cli.interchange.verification import Agreement, made_up_lines, usable_lines, verify
@@ -156,10 +156,7 @@ def _card(
     model: Path, config: SavedModelConfig, *, to: Target, quantization: Quantization, agreement: Agreement
 ) -> str:
     """README.md: how to use this directory, then the model's own card without its section on nmt."""
-    card = model / "README.md"
-    original = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    front, body = split_front_matter(original)
-    front = {"language": [config.languages.source, config.languages.target], **front}
+    front, body = read_card(model)
     decoding = config.recipe.decoding
     text = render(
         "exported_model_card.md",
@@ -173,7 +170,8 @@ def _card(
         agreement=agreement,
         card=without_usage_section(body),
     )
-    return join_front_matter(front | {"library_name": _LIBRARIES[to], "pipeline_tag": "translation"}, text)
+    own = {"library_name": _LIBRARIES[to], "pipeline_tag": "translation"}
+    return join_front_matter(front_matter(config.languages) | front | own, text)
 
 
 def _refuse_inexpressible(config: ModelConfig) -> None:

@@ -124,7 +124,7 @@ def _linked_folder(name: HubName, found: HubFiles) -> Iterator[Path]:
         except NmtError as problem:
             if str(folder) not in f"{problem.message} {problem.where}":
                 raise
-            from nmt_cli.interchange.marian import FETCH_AGAIN
+            from nmt_cli.interchange.marian_model import FETCH_AGAIN
 
             remove = f"rm -r {shlex.quote(str(in_hub_cache))}"
             again = f"download it again: {remove}, then the same command; or take another model"

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from nmt_cli import __version__
-from nmt_cli.artifacts.model_card import join_front_matter, split_front_matter
+from nmt_cli.artifacts.model_card import front_matter, join_front_matter, read_card
 from nmt_cli.artifacts.model_directory import (
     LoadedModel,
     SavedModelConfig,
@@ -26,14 +26,14 @@ from nmt_cli.artifacts.model_directory import (
 )
 from nmt_cli.artifacts.weights import load_weights, uninitialized_model
 from nmt_cli.errors import ModelError, UsageError
-from nmt_cli.interchange.marian import (
+from nmt_cli.interchange.marian_huggingface import read_huggingface
+from nmt_cli.interchange.marian_model import (
     ACTIVATIONS,
     FETCH_AGAIN,
     SILENT_LOGIT,
     MarianModel,
     damaged,
     marian_order,
-    read_marian,
     reordered,
 )
 from nmt_cli.interchange.marian_npz import find_npz, read_npz
@@ -46,9 +46,19 @@ from nmt_cli.tokenization.tokenizer import Tokenizer
 
 # A hundred lines, as for an export, take a minute in transformers with a model of OPUS-MT's size.
 _NUM_LINES = 25
-# Programs that read an original: name, module, and the extra of nmt that installs it.
-_TRANSFORMERS = ("transformers", "transformers", "huggingface")
-_CTRANSLATE2 = ("CTranslate2", "ctranslate2", "export")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """A program that reads originals: its name, its module, and the extra of nmt that installs it."""
+
+    name: str
+    module: str
+    extra: str
+
+
+_TRANSFORMERS = _Reader("transformers", module="transformers", extra="huggingface")
+_CTRANSLATE2 = _Reader("CTranslate2", module="ctranslate2", extra="export")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,7 @@ def import_marian(
     """
     check_replaceable(output, overwrite=overwrite)
     npz = find_npz(directory)
-    marian = read_marian(directory) if npz is None else read_npz(npz)
+    marian = read_huggingface(directory) if npz is None else read_npz(npz)
     languages = languages or _languages(marian)
     source = _rows(marian, marian.source_vocabulary, num_rows=marian.settings.vocab_size)
     target = _rows(marian, marian.target_vocabulary, num_rows=marian.settings.target_rows)
@@ -92,8 +102,8 @@ def import_marian(
         recipe=_recipe(marian),
     )
     weights = our_weights(marian, config.recipe.model, source=source, target=target)
-    loaded = _loaded(config, weights, source_spm, target_spm, where=str(directory))
-    agreement, comparison = _compared(loaded, marian, source=source, target=target)
+    loaded = _loaded_model(config, weights, source_spm, target_spm, where=str(directory))
+    agreement, comparison = _compare_with_original(loaded, marian, source=source, target=target)
     num_parameters = loaded.model.num_parameters()
     card = _card(marian, config, num_parameters=num_parameters, agreement=agreement)
     with tempfile.TemporaryDirectory() as folder:
@@ -260,7 +270,7 @@ def _languages(marian: MarianModel) -> LanguagePair:
     return LanguagePair(source=source, target=target)
 
 
-def _loaded(
+def _loaded_model(
     config: SavedModelConfig, weights: Mapping[str, Tensor], source_spm: bytes, target_spm: bytes, *, where: str
 ) -> LoadedModel:
     vocabulary = config.vocabulary
@@ -269,13 +279,13 @@ def _loaded(
     return LoadedModel(model.eval(), Tokenizer(source_spm), Tokenizer(target_spm), config)
 
 
-def _compared(
+def _compare_with_original(
     loaded: LoadedModel, marian: MarianModel, *, source: Sequence[VocabularyRow], target: Sequence[VocabularyRow]
 ) -> tuple[Agreement | None, str]:
     """The agreement with the other program that reads the model, or None; and the comparison in words."""
-    name, module, extra = _CTRANSLATE2 if marian.is_npz else _TRANSFORMERS
-    if find_spec(module) is None:
-        return None, f'not compared with the original: that needs pip install "nmt-cli[{extra}]"'
+    reader = _CTRANSLATE2 if marian.is_npz else _TRANSFORMERS
+    if find_spec(reader.module) is None:
+        return None, f'not compared with the original: that needs pip install "nmt-cli[{reader.extra}]"'
     lines = made_up_lines(loaded)
     program: OtherProgram
     if marian.is_npz:
@@ -293,7 +303,7 @@ def _compared(
         message = "no line can be spelt in pieces of vocab.json, so nothing can be compared"
         raise damaged(message, where=marian.directory / "vocab.json")
     agreement = verify(loaded, program, lines, is_reduced=False)
-    return agreement, f"compared with {name} on {agreement}"
+    return agreement, f"compared with {reader.name} on {agreement}"
 
 
 def _form(marian: MarianModel) -> str:
@@ -301,14 +311,8 @@ def _form(marian: MarianModel) -> str:
 
 
 def _card(marian: MarianModel, config: SavedModelConfig, *, num_parameters: int, agreement: Agreement | None) -> str:
-    original = marian.directory / "README.md"
-    text = original.read_text(encoding="utf-8", errors="replace") if original.is_file() else ""
-    values, body = split_front_matter(text)
-    front: dict[str, Any] = {
-        "language": [config.languages.source, config.languages.target],
-        "library_name": "nmt-cli",
-        "pipeline_tag": "translation",
-    }
+    values, body = read_card(marian.directory)
+    front = front_matter(config.languages)
     if config.imported_from is not None:
         front["base_model"] = config.imported_from.partition("@")[0]
     if "license" in values:

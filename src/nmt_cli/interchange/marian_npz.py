@@ -10,7 +10,7 @@ import reprlib
 import shlex
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,14 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from nmt_cli.errors import ModelError
-from nmt_cli.interchange.marian import SILENT_LOGIT, MarianConfig, MarianModel, PlaceOfNorms, check_shapes, damaged
+from nmt_cli.interchange.marian_model import (
+    SILENT_LOGIT,
+    MarianConfig,
+    MarianModel,
+    PlaceOfNorms,
+    check_shapes,
+    damaged,
+)
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.sentencepiece_model import UNKNOWN, read_pieces
 from nmt_cli.tokenization.tokenizer import Tokenizer
@@ -89,7 +96,7 @@ def read_npz(file: Path) -> MarianModel:
     target, target_spm = _vocabulary(vocabularies[-1], file.parent / "target.spm")
     sizes = [len(source), len(target)]
     settings = _settings(options, decoder, sizes, eos=target[_END], file=file)
-    weights = dict(_renamed(tensors, settings, norm=norm, file=file))
+    weights = dict(_renamed(_NpzTensors(tensors, file), settings, norm=norm))
     check_shapes(weights, settings, file, has_own_positions=False, norm=norm)
     return MarianModel(
         directory=file.parent,
@@ -274,34 +281,41 @@ def _settings(
         raise damaged(f"{SETTINGS} in {file.name}: {what}", where=file) from None
 
 
-def _renamed(
-    tensors: dict[str, Any], settings: MarianConfig, *, norm: PlaceOfNorms, file: Path
-) -> Iterator[tuple[str, Tensor]]:
-    """The tensors under transformers' names, in float32; ModelError for a tensor that is missing or left over."""
-    left = {name: array for name, array in tensors.items() if not name.startswith("special:")}
+class _NpzTensors:
+    """The tensors of a .npz file, each of which can be taken once, and the names of what is left."""
 
-    def take(name: str) -> Tensor:
-        if name not in left:
-            raise damaged(f"the tensor {name} is missing", where=file)
-        array = left.pop(name)
+    def __init__(self, arrays: Mapping[str, Any], file: Path) -> None:
+        self.file = file
+        self.left = {name: array for name, array in arrays.items() if not name.startswith("special:")}
+
+    def take(self, name: str) -> Tensor:
+        """A tensor in float32; ModelError if it is missing, quantised or not finite."""
+        if name not in self.left:
+            raise damaged(f"the tensor {name} is missing", where=self.file)
+        array = self.left.pop(name)
         if array.dtype not in (np.float32, np.float16, np.float64):
             message = f"the tensor {name} is {array.dtype}: the model was quantised by marian-conv"
-            raise ModelError(message, where=str(file), hint="give the model as Marian trained it, in float32")
+            raise ModelError(message, where=str(self.file), hint="give the model as Marian trained it, in float32")
         tensor = torch.from_numpy(array.astype(np.float32))
         if not torch.isfinite(tensor).all():
-            raise damaged(f"the tensor {name} has values that are not finite", where=file)
+            raise damaged(f"the tensor {name} has values that are not finite", where=self.file)
         return tensor
 
-    def linear(name: str, weight: str, bias: str) -> Iterator[tuple[str, Tensor]]:
-        yield f"{name}.weight", take(weight).T.contiguous()
-        yield f"{name}.bias", take(bias).flatten()
+    def linear(self, name: str, weight: str, bias: str) -> Iterator[tuple[str, Tensor]]:
+        """The projection that transformers calls `name`."""
+        yield f"{name}.weight", self.take(weight).T.contiguous()
+        yield f"{name}.bias", self.take(bias).flatten()
 
-    def layer_norm(name: str, marian: str, suffix: str) -> Iterator[tuple[str, Tensor]]:
-        yield f"{name}.weight", take(f"{marian}_scale{suffix}").flatten()
-        yield f"{name}.bias", take(f"{marian}_bias{suffix}").flatten()
+    def layer_norm(self, name: str, marian: str, suffix: str) -> Iterator[tuple[str, Tensor]]:
+        """The norm that transformers calls `name`, and Marian `marian`."""
+        yield f"{name}.weight", self.take(f"{marian}_scale{suffix}").flatten()
+        yield f"{name}.bias", self.take(f"{marian}_bias{suffix}").flatten()
 
+
+def _renamed(tensors: _NpzTensors, settings: MarianConfig, *, norm: PlaceOfNorms) -> Iterator[tuple[str, Tensor]]:
+    """The tensors under transformers' names, in float32; ModelError for a tensor that is missing or left over."""
     suffix = "_pre" if norm == "pre" else ""
-    yield from _embeddings(left, take, settings)
+    yield from _embeddings(tensors, settings)
     for side, count in (("encoder", settings.encoder_layers), ("decoder", settings.decoder_layers)):
         attentions = {"self": "self_attn"} | ({"context": "encoder_attn"} if side == "decoder" else {})
         for number in range(count):
@@ -309,39 +323,40 @@ def _renamed(
             for kind, name in attentions.items():
                 for letter, part in zip("qkvo", ("q", "k", "v", "out"), strict=True):
                     weight, bias = f"{marian}_{kind}_W{letter}", f"{marian}_{kind}_b{letter}"
-                    yield from linear(f"{ours}.{name}.{part}_proj", weight, bias)
-                yield from layer_norm(f"{ours}.{name}_layer_norm", f"{marian}_{kind}_Wo_ln", suffix)
+                    yield from tensors.linear(f"{ours}.{name}.{part}_proj", weight, bias)
+                yield from tensors.layer_norm(f"{ours}.{name}_layer_norm", f"{marian}_{kind}_Wo_ln", suffix)
             for place in ("1", "2"):
-                yield from linear(f"{ours}.fc{place}", f"{marian}_ffn_W{place}", f"{marian}_ffn_b{place}")
-            yield from layer_norm(f"{ours}.final_layer_norm", f"{marian}_ffn_ffn_ln", suffix)
+                yield from tensors.linear(f"{ours}.fc{place}", f"{marian}_ffn_W{place}", f"{marian}_ffn_b{place}")
+            yield from tensors.layer_norm(f"{ours}.final_layer_norm", f"{marian}_ffn_ffn_ln", suffix)
         if norm == "pre":
-            yield from layer_norm(f"model.{side}.layer_norm", f"{side}_top_ln", "")
-    if left:
-        message = f"the tensor {next(iter(left))} has no place in nmt's model"
-        raise ModelError(message, where=str(file), hint=_KEEP_MARIAN)
+            yield from tensors.layer_norm(f"model.{side}.layer_norm", f"{side}_top_ln", "")
+    if tensors.left:
+        message = f"the tensor {next(iter(tensors.left))} has no place in nmt's model"
+        raise ModelError(message, where=str(tensors.file), hint=_KEEP_MARIAN)
 
 
-def _embeddings(
-    left: Mapping[str, Any], take: Callable[[str], Tensor], settings: MarianConfig
-) -> Iterator[tuple[str, Tensor]]:
+def _embeddings(tensors: _NpzTensors, settings: MarianConfig) -> Iterator[tuple[str, Tensor]]:
     """The embeddings, the output matrix and its bias.
 
     Marian has no row for the start of a sentence. Each matrix gets rows of zeros up to that row, and their bias keeps
     them from being predicted.
     """
     if settings.share_encoder_decoder_embeddings:
-        matrix = take("Wemb")
+        matrix = tensors.take("Wemb")
         yield "model.shared.weight", _with_rows(matrix, settings.vocab_size, value=0.0)
     else:
-        yield "model.encoder.embed_tokens.weight", _with_rows(take("encoder_Wemb"), settings.vocab_size, value=0.0)
-        matrix = take("decoder_Wemb")
+        matrix = tensors.take("encoder_Wemb")
+        yield "model.encoder.embed_tokens.weight", _with_rows(matrix, settings.vocab_size, value=0.0)
+        matrix = tensors.take("decoder_Wemb")
         yield "model.decoder.embed_tokens.weight", _with_rows(matrix, settings.target_rows, value=0.0)
     if not settings.tie_word_embeddings:
-        is_transposed = "decoder_ff_logit_out_Wt" in left
-        matrix = take("decoder_ff_logit_out_Wt") if is_transposed else take("decoder_ff_logit_out_W").T.contiguous()
+        if "decoder_ff_logit_out_Wt" in tensors.left:
+            matrix = tensors.take("decoder_ff_logit_out_Wt")
+        else:
+            matrix = tensors.take("decoder_ff_logit_out_W").T.contiguous()
         yield "lm_head.weight", _with_rows(matrix, settings.target_rows, value=0.0)
-    has_bias = "decoder_ff_logit_out_b" in left
-    bias = take("decoder_ff_logit_out_b").reshape(-1, 1) if has_bias else matrix.new_zeros(len(matrix), 1)
+    has_bias = "decoder_ff_logit_out_b" in tensors.left
+    bias = tensors.take("decoder_ff_logit_out_b").reshape(-1, 1) if has_bias else matrix.new_zeros(len(matrix), 1)
     yield "final_logits_bias", _with_rows(bias, settings.target_rows, value=SILENT_LOGIT).T
 
 

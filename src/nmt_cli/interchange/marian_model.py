@@ -1,0 +1,170 @@
+"""A Marian model, read from either form: its settings, its vocabularies, and its weights by transformers' names.
+
+Marian's position encodings are all sines, then all cosines. The paper's alternate. A Transformer does not depend on the
+order of d_model, so one reordering of every matrix along d_model turns one layout into the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, PositiveInt
+from torch import Tensor
+
+from nmt_cli.errors import ModelError
+from nmt_cli.recipe.schema import DecodingConfig
+
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
+FETCH_AGAIN = "fetch the directory again, all its files"
+PlaceOfNorms = Literal["post", "pre"]
+POSITION_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+SILENT_LOGIT = -100.0  # is never the largest, and adds nothing to a softmax
+
+
+class MarianConfig(BaseModel):
+    """The settings that an import needs, by the names of config.json.
+
+    Transformers has the same defaults, except for the beam: its default is ours.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    model_type: str = ""
+    vocab_size: PositiveInt
+    decoder_vocab_size: PositiveInt | None = None
+    d_model: PositiveInt
+    encoder_layers: PositiveInt
+    decoder_layers: PositiveInt
+    encoder_attention_heads: PositiveInt
+    decoder_attention_heads: PositiveInt
+    encoder_ffn_dim: PositiveInt
+    decoder_ffn_dim: PositiveInt
+    max_position_embeddings: PositiveInt = 1024
+    activation_function: str = "gelu"
+    scale_embedding: bool = False
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    pad_token_id: int
+    eos_token_id: int
+    decoder_start_token_id: int
+    num_beams: PositiveInt = DecodingConfig().beam
+    length_penalty: float = 1.0
+
+    @property
+    def target_rows(self) -> int:
+        """The rows of the target's embedding."""
+        return self.decoder_vocab_size or self.vocab_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarianModel:
+    """A Marian model of either form; the weights have transformers' names in both.
+
+    `file` is the file with the settings: config.json or a .npz file. A vocabulary has the row of each piece.
+    """
+
+    directory: Path
+    file: Path
+    settings: MarianConfig
+    tokenizer: dict[str, Any]
+    weights: dict[str, Tensor]
+    source_vocabulary: dict[str, int]
+    target_vocabulary: dict[str, int]
+    source_spm: bytes
+    target_spm: bytes
+    has_own_positions: bool
+    norm: PlaceOfNorms
+    norm_epsilon: float
+
+    @property
+    def is_npz(self) -> bool:
+        """True for Marian's own form, False for Hugging Face's."""
+        return self.file.suffix == ".npz"
+
+
+def damaged(message: str, *, where: Path) -> ModelError:
+    """The error for a directory of which a file is damaged or missing."""
+    return ModelError(message, where=str(where), hint=FETCH_AGAIN)
+
+
+def marian_order(d_model: int) -> Tensor:
+    """For each of Marian's dimensions, the one of ours, [D]: the even ones (sines), then the odd ones (cosines)."""
+    return torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
+
+
+def reordered(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
+    """The weights of MarianMTModel, by name, with d_model in another order [D]."""
+    return {name: _reordered(name, tensor, order) for name, tensor in weights.items()}
+
+
+def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
+    """One tensor with d_model reordered.
+
+    The axis is the rows of out_proj and fc2, and the columns of all other matrices. Norms, and the biases of out_proj
+    and fc2, have d_model entries. Other biases stay.
+    """
+    module, _, kind = name.rpartition(".")
+    module = module.rpartition(".")[2]
+    if module.endswith("layer_norm") or (module in ("out_proj", "fc2") and kind == "bias"):
+        return tensor[order]
+    if module in ("out_proj", "fc2"):
+        return tensor[order, :]
+    has_d_model_columns = kind == "weight" and module != ""
+    return tensor[:, order] if has_d_model_columns else tensor
+
+
+def check_shapes(
+    weights: Mapping[str, Tensor],
+    settings: MarianConfig,
+    directory: Path,
+    *,
+    has_own_positions: bool,
+    norm: PlaceOfNorms,
+) -> None:
+    """Raise ModelError for a missing tensor, an unexpected tensor or a wrong shape."""
+    expected = _shapes(settings, has_own_positions=has_own_positions, norm=norm)
+    for name, shape in expected.items():
+        if name not in weights:
+            raise damaged(f"the tensor {name} is missing", where=directory)
+        if tuple(weights[name].shape) != shape:
+            what = f"has shape {list(weights[name].shape)}, but the settings make it {list(shape)}"
+            raise damaged(f"the tensor {name} {what}", where=directory)
+    if unexpected := [name for name in weights if name not in expected]:
+        message = f"the tensor {unexpected[0]} has no place in a Marian model"
+        raise ModelError(message, where=str(directory), hint="use it with transformers")
+
+
+def _shapes(settings: MarianConfig, *, has_own_positions: bool, norm: PlaceOfNorms) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor that the model must have."""
+    width, inner = settings.d_model, settings.encoder_ffn_dim
+    shapes: dict[str, tuple[int, ...]] = {"final_logits_bias": (1, settings.target_rows)}
+    if settings.share_encoder_decoder_embeddings:
+        shapes["model.shared.weight"] = (settings.vocab_size, width)
+    else:
+        shapes["model.encoder.embed_tokens.weight"] = (settings.vocab_size, width)
+        shapes["model.decoder.embed_tokens.weight"] = (settings.target_rows, width)
+    if not settings.tie_word_embeddings:
+        shapes["lm_head.weight"] = (settings.target_rows, width)
+    if has_own_positions:
+        shapes |= dict.fromkeys(POSITION_TABLES, (settings.max_position_embeddings, width))
+    for side, count in (("encoder", settings.encoder_layers), ("decoder", settings.decoder_layers)):
+        attentions = ["self_attn", "encoder_attn"] if side == "decoder" else ["self_attn"]
+        linears = {f"{name}.{part}_proj": (width, width) for name in attentions for part in ("q", "k", "v", "out")}
+        linears |= {"fc1": (inner, width), "fc2": (width, inner)}
+        norms = [*(f"{name}_layer_norm" for name in attentions), "final_layer_norm"]
+        if norm == "pre":
+            shapes |= {f"model.{side}.layer_norm.{kind}": (width,) for kind in ("weight", "bias")}
+        for number in range(count):
+            prefix = f"model.{side}.layers.{number}"
+            for name, shape in linears.items():
+                shapes |= {f"{prefix}.{name}.weight": shape, f"{prefix}.{name}.bias": shape[:1]}
+            for name in norms:
+                shapes |= {f"{prefix}.{name}.weight": (width,), f"{prefix}.{name}.bias": (width,)}
+    return shapes
