@@ -112,10 +112,10 @@ class _Rates:
         """Take one update, and return the number of its pairs."""
         from nmt_cli.dataset.batches import make_batch
 
-        micro = order.next().micro
-        for rows in micro:
+        micro_batches = order.next().micro_batches
+        for rows in micro_batches:
             make_batch(rows, self._pairs, device=self._device, shape=order.shape, pinned=False)
-        return sum(map(len, micro))
+        return sum(map(len, micro_batches))
 
     def measure(self, order: Any) -> dict[str, float]:
         """Median and quartiles of the rates in windows of a quarter of a second."""

@@ -106,11 +106,11 @@ class NmtLoop:
         self._number += 1
         loaded = self._loader.next(num_left=self.recipe.training.updates)
         assert loaded is not None, "nothing interrupts this loop"
-        update = loaded.update
+        update = loaded.planned
         launched = self._updater.launch(
             loaded.batches,
             number=self._number,
-            num_micro=len(update.micro),
+            num_micro=len(update.micro_batches),
             target_tokens=update.target_tokens,
             received=lambda: None,
         )

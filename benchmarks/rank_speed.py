@@ -84,7 +84,7 @@ def _measure(arguments: argparse.Namespace) -> Figures | None:
         "precision": arguments.precision,
         **{side: summed_up(found) for side, found in rates.items()},
     }
-    ranks.wait()
+    ranks.barrier()
     ranks.leave()
     return figures if ranks.is_first else None
 
@@ -119,16 +119,17 @@ def _windows(recipe: object, data: object, ranks: object, arguments: argparse.Na
     def window(num_updates: int) -> float:
         nonlocal taken
         updates = [order.next() for _ in range(num_updates)]
-        ranks.wait()
+        ranks.barrier()
         start = time.perf_counter()
         for update in updates:
             taken += 1
+            micro = update.micro_batches
             batches = [
-                (index, make_batch(update.micro[index], pairs, device=ranks.device, shape=order.shape, pinned=False))
-                for index in range(ranks.rank, len(update.micro), ranks.size)
-                if len(update.micro[index])
+                (index, make_batch(micro[index], pairs, device=ranks.device, shape=order.shape, pinned=False))
+                for index in range(ranks.rank, len(micro), ranks.size)
+                if len(micro[index])
             ]
-            tokens, num_micro = update.target_tokens, len(update.micro)
+            tokens, num_micro = update.target_tokens, len(micro)
             updater.launch(
                 batches, number=taken, num_micro=num_micro, target_tokens=tokens, received=lambda: None
             ).result()

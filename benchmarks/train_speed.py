@@ -110,7 +110,7 @@ def _our_windows(arguments: argparse.Namespace) -> list[float]:
             update, number = order.next(), number + 1
             batches = [
                 (index, make_batch(rows, pairs, device=ranks.device, shape=order.shape, pinned=False))
-                for index, rows in enumerate(update.micro)
+                for index, rows in enumerate(update.micro_batches)
             ]
             updater.launch(
                 batches,

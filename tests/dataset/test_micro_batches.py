@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nmt_cli.dataset.batches import (
     MicroBatchShape,
-    accumulation,
+    accumulation_steps,
     deal_micro_batches,
     first_rows_that_fit,
     micro_batch_shape,
@@ -80,7 +80,7 @@ def test_budgets_by_arithmetic(
 def test_accumulation_is_the_budget_over_what_the_devices_hold_rounded_up(
     batch_tokens: int, max_tokens: int, world_size: int, expected: int
 ) -> None:
-    assert accumulation(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size) == expected
+    assert accumulation_steps(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size) == expected
 
 
 @given(budgets_of_data(), st.integers(1, 10), st.sampled_from([1, 2, 3, 8]), st.integers(0, 3000))
@@ -90,7 +90,7 @@ def test_slots_hold_an_update_and_the_longest_sentence_and_a_device_holds_them(
     budgets, batch_tokens, longest = data
     longest = min(longest, batch_tokens)
     max_tokens = max(longest, -(-batch_tokens // parts))
-    count = world_size * accumulation(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
+    count = world_size * accumulation_steps(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
     shape = micro_batch_shape(
         budgets, num_micro=count, pairs_in_update=pairs_in_update, longest=longest, max_tokens=max_tokens
     )
@@ -154,7 +154,9 @@ class Dealing:
         self, corpus: Corpus, plan: PlannedEpoch, *, batch_tokens: int, max_tokens: int, world_size: int
     ) -> None:
         self.plan, self.world_size = plan, world_size
-        self.count = world_size * accumulation(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
+        self.count = world_size * accumulation_steps(
+            batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size
+        )
         self.shape = micro_batch_shape(
             plan.facts.budgets,
             num_micro=self.count,
@@ -171,15 +173,15 @@ class Dealing:
     def empty_share(self) -> float:
         """The share of slots without a token, of both sides and all updates."""
         tokens = slots = 0
-        for micro in map(self.update, range(len(self.plan))):
-            slots += len(micro) * (self.shape.src_slots + self.shape.tgt_slots)
-            tokens += sum(sum_lengths(part, side=side) for part in micro for side in ("src", "tgt"))
+        for micro_batches in map(self.update, range(len(self.plan))):
+            slots += len(micro_batches) * (self.shape.src_slots + self.shape.tgt_slots)
+            tokens += sum(sum_lengths(part, side=side) for part in micro_batches for side in ("src", "tgt"))
         return 1 - tokens / slots
 
 
-def pairs_of(micro: list[Rows]) -> list[int]:
+def pairs_of(micro_batches: list[Rows]) -> list[int]:
     """The pairs of an update, ascending."""
-    return sorted(np.concatenate(micro)["pair"].tolist())
+    return sorted(np.concatenate(micro_batches)["pair"].tolist())
 
 
 def is_held(part: Rows, shape: MicroBatchShape) -> bool:
@@ -196,11 +198,11 @@ def test_micro_batches_part_an_update_fit_and_come_in_rounds_of_all_ranks(
     plan = corpus.plan(batch_tokens=batch_tokens)
     dealing = Dealing(corpus, plan, batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
     for index in range(len(plan)):
-        micro = dealing.update(index)
-        assert pairs_of(micro) == sorted(plan.pairs(index).tolist())
-        assert len(micro) % world_size == 0
-        assert len(micro) >= dealing.count
-        for part in micro:
+        micro_batches = dealing.update(index)
+        assert pairs_of(micro_batches) == sorted(plan.pairs(index).tolist())
+        assert len(micro_batches) % world_size == 0
+        assert len(micro_batches) >= dealing.count
+        for part in micro_batches:
             assert len(part) == 0 or is_held(part, dealing.shape)
             lengths = list(zip(part["tgt_length"].tolist(), part["src_length"].tolist(), strict=True))
             assert lengths == sorted(lengths)
@@ -214,10 +216,10 @@ def test_any_pairs_are_dealt_out_whatever_the_shape(
     # Updates that no plan makes: far more pairs than the shape is meant for, on one side or on both.
     shape = MicroBatchShape(slots, 2 * LONGEST, sentences=sentences + 5, longest=512)
     rows = corpus.pairs.rows(np.arange(len(corpus)))
-    micro = deal_micro_batches(rows, shape=shape, num_micro=count * world_size, world_size=world_size)
-    assert pairs_of(micro) == list(range(len(corpus)))
-    assert len(micro) % world_size == 0
-    assert all(len(part) == 0 or is_held(part, shape) for part in micro)
+    micro_batches = deal_micro_batches(rows, shape=shape, num_micro=count * world_size, world_size=world_size)
+    assert pairs_of(micro_batches) == list(range(len(corpus)))
+    assert len(micro_batches) % world_size == 0
+    assert all(len(part) == 0 or is_held(part, shape) for part in micro_batches)
 
 
 @given(CORPORA, BATCH_TOKENS, st.integers(LONGEST, 600))
@@ -263,11 +265,11 @@ def test_few_slots_of_an_epoch_are_empty(ratio: float, world_size: int, limit: f
 
 def test_an_update_of_few_pairs_leaves_some_ranks_without_any() -> None:
     rows = as_corpus([(3, 4), (5, 6)]).pairs.rows(np.array([0, 1]))
-    micro = deal_micro_batches(
+    micro_batches = deal_micro_batches(
         rows, shape=MicroBatchShape(100, 100, sentences=8, longest=128), num_micro=8, world_size=8
     )
-    assert len(micro) == 8
-    assert sorted(len(part) for part in micro) == [0] * 6 + [1] * 2
+    assert len(micro_batches) == 8
+    assert sorted(len(part) for part in micro_batches) == [0] * 6 + [1] * 2
 
 
 @pytest.mark.parametrize(("world_size", "expected"), [(1, 3), (2, 4), (4, 4)])
@@ -280,8 +282,8 @@ def test_a_round_more_is_taken_where_no_dealing_fits(
     corpus = as_corpus(lengths if is_long_on_the_target_side else [(tgt, src) for src, tgt in lengths])
     rows = corpus.pairs.rows(np.arange(4))
     shape = MicroBatchShape(100, 100, sentences=16, longest=128)
-    micro = deal_micro_batches(rows, shape=shape, num_micro=max(2, world_size), world_size=world_size)
-    assert len(micro) == expected
+    micro_batches = deal_micro_batches(rows, shape=shape, num_micro=max(2, world_size), world_size=world_size)
+    assert len(micro_batches) == expected
 
 
 def test_rows_are_swapped_until_both_sides_fit() -> None:

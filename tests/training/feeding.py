@@ -48,7 +48,7 @@ class Feed:
 
     def give(self, updater: Updater, number: int, update: PlannedUpdate) -> UpdateResult:
         """Let an updater take an update."""
-        batches = [(index, self.batch(rows)) for index, rows in enumerate(update.micro) if len(rows)]
+        batches = [(index, self.batch(rows)) for index, rows in enumerate(update.micro_batches) if len(rows)]
         return take(updater, batches, number, update)
 
 
@@ -57,7 +57,7 @@ def take(updater: Updater, batches: Sequence[tuple[int, Batch]], number: int, up
     return updater.launch(
         batches,
         number=number,
-        num_micro=len(update.micro),
+        num_micro=len(update.micro_batches),
         target_tokens=update.target_tokens,
         received=lambda: None,
     ).result()

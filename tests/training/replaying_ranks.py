@@ -44,7 +44,7 @@ def main() -> None:
             found["replayed" if is_recorded else "run"] = _train(given, ranks, is_recorded=is_recorded)
     if ranks.is_first:
         Path(file).write_text(json.dumps(found), encoding="utf-8")
-    ranks.wait()
+    ranks.barrier()
     ranks.leave()
 
 
@@ -76,7 +76,9 @@ def _train(given: Feed, ranks: Ranks, *, is_recorded: bool) -> dict[str, object]
     with patch.object(dist, "all_reduce", counted):
         for number, update in given.updates(NUM_UPDATES):
             calls.clear()
-            mine = [(index, rows) for index, rows in enumerate(update.micro) if index % ranks.size == ranks.rank]
+            mine = [
+                (index, rows) for index, rows in enumerate(update.micro_batches) if index % ranks.size == ranks.rank
+            ]
             batches = [(index, given.batch(rows)) for index, rows in mine if len(rows)]
             result = take(updater, batches, number, update)
             collectives.append(len(calls))

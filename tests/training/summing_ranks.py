@@ -48,7 +48,7 @@ def main() -> None:
             for num_micro in (MICRO, MICRO - 1):
                 gradients, begun = _summed(ranks, precision, wire, num_micro=num_micro)
                 results[f"{precision} {wire} {num_micro}"] = {"gradients": gradients.tolist(), "begun": begun}
-    ranks.wait()
+    ranks.barrier()
     results["lost"] = _lose(ranks)
     if ranks.is_first:
         Path(sys.argv[1]).write_text(json.dumps(results), encoding="utf-8")
@@ -73,7 +73,7 @@ def _summed(ranks: Ranks, precision: Precision, wire: Precision, *, num_micro: i
         begun.extend([len(self._begun), len(self._parts)])
         finish(self)
 
-    with patch.object(GradientSum, "finish", noted), weights.summing(ranks, precision=wire):
+    with patch.object(GradientSum, "finish", noted), weights.summing(ranks, precision=wire, is_first=False):
         if last in mine:
             backward(model, last)
     return weights.gradients, begun
@@ -87,7 +87,7 @@ def _lose(ranks: Ranks) -> list[str]:
     if not ranks.is_first:
         os._exit(0)
     try:
-        with weights.summing(ranks, precision="fp32"):
+        with weights.summing(ranks, precision="fp32", is_first=True):
             backward(model, 0)
     except NmtError as error:
         return [type(error).__name__, error.message, error.hint]

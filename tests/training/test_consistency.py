@@ -21,7 +21,7 @@ from nmt_cli.errors import RecipeError
 from nmt_cli.tokenization.tokenizer import PAD
 from nmt_cli.training import consistency as consistency_module
 from nmt_cli.training import loss as loss_module
-from nmt_cli.training.consistency import Consistency, beside_each_other
+from nmt_cli.training.consistency import Consistency, interleaved_order
 from nmt_cli.training.loss import smoothed_cross_entropy
 from nmt_cli.training.objective import plain_loss
 from tests.training.feeding import Feed, feed, take
@@ -68,7 +68,7 @@ def test_loss_and_gradients_are_those_of_the_formula(
     gold = torch.randint(1, vocab, (tokens,), generator=generator)
     slots = torch.cat([gold, gold, torch.full((4,), PAD)])
 
-    order = beside_each_other(slots)
+    order = interleaved_order(slots)
     assert sorted(order.tolist()) == list(range(len(slots)))
     loss = smoothed_cross_entropy(
         hidden[order],
@@ -97,7 +97,7 @@ def test_hidden_states_of_empty_slots_that_are_not_finite_change_nothing(setting
     found = []
     for value in (0.0, math.nan):
         hidden = states.index_fill(0, torch.tensor([4, 5]), value).requires_grad_()
-        order = beside_each_other(gold)
+        order = interleaved_order(gold)
         loss = smoothed_cross_entropy(
             hidden[order],
             weight,
@@ -116,7 +116,7 @@ def test_hidden_states_of_empty_slots_that_are_not_finite_change_nothing(setting
 def test_without_dropout_r_drop_has_the_loss_of_one_pass_and_no_divergence(prepared: PreparedData) -> None:
     twice, once = feed(prepared, f"training.consistency={SIMCUT}"), feed(prepared)
     model = once.updater("fp32").model
-    rows = next(once.updates(1))[1].micro[0]
+    rows = next(once.updates(1))[1].micro_batches[0]
     one_pass = plain_loss(model, 0.1, once.batch(rows))
     both = plain_loss(model, 0.1, twice.batch(rows), consistency=consistency_of(R_DROP))
     assert both.kl is not None
@@ -129,7 +129,7 @@ def test_the_first_pass_of_simcut_is_whole_and_the_second_has_no_embedding_at_cu
 ) -> None:
     given, consistency = feed(prepared, f"training.consistency={SIMCUT}"), consistency_of(SIMCUT)
     model = given.updater("fp32").model.eval()
-    rows = next(given.updates(1))[1].micro[0]
+    rows = next(given.updates(1))[1].micro_batches[0]
     torch.manual_seed(5)
     batch = consistency.with_cuts(given.batch(rows))
     one = make_batch(rows, prepared.split("train"), device=given.device, shape=None, pinned=False)
@@ -211,8 +211,8 @@ def test_two_ranks_take_the_updates_of_one(setting: str, prepared: PreparedData,
 def test_one_pair_in_a_batch_passes_twice(prepared: PreparedData) -> None:
     given = feed(prepared, "model.dropout=0.1", f"training.consistency={R_DROP}")
     number, update = next(given.updates(1))
-    rows = update.micro[0][:1]
-    alone = replace(update, micro=[rows], target_tokens=int(np.sum(rows["tgt_length"])))
+    rows = update.micro_batches[0][:1]
+    alone = replace(update, micro_batches=[rows], target_tokens=int(np.sum(rows["tgt_length"])))
     result = take(given.updater("fp32"), [(0, given.batch(rows))], number, alone)
     assert result.is_applied
     assert result.kl is not None

@@ -60,7 +60,7 @@ def test_a_training_by_replays_of_one_recorded_step_is_the_training_itself(
     for number, update in given.updates(10):
         assert given.give(plain, number, update) == given.give(recorded, number, update)
         assert torch.equal(plain.weights.values, recorded.weights.values)
-        sizes.add(sum(len(rows) for rows in update.micro))
+        sizes.add(sum(len(rows) for rows in update.micro_batches))
     assert min(sizes) < max(sizes) // 2, "the short, last update of the epoch has come by"
 
 
@@ -209,8 +209,8 @@ def test_too_little_memory_to_record_is_the_error_of_too_little_memory(prepared:
 
 def taken(updater: Updater, given: Feed, batch: Batch, *, key: tuple[int, int]) -> tuple[float, Tensor]:
     """The loss of a micro-batch and the gradients that it adds."""
-    loss = updater.accumulate(batch, key=key, target_tokens=100, is_first=True, is_last=False)
-    return float(loss.smoothed), updater.weights.gradients.clone()
+    loss, _ = updater.accumulate(batch, key=key, target_tokens=100, is_first=True, is_last=False)
+    return float(loss), updater.weights.gradients.clone()
 
 
 @pytest.mark.gpu
@@ -226,7 +226,7 @@ def test_a_cuda_graph_gives_the_loss_and_the_gradients_of_the_step(prepared: Pre
     unrecorded, graphs = given.updater("bf16"), recorded._recorded
     unrecorded._recorded = None
     for _, update in given.updates(8):
-        batch = given.batch(update.micro[0])
+        batch = given.batch(update.micro_batches[0])
         assert batch in graphs
         loss, gradients = taken(recorded, given, batch, key=(1, 0))
         for other in (unrecorded, plain):

@@ -41,7 +41,7 @@ def updates(order: DataOrder, number: int) -> list[list[int]]:
 
 def pairs_of(update: PlannedUpdate) -> list[int]:
     """The pairs of all the micro-batches of an update."""
-    return [pair for part in update.micro for pair in part["pair"].tolist()]
+    return [pair for part in update.micro_batches for pair in part["pair"].tolist()]
 
 
 def test_each_epoch_has_every_pair_once_and_its_own_order(prepared: PreparedData) -> None:
@@ -70,7 +70,7 @@ def test_updates_are_the_same_on_any_number_of_devices(prepared: PreparedData, w
     for _ in range(20):
         expected, update = alone.next(), together.next()
         assert sorted(pairs_of(update)) == sorted(pairs_of(expected))
-        assert len(update.micro) % world_size == 0
+        assert len(update.micro_batches) % world_size == 0
         assert (update.source_tokens, update.target_tokens) == (expected.source_tokens, expected.target_tokens)
 
 
@@ -84,9 +84,9 @@ def test_an_update_knows_its_tokens_its_slots_and_the_position_after_it(prepared
         assert update.target_tokens == sum(len(pairs.tgt[pair]) for pair in of_pairs)
         assert update.source_tokens == sum(len(pairs.src[pair]) for pair in of_pairs)
         assert max(update.source_tokens, update.target_tokens) <= 600
-        assert update.slots == len(update.micro) * (order.shape.src_slots + order.shape.tgt_slots)
+        assert update.slots == len(update.micro_batches) * (order.shape.src_slots + order.shape.tgt_slots)
         assert (update.epoch, update.index) == (order.epoch, order.index) == (0, index)
-        for part in update.micro:
+        for part in update.micro_batches:
             for side, slots in ((pairs.src, order.shape.src_slots), (pairs.tgt, order.shape.tgt_slots)):
                 assert sum(len(side[pair]) for pair in part["pair"]) <= slots <= MAX_TOKENS
     update = order.next()
@@ -116,14 +116,14 @@ def test_a_device_that_takes_less_at_once_has_another_shape_and_the_same_updates
     order, expected = order_of(prepared, recipe), order_of(prepared, recipe)
     before = order.shape
     assert order.max_tokens == MAX_TOKENS
-    assert len(order.next().micro) == len(expected.next().micro) == 2
+    assert len(order.next().micro_batches) == len(expected.next().micro_batches) == 2
     order.limit(150)
     assert order.max_tokens == 150
     assert isinstance(order.shape, MicroBatchShape)
     assert max(order.shape.src_slots, order.shape.tgt_slots) <= 150 < min(before.src_slots, before.tgt_slots)
     for _ in range(10):
         update = order.next()
-        assert len(update.micro) >= 4
+        assert len(update.micro_batches) >= 4
         assert sorted(pairs_of(update)) == sorted(pairs_of(expected.next()))
 
 
@@ -193,7 +193,7 @@ def test_a_full_micro_batch_is_one_of_the_update_with_most_pairs(prepared: Prepa
     found = order.full["pair"].tolist()
     of_epoch = [order.next() for _ in range(len(order.open()))]
     fullest = max(of_epoch, key=lambda update: len(pairs_of(update)))
-    assert found == fullest.micro[0]["pair"].tolist()
+    assert found == fullest.micro_batches[0]["pair"].tolist()
 
 
 def test_pairs_longer_than_the_positions_are_left_out_and_counted(

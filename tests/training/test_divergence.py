@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from nmt_cli.dataset.batches import Batch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import TrainingError
 from nmt_cli.training.checkpoints import CheckpointFolder, TrainingState
 from nmt_cli.training.divergence import LossCourse, describe_pairs
-from nmt_cli.training.loss import Loss
 from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
 from tests.training.test_trainer import pairs_of_update
 from tests.training.tiny import checkpoint, checkpoints, events, stopped_after, train
@@ -66,7 +66,7 @@ def install_trouble(patch: pytest.MonkeyPatch, *places: int, loss: float = math.
         launched = launch(self, batches, target_tokens=target_tokens, **rest)
         return WithLoss(launched, loss * target_tokens) if place in places and loss > 0 else launched
 
-    def spoilt(self: Updater, *arguments: Any, **options: Any) -> Loss:
+    def spoilt(self: Updater, *arguments: Any, **options: Any) -> Tensor:
         found = accumulate(self, *arguments, **options)
         if taken and taken[-1][1] in places and math.isnan(loss):
             self.weights.gradients[3] = math.nan
@@ -213,12 +213,11 @@ def spoil_update_5(patch: pytest.MonkeyPatch) -> None:
     """Put NaN into the gradients and one loss of update 5."""
     accumulate = Updater.accumulate
 
-    def spoilt(self: Updater, *arguments: Any, key: tuple[int, int], **options: Any) -> Loss:
-        loss = accumulate(self, *arguments, key=key, **options)
-        if key != (5, 1):
-            return loss
-        self.weights.gradients[7] = math.nan
-        return replace(loss, smoothed=loss.smoothed * math.nan)
+    def spoilt(self: Updater, *arguments: Any, key: tuple[int, int], **options: Any) -> Tensor:
+        figures = accumulate(self, *arguments, key=key, **options)
+        if key == (5, 1):
+            self.weights.gradients[7] = figures[0] = math.nan
+        return figures
 
     patch.setattr(Updater, "accumulate", spoilt)
 

@@ -71,7 +71,7 @@ def test_a_resume_does_not_read_the_model_again_and_ends_in_the_same_bits(
 def test_a_start_that_saved_nothing_reads_it_again(
     prepared: PreparedData, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(self: Trainer, reporter: object) -> None:
+    def killed(self: Trainer) -> None:
         raise KeyboardInterrupt
 
     assert train(prepared, tmp_path / "whole", *SHORT, init_from=model) == 0

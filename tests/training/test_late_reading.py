@@ -14,7 +14,7 @@ import torch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import TrainingError
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.training import trainer
+from nmt_cli.training import loop
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.reporting import metrics
 from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult, seed_dropout
@@ -175,7 +175,7 @@ def test_between_updates_the_host_asks_for_no_mode_no_memory_and_no_stack_trace(
     functions = (Transformer.train, metrics.memory_gb, torch.manual_seed)
     mode, memory, seed = (Mock(side_effect=function) for function in functions)
     monkeypatch.setattr(Transformer, "train", lambda self, is_training=True: mode(self, is_training))
-    monkeypatch.setattr(trainer, "memory_gb", memory)
+    monkeypatch.setattr(loop, "memory_gb", memory)
     monkeypatch.setattr(torch, "manual_seed", seed)
     settings = ("training.updates=12", "training.log_every=4", "validation.every=100")
     assert train(prepared, tmp_path / "run", *settings) == 0

@@ -60,13 +60,13 @@ def test_it_loads_what_the_order_gives_for_this_rank(prepared: PreparedData, ran
     with loader_of(prepared, ranks=Ranks(rank, 2, CPU)) as loader:
         for _ in range(20):  # into the second epoch
             loaded, update = taken(loader, num_left=99), order.next()
-            assert (loaded.update.epoch, loaded.update.index) == (update.epoch, update.index)
-            assert [rows["pair"].tolist() for rows in loaded.update.micro] == [
-                rows["pair"].tolist() for rows in update.micro
+            assert (loaded.planned.epoch, loaded.planned.index) == (update.epoch, update.index)
+            assert [rows["pair"].tolist() for rows in loaded.planned.micro_batches] == [
+                rows["pair"].tolist() for rows in update.micro_batches
             ]
-            assert [index for index, _ in loaded.batches] == list(range(rank, len(update.micro), 2))
+            assert [index for index, _ in loaded.batches] == list(range(rank, len(update.micro_batches), 2))
             for index, batch in loaded.batches:
-                expected = make_batch(update.micro[index], pairs, device=CPU, shape=order.shape, pinned=False)
+                expected = make_batch(update.micro_batches[index], pairs, device=CPU, shape=order.shape, pinned=False)
                 assert torch.equal(batch.source.ids, expected.source.ids)
                 assert torch.equal(batch.gold, expected.gold)
 
@@ -213,7 +213,7 @@ def test_on_a_gpu_batches_arrive_whole(prepared: PreparedData) -> None:
         for _ in range(50):
             loaded, update = taken(loader, num_left=99), order.next()
             for index, batch in loaded.batches:
-                expected = make_batch(update.micro[index], pairs, device=CPU, shape=order.shape, pinned=False)
+                expected = make_batch(update.micro_batches[index], pairs, device=CPU, shape=order.shape, pinned=False)
                 assert batch.gold.device.type == "cuda"
                 assert torch.equal(batch.source.ids.cpu(), expected.source.ids)
                 assert torch.equal(batch.target.positions.cpu(), expected.target.positions)

@@ -220,6 +220,6 @@ def test_a_rate_is_that_of_the_fastest_product_whatever_else_the_machine_does_me
 def test_several_devices_have_the_sum_of_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "matrix_rate", lambda device, dtype: 3e9)
     monkeypatch.setattr(Ranks, "sum", lambda self, tensor: tensor.mul_(2) if self.size > 1 else None)
-    monkeypatch.setattr(Ranks, "wait", lambda self: None)
+    monkeypatch.setattr(Ranks, "barrier", lambda self: None)
     model = Transformer(ModelConfig.model_validate(SMALL), source_vocab=40, target_vocab=40)
     assert measure_speed(model, Ranks(0, 2, CPU)).matrix_rate == pytest.approx(6e9)

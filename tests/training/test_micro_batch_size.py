@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from nmt_cli.artifacts.run import MeasuredTokens, open_run
-from nmt_cli.dataset.batches import Batch, accumulation
+from nmt_cli.dataset.batches import Batch, accumulation_steps
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
@@ -90,9 +90,9 @@ GB = 10**9
 @pytest.mark.parametrize("max_tokens", [300, 4096, 12_345, 25_000, 10**9])
 def test_a_share_in_equal_parts_takes_no_more_rounds(max_tokens: int, world_size: int) -> None:
     tokens = even_share(max_tokens, batch_tokens=25_000, world_size=world_size, longest=100)
-    rounds = accumulation(batch_tokens=25_000, max_tokens=max_tokens, world_size=world_size)
+    rounds = accumulation_steps(batch_tokens=25_000, max_tokens=max_tokens, world_size=world_size)
     assert tokens <= max_tokens
-    assert accumulation(batch_tokens=25_000, max_tokens=tokens, world_size=world_size) == rounds
+    assert accumulation_steps(batch_tokens=25_000, max_tokens=tokens, world_size=world_size) == rounds
     assert tokens < 25_000 / (rounds * world_size) + 129
     assert even_share(10**9, batch_tokens=2000, world_size=8, longest=500) == 500, "a sentence is taken whole"
 

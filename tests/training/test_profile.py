@@ -59,7 +59,7 @@ def test_a_rate_leaves_out_the_writing_of_the_profile(
         clock.now += 1000.0
         return "summary"
 
-    monkeypatch.setattr("nmt_cli.training.trainer.Stopwatch", lambda: Stopwatch(clock))
+    monkeypatch.setattr("nmt_cli.training.loop.Stopwatch", lambda: Stopwatch(clock))
     monkeypatch.setattr(profile, "summary_of", slow_summary)
     assert train(prepared, tmp_path / "run", *SETTINGS, "training.log_every=1", profile=1) == 0
     assert (tmp_path / "run/profile/summary.txt").read_text(encoding="utf-8") == "summary"

@@ -97,9 +97,9 @@ def test_one_rank_takes_eight_micro_batches_where_two_take_four_each(prepared: P
         for size in (1, 2)
     )
     for _ in range(UPDATES):
-        micro, of_two = one.next().micro, two.next().micro
-        assert len(micro) == len(of_two) == 8
-        for left, right in zip(micro, of_two, strict=True):
+        micro_batches, of_two = one.next().micro_batches, two.next().micro_batches
+        assert len(micro_batches) == len(of_two) == 8
+        for left, right in zip(micro_batches, of_two, strict=True):
             np.testing.assert_array_equal(left, right)
 
 
@@ -233,7 +233,7 @@ def test_all_ranks_take_the_checkpoint_of_the_first_whatever_they_see(
 ) -> None:
     settings = ("training.checkpoint_every=2", "training.updates=6")
     assert train(prepared, tmp_path / "run", *settings) == 0
-    monkeypatch.setattr(Ranks, "of_first", lambda self, value: 4.0 if value == 6 else value)
+    monkeypatch.setattr(Ranks, "broadcast", lambda self, value: 4.0 if value == 6 else value)
     assert train(prepared, tmp_path / "run", "training.checkpoint_every=2", "training.updates=8") == 0
     assert [event["update"] for event in events(tmp_path / "run", "resume")] == [4]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from nmt_cli.artifacts.average import choose_checkpoints
 from nmt_cli.artifacts.model_directory import load_saved_config
@@ -23,7 +24,6 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.training import checkpoints as checkpoints_module
 from nmt_cli.training import validation as validation_module
 from nmt_cli.training.data_order import DataOrder
-from nmt_cli.training.loss import Loss
 from nmt_cli.training.trainer import Trainer
 from nmt_cli.training.update import LaunchedUpdate, Updater
 from nmt_cli.training.validation import Validation, Validator
@@ -63,7 +63,7 @@ def pairs_of_update(data: PreparedData, number: int) -> list[list[int]]:
         beat=lambda: None,
     )
     update = [order.next() for _ in range(number)][-1]
-    return [rows["pair"].tolist() for rows in update.micro]
+    return [rows["pair"].tolist() for rows in update.micro_batches]
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, range], None]:
     accumulate = Updater.accumulate
 
     def install(value: float, updates: range) -> None:
-        def spoilt(self: Updater, *arguments: Any, key: tuple[int, int], **options: Any) -> Loss:
+        def spoilt(self: Updater, *arguments: Any, key: tuple[int, int], **options: Any) -> Tensor:
             loss = accumulate(self, *arguments, key=key, **options)
             if key[0] in updates and key[1] == 1:
                 self.weights.gradients[7] = value
@@ -391,7 +391,7 @@ def test_the_pass_changes_nothing_of_the_training_and_leaves_no_file(
     precision: str,
 ) -> None:
     with_pass = finished(*SHORT, precision=precision)
-    monkeypatch.setattr(Trainer, "_sanity_pass", lambda self, reporter: None)
+    monkeypatch.setattr(Trainer, "_sanity_pass", lambda self: None)
     monkeypatch.setattr(Updater, "warm_up", lambda self, batches: None)
     assert train(prepared, tmp_path / "run", *SHORT, precision=precision) == 0
     assert checkpoint(with_pass, 3) == checkpoint(tmp_path / "run", 3)

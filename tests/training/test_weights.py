@@ -147,7 +147,7 @@ def test_few_operators_collect_the_same_bits() -> None:
     """On a GPU, gradients are collected by other operators than on a CPU."""
     models = [tied_model(), tied_model()]
     several, few = (MasterWeights(model, precision="bf16") for model in models)
-    few._has_launches = True
+    few._is_on_gpu = True
     for is_first in (True, False, False):
         for model, weights in zip(models, (several, few), strict=True):
             with weights.collecting(is_first=is_first):

@@ -99,6 +99,11 @@ class Run:
         """The tokenizer of the target."""
         return self.directory / "target.spm"
 
+    @property
+    def metrics_file(self) -> Path:
+        """The events of all trainings of the run."""
+        return self.directory / "metrics.jsonl"
+
     def check_tokenizers(self) -> None:
         """Raise ModelError unless source.spm and target.spm are the files that the run started with."""
         for side, file in (("source", self.source_spm), ("target", self.target_spm)):
@@ -146,10 +151,9 @@ class Run:
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The events in metrics.jsonl. Lines that are not JSON, such as one cut short by a crash, are skipped."""
-        file = self.directory / "metrics.jsonl"
-        if not file.is_file():
+        if not self.metrics_file.is_file():
             return
-        with file.open(encoding="utf-8", errors="replace") as stream:
+        with self.metrics_file.open(encoding="utf-8", errors="replace") as stream:
             for line in stream:
                 try:
                     event = json.loads(line)

@@ -59,7 +59,7 @@ class MicroBatchShape:
         return num_pairs + self.num_dummies(src_tokens=src_tokens, tgt_tokens=tgt_tokens) <= self.sentences
 
 
-def accumulation(*, batch_tokens: int, max_tokens: int, world_size: int) -> int:
+def accumulation_steps(*, batch_tokens: int, max_tokens: int, world_size: int) -> int:
     """Micro-batches that each device runs for a full update."""
     return -(-batch_tokens // (max_tokens * world_size))
 

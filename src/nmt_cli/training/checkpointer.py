@@ -66,8 +66,8 @@ class Checkpointer:
         """
         if self._ranks.is_first:
             self._folder.clear_interrupted()
-        self._ranks.wait()
-        checkpoint = self._of_first(self._folder.newest)
+        self._ranks.barrier()
+        checkpoint = self._found_by_first(self._folder.newest)
         if checkpoint is None:
             return TrainingState(self._updater.precision) if self._run.record.init_from is None else self._begin_anew()
         state = self._load(checkpoint)
@@ -78,14 +78,14 @@ class Checkpointer:
                 hint=f"--precision {state.precision}, another folder with -o, or --restart",
             )
         self._interim, self._resumed = None if self._is_due(state.update) else checkpoint.path, state
-        self._ranks.wait()  # until all have read it: the first may replace it
+        self._ranks.barrier()  # until all have read it: the first may replace it
         return state
 
-    def save(self, state: TrainingState, *, validation: Validation | None, told: Callable[..., None]) -> None:
+    def save(self, state: TrainingState, *, validation: Validation | None, announce: Callable[..., None]) -> None:
         """Write a checkpoint, or begin to, and remove the checkpoints that it replaces; only on the first rank.
 
-        `validation` was measured after the same update. `told` is called with the `update` and the `path` when the
-        checkpoint is complete: now, or in a later call of a method. A state as it was resumed is there already.
+        `validation` was measured after the same update. `announce` is called with the `update` and the `path` when
+        the checkpoint is complete: now, or in a later call of a method. A resumed state is saved already.
         """
         if not self._ranks.is_first or state is self._resumed:
             return
@@ -94,11 +94,11 @@ class Checkpointer:
         self._interim = None if self._is_due(state.update) else path
         outdated = None if interim == path else interim
         self._begin_writing(partial(self._write, state, validation=validation, outdated=outdated))
-        self._announce = partial(told, update=state.update, path=str(path))
-        self.look()
+        self._announce = partial(announce, update=state.update, path=str(path))
+        self.announce_if_complete()
 
-    def look(self) -> None:
-        """Tell of the checkpoint that was being written, if it is complete by now; raises what went wrong with it."""
+    def announce_if_complete(self) -> None:
+        """Announce the checkpoint that was being written, if it is complete by now; raises what went wrong with it."""
         if self._writer.is_done:
             self.join()
 
@@ -114,10 +114,12 @@ class Checkpointer:
         """Go back to the newest checkpoint before the trouble, or to the beginning; the next pairs follow."""
         self.join()
         spike_nats = self._run.recipe.training.spike_nats
-        checkpoint = self._of_first(partial(self._folder.newest_calm, spike_nats=spike_nats, leaving_out=self._interim))
+        checkpoint = self._found_by_first(
+            partial(self._folder.newest_calm, spike_nats=spike_nats, leaving_out=self._interim)
+        )
         state = self._begin_anew() if checkpoint is None else self._load(checkpoint)
         state = replace(state, epoch=failed.epoch, index=failed.index, returns=failed.returns + 1)
-        self._ranks.wait()  # until all have read it: the first replaces it
+        self._ranks.barrier()  # until all have read it: the first replaces it
         if self._ranks.is_first:
             self._folder.roll_back_to(checkpoint, state)
         self._interim = None
@@ -165,10 +167,10 @@ class Checkpointer:
     def _load(self, checkpoint: Checkpoint) -> TrainingState:
         return self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
 
-    def _of_first(self, find: Callable[[], Checkpoint | None]) -> Checkpoint | None:
+    def _found_by_first(self, find: Callable[[], Checkpoint | None]) -> Checkpoint | None:
         """The checkpoint that the first rank finds: on a shared disk, other machines may see a new file late."""
         found = find() if self._ranks.is_first else None
-        update = int(self._ranks.of_first(-1 if found is None else found.update))
+        update = int(self._ranks.broadcast(-1 if found is None else found.update))
         return None if update < 0 else self._folder.find(update)
 
     def _is_due(self, update: int) -> bool:

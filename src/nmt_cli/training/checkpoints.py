@@ -99,13 +99,12 @@ class CheckpointFolder:
 
         A full disk is a ModelError, which names the checkpoint that is left.
         """
-        measured = None if validation is None else {"loss": validation.loss, "bleu": validation.bleu}
         path = self.path(state.update)
         try:
             with files.new_directory(path, error=ModelError) as temporary:
                 for name, named in tensors.items():
                     write_tensors(temporary / name, named)
-                self._write_state(temporary, state, measured)
+                self._write_state(temporary, state, validation)
         except ModelError as problem:
             newest = self.newest()
             left = "" if newest is None else f"; the checkpoint of update {newest.update:,} is complete"
@@ -133,9 +132,7 @@ class CheckpointFolder:
         with files.new_directory(checkpoint.path, error=ModelError) as temporary:
             for name in (WEIGHTS, _OPTIMIZER):
                 shutil.copyfile(checkpoint.path / name, temporary / name)
-            is_measured = checkpoint.loss is not None
-            measured = {"loss": checkpoint.loss, "bleu": checkpoint.bleu} if is_measured else None
-            self._write_state(temporary, state, measured)
+            self._write_state(temporary, state, None if checkpoint.loss is None else checkpoint)
 
     def clear_interrupted(self) -> None:
         """Remove the rest of a killed save; on the first rank, before any rank looks for the newest checkpoint."""
@@ -181,14 +178,14 @@ class CheckpointFolder:
         """The path of an update's checkpoint, which need not exist."""
         return self.directory / f"update-{update:08d}"
 
-    def _write_state(self, directory: Path, state: TrainingState, measured: dict[str, float | None] | None) -> None:
+    def _write_state(self, directory: Path, state: TrainingState, measured: Validation | Checkpoint | None) -> None:
         """Write the state and, last, the manifest."""
         (directory / _STATE).write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
         fields: dict[str, Any] = {
             "kind": "checkpoint",
             "update": state.update,
             "recipe_fingerprint": self._fingerprint,
-            "validation": measured,
+            "validation": None if measured is None else {"loss": measured.loss, "bleu": measured.bleu},
         }
         write_manifest(directory, fields)
 

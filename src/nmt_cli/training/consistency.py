@@ -116,7 +116,7 @@ class Consistency:
         logits[:, vocab:] = 0
 
 
-def beside_each_other(gold: Tensor) -> Tensor:
+def interleaved_order(gold: Tensor) -> Tensor:
     """The order [N] in which the two slots of each target token follow each other; empty slots stay last."""
     place = torch.arange(len(gold), device=gold.device)
     num_tokens = _num_tokens(gold)

@@ -14,7 +14,7 @@ import torch
 from nmt_cli.dataset.batches import (
     Batch,
     MicroBatchShape,
-    accumulation,
+    accumulation_steps,
     deal_micro_batches,
     first_rows_that_fit,
     make_batch,
@@ -37,7 +37,7 @@ class PlannedUpdate:
     Micro-batch i is for rank i % world size; some may be empty. `slots` counts both sides of all micro-batches.
     """
 
-    micro: list[Rows]
+    micro_batches: list[Rows]
     source_tokens: int
     target_tokens: int
     epoch: int
@@ -135,15 +135,15 @@ class DataOrder:
         if self.index >= len(self.open()):
             self.move_to(epoch=self.epoch + 1, index=0)
         rows = self._rows(self.index)
-        micro = self._dealt(rows)
+        micro_batches = self._dealt(rows)
         self.index += 1
         return PlannedUpdate(
-            micro,
+            micro_batches,
             source_tokens=sum_lengths(rows, side="src"),
             target_tokens=sum_lengths(rows, side="tgt"),
             epoch=self.epoch,
             index=self.index,
-            slots=len(micro) * (self.shape.src_slots + self.shape.tgt_slots),
+            slots=len(micro_batches) * (self.shape.src_slots + self.shape.tgt_slots),
         )
 
     def move_to(self, *, epoch: int, index: int) -> None:
@@ -169,7 +169,7 @@ class DataOrder:
     def _num_micro(self) -> int:
         """Micro-batches of an update over all ranks; `_dealt` adds one per rank if the pairs do not fit."""
         size = self._world_size
-        return size * accumulation(
+        return size * accumulation_steps(
             batch_tokens=self._training.batch_tokens, max_tokens=self.max_tokens, world_size=size
         )
 

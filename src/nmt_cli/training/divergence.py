@@ -57,10 +57,10 @@ class RecentUpdates:
     def __init__(self) -> None:
         self._updates: deque[tuple[int, float, Array]] = deque(maxlen=round(1 / (1 - _MEAN_DECAY)))
 
-    def add(self, update: int, *, loss: float, micro: Sequence[Rows]) -> None:
+    def add(self, update: int, *, loss: float, micro_batches: Sequence[Rows]) -> None:
         """Add an update with its loss in nats per target token and its micro-batches."""
         counted = loss if math.isfinite(loss) else math.inf
-        self._updates.append((update, counted, np.concatenate([rows["pair"] for rows in micro])))
+        self._updates.append((update, counted, np.concatenate([rows["pair"] for rows in micro_batches])))
 
     def clear(self) -> None:
         """Forget all updates."""
@@ -75,9 +75,9 @@ class RecentUpdates:
         ]
 
 
-def pairs_of(micro: Sequence[Rows], places: Sequence[int]) -> list[int]:
+def pairs_of(micro_batches: Sequence[Rows], places: Sequence[int]) -> list[int]:
     """The pairs of some micro-batches of an update: their places in the prepared training data, ascending."""
-    return sorted(int(pair) for place in places for pair in micro[place]["pair"])
+    return sorted(int(pair) for place in places for pair in micro_batches[place]["pair"])
 
 
 def describe_pairs(pairs: Sequence[int]) -> str:

@@ -164,4 +164,4 @@ def _differing(there: ModelConfig, asked: ModelConfig) -> list[str]:
 
 
 def _as_setting(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return value if isinstance(value, str) else as_written(value)

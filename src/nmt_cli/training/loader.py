@@ -33,9 +33,9 @@ _JOIN_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LoadedUpdate:
-    """An update, and this rank's batches of it on its device, each with its place among all micro-batches."""
+    """A planned update, and this rank's batches of it on its device, each with its place among all micro-batches."""
 
-    update: PlannedUpdate
+    planned: PlannedUpdate
     batches: list[tuple[int, Batch]]
 
 
@@ -184,9 +184,9 @@ class Loader:
             with self._changed:
                 num_updates = self._num_left - len(self._ready) - 1
             self._order.plan_ahead(num_updates=num_updates, num_workers=_PLANNING_PROCESSES[self._ranks.device.type])
-        mine = range(self._ranks.rank, len(update.micro), self._ranks.size)
-        return LoadedUpdate(update, [(index, self._batch(update, index)) for index in mine if len(update.micro[index])])
-
-    def _batch(self, update: PlannedUpdate, index: int) -> Batch:
-        rows, pinned = update.micro[index], self._copies.is_pinned
-        return self._order.batch(rows, device=self._ranks.device, pinned=pinned)
+        mine = range(self._ranks.rank, len(update.micro_batches), self._ranks.size)
+        rows_of_mine = [(index, rows) for index in mine if len(rows := update.micro_batches[index])]
+        device, pinned = self._ranks.device, self._copies.is_pinned
+        return LoadedUpdate(
+            update, [(index, self._order.batch(rows, device=device, pinned=pinned)) for index, rows in rows_of_mine]
+        )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from nmt_cli.artifacts.run import MeasuredTokens, Run
-from nmt_cli.dataset.batches import accumulation
+from nmt_cli.dataset.batches import accumulation_steps
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.model.transformer import Transformer
@@ -55,7 +55,7 @@ def fit_to_memory(order: DataOrder, run: Run, model: Transformer, *, precision: 
     hardware = {"devices": ranks.size, "device": name, "precision": precision}
     recorded = run.record.max_tokens_per_device
     is_same_hardware = recorded is not None and recorded.model_dump(exclude={"tokens"}) == hardware
-    tokens = int(ranks.of_first(recorded.tokens if recorded is not None and is_same_hardware else 0))
+    tokens = int(ranks.broadcast(recorded.tokens if recorded is not None and is_same_hardware else 0))
     if tokens == 0:
         tokens = _estimated_tokens(run.recipe, model, longest=order.longest_length, precision=precision, ranks=ranks)
         if ranks.is_first:
@@ -79,7 +79,7 @@ def _estimated_tokens(recipe: Recipe, model: Transformer, *, longest: int, preci
         precision=precision,
         world_size=ranks.size,
     )
-    tokens_that_fit = ranks.smallest(int(_room(ranks) / needs.bytes_per_token))
+    tokens_that_fit = ranks.smallest(int(_usable_bytes(ranks) / needs.bytes_per_token))
     if tokens_that_fit < longest and ranks.device.type == "cpu":
         raise _too_little_memory(ranks.device, longest)
     batch_tokens = recipe.training.batch_tokens
@@ -124,7 +124,7 @@ def even_share(max_tokens: int, *, batch_tokens: int, world_size: int, longest: 
     At least `longest`, even above `max_tokens`: a device takes the longest sentence whole.
     """
     max_tokens = max(max_tokens, longest)
-    steps = accumulation(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
+    steps = accumulation_steps(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
     part = -(-batch_tokens // (steps * world_size))
     return min(max_tokens, max(longest, -(-part // _TOKEN_MULTIPLE) * _TOKEN_MULTIPLE))
 
@@ -165,7 +165,7 @@ def estimate(
     per_pair = training.num_passes * (_kept_per_pair(model) + logits) * element
     return Estimate(
         parameters,
-        accumulation(batch_tokens=training.batch_tokens, max_tokens=tokens, world_size=world_size),
+        accumulation_steps(batch_tokens=training.batch_tokens, max_tokens=tokens, world_size=world_size),
         tokens,
         parameters * bytes_each,
         tokens * per_pair,
@@ -195,7 +195,7 @@ def _too_little_memory(device: torch.device, longest: int) -> OutOfMemory:
     )
 
 
-def _room(ranks: Ranks) -> int:
+def _usable_bytes(ranks: Ranks) -> int:
     """Bytes that a micro-batch of this rank may fill; the ranks of one machine share its memory on a CPU."""
     if ranks.device.type == "cuda":
         return int(_SHARE_OF_GPU * free_on_gpu(ranks.device))

@@ -23,7 +23,7 @@ from nmt_cli.model.packing import Spans
 from nmt_cli.model.transformer import Embedding, Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.tokenization.tokenizer import PAD
-from nmt_cli.training.consistency import Consistency, beside_each_other
+from nmt_cli.training.consistency import Consistency, interleaved_order
 from nmt_cli.training.loss import ONE_PASS, Loss, LossAndGradient, LossFunction, smoothed_cross_entropy
 
 # Weights lie end to end in one vector, and layers that share a graph need theirs at multiples of 16 bytes.
@@ -156,7 +156,7 @@ def compiling(device: torch.device) -> Iterator[None]:
 
 def _loss(model: Transformer, hidden: Tensor, gold: Tensor, *, smoothing: float, function: LossFunction) -> Loss:
     if function.rows_per_token == 2:
-        order = beside_each_other(gold)
+        order = interleaved_order(gold)
         hidden, gold = hidden.index_select(0, order), gold.index_select(0, order)
     return smoothed_cross_entropy(
         hidden,

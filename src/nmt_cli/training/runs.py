@@ -64,33 +64,34 @@ _BLOCK_PAIRS = 1 << 20
 def named_run(
     resolved: ResolvedRecipe, data: Path, *, init_from: Path | None, is_packaged: bool, runs: Path
 ) -> tuple[ResolvedRecipe, Path]:
-    """The recipe and its run in `runs`, both named after the recipe, other data than its own, and the initial model.
+    """The recipe and its run in `runs`. Both have the recipe's name, to which another corpus or initial model is added.
 
-    A recipe of the package has the description of its own corpus, so another corpus gets another. A name that the user
-    chose for the recipe stays. A run that an earlier nmt began in the same way under a shorter name goes on.
+    A recipe of the package describes its own corpus, so with another corpus it gets another description. A name that
+    the user sets stays. A run that an earlier nmt began in the same way under a shorter name continues.
     """
     recipe = resolved.recipe
-    begun = [runs / recipe.name]
-    is_set = resolved.origins["name"].startswith("--set ")
+    shorter_names = [recipe.name]
+    is_name_set = resolved.origins["name"].startswith("--set ")
     changed: dict[str, str] = {}
     try:
         corpus: str | None = read_manifest(data).name
     except DataError:  # opening the data says what is wrong with it
         corpus = recipe.corpus
-    if corpus is not None and corpus != recipe.corpus and is_packaged and not is_set:
+    if corpus is not None and corpus != recipe.corpus and is_packaged and not is_name_set:
         changed["name"] = f"{corpus}-{recipe.name}"
         changed["description"] = f"The recipe {recipe.name}, trained on the corpus {corpus}."
         changed["corpus"] = corpus
     origins = dict.fromkeys(changed, f"--data {data}")
-    if init_from is not None and not is_set:
-        begun.append(runs / changed.get("name", recipe.name))
-        changed["name"] = f"{begun[-1].name}-from-{_name_of(init_from)}"
+    if init_from is not None and not is_name_set:
+        shorter_names.append(changed.get("name", recipe.name))
+        changed["name"] = f"{shorter_names[-1]}-from-{_name_of(init_from)}"
         origins["name"] = f"--init-from {init_from}"
     named = ResolvedRecipe(recipe.model_copy(update=changed), resolved.origins | origins)
     run = runs / named.recipe.name
     if run.exists():
         return named, run
-    return named, next((one for one in begun if _is_begun(one, corpus=corpus, init_from=init_from)), run)
+    earlier = (runs / name for name in shorter_names)
+    return named, next((one for one in earlier if _is_begun(one, corpus=corpus, init_from=init_from)), run)
 
 
 def _name_of(model: Path) -> str:

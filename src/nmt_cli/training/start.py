@@ -108,7 +108,7 @@ def train_run(
             is_first_attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"  # torchrun may make several
             begin_anew = restart and is_first_attempt
             open_or_begin(directory, recipe, data, command=command, restart=begin_anew, init_from=init_from)
-        ranks.wait()
+        ranks.barrier()
         run = open_run(directory)
         trainer = Trainer(
             run,
@@ -132,7 +132,7 @@ def describe_plan(resolved: ResolvedRecipe, inputs: RunInputs, *, device: str, w
     """The recipe as YAML with the origin of each value as a comment, then its needs, as comments too."""
     origins: dict[KeyPath, str] = {tuple(key.split(".")): origin for key, origin in resolved.origins.items()}
     recipe = dump_annotated(resolved.recipe.model_dump(mode="json"), origins)
-    needs = _needs(resolved.recipe, inputs, device=device, world_size=world_size)
+    needs = _describe_needs(resolved.recipe, inputs, device=device, world_size=world_size)
     return recipe + "\n" + "".join(f"# {line}\n" for line in needs)
 
 
@@ -183,7 +183,7 @@ def _too_few_gpus(gpus: int, available: int, *, device: str) -> DeviceError:
     return DeviceError(f"--gpus {gpus} was asked for, but {reason}", setting="gpus", hint=hint)
 
 
-def _needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_size: int) -> Iterator[str]:
+def _describe_needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_size: int) -> Iterator[str]:
     """Lines on the vocabulary, the parameters, the devices, a batch, an epoch and the memory."""
     chosen, training = choose_device(device), recipe.training
     precision = choose_precision(training.precision, device=chosen, training=True)

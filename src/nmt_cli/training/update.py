@@ -19,7 +19,6 @@ from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.consistency import Consistency
-from nmt_cli.training.loss import Loss
 from nmt_cli.training.micro_batch_size import OutOfMemory
 from nmt_cli.training.objective import (
     CompiledObjective,
@@ -74,7 +73,7 @@ class LaunchedUpdate:
     def result(self) -> UpdateResult:
         """The result of the update. Raises ConnectionLost."""
         if self._event is not None:
-            with self._ranks.together():
+            with self._ranks.collective():
                 self._event.synchronize()
         norm, interrupted, terminated, *losses = self._figures.tolist()
         # Of each kind of loss, one figure per micro-batch.
@@ -85,8 +84,16 @@ class LaunchedUpdate:
             not_finite = [index for index, loss in enumerate(smoothed) if not math.isfinite(loss)]
             suspects = not_finite or list(range(len(smoothed)))
         received = signal.SIGTERM if terminated else signal.SIGINT if interrupted else None
-        sums = (sum(smoothed), sum(nll), sum(kl[0]) if kl else None)
-        return UpdateResult(*sums, norm, self._learning_rate, is_applied, suspects, received)
+        return UpdateResult(
+            smoothed=sum(smoothed),
+            nll=sum(nll),
+            kl=sum(kl[0]) if kl else None,
+            gradient_norm=norm,
+            learning_rate=self._learning_rate,
+            is_applied=is_applied,
+            suspects=suspects,
+            signal=received,
+        )
 
 
 class Updater:
@@ -113,7 +120,7 @@ class Updater:
         self._recorded: RecordedSteps | None = None
         if self.reason_not_to_compile is None:
             self._objective = CompiledObjective(model, smoothing=smoothing, consistency=consistency)
-            self._recorded = self._new_recorder()
+            self._recorded = self._new_recorded_steps()
 
     @property
     def reads_late(self) -> bool:
@@ -144,7 +151,7 @@ class Updater:
         """Give back the memory of a warm-up that did not fit, and forget what was compiled and recorded for it."""
         self.weights.drop_gradients()
         if self._recorded is not None:
-            self._recorded = self._new_recorder()
+            self._recorded = self._new_recorded_steps()
             torch.compiler.reset()
         if self._ranks.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -170,17 +177,15 @@ class Updater:
         figures = torch.zeros(_FIRST_LOSS + self._num_losses * num_micro, device=self._ranks.device)
         losses = figures[_FIRST_LOSS:].view(self._num_losses, num_micro)
         for place, (index, batch) in enumerate(batches):
-            loss = self.accumulate(
+            losses[:, index] = self.accumulate(
                 batch,
                 key=(number, index),
                 target_tokens=target_tokens,
                 is_first=place == 0,
                 is_last=place == len(batches) - 1,
             )
-            losses[:, index] = loss.figures()
         if not batches:
-            self.weights.gradients.zero_()
-            self._sum_collected()
+            self._sum_collected(is_first=True)
         if self._ranks.is_first:
             figures[_NORM] = self.weights.gradients.norm()
         if (signal_number := received()) is not None:
@@ -197,8 +202,8 @@ class Updater:
 
     def accumulate(
         self, batch: Batch, *, key: tuple[int, int], target_tokens: int, is_first: bool, is_last: bool
-    ) -> Loss:
-        """Add the gradients of one micro-batch, and return its loss.
+    ) -> Tensor:
+        """Add the gradients of one micro-batch, and return the figures of its `Loss`.
 
         `key`, its update and its index in the update, sets the dropout masks. The first micro-batch of this rank begins
         a new sum. The last one adds the gradients of the other ranks.
@@ -206,14 +211,14 @@ class Updater:
         seed_dropout(self._recipe.training.seed, *key)
         with self._naming_out_of_memory(batch):
             if self._recorded is not None and batch in self._recorded:
-                losses = self._recorded.replay(batch, divisor=target_tokens, is_first=is_first)
+                figures = self._recorded.replay(batch, divisor=target_tokens, is_first=is_first)
                 if is_last:
-                    self._sum_collected()
+                    self._sum_collected(is_first=False)
             else:
                 divisor = torch.full((), target_tokens, dtype=torch.float32, device=self._ranks.device)
-                losses = self._step(batch, divisor, is_first=is_first, is_last=is_last)
+                figures = self._step(batch, divisor, is_first=is_first, is_last=is_last)
         self._ranks.heartbeat.beat()
-        return Loss(*losses)
+        return figures
 
     def begin_with(self, values: dict[str, Tensor]) -> None:
         """Start again from weights by parameter name, with a new optimizer."""
@@ -229,28 +234,24 @@ class Updater:
     def _step(self, batch: Batch, divisor: Tensor, *, is_first: bool, is_last: bool = False) -> Tensor:
         """Add the gradients of a batch's loss, divided by a scalar; return the figures of the loss."""
         loss = self._objective(batch)
-        if is_last and self._ranks.size > 1:
-            if is_first:
-                self.weights.gradients.zero_()
-            collecting = self._summing()
-        else:
-            collecting = self.weights.collecting(is_first=is_first)
-        with collecting:
+        is_summed = is_last and self._ranks.size > 1
+        collecting = self._summing if is_summed else self.weights.collecting
+        with collecting(is_first=is_first):
             (loss.smoothed / divisor).backward()
         return loss.figures()
 
-    def _new_recorder(self) -> RecordedSteps:
+    def _new_recorded_steps(self) -> RecordedSteps:
         graphs = CudaGraphs(self._ranks.device)
         return RecordedSteps(self._step, graphs.warm_up_and_record, num_losses=self._num_losses)
 
-    def _sum_collected(self) -> None:
+    def _sum_collected(self, *, is_first: bool) -> None:
         """Sum the gradients over the ranks, without a backward pass."""
         if self._ranks.size > 1:
-            with self._summing():
+            with self._summing(is_first=is_first):
                 pass
 
-    def _summing(self) -> AbstractContextManager[None]:
-        return self.weights.summing(self._ranks, precision=self._recipe.training.sum_gradients_in)
+    def _summing(self, *, is_first: bool) -> AbstractContextManager[None]:
+        return self.weights.summing(self._ranks, precision=self._recipe.training.sum_gradients_in, is_first=is_first)
 
     def _apply(self, norm: Tensor, *, learning_rate: float) -> None:
         """If the norm, a float32 scalar, is finite, clip the gradients and take the optimizer's step."""

@@ -126,7 +126,7 @@ class Validator:
         start = time.perf_counter()
         limit = max_sentences or self._recipe.validation.max_sentences
         with self._updater.evaluated():
-            smoothed, nll, tokens = _sum_losses(
+            loss, nll = _mean_losses(
                 self._updater.model,
                 self._pairs,
                 self._usable[:max_sentences],
@@ -137,10 +137,10 @@ class Validator:
             )
             score = self._bleu(beat, limit=limit) if self._recipe.validation.bleu else None
         report, samples = (None, ()) if score is None else score
-        perplexity = math.exp(min(nll / tokens, 700.0))  # a float holds no more than exp(709)
+        perplexity = math.exp(min(nll, 700.0))  # a float holds no more than exp(709)
         return Validation(
-            smoothed / tokens,
-            nll / tokens,
+            loss,
+            nll,
             perplexity,
             bleu=None if report is None else report.value,
             signature=None if report is None else report.signature,
@@ -201,7 +201,7 @@ def measure_average(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoi
 
     def loss_of(values: Mapping[str, Tensor]) -> float:
         load_weights(model, values, where=str(newest.path), hint=DAMAGED)
-        smoothed, _, tokens = _sum_losses(
+        loss, _ = _mean_losses(
             model,
             data.split("valid"),
             pairs,
@@ -210,7 +210,7 @@ def measure_average(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoi
             device=device,
             beat=lambda: None,
         )
-        return smoothed / tokens
+        return loss
 
     return AverageLosses(loss=loss_of(weights), newest_loss=loss_of(read_tensors(newest.path / WEIGHTS, hint=DAMAGED)))
 
@@ -229,7 +229,7 @@ def _usable_pairs(data: PreparedData, *, max_positions: int) -> Array:
 
 
 @torch.no_grad()
-def _sum_losses(
+def _mean_losses(
     model: Transformer,
     pairs: TokenPairs,
     usable: Array,
@@ -238,18 +238,17 @@ def _sum_losses(
     max_tokens: int,
     device: torch.device,
     beat: Callable[[], None],
-) -> tuple[float, float, int]:
-    """The sums of the smoothed loss and of the NLL, and the number of target tokens."""
+) -> tuple[float, float]:
+    """The smoothed loss and the NLL per target token."""
     totals, tokens = torch.zeros(2, device=device), 0
     model.eval()
     for part in _batches_by_length(usable, pairs.tgt.lengths, max_tokens=max_tokens):
         batch = make_batch(pairs.rows(part), pairs, device=device, shape=None, pinned=False)
-        loss = plain_loss(model, smoothing, batch)
-        totals += loss.figures()
+        totals += plain_loss(model, smoothing, batch).figures()
         tokens += batch.target.num_tokens
         beat()
     smoothed, nll = totals.tolist()
-    return smoothed, nll, tokens
+    return smoothed / tokens, nll / tokens
 
 
 def _translating_model(recipe: Recipe, data: PreparedData, updater: Updater, *, device: torch.device) -> Transformer:

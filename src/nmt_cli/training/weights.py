@@ -62,7 +62,7 @@ class MasterWeights:
         self._sum: GradientSum | None = None
         self._has_hooks = False
         # On a GPU, few large operations; on a CPU, the cache holds small ones.
-        self._has_launches = self.values.device.type != "cpu"
+        self._is_on_gpu = self.values.device.type != "cpu"
 
     def named(self, flat: Tensor) -> dict[str, Tensor]:
         """Views of a vector [P] by parameter name."""
@@ -78,7 +78,7 @@ class MasterWeights:
         totals, gradients = self._take_gradients()
         if not gradients:
             return
-        if self._has_launches and len(gradients) == len(self._parameters):
+        if self._is_on_gpu and len(gradients) == len(self._parameters):
             # Three kernels. `_foreach_add_` of two types launches one for each parameter.
             self.gradients.add_(torch.cat([gradient.reshape(-1) for gradient in gradients]))
         else:
@@ -101,12 +101,14 @@ class MasterWeights:
                 torch._foreach_copy_(totals, gradients)
 
     @contextmanager
-    def summing(self, ranks: Ranks, *, precision: Precision) -> Iterator[None]:
+    def summing(self, ranks: Ranks, *, precision: Precision, is_first: bool) -> Iterator[None]:
         """Collect the gradients of the backward pass in the block, and sum them over several ranks.
 
         Sums are sent in `precision`, and begin while the block still runs. The block is empty if the gradients of this
-        rank are already collected. Raises ConnectionLost.
+        rank are already collected, or if it has none. Raises ConnectionLost.
         """
+        if is_first:
+            self.gradients.zero_()
         if not self._has_hooks:
             for index, parameter in enumerate(self._parameters):
                 # torch calls the hook when the gradient is complete, for a shared parameter with all its parts.

@@ -66,7 +66,7 @@ class Ranks:
     def sum(self, tensor: Tensor) -> None:
         """Replace a tensor by its sum over the ranks."""
         if self.size > 1:
-            with self.together():
+            with self.collective():
                 dist.all_reduce(tensor)
 
     def begin_sum(self, tensor: Tensor) -> dist.Work:
@@ -74,21 +74,21 @@ class Ranks:
 
         All ranks begin sums in the same order. On a GPU, the sum comes after the earlier work of the current stream.
         """
-        with self.together():
+        with self.collective():
             work: dist.Work | None = dist.all_reduce(tensor, async_op=True)
         assert work is not None, "of several ranks, each is one of the group"
         return work
 
     def finish_sum(self, work: dist.Work) -> None:
         """Return when the sum is complete; on a GPU, once the current stream waits for it."""
-        with self.together():
+        with self.collective():
             work.wait()
 
     def largest(self, value: int) -> int:
         """Return the largest of the ranks' values on every rank."""
         if self.size == 1:
             return value
-        with self.together():
+        with self.collective():
             shared = torch.tensor(value, device=self.device)
             dist.all_reduce(shared, op=dist.ReduceOp.MAX)
             return int(shared.item())
@@ -101,19 +101,19 @@ class Ranks:
         """Return True on every rank if the claim holds on any."""
         return bool(self.largest(int(claim)))
 
-    def of_first(self, value: float) -> float:
+    def broadcast(self, value: float) -> float:
         """Return the value of the first rank on every rank."""
         if self.size == 1:
             return value
-        with self.together():
+        with self.collective():
             shared = torch.tensor(value, dtype=torch.float64, device=self.device)
             dist.broadcast(shared, src=0)
             return float(shared.item())
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Return when every rank has called this."""
         if self.size > 1:
-            with self.together():
+            with self.collective():
                 dist.barrier()
 
     def leave(self) -> None:
@@ -122,7 +122,7 @@ class Ranks:
             dist.destroy_process_group()
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def collective(self) -> Iterator[None]:
         """Count a collective as progress; raise ConnectionLost if it fails."""
         try:
             yield

@@ -185,7 +185,7 @@ def measure_speed(model: Transformer, ranks: Ranks) -> Speed:
     Each weight of a matrix that a token passes counts 6 operations: projections, feed-forward layers, and the output's
     rows that are pieces. Attention scores, about 1 %, and everything else are left out.
     """
-    ranks.wait()
+    ranks.barrier()
     rate = torch.tensor(matrix_rate(ranks.device, model.output_weight.dtype), device=ranks.device)
     ranks.sum(rate)
     source = sum(map(_num_matrix_weights, model.encoder))

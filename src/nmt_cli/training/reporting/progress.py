@@ -25,7 +25,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from nmt_cli import __version__, console, files
-from nmt_cli.dataset.batches import accumulation
+from nmt_cli.dataset.batches import accumulation_steps
 from nmt_cli.devices import SHORT, cpu_name
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.model.attention import choose_kernel
@@ -52,13 +52,16 @@ class Reporter:
         """`file` is metrics.jsonl, which is appended to; None for a silent rank. `board` gets event files, too."""
         self._updates, self._clock = updates, clock
         self._started, self._first_update = clock(), 0
-        self._file = file
-        self._stream = None if file is None else _open_at_end(file)
-        self._board = None if file is None or board is None else EventFile(board)
+        self._file, self._board_folder = file, board
+        self._stream: FileIO | None = None
+        self._board: EventFile | None = None
         self._view: LiveView | None = None
         self._last_line = self._started
 
     def __enter__(self) -> Reporter:
+        if self._file is not None:
+            self._stream = _open_at_end(self._file)
+            self._board = None if self._board_folder is None else EventFile(self._board_folder)
         return self
 
     def __exit__(
@@ -308,7 +311,7 @@ def describe_training(recipe: Recipe, updater: Updater, ranks: Ranks, *, max_tok
     )
     reason = updater.reason_not_to_compile
     compiled = "" if ranks.device.type == "cpu" else ", compiled" if reason is None else f", not compiled ({reason})"
-    rounds = accumulation(batch_tokens=training.batch_tokens, max_tokens=max_tokens, world_size=ranks.size)
+    rounds = accumulation_steps(batch_tokens=training.batch_tokens, max_tokens=max_tokens, world_size=ranks.size)
     return (
         f"{model.num_parameters() / 1e6:.1f} million parameters on {ranks.device} in {updater.precision}"
         f" with {kernel} attention{compiled}; an update of {training.batch_tokens:,} tokens is"

@@ -1,0 +1,293 @@
+"""The loop of a training: update after update, and what is due between two updates."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+
+from nmt_cli.artifacts.run import Run
+from nmt_cli.errors import TrainingError
+from nmt_cli.training.checkpointer import Checkpointer
+from nmt_cli.training.checkpoints import TrainingState
+from nmt_cli.training.data_order import DataOrder
+from nmt_cli.training.divergence import RecentUpdates, describe_pairs, pairs_of
+from nmt_cli.training.ending import Ending, StopSignal, ending_by_signal
+from nmt_cli.training.loader import LoadedUpdate, Loader
+from nmt_cli.training.ranks.ranks import Ranks
+from nmt_cli.training.reporting.metrics import Meter, Stopwatch, TrainingStatus, UpdateSums, memory_gb
+from nmt_cli.training.reporting.profile import PROFILE_FOLDER, Profiler
+from nmt_cli.training.reporting.progress import Reporter
+from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
+from nmt_cli.training.validation import Validation, Validator
+
+_HINT_ON_DIVERGENCE = (
+    "in a new run, lower the learning rate (training.schedule), or set training.clip_norm=1 or --precision fp32"
+)
+logger = logging.getLogger(__name__)
+
+
+class TrainingLoop:
+    """Takes updates, logs, validates, saves, rolls back, and stops.
+
+    On a GPU the result of an update is read after the next update was launched; `_can_wait` tells when. The state
+    counts only updates whose results were read. If something follows an update, such as a validation or a checkpoint,
+    its result is read at once. After a rollback, the batches of the update in flight are taken again. All ranks read
+    the same sums at the same place of the loop, so they decide alike.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        order: DataOrder,
+        updater: Updater,
+        validator: Validator,
+        checkpointer: Checkpointer,
+        ranks: Ranks,
+        stop: StopSignal,
+        reporter: Reporter,
+        meter: Meter,
+        profiled_updates: int,
+    ) -> None:
+        self._recipe, self._directory, self._metrics_file = run.recipe, run.directory, run.metrics_file
+        self._order, self._updater, self._validator, self._checkpointer = order, updater, validator, checkpointer
+        self._ranks, self._stop, self._reporter, self._meter = ranks, stop, reporter, meter
+        self.state = TrainingState(updater.precision)
+        self._validation: Validation | None = None
+        self._recent = RecentUpdates()
+        self._in_flight: deque[_InFlight] = deque()
+        self._updates_to_repeat: deque[LoadedUpdate] = deque()
+        self._signal: int | None = None
+        self._is_out_of_patience = False
+        self._loader = Loader(order, ranks, is_interrupted=lambda: self._agreed_signal() is not None)
+        self._stopwatch = Stopwatch()
+        self._is_profiled = profiled_updates > 0
+        self._profiler = Profiler(
+            run.directory / PROFILE_FOLDER,
+            num_updates=profiled_updates if ranks.is_first else 0,
+            device=ranks.device,
+            waited=lambda: self._loader.waited,
+            pause=self._stopwatch.stop,
+            say=reporter.say,
+        )
+
+    def resume(self) -> Ending | None:
+        """Load the newest checkpoint, if there is one; return the ending if no update is left to take."""
+        self.state = self._checkpointer.resume()
+        self._agree_on_patience()
+        if self.state.update > 0:
+            self._order.move_to(epoch=self.state.epoch, index=self.state.index)
+            if self._ending_by_recipe() is None:
+                self._reporter.event("resume", update=self.state.update)
+                self._reporter.say(f"resuming {self._directory} after update {self.state.update:,}")
+            if self._is_validation_due(self.state.update):  # the stop came between an update and its validation
+                self._validate()
+                self._save()
+        return self._ending_by_any_signal() or self._ending_by_recipe()
+
+    def run(self) -> Ending:
+        """Take update after update, until the recipe or a signal ends the training."""
+        with self._reporter.counting_from(self.state.update), self._profiler, self._loader:
+            while (ending := self._ending_by_recipe()) is None:
+                with self._profiler.update():
+                    self._launch_next_update()
+                    problem = self._read_results()
+                self._checkpointer.announce_if_complete()
+                if problem is not None:
+                    self._roll_back(problem)
+                elif not self._in_flight:  # `_can_wait` lets a result wait only if nothing is due after its update
+                    stop = self._validate_and_save_if_due()
+                    if stop is not None:
+                        return stop
+        return ending
+
+    def _launch_next_update(self) -> None:
+        """Launch the next update, unless a signal comes while it is awaited."""
+        self._stopwatch.run()
+        number = self.state.update + len(self._in_flight) + 1
+        left = self._recipe.training.updates + 1 - number
+        loaded = self._updates_to_repeat.popleft() if self._updates_to_repeat else self._loader.next(num_left=left)
+        if loaded is None:
+            return
+        launched = self._updater.launch(
+            loaded.batches,
+            number=number,
+            num_micro=len(loaded.planned.micro_batches),
+            target_tokens=loaded.planned.target_tokens,
+            received=lambda: self._stop.received,
+        )
+        self._in_flight.append(_InFlight(number, loaded, launched))
+
+    def _read_results(
+        self,
+    ) -> str | None:
+        """Read the results of the updates in flight, except the last if it can wait; return at the first problem."""
+        while len(self._in_flight) > 1 or (self._in_flight and not self._can_wait(self._in_flight[0].number)):
+            self._record_result(self._in_flight.popleft())
+            if (problem := self.state.reason_of_divergence(self._recipe.training)) is not None:
+                return problem
+        return None
+
+    def _can_wait(self, number: int) -> bool:
+        """Whether the result of the last update may be read after the next one was launched."""
+        return (
+            self._updater.reads_late
+            and not self._is_profiled
+            and number < self._recipe.training.updates
+            and self._agreed_signal() is None
+            and not self._is_validation_due(number)
+            and not self._is_checkpoint_due(number)
+        )
+
+    def _record_result(self, finished: _InFlight) -> None:
+        """Record the result of an update in the state, and report it."""
+        result, update = finished.launched.result(), finished.loaded.planned
+        micro_batches, tokens = update.micro_batches, update.target_tokens
+        loss = result.smoothed / tokens if result.is_applied else None
+        self._recent.add(finished.number, loss=math.inf if loss is None else loss, micro_batches=micro_batches)
+        self.state = self.state.after_update(finished.number, loss=loss, epoch=update.epoch, index=update.index)
+        self._validation, self._signal = None, result.signal
+        sums = UpdateSums()
+        if result.is_applied:
+            kl = math.nan if result.kl is None else result.kl
+            sums = UpdateSums(result.smoothed, result.nll, kl, update.source_tokens, tokens, update.slots)
+        else:
+            self._note_skip(pairs_of(micro_batches, result.suspects))
+        self._meter.add(sums, seconds=self._stopwatch.seconds, waited=self._loader.waited)
+        self._report_update(result)
+
+    def _report_update(self, result: UpdateResult) -> None:
+        training, update = self._recipe.training, self.state.update
+        is_log_due = update % training.log_every == 0 or update == training.updates
+        if not (is_log_due or self._reporter.is_live or self._reporter.wants_line):
+            return
+        status = TrainingStatus(
+            update,
+            self.state.epoch,
+            learning_rate=result.learning_rate,
+            gradient_norm=result.gradient_norm,
+            memory_gb=memory_gb(self._ranks.device),
+            seconds=self._stopwatch.seconds,
+        )
+        if is_log_due:
+            self._reporter.train(status, *self._meter.line())
+        self._reporter.advance(status, self._meter.recent())
+
+    def _note_skip(self, pairs: list[int]) -> None:
+        update, in_row = self.state.update, self.state.skipped_in_row
+        self._reporter.event("skipped", update=update, reason="gradients are not finite", in_row=in_row, pairs=pairs)
+        if self._ranks.is_first:
+            logger.warning("update %d is skipped: its gradients are not finite (%s)", update, describe_pairs(pairs))
+
+    def _roll_back(self, problem: str) -> None:
+        """Go back to the newest checkpoint before the trouble, and continue from there with the next pairs."""
+        training, failed = self._recipe.training, self.state
+        self._updates_to_repeat.extend(update.loaded for update in self._in_flight)
+        self._in_flight.clear()
+        if failed.returns >= training.max_returns:
+            times = f", after {failed.returns} return(s) to an earlier checkpoint" if failed.returns else ""
+            raise self._diverged(f"{problem}{times}")
+        self._stopwatch.stop()
+        self.state = self._checkpointer.roll_back(failed)
+        self._agree_on_patience()
+        self._validation = None
+        self._meter.forget()
+        if self._ranks.is_first:
+            logger.warning(
+                "%s: back to update %d, and on with other pairs (%s)", problem, self.state.update, self._metrics_file
+            )
+        worst = self._recent.worst()
+        self._reporter.event("returned", update=failed.update, to=self.state.update, reason=problem, worst=worst)
+        self._recent.clear()
+
+    def _diverged(self, problem: str) -> TrainingError:
+        return TrainingError(problem, where=str(self._metrics_file), hint=_HINT_ON_DIVERGENCE)
+
+    def _validate_and_save_if_due(self) -> Ending | None:
+        """Do what is due after the last update; return the ending if a signal stops the training here."""
+        is_save_due = self._is_checkpoint_due(self.state.update)
+        stop = ending_by_signal(self._agreed_signal())
+        if stop is None and self._is_validation_due(self.state.update):
+            if is_save_due:
+                self._save()  # a validation may take longer than a preempted machine has left
+            self._validate()
+            stop = self._ending_by_any_signal()
+            is_save_due = is_save_due or self._recipe.training.keep_best > 0
+        if is_save_due or stop is not None or self._ending_by_recipe() is not None:
+            self._save()
+        return stop
+
+    def _is_validation_due(self, update: int) -> bool:
+        is_at_interval = update % self._recipe.validation.every == 0 or update == self._recipe.training.updates
+        return is_at_interval and self.state.validated != update
+
+    def _is_checkpoint_due(self, update: int) -> bool:
+        return update % self._recipe.training.checkpoint_every == 0
+
+    def _validate(self) -> None:
+        """Validate on the first rank, and let all ranks agree on patience.
+
+        A signal stops the validation: the next start repeats it.
+        """
+        self._stopwatch.stop()
+        if self._ranks.is_first:
+            self._validate_on_this_rank()
+        self._agree_on_patience()
+
+    def _validate_on_this_rank(self) -> None:
+        self._reporter.note(f"validating after update {self.state.update:,}")
+        try:
+            measured = self._validator.measure(max_sentences=None, beat=self._raise_if_asked_to_stop)
+        except _StopAsked:
+            return
+        if not math.isfinite(measured.loss):
+            raise self._diverged(f"the validation loss after update {self.state.update:,} is not finite")
+        self._validation = measured
+        self.state = self.state.after_validation(measured, metric=self._recipe.validation.metric)
+        self._reporter.validation(self.state.update, measured, is_best=self.state.validations_since_best == 0)
+
+    def _raise_if_asked_to_stop(self) -> None:
+        self._ranks.heartbeat.beat()
+        if self._stop.received is not None:
+            raise _StopAsked
+
+    def _save(self) -> None:
+        self._stopwatch.stop()
+        announce = partial(self._reporter.event, "checkpoint")
+        self._checkpointer.save(self.state, validation=self._validation, announce=announce)
+
+    def _ending_by_recipe(self) -> Ending | None:
+        """The ending by the recipe; None if the training continues."""
+        if self.state.update >= self._recipe.training.updates:
+            return "finished"
+        return "patience" if self._is_out_of_patience else None
+
+    def _agree_on_patience(self) -> None:
+        """Tell all ranks whether the first, which validates, is out of patience."""
+        patience = self._recipe.training.patience
+        if patience is not None:
+            self._is_out_of_patience = self._ranks.any(self.state.validations_since_best >= patience)
+
+    def _ending_by_any_signal(self) -> Ending | None:
+        """The ending for a signal to any of the ranks, the same on all ranks; SIGTERM comes before Ctrl-C."""
+        return ending_by_signal(self._ranks.largest(self._stop.received or 0))
+
+    def _agreed_signal(self) -> int | None:
+        """The signal that all ranks know of: the sums of an update tell each rank of the others' signals."""
+        return self._stop.received if self._ranks.size == 1 else self._signal
+
+
+class _StopAsked(Exception):
+    """A signal came during a validation."""
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    """An update that was launched, and whose result was not read yet."""
+
+    number: int
+    loaded: LoadedUpdate
+    launched: LaunchedUpdate
