@@ -102,7 +102,7 @@ def _serving(axes: Sequence[Axes]) -> None:
 
 
 def _bars(axis: Axes, groups: Sequence[str], sides: Mapping[str, Sequence[float]], *, label: str) -> None:
-    """A group of bars for each name in `groups`, a bar for each side; the number above a bar makes grid lines needless."""
+    """A group of bars for each name in `groups`; the number above each side's bar makes grid lines needless."""
     width = 0.8 / len(sides)
     for number, (colour, (name, rates)) in enumerate(zip(_COLOURS, sides.items(), strict=False)):
         places = [group + (number - (len(sides) - 1) / 2) * width for group in range(len(groups))]
