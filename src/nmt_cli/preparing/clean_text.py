@@ -96,45 +96,42 @@ def write_clean_text(
     The held-out splits are read first: they are small, so their mistakes show at once. Splits without sources are set
     aside from the cleaned text.
     """
+    train, languages = sources["train"], corpus.languages
     heldout: dict[str, Pairs] = {
-        split: write_heldout(sources[split], directory, split=split, languages=corpus.languages)
+        split: write_heldout(sources[split], directory, split=split, languages=languages)
         for split in corpus.splits
         if split != "train" and split not in corpus.set_aside
     }
-    shards_read = read_shards(sources["train"], limit=corpus.limit)
-    first_shard = next(shards_read)
+    heldout_texts = heldout_sides(heldout, sources, languages)
+    raw_shards = read_shards(train, limit=corpus.limit)
+    first_shard = next(raw_shards)
     beginning = _kept_beginning(first_shard, corpus)
-    heldout_texts = heldout_sides(heldout, sources, corpus.languages)
-    refuse_pieces([*training_sides({0: beginning}, sources["train"], corpus.languages), *heldout_texts])
+    refuse_pieces([*training_sides({0: beginning}, train, languages), *heldout_texts])
     # Set aside from the training text, validation text has the same sides.
-    swapped = warning_of_swapped_sides(beginning, heldout.get("valid", beginning), corpus.languages)
-    _log_warnings([swapped] if swapped else [])
-    job = CleaningJob(corpus.cleaning, corpus.languages, heldout, directory)
-    all_shards, total = chain([first_shard], shards_read), _expected_pairs(corpus)
+    swapped = _logged(warning_of_swapped_sides(beginning, heldout.get("valid", beginning), languages))
+    job = CleaningJob(corpus.cleaning, languages, heldout, directory)
+    all_shards, total = chain([first_shard], raw_shards), _expected_pairs(corpus)
     _clean_shards(job, all_shards, total=total, num_workers=num_workers, progress=progress)
     shards = open_shards(directory)
-    by_source = count_by_source(shards, sources["train"])
+    by_source = count_by_source(shards, train)
     copies, chosen = _select_pairs(corpus, shards, by_source)
-    write_pairs(chosen, directory, languages=corpus.languages)
-    num_pairs = sum(int(copies_in_shard.sum()) for copies_in_shard in copies)
-    cleaning = sum_of_sources(by_source).counts
+    write_pairs(chosen, directory, languages=languages)
     write_arrays(directory / _COPIES_FILE, {str(number): in_shard for number, in_shard in enumerate(copies)})
+    cleaning = sum_of_sources(by_source).counts
     logger.info("cleaned: %s of %s training pairs kept", f"{cleaning.kept:,}", f"{cleaning.read:,}")
-    texts = training_sides(sample_by_source(shards), sources["train"], corpus.languages)
+    texts = [*training_sides(sample_by_source(shards), train, languages), *heldout_texts]
     refuse_pieces(texts)  # of the sources after the first
-    splits = {**heldout, **chosen}
+    splits, num_train = {**heldout, **chosen}, sum(int(in_shard.sum()) for in_shard in copies)
     warnings = [
-        *warnings_of_little_validation(splits["valid"], num_train=num_pairs),
+        *warnings_of_little_validation(splits["valid"], num_train=num_train),
         *(warnings_of_dropped_pairs(by_source, corpus.cleaning) if not swapped else []),
+        *warnings_of_unusual_text(texts, with_languages=not swapped),
     ]
-    warnings += warnings_of_unusual_text([*texts, *heldout_texts], with_languages=swapped is None)
-    _log_warnings(warnings)
-    lost = warn_of_lost_sources(by_source)
     counts = {
         **cleaning.to_json(),
         "overlap": {**overlap(heldout, (shard.facts["found"] for shard in shards)), **overlap(chosen, [])},
-        "warnings": [*([swapped] if swapped else []), *warnings, *lost],
-        "pairs": {"train": num_pairs, **{split: len(pairs) for split, pairs in splits.items()}},
+        "warnings": [*swapped, *_logged(*warnings), *warn_of_lost_sources(by_source)],
+        "pairs": {"train": num_train, **{split: len(pairs) for split, pairs in splits.items()}},
     }
     write_file(directory / _COUNTS_FILE, json.dumps(counts, ensure_ascii=False), error=DataError)
     return_freed_memory()  # of the text that was compared: the workers of the next stages take as much again
@@ -261,9 +258,12 @@ def _kept_beginning(shard: RawShard, corpus: Corpus) -> Pairs:
     return list(zip(cleaned.src, cleaned.tgt, strict=True))
 
 
-def _log_warnings(warnings: Iterable[str]) -> None:
-    for warning in warnings:
+def _logged(*warnings: str | None) -> list[str]:
+    """The warnings that are not None, after they are logged."""
+    found = [warning for warning in warnings if warning is not None]
+    for warning in found:
         logger.warning("%s", warning)
+    return found
 
 
 def _count_words(lines: Sequence[str]) -> list[int]:
