@@ -205,6 +205,16 @@ def test_a_wrong_set_is_refused_and_named(folder: Path, text: str, message: str,
     assert error.hint.startswith(hint)
 
 
+@pytest.mark.parametrize("own", ["training: {keep_last: 3}", "model: {d_model: 500}"])
+def test_a_mistake_of_several_settings_is_told_of_the_recipe_and_not_of_its_parent(folder: Path, own: str) -> None:
+    assert refuse(write("mine.yaml", f"extends: base.yaml\n{own}")).where == "mine.yaml:2"
+
+
+def test_a_mistake_of_a_set_is_answered_with_a_set_of_another_section(folder: Path) -> None:
+    error = refuse("base", "model.dropout=0", "training.consistency={name: r_drop}")
+    assert (error.where, error.hint) == ("--set training.consistency={name: r_drop}", "--set model.dropout=0.1")
+
+
 def test_every_value_has_its_origin(folder: Path) -> None:
     write("a.yaml", "model:\n  d_model: 128\n  d_ff: 256\ntraining: {optimizer: {name: adamw, beta1: 0.8}}")
     file = write("b.yaml", "extends: a.yaml\n\nmodel: {d_ff: 512}\naveraging:\n  last: 3")

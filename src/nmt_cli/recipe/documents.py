@@ -136,20 +136,24 @@ def validate(document: Document, schema: type[Model], *, source: str, fix: str) 
     except ValidationError as problem:
         error, values = mistake_to_show(problem), document.values
         path = document_path(error["loc"], values)
-        where = _place_of(error, path, document) or source
+        where = _place_of(error, path, document, source=source) or source
         hint = suggest(error, path, schema=schema, values=values, as_flags=where.startswith(_SET))
         hint = hint or range_of(path, schema=schema, values=values) or fix
         raise RecipeError(describe(error, path), where=where, hint=hint) from None
 
 
-def _place_of(error: Any, path: KeyPath, document: Document) -> str | None:
-    """The place of the value at `path`; if several settings are at fault, of the first that --set or a file gives."""
+def _place_of(error: Any, path: KeyPath, document: Document, *, source: str) -> str | None:
+    """The place of the value at `path`.
+
+    If several settings are at fault, it is the place of one of them: in a --set, else in `source`, else in a parent.
+    """
     mistake = error.get("ctx", {}).get("error")
     if not isinstance(mistake, Mistake) or not mistake.settings:
         return document.origin(path)
     keys: list[KeyPath] = [tuple(setting.split(".")) for setting in mistake.settings]
     places = [document.origins[key] for key in keys if key in document.origins]
-    return min(places, key=lambda place: not place.startswith(_SET), default=None)
+    nearest = [place for beginning in (_SET, f"{source}:", "") for place in places if place.startswith(beginning)]
+    return nearest[0] if nearest else None
 
 
 def _lines_with_paths(values: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str]]:

@@ -300,12 +300,13 @@ def _pairs_as_flags(hint: str, path: KeyPath, *, schema: type[BaseModel]) -> str
     places = set(key_paths(schema))
 
     def as_flag(found: re.Match[str]) -> str:
-        for place in ((*path, found[1]), (*path[:-1], found[1])):
+        key = found[1].split(".")
+        for place in ((*path, *key), (*path[:-1], *key)):
             if place in places:
                 return f"--set {dotted(place)}={shlex.quote(found[2])}"
         return found[0]
 
-    return re.sub(r"(?:write )?\b(\w+): (\{[^}]*\}|[^\s,;{}]+)", as_flag, hint)
+    return re.sub(r"(?:write )?\b([\w.]+): (\{[^}]*\}|[^\s,;{}]+)", as_flag, hint)
 
 
 def _nearest_choice(word: str, allowed: Sequence[str]) -> str | None:
