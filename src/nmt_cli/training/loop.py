@@ -121,9 +121,7 @@ class TrainingLoop:
         )
         self._in_flight.append(_InFlight(number, loaded, launched))
 
-    def _read_results(
-        self,
-    ) -> str | None:
+    def _read_results(self) -> str | None:
         """Read the results of the updates in flight, except the last if it can wait; return at the first problem."""
         while len(self._in_flight) > 1 or (self._in_flight and not self._can_wait(self._in_flight[0].number)):
             self._record_result(self._in_flight.popleft())
