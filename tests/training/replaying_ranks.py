@@ -1,6 +1,6 @@
-"""Two ranks that replay a micro-batch each: `python -m tests.training.replaying_ranks FILE DATA SETTING...`.
+"""Ranks that replay a micro-batch each: `python -m tests.training.replaying_ranks FILE DATA SETTING...`.
 
-It is started for each. The first writes what came of it to FILE as JSON.
+Each rank is a process of its own. The first writes what came of it to FILE as JSON.
 """
 
 from __future__ import annotations

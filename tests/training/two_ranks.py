@@ -39,21 +39,21 @@ def start(
     )
 
 
-def run_module(module: str, *arguments: object) -> None:
-    """Run a module of the tests as two ranks, joined by gloo; both have to end well."""
+def run_module(module: str, *arguments: object, num_ranks: int = 2) -> None:
+    """Run a module of the tests as `num_ranks` ranks, joined by gloo; all have to end well."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shared = {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     processes = [
         Forked[bytes](
             [sys.executable, "-m", module, *map(str, arguments)],
             env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             cwd=ROOT,
         )
-        for rank in range(2)
+        for rank in range(num_ranks)
     ]
-    assert [process.wait() for process in processes] == [0, 0]
+    assert [process.wait() for process in processes] == [0] * num_ranks
 
 
 def in_update(number: int, statement: str, *, rank: int) -> str:
