@@ -87,7 +87,7 @@ def test_deepl_with_keys(strict: Server, expected: str) -> None:
     with pytest.raises(deepl.DeepLException, match="glossary_id is not supported"):
         client.translate_text(TEXT, source_lang="EN", target_lang="DE", glossary="def3a26b-3e84-45b3-84ae-0c0aaf3525f7")
     limited = deepl.DeepLClient("bob-secret-key", server_url=strict.url)
-    with pytest.raises(deepl.DeepLException, match="3 texts are more than the 2 requests a minute") as error:
+    with pytest.raises(deepl.DeepLException, match="3 texts are more than the 2 requests per minute") as error:
         limited.translate_text(["sea"] * 3, target_lang="DE")
     assert (error.value.http_status_code, error.value.should_retry) == (413, False)
     for _ in range(2):

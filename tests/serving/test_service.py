@@ -107,7 +107,7 @@ def test_a_key_refills_evenly_and_no_request_is_worth_more_than_it_ever_has(tmp_
     keys = read_keys(write_keys(tmp_path, lines), clock=lambda: now)
     bob, rare, carol = (owner(keys, f"{name}-secret-key") for name in ("bob", "rare", "carol"))
     assert [one.is_operator for one in (bob, rare, carol)] == [False, False, True]
-    with pytest.raises(RequestError, match="1,000 texts are more than the 60 requests a minute of this key") as error:
+    with pytest.raises(RequestError, match="1,000 texts are more than the 60 requests per minute of this key") as error:
         carol.spend(1000)
     # Not 429: DeepL's clients would send it again and again.
     assert (error.value.status, error.value.code, error.value.retry_after_seconds) == (413, "too_large", None)
@@ -117,11 +117,11 @@ def test_a_key_refills_evenly_and_no_request_is_worth_more_than_it_ever_has(tmp_
     bob.spend(1)
     rare.spend(1)
     for spender, seconds in ((bob, 30), (rare, 120)):
-        with pytest.raises(RequestError, match=r"this key has used its (2|0\.5) requests a minute") as error:
+        with pytest.raises(RequestError, match=r"this key has used its (2|0\.5) requests per minute") as error:
             spender.spend(1)
         assert (error.value.status, error.value.retry_after_seconds) == (429, seconds)
     now = 30.0
-    with pytest.raises(RequestError, match="this key has fewer than 2 left of its 2 requests a minute") as error:
+    with pytest.raises(RequestError, match="this key has fewer than 2 left of its 2 requests per minute") as error:
         bob.spend(2)
     assert (error.value.hint, error.value.retry_after_seconds) == ("try again in 30 s", 30)
     bob.spend(1)  # the refused request took nothing
@@ -140,7 +140,7 @@ def test_a_refused_request_costs_nothing_and_one_whose_client_leaves_does(tmp_pa
         raise ClientGone
     with bob.charged(1):
         pass
-    with pytest.raises(RequestError, match="this key has used its 2 requests a minute"):
+    with pytest.raises(RequestError, match="this key has used its 2 requests per minute"):
         bob.spend(1)
 
 
@@ -163,7 +163,7 @@ def test_keys_that_are_read_again_keep_what_they_used_and_others_are_refused(
     assert owner(keys, "carol-secret-key").name == "carol"
     bob = owner(keys, "bob-secret-key")
     assert bob.characters == 7
-    with pytest.raises(RequestError, match="this key has used its 3 requests a minute"):
+    with pytest.raises(RequestError, match="this key has used its 3 requests per minute"):
         bob.spend(1)
     file.write_text("nonsense\n")
     with pytest.raises(DataError, match="line 1 is not a key"):

@@ -77,7 +77,7 @@ def join_front_matter(values: Mapping[str, Any], body: str) -> str:
 
 
 def front_matter(languages: LanguagePair) -> dict[str, Any]:
-    """The values at the head of every card that nmt writes for a model of its own."""
+    """Languages, library and task, as the head of a model card on the hub names them."""
     return {
         "language": [languages.source, languages.target],
         "library_name": "nmt-cli",

@@ -47,7 +47,7 @@ def serve(
     ] = "auto",
     workers: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Processes per model; else the CPUs shared, at most 4; 1 on a GPU."),
+        typer.Option(metavar="N", min=1, help="Processes per model; else a share of the CPUs, up to 4; 1 on a GPU."),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="CPU threads per worker; else all CPUs but one, shared.")

@@ -282,7 +282,7 @@ def _settings(
 
 
 class _NpzTensors:
-    """The tensors of a .npz file, each of which can be taken once, and the names of what is left."""
+    """The tensors of a .npz file, each of which can be taken once; `left` are those not yet taken, by name."""
 
     def __init__(self, arrays: Mapping[str, Any], file: Path) -> None:
         self.file = file

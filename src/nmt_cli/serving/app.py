@@ -135,7 +135,10 @@ def _page_routes(service: Service) -> list[Route]:
 
 
 class RequestLogMiddleware:
-    """Counts, times and logs requests, without text, query or address, and answers errors of other middleware."""
+    """Counts, times and logs requests, without text, query or address, and refuses foreign hosts and pages.
+
+    It also answers the errors of the middleware inside it.
+    """
 
     def __init__(self, app: ASGIApp, service: Service, allowed: AllowedOrigins) -> None:
         self._app = app

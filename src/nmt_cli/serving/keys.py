@@ -16,10 +16,10 @@ from nmt_cli.serving.errors import RequestError, too_large
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = "a line a key: NAME KEY REQUESTS_PER_MINUTE [operator], for example: alice 3f9a27c1e0b84d52 60"
+_FORMAT = "one line per key: NAME KEY REQUESTS_PER_MINUTE [operator], for example: alice 3f9a27c1e0b84d52 60"
 _OPERATOR = "operator"
 _MIN_KEY_CHARACTERS = 8
-# An address may send 20 wrong keys at once, and then 20 a minute.
+# An address may send 20 wrong keys at once, and then 20 per minute.
 _WRONG_KEYS_AT_ONCE, _SECONDS_PER_WRONG_KEY = 20, 3.0
 _MAX_REMEMBERED_ADDRESSES = 10_000
 
@@ -50,13 +50,14 @@ class KeyOwner:
         self._requests_left = min(self._capacity, self._requests_left + (now - self._filled_at) * self._per_minute / 60)
         self._filled_at = now
         if requests > self._capacity:
-            message = f"{requests:,} texts are more than the {self._per_minute:g} requests a minute of this key"
+            message = f"{requests:,} texts are more than the {self._per_minute:g} requests per minute of this key"
             hint = f"send at most {int(self._capacity):,} texts in a request"
             raise too_large(message, hint=hint)
         if requests > self._requests_left:
             seconds = math.ceil((requests - self._requests_left) * 60 / self._per_minute)
             state = "has used" if requests == 1 else f"has fewer than {requests:,} left of"
-            message, hint = f"this key {state} its {self._per_minute:g} requests a minute", f"try again in {seconds} s"
+            message = f"this key {state} its {self._per_minute:g} requests per minute"
+            hint = f"try again in {seconds} s"
             raise RequestError(message, hint=hint, status=429, code="too_many_requests", retry_after_seconds=seconds)
         self._requests_left -= requests
 

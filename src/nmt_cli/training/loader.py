@@ -185,8 +185,8 @@ class Loader:
                 num_updates = self._num_left - len(self._ready) - 1
             self._order.plan_ahead(num_updates=num_updates, num_workers=_PLANNING_PROCESSES[self._ranks.device.type])
         mine = range(self._ranks.rank, len(update.micro_batches), self._ranks.size)
-        rows_of_mine = [(index, rows) for index in mine if len(rows := update.micro_batches[index])]
+        own_rows = [(index, rows) for index in mine if len(rows := update.micro_batches[index])]
         device, pinned = self._ranks.device, self._copies.is_pinned
         return LoadedUpdate(
-            update, [(index, self._order.batch(rows, device=device, pinned=pinned)) for index, rows in rows_of_mine]
+            update, [(index, self._order.batch(rows, device=device, pinned=pinned)) for index, rows in own_rows]
         )

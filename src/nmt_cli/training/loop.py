@@ -49,12 +49,11 @@ class TrainingLoop:
         ranks: Ranks,
         stop: StopSignal,
         reporter: Reporter,
-        meter: Meter,
         profiled_updates: int,
     ) -> None:
         self._recipe, self._directory, self._metrics_file = run.recipe, run.directory, run.metrics_file
         self._order, self._updater, self._validator, self._checkpointer = order, updater, validator, checkpointer
-        self._ranks, self._stop, self._reporter, self._meter = ranks, stop, reporter, meter
+        self._ranks, self._stop, self._reporter = ranks, stop, reporter
         self.state = TrainingState(updater.precision)
         self._validation: Validation | None = None
         self._recent = RecentUpdates()
@@ -64,6 +63,7 @@ class TrainingLoop:
         self._is_out_of_patience = False
         self._loader = Loader(order, ranks, is_interrupted=lambda: self._agreed_signal() is not None)
         self._stopwatch = Stopwatch()
+        self._meter: Meter
         self._is_profiled = profiled_updates > 0
         self._profiler = Profiler(
             run.directory / PROFILE_FOLDER,
@@ -88,8 +88,9 @@ class TrainingLoop:
                 self._save()
         return self._ending_by_any_signal() or self._ending_by_recipe()
 
-    def run(self) -> Ending:
-        """Take update after update, until the recipe or a signal ends the training."""
+    def run(self, meter: Meter) -> Ending:
+        """Take update after update, until the recipe or a signal ends the training; `meter` measures them."""
+        self._meter = meter
         with self._reporter.counting_from(self.state.update), self._profiler, self._loader:
             while (ending := self._ending_by_recipe()) is None:
                 with self._profiler.update():
@@ -142,16 +143,16 @@ class TrainingLoop:
 
     def _record_result(self, finished: _InFlight) -> None:
         """Record the result of an update in the state, and report it."""
-        result, update = finished.launched.result(), finished.loaded.planned
-        micro_batches, tokens = update.micro_batches, update.target_tokens
+        result, planned = finished.launched.result(), finished.loaded.planned
+        micro_batches, tokens = planned.micro_batches, planned.target_tokens
         loss = result.smoothed / tokens if result.is_applied else None
         self._recent.add(finished.number, loss=math.inf if loss is None else loss, micro_batches=micro_batches)
-        self.state = self.state.after_update(finished.number, loss=loss, epoch=update.epoch, index=update.index)
+        self.state = self.state.after_update(finished.number, loss=loss, epoch=planned.epoch, index=planned.index)
         self._validation, self._signal = None, result.signal
         sums = UpdateSums()
         if result.is_applied:
             kl = math.nan if result.kl is None else result.kl
-            sums = UpdateSums(result.smoothed, result.nll, kl, update.source_tokens, tokens, update.slots)
+            sums = UpdateSums(result.smoothed, result.nll, kl, planned.source_tokens, tokens, planned.slots)
         else:
             self._note_skip(pairs_of(micro_batches, result.suspects))
         self._meter.add(sums, seconds=self._stopwatch.seconds, waited=self._loader.waited)

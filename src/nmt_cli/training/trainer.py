@@ -80,7 +80,6 @@ class Trainer:
             ranks=ranks,
             stop=self._stop,
             reporter=self._reporter,
-            meter=Meter(measure_speed(model, ranks).for_passes(recipe.training.num_passes)),
             profiled_updates=profiled_updates,
         )
 
@@ -89,8 +88,7 @@ class Trainer:
         with self._reporter, self._stop.listening(), self._checkpointer:
             ending = self._loop.resume()
             if ending is None:
-                self._prepare()
-                ending = self._loop.run()
+                ending = self._loop.run(self._prepare())
             elif self._profiled_updates:
                 self._reporter.say("--profile: there is no update left to watch")
             self._checkpointer.join()
@@ -103,8 +101,8 @@ class Trainer:
         self._ranks.barrier()
         return ending
 
-    def _prepare(self) -> None:
-        """Open the plan, warm up, and make the sanity pass."""
+    def _prepare(self) -> Meter:
+        """Open the plan, warm up, and make the sanity pass; return what measures updates against the devices' speed."""
         if self._run.record.finished is not None and self._ranks.is_first:
             self._run = mark_finished(self._run, is_finished=False)
         self._order.open()
@@ -115,16 +113,18 @@ class Trainer:
         )
         if self._ranks.is_first:
             warn_of_missing_tool(self._updater.reason_not_to_compile)
+        speed = measure_speed(self._updater.model, self._ranks)
         if is_new or self._updater.reason_not_to_compile is None:
             self._run = warm_up_with_tokens_that_fit(
                 self._order, self._run, self._warm_up, release=self._updater.release, ranks=self._ranks
             )
         if is_new:
             self._sanity_pass()
+        return Meter(speed.for_passes(self._recipe.training.num_passes))
 
     def _warm_up(self) -> None:
-        rows, device = (self._order.longest, self._order.full), self._ranks.device
-        self._updater.warm_up([self._order.batch(part, device=device, pinned=False) for part in rows])
+        device, fullest = self._ranks.device, (self._order.longest, self._order.full)
+        self._updater.warm_up([self._order.batch(rows, device=device, pinned=False) for rows in fullest])
 
     def _sanity_pass(self) -> None:
         """Provoke late failures early: validate a few sentences with search and score, and save."""

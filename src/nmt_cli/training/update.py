@@ -185,7 +185,7 @@ class Updater:
                 is_last=place == len(batches) - 1,
             )
         if not batches:
-            self._sum_collected(is_first=True)
+            self._sum_without_backward(is_first=True)
         if self._ranks.is_first:
             figures[_NORM] = self.weights.gradients.norm()
         if (signal_number := received()) is not None:
@@ -213,7 +213,7 @@ class Updater:
             if self._recorded is not None and batch in self._recorded:
                 figures = self._recorded.replay(batch, divisor=target_tokens, is_first=is_first)
                 if is_last:
-                    self._sum_collected(is_first=False)
+                    self._sum_without_backward(is_first=False)
             else:
                 divisor = torch.full((), target_tokens, dtype=torch.float32, device=self._ranks.device)
                 figures = self._step(batch, divisor, is_first=is_first, is_last=is_last)
@@ -244,8 +244,8 @@ class Updater:
         graphs = CudaGraphs(self._ranks.device)
         return RecordedSteps(self._step, graphs.warm_up_and_record, num_losses=self._num_losses)
 
-    def _sum_collected(self, *, is_first: bool) -> None:
-        """Sum the gradients over the ranks, without a backward pass."""
+    def _sum_without_backward(self, *, is_first: bool) -> None:
+        """Sum the gradients over the ranks; `is_first` if this rank has collected none."""
         if self._ranks.size > 1:
             with self._summing(is_first=is_first):
                 pass

@@ -117,8 +117,9 @@ class CTranslate2Engine:
 
     def _batches(
         self, sentences: Sequence[_Sentence], *, by_limit: bool, config: DecodingConfig
-    ) -> Iterator[list[_Sentence]]:
+    ) -> list[list[_Sentence]]:
         """Batches of sentences of similar length; if they are made `by_limit`, each batch has one limit."""
+        batches: list[list[_Sentence]] = []
         groups: list[Sequence[_Sentence]] = [sentences]
         if by_limit:
             limits = sorted({sentence.limit for sentence in sentences})
@@ -126,7 +127,8 @@ class CTranslate2Engine:
         for group in groups:
             lengths = [len(sentence.pieces) + len(sentence.prefix) for sentence in group]
             for batch in self._batch_indices(lengths, [[sentence.pieces] for sentence in group], config=config):
-                yield [group[place] for place in batch]
+                batches.append([group[place] for place in batch])
+        return batches
 
     def _batch_indices(
         self, lengths: Sequence[int], sequences: Sequence[Sequence[list[str]]], *, config: DecodingConfig
@@ -159,7 +161,7 @@ class CTranslate2Engine:
         Unless `without_special`, sentences with pieces that are never generated are marked as special.
         """
         cut = []
-        batches = list(self._batches(sentences, by_limit=by_limit, config=config))
+        batches = self._batches(sentences, by_limit=by_limit, config=config)
         for batch, results in self._translate(batches, config=config, without_special=without_special):
             longest = max(sentence.limit for sentence in batch)
             for sentence, result in zip(batch, results, strict=True):
