@@ -19,7 +19,7 @@ from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.recipe.counterparts import NEXT_LINE, Counterpart
 from nmt_cli.recipe.loading import load_recipe, parse_override
 from nmt_cli.recipe.mistakes import KeyPath, fields_at
-from nmt_cli.recipe.other_configurations import take_over
+from nmt_cli.recipe.other_configurations import convert_configuration
 from nmt_cli.recipe.other_toolkits import CORPUS_KEYS, RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.optimizers import learning_rate
@@ -451,8 +451,8 @@ def test_opennmts_noam_is_ours() -> None:
     def rate(step: int, warmup_steps: int, model_size: int) -> float:  # onmt/utils/optimizers.py, noam_decay
         return float(model_size ** (-0.5) * min(step ** (-0.5), step * warmup_steps ** (-1.5)))
 
-    settings = take_over({"decay_method": "noam", "learning_rate": 2, "warmup_steps": 8, "hidden_size": 64}).settings
-    recipe = load_recipe("base", overrides=settings)
+    values = {"decay_method": "noam", "learning_rate": 2, "warmup_steps": 8, "hidden_size": 64}
+    recipe = load_recipe("base", overrides=convert_configuration(values).settings)
     for step in (1, 7, 8, 9, 100):
         ours = learning_rate(recipe.training.schedule, update=step, updates=1000, d_model=recipe.model.d_model)
         assert ours == pytest.approx(2 * rate(step, 8, 64), rel=1e-12)

@@ -15,7 +15,7 @@ from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.counterparts import as_flag
 from nmt_cli.recipe.documents import Document, dump_values, merge, parse_document, parse_value, read_document, validate
 from nmt_cli.recipe.mistakes import KeyPath, dotted
-from nmt_cli.recipe.other_configurations import take_over, toolkit_of
+from nmt_cli.recipe.other_configurations import convert_configuration, toolkit_of
 from nmt_cli.recipe.other_toolkits import PAGE
 from nmt_cli.recipe.schema import Recipe
 
@@ -81,13 +81,13 @@ def _check_own_format(file: Path) -> None:
         hint = "write what differs from base into it, for example extends: base.yaml; or nmt train base"
         raise RecipeError(f"{file.name} holds no recipe: it is empty", where=str(file), hint=hint)
     if toolkit := toolkit_of(values):
-        taken = take_over(values)
+        converted = convert_configuration(values)
         problem = f"{file.name} is a configuration of {toolkit}, not a recipe"
-        problem += f"; to set by hand, as {PAGE} says: {', '.join(taken.by_hand)}" if taken.by_hand else ""
-        without = ", ".join(taken.without_counterpart)
-        problem += f"; without a counterpart: {without}" if without else ""
-        output = [f"-o {shlex.quote(taken.output)}"] if taken.output else []
-        hint = " ".join(["nmt train base --data DIR", *output, *map(as_flag, taken.settings)])
+        problem += f"; to set by hand, as {PAGE} says: {', '.join(converted.by_hand)}" if converted.by_hand else ""
+        without_counterpart = ", ".join(converted.without_counterpart)
+        problem += f"; without a counterpart: {without_counterpart}" if without_counterpart else ""
+        output = [f"-o {shlex.quote(converted.output)}"] if converted.output else []
+        hint = " ".join(["nmt train base --data DIR", *output, *map(as_flag, converted.settings)])
         raise RecipeError(problem, where=str(file), hint=hint)
 
 

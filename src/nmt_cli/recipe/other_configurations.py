@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from shlex import quote
-from typing import Any
+from typing import Any, Literal
 
 from nmt_cli.recipe.counterparts import as_flag, batch_tokens, counterpart_of, plain_key
 from nmt_cli.recipe.mistakes import refusal
@@ -87,48 +87,46 @@ def toolkit_of(values: Mapping[str, Any]) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenOver:
-    """A configuration as settings of ours, `key=value`, the folder that it writes, and its other keys.
+class ConvertedConfiguration:
+    """The settings of ours that a configuration of another toolkit means, and its other keys.
 
-    Keys `by_hand` have a counterpart, whose value does not follow from theirs. Keys of text and vocabulary are in no
-    list.
+    Keys of text and vocabulary are in no list.
     """
 
+    # As `key=value`.
     settings: list[str]
+    # The folder that it writes.
     output: str | None
+    # Keys with a counterpart, whose value does not follow from theirs.
     by_hand: list[str]
     without_counterpart: list[str]
 
 
-def take_over(values: Mapping[str, Any]) -> TakenOver:
-    """A configuration in our settings, if they mean the same here, and the keys of its other values."""
-    leaves = [(path, _key_of_value(path), _unwrapped(value)) for path, value in _leaves(values, ())]
-    given = {plain_key(key): value for _, key, value in reversed(leaves)}
+def convert_configuration(values: Mapping[str, Any]) -> ConvertedConfiguration:
+    """The settings that mean the same as a configuration of another toolkit, and its keys that have none."""
+    flattened = [(path, _unwrapped(value)) for path, value in _flattened(values, ())]
+    given = {plain_key(_key_of_value(path)): value for path, value in reversed(flattened)}
     joint_settings, joint_keys = _joint_settings(given, toolkit=toolkit_of(values))
     settings: dict[str, str] = {}
     by_hand: list[str] = []
-    without: list[str] = []
-    for path, key, value in leaves:
-        name, counterpart = plain_key(key), counterpart_of(key, RECIPE_KEYS)
-        is_of_data = name in _TEXT_KEYS or any(map(_is_data_key, path))
-        equivalent = _equivalent_settings(name, value, given)
-        is_of_tokenizer = counterpart is not None and counterpart.begins("tokenizer.")
-        is_off = value == 0 and is_of_tokenizer
-        if is_off or name in (*joint_keys, *_OUTPUT_KEYS) or (key, value) == ("normalization", "tokens"):
+    without_counterpart: list[str] = []
+    for path, value in flattened:
+        key = _key_of_value(path)
+        if plain_key(key) in (*joint_keys, *_OUTPUT_KEYS):
             continue
-        if counterpart is None or counterpart in WITHOUT_COUNTERPART:
-            if not (is_of_data or value in (None, "transformer") or path[-1] == "_name"):
-                without.append(key)
-        elif equivalent and (not is_of_data or is_of_tokenizer):
-            if not _add_settings(equivalent, into=settings):
+        match _convert_key(path, value, given):
+            case "by hand":
                 by_hand.append(key)
-        elif value is not None and counterpart.settings:
-            by_hand.append(key)
-    return TakenOver(
+            case "without counterpart":
+                without_counterpart.append(key)
+            case own_settings:
+                if not _add_settings(own_settings, into=settings):
+                    by_hand.append(key)
+    return ConvertedConfiguration(
         [f"{name}={amount}" for name, amount in (settings | joint_settings).items()],
         next((str(given[key]) for key in _OUTPUT_KEYS if given.get(key)), None),
         list(dict.fromkeys(by_hand)),
-        list(dict.fromkeys(without)),
+        list(dict.fromkeys(without_counterpart)),
     )
 
 
@@ -179,6 +177,26 @@ def _schedule(given: Mapping[str, Any]) -> str | None:
         return None
     section = "{" + ", ".join(f"{key}: {value}" for key, value in schedule.items()) + "}"
     return section if refusal(f"training.schedule={section}", Recipe) is None else None
+
+
+def _convert_key(
+    path: tuple[str, ...], value: Any, given: Mapping[str, Any]
+) -> dict[str, str] | Literal["by hand", "without counterpart"]:
+    """The settings that mean the same as a value, or why they are missing; no settings if the value needs none."""
+    key = _key_of_value(path)
+    counterpart = counterpart_of(key, RECIPE_KEYS)
+    concerns_data = plain_key(key) in _TEXT_KEYS or any(map(_is_data_key, path))
+    concerns_tokenizer = counterpart is not None and counterpart.begins("tokenizer.")
+    is_sampling_off = concerns_tokenizer and value == 0
+    if is_sampling_off or (key, value) == ("normalization", "tokens"):
+        return {}
+    if counterpart is None or counterpart in WITHOUT_COUNTERPART:
+        needs_none = concerns_data or value in (None, "transformer") or path[-1] == "_name"
+        return {} if needs_none else "without counterpart"
+    equivalent = _equivalent_settings(plain_key(key), value, given)
+    if equivalent and (concerns_tokenizer or not concerns_data):
+        return equivalent
+    return "by hand" if value is not None and counterpart.settings else {}
 
 
 def _add_settings(settings: Mapping[str, str], *, into: dict[str, str]) -> bool:
@@ -245,9 +263,9 @@ def _keys_of(value: Any) -> Iterator[object]:
         yield from value
 
 
-def _leaves(values: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _flattened(values: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     for key, value in values.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, (*above, key))
+            yield from _flattened(value, (*above, key))
         else:
             yield (*above, key), value
