@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nmt_cli.errors import NmtError, UsageError, nearest_word
-from nmt_cli.recipe.counterparts import NEXT_LINE, as_flag, batch_tokens
+from nmt_cli.recipe.counterparts import NEXT_LINE, as_flag, batch_tokens_of
 
 _PLACEHOLDER = re.compile(r"\{([A-Z]+)\}")
 _EXAMPLE_PAIR = "en-de"
@@ -269,7 +269,7 @@ def _answer_with_setting(option: str, arguments: Sequence[str], typed: Mapping[s
 
     key, value = _as_key(option), typed[option]
     answer = answer_in(Recipe, key, value, warmup_updates=_warmup_updates(arguments))
-    product = batch_tokens({_as_key(one): amount for one, amount in typed.items()})
+    product = batch_tokens_of({_as_key(one): amount for one, amount in typed.items()})
     if answer and product and answer.settings == ["training.batch_tokens=N"]:
         answer = product.answer
     if answer:

@@ -1,4 +1,4 @@
-"""Counterparts here of the keys of other toolkits: an answer to each key, with its value as a setting of ours."""
+"""The settings of nmt that stand for the keys of other toolkits, with the values of these keys."""
 
 from __future__ import annotations
 
@@ -18,8 +18,13 @@ _NUM_GPUS_KEYS = ("distributed_world_size", "world_size", "num_gpus", "nproc_per
 class Counterpart:
     """Settings of ours in place of some keys of other toolkits, and a note. Without settings, the note says it all.
 
-    {N} stands for the value of the key, as `convert` writes it, and {FIRST} and {SECOND} for two numbers in it. Of a|b,
-    a is meant if the value is true, else b. For a value of zero, `note_for_zero` is the answer.
+    Examples of `settings`, of a value, and of the settings with the value:
+
+        ("training.updates={N}",)              100            training.updates=100, as `convert` writes the value
+        ("model.norm=pre|post",)               True           model.norm=pre; for False, model.norm=post
+        ("beta1={FIRST}", "beta2={SECOND}")    "(0.9, 0.98)"  beta1=0.9 and beta2=0.98
+
+    For a value of zero, `note_for_zero` is the answer.
     """
 
     keys: tuple[str, ...]
@@ -103,7 +108,7 @@ class BatchTokens:
         return Answer([f"training.batch_tokens={self.tokens}"], note)
 
 
-def batch_tokens(values: Mapping[str, Any]) -> BatchTokens | None:
+def batch_tokens_of(values: Mapping[str, Any]) -> BatchTokens | None:
     """The product of the tokens of a batch, of the batches of an update and of the GPUs; None if `values` lack it."""
     given = {plain_key(key): value for key, value in values.items()}
     sizes = [*_BATCH_TOKENS_KEYS, "batch_size"] if given.get("batch_type") == "tokens" else _BATCH_TOKENS_KEYS

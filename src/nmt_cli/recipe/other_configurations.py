@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any, Literal
 
-from nmt_cli.recipe.counterparts import as_flag, batch_tokens, counterpart_of, plain_key
+from nmt_cli.recipe.counterparts import as_flag, batch_tokens_of, counterpart_of, plain_key
 from nmt_cli.recipe.mistakes import refusal
 from nmt_cli.recipe.other_toolkits import CORPUS_KEYS, DATA_KEYS, RECIPE_KEYS, WITHOUT_COUNTERPART
 from nmt_cli.recipe.schema import Recipe
@@ -156,7 +156,7 @@ def _joint_settings(given: Mapping[str, Any], *, toolkit: str | None) -> tuple[d
     if (schedule := _schedule(given)) is not None:
         settings["training.schedule"] = schedule
         keys |= set(_SCHEDULE_KEYS)
-    product = batch_tokens(given)
+    product = batch_tokens_of(given)
     if product and (product.are_gpus_known or toolkit == "OpenNMT-py"):  # whose world_size is 1 if it says nothing
         settings["training.batch_tokens"] = str(product.tokens)
         keys |= set(_BATCH_KEYS)
