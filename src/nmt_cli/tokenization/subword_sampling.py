@@ -26,7 +26,7 @@ from nmt_cli.tokenization.tokenizer import EOS, SPACE_MARK, EncodedText, Tokeniz
 _NUM_BEST = 64  # segmentations of a word that a unigram vocabulary chooses from
 _MAX_MERGES = 4096  # of a word; later merges are never skipped
 _MOST_BPE_CHOICES, _MOST_UNIGRAM_CHOICES = 250_000, 2_000_000  # before the cache is emptied: about 100 MB
-_WHOLE = 1 << 32  # the choices of a word share these numbers, of which one is drawn
+_DRAW_RANGE = 1 << 32  # the choices of a word share these numbers, of which one is drawn
 _NEVER = -math.inf
 
 
@@ -50,12 +50,12 @@ class SubwordSampler(ABC):
         has_words = not any(SPACE_MARK in text[1:] for text in texts)
         self._begins_word = np.array([has_words and text.startswith(SPACE_MARK) for text in texts])
         self._begins_word[EOS] = True
-        self._forget()
+        self._clear_cache()
 
     def sample(self, ids: NDArray[np.unsignedinteger], *, longest: int, generator: np.random.Generator) -> EncodedText:
         """Other ids for the text of `ids`, which are lines with EOS; a line over `longest` ids keeps its ids."""
         if len(self._sizes) > self._most_choices:
-            self._forget()
+            self._clear_cache()
         begins = self._begins_word[ids]
         begins[1:] |= ids[:-1] == EOS
         begins[:1] = True
@@ -95,18 +95,18 @@ class SubwordSampler(ABC):
         self._sizes.extend([len(ids)])
         self._ids.extend(ids)
 
-    def _forget(self) -> None:
+    def _clear_cache(self) -> None:
         """Empty the cache."""
         # Looking up a new word numbers it.
         self._words: defaultdict[bytes, int] = defaultdict(count().__next__)
-        self._first_choices, self._starts, self._sizes, self._ids = (_Column(np.int64) for _ in range(4))
+        self._first_choices, self._starts, self._sizes, self._ids = (_GrowingArray(np.int64) for _ in range(4))
 
 
 class BpeDropout(SubwordSampler):
     """Skips merges of byte-pair encoding with a probability, as SentencePiece does.
 
-    A choice is a word and the merges that are skipped: their places in the order in which merges come up. If no further
-    merge is skipped, `num_left` merges follow. A slot for each of them holds the choice in which it is skipped.
+    A choice is a word and its skipped merges: their places in the order in which merges come up. The choices of a word
+    form a tree. Child k of a choice also skips its k-th remaining merge, counted from 0.
     """
 
     def __init__(self, model: bytes, *, probability: float) -> None:
@@ -122,48 +122,52 @@ class BpeDropout(SubwordSampler):
         choices = self._first_choices.values[words]
         active = np.arange(len(choices))
         while len(active):
-            present = choices[active]
+            current = choices[active]
             kept = np.searchsorted(self._minus_all_kept, -generator.random(len(active)))
-            is_skipped = (kept < _MAX_MERGES) & (kept < self._num_left.values[present])
+            is_skipped = (kept < _MAX_MERGES) & (kept < self._num_remaining_merges.values[current])
             active = active[is_skipped]
-            slots = self._first_slots.values[present[is_skipped]] + kept[is_skipped]
-            for slot in np.unique(slots[self._slots.values[slots] < 0]).tolist():
-                self._fill(slot)
-            choices[active] = self._slots.values[slots]
+            places = self._children_starts.values[current[is_skipped]] + kept[is_skipped]
+            for place in np.unique(places[self._children.values[places] < 0]).tolist():
+                self._add_child(place)
+            choices[active] = self._children.values[places]
         return choices
 
-    def _fill(self, slot: int) -> None:
-        """Add the choice of a slot."""
-        choice = int(np.searchsorted(self._first_slots.values, slot, side="right")) - 1
-        symbols, skipped = self._origins[choice]
-        place = (skipped[-1] + 1 if skipped else 0) + slot - int(self._first_slots.values[choice])
-        self._slots.values[slot] = len(self._sizes)
-        self._add(symbols, (*skipped, place))
+    def _add_child(self, place: int) -> None:
+        """Add the choice that belongs at a place of `_children`."""
+        parent = int(np.searchsorted(self._children_starts.values, place, side="right")) - 1
+        symbols, skipped = self._symbols_and_skips[parent]
+        merge = _first_remaining(skipped) + place - int(self._children_starts.values[parent])
+        self._children.values[place] = len(self._sizes)
+        self._add_merged(symbols, (*skipped, merge))
 
     def _add_word(self, ids: list[int]) -> None:
         symbols = [symbol for number in ids for symbol in self._symbols_of(number)]
-        if self._cut(symbols, ())[0] == ids:
-            self._add(symbols, ())
+        if self._merge(symbols, ())[0] == ids:
+            self._add_merged(symbols, ())
         else:
-            self._add_with_slots(ids, [], (), num_left=0)
+            self._add_with_children(ids, [], (), num_merges=0)
 
-    def _add(self, symbols: list[str], skipped: tuple[int, ...]) -> None:
-        ids, num_merges = self._cut(symbols, skipped)
-        self._add_with_slots(ids, symbols, skipped, num_left=num_merges - (skipped[-1] + 1 if skipped else 0))
+    def _add_merged(self, symbols: list[str], skipped: tuple[int, ...]) -> None:
+        ids, num_merges = self._merge(symbols, skipped)
+        self._add_with_children(ids, symbols, skipped, num_merges=num_merges)
 
-    def _add_with_slots(self, ids: list[int], symbols: list[str], skipped: tuple[int, ...], *, num_left: int) -> None:
+    def _add_with_children(
+        self, ids: list[int], symbols: list[str], skipped: tuple[int, ...], *, num_merges: int
+    ) -> None:
+        """Add a choice, and places for its children; `num_merges` come up in all, with the skipped ones."""
+        num_remaining = num_merges - _first_remaining(skipped)
         self._add_choice(ids)
-        self._origins.append((symbols, skipped))
-        self._num_left.extend([num_left])
-        self._first_slots.extend([len(self._slots)])
-        self._slots.extend([-1] * num_left)
+        self._symbols_and_skips.append((symbols, skipped))
+        self._num_remaining_merges.extend([num_remaining])
+        self._children_starts.extend([len(self._children)])
+        self._children.extend([-1] * num_remaining)
 
     def _symbols_of(self, number: int) -> Sequence[str]:
         """The characters of a piece; a byte is a symbol of its own, which is never merged."""
         piece = self._pieces[number]
         return piece.text if piece.kind == NORMAL else [piece.text]
 
-    def _cut(self, symbols: Sequence[str], skipped: Sequence[int]) -> tuple[list[int], int]:
+    def _merge(self, symbols: Sequence[str], skipped: Sequence[int]) -> tuple[list[int], int]:
         """The ids after all merges except the skipped ones, and how many merges came up, with the skipped ones."""
         symbols, score = list(symbols), self._scores.get
         scores = [score(left + right, _NEVER) for left, right in pairwise(symbols)]
@@ -185,10 +189,14 @@ class BpeDropout(SubwordSampler):
         number = self._id_of.get(symbol)
         return [self._id_of[f"<0x{byte:02X}>"] for byte in symbol.encode()] if number is None else [number]
 
-    def _forget(self) -> None:
-        super()._forget()
-        self._origins: list[tuple[list[str], tuple[int, ...]]] = []
-        self._num_left, self._first_slots, self._slots = (_Column(np.int64) for _ in range(3))
+    def _clear_cache(self) -> None:
+        super()._clear_cache()
+        self._symbols_and_skips: list[tuple[list[str], tuple[int, ...]]] = []
+        self._num_remaining_merges = _GrowingArray(np.int64)
+        # The choices that are children, parent by parent; -1 if a choice is not computed yet.
+        self._children = _GrowingArray(np.int64)
+        # The place in `_children` where the children of each choice begin.
+        self._children_starts = _GrowingArray(np.int64)
 
 
 class UnigramSampler(SubwordSampler):
@@ -199,8 +207,8 @@ class UnigramSampler(SubwordSampler):
         self._tokenizer, self._power = Tokenizer(model), power
 
     def _choose(self, words: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
-        draws = generator.integers(0, _WHOLE, len(words))
-        return np.searchsorted(self._ends.values, words * _WHOLE + draws, side="right")
+        draws = generator.integers(0, _DRAW_RANGE, len(words))
+        return np.searchsorted(self._ends.values, words * _DRAW_RANGE + draws, side="right")
 
     def _add_word(self, ids: list[int]) -> None:
         (text,) = self._tokenizer.decode([ids])
@@ -209,18 +217,18 @@ class UnigramSampler(SubwordSampler):
         totals = [sum(self._pieces[number].score for number in choice) for choice in found]
         weights = [math.exp(self._power * (total - max(totals))) for total in totals]
         sums = list(accumulate(weights))
-        start = (len(self._first_choices) - 1) * _WHOLE
-        self._ends.extend([start + round(one / sums[-1] * _WHOLE) for one in sums])
+        start = (len(self._first_choices) - 1) * _DRAW_RANGE
+        self._ends.extend([start + round(one / sums[-1] * _DRAW_RANGE) for one in sums])
         for choice in found:
             self._add_choice(choice)
 
-    def _forget(self) -> None:
-        super()._forget()
-        # Word w has the numbers from w * _WHOLE on, and each of its choices a part of them; here the parts end.
-        self._ends = _Column(np.int64)
+    def _clear_cache(self) -> None:
+        super()._clear_cache()
+        # Word w has the numbers from w * _DRAW_RANGE on, and each of its choices a part of them; here the parts end.
+        self._ends = _GrowingArray(np.int64)
 
 
-class _Column:
+class _GrowingArray:
     """An array to which values are added at the end."""
 
     def __init__(self, dtype: Any) -> None:
@@ -246,3 +254,8 @@ class _Column:
 def _sums(sizes: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
     """The sum of the sizes of each line, given the place of its last word."""
     return np.diff(np.cumsum(sizes)[ends], prepend=0)
+
+
+def _first_remaining(skipped: Sequence[int]) -> int:
+    """The first merge that a child may skip: the merge after the last skipped one."""
+    return skipped[-1] + 1 if skipped else 0
