@@ -51,7 +51,7 @@ class _TmxParser(UnitParser):
     root = "tmx"
     _variant = ""
 
-    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+    def start_outside_text(self, name: str, attributes: Mapping[str, str]) -> None:
         if name == "seg":
             self.open_text(self._variant)
         elif name == "tuv":
@@ -59,7 +59,7 @@ class _TmxParser(UnitParser):
         elif name == "tu":
             self.open_unit()
 
-    def end(self, name: str) -> None:
+    def end_outside_text(self, name: str) -> None:
         if name == "tu":
             self.close_unit()
 
@@ -74,7 +74,7 @@ class _XliffParser(UnitParser):
     _languages: Mapping[str, str] = MappingProxyType({"source": "", "target": ""})
     _unit_depth = 0
 
-    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+    def start_outside_text(self, name: str, attributes: Mapping[str, str]) -> None:
         match name:
             case "xliff":
                 self._languages = {"source": attributes.get("srcLang", ""), "target": attributes.get("trgLang", "")}
@@ -86,7 +86,7 @@ class _XliffParser(UnitParser):
             case "source" | "target" if self._unit_depth and self.depth == self._unit_depth + 1:
                 self.open_text(attributes.get("xml:lang") or self._languages[name])
 
-    def end(self, name: str) -> None:
+    def end_outside_text(self, name: str) -> None:
         if self.depth == self._unit_depth:
             self._unit_depth = 0
             self.close_unit()

@@ -29,14 +29,17 @@ _BYTES_OF_A_TEXT = 200  # in memory, beside its characters
 _CODE = frozenset({"bpt", "ept", "it", "ph", "ut"})
 _BREAKS = frozenset({"lb", "pb", "x-html-br", "xlf:lb"})
 _REASONS = {"no element found": "it ends too early", "unclosed token": "it ends within a tag"}
-# The marks that a text must not hold as they are, by what they are if no markup begins with them.
-_BARE = {"&": r"&(?!#?\w+;)", "<": r"<(?![\w\/!?:])"}
-_WRITTEN = {"&": "&amp;", "<": "&lt;"}
+# Marks that a text must not hold unescaped: a pattern that finds each if no markup begins with it, and its escape.
+_UNESCAPED = {"&": r"&(?!#?\w+;)", "<": r"<(?![\w\/!?:])"}
+_ESCAPED = {"&": "&amp;", "<": "&lt;"}
 _BREAK_ATTRIBUTES = ("type", "ctype", "subType")
 
 
 class UnitParser(ABC):
     """The units of a kind of XML, made from the events of a parser.
+
+    `start_outside_text` and `end_outside_text` of a subclass see the elements outside texts. They call `open_unit`,
+    `close_unit` and `open_text`.
 
     The text of a unit begins with `open_text`. Until its element ends, markup inside it is left out: the content of
     <ph>, <bpt>, <ept>, <it> and <ut>, which is code, and all tags. A <sub> inside code is text of its own.
@@ -48,22 +51,30 @@ class UnitParser(ABC):
         self.file = file
         self._parser = expat.ParserCreate()
         self._parser.buffer_text = True
-        self._parser.StartElementHandler = self._start_root
-        self._parser.EndElementHandler = self._end
+        self._parser.StartElementHandler = self._handle_root
+        self._parser.EndElementHandler = self._handle_end
         self._parser.XmlDeclHandler = self._declared
         self._encoding = "utf-8"
         self._parser.EntityDeclHandler = self._refuse_entity
         self._parser.SkippedEntityHandler = self._skipped_entity
         # Without the attributes that a DTD adds: they can be huge, and every element gets them.
         self._parser.specified_attributes = True
+        # Prefixes of names, such as `x:`, that stand for the namespace of the root.
         self._prefixes: tuple[str, ...] = ()
+        # Finished units that `units` has not given yet.
         self._units: list[Unit] = []
-        self._unit: tuple[int, list[tuple[str, str]]] | None = None
+        # The open unit: its line, and its finished texts, each after its language.
+        self._unit: Unit | None = None
+        # The size of the open unit: its characters, and _BYTES_OF_A_TEXT for each text.
         self._unit_length = 0
+        # The parts of the open text, and its language.
         self._text: list[str] | None = None
         self._language = ""
+        # Whether characters at this place of the open text belong to it: they may be code.
         self._is_text = True
+        # For each open element inside the open text: whether its parent was text.
         self._inside: list[bool] = []
+        # The number of open elements.
         self._depth = 0
 
     def units(self) -> Iterator[Unit]:
@@ -79,9 +90,9 @@ class UnitParser(ABC):
                     raise self._too_large()
                 if len(self._parser.intern) > _MOST_NAMES:
                     raise self._unusual(f"has more than {_MOST_NAMES:,} names of elements and attributes")
-                yield from self._take()
+                yield from self._take_finished_units()
             self._feed(b"")
-        yield from self._take()
+        yield from self._take_finished_units()
 
     @property
     def line(self) -> int:
@@ -94,11 +105,11 @@ class UnitParser(ABC):
         return self._depth
 
     @abstractmethod
-    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+    def start_outside_text(self, name: str, attributes: Mapping[str, str]) -> None:
         """The start of an element outside texts."""
 
     @abstractmethod
-    def end(self, name: str) -> None:
+    def end_outside_text(self, name: str) -> None:
         """The end of an element outside texts."""
 
     def open_unit(self) -> None:
@@ -140,21 +151,21 @@ class UnitParser(ABC):
             line = _line(self.file, number)
             if self._encoding in ("utf-8", "utf8") and not _is_utf8(line):
                 return not_utf8(line, name=str(self.file), number=number)
-            bare = next((mark for mark, pattern in _BARE.items() if re.search(pattern.encode(), line)), None)
+            bare = next((mark for mark, pattern in _UNESCAPED.items() if re.search(pattern.encode(), line)), None)
             if bare is not None and b"\0" not in line:
-                mended = conversion(self.file, f"perl -pe 's/{_BARE[bare]}/{_WRITTEN[bare]}/g'", new="mended")
-                reason, hint = f"a bare {bare} stands in that line", f"write {_WRITTEN[bare]} for {bare}: {mended}"
+                mended = conversion(self.file, f"perl -pe 's/{_UNESCAPED[bare]}/{_ESCAPED[bare]}/g'", new="mended")
+                reason, hint = f"a bare {bare} stands in that line", f"write {_ESCAPED[bare]} for {bare}: {mended}"
         message = f"{self.file.name} is not well-formed XML: {reason}"
         return DataError(message, where=f"{self.file}:{number}", hint=hint)
 
     def _declared(self, version: str, encoding: str | None, standalone: int) -> None:
         self._encoding = (encoding or "utf-8").lower()
 
-    def _take(self) -> list[Unit]:
+    def _take_finished_units(self) -> list[Unit]:
         units, self._units = self._units, []
         return units
 
-    def _start_root(self, name: str, attributes: Mapping[str, str]) -> None:
+    def _handle_root(self, name: str, attributes: Mapping[str, str]) -> None:
         if name.rsplit(":", 1)[-1].lower() != self.root:
             raise DataError(
                 f"{self.file.name} is no {self.root.upper()} file: its root is <{name[:40]}>",
@@ -162,17 +173,17 @@ class UnitParser(ABC):
                 hint=f"give a file whose root is <{self.root}>",
             )
         self._prefixes = _prefixes_of_root(name, attributes)
-        self._parser.StartElementHandler = self._start
-        self._start(name, attributes)
+        self._parser.StartElementHandler = self._handle_start
+        self._handle_start(name, attributes)
 
-    def _start(self, name: str, attributes: Mapping[str, str]) -> None:
+    def _handle_start(self, name: str, attributes: Mapping[str, str]) -> None:
         if self._prefixes and name.startswith(self._prefixes):
             name = name.rpartition(":")[2]
         self._depth += 1
         if self._depth > _DEEPEST:
             raise self._unusual(f"nests more than {_DEEPEST:,} elements")
         if self._text is None:
-            self.start(name, attributes)
+            self.start_outside_text(name, attributes)
             return
         self._inside.append(self._is_text)
         if name in _CODE:
@@ -185,11 +196,11 @@ class UnitParser(ABC):
         if any(attributes.get(key) in _BREAKS for key in _BREAK_ATTRIBUTES):
             self._text.append(" ")
 
-    def _end(self, name: str) -> None:
+    def _handle_end(self, name: str) -> None:
         if self._prefixes and name.startswith(self._prefixes):
             name = name.rpartition(":")[2]
         if self._text is None:
-            self.end(name)
+            self.end_outside_text(name)
         elif self._inside:
             self._is_text = self._inside.pop()
             if name == "sub":
