@@ -15,7 +15,7 @@ CHUNK_PAIRS = 10_000
 CHUNK_BYTES = 1 << 25
 """The most bytes, or characters, of a chunk, but for its last few pairs: only pathological lines reach it."""
 
-Record: TypeAlias = tuple[int, str, str | None]
+UnitPair: TypeAlias = tuple[int, str, str | None]
 """A line and the two texts that begin there; None if there is no translation."""
 
 _QUOTED_CELL = re.compile(r'"[^"]*(?:""[^"]*)*"')
@@ -38,22 +38,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ParsedChunk:
-    """Pairs in order. Bytes that are not UTF-8 are surrogate escapes.
-
-    `malformed` holds the text of broken records by the index of their pair. `problem` describes the first of them: the
-    columns or keys that it should have, and those that it has. `untranslated` are the pairs without a translation in
-    their file; `malformed` holds them too. `lines` is the line of each pair if pairs may take several lines.
-    `target_origin` is the target's file if it is not the source's.
-    """
+    """Pairs in order. Bytes that are not UTF-8 are surrogate escapes."""
 
     src: list[str]
     tgt: list[str]
     first_line: int
     origin: str
+    # The text of broken records, by the index of their pair.
     malformed: dict[int, str] = field(default_factory=dict)
+    # What is wrong with the first broken record: the columns or keys that it should have, and those that it has.
     problem: str | None = None
+    # The indices of pairs without a translation in their file; `malformed` holds them too.
     untranslated: frozenset[int] = frozenset()
+    # The line of each pair, if pairs may take several lines.
     lines: Sequence[int] | None = None
+    # The target's file, if it is not the source's.
     target_origin: str | None = None
 
     def where(self, index: int, *, side: int = 0) -> str:
@@ -145,9 +144,9 @@ def batched(items: Iterable[T], *, size: Callable[[T], int]) -> Iterator[list[T]
         yield batch
 
 
-def unit_chunks(records: Iterable[Record], *, origin: str) -> Iterator[UnitsChunk]:
-    """Records in chunks. The texts have no line breaks."""
-    for batch in batched(records, size=lambda record: len(record[1]) + len(record[2] or "")):
+def unit_chunks(pairs: Iterable[UnitPair], *, origin: str) -> Iterator[UnitsChunk]:
+    """Pairs in chunks. The texts have no line breaks."""
+    for batch in batched(pairs, size=lambda pair: len(pair[1]) + len(pair[2] or "")):
         lines, src, tgt = zip(*batch, strict=True)
         sides = ["\n".join(text or "" for text in side).encode("utf-8", "surrogateescape") for side in (src, tgt)]
         untranslated = frozenset(index for index, text in enumerate(tgt) if text is None)
@@ -267,7 +266,7 @@ def are_quoted(lines: Iterable[str]) -> bool:
     return has_quotes_inside
 
 
-def names_of_texts(line: bytes) -> list[str]:
+def keys_with_text(line: bytes) -> list[str]:
     """The dotted keys with a text in a line of JSON; none if it is no object."""
     try:
         record = json.loads(line)

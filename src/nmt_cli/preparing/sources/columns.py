@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from pydantic import Field
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.chunks import RawChunk, Record, TsvChunk, are_quoted, unit_chunks
+from nmt_cli.preparing.chunks import RawChunk, TsvChunk, UnitPair, are_quoted, unit_chunks
 from nmt_cli.preparing.sources.base import LocalPairs, Location, OneFileSource, Weight, empty_file
 from nmt_cli.preparing.sources.lines import line_chunks, lines_of
 from nmt_cli.preparing.sources.units import on_one_line, places_of_languages
@@ -163,9 +163,9 @@ class CsvFile(LocalPairs):
 
     def read(self) -> Iterator[RawChunk]:
         """The rows below the header. A row with too few cells is untranslated. DataError if a quoted cell is broken."""
-        yield from unit_chunks(self._records(), origin=self.origin)
+        yield from unit_chunks(self._pairs(), origin=self.origin)
 
-    def _records(self) -> Iterator[Record]:
+    def _pairs(self) -> Iterator[UnitPair]:
         """The line and the two cells of each row; blank lines are no rows."""
         source, target, needed = self.source - 1, self.target - 1, max(self.source, self.target)
         is_first, widest, has_pairs = self.header, 0, False

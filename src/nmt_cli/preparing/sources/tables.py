@@ -13,7 +13,7 @@ from pydantic import Field
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing import chunks
-from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, names_of_texts
+from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, keys_with_text
 from nmt_cli.preparing.sources.base import LocalPairs, Location, OneFileSource, Weight, empty_file, first_line
 from nmt_cli.preparing.sources.lines import line_chunks
 from nmt_cli.preparing.sources.units import places_of_languages
@@ -34,7 +34,7 @@ class JsonlSource(OneFileSource):
 
     def local_pairs(self, file: Path, name: str, at: Location) -> JsonlFile:
         """The two keys of a file."""
-        there = names_of_texts(next(line_chunks(file))[1][0])
+        there = keys_with_text(next(line_chunks(file))[1][0])
         keys = _named(self.source, self.target, lambda: there, at, otherwise=at.codes)
         source, target = there[:2] if len(there) > 1 else ("SOURCE", "TARGET")
         fix = self.setting(at, source=source, target=target)

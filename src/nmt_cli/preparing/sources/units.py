@@ -14,7 +14,7 @@ from typing import ClassVar, TypeAlias
 
 from nmt_cli.errors import DataError
 from nmt_cli.languages import match_code, name_of, short_code
-from nmt_cli.preparing.chunks import RawChunk, Record, unit_chunks
+from nmt_cli.preparing.chunks import RawChunk, UnitPair, unit_chunks
 from nmt_cli.preparing.sources.base import LocalPairs, Location, OneFileSource, Weight
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class TakenLanguages:
         self._there: Counter[str] = Counter()
         self._units = self._pairs = 0
 
-    def pair(self, unit: Unit) -> Record:
+    def pair(self, unit: Unit) -> UnitPair:
         """The two texts of a unit; the translation is None if one of them is missing."""
         line, texts = unit
         self._units += 1
