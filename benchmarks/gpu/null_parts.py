@@ -221,7 +221,7 @@ def _batch(tokens: int, *, device: torch.device) -> tuple[Batch, Facts]:
     sides = []
     for lengths in (src, tgt):
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        sides.append(TokenFile(rng.integers(_SPECIAL, _PIECES, offsets[-1]).astype(np.uint16), offsets))
+        sides.append(TokenFile.in_memory(rng.integers(_SPECIAL, _PIECES, offsets[-1]).astype(np.uint16), offsets))
     pairs = TokenPairs(*sides)
     shape = MicroBatchShape(slots, slots, places, SHORT)
     batch = make_batch(pairs.rows(np.arange(len(src))), pairs, device=device, shape=shape, pinned=False)

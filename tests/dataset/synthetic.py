@@ -130,7 +130,7 @@ class Corpus:
 def token_file(lengths: Array) -> TokenFile:
     """Sentences of these lengths, all of them zeros."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return TokenFile(np.zeros(offsets[-1], dtype=np.uint16), offsets)
+    return TokenFile.in_memory(np.zeros(offsets[-1], dtype=np.uint16), offsets)
 
 
 def as_corpus(pairs: list[tuple[int, int]]) -> Corpus:

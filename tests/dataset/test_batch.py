@@ -22,7 +22,7 @@ SENTENCE = st.lists(st.integers(4, 65_535), max_size=6).map(lambda ids: [*ids, E
 
 def token_file(rows: list[list[int]], dtype: type[np.unsignedinteger] = np.uint16) -> TokenFile:
     ids = np.array([token for row in rows for token in row], dtype=dtype)
-    return TokenFile(ids, np.array([0, *accumulate(len(row) for row in rows)], dtype=np.int64))
+    return TokenFile.in_memory(ids, np.array([0, *accumulate(len(row) for row in rows)], dtype=np.int64))
 
 
 def tokens_of(side: Packed) -> list[int]:

@@ -16,7 +16,7 @@ from nmt_cli.dataset.batches import (
 )
 from nmt_cli.dataset.plan import TokenBudgets
 from nmt_cli.dataset.planning import PlannedEpoch, token_budgets
-from nmt_cli.dataset.store import Rows, sum_lengths
+from nmt_cli.dataset.store import Rows, num_tokens
 from tests.dataset.synthetic import CORPORA, LONGEST, Corpus, as_corpus, realistic
 
 BATCH_TOKENS = st.integers(LONGEST, 2000)
@@ -175,7 +175,7 @@ class Dealing:
         tokens = slots = 0
         for micro_batches in map(self.update, range(len(self.plan))):
             slots += len(micro_batches) * (self.shape.src_slots + self.shape.tgt_slots)
-            tokens += sum(sum_lengths(part, side=side) for part in micro_batches for side in ("src", "tgt"))
+            tokens += sum(num_tokens(part, side=side) for part in micro_batches for side in ("src", "tgt"))
         return 1 - tokens / slots
 
 
@@ -185,7 +185,7 @@ def pairs_of(micro_batches: list[Rows]) -> list[int]:
 
 
 def is_held(part: Rows, shape: MicroBatchShape) -> bool:
-    src, tgt = (sum_lengths(part, side=side) for side in ("src", "tgt"))
+    src, tgt = (num_tokens(part, side=side) for side in ("src", "tgt"))
     return shape.holds(src_tokens=src, tgt_tokens=tgt, num_pairs=len(part))
 
 

@@ -47,7 +47,7 @@ def test_what_is_written_in_batches_reads_back_with_eos(
     rows = [[*row, EOS] for batch in batches for row in batch]
     ids = np.fromfile(folder / "train.source.ids", dtype="<u2")
     offsets = np.fromfile(folder / "train.source.offsets", dtype="<i8")
-    tokens = TokenFile(ids, offsets)
+    tokens = TokenFile.in_memory(ids, offsets)
     assert [tokens[index].tolist() for index in range(len(tokens))] == rows
     assert tokens.lengths.tolist() == [len(row) for row in rows]
     assert tokens.lengths.dtype == np.int32
@@ -64,7 +64,7 @@ def test_sentences_are_gathered_from_files_as_from_memory(
         append_rows(writer, rows)
     ids, offsets = folder / "train.source.ids", folder / "train.source.offsets"
     in_files = TokenFile.open(ids, offsets, dtype=np.dtype("<u2"))
-    in_memory = TokenFile(np.fromfile(ids, dtype="<u2"), np.fromfile(offsets, dtype="<i8"))
+    in_memory = TokenFile.in_memory(np.fromfile(ids, dtype="<u2"), np.fromfile(offsets, dtype="<i8"))
     places = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=9)))
     start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(rows) + 1)] * 2)))
     for side in (in_files, in_memory):

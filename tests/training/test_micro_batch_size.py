@@ -67,7 +67,7 @@ def peak():
 def train(recipe, tokens):
     count = tokens // 20
     ids = np.random.default_rng(1).integers(4, 8000, count * 20).astype(np.uint16)
-    side = TokenFile(ids, np.arange(count + 1) * 20)
+    side = TokenFile.in_memory(ids, np.arange(count + 1) * 20)
     model = Transformer(recipe.model, source_vocab=8000, target_vocab=8000)
     pairs, cpu = TokenPairs(side, side), torch.device("cpu")
     updater = Updater(recipe, model, precision="fp32", ranks=Ranks(0, 1, cpu))

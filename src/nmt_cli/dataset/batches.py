@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt_cli.dataset.plan import TokenBudgets
-from nmt_cli.dataset.store import Array, Rows, TokenFile, TokenPairs, sum_lengths
+from nmt_cli.dataset.store import Array, Rows, TokenFile, TokenPairs, num_tokens
 from nmt_cli.devices import SHORT
 from nmt_cli.model.packing import Packed
 from nmt_cli.tokenization.tokenizer import BOS, PAD
@@ -234,7 +234,7 @@ def make_batch(
 
     The pairs must fit the shape, if there is one. Otherwise there are as many slots as tokens, rounded up.
     """
-    tokens = {side: sum_lengths(rows, side=side) for side in ("src", "tgt")}
+    tokens = {side: num_tokens(rows, side=side) for side in ("src", "tgt")}
     if shape is None:
         src_slots, tgt_slots = (_round_up(count, _LARGEST_MULTIPLE) for count in tokens.values())
         num_dummies, sentences = 0, len(rows)

@@ -50,8 +50,8 @@ def make_rows(dtype: np.dtype[np.void], pairs: Array, src_offsets: Array, tgt_of
     return rows
 
 
-def sum_lengths(rows: Rows, *, side: str) -> int:
-    """The tokens of one side, `src` or `tgt`, with EOS."""
+def num_tokens(rows: Rows, *, side: str) -> int:
+    """The tokens of one side of some rows, `src` or `tgt`, with EOS."""
     return int(rows[f"{side}_length"].sum(dtype=np.int64))
 
 
@@ -65,17 +65,32 @@ class TokenFile:
     reading a page also maps its neighbours. `gather` and `read_offsets` map nothing, so they suit a large split.
     """
 
-    def __init__(self, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        ids: NDArray[np.unsignedinteger],
+        offsets: NDArray[np.int64],
+        *,
+        read_ids: _ReadRanges,
+        read_offsets: _ReadRanges,
+    ) -> None:
         self.ids = ids
         self.offsets = offsets
-        self._read, self._read_offsets = _memory_reader(ids), _memory_reader(offsets)
+        self._read_ids, self._read_offsets = read_ids, read_offsets
+
+    @classmethod
+    def in_memory(cls, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64]) -> TokenFile:
+        """The side in two arrays."""
+        return cls(ids, offsets, read_ids=_memory_reader(ids), read_offsets=_memory_reader(offsets))
 
     @classmethod
     def open(cls, ids: Path, offsets: Path, *, dtype: np.dtype[Any]) -> TokenFile:
         """The side in two files, which stay open."""
-        side = cls(_map_file(ids, dtype), _map_file(offsets, _OFFSET))
-        side._read, side._read_offsets = _file_reader(side, ids), _file_reader(side, offsets)
-        return side
+        return cls(
+            _map_file(ids, dtype),
+            _map_file(offsets, _OFFSET),
+            read_ids=_file_reader(ids),
+            read_offsets=_file_reader(offsets),
+        )
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -102,7 +117,7 @@ class TokenFile:
     def gather(self, starts: Array, lengths: Array) -> NDArray[np.unsignedinteger]:
         """The ids of sentences end to end, given where each begins in `ids`, and how long it is."""
         offsets, sizes = ((numbers.astype(np.int64) * self.ids.itemsize).tolist() for numbers in (starts, lengths))
-        return np.frombuffer(self._read(offsets, sizes), dtype=self.ids.dtype)
+        return np.frombuffer(self._read_ids(offsets, sizes), dtype=self.ids.dtype)
 
     def read_offsets(self, start: int, stop: int) -> NDArray[np.int64]:
         """`offsets[start:stop]`."""
@@ -117,10 +132,9 @@ def _memory_reader(array: NDArray[Any]) -> _ReadRanges:
     )
 
 
-def _file_reader(side: TokenFile, path: Path) -> _ReadRanges:
-    """Reads from a file, which stays open as long as `side`; the system fetches all parts of a request at once."""
+def _file_reader(path: Path) -> _ReadRanges:
+    """Reads from a file, which stays open as long as the reader; the system fetches all parts of a request at once."""
     file = os.open(path, os.O_RDONLY)
-    weakref.finalize(side, os.close, file)
 
     def read(offsets: list[int], sizes: list[int]) -> bytes:
         if hasattr(os, "posix_fadvise"):  # macOS has none
@@ -131,6 +145,7 @@ def _file_reader(side: TokenFile, path: Path) -> _ReadRanges:
             raise DataError(f"{path.name} was cut short while it was read", where=str(path), hint=PREPARE_AGAIN)
         return content
 
+    weakref.finalize(read, os.close, file)
     return read
 
 

@@ -23,7 +23,7 @@ from nmt_cli.dataset.batches import (
 from nmt_cli.dataset.plan import DamagedPlan, EpochPlan, PlanKey
 from nmt_cli.dataset.plan_folder import PlanFolder
 from nmt_cli.dataset.sampled_pieces import BLOCK_PAIRS
-from nmt_cli.dataset.store import PreparedData, Rows, sum_lengths
+from nmt_cli.dataset.store import PreparedData, Rows, num_tokens
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import Recipe
 
@@ -139,8 +139,8 @@ class DataOrder:
         self.index += 1
         return PlannedUpdate(
             micro_batches,
-            source_tokens=sum_lengths(rows, side="src"),
-            target_tokens=sum_lengths(rows, side="tgt"),
+            source_tokens=num_tokens(rows, side="src"),
+            target_tokens=num_tokens(rows, side="tgt"),
             epoch=self.epoch,
             index=self.index,
             slots=len(micro_batches) * (self.shape.src_slots + self.shape.tgt_slots),
