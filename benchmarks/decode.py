@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import resource
@@ -166,7 +167,7 @@ def _measure_workers(arguments: argparse.Namespace, engine: str, precision: str,
     )
     devices = choose_devices(device, workers=workers, engine=engine, precision=precision, is_bulk=True)
     lines = Path(arguments.input).read_text(encoding="utf-8").split("\n")[:-1]
-    size = min(1000, -(-len(lines) // workers))
+    size = min(1000, math.ceil(len(lines) / workers))
     blocks = [LineBlock(start + 1, lines[start : start + size]) for start in range(0, len(lines), size)]
     seconds, tokens = [], 0
     with parallel_translator(jobs_for_devices(one, devices)) as run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import Counter
@@ -31,7 +32,7 @@ def products_of_step(model: ModelConfig, *, vocab: int, src_tokens: int, tgt_tok
     """The forward matrix products of a step, with their counts; vocabulary rows are padded like the model's."""
     d, f, width = model.d_model, model.d_ff, model.heads * model.d_k
     inner = 2 * f if model.activation == "swiglu" else f
-    rows = -(-vocab // model.embedding_multiple) * model.embedding_multiple
+    rows = math.ceil(vocab / model.embedding_multiple) * model.embedding_multiple
     found: Counter[Product] = Counter()
     for tokens, layers in ((src_tokens, model.encoder_layers), (tgt_tokens, model.decoder_layers)):
         for product in ((d, 3 * width), (width, d), (d, inner), (f, d)):

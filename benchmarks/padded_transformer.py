@@ -108,7 +108,7 @@ class PaddedTransformer(nn.Module):
             f"the padded loop has the paper's model: {kinds}"
         )
         self.vocab, self.scale = vocab, math.sqrt(config.d_model)
-        rows = -(-vocab // config.embedding_multiple) * config.embedding_multiple
+        rows = math.ceil(vocab / config.embedding_multiple) * config.embedding_multiple
         self.output_weight = nn.Parameter(torch.randn(rows, config.d_model) * config.d_model**-0.5)
         self.dropout = nn.Dropout(config.dropout)
         self.register_buffer("sinusoids", _sinusoids(config.max_positions, config.d_model), persistent=False)

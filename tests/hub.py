@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import threading
 import time
@@ -86,7 +87,7 @@ def serve_wmt14(
     repository = folder / "wmt" / "wmt14"
     (repository / subset).mkdir(parents=True)
     (repository / "README.md").write_text(_CARD.format(subset=subset), encoding="utf-8")
-    size = -(-len(train_pairs) // shards)
+    size = math.ceil(len(train_pairs) / shards)
     for number in range(shards):
         part = train_pairs[number * size : (number + 1) * size]
         write_translations(repository / subset / f"train-{number:05}-of-{shards:05}.parquet", part, languages)

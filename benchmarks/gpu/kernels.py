@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import subprocess
@@ -239,7 +240,7 @@ def registers_of(cubin: bytes) -> tuple[int, int]:
 def blocks_that_fit(architecture: int, *, threads: int, registers: int, shared_memory: int) -> int:
     """Blocks that a multiprocessor runs at a time."""
     warps = threads // 32
-    of_warp = -(-registers * 32 // _REGISTERS_AT_ONCE) * _REGISTERS_AT_ONCE
+    of_warp = math.ceil(registers * 32 / _REGISTERS_AT_ONCE) * _REGISTERS_AT_ONCE
     by_registers = _REGISTERS // of_warp // warps
     by_shared_memory = _SHARED_MEMORY[architecture] // (shared_memory + _OWN_SHARED_MEMORY)
     return min(by_registers, by_shared_memory, _WARPS // warps, _BLOCKS)

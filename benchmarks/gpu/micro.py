@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -68,7 +69,7 @@ def main() -> None:
 
 def _time_attention(name: str, lengths: list[int], heads: int) -> dict[str, float]:
     """Milliseconds of a step's attention, a third of it causal, forward and backward, by our kernels."""
-    slots = -(-sum(lengths) // 64) * 64
+    slots = math.ceil(sum(lengths) / 64) * 64
     lengths = [*lengths, slots - sum(lengths)] if slots > sum(lengths) else lengths
     cu_seqlens = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device="cuda")
     found: dict[str, tuple[float, float]] = {}

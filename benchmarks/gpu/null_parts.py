@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -208,7 +209,7 @@ def _recipe(arguments: argparse.Namespace, *settings: str) -> Recipe:
 
 def _batch(tokens: int, *, device: torch.device) -> tuple[Batch, Facts]:
     """A batch whose sentences are as long as those of text, and its figures: 27 tokens on average, at most 126."""
-    slots = -(-tokens // 64) * 64
+    slots = math.ceil(tokens / 64) * 64
     rng = np.random.default_rng(1)
     src: list[int] = []
     while sum(src) + (length := int(min(120, max(2, rng.lognormal(3.1, 0.62))))) <= slots - 20:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -85,7 +86,7 @@ def test_a_batch_with_a_shape_has_its_slots_and_dummies_over_all_that_are_empty(
         assert len(ends) == shape.sentences + 1
         assert ends[: number + 1] == without.cu_seqlens.tolist()
         assert ends[-1] == slots
-        num_dummies = -(-max(more_src, more_tgt) // 128)
+        num_dummies = math.ceil(max(more_src, more_tgt) / 128)
         assert all(0 <= end - start <= 128 for start, end in pairwise(ends[number:]))
         assert ends[number + num_dummies :] == [slots] * (shape.sentences + 1 - number - num_dummies)
     assert batch.gold.tolist() == plain.gold.tolist()[:tgt_tokens] + [PAD] * more_tgt

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -89,7 +91,7 @@ def test_slots_hold_an_update_and_the_longest_sentence_and_a_device_holds_them(
 ) -> None:
     budgets, batch_tokens, longest = data
     longest = min(longest, batch_tokens)
-    max_tokens = max(longest, -(-batch_tokens // parts))
+    max_tokens = max(longest, math.ceil(batch_tokens / parts))
     count = world_size * accumulation_steps(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
     shape = micro_batch_shape(
         budgets, num_micro=count, pairs_in_update=pairs_in_update, longest=longest, max_tokens=max_tokens
@@ -98,7 +100,7 @@ def test_slots_hold_an_update_and_the_longest_sentence_and_a_device_holds_them(
         assert longest <= slots <= max_tokens
         assert count * slots >= limit
         # Rounding costs at most 7 slots where few are needed, and a 400th part where many are.
-        assert slots <= max(longest, -(-limit // count) + 7, 1.0025 * -(-limit // count) + 1)
+        assert slots <= max(longest, math.ceil(limit / count) + 7, 1.0025 * math.ceil(limit / count) + 1)
     assert shape.longest >= max(128, longest)
     assert shape.longest.bit_count() == 1
     assert shape.longest == 128 or shape.longest < 2 * longest
@@ -194,7 +196,7 @@ def is_held(part: Rows, shape: MicroBatchShape) -> bool:
 def test_micro_batches_part_an_update_fit_and_come_in_rounds_of_all_ranks(
     corpus: Corpus, batch_tokens: int, parts: int, world_size: int
 ) -> None:
-    max_tokens = max(LONGEST, -(-batch_tokens // parts))
+    max_tokens = max(LONGEST, math.ceil(batch_tokens / parts))
     plan = corpus.plan(batch_tokens=batch_tokens)
     dealing = Dealing(corpus, plan, batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
     for index in range(len(plan)):
@@ -304,7 +306,9 @@ def test_a_sentence_longer_than_a_micro_batch_is_refused(lengths: tuple[int, int
 @given(CORPORA, st.integers(1, 1000), st.integers(1, 1000), st.integers(1, 40))
 @settings(deadline=None)
 def test_the_first_rows_that_fit_are_as_many_as_do(corpus: Corpus, src_slots: int, tgt_slots: int, more: int) -> None:
-    shape = MicroBatchShape(src_slots, tgt_slots, sentences=-(-max(src_slots, tgt_slots) // 128) + more, longest=512)
+    shape = MicroBatchShape(
+        src_slots, tgt_slots, sentences=math.ceil(max(src_slots, tgt_slots) / 128) + more, longest=512
+    )
     rows = corpus.pairs.rows(np.arange(len(corpus)))
     found = first_rows_that_fit(rows, shape=shape)
     assert found["pair"].tolist() == list(range(len(found)))

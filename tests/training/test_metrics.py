@@ -134,7 +134,7 @@ def test_recent_updates_are_the_last_fifty_marks() -> None:
 def test_memory_on_a_cpu_is_what_the_process_holds() -> None:
     before = memory_gb(torch.device("cpu"))
     pages = mmap.mmap(-1, 100_000_000)  # not from the allocator, which may have some to spare
-    pages[:: mmap.PAGESIZE] = b"x" * -(-len(pages) // mmap.PAGESIZE)
+    pages[:: mmap.PAGESIZE] = b"x" * math.ceil(len(pages) / mmap.PAGESIZE)
     assert memory_gb(torch.device("cpu")) - before == pytest.approx(0.1, abs=0.02)
     pages.close()
 

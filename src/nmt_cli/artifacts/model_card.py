@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -107,13 +108,13 @@ def _curve(measured: Sequence[Measurement]) -> dict[str, Any] | None:
         return None
     with_bleu = [one.bleu for one in measured if one.bleu is not None]
     name, values = ("BLEU", with_bleu) if with_bleu else ("loss", [one.loss for one in measured])
-    bars = sparkline(values[:: -(-len(values) // _MAX_BARS)])
+    bars = sparkline(values[:: math.ceil(len(values) / _MAX_BARS)])
     return {"name": name, "bars": bars, "low": min(values), "high": max(values)}
 
 
 def _thinned(measured: Sequence[Measurement], run: Run) -> list[Measurement]:
     """At most a dozen measurements, evenly over the run, with the last and the best."""
-    every = max(1, -(-len(measured) // (_MAX_ROWS - 2)))
+    every = max(1, math.ceil(len(measured) / (_MAX_ROWS - 2)))
     best = best_first(measured, metric=run.recipe.validation.metric)[:1]
     kept = {one.update for one in (*measured[every - 1 :: every], *measured[-1:], *best)}
     return [one for one in measured if one.update in kept]

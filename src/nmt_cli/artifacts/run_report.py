@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -227,7 +228,7 @@ def _validation_rows(reported: Sequence[ReportedRun]) -> list[tuple[int, list[Va
         chosen = (_best(run, "bleu"), _best(run, "loss"), *run.history.validations[-1:])
         always |= {point.measured.update for point in chosen if point is not None}
     updates = sorted(by_update)
-    every = -(-len(updates) // _MAX_ROWS) or 1
+    every = math.ceil(len(updates) / _MAX_ROWS) or 1
     kept = sorted({*updates[every - 1 :: every], *always})
     return [(update, [by_update[update].get(run.style) for run in reported]) for update in kept]
 

@@ -50,7 +50,7 @@ class MicroBatchShape:
 
     def num_dummies(self, *, src_tokens: int, tgt_tokens: int) -> int:
         """Dummy sentences of at most SHORT slots that cover the slots without tokens on either side."""
-        return -(-max(self.src_slots - src_tokens, self.tgt_slots - tgt_tokens) // SHORT)
+        return math.ceil(max(self.src_slots - src_tokens, self.tgt_slots - tgt_tokens) / SHORT)
 
     def holds(self, *, src_tokens: int, tgt_tokens: int, num_pairs: int) -> bool:
         """True if the pairs fit, and the dummies for the rest of the slots too."""
@@ -61,7 +61,7 @@ class MicroBatchShape:
 
 def accumulation_steps(*, batch_tokens: int, max_tokens: int, world_size: int) -> int:
     """Micro-batches that each device runs for a full update."""
-    return -(-batch_tokens // (max_tokens * world_size))
+    return math.ceil(batch_tokens / (max_tokens * world_size))
 
 
 def micro_batch_shape(
@@ -73,10 +73,11 @@ def micro_batch_shape(
     average number of pairs in a full update (`PlanFacts`).
     """
     src, tgt = (
-        max(longest, min(max_tokens, _round_up_slots(-(-budget // num_micro)))) for budget in (budgets.src, budgets.tgt)
+        max(longest, min(max_tokens, _round_up_slots(math.ceil(budget / num_micro))))
+        for budget in (budgets.src, budgets.tgt)
     )
     most_pairs = math.ceil((pairs_in_update + _PAIRS_HEADROOM * math.sqrt(pairs_in_update)) / num_micro)
-    dummies_if_empty = -(-max(src, tgt) // SHORT)
+    dummies_if_empty = math.ceil(max(src, tgt) / SHORT)
     dummies_if_full = dummies_if_empty // _SLOTS_PER_EMPTY_SLOT + 2  # two for the remainders
     # The last micro-batches of an epoch may have a single pair, and dummies everywhere else.
     sentences = _round_up(max(most_pairs + dummies_if_full, 1 + dummies_if_empty), _SMALLEST_MULTIPLE)
@@ -92,7 +93,7 @@ def _round_up_slots(slots: int) -> int:
 
 
 def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
+    return math.ceil(number / multiple) * multiple
 
 
 def _next_power_of_two(number: int) -> int:
@@ -192,7 +193,7 @@ def _make_best_swap(micro_of_row: Array, lengths: Array, sums: Array, slots: Arr
 def _swap_candidates(micro_of_row: Array, number: int) -> Array:
     """Some rows of a micro-batch, of all lengths."""
     rows = np.flatnonzero(micro_of_row == number)
-    return rows[:: max(1, -(-len(rows) // _SWAP_CANDIDATES))]
+    return rows[:: max(1, math.ceil(len(rows) / _SWAP_CANDIDATES))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ generator of its own, so neither the number of processes nor a restart matters.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -114,7 +115,7 @@ def sample_pieces(
     A sentence keeps the ids of the prepared data if it would become longer than the longest sentence of the `facts`, or
     if its ids do not follow from their text.
     """
-    num_blocks = -(-len(data.split("train")) // BLOCK_PAIRS)
+    num_blocks = math.ceil(len(data.split("train")) / BLOCK_PAIRS)
     job = SamplingJob(data, key, facts.longest or key.max_positions)
     with ExitStack() as stack:
         writers = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -334,7 +335,7 @@ def plan_for_threads(lengths: Sequence[int], *, max_tokens: int, threads: int) -
     if len(planned) < 2 or threads == 1:
         return planned
     even = planned
-    num_batches = -(-len(planned) // threads) * threads
+    num_batches = math.ceil(len(planned) / threads) * threads
     low, high = 0, max_tokens
     while high - low > max(1, high * _PRECISION):
         middle = (low + high) // 2

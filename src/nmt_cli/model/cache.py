@@ -14,6 +14,7 @@ prepares a product for each new shape, which takes longer than a small product (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -276,7 +277,7 @@ def _score_dtype(x: Tensor) -> torch.dtype:
 
 def _rounded(number: int, multiple: int) -> int:
     """The next multiple of `multiple`."""
-    return -(-number // multiple) * multiple
+    return math.ceil(number / multiple) * multiple
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None) -> Tensor:

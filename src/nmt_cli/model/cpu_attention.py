@@ -300,7 +300,7 @@ def _starts_and_lengths(layout: Packed) -> tuple[Integers, Integers]:
 
 def _rounded_width(lengths: Integers) -> int:
     """The width of a rectangle for sentences of these lengths."""
-    return -(-int(lengths.max()) // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE
+    return math.ceil(int(lengths.max()) / _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE
 
 
 def _cheapest_groups(order: Integers, q_lengths: Integers, k_lengths: Integers) -> list[Integers]:

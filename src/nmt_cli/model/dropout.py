@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -107,7 +108,7 @@ def _keep_lanes(count: int, keep_probability: float) -> Tensor:
     An element is kept if 8 random bits are below a limit. The limit is a whole number, sampled for each half chunk so
     that its mean is 256 times the probability. For any single element, the probability is exact to 2^-24.
     """
-    num_chunks = -(-count // (2 * _LANES))
+    num_chunks = math.ceil(count / (2 * _LANES))
     lanes = _random_bits(num_chunks * _LANES // 4).view(torch.int16).view(num_chunks, _LANES)
     limits = (torch.rand(2, num_chunks, 1) + keep_probability * 256).floor_().to(torch.int16)
     limits[1] -= 128  # the upper bytes are signed

@@ -17,6 +17,7 @@ from nmt_cli.model.cache import DecoderCache
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.layers import DecoderLayer, EncoderLayer, norm_of
 from nmt_cli.model.packing import Packed
+from nmt_cli.recipe.model_size import num_rows
 from nmt_cli.recipe.schema import ModelConfig
 
 
@@ -178,8 +179,8 @@ class Transformer(nn.Module):
 
 def _embedding_matrix(vocab: int, config: ModelConfig) -> nn.Parameter:
     """Embedding rows from N(0, 1 / d_model), padded to the recipe's multiple."""
-    multiple = config.embedding_multiple
-    weight = nn.Parameter(torch.empty(-(-vocab // multiple) * multiple, config.d_model))
+    rows = num_rows(vocab, multiple=config.embedding_multiple)
+    weight = nn.Parameter(torch.empty(rows, config.d_model))
     nn.init.normal_(weight, std=config.d_model**-0.5)
     return weight
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from nmt_cli.recipe.schema import ModelConfig
 
 
@@ -57,4 +59,4 @@ def _embeddings(model: ModelConfig, source_vocab: int, target_vocab: int) -> int
 
 def num_rows(vocab: int, *, multiple: int) -> int:
     """The rows of the table of a vocabulary, rounded up to a multiple."""
-    return -(-vocab // multiple) * multiple
+    return math.ceil(vocab / multiple) * multiple

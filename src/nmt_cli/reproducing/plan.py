@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,7 +148,7 @@ def rehearse(recipe: Recipe, tokenizer: TokenizerConfig, *, limit: int, user_set
     """
     user_keys = _keys_of(user_settings)
     averaged = recipe.averaging.last or recipe.averaging.best or 1
-    one_pass = -(-limit * _PIECES_PER_SIDE // recipe.training.batch_tokens)
+    one_pass = math.ceil(limit * _PIECES_PER_SIDE / recipe.training.batch_tokens)
     updates = min(max(min(averaged, _MAX_REHEARSED_CHECKPOINTS), one_pass), recipe.training.updates)
     if "training.updates" in user_keys:
         updates = recipe.training.updates

@@ -164,7 +164,7 @@ class BatchQueue:
             batch = self._fill_batch()
             wait = min(self._max_wait, _MAX_WAIT_SHARE * self._last_seconds)
             remaining = max(free_since, self._queue[0].queued) + wait - loop.time()
-            share = -(-len(self._queue) // self._num_free)
+            share = math.ceil(len(self._queue) / self._num_free)
             if remaining <= 0:
                 self._num_awaited = 0
             if self._num_awaited == 0 and share <= _MIN_SHARED_BATCH:

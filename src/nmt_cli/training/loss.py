@@ -6,6 +6,7 @@ multiplied: V rounded up to a fast size, at most P.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -111,7 +112,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         # Under no_grad `needs_input_grad` still says that the weights would need one.
         keeps_gradient = has_backward and any(ctx.needs_input_grad)
         num_tokens = hidden.size(0)
-        num_columns = min(output_weight.size(0), -(-vocab // _COLUMN_MULTIPLE) * _COLUMN_MULTIPLE)
+        num_columns = min(output_weight.size(0), math.ceil(vocab / _COLUMN_MULTIPLE) * _COLUMN_MULTIPLE)
         weight, bias = output_weight[:num_columns], None if output_bias is None else output_bias[:num_columns]
         block = num_tokens
         if not (keeps_gradient and function.in_one_block):

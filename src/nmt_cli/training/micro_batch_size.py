@@ -7,6 +7,7 @@ into the same micro-batches as before.
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -125,8 +126,8 @@ def even_share(max_tokens: int, *, batch_tokens: int, world_size: int, longest: 
     """
     max_tokens = max(max_tokens, longest)
     steps = accumulation_steps(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
-    part = -(-batch_tokens // (steps * world_size))
-    return min(max_tokens, max(longest, -(-part // _TOKEN_MULTIPLE) * _TOKEN_MULTIPLE))
+    part = math.ceil(batch_tokens / (steps * world_size))
+    return min(max_tokens, max(longest, math.ceil(part / _TOKEN_MULTIPLE) * _TOKEN_MULTIPLE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ def estimate(
     has_average = training.ema is not None or training.optimizer.name == "schedule_free"
     # float32 weight, gradient and two moments; in bf16 also a weight and a gradient; the average and a copy
     bytes_each = 4 + 4 + 8 + (2 + 2 if precision == "bf16" else 0) + (8 if has_average else 0)
-    tokens = min(max_tokens_of(training), -(-training.batch_tokens // world_size))
+    tokens = min(max_tokens_of(training), math.ceil(training.batch_tokens / world_size))
     element = 2 if precision == "bf16" else 4
     logits = num_rows(target_vocab, multiple=model.embedding_multiple)
     per_pair = training.num_passes * (_kept_per_pair(model) + logits) * element

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from nmt_cli.decoding.batching import makespan, plan_batches
@@ -45,7 +46,9 @@ def batches_for_workers(
     ]
     best = _cut(groups, counted, max_tokens=max_tokens)
     is_full = len(best) > len(groups)
-    max_batches = max(len(lengths) // _MIN_SENTENCES, -(-len(best) // workers) * workers if is_full else len(best))
+    max_batches = max(
+        len(lengths) // _MIN_SENTENCES, math.ceil(len(best) / workers) * workers if is_full else len(best)
+    )
     best_time = makespan(_costs(best, lengths), workers=workers)
     lower_bound = sum(_costs(best, lengths)) / min(workers, max(1, max_batches))  # all workers end at once
     tried_tokens = float(max_tokens)

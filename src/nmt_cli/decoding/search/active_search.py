@@ -5,6 +5,7 @@ Shapes: B sentences still searched, W open hypotheses per sentence, F finished o
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Self
@@ -135,7 +136,7 @@ def plan_compaction(is_done: Tensor) -> tuple[Tensor, Tensor] | None:
     done = is_done.tolist()
     num_open = done.count(False)
     multiple = max(1, (1 << max(0, num_open - 1).bit_length()) // _SIZES_PER_POWER_OF_TWO)
-    num_staying = -(-num_open // multiple) * multiple
+    num_staying = math.ceil(num_open / multiple) * multiple
     num_leaving = len(done) - num_staying
     if num_leaving <= 0:
         return None
