@@ -26,7 +26,7 @@ _PYTHON_HEADER = Path(sysconfig.get_path("include")) / "Python.h"
 DECODING_SPINS, TRAINING_SPINS = 1_000, 50_000
 # The most tokens of a short sentence: nearly all updates have only such sentences, and attention kernels for them. It
 # stands here because processes without torch plan with it.
-SHORT = 128
+SHORT_SENTENCE_TOKENS = 128
 _FLOAT32_ERROR = 1e-5  # of the largest of sums of 512 products: float32 is near 1e-6, bf16 near 2e-3
 
 

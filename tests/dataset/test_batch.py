@@ -64,7 +64,7 @@ def test_a_batch_with_a_shape_has_its_slots_and_dummies_over_all_that_are_empty(
     sources, targets = ([list(side) for side in sides] for sides in zip(*corpus, strict=True))
     pairs = TokenPairs(token_file(sources), token_file(targets))
     src_tokens, tgt_tokens = (sum(map(len, side)) for side in (sources, targets))
-    shape = MicroBatchShape(src_tokens + more_src, tgt_tokens + more_tgt, sentences=14, longest=512)
+    shape = MicroBatchShape(src_tokens + more_src, tgt_tokens + more_tgt, sentences=14, length_bound=512)
     rows = pairs.rows(np.arange(len(corpus)))
     batch = make_batch(rows, pairs, device=CPU, shape=shape, pinned=False)
     plain = make_batch(rows, pairs, device=CPU, shape=None, pinned=False)
@@ -95,7 +95,7 @@ def test_a_batch_with_a_shape_has_its_slots_and_dummies_over_all_that_are_empty(
 @pytest.mark.parametrize(("lengths", "expected"), [((128, 128), 128), ((129, 5), 512), ((5, 129), 512)])
 def test_the_bound_is_that_of_short_sentences_or_of_the_data(lengths: tuple[int, int], expected: int) -> None:
     pairs = TokenPairs(*(token_file([[7] * (length - 1) + [EOS]]) for length in lengths))
-    shape = MicroBatchShape(256, 256, sentences=8, longest=512)
+    shape = MicroBatchShape(256, 256, sentences=8, length_bound=512)
     batch = make_batch(pairs.rows(np.array([0])), pairs, device=CPU, shape=shape, pinned=False)
     assert batch.source.bound == batch.target.bound == expected
     assert (batch.source.max_len, batch.target.max_len) == lengths
@@ -103,7 +103,7 @@ def test_the_bound_is_that_of_short_sentences_or_of_the_data(lengths: tuple[int,
 
 def test_pairs_that_a_shape_does_not_hold_are_refused() -> None:
     pairs = TokenPairs(token_file([[7, EOS]]), token_file([[7, 8, EOS]]))
-    shape = MicroBatchShape(8, 2, sentences=8, longest=128)
+    shape = MicroBatchShape(8, 2, sentences=8, length_bound=128)
     with pytest.raises(ValueError, match=r"^1 pairs of .* do not fit"):
         make_batch(pairs.rows(np.array([0])), pairs, device=CPU, shape=shape, pinned=False)
 

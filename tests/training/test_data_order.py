@@ -108,7 +108,7 @@ def test_the_shape_is_the_same_in_all_epochs_and_from_any_position(prepared: Pre
     assert len(shapes) == 1
     (shape,) = shapes
     assert max(shape.src_slots, shape.tgt_slots) <= MAX_TOKENS
-    assert shape.longest == 128
+    assert shape.length_bound == 128
 
 
 def test_a_device_that_takes_less_at_once_has_another_shape_and_the_same_updates(prepared: PreparedData) -> None:

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from nmt_cli.dataset.plan import TokenBudgets
 from nmt_cli.dataset.store import Array, Rows, TokenFile, TokenPairs, num_tokens
-from nmt_cli.devices import SHORT
+from nmt_cli.devices import SHORT_SENTENCE_TOKENS
 from nmt_cli.model.packing import Packed
 from nmt_cli.tokenization.tokenizer import BOS, PAD
 
-# Slots are a multiple of 128, or of 64, 32, 16 or 8 if a multiple of 128 could add more than a 400th to them.
-_LARGEST_MULTIPLE, _SMALLEST_MULTIPLE, _LEAST_MULTIPLES = 128, 8, 400
+# Slots are rounded up to a multiple of 128 unless that could add more than 1/400 to a side; then of 64, 32, 16 or 8.
+_LARGEST_MULTIPLE, _SMALLEST_MULTIPLE, _MIN_MULTIPLES_PER_SIDE = 128, 8, 400
 # The number of pairs that fill an update varies: its standard deviation in text is under 2/3 of the square root of the
 # mean. A micro-batch has room for 4 of these square roots more than the mean, so for 6 standard deviations.
 _PAIRS_HEADROOM = 4
@@ -34,23 +34,23 @@ _SWAPS_PER_MICRO_BATCH = 16
 class MicroBatchShape:
     """The slots of a micro-batch for the tokens of each side, and its number of sentences, dummies included.
 
-    `longest` is a power of two that no sentence of the data exceeds.
+    `length_bound` is a power of two that no sentence of the data exceeds.
     """
 
     src_slots: int
     tgt_slots: int
     sentences: int
-    longest: int
+    length_bound: int
 
     def for_passes(self, number: int) -> MicroBatchShape:
         """The shape of a batch that holds each pair `number` times."""
         return MicroBatchShape(
-            number * self.src_slots, number * self.tgt_slots, number * self.sentences, longest=self.longest
+            number * self.src_slots, number * self.tgt_slots, number * self.sentences, length_bound=self.length_bound
         )
 
     def num_dummies(self, *, src_tokens: int, tgt_tokens: int) -> int:
-        """Dummy sentences of at most SHORT slots that cover the slots without tokens on either side."""
-        return math.ceil(max(self.src_slots - src_tokens, self.tgt_slots - tgt_tokens) / SHORT)
+        """Dummy sentences of at most SHORT_SENTENCE_TOKENS slots that cover the slots without tokens on either side."""
+        return math.ceil(max(self.src_slots - src_tokens, self.tgt_slots - tgt_tokens) / SHORT_SENTENCE_TOKENS)
 
     def holds(self, *, src_tokens: int, tgt_tokens: int, num_pairs: int) -> bool:
         """True if the pairs fit, and the dummies for the rest of the slots too."""
@@ -77,17 +77,17 @@ def micro_batch_shape(
         for budget in (budgets.src, budgets.tgt)
     )
     most_pairs = math.ceil((pairs_in_update + _PAIRS_HEADROOM * math.sqrt(pairs_in_update)) / num_micro)
-    dummies_if_empty = math.ceil(max(src, tgt) / SHORT)
+    dummies_if_empty = math.ceil(max(src, tgt) / SHORT_SENTENCE_TOKENS)
     dummies_if_full = dummies_if_empty // _SLOTS_PER_EMPTY_SLOT + 2  # two for the remainders
     # The last micro-batches of an epoch may have a single pair, and dummies everywhere else.
     sentences = _round_up(max(most_pairs + dummies_if_full, 1 + dummies_if_empty), _SMALLEST_MULTIPLE)
-    return MicroBatchShape(src, tgt, sentences, longest=max(SHORT, _next_power_of_two(longest)))
+    return MicroBatchShape(src, tgt, sentences, length_bound=max(SHORT_SENTENCE_TOKENS, _next_power_of_two(longest)))
 
 
 def _round_up_slots(slots: int) -> int:
-    """The next multiple of a power of two that adds few slots: see `_LEAST_MULTIPLES`."""
+    """The next multiple of a power of two that adds few slots: see `_MIN_MULTIPLES_PER_SIDE`."""
     multiple = _LARGEST_MULTIPLE
-    while multiple > _SMALLEST_MULTIPLE and multiple * _LEAST_MULTIPLES > slots:
+    while multiple > _SMALLEST_MULTIPLE and multiple * _MIN_MULTIPLES_PER_SIDE > slots:
         multiple //= 2
     return _round_up(slots, multiple)
 
@@ -247,7 +247,8 @@ def make_batch(
     source = _pack_side(data.src, rows, side="src", slots=src_slots, num_dummies=num_dummies, sentences=sentences)
     target = _pack_side(data.tgt, rows, side="tgt", slots=tgt_slots, num_dummies=num_dummies, sentences=sentences)
     if shape is not None:
-        bound = SHORT if max(source.max_len, target.max_len) <= SHORT else shape.longest
+        are_short = max(source.max_len, target.max_len) <= SHORT_SENTENCE_TOKENS
+        bound = SHORT_SENTENCE_TOKENS if are_short else shape.length_bound
         source, target = replace(source, bound=bound), replace(target, bound=bound)
     batch = Batch(source, _decoder_input(target), target.ids)
     return (batch.map_tensors(Tensor.pin_memory) if pinned else batch).to(device)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from nmt_cli.dataset.plan import PlanFacts, PlanKey, TokenBudgets
 from nmt_cli.dataset.sampled_pieces import SamplingCost
 from nmt_cli.dataset.store import Array, Rows, TokenFile, TokenPairs, make_rows, narrowest_type, row_type
-from nmt_cli.devices import SHORT
+from nmt_cli.devices import SHORT_SENTENCE_TOKENS
 
 _BLOCK_PAIRS = 1 << 18
 _NEARLY_FULL = 7 / 8  # share of a budget: if the last update has less, it is cut anew with the updates before it
@@ -239,7 +239,7 @@ def _usable_pairs(src: Array, tgt: Array, *, max_positions: int) -> tuple[Array,
     num_pairs = len(src) - 1
     order = _mapped_array(num_pairs, narrowest_type(num_pairs))
     classes, filled = [], 0
-    for above, limit in ((SHORT, max_positions), (0, min(SHORT, max_positions))):
+    for above, limit in ((SHORT_SENTENCE_TOKENS, max_positions), (0, min(SHORT_SENTENCE_TOKENS, max_positions))):
         first, tokens = filled, np.zeros(2, dtype=np.int64)
         for start in range(0, num_pairs, _BLOCK_PAIRS):
             stop = min(start + _BLOCK_PAIRS, num_pairs)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmt_cli.devices import SHORT, missing_for_triton
+from nmt_cli.devices import SHORT_SENTENCE_TOKENS, missing_for_triton
 from nmt_cli.model.cpu_attention import attend_cpu
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.packing import Layout, Packed, Projections, Spans, from_rectangle, to_rectangle
@@ -87,7 +87,7 @@ def choose_kernel(
 
     is_served = not has_dropout and varlen_serves(dtype, d_k=d_k, d_v=d_v, window=window)
     is_ours = _HAS_TRITON and dtype == torch.bfloat16 and d_k in _TRITON_WIDTHS and d_v in _TRITON_WIDTHS
-    if is_ours and (bound <= SHORT or not is_served):
+    if is_ours and (bound <= SHORT_SENTENCE_TOKENS or not is_served):
         return "triton"
     return "varlen" if is_served else "sdpa"
 

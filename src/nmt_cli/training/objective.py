@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt_cli.dataset.batches import Batch
-from nmt_cli.devices import SHORT, missing_for_triton
+from nmt_cli.devices import SHORT_SENTENCE_TOKENS, missing_for_triton
 from nmt_cli.errors import DeviceError
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.attention import choose_kernel
@@ -121,7 +121,7 @@ def reason_not_to_compile(recipe: Recipe, *, device: torch.device, dtype: torch.
         d_k=model.d_k,
         d_v=model.d_v,
         window=model.encoder_window,
-        bound=SHORT,
+        bound=SHORT_SENTENCE_TOKENS,
         has_dropout=model.attention_dropout > 0,
     )
     if kernel not in ("triton", "varlen"):

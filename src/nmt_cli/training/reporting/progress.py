@@ -26,7 +26,7 @@ from rich.text import Text
 
 from nmt_cli import __version__, console, files
 from nmt_cli.dataset.batches import accumulation_steps
-from nmt_cli.devices import SHORT, cpu_name
+from nmt_cli.devices import SHORT_SENTENCE_TOKENS, cpu_name
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.model.attention import choose_kernel
 from nmt_cli.recipe.schema import Recipe
@@ -306,7 +306,7 @@ def describe_training(recipe: Recipe, updater: Updater, ranks: Ranks, *, max_tok
         d_k=architecture.d_k,
         d_v=architecture.d_v,
         window=architecture.encoder_window,
-        bound=SHORT,
+        bound=SHORT_SENTENCE_TOKENS,
         has_dropout=architecture.attention_dropout > 0,
     )
     reason = updater.reason_not_to_compile
