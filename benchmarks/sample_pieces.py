@@ -18,7 +18,7 @@ from pathlib import Path
 from measuring import circumstances, largest, private_megabytes, processes_of
 
 from nmt_cli.dataset.plan import PlanKey
-from nmt_cli.dataset.planning import expected_facts
+from nmt_cli.dataset.planning import expected_invariants
 from nmt_cli.dataset.sampled_pieces import measure_sampling_cost, sample_pieces
 from nmt_cli.dataset.store import open_prepared
 
@@ -43,11 +43,11 @@ def main() -> None:
         alpha=arguments.probability,
     )
     cost = measure_sampling_cost(data, alpha=arguments.probability, seed=key.seed, max_positions=_MAX_POSITIONS)
-    facts = expected_facts(data.split("train"), key=key, cost=cost)
+    invariants = expected_invariants(data.split("train"), key=key, cost=cost)
     with tempfile.TemporaryDirectory() as folder, largest(_megabytes, every_seconds=_WINDOW_SECONDS) as memory:
         wall, processor = time.perf_counter(), _processor_seconds()
         sampled = sample_pieces(
-            data, Path(folder), key=key, facts=facts, num_workers=arguments.workers, progress=lambda: None
+            data, Path(folder), key=key, invariants=invariants, num_workers=arguments.workers, progress=lambda: None
         )
         wall, processor = time.perf_counter() - wall, _processor_seconds() - processor
         num_bytes = sum(path.stat().st_size for path in Path(folder).iterdir())

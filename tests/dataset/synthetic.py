@@ -124,7 +124,7 @@ class Corpus:
             epoch=epoch,
             has_even_end=has_even_end,
         )
-        return plan_epoch(self.pairs, key=key, facts=None)
+        return plan_epoch(self.pairs, key=key, invariants=None)
 
 
 def token_file(lengths: Array) -> TokenFile:

@@ -33,7 +33,7 @@ def budgets_of_data(draw: st.DrawFn) -> tuple[TokenBudgets, int, int]:
     src, tgt = (num_pairs * draw(st.integers(1, 60)) for _ in range(2))
     longest = draw(st.integers(1, 2 * batch_tokens))
     budgets = token_budgets(
-        batch_tokens=batch_tokens, num_pairs=num_pairs, src_tokens=src, tgt_tokens=tgt, longest=longest
+        batch_tokens=batch_tokens, num_pairs=num_pairs, src_tokens=src, tgt_tokens=tgt, max_pieces=longest
     )
     return budgets, batch_tokens, longest
 
@@ -64,7 +64,7 @@ def test_budgets_by_arithmetic(
     num_pairs: int, src_tokens: int, tgt_tokens: int, longest: int, expected: TokenBudgets
 ) -> None:
     found = token_budgets(
-        batch_tokens=1000, num_pairs=num_pairs, src_tokens=src_tokens, tgt_tokens=tgt_tokens, longest=longest
+        batch_tokens=1000, num_pairs=num_pairs, src_tokens=src_tokens, tgt_tokens=tgt_tokens, max_pieces=longest
     )
     assert found == expected
 
@@ -160,9 +160,9 @@ class Dealing:
             batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size
         )
         self.shape = micro_batch_shape(
-            plan.facts.budgets,
+            plan.invariants.budgets,
             num_micro=self.count,
-            pairs_in_update=plan.facts.pairs_in_update,
+            pairs_in_update=plan.invariants.pairs_in_update,
             longest=int(corpus.sizes.max()),
             max_tokens=max_tokens,
         )

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from nmt_cli.dataset import plan_folder
-from nmt_cli.dataset.plan import DamagedPlan, EpochPlan, PlanFacts, PlanKey, write_plan
+from nmt_cli.dataset.plan import DamagedPlan, EpochInvariants, EpochPlan, PlanKey, write_plan
 from nmt_cli.dataset.plan_folder import PLANS, PlanFolder
 from nmt_cli.dataset.planning import plan_epoch
 from nmt_cli.dataset.store import PreparedData, open_prepared
@@ -50,9 +50,9 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The epochs that this process has planned."""
     planned: list[int] = []
 
-    def noted(*arguments: Any, key: PlanKey, facts: PlanFacts | None) -> object:
+    def noted(*arguments: Any, key: PlanKey, invariants: EpochInvariants | None) -> object:
         planned.append(key.epoch)
-        return plan_epoch(*arguments, key=key, facts=facts)
+        return plan_epoch(*arguments, key=key, invariants=invariants)
 
     monkeypatch.setattr(plan_folder, "plan_epoch", noted)
     return planned
@@ -69,11 +69,11 @@ def test_plans_of_runs_that_earlier_versions_began_keep_their_names(data: Prepar
 
 def test_a_plan_on_disk_has_the_rows_of_the_one_in_memory(data: PreparedData) -> None:
     plan = opened(data, epoch=3)
-    expected = plan_epoch(data.split("train"), key=key_of(data, epoch=3), facts=None)
+    expected = plan_epoch(data.split("train"), key=key_of(data, epoch=3), invariants=None)
     assert len(plan) == len(expected) > 10
     for index in range(len(plan)):
         np.testing.assert_array_equal(plan.rows(index), expected.rows(expected.pairs(index)))
-    np.testing.assert_array_equal(plan.longest, expected.rows(expected.longest))
+    np.testing.assert_array_equal(plan.longest_pairs, expected.rows(expected.longest_pairs))
     # The narrowest numbers that do: 500 pairs, 10,000 tokens, 40 pieces.
     assert plan.rows(0).itemsize == 10
     assert (plan.directory / "rows").stat().st_size == 500 * 10

@@ -26,7 +26,7 @@ def budgets_of(corpus: Corpus, usable: list[int], *, batch_tokens: int) -> Token
         num_pairs=len(usable),
         src_tokens=int(corpus.src[usable].sum()),
         tgt_tokens=int(corpus.tgt[usable].sum()),
-        longest=int(corpus.sizes[usable].max(initial=0)),
+        max_pieces=int(corpus.sizes[usable].max(initial=0)),
     )
 
 
@@ -76,9 +76,9 @@ def test_a_plan_is_that_of_a_slow_loop(
         corpus, batch_tokens=batch_tokens, seed=seed, epoch=epoch, max_positions=max_positions
     )
     assert pairs_of(plan) == expected
-    assert plan.facts.budgets == limits
+    assert plan.invariants.budgets == limits
     assert plan.sizes().tolist() == [len(update) for update in expected]
-    assert plan.facts.num_left_out == len(corpus) - sum(map(len, expected))
+    assert plan.invariants.num_left_out == len(corpus) - sum(map(len, expected))
     assert [pair for block in blocks for pair in block["pair"].tolist()] == [
         pair for update in expected for pair in update
     ]
@@ -94,7 +94,7 @@ def test_the_longest_pairs_up_to_a_budget_are_found_block_by_block(corpus: Corpu
         plan = corpus.plan(batch_tokens=batch_tokens)
     by_size = sorted(range(len(corpus)), key=lambda pair: -corpus.sizes[pair])
     sizes = [max(corpus.src[by_size[:size]].sum(), corpus.tgt[by_size[:size]].sum()) for size in range(len(by_size))]
-    assert plan.longest.tolist() == by_size[: sum(size <= batch_tokens for size in sizes)]
+    assert plan.longest_pairs.tolist() == by_size[: sum(size <= batch_tokens for size in sizes)]
 
 
 @given(CORPORA, BATCH_TOKENS)
@@ -144,13 +144,13 @@ def test_an_even_end_keeps_every_pair_once_both_budgets_and_all_but_the_last_upd
 ) -> None:
     short, even = (corpus.plan(batch_tokens=batch_tokens, seed=seed, has_even_end=is_even) for is_even in (False, True))
     assert sorted(pair for update in pairs_of(even) for pair in update) == list(range(len(corpus)))
-    assert even.facts == short.facts
+    assert even.invariants == short.invariants
     assert even.update_order.tolist() == short.update_order.tolist()
     in_order = [
         sorted(pairs_of(plan), key=lambda update: plan.pair_order.tolist().index(update[0])) for plan in (short, even)
     ]
     assert in_order[0][:-9] == in_order[1][:-9]
-    budgets = even.facts.budgets
+    budgets = even.invariants.budgets
     for update in in_order[1]:
         src, tgt = (sum(int(side[pair]) for pair in update) for side in (corpus.src, corpus.tgt))
         assert (src <= budgets.src and tgt <= budgets.tgt) or len(update) == 1
@@ -171,7 +171,7 @@ def test_no_update_is_nearly_empty(num_pairs: int, ratio: float) -> None:
     for has_even_end in (False, True):
         plans = [corpus.plan(batch_tokens=25_000, epoch=epoch, has_even_end=has_even_end) for epoch in range(16)]
         emptiest.append(
-            [min(fullness(corpus, update, plan.facts.budgets) for update in pairs_of(plan)) for plan in plans]
+            [min(fullness(corpus, update, plan.invariants.budgets) for update in pairs_of(plan)) for plan in plans]
         )
     without, with_even_end = emptiest
     # The longest run of epochs here has none that is nearly empty by itself, if it has few updates.
@@ -182,7 +182,7 @@ def test_no_update_is_nearly_empty(num_pairs: int, ratio: float) -> None:
 
 @given(CORPORA, BATCH_TOKENS, SEEDS, st.integers(0, 99))
 @settings(deadline=None)
-def test_a_plan_follows_from_seed_and_epoch_and_its_facts_from_neither(
+def test_a_plan_follows_from_seed_and_epoch_and_its_invariants_from_neither(
     corpus: Corpus, batch_tokens: int, seed: int, epoch: int
 ) -> None:
     np.random.seed(1)  # numpy's own generator must not matter
@@ -190,16 +190,16 @@ def test_a_plan_follows_from_seed_and_epoch_and_its_facts_from_neither(
     np.random.seed(2)
     again, other = (corpus.plan(batch_tokens=batch_tokens, seed=seed, epoch=number) for number in (epoch, epoch + 1))
     assert pairs_of(plan) == pairs_of(again)
-    assert plan.facts == other.facts
-    assert plan.longest.tolist() == other.longest.tolist()
+    assert plan.invariants == other.invariants
+    assert plan.longest_pairs.tolist() == other.longest_pairs.tolist()
 
 
 def test_pairs_in_an_update_are_those_of_the_class_with_most() -> None:
     corpus = realistic(50_000)
     plan = corpus.plan(batch_tokens=25_000)
     of_short = [len(pairs) for pairs in map(plan.pairs, range(len(plan))) if corpus.sizes[pairs].max() <= 128]
-    assert plan.facts.pairs_in_update == pytest.approx(np.median(of_short), rel=0.01)
-    assert as_corpus([(5, 5)] * 7).plan(batch_tokens=1000).facts.pairs_in_update == 7
+    assert plan.invariants.pairs_in_update == pytest.approx(np.median(of_short), rel=0.01)
+    assert as_corpus([(5, 5)] * 7).plan(batch_tokens=1000).invariants.pairs_in_update == 7
 
 
 def test_other_epochs_and_other_seeds_have_other_plans() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import resource
@@ -335,20 +336,22 @@ def test_sampling_leaves_out_no_pair_and_makes_none_too_long(bpe: PreparedData) 
     plan = opened(bpe, key_of(bpe, longest=limit))
     rows = np.concatenate([plan.rows(index) for index in range(len(plan))])
     assert sorted(rows["pair"].tolist()) == taken.tolist()
-    assert plan.facts.num_left_out == len(size) - len(taken)
-    assert max(rows["src_length"].max(), rows["tgt_length"].max()) == limit == plan.longest_length
+    assert plan.invariants.num_left_out == len(size) - len(taken)
+    assert max(rows["src_length"].max(), rows["tgt_length"].max()) == limit == plan.max_pieces
 
 
-def test_the_plan_is_made_of_the_sampled_lengths_and_its_facts_are_those_of_all_epochs(data: PreparedData) -> None:
+def test_the_plan_is_made_of_the_sampled_lengths_and_its_invariants_are_those_of_all_epochs(data: PreparedData) -> None:
     plans = [opened(data, key_of(data, epoch=epoch)) for epoch in range(3)]
-    assert len({plan.facts.model_dump_json() for plan in plans}) == 1
-    assert len({plan.longest_length for plan in plans}) == 1
+    assert len({plan.invariants.model_dump_json() for plan in plans}) == 1
+    assert len({plan.max_pieces for plan in plans}) == 1
+    on_disk = json.loads((plans[0].directory / "manifest.json").read_bytes())["facts"]
+    assert on_disk["longest"] == plans[0].max_pieces, "earlier versions read the plan too"
     plain = opened(data, key_of(data, alpha=None))
     assert len(plans[0]) > 1.1 * len(plain)
     for plan in plans:
         pairs = plan.pairs
         assert pairs is not None
-        assert max(pairs.src.lengths.max(), pairs.tgt.lengths.max()) <= plan.longest_length
+        assert max(pairs.src.lengths.max(), pairs.tgt.lengths.max()) <= plan.max_pieces
         totals = []
         for index in range(len(plan)):
             rows = plan.rows(index)
@@ -358,10 +361,10 @@ def test_the_plan_is_made_of_the_sampled_lengths_and_its_facts_are_those_of_all_
                 assert (rows[f"{side}_start"] == tokens.offsets[numbers]).all()
             totals.append([int(rows[f"{side}_length"].sum()) for side in ("src", "tgt")])
         most = np.max(totals, axis=0)
-        assert most[0] <= plan.facts.budgets.src
-        assert most[1] <= plan.facts.budgets.tgt
+        assert most[0] <= plan.invariants.budgets.src
+        assert most[1] <= plan.invariants.budgets.tgt
         # The sides of an update fill together, since the budgets follow from the expected lengths.
-        fill = np.mean(totals, axis=0) / [plan.facts.budgets.src, plan.facts.budgets.tgt]
+        fill = np.mean(totals, axis=0) / [plan.invariants.budgets.src, plan.invariants.budgets.tgt]
         assert fill.min() > 0.93
 
 

@@ -70,7 +70,7 @@ def micro_batch_shape(
     """The shape of the `num_micro` micro-batches of an update whose sides have their budgets.
 
     A side has at most `max_tokens` slots, and at least `longest`, the data's longest sentence. `pairs_in_update` is the
-    average number of pairs in a full update (`PlanFacts`).
+    average number of pairs in a full update (`EpochInvariants`).
     """
     src, tgt = (
         max(longest, min(max_tokens, _round_up_slots(math.ceil(budget / num_micro))))

@@ -17,7 +17,7 @@ from typing import Literal
 from zlib import crc32
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from nmt_cli.dataset.manifest import Record, TokenDtype
 from nmt_cli.dataset.store import SIDES, Array, Rows, TokenPairs, open_pairs
@@ -55,7 +55,7 @@ class PlanKey(Record):
     alpha: float | None = None
 
     @property
-    def family(self) -> str:
+    def training_hash(self) -> str:
         """A short hash of the key without its epoch: all plans of a training have the same."""
         text = f"{FORMAT} {self.model_copy(update={'epoch': 0}).model_dump_json(exclude_defaults=True)}"
         return sha256(text.encode()).hexdigest()[:12]
@@ -63,7 +63,7 @@ class PlanKey(Record):
     @property
     def name(self) -> str:
         """The name of the plan's directory."""
-        return f"{self.family}-epoch-{self.epoch:05}"
+        return f"{self.training_hash}-epoch-{self.epoch:05}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +74,18 @@ class TokenBudgets:
     tgt: int
 
 
-class PlanFacts(Record):
+class EpochInvariants(Record):
     """The part of a plan that all epochs of a training share: it depends on the lengths of pairs, not on their order.
 
     Planning divides pairs into two classes of length. A full update of either class has at most `pairs_in_update` pairs
     on average. If pieces are sampled, `budgets` and `pairs_in_update` follow from the expected lengths, and no sentence
-    of any epoch has more pieces than `longest`.
+    of any epoch has more than `max_pieces`.
     """
 
     num_left_out: int
     budgets: TokenBudgets
     pairs_in_update: int
-    longest: int | None = None
+    max_pieces: int | None = Field(default=None, alias="longest")  # its key on disk
 
 
 class SampledTokens(Record):
@@ -101,7 +101,7 @@ class _PlanManifest(Record):
     format: int = FORMAT
     key: PlanKey
     num_rows: int
-    facts: PlanFacts
+    facts: EpochInvariants  # the key on disk of the invariants
     row: list[tuple[str, str]]
     sampled: SampledTokens | None = None
     crc32: dict[str, int]
@@ -111,8 +111,8 @@ class _PlanManifest(Record):
 class EpochPlan:
     """The plan in a directory, held open so that nobody removes it; DamagedPlan if it cannot be read."""
 
-    facts: PlanFacts
-    longest: Rows
+    invariants: EpochInvariants
+    longest_pairs: Rows
     """The longest pairs, longest first."""
     pairs: TokenPairs | None
     """The sampled ids that the rows point into; None if they point into the prepared data. DataError if cut short."""
@@ -134,15 +134,15 @@ class EpochPlan:
         return len(self._starts) - 1
 
     @property
-    def longest_length(self) -> int:
+    def max_pieces(self) -> int:
         """Pieces of the longest sentence, in any epoch of the training; 0 if there is none."""
-        if self.facts.longest is not None:
-            return self.facts.longest
+        if self.invariants.max_pieces is not None:
+            return self.invariants.max_pieces
         # Rows are sorted, longest first; the sum of no rows is 0.
-        return max(int(self.longest[f"{side}_length"][:1].sum()) for side in ("src", "tgt"))
+        return max(int(self.longest_pairs[f"{side}_length"][:1].sum()) for side in ("src", "tgt"))
 
     @property
-    def fullest(self) -> int:
+    def fullest_update(self) -> int:
         """The update with the most pairs: a full update of ordinary pairs."""
         return int(np.diff(self._starts).argmax())
 
@@ -180,8 +180,8 @@ class EpochPlan:
             raise ValueError(f"{damaged[0]} is not what was written")
         updates = np.frombuffer(contents[_UPDATES], dtype=_UPDATE_DTYPE)
         self._starts, self._crc32 = updates["start"], updates["crc32"]
-        self.longest = np.frombuffer(contents[_LONGEST], dtype=self._row_dtype)
-        self.facts = manifest.facts
+        self.longest_pairs = np.frombuffer(contents[_LONGEST], dtype=self._row_dtype)
+        self.invariants = manifest.facts
         self.pairs = None if manifest.sampled is None else self._open_sampled(manifest.sampled)
 
     def _open_sampled(self, sampled: SampledTokens) -> TokenPairs:
@@ -196,8 +196,8 @@ def write_plan(
     blocks: Iterable[Rows],
     *,
     sizes: Array,
-    longest: Rows,
-    facts: PlanFacts,
+    longest_pairs: Rows,
+    invariants: EpochInvariants,
     key: PlanKey,
     sampled: SampledTokens | None,
 ) -> None:
@@ -217,7 +217,7 @@ def write_plan(
                 stop = start + int(sizes[update]) * block.itemsize
                 updates["crc32"][update] = crc32(block_bytes[start:stop])
                 start, update = stop, update + 1
-    small_files = {_UPDATES: updates.tobytes(), _LONGEST: longest.tobytes()}
+    small_files = {_UPDATES: updates.tobytes(), _LONGEST: longest_pairs.tobytes()}
     checksums = {} if sampled is None else _checksums_of_sampled_ids(directory)
     for name, content in small_files.items():
         (directory / name).write_bytes(content)
@@ -225,12 +225,12 @@ def write_plan(
     manifest = _PlanManifest(
         key=key,
         num_rows=int(updates["start"][-1]),
-        facts=facts,
-        row=[(name, str(longest.dtype[name].str)) for name in longest.dtype.names or ()],
+        facts=invariants,
+        row=[(name, str(longest_pairs.dtype[name].str)) for name in longest_pairs.dtype.names or ()],
         sampled=sampled,
         crc32=checksums,
     )
-    text = manifest.model_dump_json(indent=2, exclude_none=True)
+    text = manifest.model_dump_json(indent=2, exclude_none=True, by_alias=True)
     (directory / _MANIFEST).write_text(f"{text}\n", encoding="utf-8")
 
 

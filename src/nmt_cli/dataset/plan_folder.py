@@ -13,8 +13,8 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from nmt_cli import files
-from nmt_cli.dataset.plan import SAMPLED, DamagedPlan, EpochPlan, PlanFacts, PlanKey, is_in_use, write_plan
-from nmt_cli.dataset.planning import expected_facts, plan_epoch
+from nmt_cli.dataset.plan import SAMPLED, DamagedPlan, EpochInvariants, EpochPlan, PlanKey, is_in_use, write_plan
+from nmt_cli.dataset.planning import expected_invariants, plan_epoch
 from nmt_cli.dataset.sampled_pieces import measure_sampling_cost, sample_pieces
 from nmt_cli.dataset.store import PreparedData, open_pairs
 from nmt_cli.devices import num_cpus
@@ -43,12 +43,12 @@ class PlanFolder:
         *,
         fallback: Path,
         beat: Callable[[], None],
-        facts: Mapping[str, PlanFacts] | None = None,
+        invariants: Mapping[str, EpochInvariants] | None = None,
     ) -> None:
         self._data, self._fallback, self._beat = data, fallback, beat
         self._background: _BackgroundPlanner | None = None
         self._background_lock, self._is_closed = Lock(), False
-        self._facts_by_family = dict(facts or {})  # of the families of plans that were opened
+        self._invariants = dict(invariants or {})  # of plans that were opened, by the hash of their training
 
     def open(self, key: PlanKey, *, anew: bool, num_workers: int | None = None) -> EpochPlan:
         """Load a plan; build it if there is none, or if it is to be built `anew`.
@@ -58,7 +58,7 @@ class PlanFolder:
         this folder is closed before the plan is built.
         """
         plan = self._open(key, anew=anew, num_workers=num_workers or num_cpus())
-        self._facts_by_family[key.family] = plan.facts
+        self._invariants[key.training_hash] = plan.invariants
         return plan
 
     def _open(self, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
@@ -91,7 +91,7 @@ class PlanFolder:
                 return
             if self._background is not None:
                 self._background.close()
-            job = _PlanningJob(self._data, self._fallback, num_workers, dict(self._facts_by_family))
+            job = _PlanningJob(self._data, self._fallback, num_workers, dict(self._invariants))
             self._background = _BackgroundPlanner(job, key)
 
     def close(self) -> None:
@@ -137,13 +137,13 @@ class PlanFolder:
                 is_logged = True
             time.sleep(_POLL_SECONDS)
 
-    def _expected_facts(self, key: PlanKey, *, num_workers: int) -> PlanFacts:
-        assert key.alpha is not None, "otherwise facts follow from the lengths"
+    def _expected_invariants(self, key: PlanKey, *, num_workers: int) -> EpochInvariants:
+        assert key.alpha is not None, "otherwise they follow from the lengths"
         pairs = self._data.split("train")
         cost = measure_sampling_cost(self._data, alpha=key.alpha, seed=key.seed, max_positions=key.max_positions)
         if (seconds := len(pairs) * cost.seconds_per_pair / num_workers) > _LOGGED_AFTER_SECONDS:
             logger.info("sampling the pieces of an epoch: about %.0f s", seconds)
-        return expected_facts(pairs, key=key, cost=cost)
+        return expected_invariants(pairs, key=key, cost=cost)
 
     def _report_progress(self) -> None:
         """Tell that the work goes on; FolderClosed if nobody waits for it."""
@@ -166,20 +166,26 @@ class PlanFolder:
         directory = folder / key.name
         files.clear_interrupted(folder, name="*")
         with files.new_directory(directory, error=_Unwritable) as temporary:
-            pairs, facts, sampled = self._data.split("train"), None, None
+            pairs, invariants, sampled = self._data.split("train"), None, None
             if key.alpha is not None:
-                facts = self._facts_by_family.get(key.family) or self._expected_facts(key, num_workers=num_workers)
+                known = self._invariants.get(key.training_hash)
+                invariants = known or self._expected_invariants(key, num_workers=num_workers)
                 sampled = sample_pieces(
-                    self._data, temporary, key=key, facts=facts, num_workers=num_workers, progress=self._report_progress
+                    self._data,
+                    temporary,
+                    key=key,
+                    invariants=invariants,
+                    num_workers=num_workers,
+                    progress=self._report_progress,
                 )
                 pairs = open_pairs(temporary, SAMPLED, dtype=sampled.dtype)
-            planned = plan_epoch(pairs, key=key, facts=facts)
+            planned = plan_epoch(pairs, key=key, invariants=invariants)
             write_plan(
                 temporary,
                 planned.blocks(),
                 sizes=planned.sizes(),
-                longest=planned.rows(planned.longest),
-                facts=planned.facts,
+                longest_pairs=planned.rows(planned.longest_pairs),
+                invariants=planned.invariants,
                 key=key,
                 sampled=sampled,
             )
@@ -222,17 +228,17 @@ class _BackgroundPlanner:
 
 @dataclass(frozen=True, slots=True)
 class _PlanningJob:
-    """Builds the plan with a key; `facts` come from plans opened before, by family."""
+    """Builds the plan with a key; `invariants` come from plans opened before, by the hash of their training."""
 
     data: PreparedData
     fallback: Path
     num_workers: int
-    facts: Mapping[str, PlanFacts]
+    invariants: Mapping[str, EpochInvariants]
 
     def start(self) -> Callable[[PlanKey], None]:
         """The function for one plan."""
         os.nice(_NICENESS)
-        folder = PlanFolder(self.data, fallback=self.fallback, beat=lambda: None, facts=self.facts)
+        folder = PlanFolder(self.data, fallback=self.fallback, beat=lambda: None, invariants=self.invariants)
 
         def build(key: PlanKey) -> None:
             folder.open(key, anew=False, num_workers=self.num_workers).close()
@@ -282,7 +288,7 @@ def _prune(folder: Path, key: PlanKey) -> None:
     """Remove this training's earlier plans, and all but the newest of the others; a plan in use stays."""
     plans = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != key.name]
     plans.sort(key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
-    earlier = [path for path in plans if path.name.startswith(f"{key.family}-") and path.name < key.name]
+    earlier = [path for path in plans if path.name.startswith(f"{key.training_hash}-") and path.name < key.name]
     others = [path for path in plans if path not in earlier]
     for path in [*earlier, *others[_MAX_PLANS - 1 :]]:
         if not is_in_use(path):

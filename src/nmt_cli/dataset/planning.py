@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli.dataset.plan import PlanFacts, PlanKey, TokenBudgets
+from nmt_cli.dataset.plan import EpochInvariants, PlanKey, TokenBudgets
 from nmt_cli.dataset.sampled_pieces import SamplingCost
 from nmt_cli.dataset.store import Array, Rows, TokenFile, TokenPairs, make_rows, narrowest_type, row_type
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS
@@ -30,15 +30,15 @@ _ORDER_PURPOSE = 1  # in the key of the generator: keeps the order of pairs apar
 class PlannedEpoch:
     """An epoch in memory: update u takes `pairs(u)`.
 
-    `bounds` cut `pair_order` into updates, and training takes the updates in `update_order`. `longest` are the longest
-    pairs, longest first. The offsets say where each sentence of the split begins, and where the last one ends.
+    `bounds` cut `pair_order` into updates, and training takes the updates in `update_order`. `longest_pairs` come
+    longest first. The offsets say where each sentence of the split begins, and where the last one ends.
     """
 
     pair_order: Array
     bounds: Array
     update_order: Array
-    longest: Array
-    facts: PlanFacts
+    longest_pairs: Array
+    invariants: EpochInvariants
     src_offsets: Array
     tgt_offsets: Array
     row_dtype: np.dtype[np.void]
@@ -74,40 +74,42 @@ class PlannedEpoch:
             first = stop
 
 
-def plan_epoch(data: TokenPairs, *, key: PlanKey, facts: PlanFacts | None) -> PlannedEpoch:
+def plan_epoch(data: TokenPairs, *, key: PlanKey, invariants: EpochInvariants | None) -> PlannedEpoch:
     """Every pair that the model takes, once: shuffled, the few with a long sentence first, and cut into updates.
 
     An update takes pairs while neither side exceeds its budget. If that leaves few pairs to the last update, the last
     updates are cut anew, evenly. The updates are shuffled last. Section 5.1 batches pairs by approximate length; here
-    there are two classes of length. Without `facts`, they follow from the lengths in `data`.
+    there are two classes of length. Without `invariants`, they follow from the lengths in `data`.
     """
     src, tgt = _load_offsets(data.src), _load_offsets(data.tgt)
     order, classes = _usable_pairs(src, tgt, max_positions=key.max_positions)
-    longest = _longest_pairs(order, src, tgt, budget=key.batch_tokens)
-    longest_length = _longest_length(longest, src, tgt)
-    if facts is None:
-        facts = _plan_facts(classes, num_pairs=len(data), longest=longest_length, batch_tokens=key.batch_tokens)
+    longest_pairs = _longest_pairs(order, src, tgt, budget=key.batch_tokens)
+    max_pieces = _max_pieces(longest_pairs, src, tgt)
+    if invariants is None:
+        invariants = _invariants(classes, num_pairs=len(data), max_pieces=max_pieces, batch_tokens=key.batch_tokens)
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([key.seed, _ORDER_PURPOSE, key.epoch])))
     for start, stop in pairwise((0, classes[0].pairs, len(order))):
         generator.shuffle(order[start:stop])
-    cutter = _UpdateCutter(facts.budgets)
+    cutter = _UpdateCutter(invariants.budgets)
     for start in range(0, len(order), _BLOCK_PAIRS):
         block = order[start : start + _BLOCK_PAIRS]
         cutter.add(_lengths_of(src, block), _lengths_of(tgt, block))
     bounds = cutter.bounds()
     if key.has_even_end:
-        bounds = _with_even_end(bounds, order, src, tgt, budgets=facts.budgets)
-    row_dtype = row_type(num_pairs=len(data), num_tokens=int(max(src[-1], tgt[-1])), longest=longest_length)
+        bounds = _with_even_end(bounds, order, src, tgt, budgets=invariants.budgets)
+    row_dtype = row_type(num_pairs=len(data), num_tokens=int(max(src[-1], tgt[-1])), longest=max_pieces)
     update_order = generator.permutation(len(bounds) - 1)
-    return PlannedEpoch(order, bounds, update_order, longest, facts, src, tgt, row_dtype)
+    return PlannedEpoch(order, bounds, update_order, longest_pairs, invariants, src, tgt, row_dtype)
 
 
-def token_budgets(*, batch_tokens: int, num_pairs: int, src_tokens: int, tgt_tokens: int, longest: int) -> TokenBudgets:
+def token_budgets(
+    *, batch_tokens: int, num_pairs: int, src_tokens: int, tgt_tokens: int, max_pieces: int
+) -> TokenBudgets:
     """The budgets of an update: at most `batch_tokens` for the side of the data with more tokens.
 
     The other side has its proportion of that, and `_RATIO_MARGIN` more. The budget is lowered until the updates of an
-    epoch are about equally full. This matters if an epoch has few updates. A sentence of `longest` pieces fits
-    either side, unless it is longer than `batch_tokens`.
+    epoch are about equally full. This matters if an epoch has few updates. A sentence of `max_pieces` fits either
+    side, unless it is longer than `batch_tokens`.
     """
     larger = max(src_tokens, tgt_tokens)
     budget = larger
@@ -118,35 +120,37 @@ def token_budgets(*, batch_tokens: int, num_pairs: int, src_tokens: int, tgt_tok
 
     def of_side(tokens: int) -> int:
         in_proportion = math.ceil(budget * tokens / max(larger, 1) * (1 + _RATIO_MARGIN))
-        return min(batch_tokens, max(longest, min(budget, in_proportion)))
+        return min(batch_tokens, max(max_pieces, min(budget, in_proportion)))
 
     return TokenBudgets(of_side(src_tokens), of_side(tgt_tokens))
 
 
-def expected_facts(data: TokenPairs, *, key: PlanKey, cost: SamplingCost) -> PlanFacts:
-    """The facts of all epochs with sampled pieces; `data` has the prepared pieces, and sampling makes more of them."""
+def expected_invariants(data: TokenPairs, *, key: PlanKey, cost: SamplingCost) -> EpochInvariants:
+    """The invariants of epochs with sampled pieces; `data` has the prepared pieces, and sampling makes more of them."""
     src, tgt = _load_offsets(data.src), _load_offsets(data.tgt)
     order, classes = _usable_pairs(src, tgt, max_positions=key.max_positions)
     grown = [length_class.grown(cost) for length_class in classes]
-    prepared_longest = _longest_length(_longest_pairs(order, src, tgt, budget=1), src, tgt)
-    sampled_longest = math.ceil(prepared_longest * max(cost.src_growth, cost.tgt_growth) * _UNEVEN_GROWTH)
-    longest = max(prepared_longest, min(sampled_longest, key.max_positions, key.batch_tokens))
-    facts = _plan_facts(grown, num_pairs=len(data), longest=longest, batch_tokens=key.batch_tokens)
-    return facts.model_copy(update={"longest": longest})
+    prepared_pieces = _max_pieces(_longest_pairs(order, src, tgt, budget=1), src, tgt)
+    sampled_pieces = math.ceil(prepared_pieces * max(cost.src_growth, cost.tgt_growth) * _UNEVEN_GROWTH)
+    max_pieces = max(prepared_pieces, min(sampled_pieces, key.max_positions, key.batch_tokens))
+    invariants = _invariants(grown, num_pairs=len(data), max_pieces=max_pieces, batch_tokens=key.batch_tokens)
+    return invariants.model_copy(update={"max_pieces": max_pieces})
 
 
-def _plan_facts(classes: Sequence[_LengthClass], *, num_pairs: int, longest: int, batch_tokens: int) -> PlanFacts:
-    """The facts that follow from the pairs of each class, out of `num_pairs`, and from the longest sentence."""
+def _invariants(
+    classes: Sequence[_LengthClass], *, num_pairs: int, max_pieces: int, batch_tokens: int
+) -> EpochInvariants:
+    """The invariants that follow from the pairs of each class, out of `num_pairs`, and from the longest sentence."""
     num_usable = sum(each.pairs for each in classes)
     budgets = token_budgets(
         batch_tokens=batch_tokens,
         num_pairs=num_usable,
         src_tokens=sum(each.src_tokens for each in classes),
         tgt_tokens=sum(each.tgt_tokens for each in classes),
-        longest=longest,
+        max_pieces=max_pieces,
     )
     pairs_in_update = max(each.pairs_in_update(budgets) for each in classes)
-    return PlanFacts(num_left_out=num_pairs - num_usable, budgets=budgets, pairs_in_update=pairs_in_update)
+    return EpochInvariants(num_left_out=num_pairs - num_usable, budgets=budgets, pairs_in_update=pairs_in_update)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +274,9 @@ def _longest_pairs(usable: Array, src: Array, tgt: Array, *, budget: int) -> Arr
     return longest
 
 
-def _longest_length(longest: Array, src: Array, tgt: Array) -> int:
+def _max_pieces(longest_pairs: Array, src: Array, tgt: Array) -> int:
     """The pieces of the longest sentence, given the longest pairs, longest first; 0 if there is none."""
-    return int(max(_lengths_of(side, longest[:1]).sum() for side in (src, tgt)))
+    return int(max(_lengths_of(side, longest_pairs[:1]).sum() for side in (src, tgt)))
 
 
 def _load_offsets(side: TokenFile) -> Array:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt_cli.dataset.plan import SAMPLED, PlanFacts, PlanKey, SampledTokens
+from nmt_cli.dataset.plan import SAMPLED, EpochInvariants, PlanKey, SampledTokens
 from nmt_cli.dataset.store import SIDES, PreparedData, TokenWriter
 from nmt_cli.errors import RecipeError
 from nmt_cli.processes import worker_pool
@@ -106,17 +106,17 @@ def sample_pieces(
     directory: Path,
     *,
     key: PlanKey,
-    facts: PlanFacts,
+    invariants: EpochInvariants,
     num_workers: int,
     progress: Callable[[], None],
 ) -> SampledTokens:
     """Write the sampled ids of the training split into a directory; `progress` is called now and then.
 
-    A sentence keeps the ids of the prepared data if it would become longer than the longest sentence of the `facts`, or
+    A sentence keeps the ids of the prepared data if it would become longer than the longest sentence of all epochs, or
     if its ids do not follow from their text.
     """
     num_blocks = math.ceil(len(data.split("train")) / BLOCK_PAIRS)
-    job = SamplingJob(data, key, facts.longest or key.max_positions)
+    job = SamplingJob(data, key, invariants.max_pieces or key.max_positions)
     with ExitStack() as stack:
         writers = {
             side: stack.enter_context(TokenWriter(directory, split=SAMPLED, side=side, dtype=data.manifest.dtype))

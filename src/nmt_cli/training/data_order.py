@@ -92,28 +92,28 @@ class DataOrder:
         if self._shape is None:
             plan = self.open()
             self._shape = micro_batch_shape(
-                plan.facts.budgets,
+                plan.invariants.budgets,
                 num_micro=self._num_micro,
-                pairs_in_update=plan.facts.pairs_in_update,
-                longest=plan.longest_length,
+                pairs_in_update=plan.invariants.pairs_in_update,
+                longest=plan.max_pieces,
                 max_tokens=self.max_tokens,
             )
         return self._shape
 
     @property
-    def longest_length(self) -> int:
+    def max_pieces(self) -> int:
         """Tokens of the longest sentence, EOS included: no device may take fewer at once."""
-        return self.open().longest_length
+        return self.open().max_pieces
 
     @property
     def longest(self) -> Rows:
         """The pairs of a full micro-batch of the longest sentences, which needs the most memory."""
-        return first_rows_that_fit(self.open().longest, shape=self.shape)
+        return first_rows_that_fit(self.open().longest_pairs, shape=self.shape)
 
     @property
     def full(self) -> Rows:
         """The pairs of an ordinary full micro-batch."""
-        return self._dealt(self._rows(self.open().fullest))[0]
+        return self._dealt(self._rows(self.open().fullest_update))[0]
 
     def batch(self, rows: Rows, *, device: torch.device, pinned: bool) -> Batch:
         """A micro-batch of these rows of the current epoch, with each pair as often as it passes through the model."""
@@ -215,11 +215,11 @@ class DataOrder:
             self._plan = None
 
     def _check(self, plan: EpochPlan) -> None:
-        if plan.facts.num_left_out > 0:
-            logger.warning("%d pairs are longer than model.max_positions and are left out", plan.facts.num_left_out)
+        if (num_left_out := plan.invariants.num_left_out) > 0:
+            logger.warning("%d pairs are longer than model.max_positions and are left out", num_left_out)
         if len(plan) == 0:
             raise DataError("no training pair is left", where="training data", hint="raise model.max_positions")
-        longest = plan.longest_length
+        longest = plan.max_pieces
         what = "a training sentence has" if self._alpha is None else "a sampled sentence may have up to"
         for setting, limit in (
             ("training.batch_tokens", self._training.batch_tokens),

@@ -58,7 +58,7 @@ def fit_to_memory(order: DataOrder, run: Run, model: Transformer, *, precision: 
     is_same_hardware = recorded is not None and recorded.model_dump(exclude={"tokens"}) == hardware
     tokens = int(ranks.broadcast(recorded.tokens if recorded is not None and is_same_hardware else 0))
     if tokens == 0:
-        tokens = _estimated_tokens(run.recipe, model, longest=order.longest_length, precision=precision, ranks=ranks)
+        tokens = _estimated_tokens(run.recipe, model, longest=order.max_pieces, precision=precision, ranks=ranks)
         if ranks.is_first:
             if recorded is not None:
                 logger.info(
@@ -107,7 +107,7 @@ def warm_up_with_tokens_that_fit(
         if not ranks.any(problem is not None):
             return run
         release()
-        failed, longest = order.max_tokens, order.longest_length
+        failed, longest = order.max_tokens, order.max_pieces
         if failed <= longest:
             raise _too_little_memory(ranks.device, longest)
         batch_tokens = run.recipe.training.batch_tokens
