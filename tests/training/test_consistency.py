@@ -106,7 +106,7 @@ def test_hidden_states_of_empty_slots_that_are_not_finite_change_nothing(setting
             smoothing=0.1,
             function=consistency_of(setting).loss_function,
         )
-        found.append((loss.figures(), *torch.autograd.grad(loss.smoothed, hidden)))
+        found.append((loss.stacked(), *torch.autograd.grad(loss.smoothed, hidden)))
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
     assert not found[1][1][4:].any()
@@ -120,7 +120,7 @@ def test_without_dropout_r_drop_has_the_loss_of_one_pass_and_no_divergence(prepa
     both = plain_loss(model, 0.1, twice.batch(rows), consistency=consistency_of(R_DROP))
     assert both.kl is not None
     assert both.kl.item() == pytest.approx(0, abs=1e-3)
-    torch.testing.assert_close(both.figures()[:2], one_pass.figures(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(both.stacked()[:2], one_pass.stacked(), rtol=1e-5, atol=0)
 
 
 def test_the_first_pass_of_simcut_is_whole_and_the_second_has_no_embedding_at_cut_tokens(

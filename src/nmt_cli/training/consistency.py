@@ -62,7 +62,7 @@ class Consistency:
     @property
     def loss_function(self) -> LossFunction:
         """The loss of both passes."""
-        return LossFunction(self.loss_and_gradient, rows_per_token=2, in_one_block=False)
+        return LossFunction(self.loss_and_gradient, rows_per_token=2, takes_all_rows=False)
 
     def loss_and_gradient(self, logits: Tensor, gold: Tensor, vocab: int, smoothing: float) -> tuple[Tensor, ...]:
         """The sums over logits [R, W] of the loss, of the NLL and of the mean divergence.

@@ -1,7 +1,7 @@
 """Cross-entropy with label smoothing (section 5.4), straight from the decoder's output.
 
-Shapes: N target tokens, D d_model, V target vocabulary. The output matrix has P >= V rows. The first W of them are
-multiplied: V rounded up to a fast size, at most P.
+Shapes: N target tokens, D d_model, V target vocabulary, R rows of a block of logits. The output matrix has P >= V rows.
+The first W of them are multiplied: V rounded up to a fast size, at most P.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ sums may follow, which have no gradient.
 class LossFunction:
     """A loss of logits with its gradient, and the rows of logits that it takes at once.
 
-    It takes blocks of whole tokens, whose `rows_per_token` rows follow each other. If it is `in_one_block`, it takes
-    all rows at once, because it needs no memory beside the logits.
+    It takes blocks of whole tokens, whose `rows_per_token` rows follow each other. A function that needs no memory
+    beside the logits `takes_all_rows` at once.
     """
 
     loss_and_gradient: LossAndGradient
     rows_per_token: int
-    in_one_block: bool
+    takes_all_rows: bool
 
     def rows_of_block(self, max_rows: int) -> int:
         """At most `max_rows` rows of whole tokens, or else one token; the same in all updates.
@@ -61,7 +61,7 @@ class Loss:
     nll: Tensor
     kl: Tensor | None = None
 
-    def figures(self) -> Tensor:
+    def stacked(self) -> Tensor:
         """All of its sums, without a gradient, [2] or [3]."""
         sums = [self.smoothed.detach(), self.nll]
         return torch.stack(sums if self.kl is None else [*sums, self.kl])
@@ -84,8 +84,8 @@ def smoothed_cross_entropy(
 
     As F.cross_entropy(label_smoothing=smoothing, reduction="sum") of the logits: epsilon / V on every piece, the gold
     one included (Szegedy et al. 2016, section 7). The logits exist once, in the precision of `hidden`; statistics are
-    float32. All shapes follow from the arguments, and nothing waits for a GPU. `function` is `ONE_PASS`, or its kernel,
-    or another loss.
+    float32. All shapes follow from the arguments, and nothing waits for a GPU. `function` gives the loss and
+    the gradient of a block of logits, as `ONE_PASS` does.
     """
     sums = _SmoothedCrossEntropy.apply(  # type: ignore[no-untyped-call]  # not annotated
         *(hidden, output_weight, output_bias, gold, vocab, smoothing, function),
@@ -107,15 +107,15 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         vocab: int,
         smoothing: float,
         function: LossFunction,
-        has_backward: bool,
+        is_grad_enabled: bool,
     ) -> tuple[Tensor, ...]:
         # Under no_grad `needs_input_grad` still says that the weights would need one.
-        keeps_gradient = has_backward and any(ctx.needs_input_grad)
+        keeps_gradient = is_grad_enabled and any(ctx.needs_input_grad)
         num_tokens = hidden.size(0)
         num_columns = min(output_weight.size(0), math.ceil(vocab / _COLUMN_MULTIPLE) * _COLUMN_MULTIPLE)
         weight, bias = output_weight[:num_columns], None if output_bias is None else output_bias[:num_columns]
         block = num_tokens
-        if not (keeps_gradient and function.in_one_block):
+        if not (keeps_gradient and function.takes_all_rows):
             block = function.rows_of_block((_CUDA_LOGITS if hidden.is_cuda else _CPU_LOGITS) // num_columns)
         logits = hidden.new_empty(num_tokens if keeps_gradient else min(block, num_tokens), num_columns)
         losses = []
@@ -182,5 +182,5 @@ def _statistics(logits: Tensor, gold: Tensor, vocab: int, smoothing: float) -> t
     return probabilities, (1 - smoothing) * nll + smoothing * mean_nll.sum(), nll
 
 
-ONE_PASS = LossFunction(_loss_and_gradient, rows_per_token=1, in_one_block=False)
+ONE_PASS = LossFunction(_loss_and_gradient, rows_per_token=1, takes_all_rows=False)
 """The label-smoothed loss of pairs that pass once through the model."""

@@ -68,7 +68,7 @@ class CompiledObjective:
         if consistency is not None:
             weights = (*consistency.loss_weights, *consistency.divergence_weights)
             kernel = partial(loss_and_gradient_of_both_passes, weights=weights, pad=PAD)
-        self._function = LossFunction(kernel, rows_per_token=1 if consistency is None else 2, in_one_block=True)
+        self._function = LossFunction(kernel, rows_per_token=1 if consistency is None else 2, takes_all_rows=True)
         dropouts = [module for module in model.modules() if isinstance(module, Dropout) and module.probability > 0]
         self._seeds = torch.zeros(len(dropouts), 2, dtype=torch.int32, device=model.output_weight.device)
         for dropout, seed in zip(dropouts, self._seeds.unbind(), strict=True):
@@ -191,7 +191,7 @@ class Step(Protocol):
     """Adds the gradients of a batch's loss, divided by a float32 scalar, to their sum."""
 
     def __call__(self, batch: Batch, divisor: Tensor, *, is_first: bool) -> Tensor:
-        """The figures of the batch's `Loss`; the first step of an update begins the sum anew."""
+        """The sums of the batch's `Loss`; the first step of an update begins the sum anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ class RecordedSteps:
         self._recorded[batch.source.bound] = _Recorded(inputs, divisor, losses, first, later)
 
     def replay(self, batch: Batch, *, divisor: int, is_first: bool) -> Tensor:
-        """Replay the step with another batch; return the figures of its `Loss`.
+        """Replay the step with another batch; return the sums of its `Loss`.
 
         A replay takes the same random numbers from torch's generators, seeded before, as the step itself.
         """

@@ -203,7 +203,7 @@ class Updater:
     def accumulate(
         self, batch: Batch, *, key: tuple[int, int], target_tokens: int, is_first: bool, is_last: bool
     ) -> Tensor:
-        """Add the gradients of one micro-batch, and return the figures of its `Loss`.
+        """Add the gradients of one micro-batch, and return the sums of its `Loss`.
 
         `key`, its update and its index in the update, sets the dropout masks. The first micro-batch of this rank begins
         a new sum. The last one adds the gradients of the other ranks.
@@ -211,14 +211,14 @@ class Updater:
         seed_dropout(self._recipe.training.seed, *key)
         with self._naming_out_of_memory(batch):
             if self._recorded is not None and batch in self._recorded:
-                figures = self._recorded.replay(batch, divisor=target_tokens, is_first=is_first)
+                sums = self._recorded.replay(batch, divisor=target_tokens, is_first=is_first)
                 if is_last:
                     self._sum_without_backward(is_first=False)
             else:
                 divisor = torch.full((), target_tokens, dtype=torch.float32, device=self._ranks.device)
-                figures = self._step(batch, divisor, is_first=is_first, is_last=is_last)
+                sums = self._step(batch, divisor, is_first=is_first, is_last=is_last)
         self._ranks.heartbeat.beat()
-        return figures
+        return sums
 
     def begin_with(self, values: dict[str, Tensor]) -> None:
         """Start again from weights by parameter name, with a new optimizer."""
@@ -232,13 +232,13 @@ class Updater:
         self.weights.drop_gradients()
 
     def _step(self, batch: Batch, divisor: Tensor, *, is_first: bool, is_last: bool = False) -> Tensor:
-        """Add the gradients of a batch's loss, divided by a scalar; return the figures of the loss."""
+        """Add the gradients of a batch's loss, divided by a scalar; return the sums of the loss."""
         loss = self._objective(batch)
         is_summed = is_last and self._ranks.size > 1
         collecting = self._summing if is_summed else self.weights.collecting
         with collecting(is_first=is_first):
             (loss.smoothed / divisor).backward()
-        return loss.figures()
+        return loss.stacked()
 
     def _new_recorded_steps(self) -> RecordedSteps:
         graphs = CudaGraphs(self._ranks.device)

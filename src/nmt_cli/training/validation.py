@@ -244,7 +244,7 @@ def _mean_losses(
     model.eval()
     for part in _batches_by_length(usable, pairs.tgt.lengths, max_tokens=max_tokens):
         batch = make_batch(pairs.rows(part), pairs, device=device, shape=None, pinned=False)
-        totals += plain_loss(model, smoothing, batch).figures()
+        totals += plain_loss(model, smoothing, batch).stacked()
         tokens += batch.target.num_tokens
         beat()
     smoothed, nll = totals.tolist()
