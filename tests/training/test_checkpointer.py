@@ -239,7 +239,7 @@ def test_nothing_reads_or_prunes_the_folder_while_a_checkpoint_is_written(
 
 def test_copies_keep_the_values_of_their_moment_and_their_memory() -> None:
     writer, tensor = CheckpointWriter(in_background=True), torch.ones(3)
-    kept = writer.keep({"file": {"name": tensor}})
+    kept = writer.snapshot({"file": {"name": tensor}})
     tensor.zero_()
     assert kept["file"]["name"].tolist() == [1.0, 1.0, 1.0]
     begun, may_end = threading.Event(), threading.Event()
@@ -254,7 +254,7 @@ def test_copies_keep_the_values_of_their_moment_and_their_memory() -> None:
     may_end.set()
     writer.join()
     assert writer.is_done
-    assert writer.keep({"file": {"name": tensor}})["file"]["name"].data_ptr() == kept["file"]["name"].data_ptr()
+    assert writer.snapshot({"file": {"name": tensor}})["file"]["name"].data_ptr() == kept["file"]["name"].data_ptr()
 
 
 def test_what_the_thread_meets_is_raised_once_by_who_waits() -> None:
@@ -271,7 +271,7 @@ def test_what_the_thread_meets_is_raised_once_by_who_waits() -> None:
 @pytest.mark.gpu
 def test_on_a_gpu_copies_are_pinned_and_those_of_their_moment() -> None:
     writer, tensor, found = CheckpointWriter(in_background=True), torch.ones(16 << 20, device="cuda"), []
-    kept = writer.keep({"file": {"name": tensor}})["file"]["name"]
+    kept = writer.snapshot({"file": {"name": tensor}})["file"]["name"]
     tensor.zero_()
     writer.begin(lambda: found.append((float(kept.min()), kept.is_pinned())))
     writer.join()

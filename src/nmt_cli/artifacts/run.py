@@ -76,8 +76,8 @@ class RunRecord(_Record):
         return self.rules >= 2
 
     @property
-    def counts_tokens_by_language(self) -> bool:
-        """True if BLEU in validation counts tokens as the target language asks, not always by 13a."""
+    def tokenizes_bleu_by_language(self) -> bool:
+        """True if validation tokenizes for BLEU as the target language asks, not always by 13a."""
         return self.rules >= 2
 
 

@@ -69,7 +69,8 @@ class Checkpointer:
         self._ranks.barrier()
         checkpoint = self._found_by_first(self._folder.newest)
         if checkpoint is None:
-            return TrainingState(self._updater.precision) if self._run.record.init_from is None else self._begin_anew()
+            has_random_weights = self._run.record.init_from is None
+            return TrainingState(self._updater.precision) if has_random_weights else self._load_initial_weights()
         state = self._load(checkpoint)
         if state.precision != self._updater.precision:
             raise ModelError(
@@ -117,7 +118,7 @@ class Checkpointer:
         checkpoint = self._found_by_first(
             partial(self._folder.newest_calm, spike_nats=spike_nats, leaving_out=self._interim)
         )
-        state = self._begin_anew() if checkpoint is None else self._load(checkpoint)
+        state = self._load_initial_weights() if checkpoint is None else self._load(checkpoint)
         state = replace(state, epoch=failed.epoch, index=failed.index, returns=failed.returns + 1)
         self._ranks.barrier()  # until all have read it: the first replaces it
         if self._ranks.is_first:
@@ -125,7 +126,7 @@ class Checkpointer:
         self._interim = None
         return state
 
-    def rehearse(self, state: TrainingState) -> None:
+    def try_saving(self, state: TrainingState) -> None:
         """Write a checkpoint in another folder, and remove it; ModelError if the disk is too small."""
         trial = self._run.directory / ".sanity"
 
@@ -139,7 +140,7 @@ class Checkpointer:
     def _begin_writing(self, write: Callable[[TensorsByFile], None]) -> None:
         """Begin to write the tensors of a checkpoint, with the weights that are validated."""
         with self._updater.evaluated():
-            tensors = self._writer.keep(tensors_of(self._updater.weights, self._updater.optimizer))
+            tensors = self._writer.snapshot(tensors_of(self._updater.weights, self._updater.optimizer))
             self._writer.begin(partial(write, tensors))
 
     def _write(
@@ -157,7 +158,7 @@ class Checkpointer:
                 metric=self._run.recipe.validation.metric,
             )
 
-    def _begin_anew(self) -> TrainingState:
+    def _load_initial_weights(self) -> TrainingState:
         """Load the weights that the run begins with: random weights or a model's."""
         model = build_model(self._run.recipe, self._data)
         initial = self._run.record.init_from
@@ -200,7 +201,7 @@ class CheckpointWriter:
         """Whether no work is under way."""
         return self._thread is None or not self._thread.is_alive()
 
-    def keep(self, tensors: TensorsByFile) -> TensorsByFile:
+    def snapshot(self, tensors: TensorsByFile) -> TensorsByFile:
         """The tensors with their current values, which last until the next work is done."""
         if not self._in_background:
             return tensors

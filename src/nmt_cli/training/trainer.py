@@ -60,7 +60,7 @@ class Trainer:
         model = build_model(recipe, data).to(ranks.device)
         self._updater = Updater(recipe, model, precision=precision, ranks=ranks)
         self._run = run = fit_to_memory(self._order, run, model, precision=precision, ranks=ranks)
-        language = short_code(run.record.languages.target) if run.record.counts_tokens_by_language else None
+        language = short_code(run.record.languages.target) if run.record.tokenizes_bleu_by_language else None
         self._validator = Validator(
             recipe, data, self._updater, self._order, device=ranks.device, target_language=language
         )
@@ -130,5 +130,5 @@ class Trainer:
         """Provoke late failures early: validate a few sentences with search and score, and save."""
         if self._ranks.is_first:
             self._validator.measure(max_sentences=_SANITY_SENTENCES, beat=self._ranks.heartbeat.beat)
-            self._checkpointer.rehearse(self._loop.state)
+            self._checkpointer.try_saving(self._loop.state)
         self._reporter.say("sanity pass done: train, validate, decode, score, save")
