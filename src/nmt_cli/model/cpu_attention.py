@@ -79,7 +79,7 @@ class _GroupedAttention(torch.autograd.Function):
             else:
                 scores = torch.baddbmm(mask, group_q, group_k.mT, alpha=scale)
             weights.append(_in_float32(scores).softmax(-1).to(q.dtype))
-            torch.bmm(_dropped(weights[-1], keep_mask, ctx.keep_probability), group_v, out=group_out)
+            torch.bmm(_after_dropout(weights[-1], keep_mask, ctx.keep_probability), group_v, out=group_out)
         ctx.groups, ctx.num_queries, ctx.num_keys = groups, q.size(0), k.size(0)
         ctx.save_for_backward(q_rows, k_rows, v_rows, *weights, *masks)
         return _scattered(out_rows, queries, q.size(0))
@@ -99,8 +99,8 @@ class _GroupedAttention(torch.autograd.Function):
         for group_weights, keep_mask, group_q, group_dout, group_dq, group_k, group_v, group_dk, group_dv in zip(
             weights, masks, *parts, strict=True
         ):
-            torch.bmm(_dropped(group_weights, keep_mask, ctx.keep_probability).mT, group_dout, out=group_dv)
-            dweights = _in_float32(_dropped(torch.bmm(group_dout, group_v.mT), keep_mask, ctx.keep_probability))
+            torch.bmm(_after_dropout(group_weights, keep_mask, ctx.keep_probability).mT, group_dout, out=group_dv)
+            dweights = _in_float32(_after_dropout(torch.bmm(group_dout, group_v.mT), keep_mask, ctx.keep_probability))
             dscores = torch.ops.aten._softmax_backward_data(dweights, _in_float32(group_weights), -1, dweights.dtype)
             dscores = dscores.to(group_q.dtype)
             group_dq.baddbmm_(dscores, group_k, beta=0, alpha=scale)
@@ -132,7 +132,7 @@ def _scattered(rows: Tensor, rectangles: Rectangles, num_slots: int) -> Tensor:
     return out.view(num_slots, rectangles.heads, -1)
 
 
-def _dropped(x: Tensor, bit_mask: Tensor | None, keep_probability: float) -> Tensor:
+def _after_dropout(x: Tensor, bit_mask: Tensor | None, keep_probability: float) -> Tensor:
     return x if bit_mask is None else masked(x, bit_mask, 1 / keep_probability)
 
 

@@ -76,7 +76,7 @@ def attention_weights(
     wanted = [stack[number].get_submodule(name) for number in layers]
     found: list[list[Tensor]] = []
 
-    # Hooks would see the batches of other threads as well.
+    # No hooks: a hook on a module also sees other threads' batches.
     def self_attend(module: SelfAttention, x: Tensor) -> Tensor:
         if module in wanted:
             found.append(_self_weights(module, x, self_layout))

@@ -9,8 +9,8 @@ Matrices [N, ...] of queries and [M, ...] of keys and values hold H heads side b
 where sentences start and end; slots outside of all sentences are neither read nor written. A token sees tokens up to
 `REACH` places away; -1 stands for all.
 
-With a seed, weights have dropout: `keeps` says which, by an index of query, head and key. `LIMIT` and `SCALE` are as in
-`nmt_cli.model.kernels.residual_norm`. The backward pass computes the mask again.
+With a seed, weights have dropout: `is_kept` says which, by an index of query, head and key. `LIMIT` and `SCALE` are as
+in `nmt_cli.model.kernels.residual_norm`. The backward pass computes the mask again.
 """
 
 import math
@@ -18,7 +18,7 @@ import math
 import triton
 import triton.language as tl
 
-from nmt_cli.model.kernels.residual_norm import keeps
+from nmt_cli.model.kernels.residual_norm import is_kept
 
 _LOG2_E = tl.constexpr(math.log2(math.e))
 _BELOW_ALL = tl.constexpr(-1e30)  # lower than any score, but finite: infinity minus infinity would be NaN
@@ -229,7 +229,7 @@ def _weights(products, logsumexp, is_seen, D_K: tl.constexpr):
 def _dropout(row, key, seed_ptr, LIMIT: tl.constexpr, SCALE: tl.constexpr):
     """The factors of a tile of weights, and of their gradients: zero or `SCALE`. `row` counts queries and heads."""
     index = row.to(tl.uint32) * _ROW_STRIDE + key.to(tl.uint32)
-    return tl.where(keeps(index.to(tl.int32, bitcast=True), seed_ptr, LIMIT), SCALE, 0.0)
+    return tl.where(is_kept(index.to(tl.int32, bitcast=True), seed_ptr, LIMIT), SCALE, 0.0)
 
 
 @triton.jit

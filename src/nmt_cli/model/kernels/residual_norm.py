@@ -202,7 +202,7 @@ def _options(width: int, dropout: float) -> dict[str, Any]:
 
 
 @triton.jit
-def keeps(index, seed, LIMIT: tl.constexpr):
+def is_kept(index, seed, LIMIT: tl.constexpr):
     """Whether dropout keeps the elements with these indices: the hash of `nmt_cli.model.dropout`."""
     bits = (index ^ tl.load(seed)).to(tl.uint32, bitcast=True)
     bits = (bits ^ (bits >> 16)) * _FIRST_FACTOR
@@ -212,7 +212,7 @@ def keeps(index, seed, LIMIT: tl.constexpr):
 
 
 @triton.jit
-def _dropped(
+def _after_dropout(
     sublayer_output_ptr, bias_ptr, seed_ptr, index, column, mask, width, LIMIT: tl.constexpr, SCALE: tl.constexpr
 ):  # fmt: skip
     """Dropout(sublayer_output + bias) of a tile."""
@@ -220,7 +220,7 @@ def _dropped(
     if bias_ptr is not None:
         sublayer_output += tl.load(bias_ptr + column, column < width, other=0.0).to(tl.float32)
     if seed_ptr is not None:
-        sublayer_output = tl.where(keeps(index, seed_ptr, LIMIT), sublayer_output * SCALE, 0.0)
+        sublayer_output = tl.where(is_kept(index, seed_ptr, LIMIT), sublayer_output * SCALE, 0.0)
     return sublayer_output
 
 
@@ -235,7 +235,7 @@ def _norm_kernel(
     column = tl.arange(0, COLUMNS)[None, :]
     mask = (row < num_rows) & (column < width)
     index = row * width + column
-    sublayer_output = _dropped(sublayer_output_ptr, bias_ptr, seed_ptr, index, column, mask, width, LIMIT, SCALE)
+    sublayer_output = _after_dropout(sublayer_output_ptr, bias_ptr, seed_ptr, index, column, mask, width, LIMIT, SCALE)
     total = tl.load(x_ptr + index, mask, other=0.0).to(tl.float32) + sublayer_output
     if KEEPS_SUM:
         tl.store(x_ptr + index, total.to(x_ptr.dtype.element_ty), mask)
@@ -269,7 +269,9 @@ def _norm_backward_kernel(
         row = start + tl.arange(0, ROWS)[:, None]
         mask = (row < num_rows) & (column < width)
         index = row * width + column
-        sublayer_output = _dropped(sublayer_output_ptr, bias_ptr, seed_ptr, index, column, mask, width, LIMIT, SCALE)
+        sublayer_output = _after_dropout(
+            sublayer_output_ptr, bias_ptr, seed_ptr, index, column, mask, width, LIMIT, SCALE
+        )
         total = tl.load(x_ptr + index, mask, other=0.0).to(tl.float32) + sublayer_output
         mean = tl.load(statistics_ptr + row, row < num_rows, other=0.0)
         scale = tl.load(statistics_ptr + num_rows + row, row < num_rows, other=0.0)
@@ -283,7 +285,7 @@ def _norm_backward_kernel(
         gradient = (gradient - mean_gradient - normed * mean_gradient_by_normed) * scale
         tl.store(x_gradient_ptr + index, gradient.to(x_gradient_ptr.dtype.element_ty), mask)
         if seed_ptr is not None:
-            gradient = tl.where(keeps(index, seed_ptr, LIMIT), gradient * SCALE, 0.0)
+            gradient = tl.where(is_kept(index, seed_ptr, LIMIT), gradient * SCALE, 0.0)
         tl.store(sublayer_gradient_ptr + index, gradient.to(sublayer_gradient_ptr.dtype.element_ty), mask)
         if bias_ptr is not None:
             bias_sums += tl.where(mask, gradient, 0.0)
