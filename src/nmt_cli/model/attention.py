@@ -39,7 +39,8 @@ def attend(
     """
     q = projections.matrices[0]
     kernel = choose_kernel(
-        *(q.device, q.dtype),
+        q.device,
+        q.dtype,
         d_k=projections.d_k,
         d_v=projections.d_v,
         window=window,

@@ -109,7 +109,7 @@ class _GroupedAttention(torch.autograd.Function):
             _scattered(dq_rows, queries, ctx.num_queries),
             _scattered(dk_rows, keys, ctx.num_keys),
             _scattered(dv_rows, keys, ctx.num_keys),
-            *(None, None, None, None),
+            *(None,) * 4,
         )
 
 

@@ -70,7 +70,7 @@ def attend_triton(
     sizes = [heads, d_k, d_v]
     seed, probability = (dropout.seed_on(matrices[0].device), dropout.probability) if dropout.is_on else (None, 0.0)
     out: Tensor = _attention(
-        *(list(matrices), queries.cu_seqlens, keys.cu_seqlens, seed, sizes, is_causal, reach, probability)
+        list(matrices), queries.cu_seqlens, keys.cu_seqlens, seed, sizes, is_causal, reach, probability
     )[0]
     return out
 
@@ -97,11 +97,11 @@ def _attention(
     out, logsumexp = _empty_results(projections)
     with launching_on(q.device):
         attention.forward_kernel[_grid(cu_queries, projections)](
-            *(q, k, v, out, logsumexp, cu_queries, cu_keys, seed, len(q)),
+            q, k, v, out, logsumexp, cu_queries, cu_keys, seed, len(q),
             STRIDES=tuple(x.stride(0) for x in (q, k, v)),
             **_options(projections, is_causal=is_causal, reach=reach, dropout=dropout),
             maxnreg=_forward_registers(projections, is_causal=is_causal, dropout=dropout),
-        )
+        )  # fmt: skip
     return out, logsumexp
 
 
@@ -128,11 +128,11 @@ def _attention_backward(
     dq, dk, dv = projections._replace(matrices=gradients).split()
     with launching_on(q.device):
         attention.backward_kernel[_grid(cu_queries, projections)](
-            *(q, k, v, out, gradient.contiguous(), logsumexp, dq, dk, dv, cu_queries, cu_keys, seed, len(q)),
+            q, k, v, out, gradient.contiguous(), logsumexp, dq, dk, dv, cu_queries, cu_keys, seed, len(q),
             STRIDES=tuple(x.stride(0) for x in (q, k, v, dq, dk, dv)),
             **_options(projections, is_causal=is_causal, reach=reach, dropout=dropout),
             maxnreg=_MAX_REGISTERS,
-        )
+        )  # fmt: skip
     return gradients
 
 

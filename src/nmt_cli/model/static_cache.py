@@ -225,11 +225,9 @@ def _self_attend_by_kernel(module: SelfAttention, x: Tensor, *, kept: Tensor, in
     cos, sin = (None, None) if module.rotation is None else (module.rotation.cos, module.rotation.sin)
     out = qkv.new_empty(len(qkv), module.heads * module.d_v)
     kernels.attend_to_past[(len(qkv), module.heads)](
-        *(qkv, kept, inputs.ancestors, inputs.counters, cos, sin, out),
-        *inputs.ancestors.shape[1:],
-        module.d_k**-0.5,
+        qkv, kept, inputs.ancestors, inputs.counters, cos, sin, out, *inputs.ancestors.shape[1:], module.d_k**-0.5,
         **_kernel_constants(module),
-    )
+    )  # fmt: skip
     return out
 
 
@@ -240,9 +238,9 @@ def _cross_attend_by_kernel(module: CrossAttention, x: Tensor, *, kept: Tensor, 
     q: Tensor = module.q(x)
     out = q.new_empty(len(q), module.heads * module.d_v)
     kernels.attend_to_source[(len(q), module.heads)](
-        *(q, kept, inputs.source_lengths, out, inputs.ancestors.size(1), kept.size(1), module.d_k**-0.5),
+        q, kept, inputs.source_lengths, out, inputs.ancestors.size(1), kept.size(1), module.d_k**-0.5,
         **_kernel_constants(module),
-    )
+    )  # fmt: skip
     return out
 
 

@@ -88,8 +88,7 @@ def smoothed_cross_entropy(
     the gradient of a block of logits, as `ONE_PASS` does.
     """
     sums = _SmoothedCrossEntropy.apply(  # type: ignore[no-untyped-call]  # not annotated
-        *(hidden, output_weight, output_bias, gold, vocab, smoothing, function),
-        torch.is_grad_enabled(),
+        hidden, output_weight, output_bias, gold, vocab, smoothing, function, torch.is_grad_enabled()
     )
     return Loss(*sums)
 

@@ -63,8 +63,12 @@ def fit_to_memory(order: DataOrder, run: Run, model: Transformer, *, precision: 
             if recorded is not None:
                 logger.info(
                     "max_tokens_per_device: auto is now %s, found for %d x %s, and was %s, for %d x %s",
-                    *(f"{tokens:,}", ranks.size, name),
-                    *(f"{recorded.tokens:,}", recorded.devices, recorded.device),
+                    f"{tokens:,}",
+                    ranks.size,
+                    name,
+                    f"{recorded.tokens:,}",
+                    recorded.devices,
+                    recorded.device,
                 )
             run = record_max_tokens(run, MeasuredTokens.model_validate({"tokens": tokens, **hardware}))
     order.limit(tokens)

@@ -117,7 +117,8 @@ def reason_not_to_compile(recipe: Recipe, *, device: torch.device, dtype: torch.
     if model.d_model % _WIDTH_MULTIPLE or model.d_ff % _WIDTH_MULTIPLE:
         return f"d_model or d_ff is no multiple of {_WIDTH_MULTIPLE}"
     kernel = choose_kernel(
-        *(device, dtype),
+        device,
+        dtype,
         d_k=model.d_k,
         d_v=model.d_v,
         window=model.encoder_window,

@@ -96,16 +96,16 @@ def backward_kernel(
     in_one_sweep = (num_keys > 0) & (num_keys <= ROWS) & (REACH < 0)
     for k_first in range(0, num_keys, ROWS):
         _key_gradients(
-            *(k_first, q_ptr, k_ptr, v_ptr, out_ptr, d_out_ptr, logsumexp_ptr, dq_ptr, dk_ptr, dv_ptr, seed_ptr),
-            *(first_row, num_queries, num_keys, in_one_sweep),
-            *(STRIDES, HEADS, D_K, D_V, IS_CAUSAL, REACH, LIMIT, SCALE, ROWS),
-        )
+            k_first, q_ptr, k_ptr, v_ptr, out_ptr, d_out_ptr, logsumexp_ptr, dq_ptr, dk_ptr, dv_ptr, seed_ptr,
+            first_row, num_queries, num_keys, in_one_sweep,
+            STRIDES, HEADS, D_K, D_V, IS_CAUSAL, REACH, LIMIT, SCALE, ROWS,
+        )  # fmt: skip
     for q_first in range(0, tl.where(in_one_sweep, 0, num_queries), ROWS):
         _query_gradients(
-            *(q_first, q_ptr, k_ptr, v_ptr, out_ptr, d_out_ptr, logsumexp_ptr, dq_ptr, seed_ptr),
-            *(first_row, num_queries, num_keys),
-            *(STRIDES, HEADS, D_K, D_V, IS_CAUSAL, REACH, LIMIT, SCALE, ROWS),
-        )
+            q_first, q_ptr, k_ptr, v_ptr, out_ptr, d_out_ptr, logsumexp_ptr, dq_ptr, seed_ptr,
+            first_row, num_queries, num_keys,
+            STRIDES, HEADS, D_K, D_V, IS_CAUSAL, REACH, LIMIT, SCALE, ROWS,
+        )  # fmt: skip
 
 
 @triton.jit

@@ -22,7 +22,7 @@ def loss_and_gradient(logits: Tensor, gold: Tensor, vocab: int, smoothing: float
     losses = logits.new_empty(2, num_rows, dtype=torch.float32)
     with launching_on(logits.device):
         _loss_kernel[(num_rows,)](
-            *(logits, gold, losses, num_rows, width, vocab, smoothing), PAD=pad, COLUMNS=_COLUMNS_PER_TILE, num_warps=16
+            logits, gold, losses, num_rows, width, vocab, smoothing, PAD=pad, COLUMNS=_COLUMNS_PER_TILE, num_warps=16
         )
     smoothed, nll = losses.sum(1).unbind()
     return smoothed, nll
@@ -39,11 +39,9 @@ def loss_and_gradient_of_both_passes(
     losses = logits.new_empty(3, num_tokens, dtype=torch.float32)
     with launching_on(logits.device):
         _both_passes_kernel[(num_tokens,)](
-            *(logits, gold, losses, num_tokens, width, vocab, smoothing, *weights),
-            PAD=pad,
-            COLUMNS=_COLUMNS_PER_TILE // 2,
-            num_warps=16,
-        )
+            logits, gold, losses, num_tokens, width, vocab, smoothing, *weights,
+            PAD=pad, COLUMNS=_COLUMNS_PER_TILE // 2, num_warps=16,
+        )  # fmt: skip
     return losses.sum(1).unbind()
 
 

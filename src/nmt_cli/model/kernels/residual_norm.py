@@ -41,7 +41,11 @@ def residual_norm(
     """
     y, statistics = torch.empty_like(x), x.new_empty(2, len(x), dtype=torch.float32)
     _launch_norm(
-        *(x, sublayer_output, bias, norm_weight, norm_bias),
+        x,
+        sublayer_output,
+        bias,
+        norm_weight,
+        norm_bias,
         seed=seed,
         dropout=dropout,
         epsilon=epsilon,
@@ -77,10 +81,10 @@ def residual_norm_backward(
     sums = x.new_empty(num_programs, 3, width, dtype=torch.float32)
     with launching_on(x.device):
         _norm_backward_kernel[(num_programs,)](
-            *(gradient, x, sublayer_output, bias, norm_weight, statistics, seed),
-            *(x_gradient, sublayer_gradient, sums, num_rows, width),
+            gradient, x, sublayer_output, bias, norm_weight, statistics, seed,
+            x_gradient, sublayer_gradient, sums, num_rows, width,
             **options,
-        )
+        )  # fmt: skip
     return x_gradient, sublayer_gradient, _sum_of_programs(sums, like=norm_weight)
 
 
@@ -115,7 +119,11 @@ def add_norm(
     norm_bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
     assert norm.eps is not None, "the recipe has one"
     _launch_norm(
-        *(x, sublayer_output, bias, norm.weight, norm_bias),
+        x,
+        sublayer_output,
+        bias,
+        norm.weight,
+        norm_bias,
         seed=None,
         dropout=0.0,
         epsilon=norm.eps,
@@ -147,12 +155,9 @@ def _launch_norm(
     options = _options(width, dropout)
     with launching_on(x.device):
         _norm_kernel[(triton.cdiv(num_rows, options["ROWS"]),)](
-            *(x, sublayer_output, bias, norm_weight, norm_bias, seed, y, statistics, num_rows, width),
-            EPSILON=epsilon,
-            IS_RMS=is_rms,
-            KEEPS_SUM=keeps_sum,
-            **options,
-        )
+            x, sublayer_output, bias, norm_weight, norm_bias, seed, y, statistics, num_rows, width,
+            EPSILON=epsilon, IS_RMS=is_rms, KEEPS_SUM=keeps_sum, **options,
+        )  # fmt: skip
 
 
 @torch.library.custom_op("nmt::relu_backward", mutates_args=())
@@ -165,11 +170,9 @@ def relu_backward(gradient: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
     sums = hidden.new_empty(num_programs, 1, width, dtype=torch.float32)
     with launching_on(hidden.device):
         _relu_backward_kernel[(num_programs, num_blocks)](
-            *(gradient, hidden, input_gradient, sums, num_rows, width),
-            ROWS=_RELU_ROWS,
-            COLUMNS=_RELU_COLUMNS,
-            num_warps=4,
-        )
+            gradient, hidden, input_gradient, sums, num_rows, width,
+            ROWS=_RELU_ROWS, COLUMNS=_RELU_COLUMNS, num_warps=4,
+        )  # fmt: skip
     return input_gradient, _sum_of_programs(sums, like=hidden)[0]
 
 
