@@ -265,7 +265,7 @@ def _references(value: Any) -> list[str]:
 
 
 def _commands() -> dict[str, Callable[..., None]]:
-    return {"": app.options} | {name: _callback(command) for name, command in app.complete_commands().items()}
+    return {"": app.options} | {name: _callback(command) for name, command in app.commands_with_all_options().items()}
 
 
 def _callback(command: TyperCommand) -> Callable[..., None]:

@@ -14,13 +14,13 @@ import pytest
 import typer.main
 
 from nmt_cli.artifacts import manifest
-from nmt_cli.cli.app import complete_commands
+from nmt_cli.cli.app import commands_with_all_options
 from nmt_cli.errors import ModelError
 from tests.artifacts.builders import tiny_recipe, write_run
 from tests.cli.conftest import Shell
 from tests.forks import run_forked
 
-ALL = complete_commands()
+ALL = commands_with_all_options()
 COMMANDS = ("prepare", "train", "average", "decode", "score", "info", "recipes", "doctor")
 # How typer spells a type.
 TYPE = re.compile(r"<\w[^>]*>|\b(?:TEXT|PATH|INTEGER|FLOAT|BOOLEAN)\b")

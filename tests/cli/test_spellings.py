@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.cli.app import complete_commands
+from nmt_cli.cli.app import commands_with_all_options
 from nmt_cli.cli.arguments import _options_of
 from nmt_cli.cli.spellings import COMMANDS, SPELLINGS, check_options
 from nmt_cli.errors import UsageError, nearest_word
@@ -25,7 +25,7 @@ from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.optimizers import learning_rate
 from tests.cli.conftest import Shell
 
-ALL = complete_commands()
+ALL = commands_with_all_options()
 ANSWERS = [(command, hint, spellings) for command, known in SPELLINGS.items() for hint, spellings in known.items()]
 NO_DROPOUT = "there is none: model.dropout is on the outputs of sub-layers and on embeddings (5.4); leave it out"
 PEAK = "--set training.schedule='{name: inverse_sqrt, peak: 0.0005, warmup_updates: 4000}'"

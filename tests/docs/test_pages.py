@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nmt_cli.cli.app import complete_commands
+from nmt_cli.cli.app import commands_with_all_options
 from nmt_cli.cli.spellings import SPELLINGS
 from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, EXIT_PREEMPTED, NmtError
 from nmt_cli.preparing.corpus import Corpus
@@ -18,7 +18,7 @@ from tests.docs.pages import ROOT, Page, guides, pages
 
 PAGES = pages()
 GUIDES = guides()
-COMMANDS = complete_commands()
+COMMANDS = commands_with_all_options()
 MOST_WORDS = 30  # of a sentence; the rule is 25
 MISSPELT = {"model.dropuot"}  # to show an error
 OF_OTHER_PROGRAMS = {"--user", "--install-completion", "--show-completion"}

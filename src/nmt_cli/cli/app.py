@@ -71,6 +71,8 @@ def _with_common_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+# Built on import, so `main`, docs/generate.py and the tests share one app with every command. The modules of commands
+# import nothing slow.
 app = typer.Typer(
     name="nmt",
     cls=Commands,
@@ -104,20 +106,24 @@ def options(
     console.configure_logging(quiet=quiet)
 
 
-def complete_commands() -> dict[str, TyperCommand]:
-    """Each command by name, with all options. `docs/generate.py` and tests read it."""
+def commands_with_all_options() -> dict[str, TyperCommand]:
+    """Each command by name, with all options. docs/generate.py and tests read it."""
     group: Any = typer.main.get_command(app)
     return {name: with_decoding_options(command) for name, command in group.commands.items()}
 
 
 def main() -> None:
     """Run `nmt` with the process's arguments and exit with the code of its outcome."""
+    if hasattr(signal, "SIGPIPE"):
+        # A write to a closed pipe then raises BrokenPipeError, and `_run_and_flush` turns the error into an exit code.
+        # A signal that is not ignored would kill the process.
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     if "NMT_LIFELINE" in os.environ:  # spelt out, because `nmt --help` need not import all of processes.py
         from nmt_cli.processes import end_with_parent
 
         end_with_parent()
     if _COMPLETION_VARIABLE in os.environ:
-        complete()
+        answer_completion()
     code = _run_and_flush(sys.argv[1:])
     if "LOCAL_RANK" in os.environ:
         # torch's threads may crash an interpreter that exits. The launcher would take the crash for a failed training.
@@ -126,31 +132,24 @@ def main() -> None:
     sys.exit(code)
 
 
-def complete() -> None:
+def answer_completion() -> None:
     """Answer the shell, which asks through the environment how a command line may go on, and exit."""
     with contextlib.suppress(NmtError):
         typer.main.get_command(app).main(prog_name="nmt")
     sys.exit(0)
 
 
-def _run_and_flush(arguments: Sequence[str]) -> int:
-    """Run one command line; its exit code, after the three lines of an error if there was one."""
+def _parse_and_call(arguments: Sequence[str]) -> int:
+    """Parse the arguments and call the command, without typer's own handling of errors; the code that it asks for."""
+    command = typer.main.get_command(app)
     try:
-        code = _run_and_report(arguments)
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        _drop_output()
-        return EXIT_CLOSED_PIPE
-    except OSError as problem:
-        if "--debug" in arguments or not _is_full_stdout(problem):
-            raise
-        _drop_output()
-        message = f"cannot write to standard output: {problem.strerror}"
-        error = DataError(message, where="stdout", hint="free some space, or write to another disk")
-        console.print_error(error)
-        return error.exit_code
-    return code
+        with command.make_context("nmt", with_plain_paths(arguments)) as context:
+            command.invoke(context)
+    except typer.Exit as ending:
+        return ending.exit_code
+    except Refusal as refusal:
+        raise as_usage_error(refusal, arguments=arguments) from None
+    return 0
 
 
 def _run_and_report(arguments: Sequence[str]) -> int:
@@ -179,6 +178,26 @@ def _error_of_long_name(problem: OSError) -> UsageError | None:
     return UsageError(message, hint="give a name of at most 200 letters")
 
 
+def _run_and_flush(arguments: Sequence[str]) -> int:
+    """Run one command line; its exit code, after the three lines of an error if there was one."""
+    try:
+        code = _run_and_report(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+        return EXIT_CLOSED_PIPE
+    except OSError as problem:
+        if "--debug" in arguments or not _is_full_stdout(problem):
+            raise
+        _drop_output()
+        message = f"cannot write to standard output: {problem.strerror}"
+        error = DataError(message, where="stdout", hint="free some space, or write to another disk")
+        console.print_error(error)
+        return error.exit_code
+    return code
+
+
 def _is_full_stdout(problem: OSError) -> bool:
     """True if stdout is a file or a device that can be full, and the error of a write that names no file says so."""
     if problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or problem.filename is not None:
@@ -193,20 +212,3 @@ def _is_full_stdout(problem: OSError) -> bool:
 def _drop_output() -> None:
     """Let the interpreter, which flushes stdout at exit, flush into nothing."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _parse_and_call(arguments: Sequence[str]) -> int:
-    """Parse the arguments and call the command, without typer's own handling of errors; the code that it asks for."""
-    command = typer.main.get_command(app)
-    try:
-        with command.make_context("nmt", with_plain_paths(arguments)) as context:
-            command.invoke(context)
-    except typer.Exit as ending:
-        return ending.exit_code
-    except Refusal as refusal:
-        raise as_usage_error(refusal, arguments=arguments) from None
-    return 0
-
-
-if hasattr(signal, "SIGPIPE"):
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
