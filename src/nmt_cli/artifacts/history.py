@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nmt_cli.artifacts.model_directory import Measurement
+from nmt_cli.artifacts.model_directory import ValidationResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ValidationPoint:
     """A validation: its figures, and its samples as dictionaries of `source`, `reference` and `translation`."""
 
     at: Elapsed
-    measured: Measurement
+    measured: ValidationResult
     samples: Sequence[Mapping[str, str]]
 
 
@@ -143,7 +143,7 @@ class _Reader:
         history.last_update = max(history.last_update, update)
         _drop(history.validations, after=update - 1)
         signature = event.get("signature")
-        measured = Measurement(
+        measured = ValidationResult(
             update=update,
             loss=loss,
             perplexity=_number(event, "perplexity"),

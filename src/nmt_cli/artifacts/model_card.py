@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from nmt_cli.artifacts.model_directory import Measurement, SavedModelConfig
+from nmt_cli.artifacts.model_directory import SavedModelConfig, ValidationResult
 from nmt_cli.artifacts.run import Run, best_first
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.templates.render import render
@@ -102,7 +102,7 @@ def _front_matter_of_run(run: Run, config: SavedModelConfig) -> dict[str, Any]:
     return values
 
 
-def _curve(measured: Sequence[Measurement]) -> dict[str, Any] | None:
+def _curve(measured: Sequence[ValidationResult]) -> dict[str, Any] | None:
     """BLEU over the run, or the loss if BLEU was never measured."""
     if not measured:
         return None
@@ -112,8 +112,8 @@ def _curve(measured: Sequence[Measurement]) -> dict[str, Any] | None:
     return {"name": name, "bars": bars, "low": min(values), "high": max(values)}
 
 
-def _thinned(measured: Sequence[Measurement], run: Run) -> list[Measurement]:
-    """At most a dozen measurements, evenly over the run, with the last and the best."""
+def _thinned(measured: Sequence[ValidationResult], run: Run) -> list[ValidationResult]:
+    """At most a dozen validation results, evenly over the run, with the last and the best."""
     every = max(1, math.ceil(len(measured) / (_MAX_ROWS - 2)))
     best = best_first(measured, metric=run.recipe.validation.metric)[:1]
     kept = {one.update for one in (*measured[every - 1 :: every], *measured[-1:], *best)}

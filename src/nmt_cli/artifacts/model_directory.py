@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from nmt_cli.model.transformer import Transformer
     from nmt_cli.tokenization.tokenizer import Tokenizer
 
-_MODEL_OF_RUN = "let it finish: nmt train ..., or make a model of what there is: nmt average {run}"
+_UNFINISHED_HINT = "let it finish: nmt train ..., or make a model of what there is: nmt average {run}"
 _NEEDED = (CONFIG, WEIGHTS, "source.spm", "target.spm")
 
 
@@ -56,7 +56,7 @@ class Vocabulary(Section):
     eos: Literal[3] = Field(3, description="what ends the source and the target")
 
 
-class Measurement(Section):
+class ValidationResult(Section):
     """The results of one validation in training."""
 
     update: PositiveInt
@@ -89,16 +89,16 @@ class SavedModelConfig(Section):
     languages: LanguagePair
     vocabulary: Vocabulary
     updates: list[PositiveInt] = Field(
-        description="updates of the checkpoints that were averaged, or of the single one, ascending; none: imported"
+        description="updates of the checkpoints that were averaged, or of the single one, ascending; empty: imported"
     )
-    validation: list[Measurement] = Field([], description="what training measured at those updates")
-    mean: AverageLosses | None = Field(None, description="what nmt average measured; none: it measured nothing")
+    validation: list[ValidationResult] = Field([], description="what training measured at those updates")
+    mean: AverageLosses | None = Field(None, description="what nmt average measured; null: it measured nothing")
     longest_source: PositiveInt | None = Field(
         None,
-        description="pieces, EOS not counted, of the longest source sentence of its training data; none: not known",
+        description="pieces, EOS not counted, of the longest source sentence of its training data; null: not known",
     )
     imported_from: str | None = Field(
-        None, description="OWNER/NAME@COMMIT of the model on the hub; none: not from there"
+        None, description="OWNER/NAME@COMMIT of the model on the hub; null: not from there"
     )
     recipe: Recipe
 
@@ -137,9 +137,9 @@ def load_saved_config(path: Path) -> SavedModelConfig:
         raise ModelError(f"{CONFIG} is damaged: {problem}", where=str(file), hint=DAMAGED) from None
     except RecipeError as problem:
         if _is_newer(values):
-            writer = f"{CONFIG} was written by nmt {values.get('nmt_version')}, and this is {__version__}"
+            prefix = f"{CONFIG} was written by nmt {values.get('nmt_version')}, and this is {__version__}"
             hint = "pip install -U nmt-cli"
-            raise ModelError(f"{writer}: {problem.message}", where=problem.where, hint=hint) from None
+            raise ModelError(f"{prefix}: {problem.message}", where=problem.where, hint=hint) from None
         raise ModelError(problem.message, where=problem.where, hint=problem.hint) from None
 
 
@@ -237,7 +237,7 @@ def newest_model(runs: Path) -> Path:
         )
     newest = max(folders, key=lambda run: (_finished_at(run), run))
     if not _finished_at(newest):
-        hint = _MODEL_OF_RUN.format(run=newest)
+        hint = _UNFINISHED_HINT.format(run=newest)
         raise ModelError(f"no run in {runs} has a finished model", where=str(runs), hint=hint)
     return model_of_run(newest)
 
@@ -250,7 +250,7 @@ def model_of_run(run: Path) -> Path:
     """
     made = [model for model in (run / "model", run / "averaged") if (model / MANIFEST).is_file()]
     if not made:
-        hint = _MODEL_OF_RUN.format(run=run)
+        hint = _UNFINISHED_HINT.format(run=run)
         raise ModelError(f"the run {run} has no finished model", where=str(run), hint=hint)
     if len(made) == 1:
         return made[0]

@@ -14,14 +14,14 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 from nmt_cli import __version__, files
 from nmt_cli.artifacts.history import History, read_history
 from nmt_cli.artifacts.manifest import MANIFEST, RUN_FILE, WEIGHTS, read_manifest
-from nmt_cli.artifacts.model_directory import Measurement, SavedModelConfig, Vocabulary
+from nmt_cli.artifacts.model_directory import SavedModelConfig, ValidationResult, Vocabulary
 from nmt_cli.errors import ModelError, NmtError
 from nmt_cli.recipe.loading import parse_recipe
 from nmt_cli.recipe.schema import LanguagePair, Recipe
 
 CHECKPOINTS = "checkpoints"
 State = Literal["training", "finished", "stopped", "not begun"]
-M = TypeVar("M", "Checkpoint", Measurement)
+M = TypeVar("M", "Checkpoint", ValidationResult)
 _DAMAGED = "restore the file, or start the run anew in another folder"
 
 
@@ -133,7 +133,7 @@ class Run:
             recipe=self.recipe,
         )
 
-    def validations(self) -> list[Measurement]:
+    def validations(self) -> list[ValidationResult]:
         """The validation results of the weights that the run has, by update."""
         return [point.measured for point in self.history().validations]
 
@@ -188,7 +188,7 @@ def command_to_continue(command: Sequence[str]) -> str:
 
 
 def best_first(measured: Sequence[M], *, metric: Literal["loss", "bleu"]) -> list[M]:
-    """The checkpoints or measurements that have the metric, the best first; of equally good ones, the newer first."""
+    """The checkpoints or results that have the metric, the best first; of equally good ones, the newer first."""
     sign = -1 if metric == "loss" else 1
     having = [one for one in measured if getattr(one, metric) is not None]
     return sorted(having, key=lambda one: (sign * getattr(one, metric), one.update), reverse=True)
