@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -31,31 +31,19 @@ def choose_checkpoints(run: Run, *, last: int | None, best: int | None) -> list[
     """
     if (last is None) == (best is None):
         raise ValueError("give exactly one of last and best")
-    found, metric = run.checkpoints(), run.recipe.validation.metric
-    where, command = str(run.directory / CHECKPOINTS), command_to_continue(run.record.command)
+    found = run.checkpoints()
     if not found:
-        raise ModelError("the run has no checkpoint yet", where=where, hint=f"train it: {command}")
-    option, number = ("--last", last) if best is None else ("--best", best)
-    ranked = found[::-1] if best is None else best_first(found, metric=metric)
+        hint = f"train it: {command_to_continue(run.record.command)}"
+        raise ModelError("the run has no checkpoint yet", where=str(run.directory / CHECKPOINTS), hint=hint)
+    number = last if best is None else best
+    ranked = found[::-1] if best is None else best_first(found, metric=run.recipe.validation.metric)
     if number is not None and len(ranked) < number:
-        kind = "checkpoint" if len(ranked) == 1 else "checkpoints"
-        measured = "" if best is None else f" with a validation {metric}"
-        fewer = f"{option} {len(ranked)}" if ranked else "--last N"
-        most = run.recipe.training.keep_last if best is None else run.recipe.training.keep_best
-        if number > most:
-            longer = f"before another training, set training.keep_{option.removeprefix('--')} to {number}"
-        else:
-            longer = "raise training.updates and train on" if run.record.finished else f"train on: {command}"
-        raise ModelError(
-            f"{number} were asked for, but the run has {len(ranked)} {kind}{measured}",
-            where=where,
-            hint=f"nmt average {run.directory} {fewer}, or {longer}",
-        )
+        raise _too_few(run, option="last" if best is None else "best", number=number, num_found=len(ranked))
     return sorted(ranked[:number], key=lambda checkpoint: checkpoint.update)
 
 
 def average_checkpoints(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of the checkpoint directories `paths`, whose order changes no bit.
+    """The mean of the weights of the checkpoint directories `paths`; in any order it has the same bits.
 
     Raises ModelError if a checkpoint is given twice, is damaged, has another recipe or shape, or holds values that are
     not finite.
@@ -119,6 +107,26 @@ def write_averaged_model(
         overwrite=overwrite or is_own,
     )
     return losses
+
+
+def _too_few(run: Run, *, option: Literal["last", "best"], number: int, num_found: int) -> ModelError:
+    """The error if --last or --best asks for `number` checkpoints, and the run has `num_found` of the kind."""
+    training, command = run.recipe.training, command_to_continue(run.record.command)
+    kind = "checkpoint" if num_found == 1 else "checkpoints"
+    measured = "" if option == "last" else f" with a validation {run.recipe.validation.metric}"
+    smaller_option = f"--{option} {num_found}" if num_found else "--last N"
+    kept_limit = training.keep_last if option == "last" else training.keep_best
+    if number > kept_limit:
+        how_to_get_more = f"before another training, set training.keep_{option} to {number}"
+    elif run.record.finished:
+        how_to_get_more = "raise training.updates and train on"
+    else:
+        how_to_get_more = f"train on: {command}"
+    return ModelError(
+        f"{number} were asked for, but the run has {num_found} {kind}{measured}",
+        where=str(run.directory / CHECKPOINTS),
+        hint=f"nmt average {run.directory} {smaller_option}, or {how_to_get_more}",
+    )
 
 
 def _mean_of_tensor(name: str, directories: Sequence[Path], opened: Sequence[Any], *, hint: str) -> Tensor:
