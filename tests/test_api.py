@@ -92,7 +92,7 @@ def test_a_score_is_sacrebleus() -> None:
     assert report.value == sacrebleu.corpus_bleu(hypotheses, [references]).score
     others = [["one small house by the sea", "an old man sees the book"], references]
     reports = score(hypotheses, others, metrics=["chrf", "ter"])
-    assert [one.metric for one in reports] == ["chrF2", "TER"]
+    assert [(one.name, one.metric) for one in reports] == [("chrf", "chrF2"), ("ter", "TER")]
     assert reports[0].value == pytest.approx(sacrebleu.corpus_chrf(hypotheses, others).score, abs=1e-9)
     assert reports[1].value == sacrebleu.corpus_ter(hypotheses, others).score
     assert score(hypotheses, references, metrics=report.metric) == report  # the title that a report shows

@@ -216,14 +216,14 @@ def test_a_score_just_below_its_bound_does_not_read_as_equal() -> None:
     assert error.message == "BLEU is 41.11, below the bound of 41.12"
     assert error.exit_code == 8
     with pytest.raises(ScoreError) as caught:
-        check_bounds({"BLEU": 24.99964}, {"BLEU": 25.0})
+        check_bounds({"bleu": 24.99964}, {"bleu": 25.0})
     assert caught.value.message == "BLEU is 24.9996, below the bound of 25"
     assert caught.value.where == "--fail-under BLEU=25"
 
 
 def test_what_is_no_number_reaches_no_bound() -> None:
     with pytest.raises(ScoreError) as caught:
-        check_bounds({"COMET": float("nan")}, {"COMET": 0.8})
+        check_bounds({"comet": float("nan")}, {"comet": 0.8})
     assert caught.value.message == "COMET is nan, below the bound of 0.8"
 
 

@@ -61,7 +61,7 @@ def test_bleu_of_one_sentence_is_what_the_formula_gives() -> None:
 
 def test_ter_of_one_edit_in_four_words_is_25() -> None:
     (report,) = scored(["a b x d"], [["a b c d"]], "ter")
-    assert report == ScoreReport("TER", 25.0, report.signature, None)
+    assert report == ScoreReport("ter", 25.0, report.signature, None)
 
 
 def test_a_second_reference_can_only_help() -> None:

@@ -23,7 +23,7 @@ from nmt_cli.scoring.moses_bleu import MosesText, PaperText
 
 MetricName = Literal["bleu", "paper-bleu", "moses-bleu", "chrf", "chrf++", "ter", "comet"]
 
-# The name of a metric in tables, and in all functions below.
+# How tables and messages show a metric. Everything else knows it by its name.
 TITLES: dict[MetricName, str] = {
     "bleu": "BLEU",
     "paper-bleu": "paper-BLEU",
@@ -52,17 +52,31 @@ _EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 
 @dataclass(frozen=True, slots=True)
 class ScoreReport:
-    """One metric over a test set: its title, its value from 0 to 100, and its signature in sacreBLEU's form.
+    """One metric over a test set: its name, its value from 0 to 100, and its signature in sacreBLEU's form.
 
     TER may exceed 100, and COMET has the scale of its model. `confidence` is half the width of the 95 % interval from
     bootstrap resampling, or None. `details` are BLEU's n-gram precisions and lengths, in the form of multi-bleu.perl.
     """
 
-    metric: str
+    name: MetricName
     value: float
     signature: str
     confidence: float | None
     details: str = ""
+
+    @property
+    def metric(self) -> str:
+        """The title of the metric, as tables show it."""
+        return TITLES[self.name]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentScores:
+    """One metric over the segments of several systems: `values` by system and segment."""
+
+    name: MetricName
+    signature: str
+    values: list[list[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +111,6 @@ class Scorer:
     references: Sequence[Sequence[str]]
     prepare: Callable[[Sequence[Sequence[str]]], list[list[str]]]
 
-    @property
-    def title(self) -> str:
-        """The name of the metric in tables."""
-        return TITLES[self.name]
-
     def report(self, prepared: Sequence[str], *, confidence: bool) -> ScoreReport:
         """The score of one system from its prepared hypotheses."""
         result = self.metric.corpus_score(prepared, None, n_bootstrap=RESAMPLES if confidence else 1)
@@ -113,7 +122,7 @@ class Scorer:
             details += (
                 f" (BP={result.bp:.3f}, ratio={result.ratio:.3f}, hyp_len={result.sys_len}, ref_len={result.ref_len})"
             )
-        return ScoreReport(self.title, float(result.score), str(self.metric.get_signature()), half_width, details)
+        return ScoreReport(self.name, float(result.score), str(self.metric.get_signature()), half_width, details)
 
     def segment_scores(self, prepared: Sequence[str]) -> list[float]:
         """The score of each segment of one system, on the metric's own scale."""
@@ -130,20 +139,20 @@ def score_systems(
     """
     reports: list[list[ScoreReport]] = [[] for _ in systems]
     for name in metrics:
-        scorer = make_scorer(name, evaluation_set, of_segments=False, lengths=[len(system) for system in systems])
+        scorer = make_scorer(name, evaluation_set, for_segments=False, lengths=[len(system) for system in systems])
         for found, prepared in zip(reports, scorer.prepare(systems), strict=True):
             found.append(scorer.report(prepared, confidence=confidence))
     return reports
 
 
-def digits_of(title: str) -> int:
+def digits_of(name: MetricName) -> int:
     """Digits behind the point with which scores of a metric are usually given."""
-    return 4 if title == "COMET" else 2
+    return 4 if name == "comet" else 2
 
 
-def lower_is_better(title: str) -> bool:
+def lower_is_better(name: MetricName) -> bool:
     """True for a metric that counts errors."""
-    return title == "TER"
+    return name == "ter"
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], *, target_language: str | None) -> ScoreReport:
@@ -157,7 +166,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], *, target_languag
 
 
 def make_scorer(
-    name: MetricName, evaluation_set: EvaluationSet, *, of_segments: bool, lengths: Sequence[int]
+    name: MetricName, evaluation_set: EvaluationSet, *, for_segments: bool, lengths: Sequence[int]
 ) -> Scorer:
     """The metric against these references, for corpora, or for single segments: BLEU with its effective order.
 
@@ -167,20 +176,11 @@ def make_scorer(
     of_references = [len(lines) for lines in evaluation_set.references]
     if not lengths or not of_references or len({*lengths, *of_references}) > 1 or not lengths[0]:
         raise ValueError(f"{list(lengths)} hypotheses cannot be scored against references of {of_references} lines")
-    scorer = _scorer_of(name, evaluation_set, of_segments=of_segments)
+    scorer = _scorer_of(name, evaluation_set, for_segments=for_segments)
     if evaluation_set.test_set is not None:
         # sacreBLEU's signatures take both from the metric.
         vars(scorer.metric).update(test_set=evaluation_set.test_set[0], langpair=evaluation_set.test_set[1])
     return scorer
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentScores:
-    """One metric over the segments of several systems: `values` by system and segment."""
-
-    metric: str
-    signature: str
-    values: list[list[float]]
 
 
 def segment_scores(
@@ -192,9 +192,9 @@ def segment_scores(
     """
     found = []
     for name in metrics:
-        scorer = make_scorer(name, evaluation_set, of_segments=True, lengths=[len(system) for system in systems])
+        scorer = make_scorer(name, evaluation_set, for_segments=True, lengths=[len(system) for system in systems])
         values = [scorer.segment_scores(prepared) for prepared in scorer.prepare(systems)]
-        found.append(SegmentScores(scorer.title, str(scorer.metric.get_signature()), values))
+        found.append(SegmentScores(name, str(scorer.metric.get_signature()), values))
     return found
 
 
@@ -203,21 +203,21 @@ def largest_differences(scores: SegmentScores, *, count: int) -> tuple[list[int]
 
     Of equal differences the first segment comes first.
     """
-    sign = -1 if lower_is_better(scores.metric) else 1
+    sign = -1 if lower_is_better(scores.name) else 1
     gains = [sign * (system - baseline) for system, baseline in zip(*scores.values, strict=True)]
     best = sorted((segment for segment, gain in enumerate(gains) if gain > 0), key=lambda segment: -gains[segment])
     worst = sorted((segment for segment, gain in enumerate(gains) if gain < 0), key=lambda segment: gains[segment])
     return best[:count], worst[:count]
 
 
-def _scorer_of(name: MetricName, evaluation_set: EvaluationSet, *, of_segments: bool) -> Scorer:
+def _scorer_of(name: MetricName, evaluation_set: EvaluationSet, *, for_segments: bool) -> Scorer:
     references = evaluation_set.references
     match name:
         case "bleu":
-            return Scorer(name, _bleu(evaluation_set, of_segments=of_segments), references, _untouched)
+            return Scorer(name, _bleu(evaluation_set, for_segments=for_segments), references, _untouched)
         case "paper-bleu" | "moses-bleu":
             language, is_paper = evaluation_set.target_language, name == "paper-bleu"
-            if of_segments or language is None:
+            if for_segments or language is None:
                 raise ValueError(f"{name} is a score of a corpus in a known language")
             text = PaperText(language, keeps_quotes=evaluation_set.keep_quotes) if is_paper else MosesText(language)
             tokens = [[text.reference(line) for line in lines] for lines in references]
@@ -234,29 +234,30 @@ def _scorer_of(name: MetricName, evaluation_set: EvaluationSet, *, of_segments: 
             assert_never(other)
 
 
-def _bleu(evaluation_set: EvaluationSet, *, of_segments: bool) -> BLEU:
+def _bleu(evaluation_set: EvaluationSet, *, for_segments: bool) -> BLEU:
     """sacreBLEU's BLEU, as its own command has it: tokens are 13a's but for Chinese, Japanese and Korean.
 
     UsageError if the tokenizer is not installed, DataError if its model cannot be fetched.
     """
-    named, language = evaluation_set.tokenize, evaluation_set.target_language or ""
+    tokenizer_name, language = evaluation_set.tokenize, evaluation_set.target_language or ""
     try:
         # force: no warning of tokenised text, which would name a parameter of sacreBLEU; segments.py has ours.
         return BLEU(
             lowercase=evaluation_set.lowercase,
             force=True,
-            tokenize=named,
-            effective_order=of_segments,
-            trg_lang="" if named else language,
+            tokenize=tokenizer_name,
+            effective_order=for_segments,
+            trg_lang="" if tokenizer_name else language,
             references=evaluation_set.references,
         )
     except (RuntimeError, OSError, SystemExit) as problem:
-        if named is not None and named not in _EXTRAS:
-            raise _no_tokenizer_model(named, problem) from None
-        extra = _EXTRAS[named] if named else language
+        if tokenizer_name is not None and tokenizer_name not in _EXTRAS:
+            raise _no_tokenizer_model(tokenizer_name, problem) from None
+        extra = _EXTRAS[tokenizer_name] if tokenizer_name else language
         message = f"BLEU needs a tokenizer for the language {extra!r} that is not installed"
-        hint = f"pip install 'sacrebleu[{extra}]'" + ("" if named else ", or leave bleu out of `metrics`")
-        raise UsageError(message, setting=f"tokenize: {named}" if named else "metrics: bleu", hint=hint) from None
+        hint = f"pip install 'sacrebleu[{extra}]'" + ("" if tokenizer_name else ", or leave bleu out of `metrics`")
+        setting = f"tokenize: {tokenizer_name}" if tokenizer_name else "metrics: bleu"
+        raise UsageError(message, setting=setting, hint=hint) from None
 
 
 def _no_tokenizer_model(name: str, problem: BaseException) -> DataError:

@@ -14,6 +14,7 @@ from sacrebleu.significance import PairedTest, Result
 
 from nmt_cli.scoring.metrics import (
     RESAMPLES,
+    TITLES,
     EvaluationSet,
     MetricName,
     Scorer,
@@ -56,7 +57,7 @@ class TestedScore(ResampledScore):
     @property
     def is_better(self) -> bool:
         """True if the score is better than the baseline's; the two differ."""
-        return (self.difference < 0) == lower_is_better(self.report.metric)
+        return (self.difference < 0) == lower_is_better(self.report.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +69,19 @@ class PairedTestResult:
     systems: list[TestedScore]
 
     @property
-    def metric(self) -> str:
-        """The title of the metric."""
-        return self.baseline.report.metric
+    def metric_name(self) -> MetricName:
+        """The name of the metric."""
+        return self.baseline.report.name
 
     def verdict(self, *, baseline: str, systems: Sequence[str]) -> str:
         """The result in a sentence, with these names of the baseline and of the systems."""
+        metric = TITLES[self.metric_name]
         if len(systems) == 1:
-            return f"{self.metric}: {_sentence(self.systems[0], systems[0], baseline)} by {TEST_TITLES[self.test]}"
+            return f"{metric}: {_sentence(self.systems[0], systems[0], baseline)} by {TEST_TITLES[self.test]}"
         better = sum(score.is_significant and score.is_better for score in self.systems)
         worse = sum(score.is_significant and not score.is_better for score in self.systems)
         return (
-            f"{self.metric}: of {len(systems)} runs, {better} significantly better and {worse} significantly worse than"
+            f"{metric}: of {len(systems)} runs, {better} significantly better and {worse} significantly worse than"
             f" {baseline} (p < {LEVEL:g}) by {TEST_TITLES[self.test]}"
         )
 
@@ -88,7 +90,7 @@ class PairedTestResult:
 class Spread:
     """One metric over several runs of a system: their mean and sample standard deviation (n - 1)."""
 
-    metric: str
+    name: MetricName
     mean: float
     deviation: float
     signature: str
@@ -106,7 +108,7 @@ def paired_tests(
     texts = [*baselines, *systems]
     results = []
     for name in metrics:
-        scorer = make_scorer(name, evaluation_set, of_segments=False, lengths=[len(text) for text in texts])
+        scorer = make_scorer(name, evaluation_set, for_segments=False, lengths=[len(text) for text in texts])
         prepared = scorer.prepare(texts)
         prepared_systems = prepared[len(baselines) :]
         results.append(
@@ -119,7 +121,7 @@ def spread(runs: Sequence[Sequence[ScoreReport]]) -> list[Spread]:
     """The mean and deviation of each metric over at least two runs; all runs have their reports in one order."""
     return [
         Spread(
-            of_metric[0].metric,
+            of_metric[0].name,
             statistics.fmean(report.value for report in of_metric),
             statistics.stdev(report.value for report in of_metric),
             of_metric[0].signature,
@@ -134,17 +136,18 @@ def _paired_test(
     """The result of sacreBLEU's test on prepared hypotheses. A difference of exactly zero has a p-value of 1."""
     signatures, columns = PairedTest(
         [(str(number), lines) for number, lines in enumerate([baseline, *systems])],
-        {scorer.title: scorer.metric},
+        {TITLES[scorer.name]: scorer.metric},
         references=None,
         test_type=test,
         n_ar_confidence=RESAMPLES if test == "ar" else -1,
     )()
-    signature = str(signatures[scorer.title])
-    of_baseline, *of_systems = (cell for cell in columns[scorer.title] if isinstance(cell, Result))
-    first = _resampled_score(of_baseline, title=scorer.title, signature=signature)
+    (signature,) = map(str, signatures.values())
+    _, cells = columns.values()  # the names of the systems, and the results by the metric
+    of_baseline, *of_systems = (cell for cell in cells if isinstance(cell, Result))
+    first = _resampled_score(of_baseline, name=scorer.name, signature=signature)
     tested = []
     for result in of_systems:
-        score = _resampled_score(result, title=scorer.title, signature=signature)
+        score = _resampled_score(result, name=scorer.name, signature=signature)
         difference = score.report.value - first.report.value
         # If all resamples agree, sacreBLEU would take the smallest p-value that there is.
         p_value = 1.0 if difference == 0 or result.p_value is None else float(result.p_value)
@@ -152,17 +155,17 @@ def _paired_test(
     return PairedTestResult(test, first, tested)
 
 
-def _resampled_score(result: Result, *, title: str, signature: str) -> ResampledScore:
+def _resampled_score(result: Result, *, name: MetricName, signature: str) -> ResampledScore:
     assert result.mean is not None
     assert result.ci is not None
-    return ResampledScore(ScoreReport(title, float(result.score), signature, float(result.ci)), float(result.mean))
+    return ResampledScore(ScoreReport(name, float(result.score), signature, float(result.ci)), float(result.mean))
 
 
 def _sentence(score: TestedScore, system: str, baseline: str) -> str:
     if score.difference == 0:
         return f"{system} and {baseline} are equal, p = 1"
     comparison = "better" if score.is_better else "worse"
-    difference = f"{abs(score.difference):.{digits_of(score.report.metric)}f}"
+    difference = f"{abs(score.difference):.{digits_of(score.report.name)}f}"
     significant = "significant" if score.is_significant else "not significant"
     comparison = f"{comparison} than {baseline} by {difference}, p = {score.p_value:.4f}"
     return f"{system} is {comparison}: {significant} at {LEVEL:g}"

@@ -49,11 +49,11 @@ def parse_metrics(texts: Sequence[str]) -> list[MetricName]:
     return list(dict.fromkeys(names))
 
 
-def parse_bounds(texts: Sequence[str], metrics: Sequence[MetricName]) -> dict[str, float]:
-    """The lowest scores allowed, by title. TER takes no bound, because a lower TER is better."""
+def parse_bounds(texts: Sequence[str], metrics: Sequence[MetricName]) -> dict[MetricName, float]:
+    """The lowest scores allowed, by metric. TER takes no bound, because a lower TER is better."""
     from nmt_cli.scoring.metrics import TITLES
 
-    bounds: dict[str, float] = {}
+    bounds: dict[MetricName, float] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         where = f"--fail-under {text}"
@@ -68,18 +68,21 @@ def parse_bounds(texts: Sequence[str], metrics: Sequence[MetricName]) -> dict[st
             message = f"--fail-under bounds {TITLES[metric]}, but -m does not ask for it"
             raise UsageError(message, where=where, hint=f"write -m {','.join([*metrics, metric])}")
         bound = _parse_bound(value, metric, where=where)
-        bounds[TITLES[metric]] = max(bound, bounds.get(TITLES[metric], bound))
+        bounds[metric] = max(bound, bounds.get(metric, bound))
     return bounds
 
 
-def check_bounds(values: Mapping[str, float], bounds: Mapping[str, float]) -> None:
+def check_bounds(values: Mapping[MetricName, float], bounds: Mapping[MetricName, float]) -> None:
     """Raise ScoreError if a value does not reach its bound; the message has enough digits to show the difference."""
-    for title, bound in bounds.items():
-        if not values[title] >= bound:  # no number, as COMET may give, reaches none
+    from nmt_cli.scoring.metrics import TITLES
+
+    for metric, bound in bounds.items():
+        title, value = TITLES[metric], values[metric]
+        if not value >= bound:  # no number, as COMET may give, reaches none
             digits = 2
-            while digits < 17 and float(f"{values[title]:.{digits}f}") >= bound:
+            while digits < 17 and float(f"{value:.{digits}f}") >= bound:
                 digits += 1
-            message = f"{title} is {values[title]:.{digits}f}, below the bound of {bound!r}".removesuffix(".0")
+            message = f"{title} is {value:.{digits}f}, below the bound of {bound!r}".removesuffix(".0")
             hint = "find out what made the translation worse, or lower the bound"
             raise ScoreError(message, where=f"--fail-under {title}={bound!r}".removesuffix(".0"), hint=hint)
 

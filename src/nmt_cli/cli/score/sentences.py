@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 class _Column:
     """A figure of each sentence by a metric: its score, or the difference of two scores."""
 
-    name: str
-    metric: str
+    title: str
+    metric: MetricName
     figures: list[float]
 
 
@@ -73,7 +73,7 @@ def print_segment_scores(
     as_json: bool,
 ) -> None:
     """Print the scores of all sentences as TSV, or the largest differences, or either as one JSON object."""
-    from nmt_cli.scoring.metrics import segment_scores
+    from nmt_cli.scoring.metrics import TITLES, segment_scores
 
     if differences is not None:
         metrics = metrics[:1]
@@ -82,12 +82,12 @@ def print_segment_scores(
         print_json(_segments_json(texts, scores, differences=differences))
         return
     for metric_scores in scores:
-        logger.info("%s  %s", metric_scores.metric, metric_scores.signature)
+        logger.info("%s  %s", TITLES[metric_scores.name], metric_scores.signature)
     if differences is not None:
         _print_differences(texts, scores[0], count=differences)
         return
     columns = _columns(scores)
-    typer.echo("\t".join(["line", *(column.name for column in columns)]))
+    typer.echo("\t".join(["line", *(column.title for column in columns)]))
     for segment in range(texts.num_lines):
         cells = [score_text(column.metric, column.figures[segment]) for column in columns]
         typer.echo("\t".join([str(segment + 1), *cells]))
@@ -140,30 +140,32 @@ def print_forced_scores(texts: Texts, options: ForcedOptions, *, with_tokens: bo
 
 def _columns(scores: Sequence[SegmentScores]) -> list[_Column]:
     """By metric, the scores of the system and, if there is a baseline, its scores and the differences."""
+    from nmt_cli.scoring.metrics import TITLES
+
     columns = []
     for one in scores:
-        system, *baselines = one.values
-        columns.append(_Column(one.metric, one.metric, system))
+        title, (system, *baselines) = TITLES[one.name], one.values
+        columns.append(_Column(title, one.name, system))
         for baseline in baselines:
             differences = [value - other for value, other in zip(system, baseline, strict=True)]
-            columns.append(_Column(f"{one.metric} baseline", one.metric, baseline))
-            columns.append(_Column(f"{one.metric} difference", one.metric, differences))
+            columns.append(_Column(f"{title} baseline", one.name, baseline))
+            columns.append(_Column(f"{title} difference", one.name, differences))
     return columns
 
 
 def _print_differences(texts: Texts, scores: SegmentScores, *, count: int) -> None:
-    from nmt_cli.scoring.metrics import digits_of, largest_differences
+    from nmt_cli.scoring.metrics import TITLES, digits_of, largest_differences
 
     gains, losses = largest_differences(scores, count=count)
     system, baseline = scores.values
-    digits = digits_of(scores.metric)
+    title, digits = TITLES[scores.name], digits_of(scores.name)
     for kind, segments in (("gain", gains), ("loss", losses)):
         for rank, segment in enumerate(segments, 1):
             before, after = baseline[segment], system[segment]
-            change = f"{scores.metric} {before:.{digits}f} to {after:.{digits}f} ({after - before:+.{digits}f})"
+            change = f"{title} {before:.{digits}f} to {after:.{digits}f} ({after - before:+.{digits}f})"
             _print_difference(f"{kind} {rank}, line {segment + 1:,}: {change}", _texts_of_segment(texts, segment))
     if not gains and not losses:
-        typer.echo(f"no sentence has another {scores.metric} than in {texts.baselines[0].name}")
+        typer.echo(f"no sentence has another {title} than in {texts.baselines[0].name}")
 
 
 def _texts_of_segment(texts: Texts, segment: int) -> dict[str, Any]:
@@ -214,7 +216,9 @@ def _with_red_words(text: str, references: Sequence[str]) -> Any:
 
 
 def _segments_json(texts: Texts, scores: Sequence[SegmentScores], *, differences: int | None) -> dict[str, Any]:
-    result: dict[str, Any] = {"signatures": {metric_scores.metric: metric_scores.signature for metric_scores in scores}}
+    from nmt_cli.scoring.metrics import TITLES, largest_differences
+
+    result: dict[str, Any] = {"signatures": {TITLES[one.name]: one.signature for one in scores}}
     result |= texts.as_json()
     if texts.baselines:
         result["baseline"] = file_and_hash(texts.baselines[0])
@@ -222,12 +226,10 @@ def _segments_json(texts: Texts, scores: Sequence[SegmentScores], *, differences
     columns = _columns(scores)
 
     def described(segment: int) -> dict[str, Any]:
-        return {"line": segment + 1, **{column.name: column.figures[segment] for column in columns}}
+        return {"line": segment + 1, **{column.title: column.figures[segment] for column in columns}}
 
     if differences is None:
         return result | {"sentences": [described(segment) for segment in range(texts.num_lines)]}
-    from nmt_cli.scoring.metrics import largest_differences
-
     for kind, segments in zip(("gains", "losses"), largest_differences(scores[0], count=differences), strict=True):
         result[kind] = [described(segment) | _texts_of_segment(texts, segment) for segment in segments]
     return result

@@ -17,7 +17,7 @@ from nmt_cli.cli.score.options import Texts, file_and_hash
 from nmt_cli.console import folded
 
 if TYPE_CHECKING:
-    from nmt_cli.scoring.metrics import ScoreReport
+    from nmt_cli.scoring.metrics import MetricName, ScoreReport
     from nmt_cli.scoring.significance import PairedTestResult, ResampledScore, Spread
 
 logger = logging.getLogger(__name__)
@@ -42,11 +42,11 @@ class Scores:
     comparisons: list[Comparison] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def values(self) -> dict[str, float]:
+    def values(self) -> dict[MetricName, float]:
         """The score by metric; the mean of several runs."""
         if self.spreads:
-            return {spread.metric: spread.mean for spread in self.spreads}
-        return {report.metric: report.value for report in self.reports[0]}
+            return {spread.name: spread.mean for spread in self.spreads}
+        return {report.name: report.value for report in self.reports[0]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def print_scores_as_json(scores: Scores) -> None:
     print_json(result)
 
 
-def score_text(metric: str, value: float | None) -> str:
+def score_text(metric: MetricName, value: float | None) -> str:
     """A score with the usual digits of its metric; empty if there is no score."""
     if value is None:
         return ""
@@ -169,8 +169,8 @@ def _single_system_table(reports: Sequence[ScoreReport]) -> _Table:
 def _report_row(report: ScoreReport) -> dict[str, str]:
     return {
         "metric": report.metric,
-        "score": score_text(report.metric, report.value),
-        "95 %": "" if report.confidence is None else f"±{score_text(report.metric, report.confidence)}",
+        "score": score_text(report.name, report.value),
+        "95 %": "" if report.confidence is None else f"±{score_text(report.name, report.confidence)}",
         "signature": report.signature,
     }
 
@@ -188,10 +188,12 @@ def _runs_table(scores: Scores) -> _Table:
 
 def _spread_rows(spread: Spread) -> list[dict[str, str]]:
     """Two rows, for the mean and the deviation."""
+    from nmt_cli.scoring.metrics import TITLES
+
     figures = {"mean": spread.mean, "deviation": spread.deviation}
     return [
-        {"metric": spread.metric, "system": name, "score": score_text(spread.metric, value)}
-        for name, value in figures.items()
+        {"metric": TITLES[spread.name], "system": row, "score": score_text(spread.name, value)}
+        for row, value in figures.items()
     ]
 
 
@@ -199,9 +201,9 @@ def _comparison_table(scores: Scores) -> _Table:
     """A row for each baseline, followed by a row for each system with its difference from the baseline, by metric."""
     from nmt_cli.scoring.metrics import digits_of
 
-    spreads = {spread.metric: spread for spread in scores.spreads}
+    spreads = {spread.name: spread for spread in scores.spreads}
     rows: list[dict[str, str]] = []
-    for metric, comparisons in groupby(scores.comparisons, key=lambda comparison: comparison.result.metric):
+    for metric, comparisons in groupby(scores.comparisons, key=lambda comparison: comparison.result.metric_name):
         for comparison in comparisons:
             baseline, result = comparison.baseline, comparison.result
             rows.append({"system": baseline, **_resampled_row(result.baseline)})
@@ -215,15 +217,17 @@ def _comparison_table(scores: Scores) -> _Table:
 
 
 def _resampled_row(score: ResampledScore) -> dict[str, str]:
-    return _report_row(score.report) | {"mean": score_text(score.report.metric, score.mean)}
+    return _report_row(score.report) | {"mean": score_text(score.report.name, score.mean)}
 
 
 def _scores_json(scores: Scores) -> Mapping[str, Any]:
     """By metric: score, signature and confidence; of several runs the mean, and their deviation."""
     if not scores.spreads:
         return _reports_json(scores.reports[0])
+    from nmt_cli.scoring.metrics import TITLES
+
     return {
-        spread.metric: {"score": spread.mean, "signature": spread.signature, "deviation": spread.deviation}
+        TITLES[spread.name]: {"score": spread.mean, "signature": spread.signature, "deviation": spread.deviation}
         for spread in scores.spreads
     }
 
@@ -239,7 +243,7 @@ def _reports_json(reports: Sequence[ScoreReport]) -> dict[str, Any]:
 def _comparison_json(comparison: Comparison, texts: Texts) -> dict[str, Any]:
     result = comparison.result
     return {
-        "metric": result.metric,
+        "metric": result.baseline.report.metric,
         "signature": result.baseline.report.signature,
         "baseline": {"file": comparison.baseline, **_resampled_json(result.baseline)},
         "systems": [
