@@ -69,12 +69,6 @@ def test_a_training_that_has_begun_is_estimated_by_its_own_speed(tmp_path: Path)
     assert found.hours.rate == "the run's own speed, 0.5 s per update"
 
 
-def test_hours_of_training_are_summed_over_the_starts(tmp_path: Path) -> None:
-    run = logged(tmp_path, line(100, 9.0), line(200, 18.0), {"event": "resume"}, line(300, 7.0), line(400, 15.0))
-    assert needs.training_seconds(run) == 33.0
-    assert needs.training_seconds(logged(tmp_path / "empty")) == 0.0
-
-
 def test_disk_is_that_of_the_checkpoints_less_what_is_there(tmp_path: Path) -> None:
     ((folder, amount),) = training(tmp_path).disk
     # Five checkpoints and the one being written, with two moments each, and the model, in float32.
@@ -103,7 +97,7 @@ def test_a_preparation_needs_what_is_not_downloaded_and_not_worked_off_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache, plan = tmp_path / "cache", planned(tmp_path)
-    monkeypatch.setattr(needs, "hub_cache", lambda repository: cache)
+    monkeypatch.setattr(needs, "_hub_cache", lambda repository: cache)
     whole = dict(needs.preparation_needs(plan, GPUS).disk)
     assert whole == {cache: plan.corpus.bytes, tmp_path / "data": 4_508_785 * 600}
     for folder, size in (cache, 300_000), (tmp_path / "data.partial", 100_000):

@@ -162,6 +162,16 @@ class Run:
                 if isinstance(event, dict):
                     yield event
 
+    def seconds_without_validations(self) -> float:
+        """The seconds of training in metrics.jsonl, over all starts of the run."""
+        earlier_starts = this_start = 0.0
+        for event in self.events():
+            if event.get("event") == "train":
+                if event["seconds"] < this_start:  # each start counts from zero
+                    earlier_starts += this_start
+                this_start = event["seconds"]
+        return earlier_starts + this_start
+
     def checkpoints(self) -> list[Checkpoint]:
         """The complete checkpoints, oldest first."""
         return read_checkpoints(self.directory / CHECKPOINTS)

@@ -63,12 +63,41 @@ class Machine:
         return f"{self.num_devices} x {self.name} in {self.precision}"
 
 
+@dataclass(frozen=True, slots=True)
+class _MachineJob:
+    """Measures the first device that `nmt train` would take, in the process that starts the job."""
+
+    choice: PrecisionChoice
+
+    def start(self) -> Callable[[None], Machine]:
+        """The measurement. A Worker sends the job to its process, and calls `start` there."""
+        return self._measure
+
+    def _measure(self, _: None) -> Machine:
+        device = choose_device("auto")
+        is_gpu = device.type == "cuda"
+        precision = choose_precision(self.choice, device=device, training=True)
+        decoding = choose_precision("auto", device=device, training=False)
+        rate = matrix_rate(device, _dtype(precision))
+        machine_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return Machine(
+            name=torch.cuda.get_device_name(device) if is_gpu else "CPU",
+            is_gpu=is_gpu,
+            num_devices=torch.cuda.device_count() if is_gpu else 1,
+            memory_bytes=torch.cuda.get_device_properties(device).total_memory if is_gpu else machine_memory,
+            precision=precision,
+            flops_per_second=rate,
+            decoding_flops_per_second=rate if decoding == precision else matrix_rate(device, _dtype(decoding)),
+            num_cpus=num_cpus(),
+        )
+
+
 def measure_machine(recipe: Recipe) -> Machine:
     """The devices that `nmt train` would take here, and their speed, from a few matrix products on the first."""
     job = _MachineJob(recipe.training.precision)
     if choose_device("auto").type == "cpu":
         return job.start()(None)
-    # A process that has used a GPU holds memory of it until the process ends, so another process does it.
+    # A process that has used a GPU holds memory of it until the process ends. So a worker starts the job.
     worker = Worker(job, environment={})
     try:
         return worker.result_of(None)
@@ -85,7 +114,7 @@ class Hours:
     rate: str
 
     @classmethod
-    def of_products(cls, flops: float, *, flops_per_second: float, shares: tuple[float, float]) -> Hours:
+    def from_flops(cls, flops: float, *, flops_per_second: float, shares: tuple[float, float]) -> Hours:
         """The hours for so many floating-point operations, at the least and the greatest share of the measured rate."""
         fewest, most = (flops / (flops_per_second * share) / 3600 for share in reversed(shares))
         low_percent, high_percent = (f"{100 * share:.0f}" for share in shares)
@@ -123,7 +152,7 @@ def preparation_needs(plan: Reproduction, machine: Machine) -> Needs:
     disk = [(plan.data, pairs * _WORK_BYTES_PER_PAIR - bytes_in(plan.data.with_name(f"{plan.data.name}.partial")))]
     repositories = [source.repository for source in corpus.sources("train") if isinstance(source, HubSource)]
     if repositories and plan.limit is None and corpus.bytes is not None:
-        cache = hub_cache(repositories[0])
+        cache = _hub_cache(repositories[0])
         disk.insert(0, (cache, corpus.bytes - bytes_in(cache)))
     sampled = min(2 * pairs, corpus.tokenizer.sample_lines)
     hours = (pairs / (_PAIRS_PER_CORE_SECOND * machine.num_cpus) + sampled / _SAMPLED_LINES_PER_SECOND) / 3600
@@ -155,7 +184,7 @@ def training_needs(plan: Reproduction, run: Run | None, machine: Machine) -> Nee
         own_hours = seconds_per_update * updates_left / 3600
         hours = Hours(own_hours, own_hours, f"the run's own speed, {seconds_per_update:.3g} s per update")
     else:
-        hours = Hours.of_products(
+        hours = Hours.from_flops(
             6 * needed.num_parameters * training.batch_tokens * updates_left,
             flops_per_second=machine.flops_per_second * machine.num_devices,
             shares=_GPU_TRAINING_SHARES if machine.is_gpu else _CPU_TRAINING_SHARES,
@@ -173,7 +202,7 @@ def averaging_needs(plan: Reproduction) -> Needs:
 def decoding_needs(plan: Reproduction, machine: Machine, *, lines: int) -> Needs:
     """The needs of `nmt decode`."""
     memory = plan.num_parameters * _DECODING_BYTES_PER_PARAMETER + _DECODING_BASE_BYTES
-    hours = Hours.of_products(
+    hours = Hours.from_flops(
         2 * plan.num_parameters * plan.recipe.decoding.beam * lines * _TOKENS_PER_LINE,
         flops_per_second=machine.decoding_flops_per_second,
         shares=_GPU_SEARCH_SHARES if machine.is_gpu else _CPU_SEARCH_SHARES,
@@ -199,54 +228,15 @@ def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:
             )
 
 
-def training_seconds(run: Run) -> float:
-    """The seconds of training that the log of a run has, over all its starts, validations not counted."""
-    earlier_starts = this_start = 0.0
-    for event in run.events():
-        if event.get("event") == "train":
-            if event["seconds"] < this_start:  # each start counts from zero
-                earlier_starts += this_start
-            this_start = event["seconds"]
-    return earlier_starts + this_start
+def _dtype(precision: Precision) -> torch.dtype:
+    return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
-def hub_cache(repository: str) -> Path:
+def _hub_cache(repository: str) -> Path:
     """The folder in which a repository of the hub is kept once it is downloaded."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     return Path(HF_HUB_CACHE) / f"datasets--{repository.replace('/', '--')}"
-
-
-@dataclass(frozen=True, slots=True)
-class _MachineJob:
-    """Measures the first device that `nmt train` would take, in this process."""
-
-    choice: PrecisionChoice
-
-    def start(self) -> Callable[[None], Machine]:
-        return self._measure
-
-    def _measure(self, _: None) -> Machine:
-        device = choose_device("auto")
-        is_gpu = device.type == "cuda"
-        precision = choose_precision(self.choice, device=device, training=True)
-        decoding = choose_precision("auto", device=device, training=False)
-        rate = matrix_rate(device, _dtype(precision))
-        machine_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return Machine(
-            name=torch.cuda.get_device_name(device) if is_gpu else "CPU",
-            is_gpu=is_gpu,
-            num_devices=torch.cuda.device_count() if is_gpu else 1,
-            memory_bytes=torch.cuda.get_device_properties(device).total_memory if is_gpu else machine_memory,
-            precision=precision,
-            flops_per_second=rate,
-            decoding_flops_per_second=rate if decoding == precision else matrix_rate(device, _dtype(decoding)),
-            num_cpus=num_cpus(),
-        )
-
-
-def _dtype(precision: Precision) -> torch.dtype:
-    return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
 def _memory_text(needed: Estimate, recipe: Recipe, machine: Machine) -> str:

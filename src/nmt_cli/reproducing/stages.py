@@ -31,7 +31,6 @@ from nmt_cli.reproducing.needs import (
     decoding_needs,
     preparation_needs,
     training_needs,
-    training_seconds,
 )
 from nmt_cli.reproducing.plan import Reproduction
 
@@ -214,7 +213,7 @@ def _training_stage(plan: Reproduction) -> Stage:
         run, last_update = open_run(plan.run), load_saved_config(model).updates[-1]
         yield Measured("parameters", parameters_in_file(model / WEIGHTS) or 0)
         yield Measured("updates", last_update)
-        yield Measured("hours", training_seconds(run) / 3600)
+        yield Measured("hours", run.seconds_without_validations() / 3600)
         for validation in run.validations():
             if validation.update == last_update and validation.perplexity is not None:
                 yield Measured("perplexity", validation.perplexity)
