@@ -51,7 +51,7 @@ def corpora(
     elif name is not None:
         print_facts(_facts(name, described[0]))
     else:
-        print_list(_COLUMNS, map(_table_row, described), right=_NUMBER_COLUMNS, num_below=2)
+        print_list(_COLUMNS, map(_table_row, described), right_aligned=_NUMBER_COLUMNS, num_sentence_columns=2)
 
 
 def _describe(corpus: Corpus) -> dict[str, Any]:

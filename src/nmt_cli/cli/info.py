@@ -85,8 +85,7 @@ def _print_runs(folder: Path, runs: list[Path], *, as_json: bool) -> None:
     print_table(
         header,
         [_run_row(row) if row["state"] != "damaged" else (row["name"], "", row["problem"], *[""] * 5) for row in rows],
-        right=header[3:],
-        whole=header[3:],
+        right_aligned=header[3:],
     )
 
 

@@ -58,13 +58,12 @@ def print_table(
     header: Sequence[str],
     rows: Iterable[Sequence[str]],
     *,
-    right: Collection[str],
-    whole: Collection[str] = (),
+    right_aligned: Collection[str],
     styles: Sequence[str] = (),
 ) -> None:
-    """Print a table: drawn on a terminal, with the columns `right` aligned there, else with tabs.
+    """Print a table: drawn on a terminal, else with tabs.
 
-    `whole` are columns that are never wrapped, as numbers on the right are not. `styles` are Rich's, one per row.
+    A terminal shows the columns `right_aligned` on the right, and never wraps them. `styles` are Rich's, one per row.
     """
     if not is_terminal():
         _print_with_tabs(header, rows)
@@ -74,14 +73,20 @@ def print_table(
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in header:
-        justify: Literal["right", "left"] = "right" if name in right else "left"
-        table.add_column(name, justify=justify, no_wrap=name in whole or name in right, overflow="fold")
+        justify: Literal["right", "left"] = "right" if name in right_aligned else "left"
+        table.add_column(name, justify=justify, no_wrap=name in right_aligned, overflow="fold")
     for row, style in zip_longest(rows, styles):
         table.add_row(*map(without_controls, row), style=style)
     print_whole(Console(highlight=False, markup=False, emoji=False), table)
 
 
-def print_list(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str], num_below: int) -> None:
+def print_list(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right_aligned: Collection[str],
+    num_sentence_columns: int,
+) -> None:
     """Print a table whose last columns are sentences: on a terminal they stand under their row, else behind tabs."""
     if not is_terminal():
         _print_with_tabs(header, rows)
@@ -92,15 +97,15 @@ def print_list(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: C
 
     console = Console(highlight=False, markup=False, emoji=False)
     cells = [header, *([without_controls(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:-num_below]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:-num_sentence_columns]
     for number, row in enumerate(cells):
         aligned = [
-            cell.rjust(width) if name in right else cell.ljust(width)
+            cell.rjust(width) if name in right_aligned else cell.ljust(width)
             for name, cell, width in zip(header, row, widths, strict=False)
         ]
         console.print(Text("  ".join(aligned).rstrip(), style="bold" if number == 0 else ""), soft_wrap=True)
         if number:
-            below = "; ".join(text for text in reversed(row[-num_below:]) if text)
+            below = "; ".join(text for text in reversed(row[-num_sentence_columns:]) if text)
             console.print(Padding(Text(below, style="dim"), (0, 0, 0, 4)))
 
 

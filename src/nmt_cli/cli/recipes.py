@@ -52,7 +52,7 @@ def recipes(
     elif name is not None:
         print_facts(_facts(described[0]))
     else:
-        print_list(_COLUMNS, map(_table_row, described), right=_NUMBER_COLUMNS, num_below=1)
+        print_list(_COLUMNS, map(_table_row, described), right_aligned=_NUMBER_COLUMNS, num_sentence_columns=1)
 
 
 def recipe_for(corpus: str, *, num_pairs: int) -> str:

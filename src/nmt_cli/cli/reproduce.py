@@ -95,7 +95,7 @@ def _print_outcome(plan: Reproduction, outcome: Outcome) -> None:
     if not outcome.figures:
         return
     logger.info("")
-    print_table(HEADER, rows(outcome), right=("expected", "measured"), styles=_row_colours(outcome))
+    print_table(HEADER, rows(outcome), right_aligned=("expected", "measured"), styles=_row_colours(outcome))
     if plan.run.is_dir():
         logger.info("report: %s", plan.run / REPORT_PAGE)
     if outcome.stopped_at is None:

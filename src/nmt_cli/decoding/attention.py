@@ -51,12 +51,12 @@ def align(
     sources = [[*row, EOS] for row in rows]
     # A piece is predicted from the pieces before it, so the last piece is no input.
     inputs = [[BOS, *ids[:-1]] for ids in targets]
-    each = [
+    weights_by_model = [
         attention_weights(model, sources, inputs, part="cross", layers=[alignment_layer(model)], device=device)[0]
         for model in models
     ]
     aligned = []
-    for ids, *of_models in zip(targets, *each, strict=True):
+    for ids, *of_models in zip(targets, *weights_by_model, strict=True):
         summed_TS = torch.stack([weights_HTS.mean(dim=0) for weights_HTS in of_models]).sum(dim=0)
         aligned.append(summed_TS[: len(ids), :-1].argmax(dim=-1).tolist())
     return aligned

@@ -19,7 +19,8 @@ def word_ids(pieces: Sequence[str]) -> list[int | None]:
     number, is_inside = -1, False
     words: list[int | None] = []
     for text in _texts_of_pieces(pieces):
-        word = number if is_inside and not text else None  # a later byte of a character
+        is_byte_continuation = is_inside and not text  # a later byte of a character
+        word = number if is_byte_continuation else None
         for character in text:
             if character.isspace():
                 is_inside = False

@@ -79,7 +79,7 @@ def print_scores(scores: Scores) -> None:
     from rich.console import Console
 
     shown = _table_for_terminal(table, scores.texts)
-    print_table(shown.columns, shown.lines(shown.columns), right=set(shown.columns) - {"metric", "system"})
+    print_table(shown.columns, shown.lines(shown.columns), right_aligned=set(shown.columns) - {"metric", "system"})
     console = Console(highlight=False, markup=False, emoji=False)
     for note in notes:
         console.print("\n".join(folded(note, width=console.width, indent=2)), soft_wrap=True)

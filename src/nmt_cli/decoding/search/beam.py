@@ -120,6 +120,7 @@ class BeamSearch(ActiveSearch):
         self, ensemble: Ensemble, *, limits: Mapping[int, int], config: DecodingConfig, nbest: int, device: torch.device
     ) -> None:
         """`limits` are the maximum numbers of pieces, by sentence; `nbest` hypotheses of each sentence are kept."""
+        # Before the first step each sentence has one hypothesis, BOS. The step makes W of it.
         super().__init__(ensemble, limits=limits, width=1, num_finished=nbest, config=config, device=device)
         self._steps_to_first_limit = min(limits.values())
         self._steps_to_last_limit = max(limits.values())

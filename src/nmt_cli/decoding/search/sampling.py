@@ -102,6 +102,7 @@ class IndependentSearch(ActiveSearch):
         if compaction is None:
             return None
         done, kept = compaction
+        # Each hypothesis has kept its column. Merging with nothing sorts them, best first.
         nothing = FinishedHypotheses.empty(len(done), 0, device=done.device)
         self._note_and_drop(done, nothing.best_of_both(self._finished.select(done), count=self._width), kept=kept)
         self._is_open = self._is_open[kept]
