@@ -120,8 +120,8 @@ class TokenizerConfig(Section):
     kind: TokenizerKind = Field("bpe", description="byte-pair encoding, as in the paper (5.1), or a unigram model")
     vocab_size: Annotated[int, Field(ge=300)] = Field(
         8000,
-        description="pieces in all: 8,000 suit tens of thousands of pairs, the paper's 37,000 millions (5.1); if "
-        "the key is left out, text below 480 KB gets fewer",
+        description="pieces in all: 8,000 suit tens of thousands of pairs; the paper has 37,000 for 4.5 million (5.1); "
+        "if the key is left out, text below 480 KB gets fewer",
     )
     shared: bool = Field(True, description="one vocabulary for both languages; false: one of vocab_size for each")
     character_coverage: Annotated[float, Field(gt=0.9, le=1)] = Field(

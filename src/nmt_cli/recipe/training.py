@@ -235,7 +235,7 @@ class AveragingConfig(Section):
 
     last: PositiveInt | None = Field(5, description="number of newest checkpoints to average")
     best: PositiveInt | None = Field(
-        None, description="best checkpoints to average, by validation.metric; excludes last"
+        None, description="number of best checkpoints to average, by validation.metric; either this or last is null"
     )
 
     @model_validator(mode="after")

@@ -50,7 +50,9 @@ class TsvSource(OneFileSource):
         "line calls by the language, or else column 1",
     )
     target: Column = Field(None, description="column of the target; null: the same, or else column 2")
-    header: bool | None = Field(None, description="the first line names the columns; null: only if it was used so")
+    header: bool | None = Field(
+        None, description="the first line names the columns; null: true if a column is found by its name there"
+    )
     weight: Weight = 1.0
 
     def key(self) -> dict[str, Any]:
@@ -87,7 +89,9 @@ class CsvSource(OneFileSource):
         description="column of the source: its number or name; null: as for kind: tsv, if there are two columns",
     )
     target: Column = Field(None, description="column of the target")
-    header: bool | None = Field(None, description="the first line names the columns; null: only if it was used so")
+    header: bool | None = Field(
+        None, description="the first line names the columns; null: true if a column is found by its name there"
+    )
     weight: Weight = 1.0
 
     def local_pairs(self, file: Path, name: str, at: Location) -> CsvFile:
