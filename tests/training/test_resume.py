@@ -14,7 +14,7 @@ import pytest
 
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import open_run
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.store import PreparedData, open_prepared
 from nmt_cli.decoding.batching import search_batches
 from nmt_cli.errors import ModelError, RecipeError
 from tests.training.tiny import checkpoint, checkpoints, events, prepare_tiny, stopped_after, train
@@ -71,13 +71,15 @@ def test_a_training_stopped_seven_times_has_the_bits_of_one_never_stopped(
     end_of_epoch: int,
 ) -> None:
     run, expected = tmp_path / "run", finished(*settings, precision=precision)
+    # Other tests make their plans in the shared folder, and this one removes its plans.
+    data = open_prepared(shutil.copytree(prepared.directory, tmp_path / "data", ignore=lambda *_: ["plans"]))
     for update in (1, 8, 12, end_of_epoch - 1, end_of_epoch, end_of_epoch + 1, 24):
         number, code = (signal.SIGINT, 130) if update % 2 else (signal.SIGTERM, 75)
         with stopped_after(update, number):
-            assert train(prepared, run, *settings, precision=precision) == code
+            assert train(data, run, *settings, precision=precision) == code
         assert checkpoints(run)[-1] == update
-        shutil.rmtree(prepared.directory / "plans")  # each start makes the plan, and samples, anew
-    assert train(prepared, run, *settings, precision=precision) == 0
+        shutil.rmtree(data.directory / "plans")  # each start makes the plan, and samples, anew
+    assert train(data, run, *settings, precision=precision) == 0
     epochs = {event["update"]: event["epoch"] for event in events(expected, "train")}
     assert {event["update"]: event["epoch"] for event in events(run, "train")} == epochs
     assert next(update for update, epoch in epochs.items() if epoch == 1) in (end_of_epoch + 1, end_of_epoch + 2)

@@ -316,8 +316,7 @@ def test_what_was_measured_of_weights_that_were_dropped_does_not_count(begin: Be
 def test_a_run_keeps_the_rules_that_it_began_with(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: int, has_even_end: bool
 ) -> None:
-    data = open_prepared(shutil.copytree(prepared.directory, tmp_path / "data"))
-    shutil.rmtree(data.directory / PLANS, ignore_errors=True)
+    data = open_prepared(shutil.copytree(prepared.directory, tmp_path / "data", ignore=lambda *_: [PLANS]))
     monkeypatch.setattr(runs, "RULES", rules)
     assert train(data, tmp_path / "run", "training.updates=2") == 0
     record = json.loads((tmp_path / "run" / "run.json").read_text())
