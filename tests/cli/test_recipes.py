@@ -48,7 +48,7 @@ def test_the_corpus_of_a_recipe_for_your_own_text_is_your_own(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rows = [line.split("\t") for line in nmt("recipes").stdout.splitlines()]
-    assert [row[0] for row in rows if row[4] == "your own"] == ["small"]
+    assert [row[0] for row in rows if row[4] == "your own"] == ["medium", "small"]
     told = nmt("recipes", "small").stdout
     assert "corpus       your own\n" in told
     assert "next         nmt prepare --train FILE --languages en-de\n" in told

@@ -188,7 +188,7 @@ def test_a_run_or_text_in_place_of_a_recipe_or_of_data_is_answered_with_the_comm
     assert (outcome.code, outcome.stderr[2]) == (4, fix)
     assert outcome.stderr[0] == "error: my text.tsv is text, not prepared data"
     (recipe_folder / "texts").mkdir()
-    names = "base, base-en-fr, big, big-en-fr, demo, iwslt14-de-en, modern, multi30k, multi30k-gpu, small"
+    names = "base, base-en-fr, big, big-en-fr, demo, iwslt14-de-en, medium, modern, multi30k, multi30k-gpu, small"
     assert nmt("train", "texts").stderr[2] == f"fix:   take a file, or {names}; nmt recipes describes all"
 
 

@@ -103,8 +103,10 @@ def test_a_dry_run_prints_a_corpus_file_and_writes_nothing(tmp_path: Path, repos
         ("wmt14-en-de", 4_500_000, True, "base"),
         ("wmt14-en-fr", 36_000_000, True, "base-en-fr"),
         ("mine", 3000, False, "small"),
-        ("mine", 200_000, True, "small"),
-        ("mine", 200_001, True, "base"),
+        ("mine", 100_000, True, "small"),
+        ("mine", 100_001, True, "medium"),
+        ("mine", 300_000, False, "medium"),
+        ("mine", 1_000_001, True, "base"),
         ("mine", 4_500_000, False, "base"),
     ],
 )
@@ -116,7 +118,7 @@ def test_the_next_command_has_a_recipe_that_fits_the_data_and_can_be_pasted(
     first, *others = _next_lines(report, Path("two words") / name, model=None)
     assert first == f"next:   nmt train {recipe} --data 'two words/{name}'"
     assert load_recipe(recipe).name == recipe
-    if pairs > 1_000_000 and not has_gpu:
+    if pairs > 100_000 and not has_gpu:
         (line,) = others
         assert f"{recipe} takes a GPU, and none is seen here: on a CPU it takes weeks." in line
         assert line.endswith("To try the data here: nmt train small --data 'two words/mine'")

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("name", "parameters", "updates", "tokens", "corpus", "description")
 _NUMBER_COLUMNS = ("parameters", "updates", "tokens")
-# The updates of small are some ten epochs of as many pairs.
-MOST_PAIRS_FOR_SMALL = 200_000
+MOST_PAIRS_FOR_SMALL, _MOST_PAIRS_FOR_MEDIUM = 100_000, 1_000_000
 
 
 def complete_recipes(incomplete: str) -> list[str]:
@@ -66,7 +65,9 @@ def recipe_for(corpus: str, *, num_pairs: int) -> str:
         names = [name for name in packaged_names(kind="recipe") if "/" not in name]
         if own := next((name for name in names if load_recipe(name).corpus == corpus), None):
             return own
-    return "small" if num_pairs <= MOST_PAIRS_FOR_SMALL else "base"
+    if num_pairs <= MOST_PAIRS_FOR_SMALL:
+        return "small"
+    return "medium" if num_pairs <= _MOST_PAIRS_FOR_MEDIUM else "base"
 
 
 def prepare_command(corpus: str | None, data: Path) -> str:
