@@ -18,9 +18,9 @@ from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.cli.attention import attention
 from nmt_cli.decoding.attention import AttentionMap, AttentionMaps
 from nmt_cli.errors import DataError, NmtError, UsageError
-from nmt_cli.model.forced import AttentionPart
 from nmt_cli.model.layers import CrossAttention, SelfAttention
 from nmt_cli.model.packing import pack
+from nmt_cli.model.teacher_forcing import AttentionPart
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.forks import run_forked

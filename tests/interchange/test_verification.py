@@ -12,7 +12,7 @@ from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.batching import search_batches
 from nmt_cli.errors import ModelError
 from nmt_cli.interchange.verification import made_up_lines, usable_lines, verify
-from nmt_cli.model.forced import forced_log_probs
+from nmt_cli.model.teacher_forcing import forced_log_probs
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 from tests.interchange.builders import CPU, load, recipe_with, save_sharp

@@ -13,7 +13,7 @@ from nmt_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from nmt_cli.decoding.attention import AttentionMap
-    from nmt_cli.model.forced import AttentionPart
+    from nmt_cli.model.teacher_forcing import AttentionPart
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def attention(
         message = f"attention is shown of one model, not of {len(model)}"
         raise UsageError(message, where="--model", hint=f"give one of them: -m {model[0]}")
     (directory,) = models_of(model)
-    from nmt_cli.model.forced import AttentionPart  # imports torch, which takes seconds
+    from nmt_cli.model.teacher_forcing import AttentionPart  # imports torch, which takes seconds
 
     chosen: AttentionPart = one_of(part, AttentionPart, flag="--part", refusal=f"there is no part called {part!r}")
     num_layers, num_heads = _num_layers_and_heads(directory, part=chosen)

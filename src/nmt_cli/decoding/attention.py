@@ -17,7 +17,7 @@ from torch import Tensor
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.errors import DataError
-from nmt_cli.model.forced import AttentionPart, attention_weights
+from nmt_cli.model.teacher_forcing import AttentionPart, attention_weights
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import BOS, EOS, SPACE_MARK, as_in_training

@@ -22,7 +22,7 @@ from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.batching import search_batches
 from nmt_cli.decoding.search.hypotheses import SourceSentence, max_output_tokens
 from nmt_cli.errors import ModelError
-from nmt_cli.model.forced import forced_log_probs, next_log_probs
+from nmt_cli.model.teacher_forcing import forced_log_probs, next_log_probs
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, SPACE_MARK, UNK
 

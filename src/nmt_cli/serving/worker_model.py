@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     import torch
 
     from nmt_cli.artifacts.model_directory import LoadedModel
+    from nmt_cli.decoding.translation import Translation
     from nmt_cli.tokenization.tokenizer import Tokenizer
+
+# Label smoothing gives every piece a little probability; likely pieces have far more.
+_MIN_PROBABILITY = 3e-4
+# The most probable pieces, among which we look for beginnings of words.
+_MAX_PIECES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,7 @@ class WorkerModel:
         """Load the model; UsageError if its engine lacks something that requests may ask for."""
         import torch
 
-        from nmt_cli.decoding.engines import open_engine
+        from nmt_cli.decoding.engine import open_engine
         from nmt_cli.decoding.translator import LineTranslator
 
         torch.set_num_threads(engine.threads)
@@ -163,8 +169,6 @@ class WorkerModel:
 
     def _find_next_words(self, source: str, task: NextWordsTask) -> dict[str, Any]:
         """The likely next words after the prefix, each with the best translation that has it."""
-        from nmt_cli.decoding.next_words import best_by_next_word, likely_next_pieces
-
         loaded, device = self._as_torch_model()
         begun = " ".join(task.prefix.split())
         self._check_fits_model("text", source, loaded.source)
@@ -207,3 +211,35 @@ class WorkerModel:
         if not holds_model(self._directory, self.digest):
             hint = "whoever runs the server must have its models loaded again"
             raise ModelError("the model was replaced, and this one is gone", hint=hint)
+
+
+def likely_next_pieces(loaded: LoadedModel, source: str, prefix: str, *, count: int, device: torch.device) -> list[str]:
+    """At most `count` pieces that may begin the word after `prefix` in a translation of `source`, likeliest first.
+
+    `prefix` ends with a whole word; source and prefix must be short enough for the model.
+    """
+    from nmt_cli.model.teacher_forcing import next_log_probs
+    from nmt_cli.tokenization.tokenizer import BOS, EOS, SPACE_MARK, as_in_training
+
+    source_ids, prefix_ids = loaded.source.encode([as_in_training(source)])[0], loaded.target.encode([prefix])[0]
+    found = next_log_probs(loaded.model, [*source_ids, EOS], [BOS, *prefix_ids], device=device)
+    probabilities_V = found.exp().cpu()
+    likely = probabilities_V.topk(min(_MAX_PIECES, len(probabilities_V)))
+    ids = [
+        index
+        for probability, index in zip(likely.values.tolist(), likely.indices.tolist(), strict=True)
+        if probability >= _MIN_PROBABILITY
+    ]
+    pieces = loaded.target.pieces(ids)
+    return [piece[1:] for piece in pieces if piece.startswith(SPACE_MARK) and len(piece) > 1][:count]
+
+
+def best_by_next_word(translations: Sequence[Translation], prefix: str) -> dict[str, Translation]:
+    """The best translation for each word after `prefix`, best first; translations without the prefix are ignored."""
+    begun = prefix.split()
+    found: dict[str, Translation] = {}
+    for one in sorted(translations, key=lambda one: -one.score):
+        words = one.text.split()
+        if words[: len(begun)] == begun and len(words) > len(begun):
+            found.setdefault(words[len(begun)], one)
+    return found

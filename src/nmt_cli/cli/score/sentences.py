@@ -19,7 +19,7 @@ from nmt_cli.cli.score.show import score_text
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from nmt_cli.scoring.forced import ForcedScore, Perplexity
+    from nmt_cli.scoring.forced_decoding import ForcedScore, Perplexity
     from nmt_cli.scoring.metrics import EvaluationSet, MetricName, SegmentScores
 
 
@@ -111,7 +111,7 @@ def print_forced_scores(texts: Texts, options: ForcedOptions, *, with_tokens: bo
     if len(texts.references) > 1:
         message = f"--model takes one REF, not {len(texts.references)}"
         raise UsageError(message, where="REF", hint="run it once for each of them")
-    from nmt_cli.scoring.forced import ForcedDecoder, Perplexity
+    from nmt_cli.scoring.forced_decoding import ForcedDecoder, Perplexity
 
     (model,) = models_of([options.model])
     decoder = ForcedDecoder(

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from nmt_cli.artifacts.model_directory import LoadedModel, load_model
-from nmt_cli.decoding.next_words import best_by_next_word, likely_next_pieces
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.model.packing import pack
+from nmt_cli.serving.worker_model import best_by_next_word, likely_next_pieces
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 from tests.artifacts.builders import save_tiny, tiny_recipe
 

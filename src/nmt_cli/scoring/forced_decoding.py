@@ -15,7 +15,7 @@ from nmt_cli.decoding.batching import plan_batches
 from nmt_cli.devices import choose_device, choose_precision, multiply_float32_fast, parse_precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.memory import is_out_of_memory
-from nmt_cli.model.forced import forced_log_probs
+from nmt_cli.model.teacher_forcing import forced_log_probs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.tokenization.tokenizer import BOS, EOS, as_in_training
 

@@ -14,9 +14,9 @@ from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.batching import search_batches
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
-from nmt_cli.model.forced import forced_log_probs
 from nmt_cli.model.packing import pack
-from nmt_cli.scoring.forced import ForcedDecoder, ForcedScore, Perplexity
+from nmt_cli.model.teacher_forcing import forced_log_probs
+from nmt_cli.scoring.forced_decoding import ForcedDecoder, ForcedScore, Perplexity
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 from tests.scoring.shell import columns, nmt, refuse, run
 from tests.training.tiny import parallel_text, prepare_tiny, train
