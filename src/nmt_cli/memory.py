@@ -1,10 +1,17 @@
-"""The memory of a process: what glibc keeps, when Python collects garbage, and whether memory was exhausted."""
+"""The memory of a process: how much is free, whether it was exhausted, what glibc keeps, when garbage is collected."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import os
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # the options of mallopt in malloc.h
 # Python looks for garbage when there are so many more new objects than freed ones; its own threshold is 700.
@@ -17,6 +24,22 @@ _MEMORY_SIGNS = (
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
 _ONEDNN_SIGNS = ("could not create a primitive", "could not execute a primitive")
+
+
+def free_gpu_bytes(device: torch.device) -> int:
+    """Bytes that this process can still allocate on a GPU, including memory that torch keeps for reuse."""
+    import torch
+
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+
+
+def free_cpu_bytes(root: Path = Path("/")) -> int:
+    """Bytes that this process can still allocate, within the limits of its container or job.
+
+    `root` is the folder that holds proc and sys.
+    """
+    return min([_free_of_machine(root), *_free_of_groups(root)])
 
 
 def keep_freed_memory() -> None:
@@ -69,3 +92,47 @@ def collect_garbage_rarely() -> None:
     """
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
+
+
+def _free_of_machine(root: Path) -> int:
+    """Memory that Linux reports as available without swapping; elsewhere the whole memory."""
+    for line in _lines(root / "proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _free_of_groups(root: Path) -> Iterator[int]:
+    """The memory that each control group of this process, version 2 or 1, leaves of its limit."""
+    for line in _lines(root / "proc/self/cgroup"):
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0":
+            base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            base = root / "sys/fs/cgroup/memory"
+        else:
+            continue
+        group = base / path.strip("/")
+        for folder in (group, *group.parents):
+            yield from _free_of_group(folder, *names)
+            if folder == base:
+                break
+
+
+def _free_of_group(folder: Path, limit: str, usage: str, reclaimable: str) -> Iterator[int]:
+    """The memory that a group leaves of its limit, without cached files; nothing if the group has no limit."""
+    most, used = ("".join(_lines(folder / name)) for name in (limit, usage))
+    if not (most.isdecimal() and used.isdecimal()):
+        return
+    cached = dict(line.split(" ", 1) for line in _lines(folder / "memory.stat")).get(reclaimable, "0")
+    yield max(int(most) - int(used) + int(cached), 0)
+
+
+def _lines(file: Path) -> list[str]:
+    """The lines of a file; none if it cannot be read."""
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []

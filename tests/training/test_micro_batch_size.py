@@ -19,11 +19,11 @@ from nmt_cli.dataset.batches import Batch, accumulation_steps
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
+from nmt_cli.memory import free_cpu_bytes
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import parse_recipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training import micro_batch_size
-from nmt_cli.training.free_memory import free_on_cpu
 from nmt_cli.training.micro_batch_size import (
     Estimate,
     OutOfMemory,
@@ -101,7 +101,7 @@ def test_a_share_in_equal_parts_takes_no_more_rounds(max_tokens: int, world_size
 def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes that seem to be free on this machine, the last of the list; each time one asks one is taken off."""
     answers: list[int] = []
-    monkeypatch.setattr(micro_batch_size, "free_on_cpu", answers.pop)
+    monkeypatch.setattr(micro_batch_size, "free_cpu_bytes", answers.pop)
     return answers
 
 
@@ -170,7 +170,7 @@ def test_two_ranks_take_what_the_smaller_one_holds(prepared: PreparedData, tmp_p
     fault = (
         "if RANK is not None:\n"
         "    from nmt_cli.training import micro_batch_size\n"
-        f"    micro_batch_size.free_on_cpu = lambda: {free}[int(RANK)]\n"
+        f"    micro_batch_size.free_cpu_bytes = lambda: {free}[int(RANK)]\n"
     )
     process = start(LAUNCHED, prepared, tmp_path, AUTO, "training.updates=2", fault=fault)
     _, stderr = process.communicate()
@@ -421,15 +421,15 @@ def test_free_memory_is_what_the_machine_and_its_groups_leave(
     for folder, (limit, usage, cached) in groups.items():
         values = {"memory.max": limit, "memory.current": str(usage), "memory.stat": f"inactive_file {cached}"}
         write(machine, {f"sys/fs/cgroup/{folder}/{name}": f"{text}\n" for name, text in values.items()})
-    assert free_on_cpu(machine) == expected
+    assert free_cpu_bytes(machine) == expected
 
 
 def test_groups_of_the_first_version_count_too(machine: Path) -> None:
     write(machine, {"proc/self/cgroup": "5:cpu,cpuacct:/box\n3:memory:/box\n"})
     names = {"memory.limit_in_bytes": f"{3 * GB}", "memory.usage_in_bytes": f"{GB}", "memory.stat": "cache 1\n"}
     write(machine, {f"sys/fs/cgroup/memory/box/{name}": text for name, text in names.items()})
-    assert free_on_cpu(machine) == 2 * GB
+    assert free_cpu_bytes(machine) == 2 * GB
 
 
 def test_this_machine_has_some() -> None:
-    assert 0 < free_on_cpu() < 2**50
+    assert 0 < free_cpu_bytes() < 2**50

@@ -16,13 +16,13 @@ from nmt_cli.artifacts.run import InitialModel, open_run
 from nmt_cli.artifacts.weights import check_names_and_shapes, read_tensors, shapes_of, weights_of
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError, DeviceError, ModelError, RecipeError
+from nmt_cli.memory import free_cpu_bytes
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import ResolvedRecipe
 from nmt_cli.recipe.mistakes import as_written
 from nmt_cli.recipe.model_size import num_parameters
 from nmt_cli.recipe.schema import DROPOUTS, ModelConfig, Recipe
 from nmt_cli.tokenization.tokenizer import Tokenizer
-from nmt_cli.training.free_memory import free_on_cpu
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def build_model(recipe: Recipe, data: PreparedData) -> Transformer:
             hint="--set model.tying=target, or prepare the data with one shared vocabulary",
         )
     sizes = {"source_vocab": tokenizers.source.vocab_size, "target_vocab": tokenizers.target.vocab_size}
-    parameters, free = num_parameters(recipe.model, **sizes), free_on_cpu() / 1e9
+    parameters, free = num_parameters(recipe.model, **sizes), free_cpu_bytes() / 1e9
     if (needed := 4 * parameters / 1e9) > free:
         raise DeviceError(
             f"{parameters:,} parameters need {needed:,.1f} GB of memory, and {free:,.1f} GB are free",

@@ -18,12 +18,12 @@ from nmt_cli.artifacts.run import MeasuredTokens, Run
 from nmt_cli.dataset.batches import accumulation_steps
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
+from nmt_cli.memory import free_cpu_bytes, free_gpu_bytes
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.model_size import num_parameters, num_rows
 from nmt_cli.recipe.schema import ModelConfig, Recipe
 from nmt_cli.recipe.training import TrainingConfig
 from nmt_cli.training.data_order import DataOrder
-from nmt_cli.training.free_memory import free_on_cpu, free_on_gpu
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.runs import record_max_tokens
 
@@ -203,5 +203,5 @@ def _too_little_memory(device: torch.device, longest: int) -> OutOfMemory:
 def _usable_bytes(ranks: Ranks) -> int:
     """Bytes that a micro-batch of this rank may fill; the ranks of one machine share its memory on a CPU."""
     if ranks.device.type == "cuda":
-        return int(_SHARE_OF_GPU * free_on_gpu(ranks.device))
-    return int(_SHARE_OF_CPU * free_on_cpu()) // int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size))
+        return int(_SHARE_OF_GPU * free_gpu_bytes(ranks.device))
+    return int(_SHARE_OF_CPU * free_cpu_bytes()) // int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size))
