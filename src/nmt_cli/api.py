@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Self, overload
 
-from nmt_cli.decoding.engines import open_engine
+from nmt_cli.decoding.engine import open_engine
 from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.interchange.hub_models import find_model

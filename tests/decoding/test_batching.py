@@ -14,8 +14,8 @@ from nmt_cli.decoding.batching import BatchedSearch, begin_search, plan_batches,
 from nmt_cli.decoding.search import beam
 from nmt_cli.decoding.search.active_search import ActiveSearch
 from nmt_cli.decoding.search.beam import BeamSearch
+from nmt_cli.decoding.search.greedy_and_sampling import GreedyOrSamplingSearch
 from nmt_cli.decoding.search.hypotheses import Hypothesis, HypothesisTree, SourceSentence
-from nmt_cli.decoding.search.sampling import IndependentSearch
 from nmt_cli.errors import DeviceError
 from nmt_cli.model import cache as decoder_cache
 from nmt_cli.model.cache import DecoderCache
@@ -49,7 +49,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[int]]]:
     torch.set_num_threads(1)
     monkeypatch.setattr(batching, "_STRAGGLERS", 0.6)
     counts: list[list[int]] = []
-    for kind in (BeamSearch, IndependentSearch):
+    for kind in (BeamSearch, GreedyOrSamplingSearch):
 
         def join(self: Any, others: Sequence[Any], *, original: Any = kind.join) -> None:
             counts.append([self.num_sentences, *(other.num_sentences for other in others)])

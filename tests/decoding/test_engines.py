@@ -14,7 +14,7 @@ import torch
 from nmt_cli.api import Translator
 from nmt_cli.artifacts.model_directory import SavedModelConfig
 from nmt_cli.decoding import engines
-from nmt_cli.decoding.engines import open_engine
+from nmt_cli.decoding.engine import open_engine
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.devices import cpu_multiplies_bf16
 from nmt_cli.errors import DeviceError, ModelError, UsageError

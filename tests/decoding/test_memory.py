@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.decoding import torch_engine
-from nmt_cli.decoding.engine import Details
-from nmt_cli.decoding.engines import open_engine
+from nmt_cli.decoding.engine import Details, open_engine
 from nmt_cli.decoding.search.hypotheses import SourceSentence
 from tests.artifacts.builders import save_tiny
 from tests.training.tiny import parallel_text

@@ -17,7 +17,7 @@ from nmt_cli.artifacts import model_directory
 from nmt_cli.decoding.batching import search_batches
 from nmt_cli.decoding.engine import DecodingOverrides, Details, with_overrides
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
-from nmt_cli.decoding.translation import PartedLine, Translation
+from nmt_cli.decoding.translation import SplitLine, Translation
 from nmt_cli.errors import DeviceError, ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.segmentation import LineSplitter
@@ -210,7 +210,7 @@ def test_where_training_is_not_known_128_pieces_are_taken_as_usual(
 
 
 def test_words_that_a_space_parts_stay_apart_wherever_the_line_was_cut() -> None:
-    line = PartedLine(["xxxx", " y ", "zz", "zz"], [])
+    line = SplitLine(["xxxx", " y ", "zz", "zz"], [])
     words = [Translation(word, -1.0, -1.0, 1, (), (-1.0, 0.0), ((0, 0),)) for word in ("eins", "zwei", "drei", "vier")]
     joined = line.join([[word] for word in words])
     assert joined.text == "eins zwei dreivier"

@@ -18,8 +18,8 @@ from nmt_cli.decoding.search.active_search import ActiveSearch, check_search
 from nmt_cli.decoding.search.beam import BeamSearch
 from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.ensemble import Ensemble
+from nmt_cli.decoding.search.greedy_and_sampling import GreedyOrSamplingSearch
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, max_output_tokens
-from nmt_cli.decoding.search.sampling import IndependentSearch
 from nmt_cli.errors import DeviceError
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.transformer import Transformer
@@ -69,7 +69,7 @@ class BatchedSearch:
         self._models = models
         self._device = device
         self._cuda_search = cuda_search
-        self._most_tokens: int | None = None  # of a batch that memory holds; None until memory has run out
+        self._max_tokens_that_fit: int | None = None  # padded tokens of a batch; None until memory has run out
 
     def search(
         self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int
@@ -78,7 +78,7 @@ class BatchedSearch:
         lengths = [len(source.ids) + len(source.prefix) if source.ids else 0 for source in sources]
         sizes = SentenceSizes(lengths, config)
 
-        def search_planned(batches: Iterator[list[int]]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        def search_in_turn(batches: Iterator[list[int]]) -> Iterator[tuple[int, list[Hypothesis]]]:
             aside = Stragglers(sizes)
 
             def search_batch(batch: list[int]) -> dict[int, list[Hypothesis]]:
@@ -96,7 +96,7 @@ class BatchedSearch:
                 while aside.numbers:
                     yield from self._results(search_batch, [], sizes, aside=aside)
 
-        found = self._share_among_threads(search_planned, sizes, empty=[_EMPTY])
+        found = self._share_among_threads(search_in_turn, sizes, empty=[_EMPTY])
         return [ranked[:nbest] for ranked in found]
 
     def map(
@@ -108,11 +108,11 @@ class BatchedSearch:
         def work_on_batch(batch: list[int]) -> dict[int, T]:
             return dict(zip(batch, work(batch), strict=True))
 
-        def work_on_planned(batches: Iterator[list[int]]) -> Iterator[tuple[int, T]]:
+        def work_in_turn(batches: Iterator[list[int]]) -> Iterator[tuple[int, T]]:
             for batch in batches:
                 yield from self._results(work_on_batch, batch, sizes)
 
-        return self._share_among_threads(work_on_planned, sizes, empty=empty)
+        return self._share_among_threads(work_in_turn, sizes, empty=empty)
 
     def _share_among_threads(
         self, work: Callable[[Iterator[list[int]]], Iterator[tuple[int, T]]], sizes: SentenceSizes, *, empty: T
@@ -155,7 +155,7 @@ class BatchedSearch:
     def _results(
         self,
         work: Callable[[list[int]], Mapping[int, T]],
-        planned: list[int],
+        batch: list[int],
         sizes: SentenceSizes,
         *,
         aside: Stragglers | None = None,
@@ -164,14 +164,14 @@ class BatchedSearch:
 
         The sentences of `aside` are then searched again, because their searches are given up.
         """
-        waiting = [planned]
-        while waiting:
-            batch = waiting.pop()
-            if len(batch) <= 1 or self._most_tokens is None or sizes.padded_tokens(batch) <= self._most_tokens:
-                is_one = len(batch) + len(aside.numbers if aside else []) == 1
+        parts = [batch]
+        while parts:
+            part = parts.pop()
+            if self._may_fit(part, sizes):
+                is_one = len(part) + len(aside.numbers if aside else []) == 1
                 results = None
                 try:
-                    results = work(batch)
+                    results = work(part)
                 except (RuntimeError, MemoryError) as problem:
                     if not is_out_of_memory(problem, must_name_memory=is_one):
                         raise
@@ -179,10 +179,14 @@ class BatchedSearch:
                     yield from results.items()
                     continue
                 # This is outside of the handler, in which the exception still holds the tensors of the search.
-                batch = [*batch, *(aside.drop() if aside else [])]
-                self._shrink(batch, sizes)
-            middle = (len(batch) + 1) // 2
-            waiting += [batch[middle:], batch[:middle]]
+                part = [*part, *(aside.drop() if aside else [])]
+                self._shrink(part, sizes)
+            middle = (len(part) + 1) // 2
+            parts += [part[middle:], part[:middle]]
+
+    def _may_fit(self, batch: list[int], sizes: SentenceSizes) -> bool:
+        limit = self._max_tokens_that_fit
+        return len(batch) <= 1 or limit is None or sizes.padded_tokens(batch) <= limit
 
     def _shrink(self, batch: list[int], sizes: SentenceSizes) -> None:
         """Take smaller batches from now on; DeviceError if this batch cannot be smaller."""
@@ -197,7 +201,7 @@ class BatchedSearch:
             )
         half = sizes.padded_tokens(batch) // 2
         # Another thread may have set a smaller maximum in the meantime.
-        self._most_tokens = half if self._most_tokens is None else min(half, self._most_tokens)
+        self._max_tokens_that_fit = half if self._max_tokens_that_fit is None else min(half, self._max_tokens_that_fit)
         logger.warning(
             "out of memory with %d sentences at once: batches are half as large from here on; nothing is lost",
             len(batch),
@@ -305,7 +309,7 @@ def begin_search(
     if config.samples == 0 and config.beam > 1:
         return BeamSearch(ensemble, limits=limits, config=config, nbest=nbest, device=device)
     keys = {number: source.key for number, source in sources.items()}
-    return IndependentSearch(ensemble, limits=limits, keys=keys, config=config, device=device)
+    return GreedyOrSamplingSearch(ensemble, limits=limits, keys=keys, config=config, device=device)
 
 
 def plan_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
@@ -331,11 +335,11 @@ def plan_for_threads(lengths: Sequence[int], *, max_tokens: int, threads: int) -
     Equal numbers avoid that one thread has another batch to search while the others wait. But more batches need more
     steps in total.
     """
-    planned = plan_batches(lengths, max_tokens=max_tokens)
-    if len(planned) < 2 or threads == 1:
-        return planned
-    even = planned
-    num_batches = math.ceil(len(planned) / threads) * threads
+    batches = plan_batches(lengths, max_tokens=max_tokens)
+    if len(batches) < 2 or threads == 1:
+        return batches
+    even = batches
+    num_batches = math.ceil(len(batches) / threads) * threads
     low, high = 0, max_tokens
     while high - low > max(1, high * _PRECISION):
         middle = (low + high) // 2
@@ -345,10 +349,10 @@ def plan_for_threads(lengths: Sequence[int], *, max_tokens: int, threads: int) -
         else:
             low = middle
     before, after = (
-        makespan(((lengths[batch[0]] + 1) * (_STEP_COST + len(batch)) for batch in batches), workers=threads)
-        for batches in (planned, even)
+        makespan(((lengths[batch[0]] + 1) * (_STEP_COST + len(batch)) for batch in plan), workers=threads)
+        for plan in (batches, even)
     )
-    return even if after < _MAX_TIME_RATIO * before else planned
+    return even if after < _MAX_TIME_RATIO * before else batches
 
 
 def makespan(costs: Iterable[int], *, workers: int) -> int:

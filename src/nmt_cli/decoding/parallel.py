@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from nmt_cli import console
-from nmt_cli.decoding.engines import open_engine
+from nmt_cli.decoding.engine import open_engine
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.devices import choose_device, num_cpus

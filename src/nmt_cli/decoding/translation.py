@@ -38,7 +38,7 @@ BLANK = Translation("", 0.0, 0.0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class PartedLine:
+class SplitLine:
     """The parts of a line with the whitespace between them, and a source sentence for each; none if it is blank."""
 
     parts: list[str]

@@ -8,7 +8,7 @@ from typing import Unpack
 
 from nmt_cli.decoding.engine import DecodingOverrides, Details, Engine, check_candidates, with_overrides
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
-from nmt_cli.decoding.translation import PartedLine, Translation, best_by_utility, parse_utility
+from nmt_cli.decoding.translation import SplitLine, Translation, best_by_utility, parse_utility
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
 from nmt_cli.tokenization.segmentation import LineSplitter
@@ -92,7 +92,7 @@ class LineTranslator:
         ]
 
     def _search(
-        self, lines: Sequence[PartedLine], *, config: DecodingConfig, nbest: int, details: Details
+        self, lines: Sequence[SplitLine], *, config: DecodingConfig, nbest: int, details: Details
     ) -> list[Translation]:
         """The translation of each line; the parts of all lines are searched together."""
         sources = [source for line in lines for source in line.sources]
@@ -106,7 +106,7 @@ class LineTranslator:
 
     def _split(
         self, lines: Sequence[str], prefixes: Sequence[str] | None, *, config: DecodingConfig, first_line: int
-    ) -> list[PartedLine]:
+    ) -> list[SplitLine]:
         """The source sentences of each line: the line itself, or its parts if it is too long.
 
         The first sentence gets the line's prefix. The keys are 7 for line 7, and 7.0, 7.1 and so on for its parts.
@@ -125,7 +125,7 @@ class LineTranslator:
                 SourceSentence(part_ids, [] if index else prefix, str(number) if is_whole else f"{number}.{index}")
                 for index, part_ids in enumerate(ids_of_parts)
             ]
-            split.append(PartedLine(parts, sources))
+            split.append(SplitLine(parts, sources))
         return split
 
     def _prefixes(self, prefixes: Sequence[str] | None, *, num_lines: int, first_line: int) -> list[list[int]]:

@@ -63,9 +63,9 @@ class _Batch:
 
 
 class CudaSearch:
-    """Beam and greedy search, as `BeamSearch` and `IndependentSearch` define them, as long as the models stay in place.
+    """Beam search and greedy search with the results of `BeamSearch` and `GreedyOrSamplingSearch`.
 
-    A finished sentence stays in the batch until the open ones fit a smaller size.
+    The models must stay in place. A finished sentence stays in the batch until the open ones fit a smaller size.
     """
 
     def __init__(self, models: Sequence[Transformer], *, device: torch.device, recorder: CudaGraphs) -> None:

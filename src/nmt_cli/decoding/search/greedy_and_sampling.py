@@ -13,16 +13,14 @@ import torch
 from torch import Tensor
 
 from nmt_cli.decoding.search.active_search import ActiveSearch, plan_compaction
+from nmt_cli.decoding.search.beam import topk_continuations
 from nmt_cli.decoding.search.ensemble import Ensemble
 from nmt_cli.decoding.search.hypotheses import FinishedHypotheses
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS
 
-# Columns per block: the maximum of each block is found first.
-_BLOCK_COLUMNS = 64
 
-
-class IndependentSearch(ActiveSearch):
+class GreedyOrSamplingSearch(ActiveSearch):
     """A search in which each hypothesis continues with the most probable or a sampled piece, until EOS or its limit.
 
     A sentence may leave the batch when all its hypotheses have ended. Each hypothesis has its own random numbers, so
@@ -82,7 +80,7 @@ class IndependentSearch(ActiveSearch):
         log_probs = self._ensemble.log_probs(last_ids.flatten())
         if is_first and self._width > 1:
             log_probs = log_probs.repeat_interleave(self._width, dim=0)
-        chosen = self._sample(log_probs) if self._config.samples else first_argmax(log_probs)
+        chosen = self._sample(log_probs) if self._config.samples else _most_probable(log_probs)
         piece_log_probs = log_probs.gather(1, chosen[:, None]).view_as(self._log_probs)
         self._ids = chosen.view_as(self._ids)
         self._log_probs = self._log_probs + piece_log_probs
@@ -126,20 +124,7 @@ class IndependentSearch(ActiveSearch):
         return (places if columns is None else columns.gather(1, places)).squeeze(1)
 
 
-def first_argmax(log_probs: Tensor) -> Tensor:
-    """The column [R] of the largest number of each row of log_probs [R, V]; in a tie the first one."""
-    vocabulary = log_probs.size(1)
-    num_blocks = vocabulary // _BLOCK_COLUMNS
-    if num_blocks < 2:
-        return log_probs.argmax(dim=1)
-    blocks = log_probs[:, : num_blocks * _BLOCK_COLUMNS].unflatten(1, (num_blocks, _BLOCK_COLUMNS)).amax(dim=-1)
-    if num_blocks * _BLOCK_COLUMNS < vocabulary:
-        rest = log_probs[:, num_blocks * _BLOCK_COLUMNS :].amax(dim=1, keepdim=True)
-        blocks = torch.cat([blocks, rest], dim=1)
-    # `argmax` returns the first maximum, but compares numbers one by one. So it sees only the maxima of the blocks, and
-    # then one block.
-    places = blocks.argmax(dim=1, keepdim=True) * _BLOCK_COLUMNS + torch.arange(_BLOCK_COLUMNS, device=log_probs.device)
-    places = places.clamp_(max=vocabulary - 1)
-    chosen = log_probs.gather(1, places).argmax(dim=1, keepdim=True)
-    found: Tensor = places.gather(1, chosen).squeeze(1)
-    return found
+def _most_probable(log_probs: Tensor) -> Tensor:
+    """The most probable piece [R] of each row of log_probs [R, V]; in a tie the one with the smallest id."""
+    _, pieces = topk_continuations(log_probs, log_probs.new_zeros(len(log_probs), 1), count=1)
+    return pieces.squeeze(1)
