@@ -110,7 +110,7 @@ class NmtLoop:
         launched = self._updater.launch(
             loaded.batches,
             number=self._number,
-            num_micro=len(update.micro_batches),
+            num_micro_batches=len(update.micro_batches),
             target_tokens=update.target_tokens,
             received=lambda: None,
         )

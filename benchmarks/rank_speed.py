@@ -129,9 +129,9 @@ def _windows(recipe: object, data: object, ranks: object, arguments: argparse.Na
                 for index in range(ranks.rank, len(micro), ranks.size)
                 if len(micro[index])
             ]
-            tokens, num_micro = update.target_tokens, len(micro)
+            tokens, num_micro_batches = update.target_tokens, len(micro)
             updater.launch(
-                batches, number=taken, num_micro=num_micro, target_tokens=tokens, received=lambda: None
+                batches, number=taken, num_micro_batches=num_micro_batches, target_tokens=tokens, received=lambda: None
             ).result()
         wait_for(str(ranks.device))
         return sum(update.target_tokens for update in updates) / (time.perf_counter() - start)

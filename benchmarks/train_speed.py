@@ -115,7 +115,7 @@ def _our_windows(arguments: argparse.Namespace) -> list[float]:
             updater.launch(
                 batches,
                 number=number,
-                num_micro=len(batches),
+                num_micro_batches=len(batches),
                 target_tokens=update.target_tokens,
                 received=lambda: None,
             ).result()

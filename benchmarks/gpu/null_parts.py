@@ -71,7 +71,9 @@ def _step(arguments: argparse.Namespace) -> Facts:
 
     def launch() -> Callable[[], object]:
         tokens = facts["target_tokens"] * arguments.world_size
-        return _launch(updater, [(0, batch)], next(numbers), num_micro=arguments.world_size, target_tokens=tokens)
+        return _launch(
+            updater, [(0, batch)], next(numbers), num_micro_batches=arguments.world_size, target_tokens=tokens
+        )
 
     read_earlier = launch()
 
@@ -172,7 +174,7 @@ def _ranks(arguments: argparse.Namespace) -> Facts:
 
     def update(number: int) -> None:
         tokens = 2 * facts["target_tokens"]
-        _launch(updater, [(arguments.rank, batch)], number, num_micro=2, target_tokens=tokens)()
+        _launch(updater, [(arguments.rank, batch)], number, num_micro_batches=2, target_tokens=tokens)()
 
     update(1)
     # Copies are real on the null GPU and kernels are not: an update changes the vector by its sum over gloo alone.
@@ -195,11 +197,11 @@ def _ranks(arguments: argparse.Namespace) -> Facts:
 
 
 def _launch(
-    updater: Updater, batches: list[tuple[int, Batch]], number: int, *, num_micro: int, target_tokens: int
+    updater: Updater, batches: list[tuple[int, Batch]], number: int, *, num_micro_batches: int, target_tokens: int
 ) -> Callable[[], object]:
     """Give an update to the device, as a training does; what reads its result, which waits for the device."""
     return updater.launch(
-        batches, number=number, num_micro=num_micro, target_tokens=target_tokens, received=lambda: None
+        batches, number=number, num_micro_batches=num_micro_batches, target_tokens=target_tokens, received=lambda: None
     ).result
 
 

@@ -26,7 +26,7 @@ def devices(text: str) -> int:
 
 
 def memory(text: str) -> float:
-    found = re.search(r"^# memory a device: .* ([0-9.]+) activations", text, flags=re.MULTILINE)
+    found = re.search(r"^# memory per device: .* ([0-9.]+) activations", text, flags=re.MULTILINE)
     assert found
     return float(found[1])
 
@@ -70,9 +70,9 @@ def test_a_dry_run_tells_what_the_recipe_needs(recipe_folder: Path, prepared: Pr
     assert found["vocabulary"] == f"400 source and 400 target pieces ({prepared.directory})"
     assert found["parameters"] == f"{num_parameters:,} ({num_parameters / 1e6:.1f} million)"
     assert found["device"] == "cpu, fp32"
-    assert found["batch"] == "600 tokens an update = 1 device(s) x 2 micro-batch(es) of at most 320"
+    assert found["batch"] == "600 tokens per update = 1 device(s) x 2 micro-batch(es) of at most 320"
     assert found["epoch"] == "about 15 updates of 400 pairs; 1.6 epochs"
-    assert found["memory a device"].startswith("about 0.0 GB")
+    assert found["memory per device"].startswith("about 0.0 GB")
 
 
 def test_a_dry_run_measures_what_sampled_pieces_take(recipe_folder: Path, prepared: PreparedData, nmt: Shell) -> None:
@@ -121,7 +121,7 @@ def test_a_dry_run_needs_neither_data_nor_the_gpus_it_counts_with(recipe_folder:
     assert found["vocabulary"].endswith("(the corpus wmt14-en-de, not prepared yet)")
     assert found["parameters"].startswith("65,")  # million, as in Table 3
     assert found["device"] == "cpu, bf16, 8 of them"
-    assert found["batch"].startswith("25,000 tokens an update = 8 device(s) x 3,125, at once where memory holds them")
+    assert found["batch"].startswith("25,000 tokens per update = 8 device(s) x 3,125, at once where memory holds them")
 
 
 def test_what_it_prints_is_a_recipe_of_ones_own(nmt: Shell, recipe_folder: Path) -> None:
@@ -177,11 +177,11 @@ def test_micro_batches_that_are_to_be_found_are_said_to_be_so(nmt: Shell) -> Non
         return next(line for line in printed.splitlines() if line.startswith("# batch: "))
 
     assert batch() == (
-        "# batch: 25,000 tokens an update = 2 device(s) x 12,500, at once where memory holds them, else in equal parts:"
-        " found at the start (auto)"
+        "# batch: 25,000 tokens per update = 2 device(s) x 12,500, at once where memory holds them, else in equal"
+        " parts: found at the start (auto)"
     )
     assert batch("--set", "training.max_tokens_per_device=4096") == (
-        "# batch: 25,000 tokens an update = 2 device(s) x 4 micro-batch(es) of at most 4,096"
+        "# batch: 25,000 tokens per update = 2 device(s) x 4 micro-batch(es) of at most 4,096"
     )
 
 

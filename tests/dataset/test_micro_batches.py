@@ -94,7 +94,7 @@ def test_slots_hold_an_update_and_the_longest_sentence_and_a_device_holds_them(
     max_tokens = max(longest, math.ceil(batch_tokens / parts))
     count = world_size * accumulation_steps(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
     shape = micro_batch_shape(
-        budgets, num_micro=count, pairs_in_update=pairs_in_update, longest=longest, max_tokens=max_tokens
+        budgets, num_micro_batches=count, pairs_in_update=pairs_in_update, longest=longest, max_tokens=max_tokens
     )
     for slots, limit in ((shape.src_slots, budgets.src), (shape.tgt_slots, budgets.tgt)):
         assert longest <= slots <= max_tokens
@@ -121,7 +121,7 @@ def test_slots_hold_an_update_and_the_longest_sentence_and_a_device_holds_them(
 )
 def test_shapes_by_arithmetic(count: int, max_tokens: int, expected: MicroBatchShape) -> None:
     budgets = TokenBudgets(22_120, 24_988)
-    found = micro_batch_shape(budgets, num_micro=count, pairs_in_update=913, longest=300, max_tokens=max_tokens)
+    found = micro_batch_shape(budgets, num_micro_batches=count, pairs_in_update=913, longest=300, max_tokens=max_tokens)
     assert found == expected
 
 
@@ -161,7 +161,7 @@ class Dealing:
         )
         self.shape = micro_batch_shape(
             plan.invariants.budgets,
-            num_micro=self.count,
+            num_micro_batches=self.count,
             pairs_in_update=plan.invariants.pairs_in_update,
             longest=int(corpus.sizes.max()),
             max_tokens=max_tokens,
@@ -169,7 +169,7 @@ class Dealing:
 
     def update(self, index: int) -> list[Rows]:
         rows = self.plan.rows(self.plan.pairs(index))
-        return deal_micro_batches(rows, shape=self.shape, num_micro=self.count, world_size=self.world_size)
+        return deal_micro_batches(rows, shape=self.shape, num_micro_batches=self.count, world_size=self.world_size)
 
     @property
     def empty_share(self) -> float:
@@ -218,7 +218,7 @@ def test_any_pairs_are_dealt_out_whatever_the_shape(
     # Updates that no plan makes: far more pairs than the shape is meant for, on one side or on both.
     shape = MicroBatchShape(slots, 2 * LONGEST, sentences=sentences + 5, length_bound=512)
     rows = corpus.pairs.rows(np.arange(len(corpus)))
-    micro_batches = deal_micro_batches(rows, shape=shape, num_micro=count * world_size, world_size=world_size)
+    micro_batches = deal_micro_batches(rows, shape=shape, num_micro_batches=count * world_size, world_size=world_size)
     assert pairs_of(micro_batches) == list(range(len(corpus)))
     assert len(micro_batches) % world_size == 0
     assert all(len(part) == 0 or is_held(part, shape) for part in micro_batches)
@@ -268,7 +268,7 @@ def test_few_slots_of_an_epoch_are_empty(ratio: float, world_size: int, limit: f
 def test_an_update_of_few_pairs_leaves_some_ranks_without_any() -> None:
     rows = as_corpus([(3, 4), (5, 6)]).pairs.rows(np.array([0, 1]))
     micro_batches = deal_micro_batches(
-        rows, shape=MicroBatchShape(100, 100, sentences=8, length_bound=128), num_micro=8, world_size=8
+        rows, shape=MicroBatchShape(100, 100, sentences=8, length_bound=128), num_micro_batches=8, world_size=8
     )
     assert len(micro_batches) == 8
     assert sorted(len(part) for part in micro_batches) == [0] * 6 + [1] * 2
@@ -284,7 +284,7 @@ def test_a_round_more_is_taken_where_no_dealing_fits(
     corpus = as_corpus(lengths if is_long_on_the_target_side else [(tgt, src) for src, tgt in lengths])
     rows = corpus.pairs.rows(np.arange(4))
     shape = MicroBatchShape(100, 100, sentences=16, length_bound=128)
-    micro_batches = deal_micro_batches(rows, shape=shape, num_micro=max(2, world_size), world_size=world_size)
+    micro_batches = deal_micro_batches(rows, shape=shape, num_micro_batches=max(2, world_size), world_size=world_size)
     assert len(micro_batches) == expected
 
 
@@ -293,7 +293,7 @@ def test_rows_are_swapped_until_both_sides_fit() -> None:
     corpus = as_corpus([(50, 50), (20, 50), (30, 50), (80, 50), (2, 2), (8, 2), (4, 4), (6, 4)])
     rows = corpus.pairs.rows(np.arange(8))
     shape = MicroBatchShape(104, 110, sentences=8, length_bound=128)
-    assert len(deal_micro_batches(rows, shape=shape, num_micro=2, world_size=1)) == 2
+    assert len(deal_micro_batches(rows, shape=shape, num_micro_batches=2, world_size=1)) == 2
 
 
 @pytest.mark.parametrize("lengths", [(5, 101), (101, 5)])
@@ -301,7 +301,7 @@ def test_a_sentence_longer_than_a_micro_batch_is_refused(lengths: tuple[int, int
     rows = as_corpus([(5, 5), lengths]).pairs.rows(np.array([0, 1]))
     with pytest.raises(ValueError, match="a sentence of 101 pieces does not fit 100 slots"):
         deal_micro_batches(
-            rows, shape=MicroBatchShape(100, 100, sentences=8, length_bound=128), num_micro=2, world_size=1
+            rows, shape=MicroBatchShape(100, 100, sentences=8, length_bound=128), num_micro_batches=2, world_size=1
         )
 
 

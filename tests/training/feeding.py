@@ -57,7 +57,7 @@ def take(updater: Updater, batches: Sequence[tuple[int, Batch]], number: int, up
     return updater.launch(
         batches,
         number=number,
-        num_micro=len(update.micro_batches),
+        num_micro_batches=len(update.micro_batches),
         target_tokens=update.target_tokens,
         received=lambda: None,
     ).result()

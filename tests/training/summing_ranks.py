@@ -45,9 +45,9 @@ def main() -> None:
     results: dict[str, object] = {}
     for precision in ("fp32", "bf16"):
         for wire in ("fp32", "bf16"):
-            for num_micro in (MICRO, MICRO - 1):
-                gradients, begun = _summed(ranks, precision, wire, num_micro=num_micro)
-                results[f"{precision} {wire} {num_micro}"] = {"gradients": gradients.tolist(), "begun": begun}
+            for num_micro_batches in (MICRO, MICRO - 1):
+                gradients, begun = _summed(ranks, precision, wire, num_micro_batches=num_micro_batches)
+                results[f"{precision} {wire} {num_micro_batches}"] = {"gradients": gradients.tolist(), "begun": begun}
     ranks.barrier()
     results["lost"] = _lose(ranks)
     if ranks.is_first:
@@ -55,12 +55,12 @@ def main() -> None:
     os._exit(0)
 
 
-def _summed(ranks: Ranks, precision: Precision, wire: Precision, *, num_micro: int) -> tuple[Tensor, list[int]]:
+def _summed(ranks: Ranks, precision: Precision, wire: Precision, *, num_micro_batches: int) -> tuple[Tensor, list[int]]:
     """The summed gradients, and how many buckets were begun within the backward pass, of how many."""
     model = small_model()
     with patch.object(weights_module, "BUCKET_ELEMENTS", _ELEMENTS):
         weights = MasterWeights(model, precision=precision)
-    mine = [index for index in range(ranks.rank, MICRO, ranks.size) if index < num_micro]
+    mine = [index for index in range(ranks.rank, MICRO, ranks.size) if index < num_micro_batches]
     last = MICRO - ranks.size + ranks.rank
     for index in mine:
         if index != last:

@@ -18,8 +18,8 @@ from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError
 from nmt_cli.training import checkpointer, checkpoints
+from nmt_cli.training.checkpoint_folder import CheckpointFolder
 from nmt_cli.training.checkpointer import CheckpointWriter
-from nmt_cli.training.checkpoints import CheckpointFolder
 from nmt_cli.training.update import Updater
 from tests.forks import run_forked
 from tests.training.test_divergence import install_trouble

@@ -19,8 +19,8 @@ from torch import Tensor
 from nmt_cli.dataset.batches import Batch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import TrainingError
-from nmt_cli.training.checkpoints import CheckpointFolder, TrainingState
-from nmt_cli.training.divergence import LossCourse, describe_pairs
+from nmt_cli.training.checkpoint_folder import CheckpointFolder
+from nmt_cli.training.state import LossCourse, TrainingState, describe_pairs
 from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
 from tests.training.test_trainer import pairs_of_update
 from tests.training.tiny import checkpoint, checkpoints, events, stopped_after, train

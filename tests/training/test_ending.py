@@ -17,7 +17,7 @@ import pytest
 
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError
-from nmt_cli.training.ending import StopSignal
+from nmt_cli.training.loop import StopSignal
 from nmt_cli.training.runs import locked_run
 from nmt_cli.training.update import Updater
 from tests.forks import Forked

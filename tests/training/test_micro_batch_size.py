@@ -73,7 +73,7 @@ def train(recipe, tokens):
     updater = Updater(recipe, model, precision="fp32", ranks=Ranks(0, 1, cpu))
     batch = make_batch(pairs.rows(np.arange(count)), pairs, device=cpu, shape=None, pinned=False)
     for number in (1, 2):
-        options = {"number": number, "num_micro": 1, "target_tokens": count * 20, "received": lambda: None}
+        options = {"number": number, "num_micro_batches": 1, "target_tokens": count * 20, "received": lambda: None}
         updater.launch([(0, batch)], **options).result()
 
 small = Recipe.model_validate(json.loads(sys.argv[2]))

@@ -27,22 +27,22 @@ def of_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def of_one(precision: Precision, *, num_micro: int) -> Tensor:
+def of_one(precision: Precision, *, num_micro_batches: int) -> Tensor:
     weights = MasterWeights(model := small_model(), precision=precision)
-    for index in range(num_micro):
+    for index in range(num_micro_batches):
         backward(model, index)
         weights.collect()
     return weights.gradients
 
 
-@pytest.mark.parametrize("num_micro", [MICRO, MICRO - 1], ids=["even", "the last rank has one fewer"])
+@pytest.mark.parametrize("num_micro_batches", [MICRO, MICRO - 1], ids=["even", "the last rank has one fewer"])
 @pytest.mark.parametrize("wire", ["fp32", "bf16"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_sum_of_two_ranks_is_that_of_one(
-    of_two: dict[str, Any], precision: Precision, wire: str, num_micro: int
+    of_two: dict[str, Any], precision: Precision, wire: str, num_micro_batches: int
 ) -> None:
-    expected = of_one(precision, num_micro=num_micro)
-    found = torch.tensor(of_two[f"{precision} {wire} {num_micro}"]["gradients"])
+    expected = of_one(precision, num_micro_batches=num_micro_batches)
+    found = torch.tensor(of_two[f"{precision} {wire} {num_micro_batches}"]["gradients"])
     # Another order of four float32 summands; on the wire in bf16, three roundings of 2^-9 of parts that may cancel.
     tolerance = 1e-6 if wire == "fp32" else 2**-7
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
@@ -62,11 +62,11 @@ def test_a_rank_that_is_lost_in_the_middle_is_one_plain_error(of_two: dict[str, 
 
 
 def test_buckets_take_matrices_from_the_last_on_and_then_the_vectors() -> None:
-    buckets = make_buckets([90, 40, 30, 60, 5, 6, 7], num_matrices=4, most_elements=100)
+    buckets = make_buckets([90, 40, 30, 60, 5, 6, 7], num_matrices=4, max_elements=100)
     assert buckets.bounds == ((130, 220), (90, 130), (0, 90), (220, 238))
     assert buckets.of_parameter == (2, 1, 0, 0, 3, 3, 3)
     # A parameter larger than a bucket is a bucket of its own.
-    assert make_buckets([500, 10, 500], num_matrices=3, most_elements=100).bounds == ((510, 1010), (500, 510), (0, 500))
+    assert make_buckets([500, 10, 500], num_matrices=3, max_elements=100).bounds == ((510, 1010), (500, 510), (0, 500))
 
 
 @pytest.mark.parametrize("tying", ["all", "target", "none"])
@@ -94,7 +94,7 @@ def test_sums_are_begun_in_one_order_whatever_is_complete_first(monkeypatch: pyt
     begun: list[list[float]] = []
     monkeypatch.setattr(Ranks, "begin_sum", lambda self, tensor: begun.append(tensor.tolist()))
     monkeypatch.setattr(Ranks, "finish_sum", lambda self, work: None)
-    buckets = make_buckets([4, 4, 4], num_matrices=3, most_elements=4)
+    buckets = make_buckets([4, 4, 4], num_matrices=3, max_elements=4)
     total = GradientSum(torch.arange(12.0), buckets, ranks=Ranks(0, 2, torch.device("cpu")), precision="fp32")
     total.complete(0)
     assert begun == []

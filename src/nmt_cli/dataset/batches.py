@@ -65,18 +65,18 @@ def accumulation_steps(*, batch_tokens: int, max_tokens: int, world_size: int) -
 
 
 def micro_batch_shape(
-    budgets: TokenBudgets, *, num_micro: int, pairs_in_update: int, longest: int, max_tokens: int
+    budgets: TokenBudgets, *, num_micro_batches: int, pairs_in_update: int, longest: int, max_tokens: int
 ) -> MicroBatchShape:
-    """The shape of the `num_micro` micro-batches of an update whose sides have their budgets.
+    """The shape of the `num_micro_batches` micro-batches of an update whose sides have their budgets.
 
     A side has at most `max_tokens` slots, and at least `longest`, the data's longest sentence. `pairs_in_update` is the
     average number of pairs in a full update (`EpochInvariants`).
     """
     src, tgt = (
-        max(longest, min(max_tokens, _round_up_slots(math.ceil(budget / num_micro))))
+        max(longest, min(max_tokens, _round_up_slots(math.ceil(budget / num_micro_batches))))
         for budget in (budgets.src, budgets.tgt)
     )
-    most_pairs = math.ceil((pairs_in_update + _PAIRS_HEADROOM * math.sqrt(pairs_in_update)) / num_micro)
+    most_pairs = math.ceil((pairs_in_update + _PAIRS_HEADROOM * math.sqrt(pairs_in_update)) / num_micro_batches)
     dummies_if_empty = math.ceil(max(src, tgt) / SHORT_SENTENCE_TOKENS)
     dummies_if_full = dummies_if_empty // _SLOTS_PER_EMPTY_SLOT + 2  # two for the remainders
     # The last micro-batches of an epoch may have a single pair, and dummies everywhere else.
@@ -100,8 +100,8 @@ def _next_power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def deal_micro_batches(rows: Rows, *, shape: MicroBatchShape, num_micro: int, world_size: int) -> list[Rows]:
-    """An update's rows in `num_micro` micro-batches that fit the shape.
+def deal_micro_batches(rows: Rows, *, shape: MicroBatchShape, num_micro_batches: int, world_size: int) -> list[Rows]:
+    """An update's rows in `num_micro_batches` micro-batches that fit the shape.
 
     If they do not fit, each rank gets more micro-batches. Micro-batch i goes to rank i % world_size; some are empty if
     an update has few pairs. Within each, rows ascend by target length, then by source length. Raises ValueError if a
@@ -114,10 +114,10 @@ def deal_micro_batches(rows: Rows, *, shape: MicroBatchShape, num_micro: int, wo
     by_length = np.lexsort((src, tgt))
     rows, src, tgt = rows[by_length], src[by_length], tgt[by_length]
     while True:
-        micro_of_row = _deal_in_serpentine(len(rows), num_micro)
-        if _swap_until_all_fit(micro_of_row, src, tgt, shape=shape, num_micro=num_micro):
-            return [rows[micro_of_row == number] for number in range(num_micro)]
-        num_micro += world_size
+        micro_of_row = _deal_in_serpentine(len(rows), num_micro_batches)
+        if _swap_until_all_fit(micro_of_row, src, tgt, shape=shape, num_micro_batches=num_micro_batches):
+            return [rows[micro_of_row == number] for number in range(num_micro_batches)]
+        num_micro_batches += world_size
 
 
 def first_rows_that_fit(rows: Rows, *, shape: MicroBatchShape) -> Rows:
@@ -129,25 +129,27 @@ def first_rows_that_fit(rows: Rows, *, shape: MicroBatchShape) -> Rows:
     return rows[:size]
 
 
-def _deal_in_serpentine(num_rows: int, num_micro: int) -> Array:
+def _deal_in_serpentine(num_rows: int, num_micro_batches: int) -> Array:
     """The micro-batch of each row. Rows are dealt from the longest to the shortest; every second lap runs backwards."""
-    lap, within = np.divmod(np.arange(num_rows)[::-1], num_micro)
-    return np.where(lap % 2 == 1, num_micro - 1 - within, within)
+    lap, within = np.divmod(np.arange(num_rows)[::-1], num_micro_batches)
+    return np.where(lap % 2 == 1, num_micro_batches - 1 - within, within)
 
 
-def _swap_until_all_fit(micro_of_row: Array, src: Array, tgt: Array, *, shape: MicroBatchShape, num_micro: int) -> bool:
+def _swap_until_all_fit(
+    micro_of_row: Array, src: Array, tgt: Array, *, shape: MicroBatchShape, num_micro_batches: int
+) -> bool:
     """Swap rows in `micro_of_row` until every micro-batch fits the shape; False if that is not achieved.
 
     Each swap is between the micro-batch that exceeds the shape most and another.
     """
     slots = np.array([shape.src_slots, shape.tgt_slots])
     lengths = np.stack([src, tgt], axis=1)
-    if (lengths.sum(axis=0) > num_micro * slots).any():
+    if (lengths.sum(axis=0) > num_micro_batches * slots).any():
         return False
     sums = np.stack(
-        [np.bincount(micro_of_row, weights=side, minlength=num_micro) for side in (src, tgt)], axis=1
+        [np.bincount(micro_of_row, weights=side, minlength=num_micro_batches) for side in (src, tgt)], axis=1
     ).astype(np.int64)
-    for _ in range(_SWAPS_PER_MICRO_BATCH * num_micro):
+    for _ in range(_SWAPS_PER_MICRO_BATCH * num_micro_batches):
         excess = np.maximum(sums - slots, 0).sum(axis=1)
         if not excess.any():
             break
@@ -158,7 +160,7 @@ def _swap_until_all_fit(micro_of_row: Array, src: Array, tgt: Array, *, shape: M
                 break
         else:
             return False
-    sizes = np.bincount(micro_of_row, minlength=num_micro)
+    sizes = np.bincount(micro_of_row, minlength=num_micro_batches)
     return all(
         size == 0 or shape.holds(src_tokens=src_sum, tgt_tokens=tgt_sum, num_pairs=size)
         for size, (src_sum, tgt_sum) in zip(sizes.tolist(), sums.tolist(), strict=True)

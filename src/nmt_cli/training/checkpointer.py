@@ -19,10 +19,11 @@ from nmt_cli.artifacts.run import Checkpoint, Run
 from nmt_cli.artifacts.weights import weights_of
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError
-from nmt_cli.training.checkpoints import CheckpointFolder, TensorsByFile, TrainingState, tensors_of
+from nmt_cli.training.checkpoint_folder import CheckpointFolder, TensorsByFile, tensors_of
 from nmt_cli.training.initial_weights import build_model, read_initial_weights
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.runs import recipe_fingerprint
+from nmt_cli.training.state import TrainingState
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation
 

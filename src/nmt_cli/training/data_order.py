@@ -93,7 +93,7 @@ class DataOrder:
             plan = self.open()
             self._shape = micro_batch_shape(
                 plan.invariants.budgets,
-                num_micro=self._num_micro,
+                num_micro_batches=self._num_micro_batches,
                 pairs_in_update=plan.invariants.pairs_in_update,
                 longest=plan.max_pieces,
                 max_tokens=self.max_tokens,
@@ -166,7 +166,7 @@ class DataOrder:
         self._plans.close()
 
     @property
-    def _num_micro(self) -> int:
+    def _num_micro_batches(self) -> int:
         """Micro-batches of an update over all ranks; `_dealt` adds one per rank if the pairs do not fit."""
         size = self._world_size
         return size * accumulation_steps(
@@ -174,7 +174,9 @@ class DataOrder:
         )
 
     def _dealt(self, rows: Rows) -> list[Rows]:
-        return deal_micro_batches(rows, shape=self.shape, num_micro=self._num_micro, world_size=self._world_size)
+        return deal_micro_batches(
+            rows, shape=self.shape, num_micro_batches=self._num_micro_batches, world_size=self._world_size
+        )
 
     def _rows(self, index: int) -> Rows:
         try:

@@ -1,28 +1,35 @@
-"""The loop of a training: update after update, and what is due between two updates."""
+"""The loop of a training: update after update, what is due between two updates, and how the loop ends."""
 
 from __future__ import annotations
 
 import logging
 import math
+import signal
+import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import FrameType
+from typing import Literal
 
 from nmt_cli.artifacts.run import Run
 from nmt_cli.errors import TrainingError
 from nmt_cli.training.checkpointer import Checkpointer
-from nmt_cli.training.checkpoints import TrainingState
 from nmt_cli.training.data_order import DataOrder
-from nmt_cli.training.divergence import RecentUpdates, describe_pairs, pairs_of
-from nmt_cli.training.ending import Ending, StopSignal, ending_by_signal
 from nmt_cli.training.loader import LoadedUpdate, Loader
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.reporting.metrics import Meter, Stopwatch, TrainingStatus, UpdateSums, memory_gb
 from nmt_cli.training.reporting.profile import PROFILE_FOLDER, Profiler
 from nmt_cli.training.reporting.progress import Reporter
+from nmt_cli.training.state import RecentUpdates, TrainingState, describe_pairs, pairs_of
 from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
 from nmt_cli.training.validation import Validation, Validator
 
+Ending = Literal["finished", "patience", "preempted", "interrupted"]
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_ONE_CTRL_C_SECONDS = 1.0
 _HINT_ON_DIVERGENCE = (
     "in a new run, lower the learning rate (training.schedule), or set training.clip_norm=1 or --precision fp32"
 )
@@ -116,7 +123,7 @@ class TrainingLoop:
         launched = self._updater.launch(
             loaded.batches,
             number=number,
-            num_micro=len(loaded.planned.micro_batches),
+            num_micro_batches=len(loaded.planned.micro_batches),
             target_tokens=loaded.planned.target_tokens,
             received=lambda: self._stop.received,
         )
@@ -208,7 +215,7 @@ class TrainingLoop:
     def _validate_and_save_if_due(self) -> Ending | None:
         """Do what is due after the last update; return the ending if a signal stops the training here."""
         is_save_due = self._is_checkpoint_due(self.state.update)
-        stop = ending_by_signal(self._agreed_signal())
+        stop = _ending_by_signal(self._agreed_signal())
         if stop is None and self._is_validation_due(self.state.update):
             if is_save_due:
                 self._save()  # a validation may take longer than a preempted machine has left
@@ -272,11 +279,39 @@ class TrainingLoop:
 
     def _ending_by_any_signal(self) -> Ending | None:
         """The ending for a signal to any of the ranks, the same on all ranks; SIGTERM comes before Ctrl-C."""
-        return ending_by_signal(self._ranks.largest(self._stop.received or 0))
+        return _ending_by_signal(self._ranks.largest(self._stop.received or 0))
 
     def _agreed_signal(self) -> int | None:
         """The signal that all ranks know of: the sums of an update tell each rank of the others' signals."""
         return self._stop.received if self._ranks.size == 1 else self._signal
+
+
+class StopSignal:
+    """The signal that has asked the process to end; None if there was none.
+
+    Under torchrun a Ctrl-C `comes_twice`: from the terminal, and from torchrun, which passes it on.
+    """
+
+    def __init__(self, *, comes_twice: bool) -> None:
+        self.received: int | None = None
+        self._ignoring_seconds, self._since = _ONE_CTRL_C_SECONDS if comes_twice else 0.0, 0.0
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Note signals while the block runs; a second Ctrl-C raises KeyboardInterrupt at once."""
+        earlier = {number: signal.signal(number, self._receive) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in earlier.items():
+                signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self.received is None:
+            self.received, self._since = number, now
+        elif number == signal.SIGINT and now - self._since >= self._ignoring_seconds:
+            raise KeyboardInterrupt
 
 
 class _StopAsked(Exception):
@@ -290,3 +325,8 @@ class _InFlight:
     number: int
     loaded: LoadedUpdate
     launched: LaunchedUpdate
+
+
+def _ending_by_signal(number: int | None) -> Ending | None:
+    """The ending for a signal."""
+    return "preempted" if number == signal.SIGTERM else "interrupted" if number == signal.SIGINT else None

@@ -41,6 +41,11 @@ class LossFunction:
     rows_per_token: int
     takes_all_rows: bool
 
+    @property
+    def takes_both_passes(self) -> bool:
+        """Whether each pair passes twice through the model, so that a token has a row of each pass."""
+        return self.rows_per_token == 2
+
     def rows_of_block(self, max_rows: int) -> int:
         """At most `max_rows` rows of whole tokens, or else one token; the same in all updates.
 
@@ -113,15 +118,15 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         num_tokens = hidden.size(0)
         num_columns = min(output_weight.size(0), math.ceil(vocab / _COLUMN_MULTIPLE) * _COLUMN_MULTIPLE)
         weight, bias = output_weight[:num_columns], None if output_bias is None else output_bias[:num_columns]
-        block = num_tokens
-        if not (keeps_gradient and function.takes_all_rows):
-            block = function.rows_of_block((_CUDA_LOGITS if hidden.is_cuda else _CPU_LOGITS) // num_columns)
-        logits = hidden.new_empty(num_tokens if keeps_gradient else min(block, num_tokens), num_columns)
+        max_rows = (_CUDA_LOGITS if hidden.is_cuda else _CPU_LOGITS) // num_columns
+        takes_all = keeps_gradient and function.takes_all_rows
+        rows = num_tokens if takes_all else function.rows_of_block(max_rows)
+        logits = hidden.new_empty(num_tokens if keeps_gradient else min(rows, num_tokens), num_columns)
         losses = []
-        for start in range(0, num_tokens, block):
-            gold_block = gold[start : start + block]
+        for start in range(0, num_tokens, rows):
+            gold_block = gold[start : start + rows]
             out = logits[start if keeps_gradient else 0 :][: len(gold_block)]
-            _multiply(hidden[start : start + block], weight, bias, out=out)
+            _multiply(hidden[start : start + rows], weight, bias, out=out)
             if keeps_gradient:
                 sums = function.loss_and_gradient(out, gold_block, vocab, smoothing)
             else:

@@ -156,7 +156,7 @@ def compiling(device: torch.device) -> Iterator[None]:
 
 
 def _loss(model: Transformer, hidden: Tensor, gold: Tensor, *, smoothing: float, function: LossFunction) -> Loss:
-    if function.rows_per_token == 2:
+    if function.takes_both_passes:
         order = interleaved_order(gold)
         hidden, gold = hidden.index_select(0, order), gold.index_select(0, order)
     return smoothed_cross_entropy(

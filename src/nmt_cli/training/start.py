@@ -203,7 +203,7 @@ def _describe_needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_siz
         share = f"x {needs.tokens:,}, at once where memory holds them, else in equal parts: found at the start (auto)"
     else:
         share = f"x {needs.accumulation_steps} micro-batch(es) of at most {training.max_tokens_per_device:,}"
-    yield f"batch: {training.batch_tokens:,} tokens an update = {world_size} device(s) {share}"
+    yield f"batch: {training.batch_tokens:,} tokens per update = {world_size} device(s) {share}"
     if inputs.data is not None:
         counts = inputs.data.manifest.splits["train"]
         cost = _sampling_cost(recipe, inputs.data)
@@ -220,7 +220,7 @@ def _describe_needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_siz
                 f" an epoch takes about {megabytes:,.1f} MB of disk and {seconds:,.0f} s of one core"
             )
     yield (
-        f"memory a device: about {(needs.weight_bytes + needs.activation_bytes) / 1e9:.1f} GB"
+        f"memory per device: about {(needs.weight_bytes + needs.activation_bytes) / 1e9:.1f} GB"
         f" ({needs.weight_bytes / 1e9:.1f} weights and optimizer,"
         f" {needs.activation_bytes / 1e9:.1f} activations of {needs.tokens:,} tokens)"
     )

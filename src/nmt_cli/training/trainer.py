@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nmt_cli.artifacts.average import choose_checkpoints, write_averaged_model
+from nmt_cli.artifacts.manifest import kind_of
+from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import Run
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision, multiply_float32_fast
@@ -11,15 +14,15 @@ from nmt_cli.languages import short_code
 from nmt_cli.memory import keep_freed_memory
 from nmt_cli.training.checkpointer import Checkpointer
 from nmt_cli.training.data_order import DataOrder
-from nmt_cli.training.ending import Ending, StopSignal, write_final_model
 from nmt_cli.training.initial_weights import build_model
-from nmt_cli.training.loop import TrainingLoop
+from nmt_cli.training.loop import Ending, StopSignal, TrainingLoop
 from nmt_cli.training.micro_batch_size import fit_to_memory, max_tokens_of, warm_up_with_tokens_that_fit
 from nmt_cli.training.objective import warn_of_missing_tool
 from nmt_cli.training.ranks.ranks import Ranks, is_under_torchrun
 from nmt_cli.training.reporting.metrics import Meter, measure_speed
 from nmt_cli.training.reporting.progress import BOARD_FOLDER, Reporter, describe_start, describe_training
 from nmt_cli.training.runs import mark_finished
+from nmt_cli.training.state import TrainingState
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validator
 
@@ -97,7 +100,7 @@ class Trainer:
                 self._reporter.event("end", reason=ending, update=state.update)
                 self._reporter.say(f"stopped after update {state.update:,}, saved: the same command continues")
             elif self._ranks.is_first:
-                write_final_model(self._run, state, ending, self._reporter, command=self._command)
+                _write_final_model(self._run, state, ending, self._reporter, command=self._command)
         self._ranks.barrier()
         return ending
 
@@ -132,3 +135,28 @@ class Trainer:
             self._validator.measure(max_sentences=_SANITY_SENTENCES, beat=self._ranks.heartbeat.beat)
             self._checkpointer.try_saving(self._loop.state)
         self._reporter.say("sanity pass done: train, validate, decode, score, save")
+
+
+def _write_final_model(
+    run: Run, state: TrainingState, ending: Ending, reporter: Reporter, *, command: Sequence[str]
+) -> None:
+    """Write the model directory, unless it is there, report the end, and mark the run as finished.
+
+    The model is the best checkpoint if the recipe keeps the best, else the last.
+    """
+    output, keeps_best = run.directory / "model", run.recipe.training.keep_best > 0
+    (chosen,) = choose_checkpoints(run, last=None if keeps_best else 1, best=1 if keeps_best else None)
+    update = state.update
+    is_there = kind_of(output) == "model" and load_saved_config(output).updates == [chosen.update]
+    if run.record.finished is not None and is_there:
+        reporter.say(f"{run.directory} finished before, after update {update:,}; its model is {output}")
+        return
+    if ending == "patience":
+        reporter.say(
+            f"no better {run.recipe.validation.metric} in {state.validations_since_best} validations:"
+            f" training ends after update {update:,}"
+        )
+    reporter.event("end", reason=ending, update=update)
+    run = mark_finished(run, is_finished=True)
+    write_averaged_model(run, [chosen], output=output, overwrite=True, command=command, measure=None)
+    reporter.say(f"model of update {chosen.update:,} written to {output}")

@@ -58,9 +58,9 @@ class UpdateResult:
 class LaunchedUpdate:
     """An update given to the device. `result` waits for its values."""
 
-    def __init__(self, figures: Tensor, *, num_micro: int, learning_rate: float, ranks: Ranks) -> None:
+    def __init__(self, figures: Tensor, *, num_micro_batches: int, learning_rate: float, ranks: Ranks) -> None:
         """`figures` are the sums of `launch`, on the device."""
-        self._num_micro, self._learning_rate, self._ranks = num_micro, learning_rate, ranks
+        self._num_micro_batches, self._learning_rate, self._ranks = num_micro_batches, learning_rate, ranks
         self._event: torch.cuda.Event | None = None
         if figures.device.type == "cpu":
             self._figures = figures
@@ -77,7 +77,9 @@ class LaunchedUpdate:
                 self._event.synchronize()
         norm, interrupted, terminated, *losses = self._figures.tolist()
         # Of each kind of loss, one figure per micro-batch.
-        by_kind = [losses[start : start + self._num_micro] for start in range(0, len(losses), self._num_micro)]
+        by_kind = [
+            losses[start : start + self._num_micro_batches] for start in range(0, len(losses), self._num_micro_batches)
+        ]
         smoothed, nll, *kl = by_kind
         is_applied, suspects = math.isfinite(norm), list[int]()
         if not is_applied:
@@ -161,11 +163,11 @@ class Updater:
         batches: Sequence[tuple[int, Batch]],
         *,
         number: int,
-        num_micro: int,
+        num_micro_batches: int,
         target_tokens: int,
         received: Callable[[], int | None],
     ) -> LaunchedUpdate:
-        """Begin update `number`, from 1, with this rank's batches and their places among all `num_micro`.
+        """Begin update `number`, from 1, with this rank's batches and their places among all `num_micro_batches`.
 
         The targets have `target_tokens` on all ranks together. `received` returns the signal that this rank has
         received; the sums of the update tell all ranks of it.
@@ -174,8 +176,8 @@ class Updater:
         """
         if not self.model.training:
             self.model.train()
-        figures = torch.zeros(_FIRST_LOSS + self._num_losses * num_micro, device=self._ranks.device)
-        losses = figures[_FIRST_LOSS:].view(self._num_losses, num_micro)
+        figures = torch.zeros(_FIRST_LOSS + self._num_losses * num_micro_batches, device=self._ranks.device)
+        losses = figures[_FIRST_LOSS:].view(self._num_losses, num_micro_batches)
         for place, (index, batch) in enumerate(batches):
             losses[:, index] = self.accumulate(
                 batch,
@@ -198,7 +200,7 @@ class Updater:
             d_model=self._recipe.model.d_model,
         )
         self._apply(figures[_NORM], learning_rate=rate)
-        return LaunchedUpdate(figures, num_micro=num_micro, learning_rate=rate, ranks=self._ranks)
+        return LaunchedUpdate(figures, num_micro_batches=num_micro_batches, learning_rate=rate, ranks=self._ranks)
 
     def accumulate(
         self, batch: Batch, *, key: tuple[int, int], target_tokens: int, is_first: bool, is_last: bool

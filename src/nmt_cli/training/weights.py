@@ -57,7 +57,7 @@ class MasterWeights:
         self._buckets = make_buckets(
             [parameter.numel() for parameter in self._parameters],
             num_matrices=sum(parameter.ndim >= 2 for parameter in self._parameters),
-            most_elements=BUCKET_ELEMENTS,
+            max_elements=BUCKET_ELEMENTS,
         )
         self._sum: GradientSum | None = None
         self._has_hooks = False
@@ -187,11 +187,11 @@ class Buckets:
     of_parameter: tuple[int, ...]
 
 
-def make_buckets(sizes: Sequence[int], *, num_matrices: int, most_elements: int) -> Buckets:
+def make_buckets(sizes: Sequence[int], *, num_matrices: int, max_elements: int) -> Buckets:
     """Buckets of parameters of these sizes, which are in the order of the forward pass, matrices before vectors.
 
     The buckets go from the last matrix to the first, then from the last vector to the first. A bucket has at most
-    `most_elements`, or a single parameter that has more.
+    `max_elements`, or a single parameter that has more.
     """
     ends = list(accumulate(sizes))
     bounds: list[tuple[int, int]] = []
@@ -199,7 +199,7 @@ def make_buckets(sizes: Sequence[int], *, num_matrices: int, most_elements: int)
     for index in [*reversed(range(num_matrices)), *reversed(range(num_matrices, len(sizes)))]:
         start, stop = ends[index] - sizes[index], ends[index]
         # No bucket spans the jump from the first matrix to the last vector.
-        if bounds and bounds[-1][0] == stop and bounds[-1][1] - start <= most_elements:
+        if bounds and bounds[-1][0] == stop and bounds[-1][1] - start <= max_elements:
             bounds[-1] = start, bounds[-1][1]
         else:
             bounds.append((start, stop))

@@ -11,7 +11,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,11 +21,9 @@ from nmt_cli import files
 from nmt_cli.artifacts.manifest import WEIGHTS, verify_files, write_manifest
 from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, best_first, read_checkpoint, read_checkpoints
 from nmt_cli.artifacts.weights import read_tensors, write_tensors
-from nmt_cli.devices import Precision
 from nmt_cli.errors import ModelError
-from nmt_cli.recipe.training import TrainingConfig
-from nmt_cli.training.divergence import LossCourse
 from nmt_cli.training.optimizers import Optimizer
+from nmt_cli.training.state import LossCourse, TrainingState
 from nmt_cli.training.validation import Validation
 from nmt_cli.training.weights import MasterWeights
 
@@ -38,53 +36,6 @@ _STATE = "state.json"
 _OTHER_VERSION = "continue with the version of nmt that wrote it, or begin in another folder with -o"
 # Prefix of the trained weights' names, if an average is validated and saved as the model.
 _TRAINED = "trained."
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingState:
-    """The state of a training besides weights and moments: counters and the position in the data.
-
-    `update` counts updates, including skipped ones. The next update begins at `epoch` and `index`. `best` is the best
-    value so far of `metric`, and `validated` the last update that was validated. `course` is the course of the losses.
-    `returns` counts the returns to an earlier checkpoint.
-    """
-
-    precision: Precision
-    update: int = 0
-    applied: int = 0
-    skipped_in_row: int = 0
-    epoch: int = 0
-    index: int = 0
-    best: float | None = None
-    metric: str | None = None
-    validations_since_best: int = 0
-    validated: int = 0
-    course: LossCourse = field(default_factory=LossCourse)
-    returns: int = 0
-
-    def after_update(self, update: int, *, loss: float | None, epoch: int, index: int) -> TrainingState:
-        """The state after an update of this loss per target token; None if it was skipped."""
-        moved = replace(self, update=update, epoch=epoch, index=index)
-        if loss is None:
-            return replace(moved, skipped_in_row=self.skipped_in_row + 1)
-        return replace(moved, applied=self.applied + 1, skipped_in_row=0, course=self.course.after(loss))
-
-    def reason_of_divergence(self, training: TrainingConfig) -> str | None:
-        """Why training must not continue from here; None if it may."""
-        at = f"update {self.update:,}"
-        if self.skipped_in_row > training.max_skipped_updates:
-            return f"{self.skipped_in_row} updates in a row had gradients that are not finite, the last at {at}"
-        if self.course.has_spike(training.spike_nats):
-            return f"the mean loss has risen from {self.course.lowest:.2f} to {self.course.mean:.2f} nats by {at}"
-        return None
-
-    def after_validation(self, validation: Validation, *, metric: str) -> TrainingState:
-        """The state with the best value so far, and the number of validations since then."""
-        measured = replace(self, validated=self.update, metric=metric)
-        best = self.best if self.metric == metric else None  # the metric may change between two starts
-        if validation.is_better_than(best, metric=metric):
-            return replace(measured, best=validation.value(metric), validations_since_best=0)
-        return replace(measured, validations_since_best=self.validations_since_best + 1)
 
 
 class CheckpointFolder:
@@ -178,14 +129,14 @@ class CheckpointFolder:
         """The path of an update's checkpoint, which need not exist."""
         return self.directory / f"update-{update:08d}"
 
-    def _write_state(self, directory: Path, state: TrainingState, measured: Validation | Checkpoint | None) -> None:
-        """Write the state and, last, the manifest."""
+    def _write_state(self, directory: Path, state: TrainingState, validation: Validation | Checkpoint | None) -> None:
+        """Write the state and, last, the manifest with the losses and BLEU of a validation, if there was one."""
         (directory / _STATE).write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
         fields: dict[str, Any] = {
             "kind": "checkpoint",
             "update": state.update,
             "recipe_fingerprint": self._fingerprint,
-            "validation": None if measured is None else {"loss": measured.loss, "bleu": measured.bleu},
+            "validation": None if validation is None else {"loss": validation.loss, "bleu": validation.bleu},
         }
         write_manifest(directory, fields)
 

@@ -1,17 +1,20 @@
-"""How a training that diverges shows in its losses, and which pairs are reported."""
+"""The state of a training: its counters, its place in the data, and its losses, which show whether it diverges."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from nmt_cli.dataset.store import Array, Rows
+from nmt_cli.devices import Precision
+from nmt_cli.recipe.training import TrainingConfig
+from nmt_cli.training.validation import Validation
 
 # Decay per update of the running means over about 5 and about 50 updates.
 _RECENT_DECAY, _MEAN_DECAY = 0.8, 0.98
@@ -49,6 +52,53 @@ class LossCourse:
 
     def _rise(self, mean: float | None) -> float:
         return 0.0 if mean is None or self.lowest is None else mean - self.lowest
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingState:
+    """The state of a training besides weights and moments: counters and the position in the data.
+
+    `update` counts updates, including skipped ones. The next update begins at `epoch` and `index`. `best` is the best
+    value so far of `metric`, and `validated` the last update that was validated. `course` is the course of the losses.
+    `returns` counts the returns to an earlier checkpoint.
+    """
+
+    precision: Precision
+    update: int = 0
+    applied: int = 0
+    skipped_in_row: int = 0
+    epoch: int = 0
+    index: int = 0
+    best: float | None = None
+    metric: str | None = None
+    validations_since_best: int = 0
+    validated: int = 0
+    course: LossCourse = field(default_factory=LossCourse)
+    returns: int = 0
+
+    def after_update(self, update: int, *, loss: float | None, epoch: int, index: int) -> TrainingState:
+        """The state after an update of this loss per target token; None if it was skipped."""
+        moved = replace(self, update=update, epoch=epoch, index=index)
+        if loss is None:
+            return replace(moved, skipped_in_row=self.skipped_in_row + 1)
+        return replace(moved, applied=self.applied + 1, skipped_in_row=0, course=self.course.after(loss))
+
+    def reason_of_divergence(self, training: TrainingConfig) -> str | None:
+        """Why training must not continue from here; None if it may."""
+        at = f"update {self.update:,}"
+        if self.skipped_in_row > training.max_skipped_updates:
+            return f"{self.skipped_in_row} updates in a row had gradients that are not finite, the last at {at}"
+        if self.course.has_spike(training.spike_nats):
+            return f"the mean loss has risen from {self.course.lowest:.2f} to {self.course.mean:.2f} nats by {at}"
+        return None
+
+    def after_validation(self, validation: Validation, *, metric: str) -> TrainingState:
+        """The state with the best value so far, and the number of validations since then."""
+        measured = replace(self, validated=self.update, metric=metric)
+        best = self.best if self.metric == metric else None  # the metric may change between two starts
+        if validation.is_better_than(best, metric=metric):
+            return replace(measured, best=validation.value(metric), validations_since_best=0)
+        return replace(measured, validations_since_best=self.validations_since_best + 1)
 
 
 class RecentUpdates:
