@@ -215,13 +215,12 @@ def _scorer_of(name: MetricName, evaluation_set: EvaluationSet, *, for_segments:
     match name:
         case "bleu":
             return Scorer(name, _bleu(evaluation_set, for_segments=for_segments), references, _untouched)
-        case "paper-bleu" | "moses-bleu":
-            language, is_paper = evaluation_set.target_language, name == "paper-bleu"
-            if for_segments or language is None:
-                raise ValueError(f"{name} is a score of a corpus in a known language")
-            text = PaperText(language, keeps_quotes=evaluation_set.keep_quotes) if is_paper else MosesText(language)
-            tokens = [[text.reference(line) for line in lines] for lines in references]
-            return Scorer(name, text.metric(tokens), tokens, text.prepare)
+        case "paper-bleu":
+            language = _corpus_language(name, evaluation_set, for_segments=for_segments)
+            return _moses_scorer(name, PaperText(language, keeps_quotes=evaluation_set.keep_quotes), references)
+        case "moses-bleu":
+            language = _corpus_language(name, evaluation_set, for_segments=for_segments)
+            return _moses_scorer(name, MosesText(language), references)
         case "chrf":
             return Scorer(name, _Chrf(references=references), references, _untouched)
         case "chrf++":
@@ -258,6 +257,19 @@ def _bleu(evaluation_set: EvaluationSet, *, for_segments: bool) -> BLEU:
         hint = f"pip install 'sacrebleu[{extra}]'" + ("" if tokenizer_name else ", or leave bleu out of `metrics`")
         setting = f"tokenize: {tokenizer_name}" if tokenizer_name else "metrics: bleu"
         raise UsageError(message, setting=setting, hint=hint) from None
+
+
+def _corpus_language(name: MetricName, evaluation_set: EvaluationSet, *, for_segments: bool) -> str:
+    """The target language for a metric that is a score of a whole corpus only."""
+    language = evaluation_set.target_language
+    if for_segments or language is None:
+        raise ValueError(f"{name} is a score of a corpus in a known language")
+    return language
+
+
+def _moses_scorer(name: MetricName, text: MosesText, references: Sequence[Sequence[str]]) -> Scorer:
+    tokens = [[text.reference(line) for line in lines] for lines in references]
+    return Scorer(name, text.bleu(tokens), tokens, text.prepare)
 
 
 def _no_tokenizer_model(name: str, problem: BaseException) -> DataError:

@@ -44,8 +44,8 @@ class MosesText:
         """The tokens of the hypotheses of each system."""
         return [[self.hypothesis(line) for line in lines] for lines in systems]
 
-    def metric(self, references: Sequence[Sequence[str]]) -> MosesBleu:
-        """BLEU of lower-cased tokens against references in tokens."""
+    def bleu(self, references: Sequence[Sequence[str]]) -> MosesBleu:
+        """The metric: BLEU of lower-cased tokens, against references that are tokens already."""
         return MosesBleu(self.language, lowercase=True, changes={}, references=references)
 
     def hypothesis(self, line: str) -> str:
@@ -73,8 +73,8 @@ class PaperText(MosesText):
         self._splits_compounds = language in _SPLITS_COMPOUNDS
         self._has_ascii_quotes = language in _ASCII_QUOTES and not keeps_quotes
 
-    def metric(self, references: Sequence[Sequence[str]]) -> MosesBleu:
-        """The paper's BLEU against references in tokens."""
+    def bleu(self, references: Sequence[Sequence[str]]) -> MosesBleu:
+        """The metric: the paper's BLEU, against references that are tokens already."""
         changes = {"compounds": "split" if self._splits_compounds else "whole", "punct": "ascii-hyp"}
         changes |= {"quotes": "ascii-ref"} if self._has_ascii_quotes else {}
         return MosesBleu(self.language, lowercase=False, changes=changes, references=references)

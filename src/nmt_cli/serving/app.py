@@ -25,7 +25,7 @@ from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_re
 from nmt_cli.serving.api.openapi import openapi_document
 from nmt_cli.serving.errors import ClientGone, RequestError, refusal_for, server_busy
 from nmt_cli.serving.log import LogEvent, new_request_id, request_id
-from nmt_cli.serving.origins import AllowedOrigins, OriginsMiddleware, wrong_origin
+from nmt_cli.serving.origins import AllowedOrigins, OriginCheckMiddleware, OriginsMiddleware, wrong_origin
 from nmt_cli.serving.service import Service
 from nmt_cli.templates.render import render
 
@@ -104,7 +104,8 @@ def create_app(service: Service, *, allowed: AllowedOrigins) -> Starlette:
     middleware = [
         # Outermost, so that a page may read every error, and a browser's question does not count as a request.
         Middleware(OriginsMiddleware, allowed=allowed, refuse=_refuse_origin),
-        Middleware(RequestLogMiddleware, service=service, allowed=allowed),
+        Middleware(RequestLogMiddleware, service=service),
+        Middleware(OriginCheckMiddleware, allowed=allowed),
         Middleware(WorkLimitMiddleware, service=service),
     ]
     app = Starlette(
@@ -135,15 +136,11 @@ def _page_routes(service: Service) -> list[Route]:
 
 
 class RequestLogMiddleware:
-    """Counts, times and logs requests, without text, query or address, and refuses foreign hosts and pages.
+    """Counts, times and logs requests, without text, query or address, and answers the errors of what is inside it."""
 
-    It also answers the errors of the middleware inside it.
-    """
-
-    def __init__(self, app: ASGIApp, service: Service, allowed: AllowedOrigins) -> None:
+    def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
         self._service = service
-        self._allowed = allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -151,12 +148,7 @@ class RequestLogMiddleware:
         status = _STATUS_CLIENT_GONE
         own_id = new_request_id(dict(scope["headers"]).get(b"x-request-id"))
         request_id.set(own_id)
-        method, path = scope["method"], scope["path"]
-        if method == "HEAD":
-            # The answer is GET's; uvicorn leaves its body out.
-            scope = {**scope, "method": "GET"}
-        if path[-1:] == "/" and path[:-1] in _PATHS_WITH_SLASH:
-            scope = {**scope, "path": path[:-1]}
+        method, scope = scope["method"], _as_routed(scope)
 
         async def send_and_note_status(message: Message) -> None:
             nonlocal status
@@ -166,7 +158,6 @@ class RequestLogMiddleware:
             await send(message)
 
         try:
-            self._allowed.check(scope)
             await self._app(scope, receive, send_and_note_status)
         except RequestError as problem:
             await _error_response(problem, path=scope["path"])(scope, receive, send_and_note_status)
@@ -233,6 +224,15 @@ class WorkLimitMiddleware:
 
 async def _refuse_origin(scope: Scope, receive: Receive, send: Send) -> None:
     await _error_response(wrong_origin(), path=scope["path"])(scope, receive, send)
+
+
+def _as_routed(scope: Scope) -> Scope:
+    """The request with the method and path of its route: HEAD as GET, and without a slash at the end of some paths."""
+    path = scope["path"]
+    if scope["method"] == "HEAD":
+        # The answer is GET's; uvicorn leaves its body out.
+        scope = {**scope, "method": "GET"}
+    return {**scope, "path": path[:-1]} if path[-1:] == "/" and path[:-1] in _PATHS_WITH_SLASH else scope
 
 
 def _has_body(scope: Scope) -> bool:

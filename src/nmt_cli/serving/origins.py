@@ -85,6 +85,18 @@ def wrong_origin() -> RequestError:
     return RequestError("a page of that site may not call the server", hint=hint, status=403, code="wrong_origin")
 
 
+class OriginCheckMiddleware:
+    """Raises RequestError for a page of another site, and for a foreign name of the server."""
+
+    def __init__(self, app: ASGIApp, *, allowed: AllowedOrigins) -> None:
+        self._app, self._allowed = app, allowed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check one request."""
+        self._allowed.check(scope)
+        await self._app(scope, receive, send)
+
+
 class OriginsMiddleware(CORSMiddleware):
     """Lets browsers read the answers on pages of allowed sites; tells pages of other sites that they may not call."""
 

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ class WorkerPool:
     @property
     def refusal(self) -> RequestError | None:
         """The error if there is no worker and none could be started; else None."""
-        if self.num_ready > 0 or not any(slot.has_failed for slot in self._slots):
+        if self.num_ready > 0 or not any(slot.state is _SlotState.FAILED for slot in self._slots):
             return None
         seconds = min(_MAX_RETRY_AFTER_SECONDS, max(1, math.ceil(min(slot.retry_seconds for slot in self._slots))))
         return RequestError(
@@ -126,6 +127,14 @@ class WorkerPool:
         await asyncio.shield(self._reload_task)
 
 
+class _SlotState(Enum):
+    WAITING = auto()  # the worker waits for a batch
+    ANSWERING = auto()  # the worker has a batch
+    CLOSING = auto()  # the worker is dead, and its files are removed
+    STARTING = auto()  # there is no worker: a new one starts
+    FAILED = auto()  # there is no worker: no new one has started, and the slot tries again
+
+
 class _PoolSlot:
     """A slot of the pool: one worker at a time, which does batch after batch until the slot is retired."""
 
@@ -135,32 +144,29 @@ class _PoolSlot:
         self._model = model
         self._digest = worker.digest
         self.worker: WorkerProcess | None = worker
-        self._is_idle = False
-        self._busy_since: float | None = None  # when the worker got the batch that it has
+        self.state = _SlotState.WAITING
+        self._answering_since = 0.0
         self._is_retired = False
-        self._has_died = False  # the worker died, and _watch has noticed
-        self._is_closing = False  # the worker is dead, and its files are removed
         self.retry_seconds = 0.0  # seconds before the next start
-        self.has_failed = False  # the last start failed
         self._task = asyncio.ensure_future(self._answer_batches())
         self._watching = asyncio.ensure_future(self._watch(worker))
 
     @property
     def is_alive(self) -> bool:
         """Whether the worker lives, as far as the slot knows."""
-        return self.worker is not None and not self._is_closing
+        return self.state in (_SlotState.WAITING, _SlotState.ANSWERING)
 
     @property
     def is_late(self) -> bool:
         """Whether the worker may hang: half of the time is over after which it is killed."""
-        if self._busy_since is None:
+        if self.state is not _SlotState.ANSWERING:
             return False
-        return asyncio.get_running_loop().time() - self._busy_since > self._pool._timeout_seconds / 2
+        return asyncio.get_running_loop().time() - self._answering_since > self._pool._timeout_seconds / 2
 
     async def retire(self, *, at_once: bool = False) -> None:
         """Finish the batch, if there is one and not `at_once`, and end the worker."""
         self._is_retired = True
-        if self._is_idle or at_once:
+        if at_once or self.state not in (_SlotState.ANSWERING, _SlotState.CLOSING):
             self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if self.worker is not None:
@@ -191,43 +197,38 @@ class _PoolSlot:
 
     async def _next_batch(self, worker: WorkerProcess) -> list[QueuedSentence]:
         """The next batch; WorkerFailed if the worker dies first."""
-        self._is_idle = True
+        self.state = _SlotState.WAITING
         try:
-            if not self._has_died:
+            if not self._watching.done():
                 return await self._queue.take()
         except asyncio.CancelledError:
-            if self._is_retired or not self._has_died:
+            if self._is_retired or not self._watching.done():
                 raise
             self._task.uncancel()
-        finally:
-            self._is_idle = False
+        self.state = _SlotState.CLOSING
         raise WorkerFailed(await worker.ended())
 
     async def _watch(self, worker: WorkerProcess) -> None:
-        """Notice that an idle worker died; a worker with a batch may have answered it before."""
+        """Return when the worker has died, and tell a slot that waits; a worker may have answered its batch before."""
         await worker.ended()
-        if self.worker is worker:
-            self._has_died = True
-            if self._is_idle:
-                self._task.cancel()
+        if self.worker is worker and self.state is _SlotState.WAITING:
+            self._task.cancel()
 
     async def _close_worker(self, worker: WorkerProcess) -> None:
-        self._is_closing = True
+        self.state = _SlotState.CLOSING
         await worker.close()
-        self.worker, self._is_closing = None, False
+        self.worker, self.state = None, _SlotState.STARTING
 
     async def _answer_batch(self, batch: Sequence[QueuedSentence], worker: WorkerProcess) -> None:
         loop, metrics, name = asyncio.get_running_loop(), self._metrics, self._queue.name
         started = loop.time()
         texts = [sentence.text for sentence in batch]
-        self._busy_since = started
+        self.state, self._answering_since = _SlotState.ANSWERING, started
         try:
             answers = await worker.ask(texts, batch[0].task, timeout_seconds=self._pool._timeout_seconds)
         except NmtError as problem:
             _refuse(batch, problem)
             return
-        finally:
-            self._busy_since = None
         seconds = loop.time() - started
         self._queue.learn_speed(batch, seconds=seconds)
         metrics.inference_seconds.labels(name).observe(seconds)
@@ -246,7 +247,6 @@ class _PoolSlot:
 
     async def _start_replacement(self) -> None:
         """Start a new worker, again and again until one starts; the pauses grow until one takes a batch."""
-        self._is_idle = True
         while self.worker is None:
             if (refusal := self._pool.refusal) is not None:
                 self._queue.refuse(refusal)
@@ -260,14 +260,12 @@ class _PoolSlot:
             try:
                 self.worker = await self._start_same_model()
             except Exception as problem:
-                self.has_failed = True
+                self.state = _SlotState.FAILED
                 # An unforeseen error is logged with its traceback.
                 log = logger.error if isinstance(problem, NmtError | WorkerFailed | OSError) else logger.exception
                 reason = problem.message if isinstance(problem, NmtError) else problem
                 log("no new worker for %s: %s; next try in %.1f s", self._model, reason, self.retry_seconds)
-        self._is_idle = False
-        self._has_died = False
-        self.has_failed = False
+        self.state = _SlotState.WAITING
         self._watching = asyncio.ensure_future(self._watch(self.worker))
         self._metrics.restarts.labels(self._queue.name).inc()
         logger.warning("a new worker serves %s", self._queue.name)
