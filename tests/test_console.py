@@ -18,8 +18,8 @@ def test_a_line_tells_the_speed_since_the_line_before_and_the_time_left(caplog: 
     for done in (50_000, 60_000, 81_000, 90_000, 171_000):
         lines("cleaning", done, 1_000_000)
     assert caplog.messages == [
-        "cleaning: 81,000 of 1,000,000, 1,000 a second, 0:15:19 left",
-        "cleaning: 171,000 of 1,000,000, 3,000 a second, 0:04:36 left",
+        "cleaning: 81,000 of 1,000,000, 1,000 per second, 0:15:19 left",
+        "cleaning: 171,000 of 1,000,000, 3,000 per second, 0:04:36 left",
     ]
 
 
@@ -28,7 +28,7 @@ def test_each_stage_is_timed_by_itself_and_a_total_need_not_be_known(caplog: pyt
     lines = ProgressLines(iter((0.0, 90.0, 130.0)).__next__)
     for stage, done in (("cleaning", 0), ("encoding", 0), ("encoding", 80)):
         lines(stage, done, None)
-    assert caplog.messages == ["encoding: 80, 2 a second"]
+    assert caplog.messages == ["encoding: 80, 2 per second"]
 
 
 def test_time_left_is_hours_minutes_and_seconds() -> None:

@@ -126,7 +126,7 @@ class ProgressLines:
                 return
             rate = (done - self._done) / (now - self._since)
             left = "" if total is None or rate <= 0 else f", {time_left((total - done) / rate)}"
-            logger.info("%s: %s, %s a second%s", stage, _amount(done, total), f"{rate:,.0f}", left)
+            logger.info("%s: %s, %s per second%s", stage, _amount(done, total), f"{rate:,.0f}", left)
         self._stage, self._since, self._done = stage, now, done
 
 

@@ -49,7 +49,7 @@ def cpu_name() -> str:
 
 
 def bound_spinning(spins: int) -> None:
-    """Let a waiting OpenMP thread look for the others that often, and then sleep; the environment may say otherwise.
+    """Let a waiting OpenMP thread look for the others `spins` times, and then sleep; the environment may say otherwise.
 
     The default of 300,000 is slow if other programs use the CPUs. torch's OpenMP reads the variable when torch is
     imported, so this comes before.

@@ -60,7 +60,7 @@ _LETTERS = _table(
 )
 LETTER_NAMES = {script: tuple(names.split(",")) for script, names in _LETTERS.items()}
 _SAME_LETTERS = {"Hans": "Hani", "Hant": "Hani", "Hang": "Kore", "Hira": "Jpan", "Kana": "Jpan", "Aran": "Arab"}
-# ISO 639-3 (and 639-2/B where it differs) to 639-1, for the languages that have both and that data sets name so.
+# ISO 639-3 (and 639-2/B if it differs) to 639-1, for the languages that have both and that data sets name so.
 _SHORT_CODES = _table(
     """
     afr:af alb:sq amh:am ara:ar arb:ar arm:hy asm:as aze:az azj:az baq:eu bel:be ben:bn bos:bs bre:br bul:bg

@@ -71,7 +71,7 @@ def walk(model: Transformer, rows: list[Row], cache: cache_module.DecoderCache, 
 def test_steps_are_the_whole_decoder_while_rows_are_chosen_and_sentences_leave(model: Transformer) -> None:
     source = pack(SOURCES, device=CPU)
     with torch.no_grad():
-        cache = model.start(model.encode(source), source)
+        cache = model.new_cache(model.encode(source), source)
         rows: list[Row] = [(number, [BOS]) for number in range(3)]
         rows = walk(model, rows, cache, steps=1)
 
@@ -101,7 +101,7 @@ def walk_to(
 ) -> tuple[list[Row], cache_module.DecoderCache]:
     """A cache of some sources after so many steps, from the second on with `width` hypotheses each, and its rows."""
     source = pack([SOURCES[number] for number in numbers], device=CPU)
-    cache = model.start(model.encode(source), source)
+    cache = model.new_cache(model.encode(source), source)
     rows = walk(model, [(number, [BOS]) for number in numbers], cache, steps=1)
     chosen = [place for place in range(len(numbers)) for _ in range(width)]
     cache.select(rows=torch.tensor(chosen), sentences=None)
@@ -157,7 +157,7 @@ def test_sources_of_equal_length_need_no_mask() -> None:
     model = random_model(tiny_config(), vocab=VOCAB, seed=5)
     source = pack([SOURCES[1], SOURCES[1]], device=CPU)
     with torch.no_grad():
-        cache = model.start(model.encode(source), source)
+        cache = model.new_cache(model.encode(source), source)
         assert cache.source_bias is None
         rows = walk(model, [(1, [BOS]), (1, [BOS])], cache, steps=2)
         cache.select(rows=torch.tensor([1]), sentences=torch.tensor([1]))
@@ -168,7 +168,7 @@ def test_more_steps_than_the_first_room_holds() -> None:
     model = random_model(tiny_config(), vocab=VOCAB, seed=5)
     source = pack(SOURCES, device=CPU)
     with torch.no_grad():
-        cache = model.start(model.encode(source), source)
+        cache = model.new_cache(model.encode(source), source)
         walk(model, [(number, [BOS]) for number in range(3)], cache, steps=cache_module._GROWTH_STEPS + 3)
 
 
@@ -177,7 +177,7 @@ def test_float32_steps_are_near_the_whole_decoder() -> None:
     source = pack(SOURCES, device=CPU)
     rows: list[Row] = [(number, [BOS, 5, 6, 7]) for number in range(3)]
     with torch.no_grad():
-        cache = model.start(model.encode(source), source)
+        cache = model.new_cache(model.encode(source), source)
         *_, hidden = [model.step(torch.full((3,), piece), cache) for piece in rows[0][1]]
         # float32 rounds at 6e-8; values near 1 pass about ten matrices whose sums have up to 24 terms.
         torch.testing.assert_close(hidden, last_hidden(model, rows), rtol=1e-5, atol=1e-5)

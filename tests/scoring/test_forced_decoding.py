@@ -91,7 +91,7 @@ def test_it_is_the_sum_over_single_steps_of_the_model(loaded: LoadedModel, pairs
     expected = []
     with torch.inference_mode():
         packed = pack([[*source, EOS]], device=CPU)
-        cache = loaded.model.start(loaded.model.encode(packed), packed)
+        cache = loaded.model.new_cache(loaded.model.encode(packed), packed)
         for before, gold in zip([BOS, *target], [*target, EOS], strict=True):
             logits = loaded.model.logits(loaded.model.step(torch.tensor([before]), cache))[0].double()
             expected.append((logits[gold] - logits.exp().sum().log()).item())
@@ -128,7 +128,7 @@ def test_a_pair_too_long_for_the_model_has_no_score_and_is_named(
     assert [score.log_prob is None for score in scores] == [False, True, True, False]
     assert len(scores[2].pieces) > 128
     assert caplog.messages == [
-        "2 of 4 pairs have no score, the first of them in line 2: this model takes 127 pieces a side"
+        "2 of 4 pairs have no score, the first of them in line 2: this model takes 127 pieces per side"
     ]
     perplexity = Perplexity()
     for score in scores:

@@ -122,7 +122,7 @@ def with_overrides(config: DecodingConfig, overrides: Mapping[str, object]) -> D
 
 
 def check_candidates(nbest: int, *, config: DecodingConfig, vocab: int, mbr: str | None) -> None:
-    """Raise UsageError unless the search can find so many translations per sentence."""
+    """Raise UsageError unless the search can find `nbest` translations per sentence."""
     name, number = ("samples", config.samples) if config.samples else ("beam", config.beam)
     what = "`samples`" if config.samples else "a beam"
     if nbest < 1:

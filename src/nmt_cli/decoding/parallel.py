@@ -187,7 +187,7 @@ def _kept_messages() -> Iterator[list[LogRecord]]:
 
 
 def _log_once(messages: Sequence[LogRecord], told: set[tuple[str, int]]) -> None:
-    """Log the messages of a worker; INFO messages that each worker logs once are logged once in all."""
+    """Log the messages of a worker; INFO messages that each worker logs once are logged only once."""
     for message in messages:
         place = (message.pathname, message.lineno)
         if message.levelno != logging.INFO or place not in told:

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 TorchPrecision = Literal["fp32", "bf16", "int8"]
 
-# Freed memory of a CPU is returned after so many sentences. That keeps it constant, and costs under 1 % of the time.
+# Freed memory of a CPU is returned after this many sentences. That keeps it constant, and costs under 1 % of the time.
 _RETURN_EVERY = 8000
 
 

@@ -248,7 +248,7 @@ def _as_bias(is_seen: NDArray[np.bool_], dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True)
 class LengthGroups:
-    """The sentences of queries and keys in groups of like length, each with as little padding as pays."""
+    """The sentences of queries and keys in groups of similar length, which cost least."""
 
     groups: list[Group]
     queries: Rectangles

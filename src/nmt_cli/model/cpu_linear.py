@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from nmt_cli.model.layers import FeedForward
 from nmt_cli.model.transformer import Transformer
 
-_INT8_MAX = 127  # of the 8-bit integers that are used; its negative is the smallest, so that 0 stays 0
+_INT8_MAX = 127  # the smallest integer that is used is its negative, so that 0 stays 0
 _UINT8_OFFSET = 128  # oneDNN multiplies unsigned by signed integers: this is added to the unsigned ones
-_MIN_ROW_MAXIMUM = 1e-30  # of a row, so that rows of zeros have a scale too
-_SMALL_MATRIX_ELEMENTS = (
-    1 << 18
-)  # smaller matrices gain nothing from integers, because rounding their inputs costs as much
+_MIN_ROW_MAXIMUM = 1e-30  # so that rows of zeros have a scale too
+# Smaller matrices gain nothing from integers, because rounding their inputs costs as much.
+_SMALL_MATRIX_ELEMENTS = 1 << 18
 
 
 class PackedLinear(nn.Module):

@@ -1,7 +1,7 @@
 """Attention on a GPU over packed sentences: torch's variable-length kernel, and our own for short sentences.
 
 Torch's kernel has tiles of 128 queries and keys, which sentences of 25 tokens leave empty. Our kernels are an operator
-that torch.compile takes as it is. Import this module where it is needed: it brings in torch's compiler.
+that torch.compile takes as it is. Import this module inside functions, because it brings in torch's compiler.
 
 Shapes: N, M slots of queries and keys, H heads, K = d_k, V = d_v.
 """

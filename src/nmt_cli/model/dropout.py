@@ -98,7 +98,7 @@ def bit_mask(count: int, probability: float, *, like: Tensor) -> Tensor:
 
 
 def masked(x: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """x times `scale`, and zero where the bit mask is."""
+    """x times `scale`, with zeros at the zeros of the bit mask."""
     return (x.contiguous().view(mask.dtype) & mask).view(x.dtype).mul_(scale)
 
 

@@ -32,12 +32,12 @@ class Packed:
     """Token ids [N] of B sentences end to end; sentence b is `ids[cu_seqlens[b]:cu_seqlens[b + 1]]`.
 
     `positions` [N] int64 is each token's place in its sentence, from 0. The last `num_empty` slots hold no token and
-    have position 0: they bring N to a size that comes again, and their results are never used. `max_len` is the longest
-    sentence, `bound` a limit that is the same for many batches.
+    have position 0. They bring N to a size that other batches have too, and their results are never used. `max_len` is
+    the longest sentence, `bound` a limit that is the same for many batches.
 
     `cu_seqlens` [C + 1] int32 may go on after the B sentences. Dummy sentences then cover all empty slots, because some
     kernels leave slots outside of sentences unwritten; sources and targets of a batch have equally many. Empty
-    sentences follow, so that C comes again too.
+    sentences follow, so that other batches have the same C.
 
     `is_cut` [N] is True at the tokens whose embedding is zero, if there are any.
     """
@@ -56,7 +56,7 @@ class Packed:
         return replace(self, is_cut=is_chosen if self.is_cut is None else self.is_cut | is_chosen)
 
     def without_cuts(self, rows: Tensor) -> Tensor:
-        """The rows [N, D] of an embedding matrix, zero where tokens are cut."""
+        """The rows [N, D] of an embedding matrix, with zeros for cut tokens."""
         return rows if self.is_cut is None else rows.masked_fill(self.is_cut[:, None], 0)
 
     @property

@@ -22,9 +22,9 @@ from nmt_cli.recipe.schema import ModelConfig
 
 
 class Positions(nn.Module):
-    """A table [max_positions, D] of what is added to a token at each position; learned rows are parameters.
+    """A table [max_positions, D] of vectors that are added to the token at each position; learned ones are parameters.
 
-    The table has no rows where attention turns queries and keys instead.
+    Rotary positions have a table without rows, because attention turns queries and keys instead.
     """
 
     table: Tensor
@@ -98,7 +98,7 @@ class Embedding(nn.Module):
 class Transformer(nn.Module):
     """Encoder and decoder; embeddings are shared as the recipe's `tying` says.
 
-    Raises ValueError where source and target are to share embeddings but differ in vocabulary.
+    Raises ValueError if source and target are to share embeddings but differ in vocabulary.
     """
 
     def __init__(self, config: ModelConfig, *, source_vocab: int, target_vocab: int) -> None:
@@ -149,7 +149,7 @@ class Transformer(nn.Module):
             return packed
         return F.linear(hidden, self.output_weight, self.output_bias)[:, : self.target_vocab]
 
-    def start(self, memory: Tensor, source: Packed) -> DecoderCache:
+    def new_cache(self, memory: Tensor, source: Packed) -> DecoderCache:
         """An empty cache over memory [M, D] of B sentences."""
         modules = [layer.cross_attention for layer in self.decoder if isinstance(layer, DecoderLayer)]
         return DecoderCache.of_source(modules, memory, source, max_positions=self.config.max_positions)

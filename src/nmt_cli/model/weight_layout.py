@@ -1,4 +1,4 @@
-"""The weights of a layer as other programs lay them out: four projections an attention, heads of one width.
+"""The weights of a layer as other programs lay them out: four projections per attention, heads of one width.
 
 Shapes: D d_model, H heads, K = d_k, V = d_v, W the width that all heads are padded to.
 """
@@ -62,7 +62,7 @@ def attention_projections(module: SelfAttention | CrossAttention, *, width: int)
 def positions_table(model: Transformer, *, side: str, at_least: int) -> Tensor:
     """The position encodings [positions, D] of the `source` or the `target` side; zeros if positions are rotary.
 
-    Sinusoids of the paper have `at_least` so many rows; other tables are as they are.
+    The paper's sinusoids have `at_least` this many rows; other tables are as they are.
     """
     config = model.config
     if config.positions == "sinusoidal" and config.max_positions < at_least:

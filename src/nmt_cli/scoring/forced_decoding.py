@@ -106,7 +106,7 @@ class ForcedDecoder:
                 yield score
         if too_long:
             logger.warning(
-                "%s of %s pairs have no score, the first of them in line %s: this model takes %s pieces a side",
+                "%s of %s pairs have no score, the first of them in line %s: this model takes %s pieces per side",
                 f"{len(too_long):,}",
                 f"{len(sources):,}",
                 f"{too_long[0]:,}",

@@ -1,4 +1,4 @@
-"""The texts to be scored: one segment a line, read without touching a character.
+"""The texts to be scored: one segment per line, read without touching a character.
 
 A line ends at a line feed and nowhere else; the last one may lack it. A carriage return stays in its line, and
 no metric sees it: BLEU and TER strip and chrF skips white space. A byte-order mark is not part of the first line.

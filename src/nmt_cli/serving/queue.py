@@ -22,12 +22,12 @@ from nmt_cli.serving.errors import RequestError, server_busy
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, SentenceTask
 
-# How much a new measurement counts in the mean rate that Retry-After is reckoned from.
+# The weight of a new measurement in the mean rate, from which Retry-After is computed.
 _RATE_SMOOTHING = 0.2
 # A free worker waits at most this share of the last batch's time. A sentence costs a tenth more in a batch of half the
 # size (docs/design/serving.md#batches).
 _MAX_WAIT_SHARE = 1 / 8
-# Free workers share out up to so many sentences per worker. A longer queue is not cut into batches smaller than this.
+# Free workers share up to this many sentences per worker. A longer queue is not cut into batches smaller than this.
 _MIN_SHARED_BATCH = 16
 
 

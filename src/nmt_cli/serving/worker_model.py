@@ -199,7 +199,7 @@ class WorkerModel:
         if isinstance(self._engine, TorchEngine):
             return self._engine.loaded[0], torch.device(self._engine.device)
         if self._second_copy is None:
-            # Before, since reading all of another model takes long; after, since it may come meanwhile.
+            # The first check saves reading all of another model. The second sees a model that came during the reading.
             self._check_model_unchanged()
             found = load_model(self._directory, device=torch.device("cpu"), dtype=torch.float32)
             self._check_model_unchanged()

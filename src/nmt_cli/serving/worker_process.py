@@ -120,7 +120,7 @@ class _WorkerFolder:
     def __init__(self) -> None:
         hidden = Path(mkdtemp(prefix=f".{_FOLDER_PREFIX}"))
         self._lock = os.open(hidden, os.O_RDONLY)
-        with suppress(OSError):  # a disk without locks, where nobody removes it either
+        with suppress(OSError):  # on a disk without locks, nobody removes the folder either
             fcntl.flock(self._lock, fcntl.LOCK_SH)
         self.path = hidden.rename(hidden.with_name(hidden.name[1:]))
 

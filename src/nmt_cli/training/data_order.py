@@ -49,8 +49,8 @@ class DataOrder:
     """The updates of a training in turn. Its position is (epoch, index in the epoch's plan), both from 0.
 
     A device takes `max_tokens` slots per side at once. Plans are built when they are needed, in the data's directory
-    or, if that is read-only, in `fallback`. `beat` is called now and then meanwhile. `has_even_end` is that of the
-    plans (`PlanKey`).
+    or, if that is read-only, in `fallback`. `beat` is called regularly during that time. `has_even_end` is a
+    field of `PlanKey`.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ _MIN_SENTENCES = 16
 # Attention to fewer columns, with EOS and padding, is rounded differently, which may change a translation in int8.
 # So shorter sentences are not searched together with longer ones.
 MIN_WIDE_TOKENS = 16
-# A step costs as much as so many more sentences: 10 to 16 (docs/design/cpu-search.md#batches).
+# A step costs as much as this many more sentences: 10 to 16 (docs/design/cpu-search.md#batches).
 _STEP_COST = 16
 # A plan of smaller batches is taken if it needs less than this share of the best plan's time, by estimate.
 _MAX_TIME_RATIO = 0.97
@@ -26,7 +26,7 @@ _SHRINKING = 0.93
 
 
 def is_wide(length: int) -> bool:
-    """Whether a sequence of so many pieces, without EOS, has at least `MIN_WIDE_TOKENS` tokens."""
+    """Whether a sequence of `length` pieces, without EOS, has at least `MIN_WIDE_TOKENS` tokens."""
     return length + 1 >= MIN_WIDE_TOKENS
 
 
@@ -64,7 +64,7 @@ def batches_for_workers(
 
 
 def _cut(groups: Sequence[Sequence[int]], counted: Sequence[int], *, max_tokens: int) -> list[list[int]]:
-    """The groups of indices in batches of at most so many tokens, by the counted lengths."""
+    """The groups of indices in batches of at most `max_tokens` tokens, by the counted lengths."""
     return [
         [group[place] for place in batch]
         for group in groups

@@ -26,7 +26,7 @@ from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 
 # Sentences leave a batch in groups: its size is a multiple of a sixteenth of the next power of two. A CPU prepares
-# matrix products anew for each new size, and to drop sentences is to copy the others.
+# matrix products for each new size, and dropping sentences copies the others.
 _SIZES_PER_POWER_OF_TWO = 16
 
 

@@ -112,8 +112,8 @@ def _order_preserving(bits: Tensor) -> Tensor:
 class BeamSearch(ActiveSearch):
     """Beam search: of 2 W candidates per step, those with EOS are finished, and the W best others stay open.
 
-    So W hypotheses stay open whatever ends. A sentence is done when it reaches its limit, or when no open hypothesis
-    can beat the worst finished one that is kept.
+    So W hypotheses stay open, however many end. A sentence is done when it reaches its limit, or when no open
+    hypothesis can beat the worst finished one that is kept.
     """
 
     def __init__(

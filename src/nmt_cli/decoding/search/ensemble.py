@@ -42,7 +42,9 @@ class Ensemble:
         batches = _encoder_batches(sentences) if device.type == "cpu" else [sentences]
         packed = [whole] if len(batches) == 1 else [pack(batch, device=device) for batch in batches]
         self._models = models
-        self._caches = [model.start(torch.cat([model.encode(batch) for batch in packed]), whole) for model in models]
+        self._caches = [
+            model.new_cache(torch.cat([model.encode(batch) for batch in packed]), whole) for model in models
+        ]
         self._min_tokens = min_tokens
         self._min_length = 0  # no hypothesis is shorter after the next piece
         # [B, width]: the forced piece at each position, or -1 if any piece may follow. The last column is all -1.

@@ -98,7 +98,7 @@ class HypothesisTree:
         self._finished.append((sentences, finished))
 
     def join(self, other: HypothesisTree, *nodes: Tensor) -> list[Tensor]:
-        """Take in all nodes of another tree; returns the new numbers of some of them."""
+        """Take in all nodes of another tree; returns the new numbers of `nodes`."""
         offset, self.size = self.size, self.size + other.size
         self._steps += [(pieces, _shifted(parents, offset), log_probs) for pieces, parents, log_probs in other._steps]
         return [_shifted(each, offset) for each in nodes]

@@ -1,1 +1,1 @@
-"""Kernels of our own for GPUs, in Triton; each module is imported where a device is about to run it."""
+"""Kernels of our own for GPUs, in Triton; import each module only if a device is about to run it."""

@@ -38,7 +38,7 @@ class DeepLTranslateRequest(BaseModel):
 
     text: Annotated[list[str], Field(min_length=1)]
     target_lang: Annotated[str, Field(description="EN, or EN-US for what is nearest to it")]
-    source_lang: Annotated[str | None, Field(description="detected where it is missing")] = None
+    source_lang: Annotated[str | None, Field(description="detected if it is missing")] = None
     split_sentences: Annotated[
         Literal["0", "1", "nonewlines"] | None,
         Field(description="0 leaves each line whole; nonewlines takes no line breaks"),

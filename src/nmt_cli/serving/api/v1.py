@@ -30,7 +30,7 @@ class TranslateRequest(BaseModel):
     source: Annotated[str | None, Field(description="a language's code; auto or none: detected in the first text")] = (
         None
     )
-    target: Annotated[str | None, Field(description="a language's code; may be left out where there is one")] = None
+    target: Annotated[str | None, Field(description="a language's code; may be left out if there is only one")] = None
     nbest: Annotated[int, Field(ge=1, description="translations of each text and sentence; else 1"), NUMBER] = 1
     beam: Annotated[int | None, Field(ge=1, description="width of the search; 1 is greedy"), NUMBER] = None
     length_penalty: Annotated[float | None, Field(ge=0, le=10, allow_inf_nan=False), NUMBER] = None

@@ -34,7 +34,7 @@ _BEATS_KEY, _CLAIMS_KEY, _FAILURE_KEY = "beats", "claims", "failure"
 
 
 class ConnectionLost(TrainingError):
-    """A collective has failed, usually because another rank has ended, whose own message says why."""
+    """A collective has failed, usually because another rank has ended; the message of that rank says why."""
 
 
 @dataclass(slots=True)

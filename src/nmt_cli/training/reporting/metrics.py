@@ -24,7 +24,7 @@ _FLOPS_PER_WEIGHT = 6
 # Large enough for the full rate; on a CPU, one product is about 10 ms in float32.
 _MATRIX_SIZES = {"cuda": 8192, "cpu": 1024}
 _SMALL_MATRIX_SIZE = 512
-_NUM_PRODUCTS, _TARGET_SECONDS = 9, 0.1  # in all, where nothing else runs
+_NUM_PRODUCTS, _TARGET_SECONDS = 9, 0.1  # in total, if nothing else runs
 
 
 class Stopwatch:
