@@ -39,8 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def job(folder: Path) -> TranslationJob:
-    asked = {"nbest": 2, "word_scores": True}
-    return TranslationJob([folder / "model"], "torch", "fp32", "cpu", 1, overrides={"beam": 2}, asked=asked)
+    options = {"nbest": 2, "word_scores": True}
+    return TranslationJob([folder / "model"], "torch", "fp32", "cpu", 1, overrides={"beam": 2}, options=options)
 
 
 def children(process: int) -> list[int]:

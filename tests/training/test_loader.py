@@ -18,7 +18,7 @@ from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError
 from nmt_cli.training import data_order
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate
-from nmt_cli.training.loader import Copies, LoadedUpdate, Loader
+from nmt_cli.training.loader import HostToDevice, LoadedUpdate, Loader
 from nmt_cli.training.ranks.ranks import Ranks
 from tests.training.test_metrics import FakeClock
 from tests.training.tiny import tiny_recipe
@@ -183,26 +183,26 @@ def test_no_thread_is_left(prepared: PreparedData, taken: int) -> None:
 def test_copies_are_marked_in_the_thread_and_received_before_they_are_used(prepared: PreparedData) -> None:
     main, seen = threading.get_ident(), list[tuple[str, bool]]()
 
-    class Noted(Copies):
+    class Noted(HostToDevice):
         @contextmanager
-        def beside(self) -> Iterator[None]:
-            seen.append(("beside", threading.get_ident() == main))
+        def in_thread(self) -> Iterator[None]:
+            seen.append(("in_thread", threading.get_ident() == main))
             yield
             seen.append(("done", threading.get_ident() == main))
 
-        def mark(self) -> None:
-            seen.append(("mark", threading.get_ident() == main))
+        def end_of_copies(self) -> None:
+            seen.append(("end_of_copies", threading.get_ident() == main))
 
-        def receive(self, batches: list[tuple[int, Batch]], mark: object) -> None:
+        def receive(self, batches: list[tuple[int, Batch]], end_of_copies: object) -> None:
             assert batches
             seen.append(("receive", threading.get_ident() == main))
 
     loader = loader_of(prepared)
-    loader._copies = Noted()  # a GPU's part, played
+    loader._to_device = Noted()  # a GPU's part, played
     with loader:
         loader.next(num_left=1)
         seen.append(("used", True))
-    assert seen == [("beside", False), ("mark", False), ("receive", True), ("used", True), ("done", False)]
+    assert seen == [("in_thread", False), ("end_of_copies", False), ("receive", True), ("used", True), ("done", False)]
 
 
 @pytest.mark.gpu

@@ -25,7 +25,7 @@ from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.training import loss, objective, update
 from nmt_cli.training.objective import reason_not_to_compile, warn_of_missing_tool
 from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.reporting.progress import describe_training
+from nmt_cli.training.reporting.reporter import describe_training
 from nmt_cli.training.update import Updater
 from tests.reference.varlen import register
 from tests.training.feeding import Feed, feed

@@ -21,7 +21,7 @@ from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError
 from nmt_cli.training.checkpoint_folder import CheckpointFolder
 from nmt_cli.training.reporting.metrics import Stopwatch, TrainingStatus, UpdateMetrics, UpdateSums
-from nmt_cli.training.reporting.progress import LineItem, LiveView, Reporter, fitted
+from nmt_cli.training.reporting.reporter import LineItem, LiveView, Reporter, fitted
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation, Validator
 from tests.forks import Forked

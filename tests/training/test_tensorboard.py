@@ -11,7 +11,7 @@ import pytest
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.training.reporting import progress
-from nmt_cli.training.reporting.progress import EventFile
+from nmt_cli.training.reporting.reporter import EventFile
 from tests.training.tiny import events, stopped_after, train
 
 needs_package = pytest.mark.skipif(

@@ -114,7 +114,7 @@ def train(
             typer.echo(start.describe_plan(resolved, inputs, device=device, world_size=world_size), nl=False)
             return
         if tensorboard:
-            from nmt_cli.training.reporting.progress import require_tensorboard
+            from nmt_cli.training.reporting.reporter import require_tensorboard
 
             require_tensorboard()
         code = start.launch_ranks(sys.argv[1:], device=device, gpus=gpus)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from heapq import heapreplace
 from typing import TypeVar
 
@@ -78,23 +79,23 @@ class BatchedSearch:
         lengths = [len(source.ids) + len(source.prefix) if source.ids else 0 for source in sources]
         sizes = SentenceSizes(lengths, config)
 
+        def search_batch(batch: list[int], stragglers: Stragglers) -> dict[int, list[Hypothesis]]:
+            if not batch:  # there are no more
+                return stragglers.finish()
+            chosen = {number: sources[number] for number in batch}
+            if self._cuda_search is not None and self._cuda_search.supports(list(chosen.values()), config=config):
+                found = self._cuda_search.search(list(chosen.values()), config=config, nbest=nbest)
+                return dict(zip(batch, found, strict=True))
+            return stragglers.run(begin_search(self._models, chosen, config=config, nbest=nbest, device=self._device))
+
         def search_in_turn(batches: Iterator[list[int]]) -> Iterator[tuple[int, list[Hypothesis]]]:
-            aside = Stragglers(sizes)
-
-            def search_batch(batch: list[int]) -> dict[int, list[Hypothesis]]:
-                if not batch:  # there are no more
-                    return aside.finish()
-                chosen = {number: sources[number] for number in batch}
-                if self._cuda_search is not None and self._cuda_search.supports(list(chosen.values()), config=config):
-                    found = self._cuda_search.search(list(chosen.values()), config=config, nbest=nbest)
-                    return dict(zip(batch, found, strict=True))
-                return aside.run(begin_search(self._models, chosen, config=config, nbest=nbest, device=self._device))
-
+            stragglers = Stragglers(sizes)
+            work = partial(search_batch, stragglers=stragglers)
             with torch.inference_mode():
                 for batch in batches:
-                    yield from self._results(search_batch, batch, sizes, aside=aside)
-                while aside.numbers:
-                    yield from self._results(search_batch, [], sizes, aside=aside)
+                    yield from self._results(work, batch, sizes, stragglers=stragglers)
+                while stragglers.numbers:
+                    yield from self._results(work, [], sizes, stragglers=stragglers)
 
         found = self._share_among_threads(search_in_turn, sizes, empty=[_EMPTY])
         return [ranked[:nbest] for ranked in found]
@@ -158,17 +159,17 @@ class BatchedSearch:
         batch: list[int],
         sizes: SentenceSizes,
         *,
-        aside: Stragglers | None = None,
+        stragglers: Stragglers | None = None,
     ) -> Iterator[tuple[int, T]]:
         """The results of a batch; if memory does not hold it, it is halved until memory does.
 
-        The sentences of `aside` are then searched again, because their searches are given up.
+        The sentences of `stragglers` are then searched again, because their searches are given up.
         """
         parts = [batch]
         while parts:
             part = parts.pop()
             if self._may_fit(part, sizes):
-                is_one = len(part) + len(aside.numbers if aside else []) == 1
+                is_one = len(part) + len(stragglers.numbers if stragglers else []) == 1
                 results = None
                 try:
                     results = work(part)
@@ -179,7 +180,7 @@ class BatchedSearch:
                     yield from results.items()
                     continue
                 # This is outside of the handler, in which the exception still holds the tensors of the search.
-                part = [*part, *(aside.drop() if aside else [])]
+                part = [*part, *(stragglers.drop() if stragglers else [])]
                 self._shrink(part, sizes)
             middle = (len(part) + 1) // 2
             parts += [part[middle:], part[:middle]]
@@ -234,14 +235,14 @@ class Stragglers:
 
     def __init__(self, sizes: SentenceSizes) -> None:
         self._sizes = sizes
-        self._aside: list[ActiveSearch] = []
+        self._searches: list[ActiveSearch] = []
         # The sentences of these searches, which are lost if memory runs out in the middle of a search.
         self.numbers: list[int] = []
 
     def run(self, search: ActiveSearch) -> dict[int, list[Hypothesis]]:
         """Search until few sentences are open, and set the search aside.
 
-        Returns the results of all sentences that are not aside, and of some earlier ones, by number.
+        Returns the results of all sentences that are not set aside, and of some earlier ones, by number.
         """
         search.run(down_to=int(search.num_sentences * _STRAGGLERS))
         if not search.is_joinable:
@@ -257,7 +258,7 @@ class Stragglers:
             self.numbers = before
             raise
         if search.num_sentences:
-            self._aside.append(search)
+            self._searches.append(search)
             self.numbers += search.sentences
         return found
 
@@ -267,21 +268,21 @@ class Stragglers:
 
     def drop(self) -> list[int]:
         """Give up the searches; returns the numbers of their sentences."""
-        numbers, self._aside, self.numbers = self.numbers, [], []
+        numbers, self._searches, self.numbers = self.numbers, [], []
         return numbers
 
     def _run_together(self, *, share: float) -> dict[int, list[Hypothesis]]:
         """Continue all searches together until at most this share of the sentences is open; returns the results."""
-        if not self._aside:
+        if not self._searches:
             return {}
-        first = self._aside[0]
-        if len(self._aside) > 1:
-            first.join(self._aside[1:])
-            del self._aside[1:]
+        first = self._searches[0]
+        if len(self._searches) > 1:
+            first.join(self._searches[1:])
+            del self._searches[1:]
         first.run(down_to=int(first.num_sentences * share))
         found = first.read()
         self.numbers = first.sentences
-        self._aside = [first] if self.numbers else []
+        self._searches = [first] if self.numbers else []
         return found
 
 

@@ -55,7 +55,7 @@ class TranslatedBlock:
 class TranslationJob:
     """The models that a worker opens, the device, and how it translates.
 
-    `overrides` and `asked` are arguments of `LineTranslator.translate`: settings of the decoding section, and others.
+    `overrides` and `options` are arguments of `LineTranslator.translate`: settings of the decoding section, and others.
     `threads` are the CPUs to use; None means all CPUs of the process.
     """
 
@@ -65,7 +65,7 @@ class TranslationJob:
     device: str
     threads: int | None
     overrides: Mapping[str, Any]
-    asked: Mapping[str, Any]
+    options: Mapping[str, Any]
 
     def open(self) -> Callable[[LineBlock], TranslatedBlock]:
         """Open the models in this process; returns the function that translates blocks."""
@@ -80,7 +80,7 @@ class TranslationJob:
     def _translate(self, translator: LineTranslator, block: LineBlock) -> TranslatedBlock:
         started = time.monotonic()
         translations = translator.translate(
-            block.lines, prefixes=block.prefixes, first_line=block.first_line, **self.asked, **self.overrides
+            block.lines, prefixes=block.prefixes, first_line=block.first_line, **self.options, **self.overrides
         )
         return TranslatedBlock(
             translations,

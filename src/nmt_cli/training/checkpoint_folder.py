@@ -28,7 +28,7 @@ from nmt_cli.training.validation import Validation
 from nmt_cli.training.weights import MasterWeights
 
 TensorsByFile = Mapping[str, Mapping[str, Tensor]]
-"""Tensors by the name of their file and their own."""
+"""Tensors by the name of their file, and then by their own name."""
 
 _OPTIMIZER = "optimizer.safetensors"
 _STATE = "state.json"

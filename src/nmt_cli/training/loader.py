@@ -39,24 +39,24 @@ class LoadedUpdate:
     batches: list[tuple[int, Batch]]
 
 
-class Copies:
-    """How batches are copied to the device while it computes. On a CPU they are made in place."""
+class HostToDevice:
+    """The way of batches to the device while it computes. On a CPU they are made in place."""
 
     is_pinned = False
 
-    def beside(self) -> AbstractContextManager[object]:
-        """A context for the whole life of the copying thread."""
+    def in_thread(self) -> AbstractContextManager[object]:
+        """A context for the whole life of the loader's thread."""
         return nullcontext()
 
-    def mark(self) -> torch.cuda.Event | None:
-        """In the thread: mark the end of all copies so far."""
+    def end_of_copies(self) -> torch.cuda.Event | None:
+        """In the thread: an event after all copies so far."""
         return None
 
-    def receive(self, batches: list[tuple[int, Batch]], mark: torch.cuda.Event | None) -> None:
-        """In the main thread: let all later computation come after the mark, and keep the batches until then."""
+    def receive(self, batches: list[tuple[int, Batch]], end_of_copies: torch.cuda.Event | None) -> None:
+        """In the main thread: let all later computation come after the copies, and keep the batches until then."""
 
 
-class SideStream(Copies):
+class SideStream(HostToDevice):
     """A separate stream copies batches from pinned memory."""
 
     is_pinned = True
@@ -65,24 +65,24 @@ class SideStream(Copies):
         self._device = device
         self._stream = torch.cuda.Stream(device)
 
-    def beside(self) -> AbstractContextManager[object]:
+    def in_thread(self) -> AbstractContextManager[object]:
         """Set the thread's stream and, with it, its device, which is not inherited from the main thread."""
         return torch.cuda.stream(self._stream)
 
-    def mark(self) -> torch.cuda.Event:
+    def end_of_copies(self) -> torch.cuda.Event:
         """An event on the stream."""
         event = torch.cuda.Event()
         event.record(self._stream)
         return event
 
-    def receive(self, batches: list[tuple[int, Batch]], mark: torch.cuda.Event | None) -> None:
+    def receive(self, batches: list[tuple[int, Batch]], end_of_copies: torch.cuda.Event | None) -> None:
         """Let the current stream wait for the event, and keep the batches' memory until the stream has used it.
 
         Pinned memory needs no such care, because its allocator sees the copies.
         """
-        assert mark is not None
+        assert end_of_copies is not None
         present = torch.cuda.current_stream(self._device)
-        present.wait_event(mark)
+        present.wait_event(end_of_copies)
         for _, batch in batches:
             for tensor in batch.tensors():
                 tensor.record_stream(present)
@@ -105,7 +105,7 @@ class Loader:
     ) -> None:
         self._order, self._ranks, self._is_interrupted, self._clock = order, ranks, is_interrupted, clock
         device = ranks.device
-        self._copies = SideStream(device) if device.type == "cuda" else Copies()
+        self._to_device = SideStream(device) if device.type == "cuda" else HostToDevice()
         self._updates_ahead = _UPDATES_AHEAD[device.type]
         self._ready: deque[tuple[LoadedUpdate, torch.cuda.Event | None]] = deque()
         self._wanted, self._num_left, self._is_closed = 0, 0, False
@@ -151,21 +151,21 @@ class Loader:
             if not self._ready:
                 assert self._error is not None
                 raise self._error
-            loaded, mark = self._ready.popleft()
+            loaded, end_of_copies = self._ready.popleft()
             self._wanted -= 1
             self._num_left -= 1
         self.waited += self._clock() - start
-        self._copies.receive(loaded.batches, mark)
+        self._to_device.receive(loaded.batches, end_of_copies)
         return loaded
 
     def _work(self) -> None:
         try:
-            with self._copies.beside():
+            with self._to_device.in_thread():
                 while self._is_wanted():
                     loaded = self._load()
-                    mark = self._copies.mark()
+                    end_of_copies = self._to_device.end_of_copies()
                     with self._changed:
-                        self._ready.append((loaded, mark))
+                        self._ready.append((loaded, end_of_copies))
                         self._changed.notify_all()
         except BaseException as error:
             with self._changed:
@@ -186,7 +186,7 @@ class Loader:
             self._order.plan_ahead(num_updates=num_updates, num_workers=_PLANNING_PROCESSES[self._ranks.device.type])
         mine = range(self._ranks.rank, len(update.micro_batches), self._ranks.size)
         own_rows = [(index, rows) for index in mine if len(rows := update.micro_batches[index])]
-        device, pinned = self._ranks.device, self._copies.is_pinned
+        device, pinned = self._ranks.device, self._to_device.is_pinned
         return LoadedUpdate(
             update, [(index, self._order.batch(rows, device=device, pinned=pinned)) for index, rows in own_rows]
         )

@@ -22,7 +22,7 @@ from nmt_cli.training.loader import LoadedUpdate, Loader
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.reporting.metrics import Meter, Stopwatch, TrainingStatus, UpdateSums, memory_gb
 from nmt_cli.training.reporting.profile import PROFILE_FOLDER, Profiler
-from nmt_cli.training.reporting.progress import Reporter
+from nmt_cli.training.reporting.reporter import Reporter
 from nmt_cli.training.state import RecentUpdates, TrainingState, describe_pairs, pairs_of
 from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
 from nmt_cli.training.validation import Validation, Validator

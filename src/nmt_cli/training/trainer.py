@@ -20,7 +20,7 @@ from nmt_cli.training.micro_batch_size import fit_to_memory, max_tokens_of, warm
 from nmt_cli.training.objective import warn_of_missing_tool
 from nmt_cli.training.ranks.ranks import Ranks, is_under_torchrun
 from nmt_cli.training.reporting.metrics import Meter, measure_speed
-from nmt_cli.training.reporting.progress import BOARD_FOLDER, Reporter, describe_start, describe_training
+from nmt_cli.training.reporting.reporter import BOARD_FOLDER, Reporter, describe_start, describe_training
 from nmt_cli.training.runs import mark_finished
 from nmt_cli.training.state import TrainingState
 from nmt_cli.training.update import Updater
@@ -105,7 +105,7 @@ class Trainer:
         return ending
 
     def _prepare(self) -> Meter:
-        """Open the plan, warm up, and make the sanity pass; return what measures updates against the devices' speed."""
+        """Open the plan, warm up, and make the sanity pass. Returns a meter that knows the devices' speed."""
         if self._run.record.finished is not None and self._ranks.is_first:
             self._run = mark_finished(self._run, is_finished=False)
         self._order.open()

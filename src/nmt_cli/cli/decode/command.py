@@ -130,8 +130,8 @@ def decode(
         models = models_of(model)  # refuses a wrong name before torch is imported
         from nmt_cli.decoding import parallel
 
-        asked = {"nbest": nbest, "mbr": mbr, "word_scores": word_scores, "alignments": alignments}
-        job = parallel.TranslationJob(models, engine, precision, device, threads, overrides=overrides, asked=asked)
+        options = {"nbest": nbest, "mbr": mbr, "word_scores": word_scores, "alignments": alignments}
+        job = parallel.TranslationJob(models, engine, precision, device, threads, overrides=overrides, options=options)
         devices = parallel.choose_devices(device, workers=workers, engine=engine, precision=precision, is_bulk=is_bulk)
         with parallel.parallel_translator(parallel.jobs_for_devices(job, devices)) as run:
             (probe,) = run([parallel.LineBlock(1, [])])  # refuses wrong settings before it waits for input
@@ -265,5 +265,5 @@ def _job_record(
         "prefix": file_identity(prefix) if prefix is not None else None,
         **{name: value for name, value in probe.settings.items() if name != "batch_tokens"},
         "format": form,
-        **job.asked,
+        **job.options,
     }
