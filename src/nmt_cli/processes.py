@@ -127,8 +127,8 @@ class Worker(Generic[T, R]):
     def result_of(self, task: T, *, timeout_seconds: float | None = None) -> R:
         """The job's result for a task.
 
-        Raises the job's own NmtError, RuntimeError with the traceback for any other error in the job, WorkerLost if the
-        process ends, and TimeoutError if no result comes in time; the worker cannot be used after the last two.
+        Raises the job's own NmtError, and RuntimeError with the traceback for any other error in the job. Raises
+        WorkerLost if the process ends, and TimeoutError if no result comes in time; the worker cannot be used then.
         """
         try:
             if self._job is not None:

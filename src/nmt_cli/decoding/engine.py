@@ -64,9 +64,9 @@ def open_engine(
     """The engine `engine` (torch, ctranslate2, auto) with the models of `directories`.
 
     `overrides` are settings that are already known: `auto` chooses an engine that supports them. `device` is auto, cpu,
-    cuda or cuda:N; `precision` auto, fp32, bf16 (torch) or int8 (on a CPU). UsageError if they do not go together or a
-    package is missing, ModelError if a directory is no model, is damaged, or does not suit the engine, DeviceError if
-    there is no such device or it has no int8.
+    cuda or cuda:N; `precision` auto, fp32, bf16 (torch) or int8 (on a CPU). Raises UsageError if they do not go
+    together, or a package is missing. Raises ModelError if a directory is no model, is damaged, or does not suit the
+    engine. Raises DeviceError if there is no such device, or it has no int8.
     """
     for setting, name in (("engine", engine), ("precision", precision)):
         if name not in _KNOWN[setting]:

@@ -19,9 +19,10 @@ class Translation:
     """A line's translation: its text without line breaks, its score and log-probability, and its number of pieces.
 
     The score is the log-probability over the length penalty. `alternatives` are the next best translations, best first.
-    A line translated in parts has sums over its parts; a blank line has an empty translation with score 0. If they are
-    asked for, `word_log_probs` holds the log-probabilities of the words and of the end, `alignment` pairs of source and
-    target words, and `utility` the mean similarity to the other candidates.
+    A line translated in parts has sums over its parts; a blank line has an empty translation with score 0.
+
+    The rest is there only on request. `word_log_probs` holds the log-probabilities of the words and of the end.
+    `alignment` holds pairs of source and target words, and `utility` is the mean similarity to the other candidates.
     """
 
     text: str

@@ -35,9 +35,9 @@ def protocol_for(
 ) -> type[_PatientProtocol]:
     """The protocol of a server with at most `max_connections`, which waits `patience_seconds` for a slow client.
 
-    It waits that long for the head of a request, for the rest of a request that is already answered, and for a client
-    to read 64 KB of an answer, or whatever is left of it. `on_refusal` is called with the status and the reason of each
-    connection that the protocol itself refuses.
+    It waits that long for the head of a request, and for the rest of a request that is already answered. In the same
+    time a client must read 64 KB of an answer, or all that is left of the answer. `on_refusal` is called with the
+    status and the reason of each connection that the protocol itself refuses.
     """
 
     class Protocol(_PatientProtocol):

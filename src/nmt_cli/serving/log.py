@@ -21,7 +21,7 @@ from nmt_cli.console import is_interactive
 
 logger = logging.getLogger(__name__)
 
-# Ours, which has handlers already, and the root, which libraries report to.
+# Our own, which has handlers already, and the root: libraries report to the root.
 _LOGGERS = ("nmt_cli", "")
 # What uvicorn says of a connection that is refused with 400.
 _INVALID_REQUEST = "Invalid HTTP request received."

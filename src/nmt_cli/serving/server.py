@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from nmt_cli.errors import NmtError, UsageError
 from nmt_cli.memory import collect_garbage_rarely
@@ -87,8 +88,7 @@ async def _serve(settings: ServerSettings, listener: Listener) -> None:
     settings.keys.warn_if_world_readable()
     metrics = ServerMetrics()
     models = ModelRouter([ServedModel(path, settings.model_settings, metrics) for path in settings.models])
-    limits = settings.limits
-    service = Service(models, limits, settings.keys, metrics)
+    service = Service(models, settings.limits, settings.keys, metrics)
     refusals = RefusalLog()
 
     def note_refusal(status: int, reason: str) -> None:
@@ -96,21 +96,11 @@ async def _serve(settings: ServerSettings, listener: Listener) -> None:
         refusals.add(status, reason)
 
     asyncio.get_running_loop().set_exception_handler(partial(_handle_loop_exception, note_refusal))
-    config = uvicorn.Config(
-        create_app(service, allowed=settings.allowed),
-        http=protocol_for(max_connections=max_connections, patience_seconds=_PATIENCE_SECONDS, on_refusal=note_refusal),
-        # asyncio accepts this many connections at a time. If no file can be opened, it reports each of them.
-        backlog=1,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        # A request may take this long to arrive, and as long again to be answered.
-        timeout_graceful_shutdown=int(2 * limits.timeout_seconds) + 5,
+    protocol = protocol_for(
+        max_connections=max_connections, patience_seconds=_PATIENCE_SECONDS, on_refusal=note_refusal
     )
-    server = _Server(config, listener)
+    app = create_app(service, allowed=settings.allowed)
+    server = _Server(_uvicorn_config(app, protocol, timeout_seconds=settings.limits.timeout_seconds), listener)
     metrics.connections.set_function(lambda: len(server.server_state.connections))
     loading = asyncio.ensure_future(models.load())
     _handle_signals(server, service, loading)
@@ -126,6 +116,23 @@ async def _serve(settings: ServerSettings, listener: Listener) -> None:
         logger.info("ended before the models were loaded")
     finally:
         await models.close()
+
+
+def _uvicorn_config(app: ASGIApp, protocol: type[asyncio.Protocol], *, timeout_seconds: float) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=protocol,
+        # asyncio accepts this many connections at a time. If no file can be opened, it reports each of them.
+        backlog=1,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        # A request may take this long to arrive, and as long again to be answered.
+        timeout_graceful_shutdown=int(2 * timeout_seconds) + 5,
+    )
 
 
 class _Server(uvicorn.Server):

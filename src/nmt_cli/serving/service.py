@@ -136,7 +136,7 @@ class Service:
                 )
                 for model, places in groups.items()
             ]
-            # Almost always there is one, which needs no task of its own.
+            # Almost always there is a single call, which needs no task.
             found = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
         owner.characters += sum(map(len, texts))
         of_model = {model: iter(translated) for model, translated in zip(groups, found, strict=True)}

@@ -1,8 +1,8 @@
 """Checkpoints: written atomically, kept by age and by score, found by the next start.
 
-`checkpoints/update-00008000/` holds model.safetensors (float32; the average, if the recipe asks for one),
-optimizer.safetensors (the optimizer's state and, with an average, the trained weights), state.json (position in the
-data and counters) and manifest.json (sizes and hashes).
+`checkpoints/update-00008000/` holds four files. model.safetensors has the weights in float32, or their average if the
+recipe asks for it. optimizer.safetensors has the optimizer's state and, with an average, the trained weights.
+state.json has the position in the data and the counters. manifest.json has sizes and hashes.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class CheckpointFolder:
         return None
 
     def roll_back_to(self, checkpoint: Checkpoint | None, state: TrainingState) -> None:
-        """Remove newer checkpoints, and give this one another state, from which training continues. None: remove all.
+        """Remove newer checkpoints, and give this checkpoint the state to continue from. None: remove all checkpoints.
 
         After a kill in between, the same updates lead to the same rollback.
         """

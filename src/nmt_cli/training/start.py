@@ -205,22 +205,27 @@ def _describe_needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_siz
         share = f"x {needs.accumulation_steps} micro-batch(es) of at most {training.max_tokens_per_device:,}"
     yield f"batch: {training.batch_tokens:,} tokens per update = {world_size} device(s) {share}"
     if inputs.data is not None:
-        counts = inputs.data.manifest.splits["train"]
-        cost = _sampling_cost(recipe, inputs.data)
-        tokens = (counts.source_tokens * cost.src_growth, counts.target_tokens * cost.tgt_growth)
-        # An update closes before either side has more than its tokens.
-        updates = max(1, round(max(tokens) / training.batch_tokens))
-        epochs = training.updates / updates
-        yield f"epoch: about {updates:,} updates of {counts.pairs:,} pairs; {epochs:.1f} epochs"
-        if recipe.tokenizer.alpha is not None:
-            megabytes, seconds = cost.bytes_per_pair * counts.pairs / 1e6, cost.seconds_per_pair * counts.pairs
-            yield (
-                f"sampled pieces: {cost.src_growth:.2f} times the source tokens,"
-                f" {cost.tgt_growth:.2f} times the target tokens;"
-                f" an epoch takes about {megabytes:,.1f} MB of disk and {seconds:,.0f} s of one core"
-            )
+        yield from _describe_epoch(recipe, inputs.data)
     yield (
         f"memory per device: about {(needs.weight_bytes + needs.activation_bytes) / 1e9:.1f} GB"
         f" ({needs.weight_bytes / 1e9:.1f} weights and optimizer,"
         f" {needs.activation_bytes / 1e9:.1f} activations of {needs.tokens:,} tokens)"
     )
+
+
+def _describe_epoch(recipe: Recipe, data: PreparedData) -> Iterator[str]:
+    """Lines on the updates of an epoch, and on the cost of sampled pieces."""
+    counts = data.manifest.splits["train"]
+    cost = _sampling_cost(recipe, data)
+    tokens = (counts.source_tokens * cost.src_growth, counts.target_tokens * cost.tgt_growth)
+    # An update closes before either side has more than its tokens.
+    updates = max(1, round(max(tokens) / recipe.training.batch_tokens))
+    epochs = recipe.training.updates / updates
+    yield f"epoch: about {updates:,} updates of {counts.pairs:,} pairs; {epochs:.1f} epochs"
+    if recipe.tokenizer.alpha is not None:
+        megabytes, seconds = cost.bytes_per_pair * counts.pairs / 1e6, cost.seconds_per_pair * counts.pairs
+        yield (
+            f"sampled pieces: {cost.src_growth:.2f} times the source tokens,"
+            f" {cost.tgt_growth:.2f} times the target tokens;"
+            f" an epoch takes about {megabytes:,.1f} MB of disk and {seconds:,.0f} s of one core"
+        )

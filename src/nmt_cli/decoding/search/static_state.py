@@ -189,42 +189,17 @@ def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
     log_sums = torch.empty_like(largest)
     hypotheses = torch.empty(sizes.sentences, sizes.candidates, dtype=torch.int32, device=logits.device)
     kernels.summarise_blocks[(num_rows, cdiv(num_blocks, tile))](
-        logits,
-        state.position_terms,
-        state.counters,
-        largest,
-        log_sums,
-        logits.stride(0),
-        vocabulary,
-        num_blocks,
-        NUM_SPECIAL=NUM_SPECIAL,
-        BLOCK=block,
-        TILE=tile,
-    )
+        logits, state.position_terms, state.counters, largest, log_sums, logits.stride(0), vocabulary, num_blocks,
+        NUM_SPECIAL=NUM_SPECIAL, BLOCK=block, TILE=tile,
+    )  # fmt: skip
     kernels.choose_candidates[(sizes.sentences,)](
-        logits,
-        largest,
-        log_sums,
-        state.position_terms,
-        state.counters,
-        state.log_probs,
-        state.nodes,
-        state.tree_log_probs,
-        state.tree_pieces,
-        state.tree_parents,
-        hypotheses,
-        logits.stride(0),
-        vocabulary,
-        num_blocks,
-        sizes.beam,
-        sizes.candidates,
-        NUM_SPECIAL=NUM_SPECIAL,
-        BLOCK=block,
-        BLOCKS=next_power_of_2(num_blocks),
-        BEAM=next_power_of_2(sizes.beam),
+        logits, largest, log_sums, state.position_terms, state.counters, state.log_probs, state.nodes,
+        state.tree_log_probs, state.tree_pieces, state.tree_parents, hypotheses,
+        logits.stride(0), vocabulary, num_blocks, sizes.beam, sizes.candidates,
+        NUM_SPECIAL=NUM_SPECIAL, BLOCK=block, BLOCKS=next_power_of_2(num_blocks), BEAM=next_power_of_2(sizes.beam),
         CANDIDATES=next_power_of_2(sizes.candidates),
         num_warps=min(16, max(4, next_power_of_2(sizes.beam) * next_power_of_2(num_blocks) // _SORT_KEYS_PER_WARP)),
-    )
+    )  # fmt: skip
     return hypotheses
 
 
@@ -235,29 +210,12 @@ def _sort_by_kernel(state: StaticState, hypotheses: Tensor) -> None:
 
     sizes = state.sizes
     kernels.sort_candidates[(sizes.sentences,)](
-        state.tree_log_probs,
-        state.tree_pieces,
-        hypotheses,
-        state.position_terms,
-        state.counters,
-        state.limits,
-        state.penalties_at_limit,
-        state.ids,
-        state.log_probs,
-        state.nodes,
-        state.ancestors,
-        *state.finished,
-        state.is_done,
-        sizes.beam,
-        sizes.candidates,
-        sizes.nbest,
-        sizes.length,
-        NUM_SPECIAL=NUM_SPECIAL,
-        CANDIDATES=next_power_of_2(sizes.candidates),
-        ENDINGS=next_power_of_2(sizes.nbest),
-        TILE=_POSITIONS_PER_TILE,
-        num_warps=min(16, max(1, next_power_of_2(sizes.candidates) // 8)),
-    )
+        state.tree_log_probs, state.tree_pieces, hypotheses, state.position_terms, state.counters, state.limits,
+        state.penalties_at_limit, state.ids, state.log_probs, state.nodes, state.ancestors, *state.finished,
+        state.is_done, sizes.beam, sizes.candidates, sizes.nbest, sizes.length,
+        NUM_SPECIAL=NUM_SPECIAL, CANDIDATES=next_power_of_2(sizes.candidates), ENDINGS=next_power_of_2(sizes.nbest),
+        TILE=_POSITIONS_PER_TILE, num_warps=min(16, max(1, next_power_of_2(sizes.candidates) // 8)),
+    )  # fmt: skip
 
 
 def _first_doubling(start: int, needed: int) -> int:

@@ -81,7 +81,7 @@ class TranslateAnswer(BaseModel):
 
 
 class NextWordsRequest(BaseModel):
-    """A sentence, and the words before the one for which others are asked."""
+    """A sentence, and the beginning of its translation, for which the next words are asked."""
 
     model_config = ConfigDict(extra="forbid")
 

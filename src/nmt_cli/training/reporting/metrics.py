@@ -90,8 +90,8 @@ class UpdateMetrics:
     """Metrics of some updates: losses in nats per target token, shares from 0 to 1, NaN without data.
 
     `kl` is the divergence of both passes, None if each pair passes once. `padding` is the share of slots without a
-    token, `waiting` the share of time spent waiting for data, and `matrix_rate_share` the model's floating-point
-    operations per second, divided by the rate of a large matrix product.
+    token, and `waiting` the share of time spent waiting for data. `matrix_rate_share` is the model FLOPs utilization
+    (MFU), with the measured rate of a large matrix product as the peak.
     """
 
     loss: float
