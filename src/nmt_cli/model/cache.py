@@ -43,6 +43,18 @@ class Slots(NamedTuple):
     room: int
 
 
+class Step(NamedTuple):
+    """One more token per row: the positions [R] of the tokens, their slots, and what each hypothesis sees.
+
+    `slot_bias` [B, 1, W, seen] is added to scores: 0 at the slots of a hypothesis's own past, and -inf elsewhere. It is
+    None if a hypothesis sees every slot.
+    """
+
+    positions: Tensor
+    slots: Slots
+    slot_bias: Tensor | None
+
+
 class SentenceSelection:
     """The sentences of a batch that stay; sentences that keep their places are rarely copied."""
 
@@ -76,25 +88,20 @@ class LayerCache:
         k, v = (F.pad(x, (0, 0, 0, slots - source.max_len)).contiguous() for x in rectangles)
         return cls(k, v)
 
-    def self_attend(
-        self, module: SelfAttention, x: Tensor, *, positions: Tensor, slots: Slots, slot_bias: Tensor | None
-    ) -> Tensor:
-        """Self-attention [R, H * V] of tokens x [R, D] at `positions` [R], whose keys and values go into `slots`.
-
-        `slot_bias` [B, 1, W, N] is added to the scores: 0 at the slots of a hypothesis's own past, and -inf elsewhere.
-        """
-        num_sentences, heads = len(self.cross_keys), module.heads
+    def self_attend(self, module: SelfAttention, x: Tensor, *, step: Step) -> Tensor:
+        """Self-attention [R, H * V] of the step's tokens x [R, D], whose keys and values go into its slots."""
+        num_sentences, heads, slots = len(self.cross_keys), module.heads, step.slots
         if module.rotation is None and module.d_k == module.d_v:
             # One view of the product shows queries, keys and values.
             rows = module.qkv.forward(x).view(num_sentences, -1, 3, heads, module.d_k)
             q, k, v = rows.permute(2, 0, 3, 1, 4).unbind()
         else:
-            each = module.project(x, positions)
+            each = module.project(x, step.positions)
             q, k, v = (one.view(num_sentences, -1, *one.shape[1:]).transpose(1, 2) for one in each)
         self._keys, self._values = _with_room(self._keys, slots), _with_room(self._values, slots)
         self._keys[:, :, slots.start : slots.end] = k
         self._values[:, :, slots.start : slots.end] = v
-        return _attend(q, self._keys[:, :, : slots.seen], self._values[:, :, : slots.seen], bias=slot_bias)
+        return _attend(q, self._keys[:, :, : slots.seen], self._values[:, :, : slots.seen], bias=step.slot_bias)
 
     def cross_attend(self, module: CrossAttention, x: Tensor, *, bias: Tensor | None) -> Tensor:
         """Attention [R, H * V] of tokens x [R, D] to the source; `bias` [B, 1, 1, S] is added to the scores."""
@@ -162,12 +169,8 @@ class DecoderCache:
         """B."""
         return len(self.num_tokens)
 
-    def begin_step(self, num_rows: int, *, like: Tensor) -> tuple[Tensor, Slots, Tensor | None]:
-        """Reserve slots for one more token per row.
-
-        Returns the positions [R], the slots, and the slot bias [B, 1, W, seen] or None. The bias has the precision in
-        which scores are summed, and the device of `like`.
-        """
+    def begin_step(self, num_rows: int, *, like: Tensor) -> Step:
+        """Reserve slots for one more token per row; the model computes with tensors like `like`."""
         width = num_rows // self.num_sentences
         positions = self.num_tokens.clamp(max=self.max_positions - 1)
         positions = positions if width == 1 else positions.repeat_interleave(width)
@@ -180,12 +183,13 @@ class DecoderCache:
         if self.slot_bias is None:
             if width > 1:
                 raise ValueError("a sentence has several hypotheses from its second step on")
-            return positions, slots, None if self.shape_multiple == 1 else _slot_bias_of_one_hypothesis(slots, like)
+            bias = None if self.shape_multiple == 1 else _slot_bias_of_one_hypothesis(slots, like)
+            return Step(positions, slots, bias)
         if self.slot_bias.size(2) < seen:
             room = self.slot_bias.new_full((*self.slot_bias.shape[:2], slots.room - start), -torch.inf)
             self.slot_bias = torch.cat([self.slot_bias[:, :, :start], room], dim=2)
         self.slot_bias[:, :, start : slots.end].diagonal(dim1=1, dim2=2).zero_()
-        return positions, slots, self.slot_bias[:, None, :, :seen]
+        return Step(positions, slots, self.slot_bias[:, None, :, :seen])
 
     def select(self, *, rows: Tensor, sentences: Tensor | None) -> None:
         """Go on from `rows` [R'], grouped by sentence, and with `sentences` [B'] only; None keeps all sentences."""

@@ -156,11 +156,14 @@ class Transformer(nn.Module):
 
     def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """The decoder's output [R, D] for one more token ids [R] per row; R is a multiple of the cache's sentences."""
-        positions, slots, slot_bias = cache.begin_step(len(ids), like=self.output_weight)
-        x = self.target_embedding.at(ids, positions)
+        step = cache.begin_step(len(ids), like=self.output_weight)
+        x = self.target_embedding.at(ids, step.positions)
         for layer, kept in zip(self.decoder, cache.layers, strict=True):
-            self_attend = partial(kept.self_attend, positions=positions, slots=slots, slot_bias=slot_bias)
-            x = layer(x, self_attend=self_attend, cross_attend=partial(kept.cross_attend, bias=cache.source_bias))
+            x = layer(
+                x,
+                self_attend=partial(kept.self_attend, step=step),
+                cross_attend=partial(kept.cross_attend, bias=cache.source_bias),
+            )
         hidden: Tensor = self.decoder_norm(x)
         return hidden
 
