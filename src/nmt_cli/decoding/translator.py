@@ -80,8 +80,8 @@ class LineTranslator:
         utility = None if mbr is None else parse_utility(mbr)
         check_candidates(nbest, config=config, vocab=self._engine.target.vocab_size, mbr=mbr)
         self._engine.check(config)
-        forced = None if prefixes is None else list(prefixes)
-        split = self._split(texts, forced, config=config, first_line=first_line)
+        given = None if prefixes is None else list(prefixes)
+        split = self._split(texts, given, config=config, first_line=first_line)
         details = Details(piece_log_probs=word_scores, alignment=alignments)
         found = self._search(split, config=config, nbest=config.num_candidates if utility else nbest, details=details)
         if utility is None:
@@ -116,8 +116,8 @@ class LineTranslator:
         # An output may be longer than its source. So positions are kept free for it, but at most half of them.
         longest = positions - max(1, min(config.max_extra_tokens, positions // 2))
         split = []
-        forced = self._prefixes(prefixes, num_lines=len(lines), first_line=first_line)
-        for number, (text, ids, prefix) in enumerate(zip(texts, encode(texts), forced, strict=True), first_line):
+        prefix_ids = self._prefixes(prefixes, num_lines=len(lines), first_line=first_line)
+        for number, (text, ids, prefix) in enumerate(zip(texts, encode(texts), prefix_ids, strict=True), first_line):
             parts = self._splitter.split(text, ids, number=number, longest=longest, has_prefix=bool(prefix))
             is_whole = len(parts) < 2
             ids_of_parts = [ids] * len(parts) if is_whole else encode([part.strip() for part in parts])
