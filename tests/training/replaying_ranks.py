@@ -17,8 +17,8 @@ from torch import distributed as dist
 
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.model import attention, dropout
-from nmt_cli.training.objective import RecordedSteps
 from nmt_cli.training.ranks.ranks import Ranks, join_ranks
+from nmt_cli.training.recorded_steps import RecordedSteps
 from tests.reference.varlen import register
 from tests.training.feeding import Feed, feed, take, taped
 

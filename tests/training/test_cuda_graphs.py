@@ -19,7 +19,7 @@ from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.packing import pack
-from nmt_cli.training.objective import RecordedSteps
+from nmt_cli.training.recorded_steps import RecordedSteps
 from nmt_cli.training.update import Updater, seed_dropout
 from tests.training.feeding import Feed, feed, taped
 from tests.training.replaying_ranks import NUM_UPDATES, like_a_gpu

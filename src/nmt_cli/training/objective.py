@@ -1,13 +1,11 @@
-"""The loss of a batch through a model's layers, as they are or compiled; and steps recorded as CUDA graphs."""
+"""The loss of a batch through a model's layers, as they are or compiled."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -35,9 +33,6 @@ compiled = partial(torch.compile, fullgraph=True, dynamic=False)
 
 Objective = Callable[[Batch], Loss]
 """Computes the loss of a batch, summed over its target tokens, with gradients for the model's parameters."""
-
-Recorder = Callable[[Callable[[], None]], Callable[[], None]]
-"""Records a function: returns one that repeats its work on the same memory. RuntimeError if that is impossible."""
 
 
 def plain_loss(model: Transformer, smoothing: float, batch: Batch, *, consistency: Consistency | None = None) -> Loss:
@@ -186,78 +181,3 @@ def _decode(layer: nn.Module, x: Tensor, target: Spans, memory: Tensor, source: 
         cross_attend=lambda module, y: module(y, target, memory, source),
     )
     return out
-
-
-class Step(Protocol):
-    """Adds the gradients of a batch's loss, divided by a float32 scalar, to their sum."""
-
-    def __call__(self, batch: Batch, divisor: Tensor, *, is_first: bool) -> Tensor:
-        """The sums of the batch's `Loss`; the first step of an update begins the sum anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    """Replays of the first step of an update and of later steps, and the memory that they share.
-
-    A replay reads the batch and its divisor from this memory, and writes the losses into it.
-    """
-
-    batch: Batch
-    divisor: Tensor
-    losses: Tensor
-    first: Callable[[], None]
-    later: Callable[[], None]
-
-
-class RecordedSteps:
-    """Two recorded steps for each `bound`: one for the first micro-batch of an update, one for later micro-batches.
-
-    In all else, batches have one shape.
-    """
-
-    def __init__(self, step: Step, recorder: Recorder, *, num_losses: int) -> None:
-        self._step, self._recorder, self._num_losses = step, recorder, num_losses
-        self._recorded: dict[int, _Recorded] = {}
-        self._cannot_record = False
-
-    def __contains__(self, batch: Batch) -> bool:
-        return batch.source.bound in self._recorded
-
-    def record(self, batch: Batch) -> None:
-        """Run the step with a batch, and record it, unless one with that bound was recorded before.
-
-        If the device cannot record, a warning says so; from then on, no step is recorded or replayed.
-        """
-        if self._cannot_record or batch in self:
-            return
-        inputs, device = batch.map_tensors(Tensor.clone), batch.gold.device
-        divisor, losses = torch.ones((), device=device), torch.zeros(self._num_losses, device=device)
-
-        def step(*, is_first: bool) -> None:
-            losses.copy_(self._step(inputs, divisor, is_first=is_first))
-
-        try:
-            first, later = (self._recorder(partial(step, is_first=is_first)) for is_first in (True, False))
-        except RuntimeError as problem:
-            if is_out_of_memory(problem, must_name_memory=True):
-                raise
-            reason = str(problem).strip().partition("\n")[0]
-            logger.warning("no CUDA graph can be made (%s): updates take longer to launch", reason)
-            self._cannot_record = True
-            self._recorded.clear()  # replays use a generator that may be gone
-            return
-        self._recorded[batch.source.bound] = _Recorded(inputs, divisor, losses, first, later)
-
-    def replay(self, batch: Batch, *, divisor: int, is_first: bool) -> Tensor:
-        """Replay the step with another batch; return the sums of its `Loss`.
-
-        A replay takes the same random numbers from torch's generators, seeded before, as the step itself.
-        """
-        recorded = self._recorded[batch.source.bound]
-        for kept, new in zip(recorded.batch.tensors(), batch.tensors(), strict=True):
-            if kept.shape != new.shape:
-                raise ValueError(f"a batch has {list(new.shape)} where the recorded one had {list(kept.shape)}")
-            kept.copy_(new, non_blocking=True)
-        recorded.divisor.fill_(divisor)
-        (recorded.first if is_first else recorded.later)()
-        return recorded.losses.clone()

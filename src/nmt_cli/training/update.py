@@ -20,16 +20,10 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.consistency import Consistency
 from nmt_cli.training.micro_batch_size import OutOfMemory
-from nmt_cli.training.objective import (
-    CompiledObjective,
-    Objective,
-    RecordedSteps,
-    compiling,
-    plain_loss,
-    reason_not_to_compile,
-)
+from nmt_cli.training.objective import CompiledObjective, Objective, compiling, plain_loss, reason_not_to_compile
 from nmt_cli.training.optimizers import build_optimizer, learning_rate
 from nmt_cli.training.ranks.ranks import Ranks
+from nmt_cli.training.recorded_steps import RecordedSteps
 from nmt_cli.training.weights import MasterWeights
 
 # The figures of an update: the norm of the gradients, the ranks that received each signal, and then the losses.
