@@ -187,7 +187,7 @@ class Residual(nn.Module):
         return normed
 
     def leave(self, x: Tensor, last: nn.Linear, hidden: Tensor) -> Tensor:
-        """The new x [N, D] from the old one and the sub-layer's output, the product of its last matrix with hidden."""
+        """The new x [N, D] after a sub-layer, whose output is the product of its `last` layer with `hidden`."""
         if self.uses_kernels and not self.is_pre_norm and isinstance(self.norm, nn.LayerNorm):
             return self._leave_by_kernel(x, F.linear(hidden, last.weight), last.bias, self.norm)
         # `forward` itself: calls of modules take a tenth of a step for a single sentence on a CPU.

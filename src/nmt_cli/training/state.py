@@ -27,7 +27,8 @@ _MAX_NAMED_UPDATES, _MAX_NAMED_PAIRS = 3, 5
 class LossCourse:
     """The course of the losses of applied updates, in nats per target token.
 
-    Running means over about 5 and about 50 updates, and the lowest value so far of the latter; None before the first.
+    `recent` and `mean` are running means over about 5 and about 50 updates; `lowest` is the lowest `mean` so far. All
+    are None before the first loss.
     """
 
     recent: float | None = None

@@ -93,7 +93,7 @@ class LaunchedUpdate:
 
 
 class Updater:
-    """The model, its master weights and its optimizer, which take one update at a time.
+    """Takes one update at a time, with the model, its master weights and its optimizer.
 
     On a GPU, if all batches have one shape, micro-batches are recorded and replayed. The gradients of several ranks are
     then summed after the last replay. If nothing is recorded, they are summed during the last backward pass.
