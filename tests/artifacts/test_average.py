@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
-from nmt_cli.artifacts.average import average_checkpoints, choose_checkpoints, write_averaged_model
+from nmt_cli.artifacts.average import average_checkpoints, choose_checkpoints, write_average_of_checkpoints
 from nmt_cli.artifacts.manifest import read_manifest
 from nmt_cli.artifacts.model_directory import load_model
 from nmt_cli.artifacts.run import open_run
@@ -223,7 +223,7 @@ def test_the_model_is_whole_and_its_own_average_is_renewed(tmp_path: Path) -> No
     write_run(path, updates=4)
     run = open_run(path)
     for last in (4, 2):  # the second replaces the first
-        write_averaged_model(
+        write_average_of_checkpoints(
             run,
             choose_checkpoints(run, last=last, best=None),
             output=path / "averaged",
@@ -245,9 +245,9 @@ def test_a_model_elsewhere_is_replaced_only_when_asked(tmp_path: Path) -> None:
     save_tiny(tmp_path / "m", spm_folder=tmp_path)
     chosen = choose_checkpoints(run, last=1, best=None)
     with pytest.raises(ModelError, match="exists already") as caught:
-        write_averaged_model(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"], measure=None)
+        write_average_of_checkpoints(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"], measure=None)
     assert "--overwrite" in caught.value.hint
-    write_averaged_model(run, chosen, output=tmp_path / "m", overwrite=True, command=["nmt"], measure=None)
+    write_average_of_checkpoints(run, chosen, output=tmp_path / "m", overwrite=True, command=["nmt"], measure=None)
 
 
 def test_the_tokenizers_of_the_run_are_checked_first(tmp_path: Path) -> None:
@@ -256,11 +256,11 @@ def test_the_tokenizers_of_the_run_are_checked_first(tmp_path: Path) -> None:
     chosen = choose_checkpoints(run, last=1, best=None)
     run.target_spm.write_bytes(b"x")
     with pytest.raises(ModelError, match=r"target\.spm is not the tokenizer that this run was trained with") as caught:
-        write_averaged_model(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"], measure=None)
+        write_average_of_checkpoints(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"], measure=None)
     assert caught.value.hint == "copy the right one from data/mini"
     run.source_spm.unlink()
     with pytest.raises(ModelError, match=r"source\.spm is missing"):
-        write_averaged_model(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"], measure=None)
+        write_average_of_checkpoints(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"], measure=None)
 
 
 @pytest.mark.parametrize(

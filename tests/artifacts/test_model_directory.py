@@ -23,8 +23,8 @@ from nmt_cli.artifacts.model_directory import (
     dump_saved_config,
     load_model,
     load_saved_config,
-    newest_model,
 )
+from nmt_cli.artifacts.run import model_of_latest_run
 from nmt_cli.errors import ModelError
 from nmt_cli.interchange.marian_huggingface import read_huggingface
 from nmt_cli.model.packing import pack
@@ -321,11 +321,11 @@ def test_the_newest_model_is_the_one_finished_last(tmp_path: Path) -> None:
     for age, (run, name) in enumerate([("b", "averaged"), ("a", "model")]):
         save_tiny(runs / run / name, spm_folder=tmp_path, update=100)
         os.utime(runs / run / name / "manifest.json", (1_000_000 + age, 1_000_000 + age))
-    assert newest_model(runs) == runs / "a" / "model"
+    assert model_of_latest_run(runs) == runs / "a" / "model"
     save_tiny(runs / "b" / "model", spm_folder=tmp_path, update=100)
-    assert newest_model(runs) == runs / "b" / "averaged"
+    assert model_of_latest_run(runs) == runs / "b" / "averaged"
     save_tiny(runs / "b" / "model", spm_folder=tmp_path, update=200, overwrite=True)
-    assert newest_model(runs) == runs / "b" / "model"
+    assert model_of_latest_run(runs) == runs / "b" / "model"
 
 
 def test_without_a_model_the_error_names_the_whole_path_and_says_what_to_type(
@@ -334,11 +334,11 @@ def test_without_a_model_the_error_names_the_whole_path_and_says_what_to_type(
     runs = tmp_path / "runs"
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelError, match=f"there is no model: {runs} holds no runs") as caught:
-        newest_model(Path("runs"))
+        model_of_latest_run(Path("runs"))
     assert "-m MODEL" in caught.value.hint
     assert "nmt train RECIPE" in caught.value.hint
     write_run(runs / "x")
     write_checkpoint(runs / "x", 1, weights={"w": torch.zeros(1)})
     with pytest.raises(ModelError, match=r"no run in .* has a finished model") as caught:
-        newest_model(runs)
+        model_of_latest_run(runs)
     assert f"nmt average {runs / 'x'}" in caught.value.hint

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from nmt_cli.artifacts.model_directory import load_model, load_saved_config, model_of_run, newest_model
-from nmt_cli.artifacts.run import open_run
+from nmt_cli.artifacts.model_directory import load_model, load_saved_config
+from nmt_cli.artifacts.run import model_of_latest_run, model_of_run, open_run
 from nmt_cli.cli.average import average
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError
@@ -77,7 +77,7 @@ def test_the_mean_is_measured_beside_its_newest_part_and_a_worse_one_is_not_chos
     assert f"{mean.loss:.4f} of the average, {mean.newest_loss:.4f} of its" in card
     assert "The average is worse: prefer the newest part." in card
     assert model_of_run(run) == model
-    assert newest_model(run.parent) == model
+    assert model_of_latest_run(run.parent) == model
     caplog.clear()
     average([run], output=run.parent / "mean", last=3, best=None, overwrite=False)
     assert f"newest part, so take {model}; -m {run.parent / 'mean'} names the mean" in caplog.text

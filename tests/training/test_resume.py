@@ -329,7 +329,7 @@ def test_a_model_that_a_kill_kept_from_being_written_is_written_by_the_next_star
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr("nmt_cli.training.trainer.write_averaged_model", killed)
+        patch.setattr("nmt_cli.training.trainer.write_average_of_checkpoints", killed)
         with pytest.raises(KeyboardInterrupt):
             train(prepared, run, "training.updates=4")
     assert not (run / "model").exists()

@@ -1,8 +1,13 @@
-"""The average of checkpoints (section 6.1): the choice of checkpoints, and their mean in float64."""
+"""The average of the checkpoints of a run (section 6.1), or of finished models, in float64.
+
+The average of a model before and after fine-tuning forgets less of the first model than fine-tuning alone (Wortsman et
+al. 2022, arXiv:2109.01903).
+"""
 
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,16 +16,26 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nmt_cli.artifacts.manifest import WEIGHTS, verify_files
-from nmt_cli.artifacts.model_card import render_card
-from nmt_cli.artifacts.model_directory import AverageLosses, check_replaceable, save_model
+from nmt_cli import __version__, files
+from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS, verify_files
+from nmt_cli.artifacts.model_card import front_matter, join_front_matter, render_card
+from nmt_cli.artifacts.model_directory import (
+    AverageLosses,
+    SavedModelConfig,
+    check_replaceable,
+    load_saved_config,
+    save_model,
+)
 from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, Run, best_first, command_to_continue, read_checkpoint
-from nmt_cli.artifacts.weights import check_names_and_shapes, open_tensors, shapes_in
+from nmt_cli.artifacts.weights import check_names_and_shapes, open_tensors, shapes_in_file
 from nmt_cli.errors import ModelError
+from nmt_cli.recipe.schema import DROPOUTS
+from nmt_cli.templates.render import render
 
 logger = logging.getLogger(__name__)
 
 _LEAVE_OUT = "leave it out: nmt average CHECKPOINT CHECKPOINT ... with the others"
+_TOKENIZERS = ("source.spm", "target.spm")
 
 
 def choose_checkpoints(run: Run, *, last: int | None, best: int | None) -> list[Checkpoint]:
@@ -42,39 +57,7 @@ def choose_checkpoints(run: Run, *, last: int | None, best: int | None) -> list[
     return sorted(ranked[:number], key=lambda checkpoint: checkpoint.update)
 
 
-def average_checkpoints(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of the checkpoint directories `paths`; in any order it has the same bits.
-
-    Raises ModelError if a checkpoint is given twice, is damaged, has another recipe or shape, or holds values that are
-    not finite.
-    """
-    if not paths:
-        raise ValueError("nothing to average")
-    checkpoints = [read_checkpoint(path) for path in paths]
-    checkpoints.sort(key=lambda found: (found.update, found.weights_sha256))
-    _refuse_duplicates(checkpoints)
-    _refuse_other_recipes(checkpoints)
-    for checkpoint in checkpoints:
-        verify_files(checkpoint.path, error=ModelError, hint=_LEAVE_OUT, hashed=(WEIGHTS,))
-        measures = ("validation loss", checkpoint.loss, 4), ("BLEU", checkpoint.bleu, 2)
-        measured = [f"{name} {value:.{places}f}" for name, value, places in measures if value is not None]
-        logger.info("update %9s  %s", f"{checkpoint.update:,}", "  ".join(measured) or "not validated")
-    return mean_weights([checkpoint.path for checkpoint in checkpoints], hint=_LEAVE_OUT)
-
-
-def mean_weights(directories: Sequence[Path], *, hint: str) -> dict[str, Tensor]:
-    """The mean of each tensor over the weights in these directories, computed in float64 and returned in float32.
-
-    Memory holds the means and one tensor in float64, because tensors are read one at a time. Raises ModelError with
-    `hint` if weights are damaged, or if their names or shapes differ.
-    """
-    with ExitStack() as stack:
-        opened = [stack.enter_context(open_tensors(path / WEIGHTS, hint=hint)) for path in directories]
-        _refuse_other_shapes(directories, opened, hint=hint)
-        return {name: _mean_of_tensor(name, directories, opened, hint=hint) for name in shapes_in(opened[0])}
-
-
-def write_averaged_model(
+def write_average_of_checkpoints(
     run: Run,
     checkpoints: Sequence[Checkpoint],
     *,
@@ -109,9 +92,65 @@ def write_averaged_model(
     return losses
 
 
+def average_checkpoints(paths: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of the weights of the checkpoint directories `paths`; in any order it has the same bits.
+
+    Raises ModelError if a checkpoint is given twice, is damaged, has another recipe or shape, or holds values that are
+    not finite.
+    """
+    if not paths:
+        raise ValueError("nothing to average")
+    checkpoints = [read_checkpoint(path) for path in paths]
+    checkpoints.sort(key=lambda found: (found.update, found.weights_sha256))
+    _refuse_duplicates(checkpoints)
+    _refuse_other_recipes(checkpoints)
+    for checkpoint in checkpoints:
+        verify_files(checkpoint.path, error=ModelError, hint=_LEAVE_OUT, hashed=(WEIGHTS,))
+        measures = ("validation loss", checkpoint.loss, 4), ("BLEU", checkpoint.bleu, 2)
+        measured = [f"{name} {value:.{places}f}" for name, value, places in measures if value is not None]
+        logger.info("update %9s  %s", f"{checkpoint.update:,}", "  ".join(measured) or "not validated")
+    return _mean_of_weights([checkpoint.path for checkpoint in checkpoints], hint=_LEAVE_OUT)
+
+
+def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: bool, command: Sequence[str]) -> None:
+    """Write the average of these model directories as the model directory `output`; its card shows `command`.
+
+    All other files are from the last model. Raises ModelError if a model is damaged or given twice, or if architectures
+    or vocabularies differ.
+    """
+    check_replaceable(output, overwrite=overwrite)
+    configs = [load_saved_config(path) for path in paths]
+    for path in paths:
+        verify_files(path, error=ModelError, hint=DAMAGED, hashed=(WEIGHTS, *_TOKENIZERS))
+    _refuse_other_models(paths, configs)
+    weights = _mean_of_weights(paths, hint=DAMAGED)
+    last = configs[-1]
+    longest = [config.longest_source for config in configs]
+    config = last.model_copy(
+        update={
+            "nmt_version": __version__,
+            "updates": [],
+            "validation": [],
+            "mean": None,
+            "longest_source": None if None in longest else max(length or 0 for length in longest),
+        }
+    )
+    body = render("mean_model_card.md", config=config, paths=[str(path) for path in paths], command=shlex.join(command))
+    source_spm, target_spm = (paths[-1] / name for name in _TOKENIZERS)
+    save_model(
+        output,
+        config=config,
+        weights=weights,
+        source_spm=source_spm,
+        target_spm=target_spm,
+        card=join_front_matter(front_matter(config.languages), body),
+        overwrite=overwrite,
+    )
+
+
 def _too_few(run: Run, *, option: Literal["last", "best"], number: int, num_found: int) -> ModelError:
     """The error if --last or --best asks for `number` checkpoints, and the run has `num_found` of the kind."""
-    training, command = run.recipe.training, command_to_continue(run.record.command)
+    training = run.recipe.training
     kind = "checkpoint" if num_found == 1 else "checkpoints"
     measured = "" if option == "last" else f" with a validation {run.recipe.validation.metric}"
     smaller_option = f"--{option} {num_found}" if num_found else "--last N"
@@ -121,12 +160,24 @@ def _too_few(run: Run, *, option: Literal["last", "best"], number: int, num_foun
     elif run.record.finished:
         how_to_get_more = "raise training.updates and train on"
     else:
-        how_to_get_more = f"train on: {command}"
+        how_to_get_more = f"train on: {command_to_continue(run.record.command)}"
     return ModelError(
         f"{number} were asked for, but the run has {num_found} {kind}{measured}",
         where=str(run.directory / CHECKPOINTS),
         hint=f"nmt average {run.directory} {smaller_option}, or {how_to_get_more}",
     )
+
+
+def _mean_of_weights(directories: Sequence[Path], *, hint: str) -> dict[str, Tensor]:
+    """The mean of each tensor over the weights in these directories, computed in float64 and returned in float32.
+
+    Memory holds the means and one tensor in float64, because tensors are read one at a time. Raises ModelError with
+    `hint` if weights are damaged, or if their names or shapes differ.
+    """
+    with ExitStack() as stack:
+        opened = [stack.enter_context(open_tensors(path / WEIGHTS, hint=hint)) for path in directories]
+        _refuse_other_shapes(directories, opened, hint=hint)
+        return {name: _mean_of_tensor(name, directories, opened, hint=hint) for name in shapes_in_file(opened[0])}
 
 
 def _mean_of_tensor(name: str, directories: Sequence[Path], opened: Sequence[Any], *, hint: str) -> Tensor:
@@ -169,10 +220,31 @@ def _refuse_other_recipes(checkpoints: Sequence[Checkpoint]) -> None:
 
 
 def _refuse_other_shapes(directories: Sequence[Path], opened: Sequence[Any], *, hint: str) -> None:
-    expected = shapes_in(opened[0])
+    expected = shapes_in_file(opened[0])
     for path, tensors in zip(directories, opened, strict=True):
         try:
-            check_names_and_shapes(shapes_in(tensors), expected=expected, where=str(path / WEIGHTS), hint=hint)
+            check_names_and_shapes(shapes_in_file(tensors), expected=expected, where=str(path / WEIGHTS), hint=hint)
         except ModelError as problem:
             message = f"{path.name} does not fit {directories[0].name}: {problem.message}"
             raise ModelError(message, where=problem.where, hint=problem.hint) from None
+
+
+def _refuse_other_models(paths: Sequence[Path], configs: Sequence[SavedModelConfig]) -> None:
+    """Raise ModelError for a model that is given twice, or that has another vocabulary or architecture."""
+    hashes = [files.sha256(path / WEIGHTS) for path in paths]
+    for place, (path, config) in enumerate(zip(paths, configs, strict=True)):
+        where = str(path)
+        if hashes[place] in hashes[:place]:
+            twin = paths[hashes.index(hashes[place])]
+            raise ModelError(f"{path} has the weights of {twin}", where=where, hint="name each model once")
+        for name in _TOKENIZERS:
+            if files.sha256(path / name) != files.sha256(paths[0] / name):
+                hint = "average models of one vocabulary: a model, and what --init-from made of it"
+                raise ModelError(f"{path} has another {name} than {paths[0]}", where=where, hint=hint)
+        ours, first = config.recipe.model, configs[0].recipe.model
+        # Learned positions are a table with a row for each of max_positions.
+        free = DROPOUTS if first.positions == "learned" else DROPOUTS | {"max_positions"}
+        for key in type(ours).model_fields:
+            if key not in free and getattr(ours, key) != getattr(first, key):
+                message = f"{path} has model.{key} {getattr(ours, key)}, and {paths[0]} {getattr(first, key)}"
+                raise ModelError(message, where=where, hint="average models of one architecture")

@@ -44,9 +44,10 @@ class ValidationPoint:
 class History:
     """The curves of a run, its starts, and its troubles.
 
-    `training` and `validations` are the curves by rising update, without lost updates. `starts`, `returns` and
-    `skipped` are events as in metrics.jsonl. `ending` says why the last process ended; it is None if a process still
-    trains or was killed. `last_update` is the newest update in metrics.jsonl, and `last_line` its newest `train` event.
+    `training` and `validations` are the curves by rising update. An update is lost, and left out of them, if training
+    resumed from an earlier checkpoint or returned to one. `starts`, `returns` and `skipped` are events as in
+    metrics.jsonl. `ending` says why the last process ended; it is None if a process still trains or was killed.
+    `last_update` is the newest update in metrics.jsonl, and `last_train_event` its newest `train` event.
     `target_tokens_per_second` is the mean over all updates.
     """
 
@@ -57,7 +58,7 @@ class History:
     skipped: list[dict[str, Any]] = field(default_factory=list)
     ending: str | None = None
     last_update: int = 0
-    last_line: Mapping[str, Any] = field(default_factory=dict)
+    last_train_event: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     target_tokens_per_second: float | None = None
 
@@ -130,7 +131,7 @@ class _Reader:
         self._base_tokens += tokens
         self._tokens_per_update = tokens / max(update - self._base_update, 1)
         self._base_update = history.last_update = update
-        history.last_line = event
+        history.last_train_event = event
         at = Elapsed(update, self._base_tokens, history.seconds)
         history.training.append(TrainingPoint(at, _number(event, "loss"), _number(event, "learning_rate")))
 

@@ -17,17 +17,8 @@ import yaml
 from pydantic import Field, model_validator
 
 from nmt_cli import __version__, files
-from nmt_cli.artifacts.manifest import (
-    CONFIG,
-    DAMAGED,
-    MANIFEST,
-    WEIGHTS,
-    kind_of,
-    read_manifest,
-    require_model,
-    verify_files,
-    write_manifest,
-)
+from nmt_cli.artifacts.directory_kinds import kind_of, require_model
+from nmt_cli.artifacts.manifest import CONFIG, DAMAGED, WEIGHTS, verify_files, write_manifest
 from nmt_cli.errors import DataError, ModelError, RecipeError
 from nmt_cli.recipe.documents import parse_document, validate
 from nmt_cli.recipe.schema import LanguagePair, Recipe
@@ -40,7 +31,6 @@ if TYPE_CHECKING:
     from nmt_cli.model.transformer import Transformer
     from nmt_cli.tokenization.tokenizer import Tokenizer
 
-_UNFINISHED_HINT = "let it finish: nmt train ..., or make a model of what there is: nmt average {run}"
 _NEEDED = (CONFIG, WEIGHTS, "source.spm", "target.spm")
 
 
@@ -223,48 +213,6 @@ def check_replaceable(path: Path, *, overwrite: bool) -> None:
     files.check_replaceable(path, what="a model directory", is_same_kind=is_model, overwrite=overwrite)
 
 
-def newest_model(runs: Path) -> Path:
-    """The model of the run in the folder `runs` that finished last.
-
-    Raises ModelError, which says what to type, if there is no model.
-    """
-    folders = [path for path in sorted(runs.glob("*")) if kind_of(path) == "run" and not path.name.startswith(".")]
-    if not folders:
-        raise ModelError(
-            f"there is no model: {runs.absolute()} holds no runs",
-            where=str(runs),
-            hint="name a model with -m MODEL, or train one: nmt train RECIPE",
-        )
-    newest = max(folders, key=lambda run: (_finished_at(run), run))
-    if not _finished_at(newest):
-        hint = _UNFINISHED_HINT.format(run=newest)
-        raise ModelError(f"no run in {runs} has a finished model", where=str(runs), hint=hint)
-    return model_of_run(newest)
-
-
-def model_of_run(run: Path) -> Path:
-    """The averaged/ model of a run, or model/ if the average is missing, worse or older.
-
-    `nmt average` measures whether an average is worse than its newest checkpoint alone. Raises ModelError if the run
-    has neither.
-    """
-    made = [model for model in (run / "model", run / "averaged") if (model / MANIFEST).is_file()]
-    if not made:
-        hint = _UNFINISHED_HINT.format(run=run)
-        raise ModelError(f"the run {run} has no finished model", where=str(run), hint=hint)
-    if len(made) == 1:
-        return made[0]
-    model, average = made
-    is_trained_further = _last_update(model) > _last_update(average)
-    return model if is_trained_further or is_worse_average(average) else average
-
-
-def is_worse_average(model: Path) -> bool:
-    """True if `nmt average` measured a higher loss for this average than for its newest checkpoint alone."""
-    mean = load_saved_config(model).mean
-    return mean is not None and mean.is_worse
-
-
 def load_tokenizer(file: Path, *, num_pieces: int) -> Tokenizer:
     """The tokenizer of a model directory; ModelError if it is damaged, or has another number of pieces."""
     from nmt_cli.tokenization.tokenizer import Tokenizer
@@ -287,14 +235,3 @@ def _uninitialized(config: SavedModelConfig) -> Transformer:
 
     vocabulary = config.vocabulary
     return uninitialized_model(config.recipe.model, source_vocab=vocabulary.source, target_vocab=vocabulary.target)
-
-
-def _finished_at(run: Path) -> int:
-    """The time when the last model of a run was written, in nanoseconds; 0 if it has none."""
-    manifests = [run / name / MANIFEST for name in ("averaged", "model")]
-    return max((file.stat().st_mtime_ns for file in manifests if file.is_file()), default=0)
-
-
-def _last_update(model: Path) -> int:
-    updates: list[int] = read_manifest(model, error=ModelError, hint=DAMAGED).get("updates", [])
-    return max(updates, default=0)

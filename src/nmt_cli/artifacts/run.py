@@ -1,4 +1,4 @@
-"""A run directory on disk: its recipe, record, checkpoints and measurements."""
+"""A run directory on disk: its recipe, record, checkpoints and measurements, and the model that stands for it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from nmt_cli import __version__, files
+from nmt_cli.artifacts.directory_kinds import kind_of
 from nmt_cli.artifacts.history import History, read_history
-from nmt_cli.artifacts.manifest import MANIFEST, RUN_FILE, WEIGHTS, read_manifest
-from nmt_cli.artifacts.model_directory import SavedModelConfig, ValidationResult, Vocabulary
+from nmt_cli.artifacts.manifest import DAMAGED, MANIFEST, RUN_FILE, WEIGHTS, read_manifest
+from nmt_cli.artifacts.model_directory import SavedModelConfig, ValidationResult, Vocabulary, load_saved_config
 from nmt_cli.errors import ModelError, NmtError
 from nmt_cli.recipe.loading import parse_recipe
 from nmt_cli.recipe.schema import LanguagePair, Recipe
 
 CHECKPOINTS = "checkpoints"
 State = Literal["training", "finished", "stopped", "not begun"]
-M = TypeVar("M", "Checkpoint", ValidationResult)
-_DAMAGED = "restore the file, or start the run anew in another folder"
+Measured = TypeVar("Measured", "Checkpoint", ValidationResult)
+_DAMAGED_RUN = "restore the file, or start the run anew in another folder"
+_UNFINISHED_HINT = "let it finish: nmt train ..., or make a model of what there is: nmt average {run}"
 
 
 class _Record(BaseModel):
@@ -197,7 +199,7 @@ def command_to_continue(command: Sequence[str]) -> str:
     return shlex.join(word for word in command if word != "--restart")
 
 
-def best_first(measured: Sequence[M], *, metric: Literal["loss", "bleu"]) -> list[M]:
+def best_first(measured: Sequence[Measured], *, metric: Literal["loss", "bleu"]) -> list[Measured]:
     """The checkpoints or results that have the metric, the best first; of equally good ones, the newer first."""
     sign = -1 if metric == "loss" else 1
     having = [one for one in measured if getattr(one, metric) is not None]
@@ -213,21 +215,21 @@ def open_run(directory: Path) -> Run:
         raise ModelError(
             f"{directory} is not a run: it has no {RUN_FILE}", where=str(directory), hint="nmt train RECIPE makes a run"
         )
-    content = files.read_json(directory / RUN_FILE, error=ModelError, hint=_DAMAGED)
+    content = files.read_json(directory / RUN_FILE, error=ModelError, hint=_DAMAGED_RUN)
     try:
         record = RunRecord.model_validate(content)
     except ValidationError as problem:
         first = problem.errors()[0]
         message = f"{RUN_FILE} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise ModelError(message, where=str(directory / RUN_FILE), hint=_DAMAGED) from None
+        raise ModelError(message, where=str(directory / RUN_FILE), hint=_DAMAGED_RUN) from None
     recipe_file = directory / "recipe.yaml"
     try:
         recipe = parse_recipe(recipe_file.read_text(encoding="utf-8"), source=str(recipe_file))
     except (FileNotFoundError, UnicodeDecodeError) as problem:
         what = "missing" if isinstance(problem, FileNotFoundError) else "not UTF-8"
-        raise ModelError(f"recipe.yaml is {what}", where=str(recipe_file), hint=_DAMAGED) from None
+        raise ModelError(f"recipe.yaml is {what}", where=str(recipe_file), hint=_DAMAGED_RUN) from None
     except NmtError as problem:
-        raise ModelError(f"recipe.yaml: {problem.message}", where=problem.where, hint=_DAMAGED) from None
+        raise ModelError(f"recipe.yaml: {problem.message}", where=problem.where, hint=_DAMAGED_RUN) from None
     return Run(directory, recipe, record)
 
 
@@ -259,3 +261,52 @@ def read_checkpoint(path: Path) -> Checkpoint:
         bleu=measured.get("bleu"),
         weights_sha256=weights["sha256"],
     )
+
+
+def model_of_latest_run(runs: Path) -> Path:
+    """The model of the run in the folder `runs` whose model was written last.
+
+    Raises ModelError, which says what to type, if there is no model.
+    """
+    folders = [path for path in sorted(runs.glob("*")) if kind_of(path) == "run" and not path.name.startswith(".")]
+    if not folders:
+        raise ModelError(
+            f"there is no model: {runs.absolute()} holds no runs",
+            where=str(runs),
+            hint="name a model with -m MODEL, or train one: nmt train RECIPE",
+        )
+    latest = max(folders, key=lambda run: (_model_written_at(run), run))
+    if not _model_written_at(latest):
+        hint = _UNFINISHED_HINT.format(run=latest)
+        raise ModelError(f"no run in {runs} has a finished model", where=str(runs), hint=hint)
+    return model_of_run(latest)
+
+
+def model_of_run(run: Path) -> Path:
+    """The averaged/ model of a run, or model/ if the average is missing, worse or older.
+
+    `nmt average` measures whether an average is worse than its newest checkpoint alone. Raises ModelError if the run
+    has neither.
+    """
+    model, average = run / "model", run / "averaged"
+    made = [path for path in (model, average) if (path / MANIFEST).is_file()]
+    if not made:
+        hint = _UNFINISHED_HINT.format(run=run)
+        raise ModelError(f"the run {run} has no finished model", where=str(run), hint=hint)
+    if len(made) == 1:
+        return made[0]
+    if _last_update(average) < _last_update(model):
+        return model
+    losses = load_saved_config(average).mean
+    return model if losses is not None and losses.is_worse else average
+
+
+def _model_written_at(run: Path) -> int:
+    """The time when the last model of a run was written, in nanoseconds; 0 if it has none."""
+    manifests = [run / name / MANIFEST for name in ("averaged", "model")]
+    return max((file.stat().st_mtime_ns for file in manifests if file.is_file()), default=0)
+
+
+def _last_update(model: Path) -> int:
+    updates: list[int] = read_manifest(model, error=ModelError, hint=DAMAGED).get("updates", [])
+    return max(updates, default=0)

@@ -11,8 +11,8 @@ from itertools import groupby
 from typing import Any
 
 from nmt_cli import __version__
-from nmt_cli.artifacts.descriptions import describe_run, next_command
 from nmt_cli.artifacts.history import Elapsed, History, ValidationPoint
+from nmt_cli.artifacts.info import describe_run, next_command
 from nmt_cli.artifacts.run import Run, best_first
 from nmt_cli.console import duration_text, size_text, time_text
 from nmt_cli.errors import UsageError
@@ -246,12 +246,12 @@ def _samples(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
         rows = [
             {"run": run, "updates": updates, "translation": translation}
             for run in reported
-            for updates, translation in _over_time(run.history, source, max_rows=rows_per_run)
+            for updates, translation in _translations_over_time(run.history, source, max_rows=rows_per_run)
         ]
         yield {"source": source, "reference": reference, "languages": languages, "rows": rows}
 
 
-def _over_time(history: History, source: str, *, max_rows: int) -> list[tuple[str, str]]:
+def _translations_over_time(history: History, source: str, *, max_rows: int) -> list[tuple[str, str]]:
     """At most `max_rows` translations over time, each with its update; equal neighbours are joined, with a span."""
     found = [
         (point.measured.update, sample["translation"])

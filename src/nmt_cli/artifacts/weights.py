@@ -96,7 +96,7 @@ def check_tensors_fit(file: Path, config: ModelConfig, *, source_vocab: int, tar
     It compares the header of the file with a model on the meta device, so the check takes little memory.
     """
     with open_tensors(file, hint=hint) as tensors:
-        found = shapes_in(tensors)
+        found = shapes_in_file(tensors)
     if config.encoder_layers + config.decoder_layers > len(found):
         message = f"{file.name} has {len(found):,} tensors, which are too few for the layers of the recipe"
         raise ModelError(message, where=str(file), hint=hint)
@@ -161,7 +161,7 @@ def open_tensors(file: Path, *, hint: str) -> Any:
         raise ModelError(f"{file.name} is damaged: {problem}", where=str(file), hint=hint) from None
 
 
-def shapes_in(tensors: Any) -> dict[str, tuple[int, ...]]:
+def shapes_in_file(tensors: Any) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor of an open file, from its header."""
     names: list[str] = tensors.keys()
     return {name: tuple(tensors.get_slice(name).get_shape()) for name in names}

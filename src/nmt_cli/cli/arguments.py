@@ -119,13 +119,13 @@ def models_of(given: Sequence[Path] | None) -> list[Path]:
 
     What the user did not name is logged. Raises ModelError for anything else, before torch is imported.
     """
-    from nmt_cli.artifacts.manifest import require_model
-    from nmt_cli.artifacts.model_directory import newest_model
+    from nmt_cli.artifacts.directory_kinds import require_model
+    from nmt_cli.artifacts.run import model_of_latest_run
     from nmt_cli.console import show_progress
     from nmt_cli.interchange.hub_models import find_model
 
     if not given:
-        models = [newest_model(Path("runs"))]
+        models = [model_of_latest_run(Path("runs"))]
         logger.info("model: %s", models[0])
         return models
     models = [find_model(path, show_progress=show_progress) for path in given]
@@ -138,7 +138,7 @@ def models_of(given: Sequence[Path] | None) -> list[Path]:
 
 def complete_models(incomplete: str) -> list[str]:
     """The runs and models here, and the cached models of the hub, whose names begin so, for the shell."""
-    from nmt_cli.artifacts.manifest import kind_of
+    from nmt_cli.artifacts.directory_kinds import kind_of
     from nmt_cli.cache import cache_folder
 
     cached, typed = cache_folder() / "models", Path(f"{incomplete}x").parent

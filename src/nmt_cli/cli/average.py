@@ -45,7 +45,7 @@ def average(
 
     Example: nmt average runs/base --last 5
     """
-    from nmt_cli.artifacts.manifest import kind_of
+    from nmt_cli.artifacts.directory_kinds import kind_of
     from nmt_cli.artifacts.run import open_run
 
     if last is not None and best is not None:
@@ -68,7 +68,7 @@ def average(
         from nmt_cli.artifacts import average as averaging
 
     model = output if output is not None else run.directory / "averaged"
-    measured = averaging.write_averaged_model(
+    measured = averaging.write_average_of_checkpoints(
         run,
         checkpoints,
         output=model,
@@ -111,7 +111,7 @@ def _validation_losses(run: Run, weights: Mapping[str, Tensor], *, newest: Check
 
 def _warn_of_worse_mean(run: Run, average: Path) -> str:
     """Warn that the average is worse than its newest part; the command that uses or makes a better model."""
-    from nmt_cli.artifacts.manifest import kind_of
+    from nmt_cli.artifacts.directory_kinds import kind_of
 
     single = run.directory / "model"
     if kind_of(single) == "model":
@@ -125,7 +125,7 @@ def _warn_of_worse_mean(run: Run, average: Path) -> str:
 
 def _average_models(paths: Sequence[Path], output: Path | None, *, has_choice: bool, overwrite: bool) -> None:
     """Write the mean of model directories."""
-    from nmt_cli.artifacts.model_mean import write_mean_of_models
+    from nmt_cli.artifacts.average import write_average_of_models
 
     if has_choice:
         hint = "leave the option out: all models that are named are averaged"
@@ -137,14 +137,14 @@ def _average_models(paths: Sequence[Path], output: Path | None, *, has_choice: b
     if output is None:
         hint = f"nmt average {named} -o models/mean"
         raise UsageError("a mean of models needs a folder of its own", where="--output", hint=hint)
-    write_mean_of_models(paths, output=output, overwrite=overwrite, command=["nmt", *sys.argv[1:]])
+    write_average_of_models(paths, output=output, overwrite=overwrite, command=["nmt", *sys.argv[1:]])
     logger.info("%s: the mean of %d models; measure it: nmt score", output, len(paths))
     logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
 
 
 def _named_run(paths: Sequence[Path]) -> Path | None:
     """The run that is named, by its folder or the folder of its checkpoints; None if checkpoints are named."""
-    from nmt_cli.artifacts.manifest import kind_of
+    from nmt_cli.artifacts.directory_kinds import kind_of
 
     runs = [path for path in paths if kind_of(path) == "run"]
     if not runs and len(paths) == 1 and paths[0].resolve().name == "checkpoints":
@@ -161,7 +161,8 @@ def _named_run(paths: Sequence[Path]) -> Path | None:
 
 def _named_checkpoints(paths: Sequence[Path]) -> tuple[Run, list[Checkpoint]]:
     """The checkpoints at `paths` and the run that they belong to."""
-    from nmt_cli.artifacts.manifest import RUN_FILE, kind_of
+    from nmt_cli.artifacts.directory_kinds import kind_of
+    from nmt_cli.artifacts.manifest import RUN_FILE
     from nmt_cli.artifacts.run import open_run, read_checkpoint
 
     for path in paths:

@@ -39,7 +39,7 @@ def info(
     Example: nmt info runs/base
     """
     from nmt_cli.artifacts import descriptions
-    from nmt_cli.artifacts.manifest import kind_of
+    from nmt_cli.artifacts.directory_kinds import kind_of
 
     kind, given = kind_of(path), str(path)
     if kind is None and (runs := _runs_in(path)):
@@ -62,14 +62,14 @@ def info(
 
 
 def _runs_in(path: Path) -> list[Path]:
-    from nmt_cli.artifacts.manifest import kind_of
+    from nmt_cli.artifacts.directory_kinds import kind_of
 
     return sorted(child for child in path.iterdir() if kind_of(child) == "run") if path.is_dir() else []
 
 
 def _print_runs(folder: Path, runs: list[Path], *, as_json: bool) -> None:
     """Print one row per run of a folder. The row of a run that cannot be read says why."""
-    from nmt_cli.artifacts.descriptions import summarise_run
+    from nmt_cli.artifacts.info import summarise_run
     from nmt_cli.artifacts.run import open_run
 
     rows: list[dict[str, Any]] = []
@@ -103,7 +103,7 @@ def _run_row(run: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _describe_run(path: Path) -> dict[str, Any]:
-    from nmt_cli.artifacts.descriptions import describe_run
+    from nmt_cli.artifacts.info import describe_run
     from nmt_cli.artifacts.run import open_run
 
     run = open_run(path)
@@ -161,7 +161,7 @@ def _model_facts(model: dict[str, Any]) -> Facts:
 
 
 def _run_facts(run: dict[str, Any]) -> Facts:
-    from nmt_cli.artifacts.descriptions import next_command
+    from nmt_cli.artifacts.info import next_command
 
     percent = 100 * run["update"] / run["updates"]
     state = f"finished {time_text(run['finished'])}" if run["finished"] else "not finished"
@@ -251,7 +251,7 @@ def _unknown_path(path: Path) -> ModelError:
 
     ModelError at once for a checkpoint of fairseq.
     """
-    from nmt_cli.artifacts.manifest import OWNER_AND_NAME, foreign_kind, kind_of, refuse_fairseq
+    from nmt_cli.artifacts.directory_kinds import OWNER_AND_NAME, foreign_kind, kind_of, refuse_fairseq
 
     where = str(path)
     refuse_fairseq(path)

@@ -269,7 +269,7 @@ def _next_lines(report: dict[str, Any], output: Path, *, model: str | None) -> I
 
 def _model_of_vocabulary(located: LocatedCorpus) -> str | None:
     """The model or run whose vocabulary the data has, as --init-from takes it; None for any other vocabulary."""
-    from nmt_cli.artifacts.manifest import kind_of
+    from nmt_cli.artifacts.directory_kinds import kind_of
     from nmt_cli.interchange.hub_names import hub_name
 
     taken_from = located.corpus.tokenizer.taken_from

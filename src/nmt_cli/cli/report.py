@@ -35,7 +35,7 @@ def report(
     Example: nmt report runs/base runs/big -o compared.html
     """
     from nmt_cli import files
-    from nmt_cli.artifacts.manifest import kind_of
+    from nmt_cli.artifacts.directory_kinds import kind_of
     from nmt_cli.artifacts.run import open_run
     from nmt_cli.artifacts.run_report import render_report
 
@@ -53,7 +53,7 @@ def report(
 
 def _not_a_run(path: Path) -> NmtError:
     """The error for a path that is no run: what it is, and which runs are near it."""
-    from nmt_cli.artifacts.manifest import kind_of
+    from nmt_cli.artifacts.directory_kinds import kind_of
 
     where = str(path)
     if not path.exists():

@@ -136,7 +136,7 @@ def train(
 
 def _refuse_non_recipe(path: Path) -> None:
     """Raise RecipeError if the path is prepared data, a run or text; its fix is the command that was meant."""
-    from nmt_cli.artifacts.manifest import kind_of
+    from nmt_cli.artifacts.directory_kinds import kind_of
 
     if (kind := kind_of(path)) == "data":
         from nmt_cli.dataset.manifest import read_manifest

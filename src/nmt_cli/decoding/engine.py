@@ -157,7 +157,7 @@ def _is_ctranslate2_faster(
     """
     import torch
 
-    from nmt_cli.artifacts.manifest import require_model
+    from nmt_cli.artifacts.directory_kinds import require_model
     from nmt_cli.artifacts.model_directory import load_saved_config
     from nmt_cli.decoding.ctranslate2.model import unsupported_error
     from nmt_cli.model.cpu_linear import can_pack

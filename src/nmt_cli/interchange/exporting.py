@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from nmt_cli import __version__, files
-from nmt_cli.artifacts.manifest import WEIGHTS, foreign_kind
+from nmt_cli.artifacts.directory_kinds import foreign_kind
+from nmt_cli.artifacts.manifest import WEIGHTS
 from nmt_cli.artifacts.model_card import front_matter, join_front_matter, read_card, without_usage_section
 from nmt_cli.artifacts.model_directory import LoadedModel, SavedModelConfig, load_model
 from nmt_cli.artifacts.weights import write_tensors

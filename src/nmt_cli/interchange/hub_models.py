@@ -16,8 +16,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nmt_cli.artifacts.manifest import kind_of, verify_files
-from nmt_cli.artifacts.model_directory import model_of_run
+from nmt_cli.artifacts.directory_kinds import kind_of
+from nmt_cli.artifacts.manifest import verify_files
+from nmt_cli.artifacts.run import model_of_run
 from nmt_cli.cache import cache_lock
 from nmt_cli.console import Progress
 from nmt_cli.errors import ModelError, NmtError, UsageError

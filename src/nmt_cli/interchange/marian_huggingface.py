@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from nmt_cli import files
-from nmt_cli.artifacts.manifest import kind_of, refuse_fairseq
+from nmt_cli.artifacts.directory_kinds import kind_of, refuse_fairseq
 from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.errors import ModelError
 from nmt_cli.interchange.marian_model import (

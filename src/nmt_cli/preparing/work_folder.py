@@ -10,7 +10,7 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from nmt_cli.artifacts.manifest import kind_of
+from nmt_cli.artifacts.directory_kinds import kind_of
 from nmt_cli.dataset.manifest import Manifest, read_manifest
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.errors import DataError

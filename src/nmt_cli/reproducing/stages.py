@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from nmt_cli.artifacts.descriptions import parameters_in_file
+from nmt_cli.artifacts.info import parameters_in_file
 from nmt_cli.artifacts.manifest import MANIFEST, RUN_FILE, WEIGHTS
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import open_run

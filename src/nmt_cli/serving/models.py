@@ -8,13 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nmt_cli.artifacts.manifest import DAMAGED, kind_of, model_digest, require_model, verify_files
-from nmt_cli.artifacts.model_directory import (
-    SavedModelConfig,
-    load_saved_config,
-    load_tokenizer,
-    model_of_run,
-)
+from nmt_cli.artifacts.directory_kinds import kind_of, require_model
+from nmt_cli.artifacts.manifest import DAMAGED, model_digest, verify_files
+from nmt_cli.artifacts.model_directory import SavedModelConfig, load_saved_config, load_tokenizer
+from nmt_cli.artifacts.run import model_of_run
 from nmt_cli.errors import ModelError, NmtError, UsageError
 from nmt_cli.languages import Detected, detect_language, match_code
 from nmt_cli.serving.errors import invalid_request, shortened

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from nmt_cli import files
-from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS, kind_of, read_manifest, require_model, verify_files
+from nmt_cli.artifacts.directory_kinds import kind_of, require_model
+from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS, read_manifest, verify_files
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import InitialModel, open_run
 from nmt_cli.artifacts.weights import check_names_and_shapes, read_tensors, shapes_of, weights_of

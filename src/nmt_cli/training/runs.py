@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from nmt_cli import files
-from nmt_cli.artifacts.manifest import MANIFEST, RUN_FILE, kind_of
+from nmt_cli.artifacts.directory_kinds import kind_of
+from nmt_cli.artifacts.manifest import MANIFEST, RUN_FILE
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import CHECKPOINTS, InitialModel, MeasuredTokens, Run, RunRecord, open_run
 from nmt_cli.dataset.manifest import read_manifest

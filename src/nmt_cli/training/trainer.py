@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nmt_cli.artifacts.average import choose_checkpoints, write_averaged_model
-from nmt_cli.artifacts.manifest import kind_of
+from nmt_cli.artifacts.average import choose_checkpoints, write_average_of_checkpoints
+from nmt_cli.artifacts.directory_kinds import kind_of
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import Run
 from nmt_cli.dataset.store import PreparedData
@@ -158,5 +158,5 @@ def _write_final_model(
         )
     reporter.event("end", reason=ending, update=update)
     run = mark_finished(run, is_finished=True)
-    write_averaged_model(run, [chosen], output=output, overwrite=True, command=command, measure=None)
+    write_average_of_checkpoints(run, [chosen], output=output, overwrite=True, command=command, measure=None)
     reporter.say(f"model of update {chosen.update:,} written to {output}")

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import torch
 
-from nmt_cli.artifacts.manifest import CONFIG, DAMAGED, require_model, verify_files
+from nmt_cli.artifacts.directory_kinds import require_model
+from nmt_cli.artifacts.manifest import CONFIG, DAMAGED, verify_files
 from nmt_cli.artifacts.model_directory import load_saved_config, load_tokenizer
 from nmt_cli.decoding.ctranslate2.batches import MIN_WIDE_TOKENS, batches_for_workers, is_wide
 from nmt_cli.decoding.ctranslate2.model import converted_model, import_ctranslate2

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from nmt_cli.api import Translator
+from nmt_cli.artifacts.average import write_average_of_models
 from nmt_cli.artifacts.model_directory import load_model, load_saved_config, save_model
-from nmt_cli.artifacts.model_mean import write_mean_of_models
 from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.cli.average import average
 from nmt_cli.errors import ModelError, UsageError
@@ -57,7 +57,7 @@ def test_models_that_do_not_fit_are_refused(models: list[Path], tmp_path: Path) 
     }
     for path, (message, hint) in cases.items():
         with pytest.raises(ModelError) as caught:
-            write_mean_of_models([first, path], output=tmp_path / "mean", overwrite=False, command=["nmt"])
+            write_average_of_models([first, path], output=tmp_path / "mean", overwrite=False, command=["nmt"])
         assert message in caught.value.message
         assert caught.value.hint == hint
     assert not (tmp_path / "mean").exists()
@@ -87,7 +87,7 @@ def test_another_vocabulary_is_refused(models: list[Path], tmp_path: Path) -> No
     )
     paths = [models[0], tmp_path / "other"]
     with pytest.raises(ModelError) as caught:
-        write_mean_of_models(paths, output=tmp_path / "mean", overwrite=False, command=["nmt"])
+        write_average_of_models(paths, output=tmp_path / "mean", overwrite=False, command=["nmt"])
     assert caught.value.message == f"{paths[1]} has another source.spm than {paths[0]}"
     assert caught.value.hint == "average models of one vocabulary: a model, and what --init-from made of it"
 

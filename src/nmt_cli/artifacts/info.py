@@ -1,4 +1,4 @@
-"""Descriptions of models, runs and checkpoints for `nmt info`: dictionaries, made without reading weights."""
+"""What `nmt info` tells of a model, a run or a checkpoint, as a dictionary; no weights are read."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from nmt_cli.artifacts.directory_kinds import kind_of
 from nmt_cli.artifacts.history import History
-from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS, kind_of, verify_files
+from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS, verify_files
 from nmt_cli.artifacts.model_card import read_card
-from nmt_cli.artifacts.model_directory import load_saved_config, model_of_run
-from nmt_cli.artifacts.run import Checkpoint, Run, best_first, command_to_continue, read_checkpoint
+from nmt_cli.artifacts.model_directory import load_saved_config
+from nmt_cli.artifacts.run import Checkpoint, Run, best_first, command_to_continue, model_of_run, read_checkpoint
 from nmt_cli.errors import ModelError
 from nmt_cli.files import bytes_in
 from nmt_cli.templates.charts import thinned
@@ -60,7 +61,7 @@ def describe_run(run: Run, *, history: History) -> dict[str, Any]:
         "state": run.state(history),
         "update": history.last_update,
         "updates": run.recipe.training.updates,
-        **{key: history.last_line.get(key) for key in ("epoch", "learning_rate", "target_tokens_per_second")},
+        **{key: history.last_train_event.get(key) for key in ("epoch", "learning_rate", "target_tokens_per_second")},
         "training_seconds": history.seconds,
         "metric": run.recipe.validation.metric,
         "best_validation": best.model_dump() if best else None,

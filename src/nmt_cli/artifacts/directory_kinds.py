@@ -1,0 +1,166 @@
+"""The kind of a directory: a model, run, checkpoint or prepared data of ours, or the model of another toolkit."""
+
+from __future__ import annotations
+
+import json
+import pickletools
+import shlex
+import zipfile
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from nmt_cli.artifacts.manifest import CONFIG, MANIFEST, RUN_FILE
+from nmt_cli.errors import ModelError
+
+_MAX_PICKLE_OPERATIONS = 200_000  # are read, to recognise a checkpoint of fairseq
+OWNER_AND_NAME = "a model on the hub is named OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de"
+Kind = Literal["model", "run", "checkpoint", "data"]
+_CTRANSLATE2 = "a CTranslate2 model"
+_HUGGING_FACE = "a Hugging Face model"
+_MARIAN = "a Marian model"
+# Directories of other toolkits, by files that only they have; the first row that fits counts.
+_OTHER_TOOLKITS: Sequence[tuple[str, Sequence[str]]] = (
+    (_CTRANSLATE2, ("model.bin", "config.json")),
+    (_CTRANSLATE2, ("model.bin", "shared_vocabulary.*")),
+    (_HUGGING_FACE, ("config.json",)),
+    (_HUGGING_FACE, ("tokenizer_config.json",)),
+    ("a fairseq model or data directory", ("dict.*.txt",)),
+    ("a fairseq checkpoint directory", ("checkpoint_best.pt",)),
+    ("a fairseq checkpoint directory", ("checkpoint_last.pt",)),
+    (_MARIAN, ("*.npz",)),
+    ("a Sockeye model", ("params.*", "version")),
+    ("a JoeyNMT model", ("*.ckpt",)),
+    ("a tensor2tensor model", ("model.ckpt-*.index",)),
+    ("an OpenNMT-py or other PyTorch model", ("*.pt",)),
+)
+
+
+def kind_of(path: Path) -> Kind | None:
+    """The kind of a directory of ours, by its manifest, or by its files if the manifest is lost; otherwise None."""
+    try:
+        content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        content = None
+    kinds: dict[Any, Kind] = {"model": "model", "checkpoint": "checkpoint", "prepared data": "data"}
+    if (path / RUN_FILE).is_file():
+        return "run"
+    if isinstance(content, dict) and content.get("kind") in kinds:
+        return kinds[content["kind"]]
+    if (path / CONFIG).is_file() and (path / "source.spm").is_file():
+        return "model"
+    if (path / "optimizer.safetensors").is_file():
+        return "checkpoint"
+    return "data" if (path / "train.source.ids").is_file() else None
+
+
+def foreign_kind(path: Path) -> str | None:
+    """The kind of another toolkit's directory, in words."""
+    for name, patterns in _OTHER_TOOLKITS:
+        if all(any(path.glob(pattern)) for pattern in patterns):
+            return name
+    return None
+
+
+def refuse_fairseq(file: Path) -> None:
+    """Raise ModelError, with what can be done, if a file is a checkpoint of fairseq: a pickle with its keys.
+
+    Nothing is unpickled.
+    """
+    if not file.is_file() or not ("model" in (strings := _strings_in_pickle(file)) and strings & {"args", "cfg"}):
+        return
+    name = shlex.quote(str(file))
+    raise ModelError(
+        f"{file} is a checkpoint of fairseq, which only fairseq reads",
+        where=str(file),
+        hint=f"fairseq-interactive DATA --path {name} translates with it; to train such a model on the same text: "
+        "nmt prepare --train PREFIX -l en-de -o data/NAME && nmt train base --data data/NAME",
+    )
+
+
+def _strings_in_pickle(file: Path) -> set[str]:
+    """The strings in the pickles of a file of torch.save, of either form; none for any other file."""
+    strings: set[str] = set()
+    with suppress(OSError, ValueError, KeyError, zipfile.BadZipFile), ExitStack() as opened:
+        stream: IO[bytes] = opened.enter_context(file.open("rb"))
+        if zipfile.is_zipfile(stream):
+            archive = opened.enter_context(zipfile.ZipFile(stream))
+            inner = next((name for name in archive.namelist() if name.endswith("data.pkl")), "data.pkl")
+            stream = opened.enter_context(archive.open(inner))
+        else:
+            stream.seek(0)
+        # torch's older form has three short pickles before the one of the checkpoint.
+        for _ in range(4):
+            operations = islice(pickletools.genops(stream), _MAX_PICKLE_OPERATIONS)
+            strings.update(value for _, value, _ in operations if isinstance(value, str))
+    return strings
+
+
+def require_model(path: Path) -> None:
+    """Raise ModelError unless `path` is a model directory of ours.
+
+    The error says what the path is, and what to type.
+    """
+    kind = kind_of(path)
+    if kind == "model":
+        return
+    other = foreign_kind(path)
+    if not path.exists():
+        message, hint = f"there is no model directory {path}", "check the path; nmt average RUN makes one"
+        if len(path.parts) == 1 or path.parts[0].startswith("hf:"):
+            hint = f"{hint}; {OWNER_AND_NAME}"
+    elif not path.is_dir():
+        refuse_fairseq(path)
+        message, hint = f"{path} is a file, not a model directory", f"try {path.parent}"
+        if path.suffix == ".npz":
+            hint = _import_of(path)
+        elif kind_of(path.parent) is None:
+            hint = _way_to_a_model(path.parent, foreign_kind(path.parent))
+    elif kind == "run":
+        made = [path / name for name in ("averaged", "model") if kind_of(path / name) == "model"]
+        message = f"{path} is a run, not a model directory"
+        hint = f"take its model, {made[0]}" if made else f"make a model of it first: nmt average {path}"
+    elif kind == "checkpoint":
+        message = f"{path} is a checkpoint, not a model directory"
+        hint = f"make a model of it: nmt average {path} -o MODEL"
+    elif kind == "data":
+        message = f"{path} is prepared data, not a model directory"
+        hint = "give a model directory, such as runs/NAME/averaged"
+    elif other is not None:
+        message = f"{path} looks like {other}, for other programs; nmt reads its own model directories"
+        hint = _way_to_a_model(path, other)
+    else:
+        message, hint = f"{path} is not a model directory: it has no {CONFIG}", _way_to_a_model(path, other)
+    raise ModelError(message, where=str(path), hint=hint)
+
+
+def _way_to_a_model(path: Path, other: str | None) -> str:
+    """The command to type if `path` is no model directory of ours."""
+    if (path / "source.spm").is_file() and (path / "vocab.json").is_file():
+        return _import_of(path)
+    if other == _CTRANSLATE2:
+        return "name the model directory that it was exported from: nmt decode -m MODEL --engine ctranslate2"
+    if other == _MARIAN or (other == _HUGGING_FACE and _is_marian(path / "config.json")):
+        return _import_of(path)
+    if other is not None:
+        return "nmt import reads only Marian models: a .npz file, or Hugging Face's form, such as OPUS-MT's"
+    return "nmt average runs/NAME makes a model directory of a run"
+
+
+def _import_of(path: Path) -> str:
+    """The command that makes a model directory of a Marian model. A model in Marian's own form names no languages."""
+    is_own_form = path.suffix == ".npz" or any(path.glob("*.npz"))
+    languages, reason = (" --languages en-de", ", with its languages") if is_own_form else ("", "")
+    output = shlex.quote(f"models/{path.resolve().name.removesuffix('.npz')}")
+    return f"nmt import {shlex.quote(str(path))}{languages} -o {output}{reason}"
+
+
+def _is_marian(config: Path) -> bool:
+    """Whether a config.json of Hugging Face is a Marian model's."""
+    try:
+        content = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and content.get("model_type") == "marian"
