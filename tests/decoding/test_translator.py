@@ -20,7 +20,7 @@ from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.decoding.translation import SplitLine, Translation
 from nmt_cli.errors import DeviceError, ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.tokenization.segmentation import LineSplitter
+from nmt_cli.tokenization.sentence_splitting import LineSplitter
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.decoding.reference import CPU
 

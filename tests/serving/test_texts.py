@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt_cli.serving.texts import split_text
-from nmt_cli.tokenization.segmentation import split_sentences
+from nmt_cli.tokenization.sentence_splitting import split_sentences
 
 TEXT = "  One. Two!\r\n\r\n\tThree, four? \n"
 

@@ -11,8 +11,9 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmt_cli.tokenization.pieces import SPACE_MARK
 from nmt_cli.tokenization.sentencepiece_model import Piece, has_our_ids, read_pieces, with_our_ids, with_pieces
-from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, SPACE_MARK, UNK, Tokenizer
+from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from tests.training.tiny import parallel_text
 
 LINES = [side for pair in parallel_text(600, seed=5) for side in pair]

@@ -13,9 +13,10 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from nmt_cli.tokenization import subword_sampling
+from nmt_cli.tokenization.pieces import SPACE_MARK
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, read_pieces, tokenizer_kind
 from nmt_cli.tokenization.subword_sampling import SubwordSampler, subword_sampler
-from nmt_cli.tokenization.tokenizer import EOS, SPACE_MARK, UNK, EncodedText, TokenizerKind
+from nmt_cli.tokenization.tokenizer import EOS, UNK, EncodedText, TokenizerKind
 from nmt_cli.tokenization.training import train_tokenizer
 from tests.preparing.corpus_files import invented_pairs
 

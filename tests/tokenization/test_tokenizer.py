@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nmt_cli.errors import DataError
 from nmt_cli.tokenization import tokenizer as module
+from nmt_cli.tokenization.pieces import word_alignment, word_ids, word_log_probs
 from nmt_cli.tokenization.tokenizer import (
     BOS,
     EOS,
@@ -22,7 +23,6 @@ from nmt_cli.tokenization.tokenizer import (
     TokenizerKind,
 )
 from nmt_cli.tokenization.training import train_tokenizer
-from nmt_cli.tokenization.words import word_alignment, word_ids, word_log_probs
 from tests.preparing.corpus_files import invented_pairs
 
 KINDS: list[TokenizerKind] = ["bpe", "unigram"]

@@ -20,7 +20,8 @@ from nmt_cli.errors import DataError
 from nmt_cli.model.teacher_forcing import AttentionPart, attention_weights
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.templates.render import render
-from nmt_cli.tokenization.tokenizer import BOS, EOS, SPACE_MARK, as_in_training
+from nmt_cli.tokenization.pieces import SPACE_MARK
+from nmt_cli.tokenization.tokenizer import BOS, EOS, as_in_training
 
 _END = "</s>"
 _DIGITS = 3

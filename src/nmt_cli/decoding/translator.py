@@ -11,9 +11,9 @@ from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.decoding.translation import SplitLine, Translation, best_by_utility, parse_utility
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
-from nmt_cli.tokenization.segmentation import LineSplitter
+from nmt_cli.tokenization.pieces import word_alignment, word_log_probs
+from nmt_cli.tokenization.sentence_splitting import LineSplitter
 from nmt_cli.tokenization.tokenizer import as_in_training
-from nmt_cli.tokenization.words import word_alignment, word_log_probs
 
 
 class LineTranslator:

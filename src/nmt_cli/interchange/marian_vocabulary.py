@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nmt_cli.errors import ModelError
+from nmt_cli.tokenization.pieces import SPACE_MARK
 from nmt_cli.tokenization.sentencepiece_model import (
     BYTE,
     CONTROL,
@@ -24,7 +25,6 @@ from nmt_cli.tokenization.sentencepiece_model import (
     read_pieces,
     with_pieces,
 )
-from nmt_cli.tokenization.tokenizer import SPACE_MARK
 
 _SPECIAL_KINDS = (CONTROL, UNKNOWN, CONTROL, CONTROL)  # of our padding, unknown piece, start and end
 # SentencePiece scores an unknown character by the lowest score of a piece, less this penalty.

@@ -24,7 +24,8 @@ from nmt_cli.decoding.search.hypotheses import SourceSentence, max_output_tokens
 from nmt_cli.errors import ModelError
 from nmt_cli.model.teacher_forcing import forced_log_probs, next_log_probs
 from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, SPACE_MARK, UNK
+from nmt_cli.tokenization.pieces import SPACE_MARK
+from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK
 
 logger = logging.getLogger(__name__)
 

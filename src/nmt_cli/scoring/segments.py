@@ -17,7 +17,7 @@ from typing import BinaryIO
 from nmt_cli import files
 from nmt_cli.errors import DataError
 from nmt_cli.text_encoding import STDIN, not_utf8, refuse_other_encoding
-from nmt_cli.tokenization.traces import find_piece_mark, sign_of_tokenisation
+from nmt_cli.tokenization.pieces import find_piece_mark, sign_of_tokenisation
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nmt_cli.tokenization.segmentation import split_line, split_sentences
+from nmt_cli.tokenization.sentence_splitting import split_sentences, split_to_fit
 
 _LINE_BREAK = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
 # Characters that mean nothing in a sentence; the model is given a space.
@@ -51,7 +51,7 @@ def _fitting_parts(line: str, fits: Callable[[str], bool], *, by_sentence: bool)
     pieces = []
     for sentence in split_sentences(line) if by_sentence else [line]:
         is_short = fits(sentence.strip())
-        pieces += [sentence] if is_short else split_line(sentence, fits=lambda text: fits(text.strip()))
+        pieces += [sentence] if is_short else split_to_fit(sentence, fits=lambda text: fits(text.strip()))
     return pieces
 
 

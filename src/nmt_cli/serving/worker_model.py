@@ -219,7 +219,8 @@ def likely_next_pieces(loaded: LoadedModel, source: str, prefix: str, *, count: 
     `prefix` ends with a whole word; source and prefix must be short enough for the model.
     """
     from nmt_cli.model.teacher_forcing import next_log_probs
-    from nmt_cli.tokenization.tokenizer import BOS, EOS, SPACE_MARK, as_in_training
+    from nmt_cli.tokenization.pieces import SPACE_MARK
+    from nmt_cli.tokenization.tokenizer import BOS, EOS, as_in_training
 
     source_ids, prefix_ids = loaded.source.encode([as_in_training(source)])[0], loaded.target.encode([prefix])[0]
     found = next_log_probs(loaded.model, [*source_ids, EOS], [BOS, *prefix_ids], device=device)

@@ -121,22 +121,30 @@ def with_our_ids(model: bytes) -> AdaptedModel:
     has_bytes = any(piece.kind == BYTE for piece in pieces)
     if ids == _OUR_IDS and has_bytes:
         return AdaptedModel(model, kind, len(pieces), [], normalization)
-    texts, added, adapted = {piece.text for piece in pieces}, [], []
+    special, added = _special_pieces(pieces, ids)
+    byte_pieces = []
+    if not has_bytes:
+        byte_pieces = [Piece(f"<0x{byte:02X}>", 0.0, BYTE) for byte in range(256)]
+        if both := {piece.text for piece in pieces} & {piece.text for piece in byte_pieces}:
+            raise ValueError(f"a model with {min(both)} as text, where bytes are spelt so")
+        added.append("256 byte pieces")
+    others = [piece for number, piece in enumerate(pieces) if number not in ids]
+    adapted = with_pieces(model, [*special, *byte_pieces, *others], has_bytes=True)
+    return AdaptedModel(adapted, kind, len(pieces), added, normalization)
+
+
+def _special_pieces(pieces: Sequence[Piece], ids: Sequence[int]) -> tuple[list[Piece], list[str]]:
+    """Padding, unknown, begin and end, given their ids in a model, and our names of those that it does not have."""
+    texts = {piece.text for piece in pieces}
+    special, added = [], []
     for id_there, our_name in zip(ids, ("<pad>", "<unk>", "<s>", "</s>"), strict=True):
         if id_there < 0:
             text = our_name if our_name not in texts else f"<our {our_name[1:]}"
             added.append(our_name)
-            adapted.append(Piece(text, 0.0, CONTROL))
+            special.append(Piece(text, 0.0, CONTROL))
         else:
-            adapted.append(pieces[id_there])
-    if not has_bytes:
-        byte_texts = [f"<0x{byte:02X}>" for byte in range(256)]
-        if both := texts.intersection(byte_texts):
-            raise ValueError(f"a model with {min(both)} as text, where bytes are spelt so")
-        added.append("256 byte pieces")
-        adapted += [Piece(text, 0.0, BYTE) for text in byte_texts]
-    adapted += [piece for number, piece in enumerate(pieces) if number not in ids]
-    return AdaptedModel(with_pieces(model, adapted, has_bytes=True), kind, len(pieces), added, normalization)
+            special.append(pieces[id_there])
+    return special, added
 
 
 def tokenizer_kind(model: bytes) -> TokenizerKind:

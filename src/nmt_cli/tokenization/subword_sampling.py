@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt_cli.tokenization.pieces import SPACE_MARK
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, read_pieces, tokenizer_kind
-from nmt_cli.tokenization.tokenizer import EOS, SPACE_MARK, EncodedText, Tokenizer, gather
+from nmt_cli.tokenization.tokenizer import EOS, EncodedText, Tokenizer, gather
 
 _NUM_BEST = 64  # segmentations of a word that a unigram vocabulary chooses from
 _MAX_MERGES = 4096  # of a word; later merges are never skipped
@@ -212,7 +213,7 @@ class UnigramSampler(SubwordSampler):
 
     def _add_word(self, ids: list[int]) -> None:
         (text,) = self._tokenizer.decode([ids])
-        found = self._tokenizer.best(text, number=_NUM_BEST) if text and SPACE_MARK not in text else []
+        found = self._tokenizer.nbest(text, number=_NUM_BEST) if text and SPACE_MARK not in text else []
         found = [ids, *(other for other in found if other != ids)] if ids in found[:1] else [ids]
         totals = [sum(self._pieces[number].score for number in choice) for choice in found]
         weights = [math.exp(self._power * (total - max(totals))) for total in totals]

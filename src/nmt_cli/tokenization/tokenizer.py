@@ -17,13 +17,11 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from nmt_cli.errors import DataError
+from nmt_cli.tokenization.pieces import SPACE_MARK
 
 TokenizerKind = Literal["bpe", "unigram"]
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
-
-SPACE_MARK = "\u2581"
-"""SentencePiece writes a space as this character, and cannot tell the two apart in its input."""
 
 _MAX_WORDS = 150_000
 _LINE_END = b"\n"
@@ -94,7 +92,7 @@ class Tokenizer:
                     rows[position] = self._encode_with_space_marks(line)
         return rows
 
-    def best(self, text: str, *, number: int) -> list[list[int]]:
+    def nbest(self, text: str, *, number: int) -> list[list[int]]:
         """The ids of the most probable segmentations of a text by a unigram model, the best first."""
         rows: list[list[int]] = self._processor.nbest_encode(text, nbest_size=number, out_type=int)
         return rows

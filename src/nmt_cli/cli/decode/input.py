@@ -18,7 +18,7 @@ from typing import BinaryIO, Literal
 from nmt_cli.cli.decode.structured_files import refuse_structured
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.text_encoding import STDIN, not_utf8, refuse_other_encoding, shell_pipe
-from nmt_cli.tokenization.traces import mark_of_text_in_pieces
+from nmt_cli.tokenization.pieces import mark_of_text_in_pieces
 
 logger = logging.getLogger(__name__)
 

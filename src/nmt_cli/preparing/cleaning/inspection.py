@@ -23,7 +23,7 @@ from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split
 from nmt_cli.preparing.sources.text import TextFiles
 from nmt_cli.text_encoding import conversion
-from nmt_cli.tokenization.traces import mark_of_text_in_pieces, sign_of_tokenisation
+from nmt_cli.tokenization.pieces import mark_of_text_in_pieces, sign_of_tokenisation
 
 _MIN_LINES = 50  # fewer lines get no warning
 # Capital letters.

@@ -89,7 +89,7 @@ class LineSplitter:
     def _cuts(self, text: str, *, longest: int, usual: int) -> list[str]:
         if self._size(text) <= longest:
             return [text]
-        return [part for part in split_line(text, fits=lambda part: self._size(part) <= usual) if part.strip()]
+        return [part for part in split_to_fit(text, fits=lambda part: self._size(part) <= usual) if part.strip()]
 
     def _size(self, text: str) -> int:
         return len(self._tokenizer.encode([text.strip()])[0])
@@ -122,7 +122,7 @@ def _is_end(line: str, start: int, found: re.Match[str]) -> bool:
     return not (is_initial or is_number or is_abbreviation)
 
 
-def split_line(text: str, *, fits: Callable[[str], bool]) -> list[str]:
+def split_to_fit(text: str, *, fits: Callable[[str], bool]) -> list[str]:
     """The parts of `text` in order, each of which fits; together they are `text`, with nothing added or left out.
 
     A part ends after a sentence, a clause or a word, in this order of preference. A boundary in the first half of the

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt_cli.tokenization.segmentation import split_line
+from nmt_cli.tokenization.sentence_splitting import split_to_fit
 
 
 def split(text: str, *, longest: int) -> list[str]:
-    return split_line(text, fits=lambda part: len(part.strip()) <= longest)
+    return split_to_fit(text, fits=lambda part: len(part.strip()) <= longest)
 
 
 @given(st.text(st.sampled_from("ab .,;!?\n\t。，«»\"'é")), st.integers(1, 12))
@@ -40,7 +40,7 @@ def test_cut_after_a_sentence_else_a_clause_else_a_word(text: str, longest: int,
 
 
 def test_a_character_that_is_too_long_is_not_cut() -> None:
-    assert split_line("äö", fits=lambda part: len(part.encode()) <= 1) == ["ä", "ö"]
+    assert split_to_fit("äö", fits=lambda part: len(part.encode()) <= 1) == ["ä", "ö"]
 
 
 def test_the_work_grows_with_the_text_not_with_its_square() -> None:
@@ -51,6 +51,6 @@ def test_the_work_grows_with_the_text_not_with_its_square() -> None:
         read += len(part)
         return len(part) <= 100
 
-    assert len(split_line("word " * 4000, fits=fits)) == 200
+    assert len(split_to_fit("word " * 4000, fits=fits)) == 200
     # Each cut looks at about ten texts of at most twice a part.
     assert read < 200 * 12 * 200
