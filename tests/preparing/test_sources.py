@@ -19,10 +19,10 @@ from nmt_cli.preparing.corpus import AnySource, Corpus, LocatedCorpus, corpus_fr
 from nmt_cli.preparing.download import Unreachable
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, read_chunks
-from nmt_cli.preparing.sources.columns import TsvSource
 from nmt_cli.preparing.sources.hub import HubSource
-from nmt_cli.preparing.sources.tables import JsonlSource, ParquetSource
+from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
 from nmt_cli.preparing.sources.text import TextSource
+from nmt_cli.preparing.sources.tsv_csv import TsvSource
 from tests.hub import write_translations
 from tests.preparing.corpus_files import corpus_of, invented_pairs, run, silent
 

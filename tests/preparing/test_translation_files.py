@@ -21,7 +21,7 @@ from nmt_cli.preparing.chunks import ParsedChunk
 from nmt_cli.preparing.corpus import LocatedCorpus, corpus_from_files
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.sources.base import Split, read_chunks
-from nmt_cli.preparing.sources.units import on_one_line
+from nmt_cli.preparing.sources.lines import on_one_line
 from tests.preparing.corpus_files import Pairs, invented_pairs, refusal, run, silent
 
 HEAD = '<?xml version="1.0" encoding="{}"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx version="1.4"><header/><body>\n'

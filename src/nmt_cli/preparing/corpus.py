@@ -15,12 +15,12 @@ from pydantic_core import PydanticSerializationError
 from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.preparing.sources.archive import ArchiveSource
 from nmt_cli.preparing.sources.base import LANGUAGE_CODE, CorpusLanguages, Location, Source, Split, setting_of
-from nmt_cli.preparing.sources.columns import CsvSource, TsvSource
 from nmt_cli.preparing.sources.hub import HubSource
+from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
 from nmt_cli.preparing.sources.po import PoSource
-from nmt_cli.preparing.sources.tables import JsonlSource, ParquetSource
 from nmt_cli.preparing.sources.text import TestsetSource, TextSource, kind_of_file
 from nmt_cli.preparing.sources.tmx_xliff import TmxSource, XliffSource
+from nmt_cli.preparing.sources.tsv_csv import CsvSource, TsvSource
 from nmt_cli.recipe.counterparts import Counterpart
 from nmt_cli.recipe.documents import Document, merge, read_document, validate
 from nmt_cli.recipe.loading import find_packaged, parse_override

@@ -122,7 +122,7 @@ def with_our_ids(model: bytes) -> AdaptedModel:
     if ids == _OUR_IDS and has_bytes:
         return AdaptedModel(model, kind, len(pieces), [], normalization)
     special, added = _special_pieces(pieces, ids)
-    byte_pieces = []
+    byte_pieces: list[Piece] = []
     if not has_bytes:
         byte_pieces = [Piece(f"<0x{byte:02X}>", 0.0, BYTE) for byte in range(256)]
         if both := {piece.text for piece in pieces} & {piece.text for piece in byte_pieces}:

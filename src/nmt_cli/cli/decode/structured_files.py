@@ -108,7 +108,7 @@ def refuse_structured(beginning: bytes, *, name: str) -> None:
 
 def _delimiter(beginning: bytes) -> str:
     """The delimiter of a CSV file, as `nmt prepare` finds it; a comma if the file has one column."""
-    from nmt_cli.preparing.sources.columns import delimiter_of
+    from nmt_cli.preparing.sources.tsv_csv import delimiter_of
 
     *lines, rest = beginning.decode(errors="replace").split("\n")  # the last line may be cut off
     return delimiter_of([line + "\n" for line in lines] or [rest]) or ","

@@ -24,11 +24,10 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes, reading_errors
 from nmt_cli.preparing.download import check_file, download_file
 from nmt_cli.preparing.sources.base import Location, Markup, Source, Weight, is_address
-from nmt_cli.preparing.sources.text import TextFiles, text_files
+from nmt_cli.preparing.sources.text import COMPRESSION_ENDINGS, TextFiles, text_files
 from nmt_cli.recipe.section import Mistake, PositiveInt
 
 _BLOCK = 1 << 20
-_PACKINGS = ("", ".gz", ".zst", ".xz")
 
 
 class ArchiveSource(Source):
@@ -92,7 +91,7 @@ class ArchiveSource(Source):
         yield text_files(files, names=names, origins=origins, markup=self.markup, weight=self.weight)
 
     def _in_folder(self, folder: Path) -> tuple[Path, Path]:
-        return _find(folder, self.source), _find(folder, self.target)
+        return _find_in_folder(folder, self.source), _find_in_folder(folder, self.target)
 
 
 def unpack(archive: Path, source: str, target: str) -> tuple[Path, Path]:
@@ -102,7 +101,7 @@ def unpack(archive: Path, source: str, target: str) -> tuple[Path, Path]:
     member, and says what to do with an archive that is cut short.
     """
     folder = cache_folder() / "unpacked" / file_hash(archive)[:32]
-    paths = [PurePosixPath(*_parts(member)) for member in (source, target)]
+    paths = [PurePosixPath(*_path_parts(member)) for member in (source, target)]
     files = (folder / paths[0], folder / paths[1])
     with cache_lock(folder):
         if not all(file.is_file() for file in files):
@@ -110,7 +109,7 @@ def unpack(archive: Path, source: str, target: str) -> tuple[Path, Path]:
             with writing_errors(folder):
                 shutil.rmtree(temporary, ignore_errors=True)
                 try:
-                    _write(archive, {source: temporary / paths[0], target: temporary / paths[1]})
+                    _extract(archive, {source: temporary / paths[0], target: temporary / paths[1]})
                     for file in dict.fromkeys(files):
                         file.parent.mkdir(parents=True, exist_ok=True)
                         (temporary / file.relative_to(folder)).replace(file)
@@ -119,17 +118,17 @@ def unpack(archive: Path, source: str, target: str) -> tuple[Path, Path]:
     return files
 
 
-def _find(folder: Path, member: str) -> Path:
+def _find_in_folder(folder: Path, member: str) -> Path:
     """The file of a member in the folder that an archive was unpacked into, compressed or not, found as in an archive.
 
     DataError if there is no such file, or more than one.
     """
-    parts = _parts(member)
-    for ending in _PACKINGS:
+    parts = _path_parts(member)
+    for ending in COMPRESSION_ENDINGS:
         exact = folder.joinpath(*parts[:-1], parts[-1] + ending)
         if exact.is_file():
             return exact
-    names = {parts[-1] + ending for ending in _PACKINGS}
+    names = {parts[-1] + ending for ending in COMPRESSION_ENDINGS}
     there = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     similar = [name for name in there if PurePosixPath(name).name in names]
     if len(similar) != 1:
@@ -137,18 +136,20 @@ def _find(folder: Path, member: str) -> Path:
     return folder / similar[0]
 
 
-def _write(archive: Path, wanted: dict[str, Path]) -> None:
+def _extract(archive: Path, wanted: dict[str, Path]) -> None:
     """Write each wanted member to its file; of several members with the same last part, the path decides.
 
     The archive is read once, so that the first similar member is written before it is known whether it is the one.
     """
     similar: dict[str, list[str]] = {member: [] for member in wanted}
+    paths = {member: _path_parts(member) for member in wanted}
     names: list[str] = []
-    with _damage(archive), _open(archive) as entries:
+    with _damage_errors(archive), _open_entries(archive) as entries:
         for name, open_entry in entries:
             names.append(name)
+            path = _path_parts(name)
             for member, file in list(wanted.items()):
-                is_exact, is_similar = _parts(name) == _parts(member), _parts(name)[-1:] == _parts(member)[-1:]
+                is_exact, is_similar = path == paths[member], path[-1:] == paths[member][-1:]
                 if is_exact or (is_similar and not similar[member]):
                     file.parent.mkdir(parents=True, exist_ok=True)
                     packed = open_entry()
@@ -167,7 +168,7 @@ def _write(archive: Path, wanted: dict[str, Path]) -> None:
 
 
 @contextmanager
-def _open(archive: Path) -> Iterator[Iterator[tuple[str, Callable[[], IO[bytes] | None]]]]:
+def _open_entries(archive: Path) -> Iterator[Iterator[tuple[str, Callable[[], IO[bytes] | None]]]]:
     """The files in an archive in their order: the name of each, and a function that opens it."""
     with reading_errors(archive), archive.open("rb") as file:
         is_zip = file.read(2) == b"PK"  # by content: an address need not end in .zip
@@ -177,23 +178,23 @@ def _open(archive: Path) -> Iterator[Iterator[tuple[str, Callable[[], IO[bytes] 
             yield ((info.filename, partial(zipped.open, info)) for info in files)
     elif archive.name.endswith(".zst"):
         with open_bytes(archive) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
-            yield _of_tar(tar)
+            yield _tar_entries(tar)
     else:
         with reading_errors(archive), tarfile.open(archive, mode="r|*") as tar:
-            yield _of_tar(tar)
+            yield _tar_entries(tar)
 
 
-def _of_tar(tar: tarfile.TarFile) -> Iterator[tuple[str, Callable[[], IO[bytes] | None]]]:
+def _tar_entries(tar: tarfile.TarFile) -> Iterator[tuple[str, Callable[[], IO[bytes] | None]]]:
     return ((info.name, partial(tar.extractfile, info)) for info in tar if info.isfile())
 
 
-def _parts(name: str) -> tuple[str, ...]:
+def _path_parts(name: str) -> tuple[str, ...]:
     """The parts of a member's path; none of them leads out of a folder."""
     return tuple(part for part in PurePosixPath(name).parts if part not in ("/", ".", ".."))
 
 
 @contextmanager
-def _damage(archive: Path) -> Iterator[None]:
+def _damage_errors(archive: Path) -> Iterator[None]:
     """Raise DataError if the block finds that an archive is not whole."""
     try:
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import math
+import re
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from pydantic import Field, model_validator
 
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
+from nmt_cli.languages import match_code, name_of
 from nmt_cli.preparing.chunks import ParsedChunk, RawChunk
 from nmt_cli.preparing.download import download_file
 from nmt_cli.recipe.section import Mistake, Section
@@ -43,6 +45,10 @@ Weight: TypeAlias = Annotated[
 
 Pairs: TypeAlias = Sequence[tuple[str, str]]
 """Sentences of the source, each with its translation."""
+
+# The name of a column or key that can be the code of a language, and pairs of names that stand for source and target.
+_CODE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
+_PAIRS_OF_NAMES = (("source", "target"), ("src", "tgt"), ("src", "trg"), ("source_text", "target_text"))
 
 T = TypeVar("T")
 
@@ -226,6 +232,29 @@ def matching_files(path: str, *, folder: Path) -> list[Path]:
             hint="check the pattern: * is part of a name, ** any folders; it starts at the folder of the corpus file",
         )
     return files
+
+
+def places_of_languages(names: Sequence[str], languages: tuple[str, str]) -> tuple[int, int] | None:
+    """The places of the two names, of columns or keys, that stand for the languages; None if they do not.
+
+    A name is a code, the English name of the language, or both are a pair such as source and target. The last part of a
+    dotted name counts.
+    """
+    last = [name.strip().rsplit(".", 1)[-1] for name in names]
+    codes = [name for name in last if _CODE.fullmatch(name)]
+    lower = [name.lower() for name in last]
+    found = []
+    for wanted in languages:
+        code = match_code(wanted, codes)
+        name = name_of(wanted).lower()
+        found.append(last.index(code) if code is not None else lower.index(name) if name in lower else None)
+    source, target = found
+    if source is not None and target is not None and source != target:
+        return source, target
+    for src, tgt in _PAIRS_OF_NAMES:
+        if src in lower and tgt in lower:
+            return lower.index(src), lower.index(tgt)
+    return None
 
 
 def empty_file(file: Path, *, below_header: bool) -> DataError:

@@ -22,11 +22,11 @@ from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.download import Unreachable, wrong_file
 from nmt_cli.preparing.sources.base import Location, Source, Weight
-from nmt_cli.preparing.sources.tables import TableFile, translation_columns
+from nmt_cli.preparing.sources.jsonl_parquet import TableFile, translation_columns
 
 logger = logging.getLogger(__name__)
 
-_UNCHANGED = ("name", "version", "data_dir", "data_files", "description", "features")
+_NOT_OPTIONS = ("name", "version", "data_dir", "data_files", "description", "features")
 
 
 class HubSource(Source):
@@ -79,9 +79,9 @@ class HubSource(Source):
         if self.is_local:
             return _split_of(self, str(self._directory(at).resolve()), commit=None, checksums={})
         question = ("hub", self.repository, self.revision)
-        answer = at.once(question, lambda: _ask(self))
+        answer = at.once(question, lambda: _commit_and_checksums(self))
         if isinstance(answer, Unreachable):
-            cached = _remembered(self) or _copied(self)
+            cached = _recorded_split(self) or _split_in_hub_cache(self)
             if cached is None:
                 raise answer
             warning = f"{answer.message}; using its files of commit {cached.commit}, cached before"
@@ -90,8 +90,8 @@ class HubSource(Source):
         commit, checksums = answer
         split = _split_of(self, self.repository, commit=commit, checksums=checksums)
         with suppress(OSError):  # it only helps if the hub cannot be reached another time
-            _memory(self).parent.mkdir(parents=True, exist_ok=True)
-            _memory(self).write_text(json.dumps(dataclasses.asdict(split), indent=1), encoding="utf-8")
+            _record_file(self).parent.mkdir(parents=True, exist_ok=True)
+            _record_file(self).write_text(json.dumps(dataclasses.asdict(split), indent=1), encoding="utf-8")
         return split
 
     def _directory(self, at: Location) -> Path:
@@ -181,7 +181,7 @@ def _hub_error(name: str, problem: Exception) -> DataError:
     return DataError(message, where=name, hint=hint)
 
 
-def _ask(source: HubSource) -> tuple[str, dict[str, str]] | Unreachable:
+def _commit_and_checksums(source: HubSource) -> tuple[str, dict[str, str]] | Unreachable:
     """The commit that the revision stands for now, and the SHA-256 of each file by its path."""
     import huggingface_hub
 
@@ -200,13 +200,13 @@ def _split_of(source: HubSource, path: str, *, commit: str | None, checksums: Ma
     import datasets
 
     datasets.disable_progress_bars()
-    with hub.hub_errors(partial(_hub_error, _name(source))):
+    with hub.hub_errors(partial(_hub_error, _name_in_messages(source))):
         builder = datasets.load_dataset_builder(path, source.subset, revision=commit)
         files = builder.config.data_files or {}
     if source.split not in files:
         raise DataError(
             f"the data set {source.repository} has no split {source.split}",
-            where=_name(source),
+            where=_name_in_messages(source),
             hint=f"its splits are {', '.join(map(str, files))}: write one of them as split",
         )
     prefix = f"hf://datasets/{source.repository}@{commit}/"
@@ -215,19 +215,19 @@ def _split_of(source: HubSource, path: str, *, commit: str | None, checksums: Ma
     options = {
         field.name: getattr(builder.config, field.name)
         for field in dataclasses.fields(builder.config)
-        if field.name not in _UNCHANGED and getattr(builder.config, field.name) != getattr(defaults, field.name)
+        if field.name not in _NOT_OPTIONS and getattr(builder.config, field.name) != getattr(defaults, field.name)
     }
     found = {path: checksums.get(path) for path in paths}
     module = type(builder).__module__.rsplit(".", 1)[-1]
     return HubSplit(source.repository, commit, found, module, tuple(sorted(options.items())))
 
 
-def _remembered(source: HubSource) -> HubSplit | None:
+def _recorded_split(source: HubSource) -> HubSplit | None:
     """The split as it was found before, if its first file is still in the hub's cache."""
     import huggingface_hub
 
     try:
-        values = json.loads(_memory(source).read_text(encoding="utf-8"))
+        values = json.loads(_record_file(source).read_text(encoding="utf-8"))
         options = tuple((name, value) for name, value in values["options"])
         split = HubSplit(**{**values, "files": dict(values["files"]), "options": options})
         first = next(iter(split.files))
@@ -237,7 +237,7 @@ def _remembered(source: HubSource) -> HubSplit | None:
     return split if isinstance(cached, str) else None
 
 
-def _copied(source: HubSource) -> HubSplit | None:
+def _split_in_hub_cache(source: HubSource) -> HubSplit | None:
     """The split in a cache of the hub that was filled by other means, such as `hf download`."""
     import huggingface_hub
 
@@ -257,7 +257,7 @@ def _copied(source: HubSource) -> HubSplit | None:
     return dataclasses.replace(split, commit=snapshot.name, files=dict.fromkeys(files))
 
 
-def _memory(source: HubSource) -> Path:
+def _record_file(source: HubSource) -> Path:
     """The file that remembers a split."""
     parts = (source.repository, source.subset or "default", source.split, source.revision or "newest")
     return cache_folder() / "hub" / f"{'.'.join(part.replace('/', '--') for part in parts)}.json"
@@ -274,5 +274,5 @@ def _set_aside(local: Path) -> Path:
     return aside
 
 
-def _name(source: HubSource) -> str:
+def _name_in_messages(source: HubSource) -> str:
     return " ".join(part for part in (source.repository, source.subset, source.split) if part)

@@ -1,8 +1,9 @@
-"""The lines of a file in chunks: of bounded length, however they are compressed, and in an encoding without NUL."""
+"""The lines of a file, plain or compressed, in chunks. Their length is bounded, and other encodings are refused."""
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -19,6 +20,7 @@ LONGEST_LINE = 1 << 20
 
 _BUFFER = 1 << 18
 _BEGINNING = 1 << 10
+_BREAKS = re.compile(r"[\t\r\n]+")
 
 
 def line_chunks(file: Path, *, skip: int = 0) -> Iterator[tuple[int, list[bytes]]]:
@@ -48,6 +50,13 @@ def first_bytes(file: Path) -> bytes:
     """The beginning of a file, by which its encoding is recognised."""
     with open_bytes(file) as stream:
         return stream.read(_BEGINNING)
+
+
+def on_one_line(text: str) -> str:
+    """The text on one line: each line break or tab becomes a space, and white space at both ends is removed."""
+    if "\n" in text or "\t" in text or "\r" in text:
+        text = " ".join(filter(None, (line.strip(" ") for line in _BREAKS.split(text))))
+    return text.strip()
 
 
 def too_long(file: Path, line: int) -> DataError:

@@ -11,8 +11,8 @@ from typing import Literal
 from pydantic import Field
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.sources.lines import LONGEST_LINE, line_chunks, too_long
-from nmt_cli.preparing.sources.units import Unit, UnitsFile, UnitsSource, on_one_line
+from nmt_cli.preparing.sources.lines import LONGEST_LINE, line_chunks, on_one_line, too_long
+from nmt_cli.preparing.sources.translation_units import Unit, UnitsFile, UnitsSource
 
 _KEYWORD = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?\s*(".*)')
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')

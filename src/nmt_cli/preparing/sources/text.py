@@ -32,8 +32,8 @@ from nmt_cli.preparing.sources.lines import first_bytes, line_chunks, lines_of
 from nmt_cli.recipe.section import Mistake
 from nmt_cli.text_encoding import refuse_other_encodings
 
-_ENDINGS = ("", ".gz", ".zst", ".xz")
-_KINDS = {
+COMPRESSION_ENDINGS = ("", ".gz", ".zst", ".xz")
+_KIND_BY_ENDING = {
     **{f".{kind}": kind for kind in ("tsv", "csv", "tmx", "xliff", "po", "jsonl", "parquet")},
     ".xlf": "xliff",
     ".sdlxliff": "xliff",
@@ -41,13 +41,13 @@ _KINDS = {
     ".ndjson": "jsonl",
 }
 # How text comes out of the files of other programs, by their endings.
-_EXPORTS = {
+_WAYS_TO_TEXT = {
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "save it as CSV in UTF-8"),
     **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pdf"), "save its table as CSV, or each language as plain text"),
     **dict.fromkeys((".sdltm", ".tmw", ".mtf"), "export it as TMX"),
     ".json": "write it as .jsonl, with one object per line",
 }
-_WILD = re.compile(r"\*\*/|\*+|\?|\[[^\]]*\]")
+_WILDCARD = re.compile(r"\*\*/|\*+|\?|\[[^\]]*\]")
 _SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE)
 _TAG = re.compile(rb"^\s*</?(\w+)\b[^>]*>")
 _TITLES = re.compile(rb"</?(?:title|description)>")
@@ -110,7 +110,7 @@ class TextSource(Source):
         """
         if self.prefix is not None:
             prefix = at.folder / self.prefix
-            return [(_with_ending(prefix, at.languages.source), _with_ending(prefix, at.languages.target))]
+            return [(_find_text_file(prefix, at.languages.source), _find_text_file(prefix, at.languages.target))]
         assert self.source is not None
         assert self.target is not None
         return _matching_pairs(self.source, self.target, folder=at.folder)
@@ -170,22 +170,24 @@ def text_files(
 
 def kind_of_file(file: Path) -> str | None:
     """The kind of source that reads a file of pairs, by the ending of its name; None for any other file."""
-    return _KINDS.get(Path(_without_packing(file.name)).suffix.lower())
+    return _KIND_BY_ENDING.get(Path(_without_compression(file.name)).suffix.lower())
 
 
 def name_without_endings(file: Path) -> str:
     """The name of a file of pairs without its endings, such as my for my.tsv.gz, or the name of a prefix."""
-    name = _without_packing(file.name)
+    name = _without_compression(file.name)
     return Path(name).stem if kind_of_file(file) else name
 
 
-def _without_packing(name: str) -> str:
-    return next((name.removesuffix(ending) for ending in _ENDINGS if ending and name.endswith(ending)), name)
+def _without_compression(name: str) -> str:
+    return next((name.removesuffix(ending) for ending in COMPRESSION_ENDINGS if ending and name.endswith(ending)), name)
 
 
-def _with_ending(prefix: Path, language: str) -> Path:
+def _find_text_file(prefix: Path, language: str) -> Path:
     """PREFIX.LANGUAGE, plain or compressed. DataError lists the files of that prefix if it is not among them."""
-    candidates = [prefix.with_name(f"{prefix.name}.{language}{ending}") for ending in _ENDINGS if prefix.name]
+    candidates = [
+        prefix.with_name(f"{prefix.name}.{language}{ending}") for ending in COMPRESSION_ENDINGS if prefix.name
+    ]
     if found := next((candidate for candidate in candidates if candidate.is_file()), None):
         return found
     if prefix.is_dir():
@@ -209,8 +211,8 @@ def _not_a_prefix(file: Path) -> DataError:
     if kind := kind_of_file(file):
         message = f"{file.name} is one file, not the beginning of two"
         return DataError(message, where=str(file), hint=f"write kind: {kind}, file: {file}")
-    endings = ", ".join(dict.fromkeys(f".{kind}" for kind in _KINDS.values()))
-    hint = _EXPORTS.get(file.suffix.lower(), "give it the ending of what it holds, such as .tsv")
+    endings = ", ".join(dict.fromkeys(f".{kind}" for kind in _KIND_BY_ENDING.values()))
+    hint = _WAYS_TO_TEXT.get(file.suffix.lower(), "give it the ending of what it holds, such as .tsv")
     if file.suffix.lower() == ".json" and first_bytes(file).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
         hint = f"jq -c '.[]' < {shlex.quote(str(file))} > {shlex.quote(str(file.with_suffix('.jsonl')))}"
     return DataError(f"{file.name} has none of the endings {endings}", where=str(file), hint=hint)
@@ -219,7 +221,7 @@ def _not_a_prefix(file: Path) -> DataError:
 def _matching_pairs(source: str, target: str, *, folder: Path) -> list[tuple[Path, Path]]:
     """The files that match the two patterns, in pairs in the order of their names."""
     sides = [
-        {file: _wild_parts(file, pattern, folder) for file in matching_files(pattern, folder=folder)}
+        {file: _parts_at_wildcards(file, pattern, folder) for file in matching_files(pattern, folder=folder)}
         for pattern in (source, target)
     ]
     where = f"{folder / source}, {folder / target}"
@@ -244,10 +246,10 @@ def _matching_pairs(source: str, target: str, *, folder: Path) -> list[tuple[Pat
     return pairs
 
 
-def _wild_parts(file: Path, pattern: str, folder: Path) -> tuple[str, ...]:
+def _parts_at_wildcards(file: Path, pattern: str, folder: Path) -> tuple[str, ...]:
     """The parts of a file's path that the wildcards of a pattern stand for; empty if they cannot be told."""
     whole, expression, end = str(Path(pattern)), "", 0
-    for wild in _WILD.finditer(whole):
+    for wild in _WILDCARD.finditer(whole):
         expression += re.escape(whole[end : wild.start()])
         among = f"({wild[0].replace('[!', '[^')})"
         expression += {"**/": "(.*/)?", "?": "(.)"}.get(wild[0], "(.*)" if wild[0].startswith("*") else among)

@@ -1,16 +1,43 @@
-"""TMX and XLIFF, the XML formats of translation memories and of translators' files."""
+"""TMX and XLIFF, the XML formats of translation memories and of translators' files.
+
+A stream of XML events is read in bounded memory, without entities that a file declares, and never from the network. The
+parser is expat. It reads UTF-8, UTF-16 and the encodings of one byte per character, and it opens no other file.
+"""
 
 from __future__ import annotations
 
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from html.entities import html5
+from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
+from xml.parsers import expat
 
 from pydantic import Field
 
-from nmt_cli.preparing.sources.units import Unit, UnitsFile, UnitsSource
-from nmt_cli.preparing.sources.xml_units import UnitParser
+from nmt_cli.errors import DataError
+from nmt_cli.files import open_bytes
+from nmt_cli.preparing.sources.lines import LONGEST_LINE, first_bytes, on_one_line
+from nmt_cli.preparing.sources.translation_units import Unit, UnitsFile, UnitsSource
+from nmt_cli.text_encoding import conversion, not_utf8, refuse_compressed, refuse_other_encoding
+
+_BLOCK = 1 << 18
+_LONGEST_TOKEN = 1 << 24
+_LARGEST_UNIT = 4 * LONGEST_LINE
+_DEEPEST = 1_000  # elements inside each other, which the parser remembers
+_MOST_NAMES = 10_000  # of elements and attributes, which the parser remembers too
+_BYTES_OF_A_TEXT = 200  # in memory, beside its characters
+# TMX 1.4b and XLIFF 1.2: the content of these is code of the document's format, except for <sub>.
+_CODE = frozenset({"bpt", "ept", "it", "ph", "ut"})
+_BREAKS = frozenset({"lb", "pb", "x-html-br", "xlf:lb"})
+_REASONS = {"no element found": "it ends too early", "unclosed token": "it ends within a tag"}
+# Marks that a text must not hold unescaped: a pattern that finds each if no markup begins with it, and its escape.
+_UNESCAPED = {"&": r"&(?!#?\w+;)", "<": r"<(?![\w\/!?:])"}
+_ESCAPED = {"&": "&amp;", "<": "&lt;"}
+_BREAK_ATTRIBUTES = ("type", "ctype", "subType")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +72,217 @@ class XliffSource(UnitsSource):
     format = XliffFile
 
 
-class _TmxParser(UnitParser):
+class _UnitParser(ABC):
+    """The units of a kind of XML, made from the events of a parser.
+
+    `start_outside_text` and `end_outside_text` of a subclass see the elements outside texts. They call `open_unit`,
+    `close_unit` and `open_text`.
+
+    The text of a unit begins with `open_text`. Until its element ends, markup inside it is left out: the content of
+    <ph>, <bpt>, <ept>, <it> and <ut>, which is code, and all tags. A <sub> inside code is text of its own.
+    """
+
+    root: str
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._parser = expat.ParserCreate()
+        self._parser.buffer_text = True
+        self._parser.StartElementHandler = self._handle_root
+        self._parser.EndElementHandler = self._handle_end
+        self._parser.XmlDeclHandler = self._declared
+        self._encoding = "utf-8"
+        self._parser.EntityDeclHandler = self._refuse_entity
+        self._parser.SkippedEntityHandler = self._skipped_entity
+        # Without the attributes that a DTD adds: they can be huge, and every element gets them.
+        self._parser.specified_attributes = True
+        # Prefixes of names, such as `x:`, that stand for the namespace of the root.
+        self._prefixes: tuple[str, ...] = ()
+        # Finished units that `units` has not given yet.
+        self._units: list[Unit] = []
+        # The open unit: its line, and its finished texts, each after its language.
+        self._unit: Unit | None = None
+        # The size of the open unit: its characters, and _BYTES_OF_A_TEXT for each text.
+        self._unit_length = 0
+        # The parts of the open text, and its language.
+        self._text: list[str] | None = None
+        self._language = ""
+        # Whether characters at this place of the open text belong to it: they may be code.
+        self._is_text = True
+        # For each open element inside the open text: whether its parent was text.
+        self._inside: list[bool] = []
+        # The number of open elements.
+        self._depth = 0
+
+    def units(self) -> Iterator[Unit]:
+        """The units of the file. DataError if it is not well-formed, has another root, or declares entities."""
+        fed = 0
+        with open_bytes(self.file) as stream:
+            while block := stream.read(_BLOCK):
+                if fed == 0:
+                    refuse_compressed(block, name=str(self.file))
+                self._feed(block)
+                fed += len(block)
+                if fed - self._parser.CurrentByteIndex > _LONGEST_TOKEN:
+                    raise self._too_large()
+                if len(self._parser.intern) > _MOST_NAMES:
+                    raise self._unusual(f"has more than {_MOST_NAMES:,} names of elements and attributes")
+                yield from self._take_finished_units()
+            self._feed(b"")
+        yield from self._take_finished_units()
+
+    @property
+    def line(self) -> int:
+        """The line of the current event."""
+        return self._parser.CurrentLineNumber
+
+    @property
+    def depth(self) -> int:
+        """The depth of the current element; the root's is 1."""
+        return self._depth
+
+    @abstractmethod
+    def start_outside_text(self, name: str, attributes: Mapping[str, str]) -> None:
+        """The start of an element outside texts."""
+
+    @abstractmethod
+    def end_outside_text(self, name: str) -> None:
+        """The end of an element outside texts."""
+
+    def open_unit(self) -> None:
+        """A unit begins here."""
+        self._unit = (self.line, [])
+        self._unit_length = 0
+
+    def close_unit(self) -> None:
+        """The unit ends here."""
+        if self._unit is not None:
+            self._units.append(self._unit)
+        self._unit = None
+
+    def open_text(self, language: str) -> None:
+        """The element that has just started is a text of the unit."""
+        if self._unit is not None:
+            self._text, self._language, self._is_text = [], language, True
+            self._unit_length += _BYTES_OF_A_TEXT
+            self._parser.CharacterDataHandler = self._characters
+
+    def _feed(self, block: bytes) -> None:
+        try:
+            self._parser.Parse(block, not block)
+        except expat.ExpatError as problem:
+            raise self._not_well_formed(expat.errors.messages[problem.code], problem.lineno) from None
+        except (LookupError, ValueError) as problem:  # of the encoding in the XML declaration
+            raise DataError(
+                f"the encoding of {self.file.name} cannot be read: {problem}",
+                where=f"{self.file}:1",
+                hint='save the file in UTF-8, with encoding="UTF-8" in its first line',
+            ) from None
+
+    def _not_well_formed(self, problem: str, number: int) -> DataError:
+        """The error for a line: its bytes that are not UTF-8, its bare & or <, or else the parser's words."""
+        reason, hint = _REASONS.get(problem, problem), "mend that place, or export the file again"
+        if problem == expat.errors.XML_ERROR_INCORRECT_ENCODING:
+            refuse_other_encoding(first_bytes(self.file), name=str(self.file))
+        if problem == expat.errors.XML_ERROR_INVALID_TOKEN:
+            line = _line(self.file, number)
+            if self._encoding in ("utf-8", "utf8") and not _is_utf8(line):
+                return not_utf8(line, name=str(self.file), number=number)
+            bare = next((mark for mark, pattern in _UNESCAPED.items() if re.search(pattern.encode(), line)), None)
+            if bare is not None and b"\0" not in line:
+                mended = conversion(self.file, f"perl -pe 's/{_UNESCAPED[bare]}/{_ESCAPED[bare]}/g'", new="mended")
+                reason, hint = f"a bare {bare} stands in that line", f"write {_ESCAPED[bare]} for {bare}: {mended}"
+        message = f"{self.file.name} is not well-formed XML: {reason}"
+        return DataError(message, where=f"{self.file}:{number}", hint=hint)
+
+    def _declared(self, version: str, encoding: str | None, standalone: int) -> None:
+        self._encoding = (encoding or "utf-8").lower()
+
+    def _take_finished_units(self) -> list[Unit]:
+        units, self._units = self._units, []
+        return units
+
+    def _handle_root(self, name: str, attributes: Mapping[str, str]) -> None:
+        if name.rsplit(":", 1)[-1].lower() != self.root:
+            raise DataError(
+                f"{self.file.name} is no {self.root.upper()} file: its root is <{name[:40]}>",
+                where=f"{self.file}:{self.line}",
+                hint=f"give a file whose root is <{self.root}>",
+            )
+        self._prefixes = _prefixes_of_root(name, attributes)
+        self._parser.StartElementHandler = self._handle_start
+        self._handle_start(name, attributes)
+
+    def _handle_start(self, name: str, attributes: Mapping[str, str]) -> None:
+        if self._prefixes and name.startswith(self._prefixes):
+            name = name.rpartition(":")[2]
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise self._unusual(f"nests more than {_DEEPEST:,} elements")
+        if self._text is None:
+            self.start_outside_text(name, attributes)
+            return
+        self._inside.append(self._is_text)
+        if name in _CODE:
+            self._is_text = False
+        elif name == "sub":
+            self._is_text = True
+            self._text.append(" ")
+        elif name == "cp" and attributes.get("hex"):
+            self._text.append(" ")  # a character that XML cannot hold
+        if any(attributes.get(key) in _BREAKS for key in _BREAK_ATTRIBUTES):
+            self._text.append(" ")
+
+    def _handle_end(self, name: str) -> None:
+        if self._prefixes and name.startswith(self._prefixes):
+            name = name.rpartition(":")[2]
+        if self._text is None:
+            self.end_outside_text(name)
+        elif self._inside:
+            self._is_text = self._inside.pop()
+            if name == "sub":
+                self._text.append(" ")
+        else:
+            assert self._unit is not None
+            text = on_one_line("".join(self._text))
+            if text:
+                self._unit[1].append((self._language, text))
+            self._text = None
+            self._parser.CharacterDataHandler = None
+        self._depth -= 1
+
+    def _characters(self, data: str) -> None:
+        self._unit_length += len(data)
+        if self._unit_length > _LARGEST_UNIT:
+            raise self._too_large()
+        if self._is_text and self._text is not None:
+            self._text.append(data)
+
+    def _too_large(self) -> DataError:
+        return DataError(
+            f"a unit, tag or comment of {self.file.name} has more than {_LARGEST_UNIT:,} characters",
+            where=f"{self.file}:{self.line}",
+            hint="give units with one sentence per language",
+        )
+
+    def _unusual(self, problem: str) -> DataError:
+        hint = f"export it again: no translation tool writes {self.root.upper()} so"
+        return DataError(f"{self.file.name} {problem}", where=f"{self.file}:{self.line}", hint=hint)
+
+    def _skipped_entity(self, name: str, is_parameter: Any) -> None:
+        """A character that only the DTD names, such as &nbsp;: HTML's, since no DTD is read."""
+        if not is_parameter:
+            self._characters(html5.get(f"{name};", f"&{name};"))
+
+    def _refuse_entity(self, name: str, *declaration: Any) -> None:
+        raise DataError(
+            f"{self.file.name} declares the entity {name[:40]!r}, and a file that declares entities is not read",
+            where=f"{self.file}:{self.line}",
+            hint="remove <!ENTITY ...> from its DOCTYPE: a small file with entities can fill the memory",
+        )
+
+
+class _TmxParser(_UnitParser):
     """TMX: <tu> holds a <tuv> per language, each with a <seg>."""
 
     root = "tmx"
@@ -64,7 +301,7 @@ class _TmxParser(UnitParser):
             self.close_unit()
 
 
-class _XliffParser(UnitParser):
+class _XliffParser(_UnitParser):
     """XLIFF 1.2: <file source-language target-language>, <trans-unit>. XLIFF 2: <xliff srcLang trgLang>, <segment>.
 
     Only direct children of a unit count: <alt-trans> and <mtc:match> hold a <source> and a <target> as well.
@@ -90,3 +327,31 @@ class _XliffParser(UnitParser):
         if self.depth == self._unit_depth:
             self._unit_depth = 0
             self.close_unit()
+
+
+def _line(file: Path, number: int) -> bytes:
+    """A line of a file; empty if it is as long as no line should be."""
+    before = number - 1
+    with open_bytes(file) as stream:
+        while before and (part := stream.readline(LONGEST_LINE)):
+            before -= part.endswith(b"\n")
+        line: bytes = stream.readline(LONGEST_LINE)
+    return line if len(line) < LONGEST_LINE else b""
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _prefixes_of_root(name: str, attributes: Mapping[str, str]) -> tuple[str, ...]:
+    """The prefixes, such as `x:`, that stand for the namespace of the root element."""
+    own, colon, _ = name.rpartition(":")
+    namespace = attributes.get(f"xmlns:{own}" if colon else "xmlns")
+    declared = {
+        key.removeprefix("xmlns:") for key, value in attributes.items() if key[:6] == "xmlns:" and value == namespace
+    }
+    return tuple(f"{prefix}:" for prefix in declared | {own} if prefix)

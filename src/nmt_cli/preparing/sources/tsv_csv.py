@@ -17,9 +17,8 @@ from pydantic import Field
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import RawChunk, TsvChunk, UnitPair, are_quoted, unit_chunks
-from nmt_cli.preparing.sources.base import LocalPairs, Location, OneFileSource, Weight, empty_file
-from nmt_cli.preparing.sources.lines import line_chunks, lines_of
-from nmt_cli.preparing.sources.units import on_one_line, places_of_languages
+from nmt_cli.preparing.sources.base import LocalPairs, Location, OneFileSource, Weight, empty_file, places_of_languages
+from nmt_cli.preparing.sources.lines import line_chunks, lines_of, on_one_line
 from nmt_cli.recipe.section import PositiveInt
 
 logger = logging.getLogger(__name__)
@@ -28,14 +27,14 @@ DelimiterName: TypeAlias = Literal["comma", "semicolon", "tab"]
 Column: TypeAlias = PositiveInt | Annotated[str, Field(min_length=1)] | None
 
 _DELIMITERS: Mapping[DelimiterName, str] = {"tab": "\t", "semicolon": ";", "comma": ","}
-_SEPARATORS = {b"|||": "|||", b"  ": "spaces", b";": "semicolons", b",": "commas"}
+_WRONG_SEPARATORS = {b"|||": "|||", b"  ": "spaces", b";": "semicolons", b",": "commas"}
 # A quoted cell between two delimiters of any kind, or the ends of a line.
 _QUOTED_CELL = re.compile(r'(^|[,;\t\r\n]) *"[^"]*(?:""[^"]*)*" *(?=[,;\t\r\n]|$)')
 # A cell that can be the name of a column: it begins with a letter and is no sentence.
-_NAME = re.compile(r"[^\W\d_][^.!?\ufffd]{0,29}")
+_COLUMN_NAME = re.compile(r"[^\W\d_][^.!?\ufffd]{0,29}")
 _NUMBER = re.compile(r"[\d.,:/ -]+")
 _ROWS_COMPARED = 200
-_MAX_LINES = 100
+_MAX_LINES_PER_ROW = 100
 _CELLS_SHOWN = 8
 _CELL_CHARACTERS = 20
 
@@ -65,7 +64,7 @@ class TsvSource(OneFileSource):
         """The two columns of a file."""
         lines = [line.decode("utf-8-sig", "replace").rstrip("\r\n") for line in _first_lines(file)]
         first = lines[0].split("\t")
-        columns = _columns(first, file, at, source=self.source, target=self.target, header=self.header)
+        columns = _choose_columns(first, file, at, source=self.source, target=self.target, header=self.header)
         if columns is None:
             if len(first) > 2:
                 warning = "%s has %s columns, and its first line does not name them: column 1 is taken as %s, 2 as %s"
@@ -104,9 +103,9 @@ class CsvSource(OneFileSource):
                 where=f"{file}:1",
                 hint="give a file with source and target in two columns",
             )
-        rows = list(filter(None, _rows(lines, delimiter)))  # blank lines are no rows
+        rows = list(filter(None, _readable_rows(lines, delimiter)))  # blank lines are no rows
         first = rows[0] if rows else []
-        columns = _columns(first, file, at, source=self.source, target=self.target, header=self.header)
+        columns = _choose_columns(first, file, at, source=self.source, target=self.target, header=self.header)
         if columns is None and len(first) > 2:
             raise _unnamed_columns(self, file, rows, at)
         columns = columns or Columns(1, 2, header=bool(self.header))
@@ -143,7 +142,7 @@ class TsvFile(LocalPairs):
         if max(self.source, self.target) == 1 or any(b"\t" in line for line in lines):
             return
         hint = "kind: tsv takes columns with one tab between them"
-        found = next((name for mark, name in _SEPARATORS.items() if all(mark in line for line in lines)), None)
+        found = next((name for mark, name in _WRONG_SEPARATORS.items() if all(mark in line for line in lines)), None)
         if found in ("semicolons", "commas"):
             hint += f"; these seem to be separated by {found}: write kind: csv, or call the file .csv"
         elif found:
@@ -173,7 +172,7 @@ class CsvFile(LocalPairs):
         """The line and the two cells of each row; blank lines are no rows."""
         source, target, needed = self.source - 1, self.target - 1, max(self.source, self.target)
         is_first, widest, has_pairs = self.header, 0, False
-        lines = _Lines(self.file)
+        lines = _CsvLines(self.file)
         rows = csv.reader(lines, delimiter=self.delimiter, strict=True, skipinitialspace=True)
         while True:
             line = lines.begin_row()
@@ -202,7 +201,7 @@ class CsvFile(LocalPairs):
             )
 
 
-class _Lines:
+class _CsvLines:
     """The lines of a CSV file as text; csv.Error if a row takes too many of them."""
 
     def __init__(self, file: Path) -> None:
@@ -215,14 +214,14 @@ class _Lines:
         self._begin = self._number
         return self._number + 1
 
-    def __iter__(self) -> _Lines:
+    def __iter__(self) -> _CsvLines:
         return self
 
     def __next__(self) -> str:
         line = next(self._lines).decode("utf-8", "surrogateescape")
         self._number += 1
-        if self._number - self._begin > _MAX_LINES:
-            raise csv.Error(f"it is not closed within {_MAX_LINES} lines")
+        if self._number - self._begin > _MAX_LINES_PER_ROW:
+            raise csv.Error(f"it is not closed within {_MAX_LINES_PER_ROW} lines")
         return line.removeprefix("\ufeff") if self._number == 1 else line
 
 
@@ -230,19 +229,19 @@ def _first_lines(file: Path) -> list[bytes]:
     return next(line_chunks(file))[1]
 
 
-def _columns(
+def _choose_columns(
     first: Sequence[str], file: Path, at: Location, *, source: Column, target: Column, header: bool | None
 ) -> Columns | None:
     """The columns that are given by number or name, or that the first line calls by the languages; None if neither."""
     if source is None and target is None:
         found = None if header is False else places_of_languages(first, at.codes)
         return None if found is None else Columns(found[0] + 1, found[1] + 1, header=True)
-    src, tgt = (_number(column, first, file) for column in (source or 1, target or 2))
+    src, tgt = (_column_number(column, first, file) for column in (source or 1, target or 2))
     named = isinstance(source, str) or isinstance(target, str)
     return Columns(src, tgt, header=named if header is None else header)
 
 
-def _number(column: int | str, first: Sequence[str], file: Path) -> int:
+def _column_number(column: int | str, first: Sequence[str], file: Path) -> int:
     """The number of a column. DataError if the first line has no such name."""
     if isinstance(column, int):
         return column
@@ -264,14 +263,14 @@ def delimiter_of(lines: Sequence[str]) -> str | None:
     emptied = _QUOTED_CELL.sub(r"\1x", "".join(lines)).split("\n")
     ranked = []
     for place, delimiter in enumerate(_DELIMITERS.values()):
-        rows = [row for row in _rows(emptied, delimiter) if row]
+        rows = [row for row in _readable_rows(emptied, delimiter) if row]
         width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
         if width > 1:
             ranked.append((count / len(rows), width == 2, -place, delimiter))
     return max(ranked)[-1] if ranked else None
 
 
-def _rows(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
+def _readable_rows(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
     """The rows until one is broken. The reading of the whole file raises the error for the broken row."""
     with suppress(csv.Error):
         yield from csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
@@ -282,7 +281,7 @@ def _unnamed_columns(read_by: CsvSource, file: Path, rows: Sequence[Sequence[str
     (source, target), first = at.codes, rows[0]
     lengths = [sum(_text_length(row[place]) for row in rows if place < len(row)) for place in range(len(first))]
     longest = sorted(sorted(range(len(first)), key=lambda place: -lengths[place])[:2])
-    names = _header(rows, longest)
+    names = _likely_header(rows, longest)
     src, tgt = (names[place] if names else place + 1 for place in longest)
     otherwise = "" if names else "; if line 1 names the columns, write header: true beside them"
     return DataError(
@@ -293,13 +292,13 @@ def _unnamed_columns(read_by: CsvSource, file: Path, rows: Sequence[Sequence[str
     )
 
 
-def _header(rows: Sequence[Sequence[str]], places: Sequence[int]) -> list[str] | None:
+def _likely_header(rows: Sequence[Sequence[str]], places: Sequence[int]) -> list[str] | None:
     """The names in the first row, if it looks like a header and can be told apart; otherwise None.
 
     A header has no numbers and no sentences. Below it, a column has only numbers, or the two columns have longer texts.
     """
     names, below = [cell.strip() for cell in rows[0]], rows[1:]
-    is_plain = all(_NAME.fullmatch(name) for name in names if name)
+    is_plain = all(_COLUMN_NAME.fullmatch(name) for name in names if name)
     if not (below and is_plain and all(names[place] and names.count(names[place]) == 1 for place in places)):
         return None
     columns = [[row[place].strip() for row in below if place < len(row)] for place in range(len(names))]

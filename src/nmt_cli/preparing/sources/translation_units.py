@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar, TypeAlias
 
 from nmt_cli.errors import DataError
-from nmt_cli.languages import match_code, name_of, short_code
+from nmt_cli.languages import match_code, short_code
 from nmt_cli.preparing.chunks import RawChunk, UnitPair, unit_chunks
 from nmt_cli.preparing.sources.base import LocalPairs, Location, OneFileSource, Weight
 
@@ -22,11 +21,8 @@ logger = logging.getLogger(__name__)
 Unit: TypeAlias = tuple[int, list[tuple[str, str]]]
 """The line where a unit begins, and its texts, each after its language; an empty code fits any language."""
 
-_CODE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
-_BREAKS = re.compile(r"[\t\r\n]+")
 _LANGUAGES_SHOWN = 8
 _MAX_REMEMBERED = 1_000
-_PAIRS_OF_NAMES = (("source", "target"), ("src", "tgt"), ("src", "trg"), ("source_text", "target_text"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +41,12 @@ class UnitsFile(LocalPairs):
 
         DataError if there is no pair in the whole file. The log names the languages that were taken for the two.
         """
-        taken = TakenLanguages(self.file, self.languages)
+        matcher = _LanguageMatcher(self.file, self.languages)
         try:
-            yield from unit_chunks(map(taken.pair, self.units()), origin=self.origin)
+            yield from unit_chunks(map(matcher.pair_of, self.units()), origin=self.origin)
         finally:
-            taken.log()
-        taken.check()
+            matcher.log_languages()
+        matcher.require_pairs()
 
     def count(self, *, most: int) -> int:
         """The number of units, or `most` if there are more."""
@@ -68,8 +64,8 @@ class UnitsSource(OneFileSource):
         return self.format(((name, file),), file.name, self.weight, file, at.codes)
 
 
-class TakenLanguages:
-    """The choice of two texts of each unit, by languages that match loosely, and the counts of what was chosen."""
+class _LanguageMatcher:
+    """Takes the two texts of each unit whose languages match those of the corpus, loosely, and counts what it took."""
 
     def __init__(self, file: Path, wanted: tuple[str, str]) -> None:
         self._file = file
@@ -79,7 +75,7 @@ class TakenLanguages:
         self._there: Counter[str] = Counter()
         self._units = self._pairs = 0
 
-    def pair(self, unit: Unit) -> UnitPair:
+    def pair_of(self, unit: Unit) -> UnitPair:
         """The two texts of a unit; the translation is None if one of them is missing."""
         line, texts = unit
         self._units += 1
@@ -87,7 +83,7 @@ class TakenLanguages:
         if codes not in self._places:
             if len(self._places) > _MAX_REMEMBERED:
                 self._places.clear()
-            self._places[codes] = _places(codes, self._wanted)
+            self._places[codes] = _places_of_codes(codes, self._wanted)
         source, target = self._places[codes]
         if source is None or target is None:
             self._there.update(codes)
@@ -97,8 +93,8 @@ class TakenLanguages:
         self._taken[1][codes[target]] += 1
         return line, texts[source][1], texts[target][1]
 
-    def log(self) -> None:
-        """Say which languages were taken for the two, if they are called differently."""
+    def log_languages(self) -> None:
+        """Log which languages were taken for the two, if they have other codes."""
         said = []
         for wanted, taken in zip(self._wanted, self._taken, strict=True):
             codes = [code for code in taken if code]
@@ -108,7 +104,7 @@ class TakenLanguages:
         if said:
             logger.info("%s: %s", self._file.name, ", ".join(said))
 
-    def check(self) -> None:
+    def require_pairs(self) -> None:
         """Raise DataError if no unit has both languages."""
         if self._pairs:
             return
@@ -130,37 +126,7 @@ class TakenLanguages:
         raise DataError(f"{message}; it has {there}" if there else message, where=where, hint=hint)
 
 
-def on_one_line(text: str) -> str:
-    """The text on one line: each line break or tab becomes a space, and white space at both ends is removed."""
-    if "\n" in text or "\t" in text or "\r" in text:
-        text = " ".join(filter(None, (line.strip(" ") for line in _BREAKS.split(text))))
-    return text.strip()
-
-
-def places_of_languages(names: Sequence[str], languages: tuple[str, str]) -> tuple[int, int] | None:
-    """The places of the two names, of columns or keys, that stand for the languages; None if they do not.
-
-    A name is a code, the English name of the language, or both are a pair such as source and target. The last part of a
-    dotted name counts.
-    """
-    last = [name.strip().rsplit(".", 1)[-1] for name in names]
-    codes = [name for name in last if _CODE.fullmatch(name)]
-    lower = [name.lower() for name in last]
-    found = []
-    for wanted in languages:
-        code = match_code(wanted, codes)
-        name = name_of(wanted).lower()
-        found.append(last.index(code) if code is not None else lower.index(name) if name in lower else None)
-    source, target = found
-    if source is not None and target is not None and source != target:
-        return source, target
-    for src, tgt in _PAIRS_OF_NAMES:
-        if src in lower and tgt in lower:
-            return lower.index(src), lower.index(tgt)
-    return None
-
-
-def _places(codes: Sequence[str], wanted: tuple[str, str]) -> tuple[int | None, int | None]:
+def _places_of_codes(codes: Sequence[str], wanted: tuple[str, str]) -> tuple[int | None, int | None]:
     """The places of the two languages among the codes of a unit: by code, then texts without a code in their order."""
     known = [code for code in codes if code]
     found = [match_code(code, known) for code in wanted]

@@ -14,9 +14,16 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing import chunks
 from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, keys_with_text
-from nmt_cli.preparing.sources.base import LocalPairs, Location, OneFileSource, Weight, empty_file, first_line
+from nmt_cli.preparing.sources.base import (
+    LocalPairs,
+    Location,
+    OneFileSource,
+    Weight,
+    empty_file,
+    first_line,
+    places_of_languages,
+)
 from nmt_cli.preparing.sources.lines import line_chunks
-from nmt_cli.preparing.sources.units import places_of_languages
 
 if TYPE_CHECKING:
     import pyarrow
@@ -35,7 +42,7 @@ class JsonlSource(OneFileSource):
     def local_pairs(self, file: Path, name: str, at: Location) -> JsonlFile:
         """The two keys of a file."""
         there = keys_with_text(next(line_chunks(file))[1][0])
-        keys = _named(self.source, self.target, lambda: there, at, otherwise=at.codes)
+        keys = _choose_names(self.source, self.target, lambda: there, at, otherwise=at.codes)
         source, target = there[:2] if len(there) > 1 else ("SOURCE", "TARGET")
         fix = self.setting(at, source=source, target=target)
         return JsonlFile(((name, file),), file.name, self.weight, file, *keys, fix)
@@ -54,7 +61,7 @@ class ParquetSource(OneFileSource):
     def local_pairs(self, file: Path, name: str, at: Location) -> TableFile:
         """The two columns of a file."""
         otherwise = translation_columns(None, None, at)
-        columns = _named(self.source, self.target, lambda: _columns_of_text(file), at, otherwise=otherwise)
+        columns = _choose_names(self.source, self.target, lambda: _columns_of_text(file), at, otherwise=otherwise)
         return TableFile(((name, file),), file.name, self.weight, file, *columns)
 
 
@@ -113,21 +120,21 @@ class TableFile(LocalPairs):
 
         first_row = 1
         waiting = pyarrow.schema(dict.fromkeys(("source", "target"), pyarrow.string())).empty_table()
-        for table in self._parquet() if self.builder == "parquet" else self._through_datasets():
-            sides = [_text_column(_flattened(table), key, self.file) for key in (self.source, self.target)]
+        for table in self._batches_of_parquet() if self.builder == "parquet" else self._batches_of_datasets():
+            sides = [_text_column(_with_dotted_columns(table), key, self.file) for key in (self.source, self.target)]
             waiting = pyarrow.concat_tables([waiting, pyarrow.table(sides, schema=waiting.schema)])
             while waiting.num_rows >= chunks.CHUNK_PAIRS or waiting.nbytes >= chunks.CHUNK_BYTES:
                 rows_of_bytes = chunks.CHUNK_BYTES * waiting.num_rows // waiting.nbytes
                 num_rows = min(chunks.CHUNK_PAIRS, max(1, rows_of_bytes))
-                yield _packed(waiting.slice(0, num_rows), first_row, self.origin)
+                yield _table_chunk(waiting.slice(0, num_rows), first_row, self.origin)
                 first_row += num_rows
                 waiting = waiting.slice(num_rows)
         if waiting.num_rows:
-            yield _packed(waiting, first_row, self.origin)
+            yield _table_chunk(waiting, first_row, self.origin)
         elif first_row == 1:
             raise empty_file(self.file, below_header=False)
 
-    def _parquet(self) -> Iterator[pyarrow.Table]:
+    def _batches_of_parquet(self) -> Iterator[pyarrow.Table]:
         """The columns of the keys, so that others, such as images, are not read; all columns if a key has none."""
         import pyarrow.parquet
 
@@ -138,7 +145,7 @@ class TableFile(LocalPairs):
             for batch in table.iter_batches(batch_size=chunks.CHUNK_PAIRS, columns=columns):
                 yield pyarrow.Table.from_batches([batch])
 
-    def _through_datasets(self) -> Iterator[pyarrow.Table]:
+    def _batches_of_datasets(self) -> Iterator[pyarrow.Table]:
         import datasets
 
         options = dict(self.options)
@@ -149,7 +156,7 @@ class TableFile(LocalPairs):
             yield from rows.with_format("arrow").iter(batch_size=chunks.CHUNK_PAIRS)
 
 
-def _named(
+def _choose_names(
     source: str | None,
     target: str | None,
     names: Callable[[], Sequence[str]],
@@ -173,7 +180,7 @@ def _columns_of_text(file: Path) -> list[str]:
     import pyarrow.parquet
 
     with _table_errors(file):
-        table = _flattened(pyarrow.parquet.read_schema(file).empty_table())
+        table = _with_dotted_columns(pyarrow.parquet.read_schema(file).empty_table())
     return [column.name for column in table.schema if _is_text(column.type)]
 
 
@@ -189,7 +196,7 @@ def _table_errors(file: Path) -> Iterator[None]:
         raise DataError(message, where=str(file), hint="fetch it again") from problem
 
 
-def _flattened(table: pyarrow.Table) -> pyarrow.Table:
+def _with_dotted_columns(table: pyarrow.Table) -> pyarrow.Table:
     """The table with a column for each field of a column of structs, under its dotted name."""
     import pyarrow
 
@@ -217,7 +224,7 @@ def _is_text(kind: pyarrow.DataType) -> bool:
     return kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.null())
 
 
-def _packed(table: pyarrow.Table, first_row: int, origin: str) -> TableChunk:
+def _table_chunk(table: pyarrow.Table, first_row: int, origin: str) -> TableChunk:
     """The rows as an Arrow IPC stream, which is cheap to send to another process."""
     import pyarrow
 
