@@ -63,7 +63,7 @@ def test_members_are_unpacked_once(tmp_path: Path, cache: Path, monkeypatch: pyt
     def never(*arguments: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("nmt_cli.preparing.sources.archive._write", never)
+    monkeypatch.setattr("nmt_cli.preparing.sources.archive._extract", never)
     assert unpack(archive, "training/corpus.en", "training/corpus.de") == files
 
 
