@@ -23,7 +23,7 @@ from nmt_cli.preparing.cleaning.rules import (
     CleaningRules,
     is_unicode,
 )
-from nmt_cli.preparing.cleaning.scripts import LanguageRule, ScriptRule
+from nmt_cli.preparing.cleaning.side_rules import LanguageRule, ScriptRule
 from nmt_cli.preparing.corpus import CleaningConfig
 from nmt_cli.preparing.sources.base import CorpusLanguages
 from nmt_cli.tokenization.tokenizer import normalize_spaces

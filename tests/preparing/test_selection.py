@@ -14,7 +14,7 @@ from nmt_cli.dataset.store import open_prepared
 from nmt_cli.errors import DataError
 from nmt_cli.preparing import shards
 from nmt_cli.preparing.chunks import JsonlChunk
-from nmt_cli.preparing.cleaning.losses import SourceCounts, warn_of_lost_sources
+from nmt_cli.preparing.cleaning.dropped_pairs import SourceCounts, warn_of_lost_sources
 from nmt_cli.preparing.cleaning.rules import CleaningCounts
 from nmt_cli.preparing.cleaning.selection import first_occurrences, pair_digests
 from nmt_cli.preparing.corpus import corpus_from_files, load_corpus

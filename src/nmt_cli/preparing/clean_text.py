@@ -17,21 +17,7 @@ from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
 from nmt_cli.memory import return_freed_memory
-from nmt_cli.preparing.cleaning.held_out import (
-    HeldOut,
-    overlap,
-    write_heldout,
-    write_pairs,
-)
-from nmt_cli.preparing.cleaning.inspection import (
-    heldout_sides,
-    refuse_pieces,
-    sample_by_source,
-    training_sides,
-    warnings_of_little_validation,
-    warnings_of_unusual_text,
-)
-from nmt_cli.preparing.cleaning.losses import (
+from nmt_cli.preparing.cleaning.dropped_pairs import (
     SourceCounts,
     count_by_source,
     nothing_left_error,
@@ -40,10 +26,23 @@ from nmt_cli.preparing.cleaning.losses import (
     warn_of_lost_sources,
     warnings_of_dropped_pairs,
 )
+from nmt_cli.preparing.cleaning.held_out import (
+    HeldOut,
+    overlap,
+    write_held_out,
+    write_pairs,
+)
 from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules
-from nmt_cli.preparing.cleaning.selection import choose_copies, pair_digests
-from nmt_cli.preparing.cleaning.split import set_aside
+from nmt_cli.preparing.cleaning.selection import choose_copies, pair_digests, set_aside
 from nmt_cli.preparing.cleaning.swapped_sides import warning_of_swapped_sides
+from nmt_cli.preparing.cleaning.text_checks import (
+    held_out_sides,
+    refuse_pieces,
+    sample_by_source,
+    training_sides,
+    warnings_of_little_validation,
+    warnings_of_unusual_text,
+)
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
 from nmt_cli.preparing.shards import CleanShard, RawShard, open_shards, read_shards, write_arrays, write_shard
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split
@@ -77,7 +76,7 @@ class CleanText:
             copies: NDArray[np.uint16] = members[str(number)]
         return copies
 
-    def heldout(self, split: str, *, language: str) -> list[str]:
+    def held_out(self, split: str, *, language: str) -> list[str]:
         """The lines of one side of a held-out split, without line ends."""
         text = (self.directory / f"{split}.{language}").read_bytes().decode().removeprefix("\ufeff")
         return [line.removesuffix("\r") for line in text.split("\n")[:-1]]
@@ -97,19 +96,19 @@ def write_clean_text(
     aside from the cleaned text.
     """
     train, languages = sources["train"], corpus.languages
-    heldout: dict[str, Pairs] = {
-        split: write_heldout(sources[split], directory, split=split, languages=languages)
+    held_out: dict[str, Pairs] = {
+        split: write_held_out(sources[split], directory, split=split, languages=languages)
         for split in corpus.splits
         if split != "train" and split not in corpus.set_aside
     }
-    heldout_texts = heldout_sides(heldout, sources, languages)
+    held_out_texts = held_out_sides(held_out, sources, languages)
     raw_shards = read_shards(train, limit=corpus.limit)
     first_shard = next(raw_shards)
     beginning = _kept_beginning(first_shard, corpus)
-    refuse_pieces([*training_sides({0: beginning}, train, languages), *heldout_texts])
+    refuse_pieces([*training_sides({0: beginning}, train, languages), *held_out_texts])
     # Set aside from the training text, validation text has the same sides.
-    swapped = _logged(warning_of_swapped_sides(beginning, heldout.get("valid", beginning), languages))
-    job = CleaningJob(corpus.cleaning, languages, heldout, directory)
+    swapped = _logged(warning_of_swapped_sides(beginning, held_out.get("valid", beginning), languages))
+    job = CleaningJob(corpus.cleaning, languages, held_out, directory)
     all_shards, total = chain([first_shard], raw_shards), _expected_pairs(corpus)
     _clean_shards(job, all_shards, total=total, num_workers=num_workers, progress=progress)
     shards = open_shards(directory)
@@ -119,9 +118,9 @@ def write_clean_text(
     write_arrays(directory / _COPIES_FILE, {str(number): in_shard for number, in_shard in enumerate(copies)})
     cleaning = sum_of_sources(by_source).counts
     logger.info("cleaned: %s of %s training pairs kept", f"{cleaning.kept:,}", f"{cleaning.read:,}")
-    texts = [*training_sides(sample_by_source(shards), train, languages), *heldout_texts]
+    texts = [*training_sides(sample_by_source(shards), train, languages), *held_out_texts]
     refuse_pieces(texts)  # of the sources after the first
-    splits, num_train = {**heldout, **chosen}, sum(int(in_shard.sum()) for in_shard in copies)
+    splits, num_train = {**held_out, **chosen}, sum(int(in_shard.sum()) for in_shard in copies)
     warnings = [
         *warnings_of_little_validation(splits["valid"], num_train=num_train),
         *(warnings_of_dropped_pairs(by_source, corpus.cleaning) if not swapped else []),
@@ -129,7 +128,7 @@ def write_clean_text(
     ]
     counts = {
         **cleaning.to_json(),
-        "overlap": {**overlap(heldout, (shard.facts["found"] for shard in shards)), **overlap(chosen, [])},
+        "overlap": {**overlap(held_out, (shard.facts["found"] for shard in shards)), **overlap(chosen, [])},
         "warnings": [*swapped, *_logged(*warnings), *warn_of_lost_sources(by_source)],
         "pairs": {"train": num_train, **{split: len(pairs) for split, pairs in splits.items()}},
     }
@@ -159,15 +158,15 @@ class CleaningJob:
 
     config: CleaningConfig
     languages: CorpusLanguages
-    heldout: Mapping[str, Pairs]
+    held_out: Mapping[str, Pairs]
     directory: Path
 
     def start(self) -> Callable[[RawShard], int]:
         """The function for one shard."""
-        rules, heldout = CleaningRules(self.config, self.languages), HeldOut(self.heldout)
-        return lambda shard: self._clean(shard, rules, heldout)
+        rules, held_out = CleaningRules(self.config, self.languages), HeldOut(self.held_out)
+        return lambda shard: self._clean(shard, rules, held_out)
 
-    def _clean(self, shard: RawShard, rules: CleaningRules, heldout: HeldOut) -> int:
+    def _clean(self, shard: RawShard, rules: CleaningRules, held_out: HeldOut) -> int:
         src: list[str] = []
         tgt: list[str] = []
         places: list[int] = []
@@ -182,7 +181,7 @@ class CleaningJob:
             lines += [chunk.lines[index] for index in cleaned.indices] if chunk.lines is not None else []
             src += cleaned.src
             tgt += cleaned.tgt
-        matches, found = heldout.find(src, tgt)
+        matches, found = held_out.find(src, tgt)
         write_shard(
             self.directory,
             shard.number,

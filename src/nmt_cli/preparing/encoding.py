@@ -89,9 +89,9 @@ def write_tokens(
     empty = EncodedSplit(0, {side: encoder.encode_lines([]).statistics for side, encoder in encoders.items()})
     for split in corpus.splits:
         if split != "train":
-            lines = {side: text.heldout(split, language=code) for side, code in corpus.languages.model_dump().items()}
-            heldout = {side: encoder.encode_lines(lines[side]) for side, encoder in encoders.items()}
-            list(_append_shards(directory, split, empty, [heldout], dtype=dtype))
+            lines = {side: text.held_out(split, language=code) for side, code in corpus.languages.model_dump().items()}
+            held_out = {side: encoder.encode_lines(lines[side]) for side, encoder in encoders.items()}
+            list(_append_shards(directory, split, empty, [held_out], dtype=dtype))
     total = text.counts()["pairs"]["train"]
     written = _read_record(directory, "train") or empty
     if written.shards:

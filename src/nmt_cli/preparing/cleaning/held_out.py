@@ -80,7 +80,7 @@ def overlap(splits: Mapping[str, Pairs], found: Iterable[FoundLines]) -> dict[st
     }
 
 
-def write_heldout(
+def write_held_out(
     sources: Sequence[LocalPairs], directory: Path, *, split: Split, languages: CorpusLanguages
 ) -> list[tuple[str, str]]:
     """Write `SPLIT.LANGUAGE` for both languages, and return the pairs.

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 from pydantic import TypeAdapter
 
 from nmt_cli.preparing.chunks import ParsedChunk
-from nmt_cli.preparing.cleaning.scripts import (
+from nmt_cli.preparing.cleaning.side_rules import (
     LanguageRule,
     ScriptRule,
     only_addresses,

@@ -1,20 +1,44 @@
-"""The choice among clean training pairs: the first of equal pairs, as many copies as its source's weight says."""
+"""The selection of clean pairs: how often each is trained on, and which are set aside for validation and test.
+
+Of equal pairs the first is taken, as often as the weight of its source says. No sentence that is set aside stays in the
+training text.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt_cli.preparing.cleaning.held_out import PAIR, SIDE
-from nmt_cli.preparing.cleaning.losses import SourceCounts, count_as_dropped
+from nmt_cli.dataset.store import SIDES
+from nmt_cli.errors import DataError
+from nmt_cli.preparing.cleaning.dropped_pairs import SourceCounts, count_as_dropped
+from nmt_cli.preparing.cleaning.held_out import NOWHERE, PAIR, SIDE, HeldOut
 from nmt_cli.preparing.cleaning.rules import DUPLICATE, HELD_OUT
-from nmt_cli.preparing.corpus import CleaningConfig
+from nmt_cli.preparing.corpus import CleaningConfig, Corpus
 from nmt_cli.preparing.shards import CleanShard
+from nmt_cli.preparing.sources.base import Split
+
+logger = logging.getLogger(__name__)
+
+Place: TypeAlias = tuple[int, int]
+"""Where a pair is: the number of its shard, and its place in the shard."""
 
 _SEED = 20_170_612  # any number, but the same in every preparation
+_LARGEST_SHARE = 0.5
+_NAMES: Mapping[Split, str] = {"valid": "validation", "test": "test"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    place: Place
+    src: str
+    tgt: str
 
 
 def choose_copies(
@@ -38,6 +62,34 @@ def choose_copies(
             is_kept = is_kept & ~is_held_out
         chosen.append(_weighted(shard) * is_kept)
     return chosen
+
+
+def set_aside(
+    corpus: Corpus,
+    shards: Sequence[CleanShard],
+    copies: Sequence[NDArray[np.uint16]],
+    by_source: Sequence[SourceCounts],
+) -> dict[str, list[tuple[str, str]]]:
+    """The pairs that are set aside for each split of `corpus.set_aside`, in the order of the text.
+
+    In `copies` they get 0. So do training pairs that share a side with a pair that is set aside; these are counted as
+    dropped. The choice depends on the clean pairs and the seed alone. DataError if the splits would take more than half
+    of the text.
+    """
+    if not corpus.set_aside:
+        return {}
+    sizes = _sizes(corpus, clean_pairs=sum(int(np.count_nonzero(each)) for each in copies))
+    chosen = _choose(shards, copies, sizes, seed=corpus.split_seed)
+    splits: dict[str, list[tuple[str, str]]] = {
+        split: [(pair.src, pair.tgt) for pair in pairs] for split, pairs in chosen.items()
+    }
+    places = {pair.place for pairs in chosen.values() for pair in pairs}
+    num_dropped = _remove_from_training(places, HeldOut(splits), shards, copies, by_source)
+    for split, size in sizes.items():
+        logger.info("set aside: %s clean pairs as %s text", f"{size:,}", _NAMES[split])
+    if num_dropped:
+        logger.info("dropped: %s training pairs that share a sentence with them", f"{num_dropped:,}")
+    return splits
 
 
 def pair_digests(src: Sequence[str], tgt: Sequence[str]) -> NDArray[np.uint64]:
@@ -79,3 +131,134 @@ def _weighted(shard: CleanShard) -> NDArray[np.uint16]:
     if rest:
         copies += np.random.default_rng([_SEED, shard.number]).random(len(shard)) < rest
     return copies
+
+
+def _sizes(corpus: Corpus, *, clean_pairs: int) -> dict[Split, int]:
+    """The number of pairs of each split."""
+    sizes = {split: corpus.size_of(split, clean_pairs=clean_pairs) for split in corpus.set_aside}
+    own_text = f"text in files of its own: {' '.join(f'--{split} FILE' for split in sizes)}"
+    if clean_pairs < 2 * len(sizes):
+        raise DataError(
+            f"there is too little text to set {' and '.join(map(_NAMES.__getitem__, sizes))} pairs aside: it has "
+            f"{clean_pairs:,} clean training {'pair' if clean_pairs == 1 else 'pairs'}",
+            where="train",
+            hint=f"give more training text, or {own_text}",
+        )
+    if sum(sizes.values()) > _LARGEST_SHARE * clean_pairs:
+        asked = " and ".join(f"{split}_size {size:,}" for split, size in sizes.items())
+        tenth = max(1, clean_pairs // 10)
+        flags = " ".join(f"--{split}-size {min(size, tenth)}" for split, size in sizes.items())
+        raise DataError(
+            f"{asked} {'are together' if len(sizes) > 1 else 'is'} more than half of the {clean_pairs:,} clean "
+            "training pairs",
+            where="train",
+            hint=f"{flags}, or {own_text}",
+        )
+    return sizes
+
+
+def _choose(
+    shards: Sequence[CleanShard], copies: Sequence[NDArray[np.uint16]], sizes: Mapping[Split, int], *, seed: int
+) -> dict[Split, list[_Candidate]]:
+    """The pairs of each split: the first pairs by a hash of seed and text, none of which shares a side with another.
+
+    DataError if there are too few such pairs.
+    """
+    wanted = sum(sizes.values())
+    number = 2 * wanted
+    while True:
+        ranked = _first_by_hash(shards, copies, number, seed=seed)
+        candidates = _without_shared_sides(_candidates(shards, ranked))
+        if len(candidates) >= wanted or len(ranked) < number:
+            break
+        number *= 4
+    if len(candidates) < wanted:
+        raise DataError(
+            f"{wanted:,} training pairs are to be set aside, and only {len(candidates):,} have no sentence in common",
+            where="train",
+            hint=f"--valid-size {max(1, len(candidates) // 10)}, or text in files of its own: --valid FILE",
+        )
+    chosen, start = {}, 0
+    for split, size in sizes.items():
+        chosen[split] = sorted(candidates[start : start + size], key=lambda pair: pair.place)
+        start += size
+    return chosen
+
+
+def _first_by_hash(
+    shards: Sequence[CleanShard], copies: Sequence[NDArray[np.uint16]], number: int, *, seed: int
+) -> list[Place]:
+    """The places of the first `number` pairs that are trained on, in the order of a hash of seed and text."""
+    keys, places = np.empty(0, dtype=np.uint64), np.empty((0, 2), dtype=np.int64)
+    for index, (shard, taken) in enumerate(zip(shards, copies, strict=True)):
+        here = np.flatnonzero((taken > 0) & (shard.array("found") == NOWHERE))
+        keys = np.concatenate([keys, _mixed(shard.array("digests")[here], seed=seed)])
+        places = np.concatenate([places, np.stack([np.full_like(here, index), here], axis=1)])
+        first = np.lexsort((places[:, 1], places[:, 0], keys))[:number]
+        keys, places = keys[first], places[first]
+    return [(int(shard), int(place)) for shard, place in places]
+
+
+def _mixed(digests: NDArray[np.uint64], *, seed: int) -> NDArray[np.uint64]:
+    """A hash of each digest and the seed, [n]: the finaliser of SplitMix64."""
+    with np.errstate(over="ignore"):
+        mixed = digests + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        result: NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(31))
+    return result
+
+
+def _candidates(shards: Sequence[CleanShard], ranked: Sequence[Place]) -> Iterator[_Candidate]:
+    """The pairs at these places, in their order."""
+    texts: dict[Place, _Candidate] = {}
+    for index in sorted({shard for shard, _ in ranked}):
+        src, tgt = _lines(shards[index])
+        texts.update(
+            ((shard, place), _Candidate((shard, place), src[place], tgt[place]))
+            for shard, place in ranked
+            if shard == index
+        )
+    return (texts[place] for place in ranked)
+
+
+def _without_shared_sides(candidates: Iterator[_Candidate]) -> list[_Candidate]:
+    """The candidates whose source and target no earlier candidate has."""
+    sources, targets, found = set[str](), set[str](), []
+    for pair in candidates:
+        if pair.src not in sources and pair.tgt not in targets:
+            found.append(pair)
+            sources.add(pair.src)
+            targets.add(pair.tgt)
+    return found
+
+
+def _remove_from_training(
+    places: set[Place],
+    held_out: HeldOut,
+    shards: Sequence[CleanShard],
+    copies: Sequence[NDArray[np.uint16]],
+    by_source: Sequence[SourceCounts],
+) -> int:
+    """Take the chosen pairs at `places` out of the training text, and drop pairs that share a side with them.
+
+    Returns the number of dropped pairs.
+    """
+    num_dropped = 0
+    for index, (shard, taken) in enumerate(zip(shards, copies, strict=True)):
+        matches, _ = held_out.find(*_lines(shard))
+        counts = by_source[shard.facts["source"]].counts
+        for place in (place for shard_index, place in places if shard_index == index):
+            taken[place] = 0
+            counts.read -= 1
+        shared = np.flatnonzero((matches > NOWHERE) & (taken > 0))
+        taken[shared] = 0
+        count_as_dropped(shared, HELD_OUT, shard, counts)
+        num_dropped += len(shared)
+    return num_dropped
+
+
+def _lines(shard: CleanShard) -> tuple[list[str], list[str]]:
+    """The sentences of both sides."""
+    src, tgt = (shard.text(side).decode().split("\n")[:-1] for side in SIDES)
+    return src, tgt

@@ -78,7 +78,7 @@ def training_sides(
     ]
 
 
-def heldout_sides(
+def held_out_sides(
     splits: Mapping[str, Pairs], sources: Mapping[Split, Sequence[LocalPairs]], languages: CorpusLanguages
 ) -> list[TextSide]:
     """Both sides of the validation and of the test text; long text is sampled evenly."""
