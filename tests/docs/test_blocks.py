@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nmt_cli.preparing.corpus import load_corpus
+from nmt_cli.preparing.corpus_loading import load_corpus
 from nmt_cli.recipe.loading import load_recipe
 from tests.docs.conftest import Workshop
 from tests.docs.pages import BEGINNINGS, MARKS, NEEDS, Block, Page, guides

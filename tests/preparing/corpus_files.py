@@ -9,7 +9,8 @@ from random import Random
 import pytest
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.corpus import LocatedCorpus, corpus_from_files, load_corpus
+from nmt_cli.preparing.corpus import LocatedCorpus
+from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
 from nmt_cli.preparing.pipeline import Prepared, prepare
 from nmt_cli.preparing.sources.base import Split
 

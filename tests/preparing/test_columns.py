@@ -24,7 +24,8 @@ import zstandard
 
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.errors import DataError, UsageError
-from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, corpus_from_files
+from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
+from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.sources.base import Split, read_chunks
 from tests.preparing.corpus_files import Pairs, corpus_of, invented_pairs, refusal, run, silent, write_prefix

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.errors import NmtError, RecipeError, UsageError
-from nmt_cli.preparing.corpus import Corpus, corpus_from_files, load_corpus
+from nmt_cli.preparing.corpus import Corpus
+from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
 from nmt_cli.preparing.sources.archive import ArchiveSource
 from nmt_cli.preparing.sources.base import Split
 from nmt_cli.preparing.sources.hub import HubSource

@@ -12,9 +12,16 @@ import huggingface_hub
 import pytest
 from sacrebleu.dataset.base import Dataset
 
-from nmt_cli.preparing.corpus import LocatedCorpus, load_corpus
+from nmt_cli.preparing.corpus import LocatedCorpus
+from nmt_cli.preparing.corpus_loading import load_corpus
 from nmt_cli.preparing.download import Unreachable
-from nmt_cli.preparing.inputs import FetchedInputs, declared_key, fetch_inputs, find_local_inputs, reading_key
+from nmt_cli.preparing.inputs import (
+    FetchedInputs,
+    fetch_inputs,
+    find_local_inputs,
+    text_key_after_fetch,
+    text_key_before_fetch,
+)
 from nmt_cli.preparing.sources import hub
 from nmt_cli.preparing.sources.base import read_chunks
 from nmt_cli.preparing.sources.hub import HubSource
@@ -265,7 +272,10 @@ def test_keys_follow_from_contents_and_not_from_places(tmp_path: Path, server: F
         archive = f"kind: archive, url: {server.address}/{url}, source: training/a.en, target: training/a.de, {sha}"
         located = corpus(tmp_path, archive, f"kind: tsv, file: {file}", overrides=overrides)
         found = fetch_inputs(located, progress=silent)
-        return [declared_key(located, find_local_inputs(located), earlier={}), reading_key(located, found)]
+        return [
+            text_key_before_fetch(located, find_local_inputs(located), earlier={}),
+            text_key_after_fetch(located, found),
+        ]
 
     first = keys()
     assert keys(url="x/parts.tgz", file="b.tsv") == first
@@ -291,9 +301,10 @@ valid: [{kind: hub, repository: a/b, split: valid}]
     located = load_corpus(str(tmp_path / "c.yaml"), overrides=[])
     # The fingerprint of nmt 0.1.0 at 0b1fedd.
     assert (
-        declared_key(located, [], earlier=earlier) == "d0fa38b773ae03ad9ca4805070145dfe706405a7e87c03aea7e58b629c42fb86"
+        text_key_before_fetch(located, [], earlier=earlier)
+        == "d0fa38b773ae03ad9ca4805070145dfe706405a7e87c03aea7e58b629c42fb86"
     )
-    assert declared_key(located, [], earlier={}) != declared_key(located, [], earlier=earlier)
+    assert text_key_before_fetch(located, [], earlier={}) != text_key_before_fetch(located, [], earlier=earlier)
 
 
 def test_what_would_be_downloaded_is_told_in_words(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.preparing import shards
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
-from nmt_cli.preparing.corpus import corpus_from_files, load_corpus
+from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
 from nmt_cli.preparing.encoding import write_tokens
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.vocabulary import write_tokenizers

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from nmt_cli.console import size_text
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.preparing.cleaning.rules import REASONS, CleaningCounts
-from nmt_cli.preparing.corpus import corpus_from_files
+from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.report import (
     bin_width,
     large,
     length_chart,
     render_page,
     share,
-    summarise,
+    summarise_lengths,
 )
 from nmt_cli.templates.charts import axis_ticks, short_number
 from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
@@ -72,7 +72,7 @@ def report(directory: Path) -> dict[str, Any]:
 
 @given(lengths=st.lists(st.integers(0, 300), min_size=1, max_size=60), width=st.integers(1, 20))
 def test_lengths_are_summarised_as_from_the_sorted_list(lengths: list[int], width: int) -> None:
-    summary = summarise(np.bincount(lengths), width=width)
+    summary = summarise_lengths(np.bincount(lengths), width=width)
     ordered = sorted(lengths)
     assert summary["total"] == sum(lengths)
     assert summary["mean"] == pytest.approx(statistics.mean(lengths), abs=0.005 + 1e-9)  # two digits
@@ -91,17 +91,17 @@ def test_the_bins_hold_nearly_all_sentences_and_are_as_narrow_as_may_be(lengths:
     sentences = np.bincount(lengths)
     width = bin_width([sentences, np.bincount([0])])
     assert width in {factor * 10**power for power in range(4) for factor in (1, 2, 5)}
-    summary = summarise(sentences, width=width)
+    summary = summarise_lengths(sentences, width=width)
     assert summary["p99"] < 40 * width
     assert width == 1 or summary["p99"] >= 40 * width / 2.5
     assert len(summary["histogram"]) <= 41
 
 
 def test_the_longest_sentence_is_reported_as_long_as_it_is() -> None:
-    summary = summarise(np.bincount([12_345, 0, 0]), width=5)
+    summary = summarise_lengths(np.bincount([12_345, 0, 0]), width=5)
     assert (summary["max"], summary["mean"], summary["p50"]) == (12_345, 4115, 0)
     assert summary["histogram"][-1] == {"from": 200, "to": None, "sentences": 1}
-    nothing = summarise(np.bincount([], minlength=1), width=1)
+    nothing = summarise_lengths(np.bincount([], minlength=1), width=1)
     assert (nothing["max"], nothing["total"], nothing["mean"], nothing["p99"]) == (0, 0, 0, 0)
 
 
@@ -340,7 +340,10 @@ def bars(chart: str, name: str) -> list[float]:
 
 def chart_of(source: list[int], target: list[int]) -> str:
     sides = {"source": source, "target": target}
-    bins = {side: summarise(np.bincount(lengths, minlength=1), width=1)["histogram"] for side, lengths in sides.items()}
+    bins = {
+        side: summarise_lengths(np.bincount(lengths, minlength=1), width=1)["histogram"]
+        for side, lengths in sides.items()
+    }
     return length_chart(bins, languages={"source": "en", "target": "<he>"}, unit="words")
 
 

@@ -17,7 +17,7 @@ from nmt_cli.preparing.chunks import JsonlChunk
 from nmt_cli.preparing.cleaning.dropped_pairs import SourceCounts, warn_of_lost_sources
 from nmt_cli.preparing.cleaning.rules import CleaningCounts
 from nmt_cli.preparing.cleaning.selection import first_occurrences, pair_digests
-from nmt_cli.preparing.corpus import corpus_from_files, load_corpus
+from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.pipeline import Prepared
 from nmt_cli.preparing.sources.base import Split

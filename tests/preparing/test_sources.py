@@ -15,7 +15,8 @@ import zstandard
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import ParsedChunk
-from nmt_cli.preparing.corpus import AnySource, Corpus, LocatedCorpus, corpus_from_files
+from nmt_cli.preparing.corpus import AnySource, Corpus, LocatedCorpus
+from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.download import Unreachable
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, read_chunks

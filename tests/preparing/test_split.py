@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.dataset.store import open_prepared
-from nmt_cli.preparing.corpus import LocatedCorpus, corpus_from_files
+from nmt_cli.preparing.corpus import LocatedCorpus
+from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.preparing.corpus_files import Pairs, contents, invented_pairs, refusal, run
 

@@ -9,7 +9,7 @@ import pytest
 
 from nmt_cli.preparing.cleaning import swapped_sides
 from nmt_cli.preparing.cleaning.swapped_sides import warning_of_swapped_sides
-from nmt_cli.preparing.corpus import corpus_from_files
+from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.sources.base import CorpusLanguages
 from tests.preparing.corpus_files import invented_pairs, run, write_prefix
 

@@ -15,7 +15,7 @@ import sacremoses
 from nmt_cli.files import open_bytes
 from nmt_cli.preparing.cleaning import inspection
 from nmt_cli.preparing.cleaning.text_checks import refuse_pieces, text_sides, warnings_of_unusual_text
-from nmt_cli.preparing.corpus import corpus_from_files
+from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.sources.base import CorpusLanguages, Split
 from nmt_cli.recipe.loading import packaged_folder
 from tests.preparing.corpus_files import refusal, run

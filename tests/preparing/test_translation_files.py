@@ -18,7 +18,8 @@ import pytest
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import ParsedChunk
-from nmt_cli.preparing.corpus import LocatedCorpus, corpus_from_files
+from nmt_cli.preparing.corpus import LocatedCorpus
+from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.sources.base import Split, read_chunks
 from nmt_cli.preparing.sources.lines import on_one_line

@@ -17,12 +17,13 @@ from nmt_cli.dataset.store import SIDES, PreparedData, TokenWriter, open_prepare
 from nmt_cli.errors import RecipeError
 from nmt_cli.preparing import encoding, shards
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
-from nmt_cli.preparing.corpus import LocatedCorpus, corpus_from_files
+from nmt_cli.preparing.corpus import LocatedCorpus
+from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.encoding import encoded_splits
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.pipeline import prepare
 from nmt_cli.preparing.sources.base import Split
-from nmt_cli.preparing.vocabulary import sample
+from nmt_cli.preparing.vocabulary import sample_lines
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from tests.dataset.synthetic import append_rows
 from tests.preparing.corpus_files import contents, invented_pairs, refusal, run, silent, small_corpus, write_prefix
@@ -46,23 +47,23 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> CleanText:
 
 
 def test_a_sample_of_everything_is_the_text(text: CleanText) -> None:
-    lines = [line.decode() for line in sample(text, SIDES, size=1200, seed=1)]
+    lines = [line.decode() for line in sample_lines(text, SIDES, size=1200, seed=1)]
     assert lines == [src for src, _ in PAIRS] + [tgt for _, tgt in PAIRS]
 
 
 def test_a_sample_is_drawn_by_its_seed_without_repeats_and_in_order(text: CleanText) -> None:
-    drawn = list(sample(text, SIDES, size=301, seed=1))
+    drawn = list(sample_lines(text, SIDES, size=301, seed=1))
     assert len(drawn) == len(set(drawn)) == 301
     order = {src: place for place, src in enumerate([src for src, _ in PAIRS] + [tgt for _, tgt in PAIRS])}
     places = [order[line.decode()] for line in drawn]
     assert places == sorted(places)
-    assert drawn == list(sample(text, SIDES, size=301, seed=1))
-    assert drawn != list(sample(text, SIDES, size=301, seed=2))
+    assert drawn == list(sample_lines(text, SIDES, size=301, seed=1))
+    assert drawn != list(sample_lines(text, SIDES, size=301, seed=2))
 
 
 def test_every_line_is_drawn_as_likely(text: CleanText) -> None:
     draws, size = 100, 60
-    counts = Counter(line for seed in range(draws) for line in sample(text, ["target"], size=size, seed=seed))
+    counts = Counter(line for seed in range(draws) for line in sample_lines(text, ["target"], size=size, seed=seed))
     expected = draws * size / 600
     numbers = np.array([counts[tgt.encode()] for _, tgt in PAIRS])
     # The sum of squared standard scores has a mean of about 600 and a standard deviation of about 35.
@@ -74,8 +75,8 @@ def test_lines_that_are_taken_twice_can_be_drawn_twice(text: CleanText, monkeypa
     copies[3][[5, 9]] = (2, 1)
     monkeypatch.setattr(CleanText, "copies", lambda self, number: copies[number])
     whole = [PAIRS[245][0].encode(), PAIRS[245][0].encode(), PAIRS[249][0].encode()]
-    assert list(sample(text, ["source"], size=3, seed=1)) == whole
-    samples = {tuple(sample(text, ["source"], size=2, seed=seed)) for seed in range(30)}
+    assert list(sample_lines(text, ["source"], size=3, seed=1)) == whole
+    samples = {tuple(sample_lines(text, ["source"], size=2, seed=seed)) for seed in range(30)}
     assert samples == {tuple(whole[:2]), tuple(whole[1:])}
 
 
@@ -291,7 +292,7 @@ def test_statistics_are_those_of_the_written_ids(tmp_path: Path, monkeypatch: py
         lambda corpus, directory: kept.update(encoded_splits(corpus, directory)) or dict(kept),
     )
     data = open_prepared(run(located, tmp_path / "data").directory)
-    assert kept["train"].shards == 8
+    assert kept["train"].num_shards == 8
     for split in ("train", "valid", "test"):
         pairs = data.split(split)
         for side, tokens in zip(SIDES, (pairs.src, pairs.tgt), strict=True):

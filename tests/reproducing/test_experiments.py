@@ -7,7 +7,7 @@ import re
 import pytest
 
 from nmt_cli.errors import UsageError
-from nmt_cli.preparing.corpus import load_corpus
+from nmt_cli.preparing.corpus_loading import load_corpus
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.reproducing.experiments import EXPERIMENTS, Expected, Experiment, Figure, expected_exactly, find_experiment
 from nmt_cli.training.micro_batch_size import estimate

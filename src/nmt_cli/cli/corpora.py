@@ -41,7 +41,7 @@ def corpora(
 
     Example: nmt corpora wmt14-en-de
     """
-    from nmt_cli.preparing.corpus import load_corpus
+    from nmt_cli.preparing.corpus_loading import load_corpus
     from nmt_cli.recipe.loading import packaged_names
 
     names = [name] if name is not None else packaged_names(kind="corpus")

@@ -129,7 +129,7 @@ def _locate(
     settings: list[str],
 ) -> LocatedCorpus:
     """The corpus that the arguments name; UsageError if they name none, or two."""
-    from nmt_cli.preparing.corpus import corpus_from_files, load_corpus, prepare_command
+    from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus, prepare_command
     from nmt_cli.preparing.sources.text import kind_of_file, name_without_endings
 
     given = {split: paths for split, paths in files.items() if paths}

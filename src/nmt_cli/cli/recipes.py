@@ -93,7 +93,8 @@ def _describe(reference: str, recipe: Recipe) -> dict[str, Any]:
 
     A recipe without a corpus is described with the vocabulary that `nmt prepare` trains if nothing else is said.
     """
-    from nmt_cli.preparing.corpus import TokenizerConfig, load_corpus
+    from nmt_cli.preparing.corpus import TokenizerConfig
+    from nmt_cli.preparing.corpus_loading import load_corpus
     from nmt_cli.recipe.loading import packaged_names
     from nmt_cli.recipe.model_size import num_parameters
 

@@ -207,7 +207,7 @@ def _answer_by_value(command: str, option: str, value: str | None) -> str | None
 
 def _answer_to_file(command: str, file: str) -> str:
     """How to name a file as an argument; its own error if it is a configuration of another toolkit."""
-    from nmt_cli.preparing.corpus import load_corpus
+    from nmt_cli.preparing.corpus_loading import load_corpus
     from nmt_cli.recipe.loading import load_recipe
 
     if command == "prepare":

@@ -222,7 +222,8 @@ def _planned_inputs(directory: Path, recipe: Recipe, *, is_named: bool, init_fro
     packaged corpus, the default of `nmt prepare`. A model to begin with is checked as a training would check it.
     """
     from nmt_cli.artifacts.model_directory import load_saved_config
-    from nmt_cli.preparing.corpus import TokenizerConfig, load_corpus
+    from nmt_cli.preparing.corpus import TokenizerConfig
+    from nmt_cli.preparing.corpus_loading import load_corpus
     from nmt_cli.recipe.loading import packaged_names
 
     is_expected = recipe.corpus is not None and (

@@ -1,1 +1,1 @@
-"""Preparing a corpus: reading, cleaning, reporting, tokenising."""
+"""Preparation of a corpus: `pipeline.py` has its stages in order."""

@@ -1,4 +1,4 @@
-"""The first stage of a preparation: clean training text, held-out text, and the counts of it all."""
+"""The cleaning stage of a preparation: clean training text, held-out text, and the counts of it all."""
 
 from __future__ import annotations
 
@@ -26,16 +26,12 @@ from nmt_cli.preparing.cleaning.dropped_pairs import (
     warn_of_lost_sources,
     warnings_of_dropped_pairs,
 )
-from nmt_cli.preparing.cleaning.held_out import (
-    HeldOut,
-    overlap,
-    write_held_out,
-    write_pairs,
-)
+from nmt_cli.preparing.cleaning.held_out import FoundLines, HeldOut, overlap, write_held_out, write_pairs
 from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules
 from nmt_cli.preparing.cleaning.selection import choose_copies, pair_digests, set_aside
 from nmt_cli.preparing.cleaning.swapped_sides import warning_of_swapped_sides
 from nmt_cli.preparing.cleaning.text_checks import (
+    TextSide,
     held_out_sides,
     refuse_pieces,
     sample_by_source,
@@ -108,48 +104,84 @@ def write_clean_text(
     refuse_pieces([*training_sides({0: beginning}, train, languages), *held_out_texts])
     # Set aside from the training text, validation text has the same sides.
     swapped = _logged(warning_of_swapped_sides(beginning, held_out.get("valid", beginning), languages))
-    job = CleaningJob(corpus.cleaning, languages, held_out, directory)
-    all_shards, total = chain([first_shard], raw_shards), _expected_pairs(corpus)
-    _clean_shards(job, all_shards, total=total, num_workers=num_workers, progress=progress)
+
+    job, all_shards = CleaningJob(corpus.cleaning, languages, held_out, directory), chain([first_shard], raw_shards)
+    _clean_shards(job, all_shards, total=_expected_pairs(corpus), num_workers=num_workers, progress=progress)
     shards = open_shards(directory)
-    by_source = count_by_source(shards, train)
-    copies, chosen = _select_pairs(corpus, shards, by_source)
-    write_pairs(chosen, directory, languages=languages)
-    write_arrays(directory / _COPIES_FILE, {str(number): in_shard for number, in_shard in enumerate(copies)})
-    cleaning = sum_of_sources(by_source).counts
-    logger.info("cleaned: %s of %s training pairs kept", f"{cleaning.kept:,}", f"{cleaning.read:,}")
+    selected = _select_pairs(corpus, shards, count_by_source(shards, train))
+    write_pairs(selected.set_aside, directory, languages=languages)
+    write_arrays(directory / _COPIES_FILE, {str(number): in_shard for number, in_shard in enumerate(selected.copies)})
+
     texts = [*training_sides(sample_by_source(shards), train, languages), *held_out_texts]
     refuse_pieces(texts)  # of the sources after the first
-    splits, num_train = {**held_out, **chosen}, sum(int(in_shard.sum()) for in_shard in copies)
-    warnings = [
-        *warnings_of_little_validation(splits["valid"], num_train=num_train),
-        *(warnings_of_dropped_pairs(by_source, corpus.cleaning) if not swapped else []),
-        *warnings_of_unusual_text(texts, with_languages=not swapped),
-    ]
-    counts = {
-        **cleaning.to_json(),
-        "overlap": {**overlap(held_out, (shard.facts["found"] for shard in shards)), **overlap(chosen, [])},
-        "warnings": [*swapped, *_logged(*warnings), *warn_of_lost_sources(by_source)],
-        "pairs": {"train": num_train, **{split: len(pairs) for split, pairs in splits.items()}},
-    }
+    found = [shard.facts["found"] for shard in shards]
+    warnings = _warnings(selected, held_out, texts, corpus.cleaning, swapped=swapped)
+    counts = _counts(selected, held_out, found, warnings=warnings)
     write_file(directory / _COUNTS_FILE, json.dumps(counts, ensure_ascii=False), error=DataError)
     return_freed_memory()  # of the text that was compared: the workers of the next stages take as much again
 
 
-def _select_pairs(
-    corpus: Corpus, shards: Sequence[CleanShard], by_source: Sequence[SourceCounts]
-) -> tuple[list[NDArray[np.uint16]], dict[str, list[tuple[str, str]]]]:
+@dataclass(frozen=True, slots=True)
+class _SelectedPairs:
     """How often each pair of each shard is trained on, [n] each, and the pairs set aside for each other split.
 
-    Dropped pairs are counted in `by_source`. If no pair is left to train on, the shards are removed, and DataError is
-    raised.
+    `by_source` has the counts of each source, with all dropped pairs.
+    """
+
+    copies: list[NDArray[np.uint16]]
+    set_aside: dict[str, list[tuple[str, str]]]
+    by_source: Sequence[SourceCounts]
+
+    @property
+    def num_train(self) -> int:
+        """The number of training pairs, each as often as it is taken."""
+        return sum(int(in_shard.sum()) for in_shard in self.copies)
+
+
+def _select_pairs(corpus: Corpus, shards: Sequence[CleanShard], by_source: Sequence[SourceCounts]) -> _SelectedPairs:
+    """The pairs to train on, and the pairs to set aside; `by_source` also counts those dropped here.
+
+    If no pair is left to train on, the shards are removed, and DataError is raised.
     """
     _remove_and_raise(shards, other_encoding_error(by_source))
     copies = choose_copies(shards, corpus.cleaning, by_source)
     _remove_and_raise(shards, nothing_left_error(copies, by_source, corpus.cleaning))
     chosen = set_aside(corpus, shards, copies, by_source)
     _remove_and_raise(shards, nothing_left_error(copies, by_source, corpus.cleaning))
-    return copies, chosen
+    counts = sum_of_sources(by_source).counts
+    logger.info("cleaned: %s of %s training pairs kept", f"{counts.kept:,}", f"{counts.read:,}")
+    return _SelectedPairs(copies, chosen, by_source)
+
+
+def _warnings(
+    selected: _SelectedPairs,
+    held_out: Mapping[str, Pairs],
+    texts: Sequence[TextSide],
+    config: CleaningConfig,
+    *,
+    swapped: Sequence[str],
+) -> list[str]:
+    """The warnings of the whole text, each logged; without those that only say again that the sides are swapped."""
+    valid = selected.set_aside.get("valid") or held_out["valid"]
+    warnings = [
+        *warnings_of_little_validation(valid, num_train=selected.num_train),
+        *(warnings_of_dropped_pairs(selected.by_source, config) if not swapped else []),
+        *warnings_of_unusual_text(texts, with_languages=not swapped),
+    ]
+    return [*swapped, *_logged(*warnings), *warn_of_lost_sources(selected.by_source)]
+
+
+def _counts(
+    selected: _SelectedPairs, held_out: Mapping[str, Pairs], found: Sequence[FoundLines], *, warnings: Sequence[str]
+) -> dict[str, Any]:
+    """The counts for the report; `found` are the held-out lines among the pairs of each shard."""
+    splits = {**held_out, **selected.set_aside}
+    return {
+        **sum_of_sources(selected.by_source).counts.to_json(),
+        "overlap": {**overlap(held_out, found), **overlap(selected.set_aside, [])},
+        "warnings": list(warnings),
+        "pairs": {"train": selected.num_train, **{split: len(pairs) for split, pairs in splits.items()}},
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,8 @@
-"""Corpora: the typed schema of a corpus file, and its loading by name, by file, or from the files of the text."""
+"""The schema of a corpus file: the sources of its text, and how training data is made of them."""
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
@@ -12,9 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field, TypeAdapter, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticSerializationError
 
-from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.preparing.sources.archive import ArchiveSource
-from nmt_cli.preparing.sources.base import LANGUAGE_CODE, CorpusLanguages, Location, Source, Split, setting_of
+from nmt_cli.preparing.sources.base import CorpusLanguages, Location, Source, Split
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
 from nmt_cli.preparing.sources.po import PoSource
@@ -22,10 +19,6 @@ from nmt_cli.preparing.sources.text import TestsetSource, TextSource, kind_of_fi
 from nmt_cli.preparing.sources.tmx_xliff import TmxSource, XliffSource
 from nmt_cli.preparing.sources.tsv_csv import CsvSource, TsvSource
 from nmt_cli.recipe.counterparts import Counterpart
-from nmt_cli.recipe.documents import Document, merge, read_document, validate
-from nmt_cli.recipe.loading import find_packaged, parse_override
-from nmt_cli.recipe.mistakes import KeyPath
-from nmt_cli.recipe.other_configurations import flags_of_text, toolkit_of
 from nmt_cli.recipe.other_toolkits import CORPUS_KEYS
 from nmt_cli.recipe.section import Mistake, Name, NonNegativeInt, PositiveInt, Section
 from nmt_cli.tokenization.tokenizer import TokenizerKind
@@ -50,14 +43,6 @@ DESCRIPTIVE_KEYS = frozenset({"description", "licence", "citation", "pairs", "by
 """The keys of a corpus file that do not change its text."""
 
 _VALID_SIZE = 2_000
-_EXAMPLE_LANGUAGES = "en-de"
-_FORMER_KEYS = {
-    "generator": "nmt prepare demo reads its sentences from files; --set limit=N takes the first N training pairs",
-    "mirror": "in a copy of the corpus file, write file: PATH in place of url: for each archive; PATH may also be the "
-    "folder that it was unpacked into",
-    "otherwise": "remove it; without the hub, set HF_HUB_OFFLINE=1, or write repository: ./FOLDER, or write the "
-    "sources below otherwise in place of the source that has it",
-}
 
 
 class CleaningConfig(Section):
@@ -278,120 +263,7 @@ def parse_source(values: Mapping[str, Any]) -> Source:
     return source
 
 
-def without_former_keys(values: Any) -> Any:
-    """The values of a corpus file or of a manifest without the keys that only earlier corpus files have."""
-    if isinstance(values, Mapping):
-        return {key: without_former_keys(value) for key, value in values.items() if key not in _FORMER_KEYS}
-    return [without_former_keys(value) for value in values] if isinstance(values, list) else values
-
-
-def load_corpus(reference: str, *, overrides: Sequence[str]) -> LocatedCorpus:
-    """The corpus of a file, or of a packaged name; `overrides` are `key.key=value`."""
-    file = find_packaged(reference, kind="corpus")
-    document = _corpus_document(file)
-    if toolkit := toolkit_of(document.values):
-        problem = f"{file.name} is a configuration of {toolkit}, not a corpus file"
-        hint = " ".join(["nmt prepare", *flags_of_text(document.values)])
-        raise RecipeError(problem, where=str(file), hint=hint)
-    document.values.setdefault("name", file.stem)
-    return LocatedCorpus(_with_overrides(document, overrides, source=str(file)), file.parent)
-
-
-def corpus_from_files(
-    files: Mapping[Split, Sequence[str]], *, languages: str, name: str, overrides: Sequence[str]
-) -> LocatedCorpus:
-    """The corpus of files that hold pairs, by the endings of their names, and of text files PREFIX.LANGUAGE.
-
-    `languages` is SOURCE-TARGET. Raises UsageError if that is not two different codes.
-    """
-    source, target = _two_codes(languages)
-    values: dict[str, Any] = {
-        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-") or "corpus",
-        "languages": {"source": source, "target": target},
-        **{split: [source_of(path) for path in paths] for split, paths in files.items()},
-    }
-    for split, paths in files.items():
-        _refuse_dropped_files(split, paths, overrides)
-    document = Document(values, {("languages",): "--languages"})
-    return LocatedCorpus(_with_overrides(document, overrides, source="nmt prepare"), Path())
-
-
-def _refuse_dropped_files(split: Split, paths: Sequence[str], overrides: Sequence[str]) -> None:
-    """Raise UsageError if --set gives a split a list of sources without a file that an option names."""
-    for override in overrides:
-        sources = parse_override(override).values.get(split)
-        if not isinstance(sources, list) or not all(isinstance(source, Mapping) for source in sources):
-            continue
-        named = [str(value) for source in sources for value in source.values()]
-        dropped = [path for path in paths if not any(one == path or one.startswith(f"{path}.") for one in named)]
-        if dropped:
-            whole = setting_of(split, [*sources, *map(source_of, dropped)])
-            raise UsageError(
-                f"--set {split}= replaces the files of --{split}, and its list lacks {' and '.join(dropped)}",
-                where=f"--set {override}",
-                hint=f"list all of them: {whole}",
-            )
-
-
-def prepare_command(file: str, *, languages: str) -> str:
-    """The command that prepares a file of pairs."""
-    return f"nmt prepare --train {shlex.quote(file)} -l {languages}"
-
-
 def source_of(path: str) -> dict[str, str]:
     """The source for a file of pairs, or for a prefix."""
     kind = kind_of_file(Path(path))
     return {"kind": "text", "prefix": path} if kind is None else {"kind": kind, "file": path}
-
-
-def _corpus_document(file: Path) -> Document:
-    """The values of a corpus file. If the file seems to be text itself, the error says how text is given."""
-    if kind_of_file(file) is not None:
-        raise RecipeError(
-            f"{file.name} is text, not a corpus file",
-            where=str(file),
-            hint=prepare_command(str(file), languages=_EXAMPLE_LANGUAGES),
-        )
-    try:
-        return read_document(file)
-    except RecipeError as problem:
-        if file.suffix in (".yaml", ".yml"):
-            raise
-        example = prepare_command("my.tsv", languages=_EXAMPLE_LANGUAGES)
-        hint = f"a corpus file is YAML; text is given as {example}, or as --train PREFIX for PREFIX.en"
-        raise RecipeError(problem.message, where=problem.where, hint=hint) from None
-
-
-def _two_codes(languages: str) -> tuple[str, str]:
-    codes = languages.split("-")
-    hint = "for example --languages en-de"
-    if len(codes) > 2 and all(map(str.isalnum, codes)):
-        # The second part is the source's if it is a country or a script, as in en-US-de.
-        end = 2 if re.fullmatch(r"[A-Z]{2}|[A-Z][a-z]{3}", codes[1]) else 1
-        source, target = "_".join(codes[:end]), "_".join(codes[end:])
-        hint = f"a hyphen separates the two languages, and _ the parts of one: -l {source}-{target}"
-    if len(codes) != 2 or not all(re.fullmatch(LANGUAGE_CODE, code) for code in codes):
-        raise UsageError(f"`languages` {languages!r} is not SOURCE-TARGET", setting="languages", hint=hint)
-    if codes[0] == codes[1]:
-        raise UsageError(f"`languages` {languages!r} names one language twice", setting="languages", hint=hint)
-    return codes[0], codes[1]
-
-
-def _with_overrides(document: Document, overrides: Sequence[str], *, source: str) -> Corpus:
-    for override in overrides:
-        document = merge(document, parse_override(override))
-    for (*path, key), value in _former_values(document.values, ()):
-        if value not in (None, []):
-            where = document.origin((*path, key))
-            raise RecipeError(f"corpus files no longer have the key {key}", where=where, hint=_FORMER_KEYS[str(key)])
-    document = Document(without_former_keys(document.values), document.origins)
-    return validate(document, Corpus, source=source, fix="nmt prepare NAME --dry-run shows every key with its value")
-
-
-def _former_values(values: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """The paths and values of former keys, at any depth."""
-    for key, value in values.items() if isinstance(values, Mapping) else enumerate(values):
-        if key in _FORMER_KEYS:
-            yield (*path, key), value
-        elif isinstance(value, Mapping | list):
-            yield from _former_values(value, (*path, key))

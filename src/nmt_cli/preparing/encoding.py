@@ -1,4 +1,4 @@
-"""The third stage of a preparation: the token files, written shard by shard, with the statistics of the report."""
+"""The encoding stage of a preparation: the token files, written shard by shard, with the statistics of the report."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class EncodedSide:
 class EncodedSplit:
     """How much of a split is written: the number of shards, and the statistics of each side."""
 
-    shards: int
+    num_shards: int
     statistics: Mapping[str, TokenStatistics]
 
     @property
@@ -76,7 +76,7 @@ class EncodedSplit:
     def with_shard(self, sides: Mapping[str, EncodedSide]) -> EncodedSplit:
         """The written part after one more shard."""
         statistics = {side: self.statistics[side].plus(encoded.statistics) for side, encoded in sides.items()}
-        return EncodedSplit(self.shards + 1, statistics)
+        return EncodedSplit(self.num_shards + 1, statistics)
 
 
 def write_tokens(
@@ -94,11 +94,11 @@ def write_tokens(
             list(_append_shards(directory, split, empty, [held_out], dtype=dtype))
     total = text.counts()["pairs"]["train"]
     written = _read_record(directory, "train") or empty
-    if written.shards:
+    if written.num_shards:
         logger.info("encoded: %s pairs encoded before, kept", f"{written.pairs:,}")
     progress("encoding", written.pairs, total)
     with worker_pool([job] * num_workers, hint=FEWER_WORKERS) as run:
-        shards = run(range(written.shards, len(text.shards())))
+        shards = run(range(written.num_shards, len(text.shards())))
         for part in _append_shards(directory, "train", written, shards, dtype=dtype):
             progress("encoding", part.pairs, total)
             written = part
@@ -197,7 +197,7 @@ def _append_shards(
                 for side, statistics in written.statistics.items()
                 for name in _STATISTICS_NAMES
             }
-            arrays["counts"] = np.array([written.shards])
+            arrays["counts"] = np.array([written.num_shards])
             write_arrays(directory / f"{split}{_RECORD_ENDING}", arrays)
             yield written
 

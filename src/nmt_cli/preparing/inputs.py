@@ -62,8 +62,8 @@ def fetch_inputs(located: LocatedCorpus, *, progress: Progress) -> FetchedInputs
     return fetched
 
 
-def declared_key(located: LocatedCorpus, inputs: Sequence[InputRecord], *, earlier: Mapping[str, Any]) -> str:
-    """The fingerprint of a corpus file: contents of local files, names and checksums of all others.
+def text_key_before_fetch(located: LocatedCorpus, inputs: Sequence[InputRecord], *, earlier: Mapping[str, Any]) -> str:
+    """The fingerprint of the text that a corpus file names: contents of local files, names and checksums of all others.
 
     `inputs` come from `find_local_inputs`. No network is needed, so prepared data is recognised by this fingerprint.
     `earlier` is the corpus of a manifest to compare with: sources of the hub get the former key `otherwise` that they
@@ -75,13 +75,13 @@ def declared_key(located: LocatedCorpus, inputs: Sequence[InputRecord], *, earli
         for key, old in zip(sources[split], earlier.get(split) or [], strict=False):
             if "otherwise" in key:
                 key["otherwise"] = [parse_source(source).key() for source in old.get("otherwise", [])]
-    return _text_fingerprint(located, sources, inputs)
+    return _text_key(located, sources, inputs)
 
 
-def reading_key(located: LocatedCorpus, fetched: FetchedInputs) -> str:
+def text_key_after_fetch(located: LocatedCorpus, fetched: FetchedInputs) -> str:
     """The fingerprint of the cleaned text: the contents of all files, and how they are read and cleaned."""
     sources = {split: [pairs.key() for pairs in sources] for split, sources in fetched.sources.items()}
-    return _text_fingerprint(located, sources, fetched.records)
+    return _text_key(located, sources, fetched.records)
 
 
 def fingerprint(values: dict[str, Any]) -> str:
@@ -89,7 +89,7 @@ def fingerprint(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _text_fingerprint(
+def _text_key(
     located: LocatedCorpus, sources: Mapping[Split, Sequence[dict[str, Any]]], inputs: Sequence[InputRecord]
 ) -> str:
     """The fingerprint of clean text: the keys of its sources, the contents of files, and the settings of cleaning."""

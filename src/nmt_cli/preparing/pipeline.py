@@ -1,4 +1,14 @@
-"""Preparation: clean, train the tokenizers, encode, report; an interrupted one continues after its finished stages."""
+"""Preparation of a corpus, in stages. An interrupted one continues after its finished stages.
+
+1. `inputs.py` finds the local files of the corpus, and fetches all others; `sources/` has a class for each format.
+2. `clean_text.py` reads their pairs in chunks (`chunks.py`), cleans them shard by shard (`shards.py`) by the rules in
+   `cleaning/`, and selects the pairs to train on.
+3. `vocabulary.py` trains the tokenizers on the clean text.
+4. `encoding.py` writes the text as token files.
+5. `report.py` describes the data.
+
+`corpus.py` is the schema of a corpus file. `work_folder.py` keeps finished stages.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +34,13 @@ from nmt_cli.files import new_directory
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
 from nmt_cli.preparing.encoding import encoded_splits, write_tokens
-from nmt_cli.preparing.inputs import declared_key, fetch_inputs, find_local_inputs, fingerprint, reading_key
+from nmt_cli.preparing.inputs import (
+    fetch_inputs,
+    find_local_inputs,
+    fingerprint,
+    text_key_after_fetch,
+    text_key_before_fetch,
+)
 from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, read_report, render_page
 from nmt_cli.preparing.shards import open_shards
 from nmt_cli.preparing.vocabulary import (
@@ -66,11 +82,11 @@ def prepare(located: LocatedCorpus, *, output: Path, overwrite: bool, num_worker
     if output.is_symlink():
         output = output.resolve()  # renaming a folder to a link would replace the link
     inputs = find_local_inputs(located)
-    if is_prepared_already(output, located.corpus, key=partial(_fingerprint, located, inputs), overwrite=overwrite):
+    if is_prepared_already(output, located.corpus, key=partial(_data_key, located, inputs), overwrite=overwrite):
         discard_interrupted(output)
         return Prepared(output, read_report(output), was_finished=True)
     with open_work_folder(output) as work:
-        key = _fingerprint(located, inputs, {})
+        key = _data_key(located, inputs, {})
         _run_stages(located, work, output, key=key, num_workers=num_workers, progress=progress)
         work.discard_stages()
     return Prepared(output, read_report(output), was_finished=False)
@@ -87,20 +103,20 @@ def plan(located: LocatedCorpus, *, output: Path, overwrite: bool) -> Iterator[s
     for split in located.corpus.set_aside:
         yield f"input:  {split}: set aside from the training text"
     yield f"output: {output}"
-    if is_prepared_already(output, located.corpus, key=partial(_fingerprint, located, inputs), overwrite=overwrite):
+    if is_prepared_already(output, located.corpus, key=partial(_data_key, located, inputs), overwrite=overwrite):
         yield "to do:  nothing, it is prepared already"
         return
     begun = f"; {work_path(output)} was begun before" if work_path(output).exists() else ""
     yield f"to do:  {', '.join(_STAGES)}, report{begun}"
 
 
-def _fingerprint(located: LocatedCorpus, inputs: list[InputRecord], earlier: Mapping[str, Any]) -> str:
+def _data_key(located: LocatedCorpus, inputs: list[InputRecord], earlier: Mapping[str, Any]) -> str:
     """The fingerprint of the prepared data of a corpus file, which the manifest keeps.
 
     `earlier` is the corpus of a manifest to compare with, or empty.
     """
-    declared = declared_key(located, inputs, earlier=earlier)
-    return fingerprint({"text": declared, "tokenizer": _tokenizer_settings(located)})
+    text_key = text_key_before_fetch(located, inputs, earlier=earlier)
+    return fingerprint({"text": text_key, "tokenizer": _tokenizer_settings(located)})
 
 
 def _tokenizer_settings(located: LocatedCorpus) -> dict[str, Any]:
@@ -118,7 +134,7 @@ def _run_stages(
     end_times = {"start": time.monotonic()}
     fetched = fetch_inputs(located, progress=progress)
     end_times["fetched"] = time.monotonic()
-    text_key = reading_key(located, fetched)
+    text_key = text_key_after_fetch(located, fetched)
     text = CleanText(
         work.stage(
             "cleaned",

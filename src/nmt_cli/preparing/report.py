@@ -66,7 +66,7 @@ def build_report(
             "shared": manifest.shared_vocabulary,
             **{side: {"size": loaded[side].vocab_size, **tokenizers[side]} for side in SIDES},
         },
-        "splits": {split: describe(statistics[split], loaded) for split in manifest.splits},
+        "splits": {split: describe_split(statistics[split], loaded) for split in manifest.splits},
         "examples": _examples(data, loaded),
     }
 
@@ -77,7 +77,7 @@ def read_report(directory: Path) -> dict[str, Any]:
     return report
 
 
-def describe(sides: Mapping[str, TokenStatistics], loaded: Mapping[str, Tokenizer]) -> dict[str, Any]:
+def describe_split(sides: Mapping[str, TokenStatistics], loaded: Mapping[str, Tokenizer]) -> dict[str, Any]:
     """For each side of a split: lengths in words and in pieces without EOS, and the use of the vocabulary.
 
     The bins of a histogram are the same for both sides; rates are shares of the pieces.
@@ -87,14 +87,14 @@ def describe(sides: Mapping[str, TokenStatistics], loaded: Mapping[str, Tokenize
     }
     return {
         side: {
-            **{unit: summarise(getattr(statistics, unit), width=width) for unit, width in widths.items()},
+            **{unit: summarise_lengths(getattr(statistics, unit), width=width) for unit, width in widths.items()},
             **_usage(statistics, loaded[side]),
         }
         for side, statistics in sides.items()
     }
 
 
-def summarise(sentences: NDArray[np.int64], *, width: int) -> dict[str, Any]:
+def summarise_lengths(sentences: NDArray[np.int64], *, width: int) -> dict[str, Any]:
     """Total, mean, percentiles, maximum and histogram of lengths; `sentences[n]` counts the sentences of length n."""
     total = int(sentences.sum())
     units = int(sentences @ np.arange(len(sentences)))

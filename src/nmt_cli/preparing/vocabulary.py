@@ -1,4 +1,4 @@
-"""The second stage of a preparation: tokenizers, trained on a sample of the clean text, or given."""
+"""The tokenizer stage of a preparation: tokenizers, trained on a sample of the clean text, or given."""
 
 from __future__ import annotations
 
@@ -89,6 +89,70 @@ def write_given_vocabulary(given: GivenVocabulary, directory: Path) -> None:
         logger.info("%s", message)
 
 
+def tokenizer_counts(directory: Path) -> dict[str, Any]:
+    """For each side, the number of `lines` to train on, and how many were `sampled` and `skipped`."""
+    counts: dict[str, Any] = json.loads((directory / _COUNTS_FILE).read_text(encoding="utf-8"))
+    return counts
+
+
+def sample_lines(text: CleanText, sides: Sequence[str], *, size: int, seed: int) -> Iterator[bytes]:
+    """At most `size` lines of the clean training text of these sides, in order, drawn with `seed`.
+
+    A pair with several copies can be drawn once per copy.
+    """
+    shards = text.shards()
+    copies = [text.copies(shard.number) for shard in shards]
+    parts = [(side, shard, in_shard) for side in sides for shard, in_shard in zip(shards, copies, strict=True)]
+    totals = [int(copies_in_shard.sum()) for _, _, copies_in_shard in parts]
+    sizes = totals
+    if size < sum(totals):
+        draw = np.random.default_rng(seed)
+        sizes = draw.multivariate_hypergeometric(totals, size, method="marginals").tolist()
+    for place, ((side, shard, copies_in_shard), total, num_drawn) in enumerate(zip(parts, totals, sizes, strict=True)):
+        if num_drawn == 0:
+            continue
+        chosen = np.repeat(np.arange(len(shard)), copies_in_shard)
+        if num_drawn < total:
+            chosen = np.sort(np.random.default_rng([seed, place]).choice(chosen, size=num_drawn, replace=False))
+        lines = shard.text(side).split(b"\n")
+        yield from map(lines.__getitem__, chosen.tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerJob:
+    """Trains the tokenizer of one side or of both, and writes it to `SIDE.spm` of the first side.
+
+    If the text is too small for the default size, it gets a vocabulary that suits it. A size that the user gave stays.
+    """
+
+    text: CleanText
+    config: TokenizerConfig
+    directory: Path
+
+    def start(self) -> Callable[[Sequence[str]], TokenizerReport]:
+        """The function for one tokenizer."""
+        return self._train
+
+    def _train(self, sides: Sequence[str]) -> TokenizerReport:
+        vocab_size, is_given = self.config.vocab_size, "vocab_size" in self.config.model_fields_set
+        try:
+            report = self._train_with(vocab_size, sides)
+        except VocabularyTooLargeError as problem:
+            if is_given or problem.suited is None:
+                raise
+            return self._train_with(problem.suited, sides)
+        return report if is_given or report.suited >= vocab_size else self._train_with(report.suited, sides)
+
+    def _train_with(self, vocab_size: int, sides: Sequence[str]) -> TokenizerReport:
+        return train_tokenizer(
+            sample_lines(self.text, sides, size=self.config.sample_lines, seed=self.config.seed),
+            vocab_size=vocab_size,
+            kind=self.config.kind,
+            character_coverage=self.config.character_coverage,
+            output=self.directory / f"{sides[0]}.spm",
+        )
+
+
 def _locate(located: LocatedCorpus, name: str) -> Path:
     """A path of a corpus file: beside it, or else in the working folder, or a model of the hub in the cache."""
     path = Path(name).expanduser()
@@ -156,70 +220,6 @@ def _origin_message(file: Path, model: AdaptedModel) -> str:
     parts += [f"added {', '.join(model.added)}"] if model.added else []
     parts += [f"it normalises text by {model.normalization}"] if model.normalization else []
     return "; ".join(parts)
-
-
-def tokenizer_counts(directory: Path) -> dict[str, Any]:
-    """For each side, the number of `lines` to train on, and how many were `sampled` and `skipped`."""
-    counts: dict[str, Any] = json.loads((directory / _COUNTS_FILE).read_text(encoding="utf-8"))
-    return counts
-
-
-def sample(text: CleanText, sides: Sequence[str], *, size: int, seed: int) -> Iterator[bytes]:
-    """At most `size` lines of the clean training text of these sides, in order, drawn with `seed`.
-
-    A pair with several copies can be drawn once per copy.
-    """
-    shards = text.shards()
-    copies = [text.copies(shard.number) for shard in shards]
-    parts = [(side, shard, in_shard) for side in sides for shard, in_shard in zip(shards, copies, strict=True)]
-    totals = [int(copies_in_shard.sum()) for _, _, copies_in_shard in parts]
-    sizes = totals
-    if size < sum(totals):
-        draw = np.random.default_rng(seed)
-        sizes = draw.multivariate_hypergeometric(totals, size, method="marginals").tolist()
-    for place, ((side, shard, copies_in_shard), total, num_drawn) in enumerate(zip(parts, totals, sizes, strict=True)):
-        if num_drawn == 0:
-            continue
-        chosen = np.repeat(np.arange(len(shard)), copies_in_shard)
-        if num_drawn < total:
-            chosen = np.sort(np.random.default_rng([seed, place]).choice(chosen, size=num_drawn, replace=False))
-        lines = shard.text(side).split(b"\n")
-        yield from map(lines.__getitem__, chosen.tolist())
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerJob:
-    """Trains the tokenizer of one side or of both, and writes it to `SIDE.spm` of the first side.
-
-    If the text is too small for the default size, it gets a vocabulary that suits it. A size that the user gave stays.
-    """
-
-    text: CleanText
-    config: TokenizerConfig
-    directory: Path
-
-    def start(self) -> Callable[[Sequence[str]], TokenizerReport]:
-        """The function for one tokenizer."""
-        return self._train
-
-    def _train(self, sides: Sequence[str]) -> TokenizerReport:
-        vocab_size, is_given = self.config.vocab_size, "vocab_size" in self.config.model_fields_set
-        try:
-            report = self._train_with(vocab_size, sides)
-        except VocabularyTooLargeError as problem:
-            if is_given or problem.suited is None:
-                raise
-            return self._train_with(problem.suited, sides)
-        return report if is_given or report.suited >= vocab_size else self._train_with(report.suited, sides)
-
-    def _train_with(self, vocab_size: int, sides: Sequence[str]) -> TokenizerReport:
-        return train_tokenizer(
-            sample(self.text, sides, size=self.config.sample_lines, seed=self.config.seed),
-            vocab_size=vocab_size,
-            kind=self.config.kind,
-            character_coverage=self.config.character_coverage,
-            output=self.directory / f"{sides[0]}.spm",
-        )
 
 
 def _write_counts(directory: Path, counts: Sequence[dict[str, int]]) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import create_model
 
 from nmt_cli.errors import RecipeError, UsageError
-from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS, Corpus, TokenizerConfig, load_corpus
+from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS, Corpus, TokenizerConfig
+from nmt_cli.preparing.corpus_loading import load_corpus
 from nmt_cli.recipe.counterparts import counterpart_of
 from nmt_cli.recipe.documents import parse_value
 from nmt_cli.recipe.loading import flatten, load_recipe, parse_override

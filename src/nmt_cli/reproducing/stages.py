@@ -20,7 +20,8 @@ from nmt_cli.dataset.manifest import read_manifest
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.errors import DataError, ModelError
 from nmt_cli.files import read_json, sha256, write_file
-from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS, without_former_keys
+from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS
+from nmt_cli.preparing.corpus_loading import without_former_keys
 from nmt_cli.preparing.report import read_report
 from nmt_cli.recipe.loading import dump_recipe
 from nmt_cli.reproducing.experiments import Expected, Figure, FigureName, expected_exactly
