@@ -1,6 +1,7 @@
 """The export of a model directory for CTranslate2 or Hugging Face, written only if both programs compute the same.
 
-Hugging Face's form is a MarianMTModel, which has the paper's architecture, and a MarianTokenizer.
+Hugging Face's form is a MarianMTModel, which has the paper's architecture, and a MarianTokenizer. Only `export` and the
+functions called `_write` write files. The others decide what stands in the files.
 """
 
 from __future__ import annotations
@@ -62,73 +63,34 @@ def export(
     """
     is_same_kind = foreign_kind(output) == _KINDS[to]
     files.check_replaceable(output, what=_KINDS[to], is_same_kind=is_same_kind, overwrite=overwrite)
-    # If the package is missing, this fails before the model is loaded.
-    (transformers_library if to == "huggingface" else import_ctranslate2)()
+    require_package = {"ctranslate2": import_ctranslate2, "huggingface": transformers_library}[to]
+    require_package()  # before the model is loaded
     loaded = load_model(model, device=torch.device("cpu"), dtype=torch.float32)
     chosen = made_up_lines(loaded) if lines is None else _comparison_lines(lines, loaded)
     with files.new_directory(output, error=ModelError) as temporary:
         for name in ("source.spm", "target.spm"):
             shutil.copyfile(model / name, temporary / name)
-        match to:
-            case "ctranslate2":
-                agreement = _export_ctranslate2(loaded, temporary, quantization=quantization, lines=chosen)
-            case "huggingface":
-                write_huggingface(loaded, temporary)
-                agreement = verify(loaded, TransformersProgram(temporary), chosen, is_reduced=False)
-            case other:
-                assert_never(other)
+        agreement = _write_and_verify(loaded, temporary, to=to, quantization=quantization, lines=chosen)
         card = _card(model, loaded.config, to=to, quantization=quantization, agreement=agreement)
         (temporary / "README.md").write_text(card, encoding="utf-8")
     return agreement
 
 
-def write_huggingface(loaded: LoadedModel, directory: Path) -> None:
-    """Write the weights and the JSON files into an existing directory, beside source.spm and target.spm.
-
-    Raises ModelError for a model that MarianMTModel cannot express.
-    """
-    config = loaded.model.config
-    _refuse_inexpressible(config)
-    weights = {name: tensor.float().contiguous() for name, tensor in marian_weights(loaded.model).items()}
-    write_tensors(directory / WEIGHTS, weights)
-    written: dict[str, Any] = {
-        "config.json": _marian_config_json(loaded),
-        "generation_config.json": _generation_config_json(loaded.config.recipe.decoding, config),
-        "tokenizer_config.json": _tokenizer_config(loaded),
-        "vocab.json": _vocabulary(loaded.source),
-    }
-    if config.tying != "all":
-        written["target_vocab.json"] = _vocabulary(loaded.target)
-    for name, content in written.items():
-        (directory / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+def _write_and_verify(
+    loaded: LoadedModel, directory: Path, *, to: Target, quantization: Quantization, lines: Sequence[str]
+) -> Agreement:
+    """Write the files of the other program, beside source.spm and target.spm, and compare it with our model."""
+    match to:
+        case "ctranslate2":
+            return _write_and_verify_ctranslate2(loaded, directory, quantization=quantization, lines=lines)
+        case "huggingface":
+            _write_huggingface(loaded, directory)
+            return verify(loaded, TransformersProgram(directory), lines, is_reduced=False)
+        case other:
+            assert_never(other)
 
 
-def marian_weights(model: Transformer) -> dict[str, Tensor]:
-    """The weights as MarianMTModel has them: its names, its shapes, and its order of the dimensions of d_model."""
-    config = model.config
-    found: dict[str, Tensor] = {}
-    source = model.source_embedding.weight.detach()[: model.source_vocab]
-    target = model.target_embedding.weight.detach()[: model.target_vocab]
-    if config.tying == "all":
-        found["model.shared.weight"] = source
-    else:
-        found |= {"model.encoder.embed_tokens.weight": source, "model.decoder.embed_tokens.weight": target}
-    if config.tying == "none":
-        found["lm_head.weight"] = model.output_weight.detach()[: model.target_vocab]
-    bias = torch.zeros(model.target_vocab) if model.output_bias is None else model.output_bias.detach()
-    found["final_logits_bias"] = bias[None, : model.target_vocab]
-    if config.positions != "sinusoidal":
-        found["model.encoder.embed_positions.weight"] = model.source_embedding.positions.table.detach()
-        found["model.decoder.embed_positions.weight"] = model.target_embedding.positions.table.detach()
-    for side, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
-        for number, layer in enumerate(layers):
-            assert isinstance(layer, EncoderLayer | DecoderLayer)
-            for name, tensor in _layer_weights(layer, width=config.d_model // config.heads).items():
-                found[f"model.{side}.layers.{number}.{name}"] = tensor
-    return reordered(found, marian_order(config.d_model)) if config.positions == "sinusoidal" else found
-
-
-def _export_ctranslate2(
+def _write_and_verify_ctranslate2(
     loaded: LoadedModel, directory: Path, *, quantization: Quantization, lines: Sequence[str]
 ) -> Agreement:
     program = partial(CTranslate2Program, directory, source=loaded.source, target=loaded.target, never=[PAD, UNK, BOS])
@@ -138,6 +100,15 @@ def _export_ctranslate2(
         return agreement
     write_ctranslate2(loaded, directory, quantization=quantization)
     return verify(loaded, program(), lines, is_reduced=True)
+
+
+def _write_huggingface(loaded: LoadedModel, directory: Path) -> None:
+    """Write the weights and the JSON files. Raises ModelError for a model that MarianMTModel cannot express."""
+    _refuse_inexpressible(loaded.model.config)
+    weights = {name: tensor.float().contiguous() for name, tensor in marian_weights(loaded.model).items()}
+    write_tensors(directory / WEIGHTS, weights)
+    for name, content in _json_files(loaded).items():
+        (directory / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _comparison_lines(lines: Sequence[str], loaded: LoadedModel) -> list[str]:
@@ -198,6 +169,31 @@ def _refuse_inexpressible(config: ModelConfig) -> None:
             )
 
 
+def marian_weights(model: Transformer) -> dict[str, Tensor]:
+    """The weights as MarianMTModel has them: its names, its shapes, and its order of the dimensions of d_model."""
+    config = model.config
+    found: dict[str, Tensor] = {}
+    source = model.source_embedding.weight.detach()[: model.source_vocab]
+    target = model.target_embedding.weight.detach()[: model.target_vocab]
+    if config.tying == "all":
+        found["model.shared.weight"] = source
+    else:
+        found |= {"model.encoder.embed_tokens.weight": source, "model.decoder.embed_tokens.weight": target}
+    if config.tying == "none":
+        found["lm_head.weight"] = model.output_weight.detach()[: model.target_vocab]
+    bias = torch.zeros(model.target_vocab) if model.output_bias is None else model.output_bias.detach()
+    found["final_logits_bias"] = bias[None, : model.target_vocab]
+    if config.positions != "sinusoidal":
+        found["model.encoder.embed_positions.weight"] = model.source_embedding.positions.table.detach()
+        found["model.decoder.embed_positions.weight"] = model.target_embedding.positions.table.detach()
+    for side, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
+        for number, layer in enumerate(layers):
+            assert isinstance(layer, EncoderLayer | DecoderLayer)
+            for name, tensor in _layer_weights(layer, width=config.d_model // config.heads).items():
+                found[f"model.{side}.layers.{number}.{name}"] = tensor
+    return reordered(found, marian_order(config.d_model)) if config.positions == "sinusoidal" else found
+
+
 def _layer_weights(layer: EncoderLayer | DecoderLayer, *, width: int) -> dict[str, Tensor]:
     """One layer's weights by MarianMTModel's names, with heads of this width."""
     weights: dict[str, Tensor] = {}
@@ -221,6 +217,19 @@ def _linear(name: str, projection: Affine) -> dict[str, Tensor]:
     """A projection by Marian's names; a missing bias becomes zeros."""
     bias = projection.bias if projection.bias is not None else projection.weight.new_zeros(len(projection.weight))
     return {f"{name}.weight": projection.weight, f"{name}.bias": bias}
+
+
+def _json_files(loaded: LoadedModel) -> dict[str, Any]:
+    """The JSON files of MarianMTModel and MarianTokenizer: the content of each, by its name."""
+    config = loaded.model.config
+    target_vocabulary = {} if config.tying == "all" else {"target_vocab.json": _vocabulary(loaded.target)}
+    return {
+        "config.json": _marian_config_json(loaded),
+        "generation_config.json": _generation_config_json(loaded.config.recipe.decoding, config),
+        "tokenizer_config.json": _tokenizer_config(loaded),
+        "vocab.json": _vocabulary(loaded.source),
+        **target_vocabulary,
+    }
 
 
 def _marian_config_json(loaded: LoadedModel) -> dict[str, Any]:
