@@ -26,12 +26,11 @@ from nmt_cli.preparing.cleaning.dropped_pairs import (
     warn_of_lost_sources,
     warnings_of_dropped_pairs,
 )
-from nmt_cli.preparing.cleaning.held_out import FoundLines, HeldOut, overlap, write_held_out, write_pairs
+from nmt_cli.preparing.cleaning.held_out import HeldOut, overlap, write_held_out, write_pairs
 from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules
 from nmt_cli.preparing.cleaning.selection import choose_copies, pair_digests, set_aside
 from nmt_cli.preparing.cleaning.swapped_sides import warning_of_swapped_sides
 from nmt_cli.preparing.cleaning.text_checks import (
-    TextSide,
     held_out_sides,
     refuse_pieces,
     sample_by_source,
@@ -108,40 +107,35 @@ def write_clean_text(
     job, all_shards = CleaningJob(corpus.cleaning, languages, held_out, directory), chain([first_shard], raw_shards)
     _clean_shards(job, all_shards, total=_expected_pairs(corpus), num_workers=num_workers, progress=progress)
     shards = open_shards(directory)
-    selected = _select_pairs(corpus, shards, count_by_source(shards, train))
-    write_pairs(selected.set_aside, directory, languages=languages)
-    write_arrays(directory / _COPIES_FILE, {str(number): in_shard for number, in_shard in enumerate(selected.copies)})
+    by_source = count_by_source(shards, train)
+    copies, chosen = _select_pairs(corpus, shards, by_source)
+    write_pairs(chosen, directory, languages=languages)
+    write_arrays(directory / _COPIES_FILE, {str(number): in_shard for number, in_shard in enumerate(copies)})
 
     texts = [*training_sides(sample_by_source(shards), train, languages), *held_out_texts]
     refuse_pieces(texts)  # of the sources after the first
-    found = [shard.facts["found"] for shard in shards]
-    warnings = _warnings(selected, held_out, texts, corpus.cleaning, swapped=swapped)
-    counts = _counts(selected, held_out, found, warnings=warnings)
+    splits, num_train = {**held_out, **chosen}, sum(int(in_shard.sum()) for in_shard in copies)
+    little_validation = warnings_of_little_validation(splits["valid"], num_train=num_train)
+    dropped_pairs = [] if swapped else warnings_of_dropped_pairs(by_source, corpus.cleaning)
+    unusual_text = warnings_of_unusual_text(texts, with_languages=not swapped)
+    warnings = [*swapped, *_logged(*little_validation, *dropped_pairs, *unusual_text), *warn_of_lost_sources(by_source)]
+    counts = {
+        **sum_of_sources(by_source).counts.to_json(),
+        "overlap": {**overlap(held_out, (shard.facts["found"] for shard in shards)), **overlap(chosen, [])},
+        "warnings": warnings,
+        "pairs": {"train": num_train, **{split: len(pairs) for split, pairs in splits.items()}},
+    }
     write_file(directory / _COUNTS_FILE, json.dumps(counts, ensure_ascii=False), error=DataError)
     return_freed_memory()  # of the text that was compared: the workers of the next stages take as much again
 
 
-@dataclass(frozen=True, slots=True)
-class _SelectedPairs:
+def _select_pairs(
+    corpus: Corpus, shards: Sequence[CleanShard], by_source: Sequence[SourceCounts]
+) -> tuple[list[NDArray[np.uint16]], dict[str, list[tuple[str, str]]]]:
     """How often each pair of each shard is trained on, [n] each, and the pairs set aside for each other split.
 
-    `by_source` has the counts of each source, with all dropped pairs.
-    """
-
-    copies: list[NDArray[np.uint16]]
-    set_aside: dict[str, list[tuple[str, str]]]
-    by_source: Sequence[SourceCounts]
-
-    @property
-    def num_train(self) -> int:
-        """The number of training pairs, each as often as it is taken."""
-        return sum(int(in_shard.sum()) for in_shard in self.copies)
-
-
-def _select_pairs(corpus: Corpus, shards: Sequence[CleanShard], by_source: Sequence[SourceCounts]) -> _SelectedPairs:
-    """The pairs to train on, and the pairs to set aside; `by_source` also counts those dropped here.
-
-    If no pair is left to train on, the shards are removed, and DataError is raised.
+    Dropped pairs are counted in `by_source`. If no pair is left to train on, the shards are removed, and DataError is
+    raised.
     """
     _remove_and_raise(shards, other_encoding_error(by_source))
     copies = choose_copies(shards, corpus.cleaning, by_source)
@@ -150,38 +144,7 @@ def _select_pairs(corpus: Corpus, shards: Sequence[CleanShard], by_source: Seque
     _remove_and_raise(shards, nothing_left_error(copies, by_source, corpus.cleaning))
     counts = sum_of_sources(by_source).counts
     logger.info("cleaned: %s of %s training pairs kept", f"{counts.kept:,}", f"{counts.read:,}")
-    return _SelectedPairs(copies, chosen, by_source)
-
-
-def _warnings(
-    selected: _SelectedPairs,
-    held_out: Mapping[str, Pairs],
-    texts: Sequence[TextSide],
-    config: CleaningConfig,
-    *,
-    swapped: Sequence[str],
-) -> list[str]:
-    """The warnings of the whole text, each logged; without those that only say again that the sides are swapped."""
-    valid = selected.set_aside.get("valid") or held_out["valid"]
-    warnings = [
-        *warnings_of_little_validation(valid, num_train=selected.num_train),
-        *(warnings_of_dropped_pairs(selected.by_source, config) if not swapped else []),
-        *warnings_of_unusual_text(texts, with_languages=not swapped),
-    ]
-    return [*swapped, *_logged(*warnings), *warn_of_lost_sources(selected.by_source)]
-
-
-def _counts(
-    selected: _SelectedPairs, held_out: Mapping[str, Pairs], found: Sequence[FoundLines], *, warnings: Sequence[str]
-) -> dict[str, Any]:
-    """The counts for the report; `found` are the held-out lines among the pairs of each shard."""
-    splits = {**held_out, **selected.set_aside}
-    return {
-        **sum_of_sources(selected.by_source).counts.to_json(),
-        "overlap": {**overlap(held_out, found), **overlap(selected.set_aside, [])},
-        "warnings": list(warnings),
-        "pairs": {"train": selected.num_train, **{split: len(pairs) for split, pairs in splits.items()}},
-    }
+    return copies, chosen
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import yaml
 from pydantic import Field, model_validator
@@ -165,6 +165,7 @@ class LocalPairs(ABC):
     `inputs` are the files by the names that the manifest records, `origin` is their name in reports.
     """
 
+    not_in_key: ClassVar[tuple[str, ...]] = ("inputs", "origin")
     inputs: tuple[tuple[str, Path], ...]
     origin: str
     weight: float
@@ -187,7 +188,7 @@ class LocalPairs(ABC):
 
     def key(self) -> dict[str, Any]:
         """How the files are read, without their paths. The names of the classes are part of it and must stay."""
-        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("inputs", "origin")}
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in self.not_in_key}
         settings = {name: value for name, value in values.items() if not isinstance(value, Path)}
         return {"kind": type(self).__name__, **settings}
 

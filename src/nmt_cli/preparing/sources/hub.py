@@ -158,10 +158,8 @@ def _hub_error(name: str, problem: Exception) -> DataError:
             page = f"{hub.endpoint()}/datasets/{repository}"
             message, hint = hub.common_refusal(kind, name, reason=failure.reason, page=page)
         case "no revision":
-            message, hint = (
-                f"{name} has no such revision on the hub",
-                "correct revision, or leave it out for the newest",
-            )
+            message = f"{name} has no such revision on the hub"
+            hint = "correct revision, or leave it out for the newest"
         case "no repository":
             message = f"there is no data set {name} on the hub, or it is private"
             hint = (

@@ -74,6 +74,7 @@ def translation_columns(source: str | None, target: str | None, at: Location) ->
 class JsonlFile(LocalPairs):
     """Two keys, dotted where nested, of the JSON objects in a file; `fix` is the setting that names others."""
 
+    not_in_key = (*LocalPairs.not_in_key, "fix")
     file: Path
     source: str
     target: str
@@ -83,12 +84,6 @@ class JsonlFile(LocalPairs):
         """The lines of the file."""
         for number, lines in line_chunks(self.file):
             yield JsonlChunk(len(lines), number, self.origin, b"".join(lines), self.source, self.target, self.fix)
-
-    def key(self) -> dict[str, Any]:
-        """How the file is read, without the fix."""
-        key = LocalPairs.key(self)
-        del key["fix"]
-        return key
 
 
 @dataclass(frozen=True, slots=True)

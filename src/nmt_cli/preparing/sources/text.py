@@ -120,6 +120,7 @@ class TextSource(Source):
 class TextFiles(LocalPairs):
     """Two aligned files of plain text, one sentence per line; also .gz, .zst and .xz."""
 
+    not_in_key = (*LocalPairs.not_in_key, "target_origin")
     source: Path
     target: Path
     target_origin: str
@@ -138,12 +139,6 @@ class TextFiles(LocalPairs):
                 raise self._misaligned()
         if next(target, None) is not None:
             raise self._misaligned()
-
-    def key(self) -> dict[str, Any]:
-        """How the files are read, without their names."""
-        key = LocalPairs.key(self)
-        del key["target_origin"]
-        return key
 
     def _misaligned(self) -> DataError:
         source, target = (sum(1 for _ in lines_of(file)) for file in (self.source, self.target))
