@@ -321,14 +321,12 @@ def _troubles(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     """The newest returns to checkpoints and skipped updates of each run, by update."""
     for run in reported:
         found = [
-            *(
-                (event["update"], f"returned to update {event['to']:,}: {event.get('reason')}")
-                for event in run.history.returns
-            ),
-            *(
-                (event["update"], f"skipped: {event.get('reason')} ({len(event.get('pairs') or ())} suspect pairs)")
-                for event in run.history.skipped
-            ),
+            (event["update"], f"returned to update {event['to']:,}: {event.get('reason')}")
+            for event in run.history.returns
+        ]
+        found += [
+            (event["update"], f"skipped: {event.get('reason')} ({len(event.get('pairs') or ())} suspect pairs)")
+            for event in run.history.skipped
         ]
         for update, text in sorted(found)[-_MAX_EVENTS:]:
             yield {"run": run, "update": update, "text": text}

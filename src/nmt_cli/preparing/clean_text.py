@@ -17,27 +17,11 @@ from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
 from nmt_cli.memory import return_freed_memory
-from nmt_cli.preparing.cleaning.dropped_pairs import (
-    SourceCounts,
-    count_by_source,
-    nothing_left_error,
-    other_encoding_error,
-    sum_of_sources,
-    warn_of_lost_sources,
-    warnings_of_dropped_pairs,
-)
+from nmt_cli.preparing.cleaning import dropped_pairs, text_checks
 from nmt_cli.preparing.cleaning.held_out import HeldOut, overlap, write_held_out, write_pairs
 from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules
 from nmt_cli.preparing.cleaning.selection import choose_copies, pair_digests, set_aside
 from nmt_cli.preparing.cleaning.swapped_sides import warning_of_swapped_sides
-from nmt_cli.preparing.cleaning.text_checks import (
-    held_out_sides,
-    refuse_pieces,
-    sample_by_source,
-    training_sides,
-    warnings_of_little_validation,
-    warnings_of_unusual_text,
-)
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
 from nmt_cli.preparing.shards import CleanShard, RawShard, open_shards, read_shards, write_arrays, write_shard
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split
@@ -96,31 +80,29 @@ def write_clean_text(
         for split in corpus.splits
         if split != "train" and split not in corpus.set_aside
     }
-    held_out_texts = held_out_sides(held_out, sources, languages)
+    held_out_texts = text_checks.held_out_sides(held_out, sources, languages)
     raw_shards = read_shards(train, limit=corpus.limit)
     first_shard = next(raw_shards)
     beginning = _kept_beginning(first_shard, corpus)
-    refuse_pieces([*training_sides({0: beginning}, train, languages), *held_out_texts])
+    text_checks.refuse_pieces([*text_checks.training_sides({0: beginning}, train, languages), *held_out_texts])
     # Set aside from the training text, validation text has the same sides.
     swapped = _logged(warning_of_swapped_sides(beginning, held_out.get("valid", beginning), languages))
 
     job, all_shards = CleaningJob(corpus.cleaning, languages, held_out, directory), chain([first_shard], raw_shards)
     _clean_shards(job, all_shards, total=_expected_pairs(corpus), num_workers=num_workers, progress=progress)
     shards = open_shards(directory)
-    by_source = count_by_source(shards, train)
+    by_source = dropped_pairs.count_by_source(shards, train)
     copies, chosen = _select_pairs(corpus, shards, by_source)
     write_pairs(chosen, directory, languages=languages)
     write_arrays(directory / _COPIES_FILE, {str(number): in_shard for number, in_shard in enumerate(copies)})
 
-    texts = [*training_sides(sample_by_source(shards), train, languages), *held_out_texts]
-    refuse_pieces(texts)  # of the sources after the first
+    texts = [*text_checks.training_sides(text_checks.sample_by_source(shards), train, languages), *held_out_texts]
+    text_checks.refuse_pieces(texts)  # of the sources after the first
     splits, num_train = {**held_out, **chosen}, sum(int(in_shard.sum()) for in_shard in copies)
-    little_validation = warnings_of_little_validation(splits["valid"], num_train=num_train)
-    dropped_pairs = [] if swapped else warnings_of_dropped_pairs(by_source, corpus.cleaning)
-    unusual_text = warnings_of_unusual_text(texts, with_languages=not swapped)
-    warnings = [*swapped, *_logged(*little_validation, *dropped_pairs, *unusual_text), *warn_of_lost_sources(by_source)]
+    little_validation = text_checks.warnings_of_little_validation(splits["valid"], num_train=num_train)
+    warnings = [*swapped, *_logged(*little_validation), *_warnings(texts, by_source, corpus, is_swapped=bool(swapped))]
     counts = {
-        **sum_of_sources(by_source).counts.to_json(),
+        **dropped_pairs.sum_of_sources(by_source).counts.to_json(),
         "overlap": {**overlap(held_out, (shard.facts["found"] for shard in shards)), **overlap(chosen, [])},
         "warnings": warnings,
         "pairs": {"train": num_train, **{split: len(pairs) for split, pairs in splits.items()}},
@@ -129,20 +111,33 @@ def write_clean_text(
     return_freed_memory()  # of the text that was compared: the workers of the next stages take as much again
 
 
+def _warnings(
+    texts: Sequence[text_checks.TextSide],
+    by_source: Sequence[dropped_pairs.SourceCounts],
+    corpus: Corpus,
+    *,
+    is_swapped: bool,
+) -> list[str]:
+    """The warnings of unusual text and of many dropped pairs, each logged. Swapped sides explain some of them."""
+    many_dropped = [] if is_swapped else dropped_pairs.warnings_of_dropped_pairs(by_source, corpus.cleaning)
+    unusual_text = text_checks.warnings_of_unusual_text(texts, with_languages=not is_swapped)
+    return [*_logged(*many_dropped, *unusual_text), *dropped_pairs.warn_of_lost_sources(by_source)]
+
+
 def _select_pairs(
-    corpus: Corpus, shards: Sequence[CleanShard], by_source: Sequence[SourceCounts]
+    corpus: Corpus, shards: Sequence[CleanShard], by_source: Sequence[dropped_pairs.SourceCounts]
 ) -> tuple[list[NDArray[np.uint16]], dict[str, list[tuple[str, str]]]]:
     """How often each pair of each shard is trained on, [n] each, and the pairs set aside for each other split.
 
     Dropped pairs are counted in `by_source`. If no pair is left to train on, the shards are removed, and DataError is
     raised.
     """
-    _remove_and_raise(shards, other_encoding_error(by_source))
+    _remove_and_raise(shards, dropped_pairs.other_encoding_error(by_source))
     copies = choose_copies(shards, corpus.cleaning, by_source)
-    _remove_and_raise(shards, nothing_left_error(copies, by_source, corpus.cleaning))
+    _remove_and_raise(shards, dropped_pairs.nothing_left_error(copies, by_source, corpus.cleaning))
     chosen = set_aside(corpus, shards, copies, by_source)
-    _remove_and_raise(shards, nothing_left_error(copies, by_source, corpus.cleaning))
-    counts = sum_of_sources(by_source).counts
+    _remove_and_raise(shards, dropped_pairs.nothing_left_error(copies, by_source, corpus.cleaning))
+    counts = dropped_pairs.sum_of_sources(by_source).counts
     logger.info("cleaned: %s of %s training pairs kept", f"{counts.kept:,}", f"{counts.read:,}")
     return copies, chosen
 

@@ -10,19 +10,11 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
+from nmt_cli import files
 from nmt_cli.artifacts.directory_kinds import kind_of
 from nmt_cli.dataset.manifest import Manifest, read_manifest
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.errors import DataError
-from nmt_cli.files import (
-    clear_interrupted,
-    clear_unfinished_files,
-    disk_errors,
-    locked,
-    new_directory,
-    remove_directory,
-    write_file,
-)
 from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS, Corpus
 from nmt_cli.preparing.report import read_report
 from nmt_cli.recipe.loading import flatten
@@ -53,23 +45,23 @@ class WorkFolder:
             logger.info("%s: finished before, kept", name)
             return directory
         if record != unfinished:
-            with new_directory(directory, error=DataError) as temporary:
+            with files.new_directory(directory, error=DataError) as temporary:
                 (temporary / _RECORD).write_text(json.dumps(unfinished), encoding="utf-8")
-        clear_unfinished_files(directory)
+        files.clear_unfinished_files(directory)
         try:
-            with disk_errors(directory, DataError):
+            with files.disk_errors(directory, DataError):
                 build(directory)
-            write_file(directory / _RECORD, json.dumps(finished), error=DataError)
+            files.write_file(directory / _RECORD, json.dumps(finished), error=DataError)
         except BaseException:
             if not can_resume(directory):
-                remove_directory(directory)
+                files.remove_directory(directory)
             raise
         return directory
 
     def discard_stages(self) -> None:
         """Remove all stages, each so that a kill leaves it whole or gone."""
         for record in sorted(self.path.glob(f"*/{_RECORD}")):
-            remove_directory(record.parent)
+            files.remove_directory(record.parent)
 
     def _read_record(self, stage: str) -> Any:
         """The record of a stage, or None if it cannot be read."""
@@ -91,11 +83,11 @@ def open_work_folder(output: Path) -> Iterator[WorkFolder]:
     except OSError as problem:
         message = f"cannot make {path}: {problem.strerror}"
         raise DataError(message, where=str(path), hint="choose another folder with -o") from None
-    with locked(output, busy=f"another nmt prepare is writing {output}", error=DataError):
+    with files.locked(output, busy=f"another nmt prepare is writing {output}", error=DataError):
         if not _holds_only_stages(path):
             message = f"{path} is in the way: nmt prepare would work there, and did not make it"
             raise DataError(message, where=str(path), hint="move it away, or choose another -o")
-        clear_interrupted(path, name="*")
+        files.clear_interrupted(path, name="*")
         try:
             yield WorkFolder(path)
         finally:
@@ -108,7 +100,7 @@ def discard_interrupted(output: Path) -> None:
     path = work_path(output)
     if path.is_dir() and _holds_only_stages(path):
         with open_work_folder(output) as work:
-            clear_interrupted(output.parent, name=escape(output.name))
+            files.clear_interrupted(output.parent, name=escape(output.name))
             work.discard_stages()
 
 
