@@ -49,6 +49,7 @@ def describe_run(run: Run, *, history: History) -> dict[str, Any]:
     """A run: its state and progress, its last and best validation, its checkpoints, its models, its recipe."""
     path = run.directory
     measured = [point.measured for point in history.validations]
+    losses = [(point.at.update, point.loss) for point in history.training if point.loss is not None]
     checkpoints = run.checkpoints()
     newest = checkpoints[-1].path / WEIGHTS if checkpoints else None
     models = [path / name for name in ("model", "averaged") if kind_of(path / name) == "model"]
@@ -67,13 +68,7 @@ def describe_run(run: Run, *, history: History) -> dict[str, Any]:
         "best_validation": best.model_dump() if best else None,
         "last_validation": measured[-1].model_dump() if measured else None,
         "validation_curve": [[one.update, one.loss, one.bleu] for one in measured],
-        "training_curve": [
-            [round(update), loss]
-            for update, loss in thinned(
-                [(point.at.update, point.loss) for point in history.training if point.loss is not None],
-                columns=_CURVE_COLUMNS,
-            )
-        ],
+        "training_curve": [[round(update), loss] for update, loss in thinned(losses, columns=_CURVE_COLUMNS)],
         "parameters": parameters_in_file(newest) if newest else None,
         "checkpoints": [{**_checkpoint(one), "damage": _damage(one.path)} for one in checkpoints],
         "models": [str(model) for model in models],

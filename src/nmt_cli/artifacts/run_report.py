@@ -182,16 +182,12 @@ def _axes(reported: Sequence[ReportedRun]) -> dict[str, Axis]:
 
 def _charts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     """Each chart with its title, the unit of its values, and a drawing per axis; no drawing if there are no values."""
-    loss = [[(point.at, point.loss) for point in run.history.training if point.loss is not None] for run in reported]
-    validation = [[(point.at, point.measured.loss) for point in run.history.validations] for run in reported]
-    bleu = [
-        [(point.at, point.measured.bleu) for point in run.history.validations if point.measured.bleu is not None]
-        for run in reported
-    ]
-    rate = [
-        [(point.at, point.learning_rate) for point in run.history.training if point.learning_rate is not None]
-        for run in reported
-    ]
+    training = [run.history.training for run in reported]
+    validations = [run.history.validations for run in reported]
+    loss = [[(one.at, one.loss) for one in points if one.loss is not None] for points in training]
+    rate = [[(one.at, one.learning_rate) for one in points if one.learning_rate is not None] for points in training]
+    validation = [[(one.at, one.measured.loss) for one in points] for points in validations]
+    bleu = [[(one.at, one.measured.bleu) for one in points if one.measured.bleu is not None] for points in validations]
     # The losses share their bounds, so that training and validation can be compared.
     losses = [value for curves in (loss, validation) for curve in curves for _, value in curve]
     unit_of_loss = "nats per target token"

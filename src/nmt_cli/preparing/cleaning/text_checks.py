@@ -66,16 +66,11 @@ def training_sides(
     samples: Mapping[int, Pairs], sources: Sequence[LocalPairs], languages: CorpusLanguages
 ) -> list[TextSide]:
     """Both sides of the training text, as one text per source; `samples` are pairs by the place of their source."""
-    return [
-        side
-        for place, pairs in samples.items()
-        for side in text_sides(
-            f"the training text {sources[place].origin}" if len(sources) > 1 else "the training text",
-            pairs,
-            languages,
-            source=sources[place],
-        )
-    ]
+    sides = []
+    for place, pairs in samples.items():
+        text = f"the training text {sources[place].origin}" if len(sources) > 1 else "the training text"
+        sides += text_sides(text, pairs, languages, source=sources[place])
+    return sides
 
 
 def held_out_sides(
@@ -83,17 +78,13 @@ def held_out_sides(
 ) -> list[TextSide]:
     """Both sides of the validation and of the test text; long text is sampled evenly."""
     texts: Mapping[Split, str] = {"valid": "the validation text", "test": "the test text"}
-    return [
-        side
-        for split, text in texts.items()
-        if split in splits
-        for side in text_sides(
-            text,
-            splits[split][:: max(1, len(splits[split]) // _SAMPLED_LINES)],
-            languages,
-            source=sources[split][0] if len(sources[split]) == 1 else None,
-        )
-    ]
+    sides = []
+    for split, text in texts.items():
+        if split in splits:
+            pairs = splits[split][:: max(1, len(splits[split]) // _SAMPLED_LINES)]
+            source = sources[split][0] if len(sources[split]) == 1 else None
+            sides += text_sides(text, pairs, languages, source=source)
+    return sides
 
 
 def text_sides(text: str, pairs: Pairs, languages: CorpusLanguages, *, source: LocalPairs | None) -> list[TextSide]:
