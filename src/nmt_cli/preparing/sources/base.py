@@ -262,8 +262,3 @@ def empty_file(file: Path, *, below_header: bool) -> DataError:
     """The error for an empty file, or for a table with nothing but a header."""
     problem = "has only a header" if below_header else "is empty"
     return DataError(f"{file.name} {problem}", where=str(file), hint="give a file with text in it")
-
-
-def first_line(problem: Exception) -> str:
-    """The first line of an error's message, or the name of its class."""
-    return next(iter(str(problem).strip().splitlines()), type(problem).__name__)

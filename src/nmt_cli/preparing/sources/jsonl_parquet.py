@@ -14,15 +14,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing import chunks
 from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, keys_with_text
-from nmt_cli.preparing.sources.base import (
-    LocalPairs,
-    Location,
-    OneFileSource,
-    Weight,
-    empty_file,
-    first_line,
-    places_of_languages,
-)
+from nmt_cli.preparing.sources.base import LocalPairs, Location, OneFileSource, Weight, empty_file, places_of_languages
 from nmt_cli.preparing.sources.lines import line_chunks
 
 if TYPE_CHECKING:
@@ -187,7 +179,8 @@ def _table_errors(file: Path) -> Iterator[None]:
     except (DataError, MemoryError):
         raise
     except Exception as problem:  # pyarrow and datasets raise errors of a dozen unrelated classes
-        message = f"{file.name} cannot be read as a table: {first_line(problem)}"
+        first_line = next(iter(str(problem).strip().splitlines()), type(problem).__name__)
+        message = f"{file.name} cannot be read as a table: {first_line}"
         raise DataError(message, where=str(file), hint="fetch it again") from problem
 
 
