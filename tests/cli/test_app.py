@@ -13,7 +13,7 @@ from typing import NoReturn
 import pytest
 import typer.main
 
-from nmt_cli.artifacts import manifest
+from nmt_cli.artifacts import directory_kinds
 from nmt_cli.cli.app import commands_with_all_options
 from nmt_cli.errors import ModelError
 from tests.artifacts.builders import tiny_recipe, write_run
@@ -193,7 +193,7 @@ def test_endings_that_are_no_errors(
     def end(path: Path) -> NoReturn:
         raise ending
 
-    monkeypatch.setattr(manifest, "kind_of", end)
+    monkeypatch.setattr(directory_kinds, "kind_of", end)
     outcome = nmt("info", ".")
     assert (outcome.code, outcome.stdout, outcome.stderr) == (code, "", [])
 
@@ -204,7 +204,7 @@ def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(path: Path) -> NoReturn:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(manifest, "kind_of", fail)
+    monkeypatch.setattr(directory_kinds, "kind_of", fail)
     monkeypatch.setattr(sys, "argv", ["nmt", "info", "."])
     with pytest.raises(ZeroDivisionError):
         main()

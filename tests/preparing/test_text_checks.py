@@ -13,7 +13,7 @@ import pytest
 import sacremoses
 
 from nmt_cli.files import open_bytes
-from nmt_cli.preparing.cleaning import inspection
+from nmt_cli.preparing.cleaning import text_checks
 from nmt_cli.preparing.cleaning.text_checks import refuse_pieces, text_sides, warnings_of_unusual_text
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.sources.base import CorpusLanguages, Split
@@ -165,7 +165,7 @@ def test_another_language_than_stated_is_told(raw: Pairs, shared_data: Path) -> 
 
 
 def test_without_py3langid_nothing_is_said_of_languages(raw: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "find_spec", lambda name: None)
+    monkeypatch.setattr(text_checks, "find_spec", lambda name: None)
     assert doubts_of([(src, src) for src, _ in raw]) == []
 
 

@@ -38,8 +38,8 @@ def info(
 
     Example: nmt info runs/base
     """
-    from nmt_cli.artifacts import descriptions
     from nmt_cli.artifacts.directory_kinds import kind_of
+    from nmt_cli.artifacts.info import describe_checkpoint, describe_model
 
     kind, given = kind_of(path), str(path)
     if kind is None and (runs := _runs_in(path)):
@@ -49,9 +49,9 @@ def info(
         path, given = _cached_hub_model(path)
         kind = "model"
     describe_path, facts = {
-        "model": (descriptions.describe_model, _model_facts),
+        "model": (describe_model, _model_facts),
         "run": (_describe_run, _run_facts),
-        "checkpoint": (descriptions.describe_checkpoint, _checkpoint_facts),
+        "checkpoint": (describe_checkpoint, _checkpoint_facts),
         "data": (_describe_data, _data_facts),
     }[kind]
     described = describe_path(path)

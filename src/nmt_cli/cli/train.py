@@ -158,14 +158,14 @@ def _commands_for_text(path: Path) -> str | None:
     """The commands that prepare a file of pairs and train on it; None for anything else."""
     if not path.is_file() or path.suffix in (".yaml", ".yml"):
         return None
-    from nmt_cli.preparing import corpus
+    from nmt_cli.preparing.corpus_loading import prepare_command as command_to_prepare
     from nmt_cli.preparing.sources.text import kind_of_file, name_without_endings
 
     if kind_of_file(path) is None:
         return None
     data = Path("data") / name_without_endings(path)
     output = shlex.quote(str(data))
-    return f"{corpus.prepare_command(str(path), languages='en-de')} -o {output} && nmt train small --data {output}"
+    return f"{command_to_prepare(str(path), languages='en-de')} -o {output} && nmt train small --data {output}"
 
 
 def _default_data(recipe: Recipe, *, reference: str, is_needed: bool) -> Path:
