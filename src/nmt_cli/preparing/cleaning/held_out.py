@@ -96,7 +96,7 @@ def write_held_out(
     for side, language in enumerate((languages.source, languages.target)):
         with (directory / f"{split}.{language}").open("w+b") as file:
             for source in files:
-                _copy((source.source, source.target)[side], file)
+                _append_file((source.source, source.target)[side], file)
     return pairs
 
 
@@ -143,7 +143,7 @@ def _refuse_fault(chunk: ParsedChunk, index: int, src: str, tgt: str, *, source:
     raise DataError(f"the {split} text has {problem}", where=chunk.where(index, side=side), hint="; or ".join(fixes))
 
 
-def _copy(path: Path, file: IO[bytes]) -> None:
+def _append_file(path: Path, file: IO[bytes]) -> None:
     """Append a file's bytes, uncompressed and without a byte-order mark, and a last line end."""
     with open_bytes(path) as stream:
         file.write(stream.read(len(BOM_UTF8)).removeprefix(BOM_UTF8))

@@ -154,7 +154,7 @@ class CleaningRules:
 
     def __init__(self, config: CleaningConfig, languages: CorpusLanguages) -> None:
         self._config = config
-        self._is_plain = _plainness(config)
+        self._passes_quick_test = _quick_test(config)
         self._side_rules = list(_side_rules(config, languages))
 
     def apply(self, chunk: ParsedChunk) -> CleanedChunk:
@@ -173,7 +173,7 @@ class CleaningRules:
         ):
             if index in chunk.malformed:
                 drop(index, UNTRANSLATED if index in chunk.untranslated else MALFORMED, 0)
-            elif self._is_plain(source, target) or (fault := self._fault(source, target)) is None:
+            elif self._passes_quick_test(source, target) or (fault := self._fault(source, target)) is None:
                 src.append(source)
                 tgt.append(target)
                 indices.append(index)
@@ -242,7 +242,7 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(_escape, short)
 
 
-def _plainness(config: CleaningConfig) -> Callable[[str, str], bool]:
+def _quick_test(config: CleaningConfig) -> Callable[[str, str], bool]:
     """A quick test of tidy pairs, which most pairs pass. If it is True, `CleaningRules._fault` would find nothing.
 
     In printable text the space is the only white space. So a text has one word more than spaces, and at least two
@@ -254,7 +254,7 @@ def _plainness(config: CleaningConfig) -> Callable[[str, str], bool]:
     least_spaces = (config.min_words or 1) - 1
     word_ratio = config.max_word_ratio
 
-    def is_plain(src: str, tgt: str) -> bool:
+    def passes(src: str, tgt: str) -> bool:
         num_src, num_tgt = len(src), len(tgt)
         if num_src > num_tgt:
             num_src, num_tgt = num_tgt, num_src
@@ -267,7 +267,7 @@ def _plainness(config: CleaningConfig) -> Callable[[str, str], bool]:
             return fewer >= least_spaces and more + 1 <= (word_ratio or inf) * (fewer + 1)
         return True
 
-    return is_plain
+    return passes
 
 
 def _side_rules(config: CleaningConfig, languages: CorpusLanguages) -> Iterator[tuple[str, SideRule, SideRule]]:

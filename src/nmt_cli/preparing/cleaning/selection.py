@@ -60,7 +60,7 @@ def choose_copies(
             is_held_out = shard.array("found") >= (PAIR if config.overlap == "pairs" else SIDE)
             count_as_dropped(np.flatnonzero(is_held_out & is_kept), HELD_OUT, shard, counts)
             is_kept = is_kept & ~is_held_out
-        chosen.append(_weighted(shard) * is_kept)
+        chosen.append(_copies_by_weight(shard) * is_kept)
     return chosen
 
 
@@ -124,7 +124,7 @@ def _digests(shards: Sequence[CleanShard]) -> NDArray[np.uint64]:
     return digests
 
 
-def _weighted(shard: CleanShard) -> NDArray[np.uint16]:
+def _copies_by_weight(shard: CleanShard) -> NDArray[np.uint16]:
     """The copies for a weight, [n]: its whole part, and one more with the probability of the rest."""
     whole, rest = divmod(shard.facts["weight"], 1)
     copies = np.full(len(shard), int(whole), dtype=np.uint16)
@@ -192,14 +192,14 @@ def _first_by_hash(
     keys, places = np.empty(0, dtype=np.uint64), np.empty((0, 2), dtype=np.int64)
     for index, (shard, taken) in enumerate(zip(shards, copies, strict=True)):
         here = np.flatnonzero((taken > 0) & (shard.array("found") == NOWHERE))
-        keys = np.concatenate([keys, _mixed(shard.array("digests")[here], seed=seed)])
+        keys = np.concatenate([keys, _hash_with_seed(shard.array("digests")[here], seed=seed)])
         places = np.concatenate([places, np.stack([np.full_like(here, index), here], axis=1)])
         first = np.lexsort((places[:, 1], places[:, 0], keys))[:number]
         keys, places = keys[first], places[first]
     return [(int(shard), int(place)) for shard, place in places]
 
 
-def _mixed(digests: NDArray[np.uint64], *, seed: int) -> NDArray[np.uint64]:
+def _hash_with_seed(digests: NDArray[np.uint64], *, seed: int) -> NDArray[np.uint64]:
     """A hash of each digest and the seed, [n]: the finaliser of SplitMix64."""
     with np.errstate(over="ignore"):
         mixed = digests + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)

@@ -40,10 +40,10 @@ class ScriptRule:
         if not places:
             return []
         chosen = [texts[place] for place in places]
-        codes = code_points(chosen)
-        owners = _owners(self._script)[np.minimum(codes, _NUM_CODES - 1)]
+        codes = _code_points(chosen)
+        owners = _scripts_of_characters(self._script)[np.minimum(codes, _NUM_CODES - 1)]
         own, other = (
-            np.add.reduceat(owners == owner, starts(chosen), dtype=np.int64) for owner in (_OWN_SCRIPT, _OTHER_SCRIPT)
+            np.add.reduceat(owners == owner, _starts(chosen), dtype=np.int64) for owner in (_OWN_SCRIPT, _OTHER_SCRIPT)
         )
         return [places[index] for index in np.flatnonzero(other > own).tolist()]
 
@@ -89,7 +89,7 @@ def only_addresses(texts: Sequence[str]) -> list[int]:
     """The places of the texts that are nothing but web addresses and punctuation."""
     begins_with_address = _BEGINS_WITH_ADDRESS.match
     return [
-        place for place, text in enumerate(texts) if begins_with_address(text) and all(map(_says_nothing, text.split()))
+        place for place, text in enumerate(texts) if begins_with_address(text) and all(map(_is_no_word, text.split()))
     ]
 
 
@@ -97,7 +97,7 @@ def with_long_runs(texts: Sequence[str], *, longest: int) -> list[int]:
     """The places of the texts that repeat one character more than `longest` times in a row."""
     if not texts:
         return []
-    codes = code_points(texts)
+    codes = _code_points(texts)
     is_repeated = codes[1:] == codes[:-1]
     width = 1  # of the run of True that each entry of is_repeated stands for
     while width < longest:
@@ -106,23 +106,23 @@ def with_long_runs(texts: Sequence[str], *, longest: int) -> list[int]:
         width += shift
     found = np.flatnonzero(is_repeated)
     # No run reaches from one text into the next: a line end lies between them.
-    places: list[int] = np.unique(np.searchsorted(starts(texts), found, side="right") - 1).tolist()
+    places: list[int] = np.unique(np.searchsorted(_starts(texts), found, side="right") - 1).tolist()
     return places
 
 
-def code_points(texts: Sequence[str]) -> NDArray[np.uint32]:
+def _code_points(texts: Sequence[str]) -> NDArray[np.uint32]:
     """The characters of texts, flat, with a line end between two texts; the texts hold no surrogates."""
     return np.frombuffer("\n".join(texts).encode("utf-32-le"), dtype="<u4")
 
 
-def starts(texts: Sequence[str]) -> NDArray[np.int64]:
-    """The place in `code_points` where each text begins, [n]."""
+def _starts(texts: Sequence[str]) -> NDArray[np.int64]:
+    """The place in `_code_points` where each text begins, [n]."""
     lengths = np.fromiter((len(text) + 1 for text in texts), dtype=np.int64, count=len(texts))
     return np.cumsum(lengths) - lengths
 
 
 @lru_cache(maxsize=2)
-def _owners(script: str) -> NDArray[np.uint8]:
+def _scripts_of_characters(script: str) -> NDArray[np.uint8]:
     """For every character: 1 for a letter of the script, 2 for a letter of another script in the table, else 0."""
     names = LETTER_NAMES[script]
     owners = np.zeros(_NUM_CODES, dtype=np.uint8)
@@ -135,5 +135,5 @@ def _owners(script: str) -> NDArray[np.uint8]:
     return owners
 
 
-def _says_nothing(word: str) -> bool:
+def _is_no_word(word: str) -> bool:
     return _BEGINS_WITH_ADDRESS.match(word) is not None or _LETTER_OR_DIGIT.search(word) is None

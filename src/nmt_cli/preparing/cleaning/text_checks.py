@@ -106,7 +106,7 @@ def sample_by_source(shards: Sequence[CleanShard]) -> dict[int, list[tuple[str, 
     for source in sorted(largest):
         places = np.linspace(0, len(by_source[source]) - 1, num_shards).round().astype(int)
         chosen = [by_source[source][place] for place in dict.fromkeys(places.tolist())]
-        samples[source] = [pair for shard in chosen for pair in _sampled(shard, num_lines // len(chosen))]
+        samples[source] = [pair for shard in chosen for pair in _sample_of_shard(shard, num_lines // len(chosen))]
     return samples
 
 
@@ -117,7 +117,7 @@ def refuse_pieces(sides: Iterable[TextSide]) -> None:
         first, mark = found[0]
         commands = dict.fromkeys(conversion(side.file, mark.join_command, new="joined") for side, mark in found)
         raise DataError(
-            f"{_named(side for side, _ in found)} holds pieces instead of words: {mark.mark!r} in "
+            f"{_names(side for side, _ in found)} holds pieces instead of words: {mark.mark!r} in "
             f"{printable(mark.around)!r}",
             where=str(first.file or first.text),
             hint=f"{'; '.join(commands)}; then give the new files: nmt makes pieces of its own",
@@ -156,7 +156,7 @@ def _tokenised(sides: Sequence[TextSide]) -> Iterator[str]:
             for side, _ in found
         )
         yield (
-            f"{_named(side for side, _ in found)} looks tokenised: {found[0][1]}; give the text as people write it, or "
+            f"{_names(side for side, _ in found)} looks tokenised: {found[0][1]}; give the text as people write it, or "
             f"detokenise it: {'; '.join(commands)}"
         )
 
@@ -165,7 +165,7 @@ def _lower_cased(sides: Sequence[TextSide]) -> Iterator[str]:
     found = [side for side in sides if script_of(side.language) in _CASED_SCRIPTS and _has_no_capitals(side.lines)]
     if found:
         yield (
-            f"{_named(found)} has no capital letters, so a model knows none: give the text before it was lower-cased, "
+            f"{_names(found)} has no capital letters, so a model knows none: give the text before it was lower-cased, "
             "if there is one"
         )
 
@@ -183,7 +183,7 @@ def _quoted(sides: Sequence[TextSide]) -> Iterator[str]:
         found = [line for line in side.lines if _QUOTED.fullmatch(line)]
         if len(found) >= max(_MIN_QUOTED, _MIN_SHARE_QUOTED * len(side.lines)):
             yield (
-                f"{_named([side])} has quotes as in a CSV file: {len(found):,} of {len(side.lines):,} lines, "
+                f"{_names([side])} has quotes as in a CSV file: {len(found):,} of {len(side.lines):,} lines, "
                 f"such as {printable(found[0])}; give the CSV file itself, --train FILE.csv, or remove the quotes"
             )
 
@@ -196,7 +196,7 @@ def _in_other_languages(sides: Sequence[TextSide]) -> Iterator[str]:
             found.setdefault((side.language, other), []).append((side, share))
     for (language, other), shares in found.items():
         yield (
-            f"{_named(side for side, _ in shares)} is identified as {other}, not as {language}, in {shares[0][1]:.0%} "
+            f"{_names(side for side, _ in shares)} is identified as {other}, not as {language}, in {shares[0][1]:.0%} "
             "of a sample: check the files, their columns and --languages"
         )
 
@@ -230,7 +230,7 @@ def _texts_to_identify(lines: Sequence[str]) -> list[str]:
     return texts[:: max(1, len(texts) // _MAX_IDENTIFIED)]
 
 
-def _named(sides: Iterable[TextSide]) -> str:
+def _names(sides: Iterable[TextSide]) -> str:
     """Sides in words, such as: the training text (en and de) and the validation text (de)."""
     by_text: dict[str, dict[str, None]] = {}
     for side in sides:
@@ -238,7 +238,7 @@ def _named(sides: Iterable[TextSide]) -> str:
     return " and ".join(f"{text} ({' and '.join(languages)})" for text, languages in by_text.items())
 
 
-def _sampled(shard: CleanShard, number: int) -> list[tuple[str, str]]:
+def _sample_of_shard(shard: CleanShard, number: int) -> list[tuple[str, str]]:
     """At most `number` pairs of a shard, in order."""
     generator = np.random.default_rng([_SEED, shard.number])
     places = sorted(generator.permutation(len(shard))[:number].tolist())
