@@ -179,22 +179,13 @@ def _write_prepared_data(
     key: str,
 ) -> None:
     """Write the prepared data: the files of the stages, the manifest, and the report."""
-    languages = corpus.languages.model_dump()
-    for side, code in languages.items():
-        files = [tokenizers / f"{side}.spm"]
-        files += [tokens / f"{split}.{side}.{part}" for split in corpus.splits for part in ("ids", "offsets")]
-        files += [text.directory / f"{split}.{code}" for split in corpus.splits if split != "train"]
-        for file in files:
-            try:
-                os.link(file, directory / file.name)
-            except OSError:  # the file system has no hard links
-                copyfile(file, directory / file.name)
+    _link_files(directory, corpus, text, tokenizers, tokens)
     written = encoded_splits(corpus, tokens)
     source, target = (_tokenizer_record(directory / f"{side}.spm") for side in SIDES)
     manifest = Manifest(
         nmt_version=nmt_cli.__version__,
         name=corpus.name,
-        languages=LanguagePair(**languages),
+        languages=LanguagePair(**corpus.languages.model_dump()),
         shared_vocabulary=source.fingerprint == target.fingerprint,
         tokenizers=Tokenizers(source=source, target=target),
         dtype=token_dtype(max(source.vocab_size, target.vocab_size)),
@@ -217,6 +208,19 @@ def _write_prepared_data(
     )
     (directory / REPORT).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     (directory / REPORT_PAGE).write_text(render_page(report), encoding="utf-8")
+
+
+def _link_files(directory: Path, corpus: Corpus, text: CleanText, tokenizers: Path, tokens: Path) -> None:
+    """Put the files of the stages into a directory."""
+    for side, code in corpus.languages.model_dump().items():
+        files = [tokenizers / f"{side}.spm"]
+        files += [tokens / f"{split}.{side}.{part}" for split in corpus.splits for part in ("ids", "offsets")]
+        files += [text.directory / f"{split}.{code}" for split in corpus.splits if split != "train"]
+        for file in files:
+            try:
+                os.link(file, directory / file.name)
+            except OSError:  # the file system has no hard links
+                copyfile(file, directory / file.name)
 
 
 def _tokenizer_record(file: Path) -> TokenizerRecord:
