@@ -66,7 +66,7 @@ def training_sides(
     samples: Mapping[int, Pairs], sources: Sequence[LocalPairs], languages: CorpusLanguages
 ) -> list[TextSide]:
     """Both sides of the training text, as one text per source; `samples` are pairs by the place of their source."""
-    sides = []
+    sides: list[TextSide] = []
     for place, pairs in samples.items():
         text = f"the training text {sources[place].origin}" if len(sources) > 1 else "the training text"
         sides += text_sides(text, pairs, languages, source=sources[place])
@@ -78,7 +78,7 @@ def held_out_sides(
 ) -> list[TextSide]:
     """Both sides of the validation and of the test text; long text is sampled evenly."""
     texts: Mapping[Split, str] = {"valid": "the validation text", "test": "the test text"}
-    sides = []
+    sides: list[TextSide] = []
     for split, text in texts.items():
         if split in splits:
             pairs = splits[split][:: max(1, len(splits[split]) // _SAMPLED_LINES)]
