@@ -105,7 +105,7 @@ def _measure_windows(arguments: argparse.Namespace) -> None:
     import torch
     from nmt_loop import NmtLoop
 
-    from nmt_cli.dataset.store import open_prepared
+    from nmt_cli.dataset.prepared_data import open_prepared
     from nmt_cli.recipe.loading import load_recipe
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

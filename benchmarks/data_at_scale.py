@@ -102,7 +102,7 @@ class _Rates:
     def __init__(self, arguments: argparse.Namespace) -> None:
         import torch
 
-        from nmt_cli.dataset.store import open_prepared
+        from nmt_cli.dataset.prepared_data import open_prepared
 
         self._pairs = open_prepared(arguments.folder / str(arguments.pairs)).split("train")
         self._device = torch.device("cpu")
@@ -132,7 +132,7 @@ class _Rates:
 def _order(arguments: argparse.Namespace, *, fresh: bool) -> Any:
     import shutil
 
-    from nmt_cli.dataset.store import open_prepared
+    from nmt_cli.dataset.prepared_data import open_prepared
     from nmt_cli.recipe.loading import load_recipe
     from nmt_cli.training.data_order import DataOrder
 

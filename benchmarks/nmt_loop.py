@@ -12,7 +12,7 @@ import torch
 from measuring import Figures
 
 from nmt_cli.dataset.batches import make_batch
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import choose_device, multiply_float32_fast
 from nmt_cli.memory import keep_freed_memory
 from nmt_cli.recipe.schema import Recipe

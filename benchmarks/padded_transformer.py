@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nmt_cli.dataset.store import TokenPairs
+from nmt_cli.dataset.prepared_data import TokenPairs
 from nmt_cli.recipe.schema import ModelConfig, Recipe
 from nmt_cli.tokenization.tokenizer import BOS, PAD
 

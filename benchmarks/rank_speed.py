@@ -51,7 +51,7 @@ def _start_two() -> int:
 
 def _measure(arguments: argparse.Namespace) -> Figures | None:
     """Target tokens per second of all ranks together; None on all ranks but the first."""
-    from nmt_cli.dataset.store import open_prepared
+    from nmt_cli.dataset.prepared_data import open_prepared
     from nmt_cli.memory import keep_freed_memory
     from nmt_cli.recipe.loading import load_recipe
     from nmt_cli.training.ranks.ranks import join_ranks
@@ -92,7 +92,7 @@ def _measure(arguments: argparse.Namespace) -> Figures | None:
 def _windows(recipe: object, data: object, ranks: object, arguments: argparse.Namespace) -> Callable[[int], float]:
     """A function that takes updates and returns their rate."""
     from nmt_cli.dataset.batches import make_batch
-    from nmt_cli.dataset.store import PreparedData
+    from nmt_cli.dataset.prepared_data import PreparedData
     from nmt_cli.recipe.schema import Recipe
     from nmt_cli.training.data_order import DataOrder
     from nmt_cli.training.initial_weights import build_model

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from measuring import circumstances, largest, private_megabytes, processes_of
 
-from nmt_cli.dataset.plan import PlanKey
-from nmt_cli.dataset.planning import expected_invariants
+from nmt_cli.dataset.plan_computation import expected_invariants
+from nmt_cli.dataset.plan_files import PlanKey
+from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.dataset.sampled_pieces import measure_sampling_cost, sample_pieces
-from nmt_cli.dataset.store import open_prepared
 
 _MAX_POSITIONS, _BATCH_TOKENS = 1024, 25_000
 _WINDOW_SECONDS = 0.2

@@ -43,7 +43,7 @@ def main() -> None:
     from nmt_loop import NmtLoop
     from padded_transformer import PaddedLoop
 
-    from nmt_cli.dataset.store import open_prepared
+    from nmt_cli.dataset.prepared_data import open_prepared
     from nmt_cli.training.reporting.metrics import matrix_rate
 
     data, device = open_prepared(Path(arguments.data)), arguments.device

@@ -75,7 +75,7 @@ def _our_windows(arguments: argparse.Namespace) -> list[float]:
     import torch
 
     from nmt_cli.dataset.batches import make_batch
-    from nmt_cli.dataset.store import open_prepared
+    from nmt_cli.dataset.prepared_data import open_prepared
     from nmt_cli.devices import choose_device, multiply_float32_fast
     from nmt_cli.memory import keep_freed_memory
     from nmt_cli.recipe.loading import load_recipe

@@ -24,8 +24,9 @@ import torch
 from launch_log import GRAPH, LaunchLog, to_json
 from torch import distributed as dist
 
-from nmt_cli.dataset.batches import Batch, MicroBatchShape, make_batch
-from nmt_cli.dataset.store import TokenFile, TokenPairs
+from nmt_cli.dataset.batches import Batch, make_batch
+from nmt_cli.dataset.micro_batches import MicroBatchShape
+from nmt_cli.dataset.prepared_data import TokenFile, TokenPairs
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer

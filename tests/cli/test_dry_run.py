@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from nmt_cli.dataset.store import SIDES, PreparedData, open_prepared
+from nmt_cli.dataset.prepared_data import SIDES, PreparedData, open_prepared
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import load_recipe, parse_recipe
 from tests.cli.conftest import Shell

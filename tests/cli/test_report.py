@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.cli.report import report
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError, UsageError
 from tests.artifacts.builders import save_tiny, write_run
 from tests.browser import Browser

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nmt_cli.artifacts.run import open_run
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.training import start
 from tests.cli.conftest import Shell
 from tests.forks import run_forked

@@ -11,9 +11,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from nmt_cli.dataset.manifest import Manifest, SplitCounts, TokenizerRecord, Tokenizers
-from nmt_cli.dataset.plan import PlanKey
-from nmt_cli.dataset.planning import PlannedEpoch, plan_epoch
-from nmt_cli.dataset.store import SIDES, Array, PreparedData, TokenFile, TokenPairs, TokenWriter, open_prepared
+from nmt_cli.dataset.plan_computation import ComputedPlan, compute_plan
+from nmt_cli.dataset.plan_files import PlanKey
+from nmt_cli.dataset.prepared_data import SIDES, Array, PreparedData, TokenFile, TokenPairs, TokenWriter, open_prepared
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.tokenizer import EOS
 
@@ -111,7 +111,7 @@ class Corpus:
         epoch: int = 0,
         max_positions: int = 1 << 20,
         has_even_end: bool = False,
-    ) -> PlannedEpoch:
+    ) -> ComputedPlan:
         """The plan of an epoch."""
         key = PlanKey(
             data="x",
@@ -124,7 +124,7 @@ class Corpus:
             epoch=epoch,
             has_even_end=has_even_end,
         )
-        return plan_epoch(self.pairs, key=key, invariants=None)
+        return compute_plan(self.pairs, key=key, invariants=None)
 
 
 def token_file(lengths: Array) -> TokenFile:

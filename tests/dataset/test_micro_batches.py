@@ -9,16 +9,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nmt_cli.dataset.batches import (
+from nmt_cli.dataset.micro_batches import (
     MicroBatchShape,
     accumulation_steps,
     deal_micro_batches,
     first_rows_that_fit,
     micro_batch_shape,
 )
-from nmt_cli.dataset.plan import TokenBudgets
-from nmt_cli.dataset.planning import PlannedEpoch, token_budgets
-from nmt_cli.dataset.store import Rows, num_tokens
+from nmt_cli.dataset.plan_computation import ComputedPlan, token_budgets
+from nmt_cli.dataset.plan_files import TokenBudgets
+from nmt_cli.dataset.prepared_data import Rows, num_tokens
 from tests.dataset.synthetic import CORPORA, LONGEST, Corpus, as_corpus, realistic
 
 BATCH_TOKENS = st.integers(LONGEST, 2000)
@@ -153,7 +153,7 @@ class Dealing:
     """A plan and what its updates are dealt out to."""
 
     def __init__(
-        self, corpus: Corpus, plan: PlannedEpoch, *, batch_tokens: int, max_tokens: int, world_size: int
+        self, corpus: Corpus, plan: ComputedPlan, *, batch_tokens: int, max_tokens: int, world_size: int
     ) -> None:
         self.plan, self.world_size = plan, world_size
         self.count = world_size * accumulation_steps(

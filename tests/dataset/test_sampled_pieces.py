@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt_cli.dataset import plan_folder
-from nmt_cli.dataset.plan import EpochPlan, PlanKey
-from nmt_cli.dataset.plan_folder import PLANS, FolderClosed, PlanFolder
+from nmt_cli.dataset import plan_cache
+from nmt_cli.dataset.plan_cache import PLANS, CacheClosed, PlanCache
+from nmt_cli.dataset.plan_files import EpochPlan, PlanKey
+from nmt_cli.dataset.prepared_data import PreparedData, TokenPairs, TokenWriter, open_prepared
 from nmt_cli.dataset.sampled_pieces import BLOCK_PAIRS, SamplingCost, check_sampling, measure_sampling_cost
-from nmt_cli.dataset.store import PreparedData, TokenPairs, TokenWriter, open_prepared
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import SubwordSampling
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, read_pieces, with_pieces
@@ -60,12 +60,12 @@ def key_of(
     )
 
 
-def folder_of(data: PreparedData) -> PlanFolder:
-    return PlanFolder(data, fallback=data.directory.with_name("run"), beat=lambda: None)
+def cache_of(data: PreparedData) -> PlanCache:
+    return PlanCache(data, fallback=data.directory.with_name("run"), beat=lambda: None)
 
 
 def opened(data: PreparedData, key: PlanKey, *, num_workers: int = 1) -> EpochPlan:
-    return folder_of(data).open(key, anew=True, num_workers=num_workers)
+    return cache_of(data).open(key, anew=True, num_workers=num_workers)
 
 
 def sampled(data: PreparedData, *, epoch: int = 0, seed: int = 1, num_workers: int = 1) -> Rows:
@@ -113,12 +113,12 @@ def test_the_pieces_of_a_block_do_not_depend_on_other_blocks(bpe: PreparedData, 
 
 def test_a_process_beside_this_one_builds_the_very_plan(bpe: PreparedData, tmp_path: Path) -> None:
     data = copy_of(bpe, tmp_path)
-    key, folder = key_of(data, epoch=1), folder_of(data)
-    folder.open(key_of(data), anew=False)
-    folder.begin(key, num_workers=2)
+    key, cache = key_of(data, epoch=1), cache_of(data)
+    cache.open(key_of(data), anew=False)
+    cache.build_ahead(key, num_workers=2)
     plan = data.directory / PLANS / key.name
     wait_for(plan.exists)
-    folder.close()
+    cache.close()
     expected = opened(bpe, key).directory
     for file in expected.iterdir():
         assert (plan / file.name).read_bytes() == file.read_bytes(), file.name
@@ -126,27 +126,27 @@ def test_a_process_beside_this_one_builds_the_very_plan(bpe: PreparedData, tmp_p
 
 def test_a_plan_that_another_process_begins_is_waited_for(bpe: PreparedData, tmp_path: Path) -> None:
     data = copy_of(bpe, tmp_path)
-    key, folder = key_of(data), folder_of(data)
-    folder.begin(key, num_workers=1)
+    key, cache = key_of(data), cache_of(data)
+    cache.build_ahead(key, num_workers=1)
     partial = data.directory / PLANS / f".{key.name}.partial"
     wait_for(partial.exists)
     made, beats = partial.stat().st_ino, []
-    waiting = PlanFolder(data, fallback=data.directory.with_name("run"), beat=lambda: beats.append(1))
+    waiting = PlanCache(data, fallback=data.directory.with_name("run"), beat=lambda: beats.append(1))
     assert waiting.open(key, anew=False).directory.stat().st_ino == made
     assert beats, "the watchdog of the ranks hears of it"
-    folder.close()
+    cache.close()
 
 
 def test_a_builder_that_makes_no_progress_is_not_reported_as_progress(bpe: PreparedData, tmp_path: Path) -> None:
     """So the watchdog of the ranks notices it."""
     data, before = copy_of(bpe, tmp_path), children()
-    key, folder = key_of(data), folder_of(data)
-    folder.begin(key, num_workers=1)
+    key, cache = key_of(data), cache_of(data)
+    cache.build_ahead(key, num_workers=1)
     wait_for((data.directory / PLANS / f".{key.name}.partial").exists)
     (builder,) = children() - before
     os.kill(builder, signal.SIGSTOP)
     beats: list[int] = []
-    waiting = PlanFolder(data, fallback=data.directory.with_name("run"), beat=lambda: beats.append(1))
+    waiting = PlanCache(data, fallback=data.directory.with_name("run"), beat=lambda: beats.append(1))
     thread = Thread(target=waiting.open, args=[key], kwargs={"anew": False})
     thread.start()
     time.sleep(1)
@@ -154,15 +154,15 @@ def test_a_builder_that_makes_no_progress_is_not_reported_as_progress(bpe: Prepa
     os.kill(builder, signal.SIGCONT)
     thread.join(timeout=60)
     assert len(beats) > 1
-    folder.close()
+    cache.close()
 
 
 def test_after_a_kill_while_it_samples_the_same_pieces_are_sampled(
     bpe: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data, before = copy_of(bpe, tmp_path), children()
-    key, folder = key_of(data), folder_of(data)
-    folder.begin(key, num_workers=1)
+    key, cache = key_of(data), cache_of(data)
+    cache.build_ahead(key, num_workers=1)
     partial = data.directory / PLANS / f".{key.name}.partial"
     wait_for(partial.exists)
     for process in children() - before:
@@ -174,29 +174,29 @@ def test_after_a_kill_while_it_samples_the_same_pieces_are_sampled(
 
 
 @pytest.mark.parametrize("is_beside", [True, False])
-def test_a_folder_that_is_closed_samples_no_more_and_leaves_nothing(
+def test_a_cache_that_is_closed_samples_no_more_and_leaves_nothing(
     bpe: PreparedData, tmp_path: Path, is_beside: bool
 ) -> None:
     """Also if a thread waits for the process beside it, or samples itself."""
     data, before = copy_of(bpe, tmp_path), children()
-    key, folder, ends = key_of(data), folder_of(data), list[str]()
+    key, cache, ends = key_of(data), cache_of(data), list[str]()
     partial = data.directory / PLANS / f".{key.name}.partial"
 
     def load() -> None:
-        with pytest.raises(FolderClosed):
-            folder.open(key, anew=False, num_workers=1)
+        with pytest.raises(CacheClosed):
+            cache.open(key, anew=False, num_workers=1)
         ends.append("closed")
 
     thread = Thread(target=load)
     if is_beside:
-        folder.begin(key, num_workers=1)
+        cache.build_ahead(key, num_workers=1)
         wait_for(partial.exists)
     thread.start()
     wait_for(partial.exists)
-    folder.close()
+    cache.close()
     thread.join(timeout=60)
     assert ends == ["closed"]
-    folder.begin(key_of(data, epoch=1), num_workers=1)
+    cache.build_ahead(key_of(data, epoch=1), num_workers=1)
     assert children() == before
     assert [path.name for path in (data.directory / PLANS).iterdir()] == [".lock"]
 
@@ -205,19 +205,19 @@ def test_a_process_that_cannot_be_started_is_a_warning(
     bpe: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data, limits = copy_of(bpe, tmp_path), resource.getrlimit(resource.RLIMIT_NOFILE)
-    folder, lowest = folder_of(data), os.dup(0)
+    cache, lowest = cache_of(data), os.dup(0)
     os.close(lowest)
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
     try:
         for _ in range(3):
-            folder.begin(key_of(data), num_workers=1)
+            cache.build_ahead(key_of(data), num_workers=1)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert [record.getMessage() for record in caplog.records] == [
         "the process that plans epoch 1 ahead has failed; training plans it when the epoch begins: Too many open files"
     ]
-    assert rows_of(folder.open(key_of(data), anew=False)) == sampled(bpe)
-    folder.close()
+    assert rows_of(cache.open(key_of(data), anew=False)) == sampled(bpe)
+    cache.close()
 
 
 def test_a_plan_that_cannot_be_built_beside_the_training_is_a_warning_and_an_error_when_it_is_needed(
@@ -228,8 +228,8 @@ def test_a_plan_that_cannot_be_built_beside_the_training_is_a_warning_and_an_err
     for path in (beside, run):
         path.parent.mkdir(exist_ok=True)
         path.write_text("in the way")
-    key, folder = key_of(data, epoch=1), folder_of(data)
-    folder.begin(key, num_workers=1)
+    key, cache = key_of(data, epoch=1), cache_of(data)
+    cache.build_ahead(key, num_workers=1)
     wait_for(lambda: bool(caplog.records))
     problem = f"the plan of the epoch can be written neither to {beside} nor to {run}: File exists"
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
@@ -239,13 +239,13 @@ def test_a_plan_that_cannot_be_built_beside_the_training_is_a_warning_and_an_err
         )
     ]
     with pytest.raises(DataError) as caught:
-        folder.open(key, anew=False)
+        cache.open(key, anew=False)
     assert (caught.value.message, caught.value.hint) == (
         problem,
         "free some space there, or choose another folder with -o",
     )
     beside.unlink()
-    assert rows_of(folder.open(key, anew=False)) == sampled(bpe, epoch=1)
+    assert rows_of(cache.open(key, anew=False)) == sampled(bpe, epoch=1)
 
 
 def flip(file: Path) -> None:
@@ -260,12 +260,12 @@ def test_damaged_ids_are_sampled_anew(
     bpe: PreparedData, tmp_path: Path, damage: Callable[[Path], None], side: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = copy_of(bpe, tmp_path)
-    key, folder = key_of(data), folder_of(data)
-    plan = folder.open(key, anew=False)
+    key, cache = key_of(data), cache_of(data)
+    plan = cache.open(key, anew=False)
     expected = rows_of(plan)
     plan.close()
     damage(plan.directory / f"sampled.{side}.ids")
-    assert rows_of(folder.open(key, anew=False)) == expected
+    assert rows_of(cache.open(key, anew=False)) == expected
     (warning,) = {record.getMessage() for record in caplog.records if record.levelno == logging.WARNING}
     assert warning.startswith(f"the plan {plan.directory.name}: ")
     assert warning.endswith(": it is built anew")
@@ -377,12 +377,12 @@ def test_what_all_epochs_share_is_expected_once(
         calls.append(options["seed"])
         return measure_sampling_cost(*arguments, **options)
 
-    monkeypatch.setattr(plan_folder, "measure_sampling_cost", noted)
-    folder = folder_of(copy_of(bpe, tmp_path))
-    plans = [folder.open(key_of(bpe, epoch=epoch), anew=False, num_workers=1) for epoch in range(3)]
+    monkeypatch.setattr(plan_cache, "measure_sampling_cost", noted)
+    cache = cache_of(copy_of(bpe, tmp_path))
+    plans = [cache.open(key_of(bpe, epoch=epoch), anew=False, num_workers=1) for epoch in range(3)]
     assert calls == [1]
     assert rows_of(plans[2]) == sampled(bpe, epoch=2)
-    folder.open(key_of(bpe, seed=2), anew=False, num_workers=1)
+    cache.open(key_of(bpe, seed=2), anew=False, num_workers=1)
     assert calls == [1, 1, 2]
 
 

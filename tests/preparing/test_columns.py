@@ -22,7 +22,7 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from nmt_cli.dataset.store import open_prepared
+from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files

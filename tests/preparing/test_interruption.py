@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nmt_cli.dataset.store import TokenWriter
+from nmt_cli.dataset.prepared_data import TokenWriter
 from nmt_cli.preparing import encoding
 from nmt_cli.preparing.corpus import LocatedCorpus
 from tests.forks import run_forked

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.dataset.store import open_prepared
+from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.preparing import shards
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
 from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus

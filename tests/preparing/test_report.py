@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt_cli.console import size_text
-from nmt_cli.dataset.store import open_prepared
+from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.preparing.cleaning.rules import REASONS, CleaningCounts
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.report import (

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from nmt_cli.dataset.store import SIDES, PreparedData, TokenWriter, open_prepared
+from nmt_cli.dataset.prepared_data import SIDES, PreparedData, TokenWriter, open_prepared
 from nmt_cli.errors import RecipeError
 from nmt_cli.preparing import encoding, shards
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.dataset.store import PreparedData, open_prepared
+from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
 from tests.sharing import shared_folder
 from tests.training.tiny import prepare_tiny, train
 

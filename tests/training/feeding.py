@@ -10,7 +10,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from nmt_cli.dataset.batches import Batch
-from nmt_cli.dataset.store import PreparedData, Rows
+from nmt_cli.dataset.prepared_data import PreparedData, Rows
 from nmt_cli.devices import Precision
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate

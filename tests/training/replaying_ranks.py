@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from torch import distributed as dist
 
-from nmt_cli.dataset.store import open_prepared
+from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.model import attention, dropout
 from nmt_cli.training.ranks.ranks import Ranks, join_ranks
 from nmt_cli.training.recorded_steps import RecordedSteps

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from nmt_cli.artifacts.weights import write_tensors
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError
 from nmt_cli.training import checkpointer, checkpoints
 from nmt_cli.training.checkpoint_folder import CheckpointFolder

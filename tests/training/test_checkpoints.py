@@ -16,7 +16,7 @@ from nmt_cli import files
 from nmt_cli.artifacts.manifest import write_manifest
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.artifacts.weights import write_tensors
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import ModelError
 from nmt_cli.model.transformer import Transformer

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt_cli.dataset.batches import make_batch
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import RecipeError
 from nmt_cli.tokenization.tokenizer import PAD

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli.dataset.batches import Batch
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.model.cuda_graphs import CudaGraphs

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from nmt_cli.dataset.batches import MicroBatchShape
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.micro_batches import MicroBatchShape
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate

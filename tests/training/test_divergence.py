@@ -17,7 +17,7 @@ import pytest
 from torch import Tensor
 
 from nmt_cli.dataset.batches import Batch
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import TrainingError
 from nmt_cli.training.checkpoint_folder import CheckpointFolder
 from nmt_cli.training.state import LossCourse, TrainingState, describe_pairs

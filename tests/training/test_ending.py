@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError
 from nmt_cli.training.loop import StopSignal
 from nmt_cli.training.runs import locked_run

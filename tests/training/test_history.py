@@ -10,7 +10,7 @@ import pytest
 
 from nmt_cli.artifacts.history import History
 from nmt_cli.artifacts.run import open_run
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from tests.training.tiny import stopped_after, train
 
 

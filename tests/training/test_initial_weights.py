@@ -12,7 +12,7 @@ import torch
 
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.artifacts.weights import read_tensors
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError, ModelError, NmtError, RecipeError
 from nmt_cli.training.runs import open_or_begin
 from nmt_cli.training.trainer import Trainer

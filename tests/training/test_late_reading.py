@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import TrainingError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.training import loop

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from nmt_cli.dataset.batches import Batch, make_batch
-from nmt_cli.dataset.plan_folder import PlanFolder
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.plan_cache import PlanCache
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError
 from nmt_cli.training import data_order
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate
@@ -112,7 +112,7 @@ def test_the_next_epoch_is_sampled_ahead_if_the_training_reaches_it(
     expected: list[int],
 ) -> None:
     begun: dict[int, int] = {}
-    monkeypatch.setattr(PlanFolder, "begin", lambda self, key, num_workers: begun.update({key.epoch: num_workers}))
+    monkeypatch.setattr(PlanCache, "build_ahead", lambda self, key, num_workers: begun.update({key.epoch: num_workers}))
     monkeypatch.setenv("LOCAL_RANK", local_rank)
     monkeypatch.setattr(data_order, "BLOCK_PAIRS", 399)  # fewer pairs are sampled when they are needed
     order = order_of(prepared, *settings)

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from nmt_cli.artifacts.model_directory import load_model, load_saved_config
 from nmt_cli.artifacts.run import model_of_latest_run, model_of_run, open_run
 from nmt_cli.cli.average import average
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError
 from nmt_cli.model.packing import pack
 from nmt_cli.tokenization.tokenizer import BOS

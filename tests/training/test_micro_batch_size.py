@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from nmt_cli.artifacts.run import MeasuredTokens, open_run
-from nmt_cli.dataset.batches import Batch, accumulation_steps
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.batches import Batch
+from nmt_cli.dataset.micro_batches import accumulation_steps
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.memory import free_cpu_bytes
@@ -53,7 +54,7 @@ MEASURE = """
 import json, sys
 import numpy as np, torch
 from nmt_cli.dataset.batches import make_batch
-from nmt_cli.dataset.store import TokenFile, TokenPairs
+from nmt_cli.dataset.prepared_data import TokenFile, TokenPairs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.ranks.ranks import Ranks

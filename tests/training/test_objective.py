@@ -17,7 +17,7 @@ from torch._dynamo.utils import counters
 
 from nmt_cli import devices
 from nmt_cli.dataset.batches import Batch
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.model import attention

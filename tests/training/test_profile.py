@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.training.reporting import profile
 from nmt_cli.training.reporting.metrics import Stopwatch
 from tests.training.test_metrics import FakeClock

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError
 from nmt_cli.training.checkpoint_folder import CheckpointFolder
 from nmt_cli.training.reporting.metrics import Stopwatch, TrainingStatus, UpdateMetrics, UpdateSums

@@ -17,7 +17,7 @@ from torch import distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # documented there, and not declared
 
 from nmt_cli.artifacts.weights import read_tensors
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DeviceError, UsageError
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.ranks import ranks as module

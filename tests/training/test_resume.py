@@ -14,7 +14,7 @@ import pytest
 
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import open_run
-from nmt_cli.dataset.store import PreparedData, open_prepared
+from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
 from nmt_cli.decoding.batching import search_batches
 from nmt_cli.errors import ModelError, RecipeError
 from tests.training.tiny import checkpoint, checkpoints, events, prepare_tiny, stopped_after, train

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from nmt_cli.artifacts.run import InitialModel, Run, RunRecord, open_run
-from nmt_cli.dataset.plan_folder import PLANS
-from nmt_cli.dataset.store import PreparedData, open_prepared
+from nmt_cli.dataset.plan_cache import PLANS
+from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
 from nmt_cli.errors import ModelError, RecipeError
 from nmt_cli.files import sha256
 from nmt_cli.training import runs

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.training.reporting import progress
 from nmt_cli.training.reporting.reporter import EventFile

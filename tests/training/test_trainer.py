@@ -18,7 +18,7 @@ from nmt_cli.artifacts.average import choose_checkpoints
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.artifacts.weights import read_tensors
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError, DeviceError, ModelError, TrainingError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.training import checkpoints as checkpoints_module

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nmt_cli.api import Translator
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.decoding.batching import plan_batches
 from nmt_cli.scoring.metrics import ScoreReport, bleu
 from nmt_cli.tokenization.tokenizer import Tokenizer

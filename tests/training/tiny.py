@@ -18,7 +18,7 @@ from unittest.mock import patch
 import typer
 
 from nmt_cli.artifacts.run import open_run
-from nmt_cli.dataset.store import PreparedData, open_prepared
+from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.pipeline import prepare
 from nmt_cli.recipe.loading import load_recipe

@@ -18,7 +18,7 @@ from nmt_cli.console import show_progress
 from nmt_cli.errors import DataError, NmtError, RecipeError
 
 if TYPE_CHECKING:
-    from nmt_cli.dataset.store import PreparedData
+    from nmt_cli.dataset.prepared_data import PreparedData
     from nmt_cli.recipe.schema import Recipe
     from nmt_cli.training.start import RunInputs
 
@@ -182,7 +182,7 @@ def _default_data(recipe: Recipe, *, reference: str, is_needed: bool) -> Path:
 
 def _open_data(directory: Path, recipe: Recipe) -> PreparedData:
     """The prepared data in a directory; DataError with the command that prepares it, if there is none."""
-    from nmt_cli.dataset.store import open_prepared
+    from nmt_cli.dataset.prepared_data import open_prepared
 
     if not directory.exists():
         raise DataError(

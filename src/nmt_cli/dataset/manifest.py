@@ -1,4 +1,4 @@
-"""The manifest of prepared data: what it was made from, how much there is, and which tokenizers belong to it.
+"""The manifest of prepared data: its inputs, its size, and its tokenizers.
 
 `nmt info` reads it without numpy, so that it answers at once.
 """
@@ -72,7 +72,7 @@ class Manifest(Record):
     splits: dict[str, SplitCounts]
     inputs: list[InputRecord]
     fingerprint: str
-    """Of everything that the contents follow from: inputs, languages, cleaning, tokenizer."""
+    """The hash of all that the contents depend on: inputs, languages, cleaning, tokenizer."""
     corpus: dict[str, Any]
     files: dict[str, int]
     """Size in bytes of every other file in the directory that readers need."""

@@ -1,9 +1,9 @@
 """Sampled pieces: for each epoch, the training text is cut anew into pieces of the same vocabulary.
 
-BPE-dropout (Provilkov et al. 2020, arXiv:1910.13267) skips merges at random. Of a unigram vocabulary, one of all
+BPE-dropout (Provilkov et al. 2020, arXiv:1910.13267) skips merges at random. With a unigram vocabulary, one of all
 segmentations is sampled (Kudo 2018, arXiv:1804.10959). The text comes from the ids of the prepared data.
 
-The pieces of a pair follow from the seed, the epoch and the place of the pair. Pairs are sampled in blocks, each by a
+The pieces of a pair depend on the seed, the epoch and the place of the pair. Pairs are sampled in blocks, each with a
 generator of its own, so neither the number of processes nor a restart matters.
 """
 
@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt_cli.dataset.plan import SAMPLED, EpochInvariants, PlanKey, SampledTokens
-from nmt_cli.dataset.store import SIDES, PreparedData, TokenWriter
+from nmt_cli.dataset.plan_files import SAMPLED, EpochInvariants, PlanKey, SampledTokens
+from nmt_cli.dataset.prepared_data import SIDES, PreparedData, TokenWriter
 from nmt_cli.errors import RecipeError
 from nmt_cli.processes import worker_pool
 from nmt_cli.recipe.schema import SubwordSampling
@@ -37,7 +37,7 @@ _NUM_GROWTH_SAMPLES, _PAIRS_PER_GROWTH_SAMPLE = 64, 64
 
 
 def check_sampling(data: PreparedData, sampling: SubwordSampling) -> None:
-    """Raise RecipeError if the vocabulary of the data cannot be sampled in this way."""
+    """Raise RecipeError if the recipe's kind of sampling does not suit the vocabulary of the data."""
     if sampling.alpha is None:
         return
     setting, kind_needed, alternative = (
@@ -63,9 +63,9 @@ def check_sampling(data: PreparedData, sampling: SubwordSampling) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SamplingCost:
-    """By how much sampling makes text longer, and what an epoch of sampled pieces costs.
+    """How much longer sampling makes the text, and the disk and time that an epoch takes.
 
-    `src_growth` and `tgt_growth` are tokens of a side per token of the prepared data. The ids and the plan of an epoch
+    `src_growth` and `tgt_growth` are sampled tokens per token of the prepared data. The ids and the plan of an epoch
     take `bytes_per_pair` of disk. Sampling takes `seconds_per_pair` of one process.
     """
 
@@ -76,7 +76,7 @@ class SamplingCost:
 
 
 def measure_sampling_cost(data: PreparedData, *, alpha: float, seed: int, max_positions: int) -> SamplingCost:
-    """The cost that each epoch of a training has, measured once on pairs spread over the training split."""
+    """The cost of each epoch, measured on a few thousand pairs spread over the training split."""
     sampler = _PairSampler(data, alpha=alpha, longest=max_positions)
     ranges = _spread_ranges(len(data.split("train")))
     first_timed = len(ranges) * 3 // 4  # by then, frequent words are cached
@@ -112,8 +112,8 @@ def sample_pieces(
 ) -> SampledTokens:
     """Write the sampled ids of the training split into a directory; `progress` is called now and then.
 
-    A sentence keeps the ids of the prepared data if it would become longer than the longest sentence of all epochs, or
-    if its ids do not follow from their text.
+    A sentence keeps the ids of the prepared data if it would have more than `invariants.max_pieces`. A word keeps its
+    ids if encoding its text gives other ids.
     """
     num_blocks = math.ceil(len(data.split("train")) / BLOCK_PAIRS)
     job = SamplingJob(data, key, invariants.max_pieces or key.max_positions)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nmt_cli.console import Progress
 from nmt_cli.dataset.manifest import TokenDtype
-from nmt_cli.dataset.store import SIDES, TokenWriter, token_dtype
+from nmt_cli.dataset.prepared_data import SIDES, TokenWriter, token_dtype
 from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.preparing.shards import CleanShard, write_arrays

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from nmt_cli.console import size_text
 from nmt_cli.dataset.manifest import PREPARE_AGAIN
-from nmt_cli.dataset.store import SIDES, PreparedData
+from nmt_cli.dataset.prepared_data import SIDES, PreparedData
 from nmt_cli.errors import DataError
 from nmt_cli.files import read_json
 from nmt_cli.preparing.cleaning.rules import REASONS

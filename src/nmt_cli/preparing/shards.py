@@ -17,7 +17,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from nmt_cli.dataset.store import SIDES
+from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
 from nmt_cli.preparing.chunks import RawChunk

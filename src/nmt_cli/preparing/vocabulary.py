@@ -13,7 +13,7 @@ import numpy as np
 
 from nmt_cli.cache import cache_folder
 from nmt_cli.console import Progress
-from nmt_cli.dataset.store import SIDES
+from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors, write_file
 from nmt_cli.preparing.clean_text import CleanText

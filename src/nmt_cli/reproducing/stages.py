@@ -17,7 +17,7 @@ from nmt_cli.artifacts.manifest import MANIFEST, RUN_FILE, WEIGHTS
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.dataset.manifest import read_manifest
-from nmt_cli.dataset.store import open_prepared
+from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.errors import DataError, ModelError
 from nmt_cli.files import read_json, sha256, write_file
 from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS

@@ -17,7 +17,7 @@ from torch import Tensor
 from nmt_cli import files
 from nmt_cli.artifacts.run import Checkpoint, Run
 from nmt_cli.artifacts.weights import weights_of
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError
 from nmt_cli.training.checkpoint_folder import CheckpointFolder, TensorsByFile, tensors_of
 from nmt_cli.training.initial_weights import build_model, read_initial_weights

@@ -11,19 +11,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nmt_cli.dataset.batches import (
-    Batch,
+from nmt_cli.dataset.batches import Batch, make_batch
+from nmt_cli.dataset.micro_batches import (
     MicroBatchShape,
     accumulation_steps,
     deal_micro_batches,
     first_rows_that_fit,
-    make_batch,
     micro_batch_shape,
 )
-from nmt_cli.dataset.plan import DamagedPlan, EpochPlan, PlanKey
-from nmt_cli.dataset.plan_folder import PlanFolder
+from nmt_cli.dataset.plan_cache import PlanCache
+from nmt_cli.dataset.plan_files import DamagedPlan, EpochPlan, PlanKey
+from nmt_cli.dataset.prepared_data import PreparedData, Rows, num_tokens
 from nmt_cli.dataset.sampled_pieces import BLOCK_PAIRS
-from nmt_cli.dataset.store import PreparedData, Rows, num_tokens
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import Recipe
 
@@ -65,7 +64,7 @@ class DataOrder:
         beat: Callable[[], None],
     ) -> None:
         self._data, self._training = data, recipe.training
-        self._plans = PlanFolder(data, fallback=fallback, beat=beat)
+        self._plans = PlanCache(data, fallback=fallback, beat=beat)
         self._pairs, self._alpha = data.split("train"), recipe.tokenizer.alpha
         self._has_even_end = has_even_end
         self._world_size, self._max_positions = world_size, recipe.model.max_positions
@@ -159,7 +158,7 @@ class DataOrder:
         """
         takes_a_while = self._alpha is not None and len(self._pairs) > BLOCK_PAIRS
         if takes_a_while and self.index + num_updates > len(self.open()):
-            self._plans.begin(self._key(self.epoch + 1), num_workers=num_workers)
+            self._plans.build_ahead(self._key(self.epoch + 1), num_workers=num_workers)
 
     def close(self) -> None:
         """Build no more plans, here or in the process that builds the next epoch's."""

@@ -15,7 +15,7 @@ from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS, read_manifest, verify_f
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import InitialModel, open_run
 from nmt_cli.artifacts.weights import check_names_and_shapes, read_tensors, shapes_of, weights_of
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError, DeviceError, ModelError, RecipeError
 from nmt_cli.memory import free_cpu_bytes
 from nmt_cli.model.transformer import Transformer

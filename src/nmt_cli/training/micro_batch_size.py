@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from nmt_cli.artifacts.run import MeasuredTokens, Run
-from nmt_cli.dataset.batches import accumulation_steps
+from nmt_cli.dataset.micro_batches import accumulation_steps
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.memory import free_cpu_bytes, free_gpu_bytes

@@ -21,8 +21,8 @@ from nmt_cli.artifacts.manifest import MANIFEST, RUN_FILE
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import CHECKPOINTS, InitialModel, MeasuredTokens, Run, RunRecord, open_run
 from nmt_cli.dataset.manifest import read_manifest
-from nmt_cli.dataset.plan_folder import PLANS
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.plan_cache import PLANS
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError, ModelError, RecipeError
 from nmt_cli.recipe.loading import ResolvedRecipe, dump_recipe, flatten
 from nmt_cli.recipe.mistakes import as_written

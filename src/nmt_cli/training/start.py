@@ -14,8 +14,8 @@ import torch
 
 from nmt_cli.artifacts.run import InitialModel, best_first, open_run
 from nmt_cli.dataset.manifest import Manifest
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.dataset.sampled_pieces import SamplingCost, check_sampling, measure_sampling_cost
-from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import choose_device, choose_precision
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DeviceError, UsageError
 from nmt_cli.recipe.documents import dump_annotated

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nmt_cli.dataset.store import Array, Rows
+from nmt_cli.dataset.prepared_data import Array, Rows
 from nmt_cli.devices import Precision
 from nmt_cli.recipe.training import TrainingConfig
 from nmt_cli.training.validation import Validation

@@ -8,7 +8,7 @@ from nmt_cli.artifacts.average import choose_checkpoints, write_average_of_check
 from nmt_cli.artifacts.directory_kinds import kind_of
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import Run
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import Precision, multiply_float32_fast
 from nmt_cli.languages import short_code
 from nmt_cli.memory import keep_freed_memory

@@ -20,7 +20,7 @@ from nmt_cli.artifacts.model_directory import AverageLosses
 from nmt_cli.artifacts.run import Checkpoint, Run
 from nmt_cli.artifacts.weights import load_weights, read_tensors, uninitialized_model
 from nmt_cli.dataset.batches import make_batch
-from nmt_cli.dataset.store import Array, PreparedData, TokenPairs, open_prepared
+from nmt_cli.dataset.prepared_data import Array, PreparedData, TokenPairs, open_prepared
 from nmt_cli.decoding.batching import plan_batches, search_batches
 from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.devices import multiply_float32_fast

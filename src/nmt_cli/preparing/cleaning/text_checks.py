@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nmt_cli.dataset.store import SIDES
+from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.languages import are_close, language_identifier, script_of, short_code
 from nmt_cli.preparing.cleaning.rules import printable

@@ -25,7 +25,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from nmt_cli import __version__, console, files
-from nmt_cli.dataset.batches import accumulation_steps
+from nmt_cli.dataset.micro_batches import accumulation_steps
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS, cpu_name
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.model.attention import choose_kernel

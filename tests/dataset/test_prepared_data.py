@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt_cli.dataset import store
-from nmt_cli.dataset.store import TokenFile, TokenWriter, open_prepared, token_dtype
+from nmt_cli.dataset import prepared_data
+from nmt_cli.dataset.prepared_data import TokenFile, TokenWriter, open_prepared, token_dtype
 from nmt_cli.errors import DataError
 from nmt_cli.files import sha256
 from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
@@ -144,7 +144,7 @@ def test_reading_changes_nothing_and_hashes_no_token_file(prepared: Path, monkey
         hashed.append(path.name)
         return sha256(path)
 
-    monkeypatch.setattr(store, "sha256", spy)
+    monkeypatch.setattr(prepared_data, "sha256", spy)
     before = contents(prepared)
     data = open_prepared(prepared)
     with pytest.raises(ValueError, match="read-only"):

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt_cli.dataset import plan_folder
-from nmt_cli.dataset.plan import DamagedPlan, EpochInvariants, EpochPlan, PlanKey, write_plan
-from nmt_cli.dataset.plan_folder import PLANS, PlanFolder
-from nmt_cli.dataset.planning import plan_epoch
-from nmt_cli.dataset.store import PreparedData, open_prepared
+from nmt_cli.dataset import plan_cache
+from nmt_cli.dataset.plan_cache import PLANS, PlanCache
+from nmt_cli.dataset.plan_computation import compute_plan
+from nmt_cli.dataset.plan_files import DamagedPlan, EpochInvariants, EpochPlan, PlanKey, write_plan
+from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
 from nmt_cli.errors import DataError
 from tests.dataset.synthetic import key_of, write_prepared
 from tests.forks import Forked
@@ -34,7 +34,7 @@ def opened(
     data: PreparedData, *, anew: bool = False, epoch: int = 0, seed: int = 1, batch_tokens: int = 500
 ) -> EpochPlan:
     key = key_of(data, epoch=epoch, seed=seed, batch_tokens=batch_tokens)
-    return PlanFolder(data, fallback=data.directory.with_name("run"), beat=lambda: None).open(key, anew=anew)
+    return PlanCache(data, fallback=data.directory.with_name("run"), beat=lambda: None).open(key, anew=anew)
 
 
 def pairs_of(plan: EpochPlan) -> list[list[int]]:
@@ -52,9 +52,9 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def noted(*arguments: Any, key: PlanKey, invariants: EpochInvariants | None) -> object:
         planned.append(key.epoch)
-        return plan_epoch(*arguments, key=key, invariants=invariants)
+        return compute_plan(*arguments, key=key, invariants=invariants)
 
-    monkeypatch.setattr(plan_folder, "plan_epoch", noted)
+    monkeypatch.setattr(plan_cache, "compute_plan", noted)
     return planned
 
 
@@ -69,7 +69,7 @@ def test_plans_of_runs_that_earlier_versions_began_keep_their_names(data: Prepar
 
 def test_a_plan_on_disk_has_the_rows_of_the_one_in_memory(data: PreparedData) -> None:
     plan = opened(data, epoch=3)
-    expected = plan_epoch(data.split("train"), key=key_of(data, epoch=3), invariants=None)
+    expected = compute_plan(data.split("train"), key=key_of(data, epoch=3), invariants=None)
     assert len(plan) == len(expected) > 10
     for index in range(len(plan)):
         np.testing.assert_array_equal(plan.rows(index), expected.rows(expected.pairs(index)))
@@ -100,22 +100,22 @@ BUILDER = """
 import sys, time
 from hashlib import sha256
 from pathlib import Path
-from nmt_cli.dataset import plan_folder
-from nmt_cli.dataset.store import open_prepared
+from nmt_cli.dataset import plan_cache
+from nmt_cli.dataset.prepared_data import open_prepared
 from tests.dataset.synthetic import key_of
 
-original, built = plan_folder.plan_epoch, []
+original, built = plan_cache.compute_plan, []
 
 def slowly(*arguments, **options):
     built.append(1)
     time.sleep(1)
     return original(*arguments, **options)
 
-plan_folder.plan_epoch = slowly
+plan_cache.compute_plan = slowly
 data = open_prepared(Path(sys.argv[1]))
 sys.stdout.write("ready\\n"); sys.stdout.flush(); sys.stdin.readline()
-folder = plan_folder.PlanFolder(data, fallback=Path("unused"), beat=lambda: None)
-plan = folder.open(key_of(data), anew=False)
+cache = plan_cache.PlanCache(data, fallback=Path("unused"), beat=lambda: None)
+plan = cache.open(key_of(data), anew=False)
 print(len(built), sum(int(plan.rows(index)["pair"].sum()) for index in range(len(plan))))
 """
 
@@ -244,7 +244,7 @@ def test_if_the_disk_of_the_data_is_full_the_plan_goes_to_the_run(
             raise OSError(28, "No space left on device")
         write_plan(directory, *arguments, **options)
 
-    monkeypatch.setattr(plan_folder, "write_plan", full_disk)
+    monkeypatch.setattr(plan_cache, "write_plan", full_disk)
     if is_full_everywhere:
         with pytest.raises(DataError, match="the disk is full") as caught:
             opened(data)

@@ -1,4 +1,4 @@
-"""Prepared data on disk: token files mapped into memory, raw text, and the tokenizers."""
+"""The prepared data that `nmt prepare` writes and training reads: token files, raw text, and the tokenizers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nmt_cli.files import sha256
 
 Array = NDArray[np.integer]
 Rows = NDArray[np.void]
-"""[n] with the fields `pair`, `src_start` and `tgt_start` (in the ids of that side), `src_length`, `tgt_length`."""
+"""Where pairs lie in token files, [n]: the fields `pair`, `src_start`, `tgt_start`, `src_length` and `tgt_length`."""
 SIDES = ("source", "target")  # in names of files; rows have `src` and `tgt`
 _OFFSET = np.dtype("<i8")
 _ReadRanges = Callable[[list[int], list[int]], bytes]
@@ -29,7 +29,7 @@ _ReadRanges = Callable[[list[int], list[int]], bytes]
 
 
 def row_type(*, num_pairs: int, num_tokens: int, longest: int) -> np.dtype[np.void]:
-    """The type of rows, with the narrowest fields for this many pairs, tokens per side and tokens per sentence."""
+    """The narrowest type of rows for so many pairs, tokens per side, and tokens of the longest sentence."""
     fields = {"pair": num_pairs, "src_start": num_tokens, "tgt_start": num_tokens}
     fields |= {"src_length": longest, "tgt_length": longest}
     return np.dtype([(name, narrowest_type(largest)) for name, largest in fields.items()])
@@ -41,7 +41,7 @@ def narrowest_type(largest: int) -> str:
 
 
 def make_rows(dtype: np.dtype[np.void], pairs: Array, src_offsets: Array, tgt_offsets: Array) -> Rows:
-    """The rows of some pairs [n], given where each sentence of the split begins, and where the last sentence ends."""
+    """The rows of some pairs [n]; the offsets say where each sentence begins, and where the last one ends."""
     rows = np.empty(len(pairs), dtype=dtype)
     rows["pair"] = pairs
     for side, offsets in (("src", src_offsets), ("tgt", tgt_offsets)):
@@ -59,10 +59,10 @@ _WIDEST_ROW = row_type(num_pairs=2**63, num_tokens=2**63, longest=2**63)
 
 
 class TokenFile:
-    """One side of a split: `ids` flat, an EOS after each sentence; sentence i is `ids[offsets[i]:offsets[i + 1]]`.
+    """One side of a split: sentence i is `ids[offsets[i]:offsets[i + 1]]`, and ends with EOS.
 
-    Both may be mapped from files. A mapped page counts as memory of the process until the system takes it back, and
-    reading a page also maps its neighbours. `gather` and `read_offsets` map nothing, so they suit a large split.
+    Both arrays may be mapped from files. A mapped page counts as memory of the process until the system takes it back,
+    and reading a page also maps its neighbours. `gather` and `read_offsets` map nothing, so they suit a large split.
     """
 
     def __init__(
@@ -85,12 +85,8 @@ class TokenFile:
     @classmethod
     def open(cls, ids: Path, offsets: Path, *, dtype: np.dtype[Any]) -> TokenFile:
         """The side in two files, which stay open."""
-        return cls(
-            _map_file(ids, dtype),
-            _map_file(offsets, _OFFSET),
-            read_ids=_file_reader(ids),
-            read_offsets=_file_reader(offsets),
-        )
+        arrays = _map_file(ids, dtype), _map_file(offsets, _OFFSET)
+        return cls(*arrays, read_ids=_file_reader(ids), read_offsets=_file_reader(offsets))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -115,7 +111,7 @@ class TokenFile:
         return len(self.ids)
 
     def gather(self, starts: Array, lengths: Array) -> NDArray[np.unsignedinteger]:
-        """The ids of sentences end to end, given where each begins in `ids`, and how long it is."""
+        """The ids of sentences, end to end, by their starts in `ids` and their lengths."""
         offsets, sizes = ((numbers.astype(np.int64) * self.ids.itemsize).tolist() for numbers in (starts, lengths))
         return np.frombuffer(self._read_ids(offsets, sizes), dtype=self.ids.dtype)
 
@@ -133,7 +129,7 @@ def _memory_reader(array: NDArray[Any]) -> _ReadRanges:
 
 
 def _file_reader(path: Path) -> _ReadRanges:
-    """Reads from a file, which stays open as long as the reader; the system fetches all parts of a request at once."""
+    """A reader of a file, which stays open as long as the reader; the system fetches all ranges at once."""
     file = os.open(path, os.O_RDONLY)
 
     def read(offsets: list[int], sizes: list[int]) -> bytes:
@@ -227,14 +223,11 @@ def open_prepared(directory: Path) -> PreparedData:
 
 
 def open_pairs(directory: Path, split: str, *, dtype: TokenDtype) -> TokenPairs:
-    """The pairs of a split that a `TokenWriter` for each side has written."""
-    names = [f"{split}.{side}" for side in SIDES]
-    src, tgt = (
-        TokenFile.open(
-            directory / f"{name}.ids", directory / f"{name}.offsets", dtype=np.dtype(dtype).newbyteorder("<")
-        )
-        for name in names
-    )
+    """The pairs of a split in the token files of a directory."""
+    stored = np.dtype(dtype).newbyteorder("<")
+    stems = [f"{split}.{side}" for side in SIDES]
+    files = [(directory / f"{stem}.ids", directory / f"{stem}.offsets") for stem in stems]
+    src, tgt = (TokenFile.open(ids, offsets, dtype=stored) for ids, offsets in files)
     return TokenPairs(src, tgt)
 
 
@@ -244,9 +237,9 @@ def token_dtype(vocab_size: int) -> TokenDtype:
 
 
 class TokenWriter:
-    """Writes one side of a split, batch by batch: `DIRECTORY/SPLIT.SIDE.ids` and `.offsets`.
+    """Writes the token file of one side of a split, batch by batch: `DIRECTORY/SPLIT.SIDE.ids` and `.offsets`.
 
-    With `sentences` and `tokens`, it continues an interrupted writer's files after so many of both, and drops the rest.
+    To continue after an interruption, give the `sentences` and `tokens` to keep; the files lose what comes after them.
     """
 
     def __init__(

@@ -1,7 +1,9 @@
-"""The plan of an epoch on disk: the rows of every update, one update after another, read as training comes to them.
+"""The plan of an epoch on disk: written once, and read update by update.
 
-A plan is a directory. It is written once and read by all ranks of all trainings that have its key. Reading an update is
-one `pread`: mapped pages would grow the process, and end it with a bus error if another machine removed the file.
+A plan says which pairs make up each update of an epoch. `plan_computation` computes it, this file writes it and reads
+it back, and `plan_cache` finds the plan with a key or has it built. A plan is a directory, which all ranks of all
+trainings with its key read. Reading an update is one `pread`: mapped pages would grow the process, and end it with a
+bus error if another machine removed the file.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from nmt_cli.dataset.manifest import Record, TokenDtype
-from nmt_cli.dataset.store import SIDES, Array, Rows, TokenPairs, open_pairs
+from nmt_cli.dataset.prepared_data import SIDES, Array, Rows, TokenPairs, open_pairs
 
 FORMAT = 2
 SAMPLED = "sampled"
@@ -36,11 +38,11 @@ class DamagedPlan(Exception):  # not an error that users see: the plan is built 
 
 
 class PlanKey(Record):
-    """Everything that a plan follows from.
+    """Everything that a plan depends on.
 
     `data` is the fingerprint in the manifest of the prepared data; pairs and tokens are counted in its training split.
     Without `has_even_end`, as in runs of earlier versions, the last update of an epoch may be nearly empty. With an
-    `alpha`, each epoch has pieces of its own (`sampled_pieces`).
+    `alpha`, the pieces of each epoch are sampled (`sampled_pieces`).
     """
 
     data: str
@@ -56,7 +58,7 @@ class PlanKey(Record):
 
     @property
     def training_hash(self) -> str:
-        """A short hash of the key without its epoch: all plans of a training have the same."""
+        """A short hash of the key without its epoch, the same for all plans of a training."""
         text = f"{FORMAT} {self.model_copy(update={'epoch': 0}).model_dump_json(exclude_defaults=True)}"
         return sha256(text.encode()).hexdigest()[:12]
 
@@ -68,7 +70,7 @@ class PlanKey(Record):
 
 @dataclass(frozen=True, slots=True)
 class TokenBudgets:
-    """The most tokens of each side that an update has."""
+    """The maximum of tokens that an update has on each side."""
 
     src: int
     tgt: int
@@ -77,9 +79,9 @@ class TokenBudgets:
 class EpochInvariants(Record):
     """The part of a plan that all epochs of a training share: it depends on the lengths of pairs, not on their order.
 
-    Planning divides pairs into two classes of length. A full update of either class has at most `pairs_in_update` pairs
-    on average. If pieces are sampled, `budgets` and `pairs_in_update` follow from the expected lengths, and no sentence
-    of any epoch has more than `max_pieces`.
+    `num_left_out` pairs are too long for the model. A full update has `pairs_in_update` pairs on average; of the two
+    classes of length, it is the class with more. If pieces are sampled, `budgets` and `pairs_in_update` follow from
+    expected lengths, and no sentence of any epoch has more than `max_pieces`; otherwise `max_pieces` is None.
     """
 
     num_left_out: int
@@ -89,7 +91,7 @@ class EpochInvariants(Record):
 
 
 class SampledTokens(Record):
-    """The type of the sampled ids that lie beside a plan, and the tokens of each side."""
+    """The type of the sampled ids in a plan's directory, and the tokens of each side."""
 
     dtype: TokenDtype
     source_tokens: int
@@ -105,11 +107,11 @@ class _PlanManifest(Record):
     row: list[tuple[str, str]]
     sampled: SampledTokens | None = None
     crc32: dict[str, int]
-    """The checksums of the small files and the sampled ids; `updates` has a checksum of the rows of each update."""
+    """By file, except `rows`: the file `updates` has a checksum for the rows of each update."""
 
 
 class EpochPlan:
-    """The plan in a directory, held open so that nobody removes it; DamagedPlan if it cannot be read."""
+    """The reader of a plan, whose lock keeps the plan from being removed; DamagedPlan if it cannot be read."""
 
     invariants: EpochInvariants
     longest_pairs: Rows
@@ -135,7 +137,7 @@ class EpochPlan:
 
     @property
     def max_pieces(self) -> int:
-        """Pieces of the longest sentence, in any epoch of the training; 0 if there is none."""
+        """Pieces of the longest sentence in all epochs of the training; 0 if there is no sentence."""
         if self.invariants.max_pieces is not None:
             return self.invariants.max_pieces
         # Rows are sorted, longest first; the sum of no rows is 0.
@@ -159,7 +161,7 @@ class EpochPlan:
         return np.frombuffer(content, dtype=self._row_dtype)
 
     def close(self) -> None:
-        """Let go of the plan."""
+        """Release the lock, so that the plan can be removed."""
         self._finalizer()
 
     def _load(self, key: PlanKey) -> None:
@@ -201,9 +203,9 @@ def write_plan(
     key: PlanKey,
     sampled: SampledTokens | None,
 ) -> None:
-    """Write a plan, given as blocks of whole updates, without syncing it; update u has `sizes[u]` rows.
+    """Write a plan from blocks of whole updates, without syncing it; update u has `sizes[u]` rows.
 
-    `sampled` describes the sampled ids, if they lie in the directory already.
+    If pieces are sampled, their ids lie in the directory already, and `sampled` describes them.
     """
     updates = np.zeros(len(sizes) + 1, dtype=_UPDATE_DTYPE)
     np.cumsum(sizes, out=updates["start"][1:])
@@ -235,7 +237,7 @@ def write_plan(
 
 
 def _checksums_of_sampled_ids(directory: Path) -> dict[str, int]:
-    """The checksum of each file of sampled ids."""
+    """The checksums of the files of sampled ids, by name."""
     found = dict.fromkeys(_ID_FILES, 0)
     for name in _ID_FILES:
         with (directory / name).open("rb") as file:

@@ -1,4 +1,4 @@
-"""Which pairs make up each update of an epoch: every pair once, shuffled, and cut into updates."""
+"""The computation of a plan: every pair once, shuffled, and cut into updates."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli.dataset.plan import EpochInvariants, PlanKey, TokenBudgets
+from nmt_cli.dataset.plan_files import EpochInvariants, PlanKey, TokenBudgets
+from nmt_cli.dataset.prepared_data import Array, Rows, TokenFile, TokenPairs, make_rows, narrowest_type, row_type
 from nmt_cli.dataset.sampled_pieces import SamplingCost
-from nmt_cli.dataset.store import Array, Rows, TokenFile, TokenPairs, make_rows, narrowest_type, row_type
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS
 
 _BLOCK_PAIRS = 1 << 18
@@ -27,8 +27,8 @@ _ORDER_PURPOSE = 1  # in the key of the generator: keeps the order of pairs apar
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedEpoch:
-    """An epoch in memory: update u takes `pairs(u)`.
+class ComputedPlan:
+    """The plan of an epoch in memory: update u has the pairs `pairs(u)`.
 
     `bounds` cut `pair_order` into updates, and training takes the updates in `update_order`. `longest_pairs` come
     longest first. The offsets say where each sentence of the split begins, and where the last one ends.
@@ -74,12 +74,12 @@ class PlannedEpoch:
             first = stop
 
 
-def plan_epoch(data: TokenPairs, *, key: PlanKey, invariants: EpochInvariants | None) -> PlannedEpoch:
-    """Every pair that the model takes, once: shuffled, the few with a long sentence first, and cut into updates.
+def compute_plan(data: TokenPairs, *, key: PlanKey, invariants: EpochInvariants | None) -> ComputedPlan:
+    """The plan of an epoch: every pair that the model takes, once, in shuffled updates.
 
-    An update takes pairs while neither side exceeds its budget. If that leaves few pairs to the last update, the last
-    updates are cut anew, evenly. The updates are shuffled last. Section 5.1 batches pairs by approximate length; here
-    there are two classes of length. Without `invariants`, they follow from the lengths in `data`.
+    Pairs with a long sentence come first, then all others; both classes are shuffled. An update takes pairs while
+    neither side exceeds its budget. If few pairs are left for the last update, the last updates are cut anew, evenly.
+    Section 5.1 batches pairs by approximate length. Without `invariants`, they follow from the lengths in `data`.
     """
     src, tgt = _load_offsets(data.src), _load_offsets(data.tgt)
     order, classes = _usable_pairs(src, tgt, max_positions=key.max_positions)
@@ -99,7 +99,7 @@ def plan_epoch(data: TokenPairs, *, key: PlanKey, invariants: EpochInvariants | 
         bounds = _with_even_end(bounds, order, src, tgt, budgets=invariants.budgets)
     row_dtype = row_type(num_pairs=len(data), num_tokens=int(max(src[-1], tgt[-1])), longest=max_pieces)
     update_order = generator.permutation(len(bounds) - 1)
-    return PlannedEpoch(order, bounds, update_order, longest_pairs, invariants, src, tgt, row_dtype)
+    return ComputedPlan(order, bounds, update_order, longest_pairs, invariants, src, tgt, row_dtype)
 
 
 def token_budgets(
@@ -107,9 +107,9 @@ def token_budgets(
 ) -> TokenBudgets:
     """The budgets of an update: at most `batch_tokens` for the side of the data with more tokens.
 
-    The other side has its proportion of that, and `_RATIO_MARGIN` more. The budget is lowered until the updates of an
-    epoch are about equally full. This matters if an epoch has few updates. A sentence of `max_pieces` fits either
-    side, unless it is longer than `batch_tokens`.
+    The other side's budget is proportional to its tokens, and larger by `_RATIO_MARGIN`. If an epoch has few updates,
+    the budgets are lower, so that all updates are about equally full. A sentence of `max_pieces` fits either side,
+    unless it is longer than `batch_tokens`.
     """
     larger = max(src_tokens, tgt_tokens)
     budget = larger
@@ -126,7 +126,7 @@ def token_budgets(
 
 
 def expected_invariants(data: TokenPairs, *, key: PlanKey, cost: SamplingCost) -> EpochInvariants:
-    """The invariants of epochs with sampled pieces; `data` has the prepared pieces, and sampling makes more of them."""
+    """The invariants of epochs with sampled pieces, from the prepared pieces in `data` and their growth by sampling."""
     src, tgt = _load_offsets(data.src), _load_offsets(data.tgt)
     order, classes = _usable_pairs(src, tgt, max_positions=key.max_positions)
     grown = [length_class.grown(cost) for length_class in classes]
@@ -140,7 +140,7 @@ def expected_invariants(data: TokenPairs, *, key: PlanKey, cost: SamplingCost) -
 def _invariants(
     classes: Sequence[_LengthClass], *, num_pairs: int, max_pieces: int, batch_tokens: int
 ) -> EpochInvariants:
-    """The invariants that follow from the pairs of each class, out of `num_pairs`, and from the longest sentence."""
+    """The invariants without `max_pieces`; the classes hold the usable ones of `num_pairs` pairs."""
     num_usable = sum(each.pairs for each in classes)
     budgets = token_budgets(
         batch_tokens=batch_tokens,
@@ -162,19 +162,19 @@ class _LengthClass:
     tgt_tokens: int
 
     def grown(self, cost: SamplingCost) -> _LengthClass:
-        """The same pairs with more tokens."""
+        """The same pairs after sampling, which makes more tokens of them."""
         return _LengthClass(
             self.pairs, round(self.src_tokens * cost.src_growth), round(self.tgt_tokens * cost.tgt_growth)
         )
 
     def pairs_in_update(self, budgets: TokenBudgets) -> int:
-        """Pairs in an update of nothing but such pairs, on average."""
+        """The average number of pairs in a full update of this class."""
         shares = (budgets.src / max(self.src_tokens, 1), budgets.tgt / max(self.tgt_tokens, 1))
         return math.ceil(self.pairs * min(1, *shares))
 
 
 class _UpdateCutter:
-    """Cuts pairs that come in blocks into updates."""
+    """Cuts pairs, given block by block, into updates."""
 
     def __init__(self, budgets: TokenBudgets) -> None:
         self._budgets = budgets
@@ -183,7 +183,7 @@ class _UpdateCutter:
         self._src_in_updates = self._tgt_in_updates = 0  # tokens of the finished updates
 
     def add(self, src_lengths: Array, tgt_lengths: Array) -> None:
-        """Continue with these pairs; an update ends before the pair by which a side would exceed its budget."""
+        """Add the next pairs; an update ends before the pair by which a side would exceed its budget."""
         src_ends = np.cumsum(src_lengths, dtype=np.int64) + self._src_tokens
         tgt_ends = np.cumsum(tgt_lengths, dtype=np.int64) + self._tgt_tokens
         while True:
@@ -208,10 +208,10 @@ class _UpdateCutter:
 
 
 def _with_even_end(bounds: Array, order: Array, src: Array, tgt: Array, *, budgets: TokenBudgets) -> Array:
-    """The bounds after the last few updates are cut anew, evenly, so that the last one is not nearly empty.
+    """The bounds with the last few updates cut anew, evenly, so that the last one is not nearly empty.
 
-    The order of the pairs and the number of updates stay, and both budgets are kept. The bounds stay as they are if the
-    last update is nearly full, or if no even cut keeps the budgets.
+    The order of the pairs and the number of updates stay, and both budgets are kept. All bounds stay if the last update
+    is nearly full, or if no even cut keeps the budgets.
     """
     first = max(0, len(bounds) - 1 - _MAX_RECUT_UPDATES)
     starts = bounds[first:-1] - bounds[first]
@@ -239,7 +239,7 @@ def _with_even_end(bounds: Array, order: Array, src: Array, tgt: Array, *, budge
 
 
 def _usable_pairs(src: Array, tgt: Array, *, max_positions: int) -> tuple[Array, tuple[_LengthClass, _LengthClass]]:
-    """The pairs that the model takes: pairs with a long sentence, ascending, then the others, ascending."""
+    """The pairs that the model takes, those with a long sentence first, and the sizes of the two classes."""
     num_pairs = len(src) - 1
     order = _mapped_array(num_pairs, narrowest_type(num_pairs))
     classes, filled = [], 0
@@ -258,7 +258,7 @@ def _usable_pairs(src: Array, tgt: Array, *, max_positions: int) -> tuple[Array,
 
 
 def _longest_pairs(usable: Array, src: Array, tgt: Array, *, budget: int) -> Array:
-    """The longest pairs, longest first, up to the pair by which a side exceeds the budget."""
+    """The longest pairs, longest first, up to and with the pair by which a side exceeds the budget."""
     longest, shortest_kept = usable[:0], 0
     for start in range(0, len(usable), _BLOCK_PAIRS):
         block = usable[start : start + _BLOCK_PAIRS]

@@ -1,4 +1,4 @@
-"""The folder of plans: the plan of an epoch is found there, or built by one process while the others wait."""
+"""The cache of plans: finds the plan of an epoch on disk, or lets one process build it while the others wait."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Thread
 
 from nmt_cli import files
-from nmt_cli.dataset.plan import SAMPLED, DamagedPlan, EpochInvariants, EpochPlan, PlanKey, is_in_use, write_plan
-from nmt_cli.dataset.planning import expected_invariants, plan_epoch
+from nmt_cli.dataset.plan_computation import compute_plan, expected_invariants
+from nmt_cli.dataset.plan_files import SAMPLED, DamagedPlan, EpochInvariants, EpochPlan, PlanKey, is_in_use, write_plan
+from nmt_cli.dataset.prepared_data import PreparedData, open_pairs
 from nmt_cli.dataset.sampled_pieces import measure_sampling_cost, sample_pieces
-from nmt_cli.dataset.store import PreparedData, open_pairs
 from nmt_cli.devices import num_cpus
 from nmt_cli.errors import DataError
 from nmt_cli.processes import ONE_THREAD, Worker, WorkerLost
 
 PLANS = "plans"
+"""The name of a folder of plans: one lies in the prepared data, and one in a run whose data cannot be written."""
 _MAX_PLANS = 4  # plans in a folder, of any trainings; a plan in use is never removed
 _LOGGED_AFTER_SECONDS = 1.0
 _POLL_SECONDS = 0.02
@@ -30,11 +31,11 @@ _NICENESS = 5  # of the process that builds the next plan: training comes first
 logger = logging.getLogger(__name__)
 
 
-class PlanFolder:
-    """The plans of the training split of prepared data.
+class PlanCache:
+    """Finds or builds the plans of the training split of prepared data.
 
-    They lie in the data's directory, or in `fallback` if that directory cannot be written or is full. `beat` is called
-    now and then while a plan is being built, here or by whoever is waited for.
+    Plans lie in the data's directory, or in `fallback` if that directory cannot be written or is full. `beat` is called
+    now and then while this process builds a plan, or waits for another process that builds it.
     """
 
     def __init__(
@@ -46,28 +47,29 @@ class PlanFolder:
         invariants: Mapping[str, EpochInvariants] | None = None,
     ) -> None:
         self._data, self._fallback, self._beat = data, fallback, beat
-        self._background: _BackgroundPlanner | None = None
+        self._folders = (data.directory / PLANS, fallback / PLANS)
+        self._background: _BackgroundBuilder | None = None
         self._background_lock, self._is_closed = Lock(), False
         self._invariants = dict(invariants or {})  # of plans that were opened, by the hash of their training
 
     def open(self, key: PlanKey, *, anew: bool, num_workers: int | None = None) -> EpochPlan:
         """Load a plan; build it if there is none, or if it is to be built `anew`.
 
-        One process builds the plan while the others wait. If its pieces are sampled, this is done by `num_workers`
-        processes, or by one per CPU for None. Raises DataError if neither folder can be written, and FolderClosed if
-        this folder is closed before the plan is built.
+        One process builds the plan while the others wait. If pieces are sampled, `num_workers` processes sample them;
+        None means one process per CPU. Raises DataError if neither folder can be written, and CacheClosed if this
+        cache is closed before the plan is built.
         """
-        plan = self._open(key, anew=anew, num_workers=num_workers or num_cpus())
+        plan = None if anew else _find_plan(self._folders, key)
+        if plan is None:
+            plan = self._build_in_either_folder(key, anew=anew, num_workers=num_workers or num_cpus())
         self._invariants[key.training_hash] = plan.invariants
         return plan
 
-    def _open(self, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
-        in_data, in_fallback = self._data.directory / PLANS, self._fallback / PLANS
-        for folder in () if anew else (in_data, in_fallback):
-            if (plan := _find_plan(folder, key)) is not None:
-                return plan
+    def _build_in_either_folder(self, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
+        """Build a plan in the data's directory, or else in `fallback`; DataError if neither can be written."""
+        in_data, in_fallback = self._folders
         try:
-            return self._find_or_build(in_data, key, anew=anew, num_workers=num_workers)
+            return self._build_once(in_data, key, anew=anew, num_workers=num_workers)
         except _Unwritable as problem:
             logger.info(
                 "the plan of the epoch goes to %s, since %s cannot be written: %s",
@@ -76,7 +78,7 @@ class PlanFolder:
                 problem.message,
             )
         try:
-            return self._find_or_build(in_fallback, key, anew=anew, num_workers=num_workers)
+            return self._build_once(in_fallback, key, anew=anew, num_workers=num_workers)
         except _Unwritable as problem:
             raise DataError(
                 f"the plan of the epoch can be written neither to {in_data} nor to {in_fallback}: {problem.message}",
@@ -84,33 +86,33 @@ class PlanFolder:
                 hint="free some space there, or choose another folder with -o",
             ) from None
 
-    def begin(self, key: PlanKey, *, num_workers: int) -> None:
-        """Begin to build a plan in a process beside this one, unless this was done; `open` waits for it."""
+    def build_ahead(self, key: PlanKey, *, num_workers: int) -> None:
+        """Start a background process that builds a plan, unless it was started already; `open` waits for it."""
         with self._background_lock:
             if self._is_closed or (self._background is not None and self._background.key == key):
                 return
             if self._background is not None:
                 self._background.close()
-            job = _PlanningJob(self._data, self._fallback, num_workers, dict(self._invariants))
-            self._background = _BackgroundPlanner(job, key)
+            job = _BuildingJob(self._data, self._fallback, num_workers, dict(self._invariants))
+            self._background = _BackgroundBuilder(job, key)
 
     def close(self) -> None:
-        """Build no more plans, here or in the process beside this one, and remove what it has not finished."""
+        """Build no more plans, here or in the background process, and remove the plan that it has not finished."""
         with self._background_lock:
             self._is_closed = True
             if self._background is None:
                 return
             self._background.close()
-            for folder in (self._data.directory / PLANS, self._fallback / PLANS):
+            for folder in self._folders:
                 if folder.exists():
-                    # Whoever holds the folder now clears it before building.
-                    with suppress(FolderClosed, _Unwritable, OSError), self._locked(folder):
+                    # If the lock is not to be had, its holder clears the folder before it builds.
+                    with suppress(CacheClosed, _Unwritable, OSError), self._locked(folder):
                         files.clear_interrupted(folder, name=self._background.key.name)
             self._background = None
 
     @contextmanager
     def _locked(self, folder: Path) -> Iterator[None]:
-        """Hold the lock of a folder of plans, after whoever holds it; the kernel releases it when a process ends."""
+        """Wait for the lock of a folder of plans, and hold it; the kernel releases it when the process ends."""
         with ExitStack() as stack:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -137,28 +139,21 @@ class PlanFolder:
                 is_logged = True
             time.sleep(_POLL_SECONDS)
 
-    def _expected_invariants(self, key: PlanKey, *, num_workers: int) -> EpochInvariants:
-        assert key.alpha is not None, "otherwise they follow from the lengths"
-        pairs = self._data.split("train")
-        cost = measure_sampling_cost(self._data, alpha=key.alpha, seed=key.seed, max_positions=key.max_positions)
-        if (seconds := len(pairs) * cost.seconds_per_pair / num_workers) > _LOGGED_AFTER_SECONDS:
-            logger.info("sampling the pieces of an epoch: about %.0f s", seconds)
-        return expected_invariants(pairs, key=key, cost=cost)
-
     def _report_progress(self) -> None:
-        """Tell that the work goes on; FolderClosed if nobody waits for it."""
+        """Call `beat`, since the work goes on; CacheClosed if the cache is closed."""
         self._check_open()
         self._beat()
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise FolderClosed
+            raise CacheClosed
 
-    def _find_or_build(self, folder: Path, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
+    def _build_once(self, folder: Path, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
+        """Build a plan under the lock of the folder, unless another process built it meanwhile."""
         with self._locked(folder):
             self._report_progress()
             _prune(folder, key)
-            plan = None if anew else _find_plan(folder, key)  # perhaps it was built while this process waited
+            plan = None if anew else _find_plan([folder], key)
             return self._build(folder, key, num_workers=num_workers) if plan is None else plan
 
     def _build(self, folder: Path, key: PlanKey, *, num_workers: int) -> EpochPlan:
@@ -179,13 +174,13 @@ class PlanFolder:
                     progress=self._report_progress,
                 )
                 pairs = open_pairs(temporary, SAMPLED, dtype=sampled.dtype)
-            planned = plan_epoch(pairs, key=key, invariants=invariants)
+            computed = compute_plan(pairs, key=key, invariants=invariants)
             write_plan(
                 temporary,
-                planned.blocks(),
-                sizes=planned.sizes(),
-                longest_pairs=planned.rows(planned.longest_pairs),
-                invariants=planned.invariants,
+                computed.blocks(),
+                sizes=computed.sizes(),
+                longest_pairs=computed.rows(computed.longest_pairs),
+                invariants=computed.invariants,
                 key=key,
                 sampled=sampled,
             )
@@ -194,11 +189,19 @@ class PlanFolder:
             logger.info("epoch %d planned: %s updates (%.0f s)", key.epoch + 1, f"{len(plan):,}", seconds)
         return plan
 
+    def _expected_invariants(self, key: PlanKey, *, num_workers: int) -> EpochInvariants:
+        assert key.alpha is not None, "otherwise they follow from the lengths"
+        pairs = self._data.split("train")
+        cost = measure_sampling_cost(self._data, alpha=key.alpha, seed=key.seed, max_positions=key.max_positions)
+        if (seconds := len(pairs) * cost.seconds_per_pair / num_workers) > _LOGGED_AFTER_SECONDS:
+            logger.info("sampling the pieces of an epoch: about %.0f s", seconds)
+        return expected_invariants(pairs, key=key, cost=cost)
 
-class _BackgroundPlanner:
-    """A process that builds the next plan and then ends, and a thread that waits for it."""
 
-    def __init__(self, job: _PlanningJob, key: PlanKey) -> None:
+class _BackgroundBuilder:
+    """A background process that builds one plan, and a thread that waits for the process."""
+
+    def __init__(self, job: _BuildingJob, key: PlanKey) -> None:
         self.key = key
         self._is_closed = False
         self._thread = Thread(target=self._wait, name="nmt-plan-ahead", daemon=True)
@@ -210,7 +213,7 @@ class _BackgroundPlanner:
             self._thread.start()
 
     def close(self) -> None:
-        """End the process; what it has not finished is built when it is needed."""
+        """End the process; an unfinished plan is built when it is needed."""
         if self._thread.is_alive():
             self._is_closed = True
             self._worker.kill()
@@ -227,8 +230,8 @@ class _BackgroundPlanner:
 
 
 @dataclass(frozen=True, slots=True)
-class _PlanningJob:
-    """Builds the plan with a key; `invariants` come from plans opened before, by the hash of their training."""
+class _BuildingJob:
+    """The work of the background process; `invariants` are those of the cache that started it."""
 
     data: PreparedData
     fallback: Path
@@ -236,12 +239,12 @@ class _PlanningJob:
     invariants: Mapping[str, EpochInvariants]
 
     def start(self) -> Callable[[PlanKey], None]:
-        """The function for one plan."""
+        """The function that builds the plan with a key."""
         os.nice(_NICENESS)
-        folder = PlanFolder(self.data, fallback=self.fallback, beat=lambda: None, invariants=self.invariants)
+        cache = PlanCache(self.data, fallback=self.fallback, beat=lambda: None, invariants=self.invariants)
 
         def build(key: PlanKey) -> None:
-            folder.open(key, anew=False, num_workers=self.num_workers).close()
+            cache.open(key, anew=False, num_workers=self.num_workers).close()
 
         return build
 
@@ -254,28 +257,28 @@ def _warn_of_background_failure(key: PlanKey, problem: object) -> None:
     )
 
 
-class FolderClosed(Exception):  # not an error that users see: nobody waits for the plan
-    """The folder of plans was closed before a plan was built."""
+class CacheClosed(Exception):  # not an error that users see: nobody waits for the plan
+    """The cache was closed before a plan was built."""
 
 
 class _Unwritable(DataError):
     """A folder of plans that cannot be made, locked or written, or is full."""
 
 
-def _find_plan(folder: Path, key: PlanKey) -> EpochPlan | None:
-    """The plan with this key; None if the folder has none or a damaged one."""
-    directory = folder / key.name
-    try:
-        return EpochPlan(directory, key=key) if directory.exists() else None
-    except PermissionError:
-        return None  # its owner lets nobody else read it
-    except DamagedPlan as problem:
-        logger.warning("the plan %s: it is built anew", problem)
-        return None
+def _find_plan(folders: Sequence[Path], key: PlanKey) -> EpochPlan | None:
+    """The plan with this key in the first folder that has it; None if no folder does, or only a damaged plan."""
+    for folder in folders:
+        with suppress(PermissionError):  # its owner lets nobody else read it
+            if (folder / key.name).exists():
+                try:
+                    return EpochPlan(folder / key.name, key=key)
+                except DamagedPlan as problem:
+                    logger.warning("the plan %s: it is built anew", problem)
+    return None
 
 
 def _progress_of_builders(folder: Path) -> set[tuple[Path, int, int]]:
-    """The files of plans that are being built, their sizes and times: they change while the work goes on."""
+    """The files of unfinished plans with their sizes and times, which change while a process builds."""
     found = set()
     with suppress(OSError):  # renamed or removed meanwhile
         for path in (*folder.glob(".*.partial"), *folder.glob(".*.partial/*")):

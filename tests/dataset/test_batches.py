@@ -11,8 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt_cli.dataset.batches import MicroBatchShape, make_batch
-from nmt_cli.dataset.store import TokenFile, TokenPairs
+from nmt_cli.dataset.batches import make_batch
+from nmt_cli.dataset.micro_batches import MicroBatchShape
+from nmt_cli.dataset.prepared_data import TokenFile, TokenPairs
 from nmt_cli.model.packing import Packed
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD
 

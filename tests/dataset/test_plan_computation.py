@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt_cli.dataset import planning
-from nmt_cli.dataset.plan import TokenBudgets
-from nmt_cli.dataset.planning import PlannedEpoch, token_budgets
-from nmt_cli.dataset.store import Array, row_type
+from nmt_cli.dataset import plan_computation
+from nmt_cli.dataset.plan_computation import ComputedPlan, token_budgets
+from nmt_cli.dataset.plan_files import TokenBudgets
+from nmt_cli.dataset.prepared_data import Array, row_type
 from tests.dataset.synthetic import CORPORA, LONGEST, Corpus, as_corpus, realistic
 
 BATCH_TOKENS = st.integers(1, 1000)
@@ -53,7 +53,7 @@ def planned_slowly(
     return [updates[number] for number in generator.permutation(len(updates))], limits
 
 
-def pairs_of(plan: PlannedEpoch) -> list[list[int]]:
+def pairs_of(plan: ComputedPlan) -> list[list[int]]:
     """The pairs of each update."""
     return [plan.pairs(index).tolist() for index in range(len(plan))]
 
@@ -69,7 +69,7 @@ def test_a_plan_is_that_of_a_slow_loop(
     corpus: Corpus, batch_tokens: int, seed: int, epoch: int, max_positions: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "_BLOCK_PAIRS", 11)
+        patch.setattr(plan_computation, "_BLOCK_PAIRS", 11)
         plan = corpus.plan(batch_tokens=batch_tokens, seed=seed, epoch=epoch, max_positions=max_positions)
         blocks = list(plan.blocks())
     expected, limits = planned_slowly(
@@ -90,7 +90,7 @@ def test_a_plan_is_that_of_a_slow_loop(
 @settings(deadline=None)
 def test_the_longest_pairs_up_to_a_budget_are_found_block_by_block(corpus: Corpus, batch_tokens: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "_BLOCK_PAIRS", 7)
+        patch.setattr(plan_computation, "_BLOCK_PAIRS", 7)
         plan = corpus.plan(batch_tokens=batch_tokens)
     by_size = sorted(range(len(corpus)), key=lambda pair: -corpus.sizes[pair])
     sizes = [max(corpus.src[by_size[:size]].sum(), corpus.tgt[by_size[:size]].sum()) for size in range(len(by_size))]

@@ -1,0 +1,194 @@
+"""Micro-batches: one shape for all micro-batches of a training, and the pairs of an update dealt into this shape."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from nmt_cli.dataset.plan_files import TokenBudgets
+from nmt_cli.dataset.prepared_data import Array, Rows
+from nmt_cli.devices import SHORT_SENTENCE_TOKENS
+
+# Slots are rounded up to a multiple of 128 unless that could add more than 1/400 to a side; then of 64, 32, 16 or 8.
+_LARGEST_MULTIPLE, _SMALLEST_MULTIPLE, _MIN_MULTIPLES_PER_SIDE = 128, 8, 400
+# The number of pairs that fill an update varies: its standard deviation in text is under 2/3 of the square root of the
+# mean. A micro-batch has room for 4 of these square roots more than the mean, so for 6 standard deviations.
+_PAIRS_HEADROOM = 4
+# In a full micro-batch, at most about one slot of 50 is empty: docs/design/data.md, "Two classes of length".
+_SLOTS_PER_EMPTY_SLOT = 50
+# Rows of each micro-batch that a swap chooses from: among 64 * 64 swaps, one moves about the tokens in excess.
+_SWAP_CANDIDATES = 64
+# After these, each device gets another micro-batch. None of 1,085 updates did: docs/design/data.md, "The global batch".
+_SWAPS_PER_MICRO_BATCH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchShape:
+    """The slots of a micro-batch for the tokens of each side, and its number of sentences, dummies included.
+
+    Dummies are sentences of padding that fill the slots without tokens. `length_bound` is a power of two that no
+    sentence of the data exceeds.
+    """
+
+    src_slots: int
+    tgt_slots: int
+    sentences: int
+    length_bound: int
+
+    def for_passes(self, number: int) -> MicroBatchShape:
+        """The shape of a batch that holds each pair `number` times."""
+        return MicroBatchShape(
+            number * self.src_slots, number * self.tgt_slots, number * self.sentences, length_bound=self.length_bound
+        )
+
+    def num_dummies(self, *, src_tokens: int, tgt_tokens: int) -> int:
+        """The dummies, of SHORT_SENTENCE_TOKENS slots or less, that cover the slots without tokens on both sides."""
+        return math.ceil(max(self.src_slots - src_tokens, self.tgt_slots - tgt_tokens) / SHORT_SENTENCE_TOKENS)
+
+    def holds(self, *, src_tokens: int, tgt_tokens: int, num_pairs: int) -> bool:
+        """True if the shape has room for the pairs and for the dummies that they leave."""
+        if src_tokens > self.src_slots or tgt_tokens > self.tgt_slots:
+            return False
+        return num_pairs + self.num_dummies(src_tokens=src_tokens, tgt_tokens=tgt_tokens) <= self.sentences
+
+
+def accumulation_steps(*, batch_tokens: int, max_tokens: int, world_size: int) -> int:
+    """Micro-batches that each device runs for a full update."""
+    return math.ceil(batch_tokens / (max_tokens * world_size))
+
+
+def micro_batch_shape(
+    budgets: TokenBudgets, *, num_micro_batches: int, pairs_in_update: int, longest: int, max_tokens: int
+) -> MicroBatchShape:
+    """The shape of the `num_micro_batches` micro-batches of an update whose sides have their budgets.
+
+    A side has at most `max_tokens` slots, and at least `longest`, the data's longest sentence. `pairs_in_update` is the
+    average number of pairs in a full update (`EpochInvariants`).
+    """
+    src, tgt = (
+        max(longest, min(max_tokens, _round_up_slots(math.ceil(budget / num_micro_batches))))
+        for budget in (budgets.src, budgets.tgt)
+    )
+    most_pairs = math.ceil((pairs_in_update + _PAIRS_HEADROOM * math.sqrt(pairs_in_update)) / num_micro_batches)
+    dummies_if_empty = math.ceil(max(src, tgt) / SHORT_SENTENCE_TOKENS)
+    dummies_if_full = dummies_if_empty // _SLOTS_PER_EMPTY_SLOT + 2  # two for the remainders
+    # The last micro-batches of an epoch may have a single pair, and dummies everywhere else.
+    sentences = round_up(max(most_pairs + dummies_if_full, 1 + dummies_if_empty), _SMALLEST_MULTIPLE)
+    return MicroBatchShape(src, tgt, sentences, length_bound=max(SHORT_SENTENCE_TOKENS, _next_power_of_two(longest)))
+
+
+def _round_up_slots(slots: int) -> int:
+    """The next multiple of a power of two that adds few slots: see `_MIN_MULTIPLES_PER_SIDE`."""
+    multiple = _LARGEST_MULTIPLE
+    while multiple > _SMALLEST_MULTIPLE and multiple * _MIN_MULTIPLES_PER_SIDE > slots:
+        multiple //= 2
+    return round_up(slots, multiple)
+
+
+def round_up(number: int, multiple: int) -> int:
+    """The next multiple of `multiple`."""
+    return math.ceil(number / multiple) * multiple
+
+
+def _next_power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
+def deal_micro_batches(rows: Rows, *, shape: MicroBatchShape, num_micro_batches: int, world_size: int) -> list[Rows]:
+    """An update's rows in `num_micro_batches` micro-batches that fit the shape, or in more if they do not fit.
+
+    Micro-batch i is for rank i % world_size, and all ranks have equally many. Some are empty if the update has few
+    pairs. Within each, rows ascend by target length, then by source length. Raises ValueError if a single sentence does
+    not fit.
+    """
+    src, tgt = (rows[f"{side}_length"].astype(np.int64) for side in ("src", "tgt"))
+    for lengths, slots in ((src, shape.src_slots), (tgt, shape.tgt_slots)):
+        if (longest := int(lengths.max(initial=0))) > slots:
+            raise ValueError(f"a sentence of {longest} pieces does not fit {slots} slots")
+    by_length = np.lexsort((src, tgt))
+    rows, src, tgt = rows[by_length], src[by_length], tgt[by_length]
+    while True:
+        micro_of_row = _deal_in_serpentine(len(rows), num_micro_batches)
+        if _swap_until_all_fit(micro_of_row, src, tgt, shape=shape, num_micro_batches=num_micro_batches):
+            return [rows[micro_of_row == number] for number in range(num_micro_batches)]
+        num_micro_batches += world_size
+
+
+def first_rows_that_fit(rows: Rows, *, shape: MicroBatchShape) -> Rows:
+    """The first rows, at least one, that fit the shape."""
+    src, tgt = (np.cumsum(rows[f"{side}_length"], dtype=np.int64) for side in ("src", "tgt"))
+    size = len(rows)
+    while size > 1 and not shape.holds(src_tokens=int(src[size - 1]), tgt_tokens=int(tgt[size - 1]), num_pairs=size):
+        size -= 1
+    return rows[:size]
+
+
+def _deal_in_serpentine(num_rows: int, num_micro_batches: int) -> Array:
+    """The micro-batch of each row. Rows are dealt from the longest to the shortest; every second lap runs backwards."""
+    lap, within = np.divmod(np.arange(num_rows)[::-1], num_micro_batches)
+    return np.where(lap % 2 == 1, num_micro_batches - 1 - within, within)
+
+
+def _swap_until_all_fit(
+    micro_of_row: Array, src: Array, tgt: Array, *, shape: MicroBatchShape, num_micro_batches: int
+) -> bool:
+    """Swap rows between micro-batches, in place, until each fits the shape; False if that is not achieved.
+
+    Each swap is between the micro-batch that exceeds the shape most and another, preferably the one with most room.
+    """
+    slots = np.array([shape.src_slots, shape.tgt_slots])
+    lengths = np.stack([src, tgt], axis=1)
+    if (lengths.sum(axis=0) > num_micro_batches * slots).any():
+        return False
+    sums = np.stack(
+        [np.bincount(micro_of_row, weights=side, minlength=num_micro_batches) for side in (src, tgt)], axis=1
+    ).astype(np.int64)
+    for _ in range(_SWAPS_PER_MICRO_BATCH * num_micro_batches):
+        excess = np.maximum(sums - slots, 0).sum(axis=1)
+        if not excess.any():
+            break
+        worst = int(excess.argmax())
+        room = ((slots - sums) / slots).min(axis=1)
+        for other in np.argsort(-room, kind="stable").tolist():
+            if other != worst and _make_best_swap(micro_of_row, lengths, sums, slots, worst, other):
+                break
+        else:
+            return False
+    sizes = np.bincount(micro_of_row, minlength=num_micro_batches)
+    return all(
+        size == 0 or shape.holds(src_tokens=src_sum, tgt_tokens=tgt_sum, num_pairs=size)
+        for size, (src_sum, tgt_sum) in zip(sizes.tolist(), sums.tolist(), strict=True)
+    )
+
+
+def _make_best_swap(micro_of_row: Array, lengths: Array, sums: Array, slots: Array, worst: int, other: int) -> bool:
+    """Swap the row of `worst` and the row of `other` that most reduce their excess; False if no swap reduces it.
+
+    A swap may also move a single row.
+    """
+    given, taken = (_swap_candidates(micro_of_row, number) for number in (worst, other))
+    over = sums[[worst, other]] - slots
+    excess = np.zeros((len(given) + 1, len(taken) + 1), dtype=np.int64)
+    for side in (0, 1):
+        # The last length, 0, stands for giving or taking no row.
+        change = np.subtract.outer(np.append(lengths[given, side], 0), np.append(lengths[taken, side], 0))
+        excess += np.maximum(over[0, side] - change, 0)
+        excess += np.maximum(over[1, side] + change, 0)
+    best = int(excess.argmin())
+    if excess.flat[best] >= np.maximum(over, 0).sum():
+        return False
+    give, take = divmod(best, len(taken) + 1)
+    # If the best swap moves a single row, the other slice is empty.
+    micro_of_row[given[give : give + 1]], micro_of_row[taken[take : take + 1]] = other, worst
+    moved = lengths[given[give : give + 1]].sum(axis=0) - lengths[taken[take : take + 1]].sum(axis=0)
+    sums[worst] -= moved
+    sums[other] += moved
+    return True
+
+
+def _swap_candidates(micro_of_row: Array, number: int) -> Array:
+    """Evenly spaced rows of a micro-batch, so rows of all lengths."""
+    rows = np.flatnonzero(micro_of_row == number)
+    return rows[:: max(1, math.ceil(len(rows) / _SWAP_CANDIDATES))]
