@@ -21,7 +21,7 @@ from nmt_cli.cli import app
 from nmt_cli.cli.spellings import COMMANDS, SPELLINGS
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.recipe.loading import load_recipe, packaged_names
-from nmt_cli.recipe.other_toolkits import CORPUS_KEYS, RECIPE_KEYS
+from nmt_cli.recipe.other_toolkits_keys import CORPUS_KEYS, RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.reproducing.experiments import EXPERIMENTS, Expected, FigureName, expected_text
 

@@ -63,7 +63,6 @@ MIN_FILE_LINES = 60
 # Small files, each with its reason.
 SMALL_FILES = {
     "__main__.py": "Python runs it by this name",
-    "recipe/section.py": "the base of recipe/schema.py, recipe/training.py and preparing/corpus.py",
     "templates/render.py": "what all rooms with templates share, which knows none of them",
 }
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc"}

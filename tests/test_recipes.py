@@ -10,11 +10,9 @@ import pytest
 import torch
 
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.recipe.loading import flatten, load_recipe, packaged_folder, packaged_names
-from nmt_cli.recipe.mistakes import sections_at
-from nmt_cli.recipe.model_size import num_parameters
-from nmt_cli.recipe.schema import Recipe
-from nmt_cli.recipe.section import Section
+from nmt_cli.recipe.loading import load_recipe, packaged_folder, packaged_names
+from nmt_cli.recipe.schema import Recipe, num_parameters
+from nmt_cli.recipe.section import Section, flatten, sections_at
 
 # Sections 3, 5 and 6.1, base model, English-German.
 _BASE: dict[str, Any] = {

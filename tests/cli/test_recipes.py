@@ -10,7 +10,7 @@ import torch
 
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import load_recipe, packaged_names
-from nmt_cli.recipe.model_size import num_parameters
+from nmt_cli.recipe.schema import num_parameters
 from tests.cli.conftest import Shell
 from tests.cli.terminals import seen_in_terminal
 

@@ -10,12 +10,12 @@ from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.loading import (
     dump_recipe,
     find_packaged,
-    flatten,
     load_recipe,
     packaged_names,
     parse_recipe,
     resolve_recipe,
 )
+from nmt_cli.recipe.section import flatten
 
 # What can be typed whatever is wrong with one's own recipe.
 

@@ -20,9 +20,9 @@ from nmt_cli import __version__, files
 from nmt_cli.artifacts.directory_kinds import kind_of, require_model
 from nmt_cli.artifacts.manifest import CONFIG, DAMAGED, WEIGHTS, verify_files, write_manifest
 from nmt_cli.errors import DataError, ModelError, RecipeError
-from nmt_cli.recipe.documents import parse_document, validate
 from nmt_cli.recipe.schema import LanguagePair, Recipe
 from nmt_cli.recipe.section import Mistake, PositiveInt, Section
+from nmt_cli.recipe.yaml_files import parse_document, validate
 
 if TYPE_CHECKING:
     import torch

@@ -176,7 +176,7 @@ def _fetch_model_of_vocabulary(located: LocatedCorpus) -> None:
 def _show_plan(located: LocatedCorpus, output: Path, *, overwrite: bool) -> None:
     """Print the resolved corpus on stdout, and its inputs and the planned steps on stderr."""
     from nmt_cli.preparing.pipeline import plan
-    from nmt_cli.recipe.documents import dump_values
+    from nmt_cli.recipe.yaml_files import dump_values
 
     typer.echo(dump_values(located.corpus.model_dump(mode="json")), nl=False)
     for line in plan(located, output=output, overwrite=overwrite):

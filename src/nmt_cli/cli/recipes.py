@@ -96,7 +96,7 @@ def _describe(reference: str, recipe: Recipe) -> dict[str, Any]:
     from nmt_cli.preparing.corpus import TokenizerConfig
     from nmt_cli.preparing.corpus_loading import load_corpus
     from nmt_cli.recipe.loading import packaged_names
-    from nmt_cli.recipe.model_size import num_parameters
+    from nmt_cli.recipe.schema import num_parameters
 
     size = TokenizerConfig().vocab_size if recipe.corpus is None else None
     if recipe.corpus is not None and recipe.corpus in packaged_names(kind="corpus"):

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nmt_cli.errors import NmtError, UsageError, nearest_word
-from nmt_cli.recipe.counterparts import NEXT_LINE, as_flag, batch_tokens_of
+from nmt_cli.recipe.other_toolkits_answers import NEXT_LINE, as_flag, batch_tokens_of
 
 _PLACEHOLDER = re.compile(r"\{([A-Z]+)\}")
 _EXAMPLE_PAIR = "en-de"
 # By command: what to type here, or a sentence, and the spellings of other toolkits that it answers. {N} is the value
 # that was typed, and a note stands after #. --beam-size stands for -beam_size and --beam_size as well; a spelling with
-# one hyphen stands for itself alone. The settings of a recipe are in nmt_cli.recipe.other_toolkits.
+# one hyphen stands for itself alone. The settings of a recipe are in nmt_cli.recipe.other_toolkits_keys.
 SPELLINGS: Mapping[str, Mapping[str, str]] = {
     "prepare": {
         "--languages en-de": "--source-lang --target-lang --src-lang --tgt-lang --trg-lang -s -t",
@@ -264,8 +264,9 @@ def _without_contradictions(typed: Sequence[str]) -> list[str]:
 
 def _answer_with_setting(option: str, arguments: Sequence[str], typed: Mapping[str, str | None]) -> _Answer | None:
     """The --set for an option that is a key of a recipe, here or in another toolkit, with its value; else None."""
-    from nmt_cli.recipe.mistakes import answer_in, dotted, key_paths, refusal
+    from nmt_cli.recipe.mistakes import answer_in, refusal
     from nmt_cli.recipe.schema import Recipe
+    from nmt_cli.recipe.section import dotted, key_paths
 
     key, value = _as_key(option), typed[option]
     answer = answer_in(Recipe, key, value, warmup_updates=_warmup_updates(arguments))

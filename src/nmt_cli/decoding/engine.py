@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.devices import choose_device, choose_precision, parse_precision
 from nmt_cli.errors import DeviceError, UsageError
-from nmt_cli.recipe.mistakes import describe, mistake_to_show, suggest
+from nmt_cli.recipe.mistakes import InvalidSetting, describe, error_to_show
 from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
@@ -106,11 +106,11 @@ def with_overrides(config: DecodingConfig, overrides: Mapping[str, object]) -> D
     try:
         found = DecodingConfig.model_validate(values)
     except ValidationError as problem:
-        error = mistake_to_show(problem)
+        error = error_to_show(problem)
         name = str(error["loc"][0])
         own = getattr(config, name)
         fix = f"leave `{name}` out" if own is None else f"leave `{name}` out, and the model's own {own} is taken"
-        hint = suggest(error, (name,), schema=DecodingConfig, values=values, as_flags=False) or fix
+        hint = InvalidSetting(error, (name,), DecodingConfig, values, as_flags=False).suggestion or fix
         raise UsageError(describe(error, (f"`{name}`",)), setting=name, hint=hint) from None
     for name in _OF_SAMPLING:
         if name in given and not found.samples:

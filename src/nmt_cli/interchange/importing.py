@@ -40,8 +40,7 @@ from nmt_cli.interchange.marian_npz import find_npz, read_npz
 from nmt_cli.interchange.marian_vocabulary import VocabularyRow, num_lost_pieces, rows_by_our_ids, with_rows
 from nmt_cli.interchange.programs import ConversionError, TransformersProgram, ctranslate2_of_npz
 from nmt_cli.interchange.verification import Agreement, OtherProgram, made_up_lines, verify
-from nmt_cli.recipe.model_size import num_rows
-from nmt_cli.recipe.schema import LanguagePair, ModelConfig, Recipe
+from nmt_cli.recipe.schema import LanguagePair, ModelConfig, Recipe, num_rows
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import Tokenizer
 

@@ -17,8 +17,7 @@ from nmt_cli.model.cache import DecoderCache
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.layers import DecoderLayer, EncoderLayer, norm_of
 from nmt_cli.model.packing import Packed
-from nmt_cli.recipe.model_size import num_rows
-from nmt_cli.recipe.schema import ModelConfig
+from nmt_cli.recipe.schema import ModelConfig, num_rows
 
 
 class Positions(nn.Module):

@@ -18,8 +18,8 @@ from nmt_cli.preparing.sources.po import PoSource
 from nmt_cli.preparing.sources.text import TestsetSource, TextSource, kind_of_file
 from nmt_cli.preparing.sources.tmx_xliff import TmxSource, XliffSource
 from nmt_cli.preparing.sources.tsv_csv import CsvSource, TsvSource
-from nmt_cli.recipe.counterparts import Counterpart
-from nmt_cli.recipe.other_toolkits import CORPUS_KEYS
+from nmt_cli.recipe.other_toolkits_answers import Counterpart
+from nmt_cli.recipe.other_toolkits_keys import CORPUS_KEYS
 from nmt_cli.recipe.section import Mistake, Name, NonNegativeInt, PositiveInt, Section
 from nmt_cli.tokenization.tokenizer import TokenizerKind
 

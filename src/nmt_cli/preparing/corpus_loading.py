@@ -12,10 +12,10 @@ from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, source_of
 from nmt_cli.preparing.sources.base import LANGUAGE_CODE, Split, setting_of
 from nmt_cli.preparing.sources.text import kind_of_file
-from nmt_cli.recipe.documents import Document, merge, read_document, validate
 from nmt_cli.recipe.loading import find_packaged, parse_override
-from nmt_cli.recipe.mistakes import KeyPath
-from nmt_cli.recipe.other_configurations import flags_of_text, toolkit_of
+from nmt_cli.recipe.other_toolkits_configurations import flags_of_text, toolkit_of
+from nmt_cli.recipe.section import KeyPath
+from nmt_cli.recipe.yaml_files import Document, merge, read_document, validate
 
 _EXAMPLE_LANGUAGES = "en-de"
 _FORMER_KEYS = {

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nmt_cli.errors import RecipeError
-from nmt_cli.recipe.counterparts import as_flag
-from nmt_cli.recipe.documents import Document, dump_values, merge, parse_document, parse_value, read_document, validate
-from nmt_cli.recipe.mistakes import KeyPath, dotted
-from nmt_cli.recipe.other_configurations import convert_configuration, toolkit_of
-from nmt_cli.recipe.other_toolkits import PAGE
+from nmt_cli.recipe.other_toolkits_answers import as_flag
+from nmt_cli.recipe.other_toolkits_configurations import convert_configuration, toolkit_of
 from nmt_cli.recipe.schema import Recipe
+from nmt_cli.recipe.section import KeyPath, dotted, flatten
+from nmt_cli.recipe.yaml_files import Document, dump_values, merge, parse_document, parse_value, read_document, validate
 
 Kind = Literal["recipe", "corpus"]
 
 _COMMANDS: dict[Kind, str] = {"recipe": "nmt train", "corpus": "nmt prepare"}
 _LIST_COMMANDS: dict[Kind, str] = {"recipe": "nmt recipes", "corpus": "nmt corpora"}
+_PAGE_ON_OTHER_TOOLKITS = "docs/how-to/other-toolkits.md"
 _FIX = "write a value of that kind; nmt train base --dry-run shows one for each key"
 # A child recipe is a system of its own: it does not inherit what its parent is called.
 _KEYS_NOT_INHERITED = ("name", "description")
@@ -83,7 +83,11 @@ def _check_own_format(file: Path) -> None:
     if toolkit := toolkit_of(values):
         converted = convert_configuration(values)
         problem = f"{file.name} is a configuration of {toolkit}, not a recipe"
-        problem += f"; to set by hand, as {PAGE} says: {', '.join(converted.by_hand)}" if converted.by_hand else ""
+        problem += (
+            f"; to set by hand, as {_PAGE_ON_OTHER_TOOLKITS} says: {', '.join(converted.by_hand)}"
+            if converted.by_hand
+            else ""
+        )
         without_counterpart = ", ".join(converted.without_counterpart)
         problem += f"; without a counterpart: {without_counterpart}" if without_counterpart else ""
         output = [f"-o {shlex.quote(converted.output)}"] if converted.output else []
@@ -99,17 +103,6 @@ def parse_recipe(text: str, *, source: str) -> Recipe:
 def dump_recipe(recipe: Recipe) -> str:
     """The recipe as YAML with every value written out."""
     return dump_values(recipe.model_dump(mode="json"))
-
-
-def flatten(values: dict[str, Any], prefix: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """The leaves of nested mappings by their paths, in order."""
-    leaves: dict[tuple[str, ...], Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            leaves.update(flatten(value, (*prefix, key)))
-        else:
-            leaves[(*prefix, key)] = value
-    return leaves
 
 
 def packaged_folder() -> Path:

@@ -1,25 +1,29 @@
-"""The mistake in a value of a YAML file, in words that say what to write instead."""
+"""Settings that a schema refuses: what is wrong, and what to write instead.
+
+`validate` (in `yaml_files`) puts an error together from three parts. `error_to_show` chooses one error of pydantic,
+`describe` gives the message, and the `suggestion` of an `InvalidSetting` gives the hint.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
-import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from nmt_cli.errors import nearest_word
-from nmt_cli.recipe.counterparts import NEXT_LINE, Answer, counterpart_of
-
-KeyPath = tuple[str | int, ...]
+from nmt_cli.recipe.other_toolkits_answers import NEXT_LINE, Answer, counterpart_of
+from nmt_cli.recipe.section import KeyPath, Mistake, document_path, dotted, fields_at, flatten, key_paths, sections_at
 
 _PLACEHOLDER = "VALUE"
 _MIN_ABBREVIATION_LETTERS = 4  # of an abbreviation, so that it says which word
+# A setting in the fix of a validator.
+_SETTING_IN_FIX = re.compile(r"(?:write )?\b(?P<key>[\w.]+): (?P<value>\{[^}]*\}|[^\s,;{}]+)")
 
 _BOUND_WORDS = {
     "minimum": "of at least",
@@ -46,7 +50,7 @@ _SHOULD_BE = {
 }
 
 
-def mistake_to_show(problem: ValidationError) -> Any:
+def error_to_show(problem: ValidationError) -> Any:
     """The error to show: an unknown key if there is one, because a misspelt key is also a missing one.
 
     If a key takes a number or certain words and the value is text, the error about the words is shown.
@@ -61,23 +65,6 @@ def mistake_to_show(problem: ValidationError) -> Any:
     if wrong_words and isinstance(errors[0]["input"], str):
         return wrong_words[0]
     return errors[0]
-
-
-def document_path(location: KeyPath, values: Any) -> KeyPath:
-    """The path in the document for a pydantic location. Names of union members, which pydantic adds, are left out."""
-    path: list[str | int] = []
-    for position, part in enumerate(location):
-        if isinstance(values, Mapping):
-            if part in values:
-                values = values[part]
-            elif position + 1 < len(location):
-                continue
-        elif isinstance(values, list) and isinstance(part, int) and part < len(values):
-            values = values[part]
-        else:
-            continue
-        path.append(part)
-    return tuple(path)
 
 
 def describe(error: Any, path: KeyPath) -> str:
@@ -101,59 +88,151 @@ def describe(error: Any, path: KeyPath) -> str:
             return f"{name} is {as_written(error['input'])}, but should be {allowed}"
 
 
-def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, as_flags: bool) -> str | None:
-    """The text to write instead, such as the nearest allowed word, or the value in its right form; None if unknown.
+@dataclass(frozen=True, slots=True)
+class InvalidSetting:
+    """A setting that a schema refuses: the error of pydantic, and the path of the setting in the document `values`.
 
-    `as_flags` answers a --set with another.
+    `as_flags` is True if a --set gives the setting, so that the suggestion is a --set too.
     """
-    match error["type"]:
-        case "extra_forbidden":
-            return _suggest_other_key(path, error["input"], schema=schema, values=values, as_flags=as_flags)
-        case "literal_error" | "union_tag_invalid":
-            return _suggest_choice(error, str(path[-1]))
-        case "union_tag_not_found":
-            key = error["ctx"]["discriminator"].strip("'")
-            sections = sections_at(schema, path, values=values)
-            choices = [choice for section in sections for choice in get_args(section.model_fields[key].annotation)]
-            return "write " + " or ".join(f"{key}: {choice}" for choice in choices) + " in it"
-        case "value_error":
-            fix = str(error["ctx"]["error"].fix)
-            return _pairs_as_flags(fix, path, schema=schema) if as_flags else fix
-        case "missing":
-            return _suggest_missing_key(path, schema=schema, values=values, as_flags=as_flags)
-        case "string_type" if isinstance(error["input"], int | float) and not isinstance(error["input"], bool):
-            return f'write "{error["input"]}", in quotes'
-        case "string_pattern_mismatch":
-            return "write letters, digits and . _ - only"
-        case "int_type" | "float_type":
-            number = _as_number(error["input"], whole=error["type"] == "int_type")
-            return None if number is None else f"write {number}"
-        case "bool_type":
-            return "write true or false, without quotes"
-        case "model_type" | "model_attributes_type":
-            variant = _suggest_variant(error["input"], path, schema=schema, values=values, as_flags=as_flags)
-            return variant or f"allowed in it: {', '.join(fields_at(schema, path, values=values))}"
-        case _:
+
+    error: Any
+    path: KeyPath
+    schema: type[BaseModel]
+    values: Any
+    as_flags: bool
+
+    @property
+    def suggestion(self) -> str | None:
+        """The text to write instead, such as the nearest allowed word or the corrected value; None if unknown."""
+        kind, value = self.error["type"], self.error.get("input")
+        match kind:
+            case "extra_forbidden":
+                return self._another_key(value)
+            case "missing":
+                return self._missing_key()
+            case "value_error":  # of a validator
+                return self._fix_of(self.error["ctx"]["error"])
+            case "literal_error" | "union_tag_invalid":
+                return self._allowed_word()
+            case "union_tag_not_found":
+                return self._names_of_variants()
+            case "model_type" | "model_attributes_type":
+                allowed = fields_at(self.schema, self.path, values=self.values)
+                return self._variant(value) or f"allowed in it: {', '.join(allowed)}"
+            case "string_type" if isinstance(value, int | float) and not isinstance(value, bool):
+                return f'write "{value}", in quotes'
+            case "string_pattern_mismatch":
+                return "write letters, digits and . _ - only"
+            case "int_type" | "float_type":
+                number = _number_meant(value, whole=kind == "int_type")
+                return None if number is None else f"write {number}"
+            case "bool_type":
+                return "write true or false, without quotes"
+            case _:
+                return None
+
+    @property
+    def range(self) -> str | None:
+        """The numbers and words that are allowed, as a hint; None if no number is."""
+        for section in sections_at(self.schema, self.path[:-1], values=self.values):
+            field = section.model_json_schema()["properties"].get(self.path[-1], {})
+            choices = field.get("anyOf", [field])
+            number = next((choice for choice in choices if choice.get("type") in ("integer", "number")), None)
+            if number is not None:
+                kind = "a whole number" if number["type"] == "integer" else "a number"
+                bounds = [f"{words} {number[bound]:g}" for bound, words in _BOUND_WORDS.items() if bound in number]
+                others = [str(choice.get("const", choice["type"])) for choice in choices if choice is not number]
+                return f"write {' or '.join([' '.join([kind, ' and '.join(bounds)]).rstrip(), *others])}"
+        return None
+
+    def _another_key(self, value: Any) -> str:
+        """The key to write instead of an unknown one, of nmt or of another toolkit."""
+        warmup = flatten(self.values).get(("training", "schedule", "warmup_updates"))
+        warmup_updates = warmup if isinstance(warmup, int) else None
+        answer = answer_in(self.schema, str(self.path[-1]), value, warmup_updates=warmup_updates)
+        allowed = fields_at(self.schema, self.path[:-1], values=self.values)
+        return suggest_key(self.path, allowed, schema=self.schema, answer=answer, as_flags=self.as_flags)
+
+    def _missing_key(self) -> str:
+        """The line or the flag that adds the key, with the schema's example of its value if there is one."""
+        *above, key = self.path
+        sections = sections_at(self.schema, tuple(above), values=self.values)
+        fields = [section.model_fields[str(key)] for section in sections if key in section.model_fields]
+        example = _example(fields[0]) if fields else _PLACEHOLDER
+        note = "" if example == _PLACEHOLDER else f"{NEXT_LINE}{example} is an example"
+        return f"add --set {dotted(self.path)}={example}{note}" if self.as_flags else f"add {key}: {example}{note}"
+
+    def _fix_of(self, mistake: Mistake) -> str:
+        """The fix of a validator, for a --set with each `key: value` as a --set."""
+        places = set(key_paths(self.schema))
+
+        def as_flag(setting: re.Match[str]) -> str:
+            key = setting["key"].split(".")
+            for place in ((*self.path, *key), (*self.path[:-1], *key)):
+                if place in places:
+                    return f"--set {dotted(place)}={shlex.quote(setting['value'])}"
+            return setting[0]
+
+        return _SETTING_IN_FIX.sub(as_flag, mistake.fix) if self.as_flags else mistake.fix
+
+    def _allowed_word(self) -> str | None:
+        """The nearest of the words that the key allows, or all of them."""
+        context, key = self.error["ctx"], str(self.path[-1])
+        allowed = re.findall(r"'([^']*)'", context.get("expected", context.get("expected_tags", "")))
+        got = re.sub(rf"[-_]?{key}$", "", str(context.get("tag", self.error["input"])))  # pre_norm for pre
+        if near := _nearest_choice(got, allowed):
+            return f"did you mean {near}?"
+        return f"write {' or '.join(allowed)}" if allowed else None
+
+    def _names_of_variants(self) -> str:
+        """The `name` that the section lacks, for each of its variants."""
+        key = self.error["ctx"]["discriminator"].strip("'")
+        sections = sections_at(self.schema, self.path, values=self.values)
+        names = [name for section in sections for name in get_args(section.model_fields[key].annotation)]
+        return "write " + " or ".join(f"{key}: {name}" for name in names) + " in it"
+
+    def _variant(self, value: Any) -> str | None:
+        """The section to write in the place of `value`; None if the section has no variants.
+
+        It is the variant whose name is nearest to the value, or any of them.
+        """
+        variants = {
+            name: section
+            for section in sections_at(self.schema, self.path, values=self.values)
+            if "name" in section.model_fields
+            for name in get_args(section.model_fields["name"].annotation)
+        }
+        if not variants:
             return None
+        name = _nearest_choice(value, list(variants)) if isinstance(value, str) else None
+        forms = [_variant_form(section, name=known) for known, section in variants.items() if name in (None, known)]
+        key, examples = dotted(self.path), list(_required_keys(variants[name]).values()) if name else []
+        fix = f"--set {key}='{forms[0]}'" if self.as_flags else f"write {self.path[-1]}: {forms[0]}"
+        if name and not examples and not self.as_flags:
+            fix += f", or --set {key}.name={name}"
+        notes = [f"{given} is an example" for given in examples]
+        if len(forms) > 1:
+            notes.append(f"or {', '.join(forms[1:])}")
+        return NEXT_LINE.join([fix, *notes])
 
 
-def _suggest_other_key(path: KeyPath, value: Any, *, schema: type[BaseModel], values: Any, as_flags: bool) -> str:
-    """The key to write for an unknown one: a key of ours, or our counterpart of another toolkit's."""
-    warmup: Any = values
-    for part in ("training", "schedule", "warmup_updates"):
-        warmup = _value_under(warmup, part)
-    answer = answer_in(schema, str(path[-1]), value, warmup_updates=warmup if isinstance(warmup, int) else None)
-    allowed = fields_at(schema, path[:-1], values=values)
-    return suggest_key(path, allowed, schema=schema, answer=answer, as_flags=as_flags)
+def suggest_key(
+    path: KeyPath, allowed: Sequence[str], *, schema: type[BaseModel], answer: Answer | None, as_flags: bool
+) -> str:
+    """What to write instead of an unknown key: the `answer`, the same key elsewhere, the nearest key, or any key here.
 
-
-def _suggest_choice(error: Any, key: str) -> str | None:
-    """The nearest of the words that a key allows, or all of them."""
-    allowed = re.findall(r"'([^']*)'", error["ctx"].get("expected", error["ctx"].get("expected_tags", "")))
-    got = re.sub(rf"[-_]?{key}$", "", str(error["ctx"].get("tag", error["input"])))  # pre_norm for pre
-    if near := _nearest_choice(got, allowed):
-        return f"did you mean {near}?"
-    return f"write {' or '.join(allowed)}" if allowed else None
+    The same key elsewhere comes before the answer if it is in several places, or if the answer has no settings.
+    """
+    elsewhere = [place for place in key_paths(schema) if place[-1] == path[-1] and place != path]
+    side = _SIDE_ABBREVIATIONS.get(str(path[-1]))
+    if side is not None and side in allowed:
+        return f"did you mean {dotted((*path[:-1], side))}?"
+    if answer is not None and (not elsewhere or (answer.settings and not elsewhere[1:])):
+        return answer.as_flags() if as_flags else answer.as_yaml(dotted(path[:-1]))
+    near = nearest_word(str(path[-1]), allowed)
+    if found := elsewhere or ([(*path[:-1], near)] if near else []):
+        return "did you mean " + " or ".join(map(dotted, found)) + "?"
+    return f"allowed here: {', '.join(allowed)}"
 
 
 def answer_in(schema: type[BaseModel], key: str, value: Any, *, warmup_updates: int | None) -> Answer | None:
@@ -169,109 +248,33 @@ def answer_in(schema: type[BaseModel], key: str, value: Any, *, warmup_updates: 
 
 
 def refusal(setting: str, schema: type[BaseModel]) -> str | None:
-    """The mistake in `key=value` by itself, whatever the other settings are; None if it is right, or N is its value."""
+    """The message if the schema refuses `key=value`, whatever the other settings are; None if it does not.
+
+    A value of N or RATE is a placeholder, and is not refused.
+    """
     name, _, text = setting.partition("=")
     *above, key = name.split(".")
-    refused: list[str] = []
-    for section in sections_at(schema, tuple(above), values={}):
-        if key in section.model_fields:
-            try:
-                section.model_validate({key: _as_value(text)})
-            except ValidationError as problem:
-                errors = [error for error in problem.errors() if error["loc"][0] == key]
-            else:
-                errors = []
-            if not errors:
-                return None
-            inner = document_path(errors[0]["loc"], {key: _as_value(text)})
-            refused.append(describe(errors[0], (*above, *inner)))
-    if not refused or re.search(r"\b(?:N|RATE)\b", text):
+    sections = [section for section in sections_at(schema, tuple(above), values={}) if key in section.model_fields]
+    if not sections or re.search(r"\b(?:N|RATE)\b", text):
         return None
-    beginning, should_be, _ = refused[0].partition("should be ")
-    return beginning + should_be + " or ".join(dict.fromkeys(words.partition("should be ")[2] for words in refused))
+    messages = []
+    for section in sections:
+        error = _error_of_key(key, _as_value(text), section)
+        if error is None:
+            return None
+        messages.append(describe(error, (*above, *document_path(error["loc"], {key: _as_value(text)}))))
+    # The messages of several sections differ in what the value should be.
+    beginning, should_be, _ = messages[0].partition("should be ")
+    return beginning + should_be + " or ".join(dict.fromkeys(words.partition("should be ")[2] for words in messages))
 
 
-def range_of(path: KeyPath, *, schema: type[BaseModel], values: Any) -> str | None:
-    """The numbers and words that may stand at `path`, as a hint; None if no number may."""
-    for section in sections_at(schema, path[:-1], values=values):
-        field = section.model_json_schema()["properties"].get(path[-1], {})
-        choices = field.get("anyOf", [field])
-        number = next((choice for choice in choices if choice.get("type") in ("integer", "number")), None)
-        if number is not None:
-            kind = "a whole number" if number["type"] == "integer" else "a number"
-            bounds = [f"{words} {number[bound]:g}" for bound, words in _BOUND_WORDS.items() if bound in number]
-            others = [str(choice.get("const", choice["type"])) for choice in choices if choice is not number]
-            return f"write {' or '.join([' '.join([kind, ' and '.join(bounds)]).rstrip(), *others])}"
+def _error_of_key(key: str, value: Any, section: type[BaseModel]) -> Any:
+    """The error of pydantic about one key of a section; None if there is none."""
+    try:
+        section.model_validate({key: value})
+    except ValidationError as problem:
+        return next((error for error in problem.errors() if error["loc"][0] == key), None)
     return None
-
-
-def fields_at(schema: type[BaseModel], path: KeyPath, *, values: Any) -> list[str]:
-    """The keys that a schema allows in the section at `path` of the document `values`, in the order of the schema."""
-    return list(
-        dict.fromkeys(key for section in sections_at(schema, path, values=values) for key in section.model_fields)
-    )
-
-
-def sections_at(schema: type[BaseModel], path: KeyPath, *, values: Any) -> list[type[BaseModel]]:
-    """The schema's sections that may stand at `path`; in a union, those whose `Literal` keys agree with the values."""
-    sections: list[type[BaseModel]] = [schema]
-    for part in path:
-        values = _value_under(values, part)
-        fields = [section.model_fields[str(part)] for section in sections if str(part) in section.model_fields]
-        # An index, or a key that the user chose, keeps the sections of its list or mapping.
-        if fields:
-            sections = [section for field in fields for section in _models_in(field.annotation)]
-        sections = [section for section in sections if _literals_agree(section, values)] or sections
-    return sections
-
-
-def dotted(path: KeyPath) -> str:
-    """A path as users write it: `training.optimizer.beta2`."""
-    return ".".join(map(str, path))
-
-
-def suggest_key(
-    path: KeyPath, allowed: Sequence[str], *, schema: type[BaseModel], answer: Answer | None, as_flags: bool
-) -> str:
-    """The place of the key elsewhere in the schema, else the `answer`, the nearest key here, or all keys here."""
-    elsewhere = [place for place in key_paths(schema) if place[-1] == path[-1] and place != path]
-    side = _SIDE_ABBREVIATIONS.get(str(path[-1]))
-    if side is not None and side in allowed:
-        return f"did you mean {dotted((*path[:-1], side))}?"
-    if answer is not None and (not elsewhere or (answer.settings and not elsewhere[1:])):
-        return answer.as_flags() if as_flags else answer.as_yaml(dotted(path[:-1]))
-    near = nearest_word(str(path[-1]), allowed)
-    if found := elsewhere or ([(*path[:-1], near)] if near else []):
-        return "did you mean " + " or ".join(map(dotted, found)) + "?"
-    return f"allowed here: {', '.join(allowed)}"
-
-
-def key_paths(schema: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
-    """The paths of all keys of a schema, each once; keys inside lists have no path."""
-    for key, field in schema.model_fields.items():
-        yield (*above, key)
-        sections = _models_in(field.annotation) if get_origin(field.annotation) is not list else ()
-        yield from dict.fromkeys(place for section in sections for place in key_paths(section, (*above, key)))
-
-
-def _suggest_variant(value: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, as_flags: bool) -> str | None:
-    """How to write a variant if its name, or nearly its name, stands where its section is to stand."""
-    variants = {
-        name: section
-        for section in sections_at(schema, path, values=values)
-        if "name" in section.model_fields
-        for name in get_args(section.model_fields["name"].annotation)
-    }
-    if not variants:
-        return None
-    name = _nearest_choice(value, list(variants)) if isinstance(value, str) else None
-    form, *others = [_variant_form(section, name=known) for known, section in variants.items() if name in (known, None)]
-    key, examples = dotted(path), _required_keys(variants[name]).values() if name else ()
-    fix = f"--set {key}='{form}'" if as_flags else f"write {path[-1]}: {form}"
-    if name and not examples and not as_flags:
-        fix += f", or --set {key}.name={name}"
-    notes = [f"or {', '.join(others)}"] * bool(others) + [f"{given} is an example" for given in examples]
-    return NEXT_LINE.join([fix, *notes])
 
 
 def _variant_form(section: type[BaseModel], *, name: str) -> str:
@@ -283,30 +286,8 @@ def _required_keys(section: type[BaseModel]) -> dict[str, str]:
     return {key: _example(field) for key, field in section.model_fields.items() if field.is_required()}
 
 
-def _suggest_missing_key(path: KeyPath, *, schema: type[BaseModel], values: Any, as_flags: bool) -> str:
-    """The line or the flag that adds a missing key, with the schema's example of its value if there is one."""
-    fields = [section.model_fields.get(str(path[-1])) for section in sections_at(schema, path[:-1], values=values)]
-    example = next((_example(field) for field in fields if field is not None), _PLACEHOLDER)
-    note = "" if example == _PLACEHOLDER else f"{NEXT_LINE}{example} is an example"
-    return f"add --set {dotted(path)}={example}{note}" if as_flags else f"add {path[-1]}: {example}{note}"
-
-
 def _example(field: FieldInfo) -> str:
     return str(field.examples[0]) if field.examples else _PLACEHOLDER
-
-
-def _pairs_as_flags(hint: str, path: KeyPath, *, schema: type[BaseModel]) -> str:
-    """A validator's suggestion with each `key: value` of the section at `path`, or around it, as a --set."""
-    places = set(key_paths(schema))
-
-    def as_flag(found: re.Match[str]) -> str:
-        key = found[1].split(".")
-        for place in ((*path, *key), (*path[:-1], *key)):
-            if place in places:
-                return f"--set {dotted(place)}={shlex.quote(found[2])}"
-        return found[0]
-
-    return re.sub(r"(?:write )?\b([\w.]+): (\{[^}]*\}|[^\s,;{}]+)", as_flag, hint)
 
 
 def _nearest_choice(word: str, allowed: Sequence[str]) -> str | None:
@@ -320,7 +301,7 @@ def _nearest_choice(word: str, allowed: Sequence[str]) -> str | None:
 
 
 def _as_value(text: str) -> Any:
-    """The value of a setting in an answer: a number, a word, or a section of both."""
+    """The value in a setting `key=value` of an answer: a number, a word, or a section of both."""
     if text.startswith("{"):
         parts = (part.partition(": ") for part in text.strip("{}").split(", "))
         return {key: _as_value(value) for key, _, value in parts}
@@ -332,17 +313,16 @@ def _as_value(text: str) -> Any:
     return text
 
 
-def _as_number(value: Any, *, whole: bool) -> int | float | None:
+def _number_meant(value: Any, *, whole: bool) -> int | float | None:
     """The number meant by a text: 1_000, or 1e5 if a whole number is asked for."""
     if isinstance(value, bool) or not isinstance(value, str | float):
         return None
-    try:
-        number = float(value.strip()) if isinstance(value, str) else value
-    except ValueError:
-        return None
-    if number.is_integer():
-        return int(number)
-    return None if whole else number
+    with suppress(ValueError):
+        number = float(value)
+        if number.is_integer():
+            return int(number)
+        return None if whole else number
+    return None
 
 
 def as_written(value: Any) -> str:
@@ -358,30 +338,3 @@ def as_written(value: Any) -> str:
             return "a list"
         case _:
             return repr(value)
-
-
-def _value_under(values: Any, part: str | int) -> Any:
-    if isinstance(values, Mapping):
-        return values.get(part)
-    if isinstance(values, list) and isinstance(part, int) and part < len(values):
-        return values[part]
-    return None
-
-
-def _literals_agree(section: type[BaseModel], values: Any) -> bool:
-    literals = {
-        key: get_args(field.annotation)
-        for key, field in section.model_fields.items()
-        if get_origin(field.annotation) is Literal
-    }
-    return isinstance(values, Mapping) and all(
-        values[key] in allowed for key, allowed in literals.items() if key in values
-    )
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    elif get_origin(annotation) in (Union, types.UnionType, Annotated, list, tuple, dict):
-        for inner in get_args(annotation):
-            yield from _models_in(inner)

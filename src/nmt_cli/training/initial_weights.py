@@ -21,8 +21,7 @@ from nmt_cli.memory import free_cpu_bytes
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import ResolvedRecipe
 from nmt_cli.recipe.mistakes import as_written
-from nmt_cli.recipe.model_size import num_parameters
-from nmt_cli.recipe.schema import DROPOUTS, ModelConfig, Recipe
+from nmt_cli.recipe.schema import DROPOUTS, ModelConfig, Recipe, num_parameters
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

@@ -20,8 +20,7 @@ from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.memory import free_cpu_bytes, free_gpu_bytes
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.recipe.model_size import num_parameters, num_rows
-from nmt_cli.recipe.schema import ModelConfig, Recipe
+from nmt_cli.recipe.schema import ModelConfig, Recipe, num_parameters, num_rows
 from nmt_cli.recipe.training import TrainingConfig
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.ranks.ranks import Ranks

@@ -1,6 +1,7 @@
-"""YAML by the core rules of YAML 1.2, with file and line of every value: reading, merging, checking, writing.
+"""Documents in YAML, with file and line of every value: reading, merging, checking, writing.
 
-PyYAML follows YAML 1.1, in which `5e-4` is a string and `no` is false. Here `5e-4` is a number and `no` is a string.
+They follow the core schema of YAML 1.2: `5e-4` is a number and `no` is a string. PyYAML follows YAML 1.1, in which
+`5e-4` is a string and `no` is false.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from nmt_cli.errors import RecipeError
-from nmt_cli.recipe.mistakes import KeyPath, describe, document_path, mistake_to_show, range_of, suggest
-from nmt_cli.recipe.section import Mistake
+from nmt_cli.recipe.mistakes import InvalidSetting, describe, error_to_show
+from nmt_cli.recipe.section import KeyPath, Mistake, document_path
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -129,23 +130,23 @@ def validate(document: Document, schema: type[Model], *, source: str, fix: str) 
     """The document as a `schema`.
 
     Raises RecipeError with file and line, the value found, the values allowed, and a near match. `fix` is the hint
-    for a mistake that suggests nothing itself.
+    if nothing better can be suggested.
     """
     try:
         return schema.model_validate(document.values)
     except ValidationError as problem:
-        error, values = mistake_to_show(problem), document.values
-        path = document_path(error["loc"], values)
+        error = error_to_show(problem)
+        path = document_path(error["loc"], document.values)
         where = _place_of(error, path, document, source=source) or source
-        hint = suggest(error, path, schema=schema, values=values, as_flags=where.startswith(_SET))
-        hint = hint or range_of(path, schema=schema, values=values) or fix
+        invalid = InvalidSetting(error, path, schema, document.values, as_flags=where.startswith(_SET))
+        hint = invalid.suggestion or invalid.range or fix
         raise RecipeError(describe(error, path), where=where, hint=hint) from None
 
 
 def _place_of(error: Any, path: KeyPath, document: Document, *, source: str) -> str | None:
-    """The place of the value at `path`.
+    """The file and line, or the flag, of the value at `path`; None if it is a default.
 
-    If several settings are at fault, it is the place of one of them: in a --set, else in `source`, else in a parent.
+    If several settings are at fault, it is the place of one of them: a --set, else a line of `source` or of a parent.
     """
     mistake = error.get("ctx", {}).get("error")
     if not isinstance(mistake, Mistake) or not mistake.settings:

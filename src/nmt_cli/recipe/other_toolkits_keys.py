@@ -1,17 +1,16 @@
-"""Other toolkits' names for the keys of a recipe and of a corpus file.
+"""The table of keys of other toolkits, each with the settings of a recipe or a corpus file that stand for it.
 
-fairseq, OpenNMT-py and eole, JoeyNMT, Marian, Sockeye, Hugging Face's scripts.
+The toolkits are fairseq, OpenNMT-py and eole, JoeyNMT, Marian, Sockeye, and Hugging Face's scripts.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from nmt_cli.recipe.counterparts import Counterpart, as_typed, is_zero
-
-PAGE = "docs/how-to/other-toolkits.md"
+from nmt_cli.recipe.other_toolkits_answers import Conversion, Counterpart, as_typed, is_zero
 
 
 def _counterpart(
@@ -20,18 +19,24 @@ def _counterpart(
     note: str = "",
     note_for_zero: str | None = None,
     convert: Callable[[Any], str] = as_typed,
+    conversion: Conversion = "same value",
 ) -> Counterpart:
-    return Counterpart(tuple(keys.split()), settings, note, note_for_zero, convert)
+    return Counterpart(tuple(keys.split()), settings, note, note_for_zero, convert, conversion)
+
+
+_by_hand = partial(_counterpart, conversion="by hand")
+_of_data = partial(_counterpart, conversion="data")
+_without_counterpart = partial(_counterpart, conversion="none")
 
 
 def _number_of_updates(value: Any) -> str:
-    """Marian's --after has a unit: u are updates, e epochs, t tokens."""
+    """Marian's --after without its unit, if that is u for updates; N if it is e for epochs, or t for tokens."""
     number = re.fullmatch(r"(\d+)u?", str(value).lower())
     return number[1] if number else "N"
 
 
 def _null_for_zero(value: Any) -> str:
-    """fairseq's zero is off."""
+    """The word null if the value is zero, which means off in fairseq."""
     return "null" if is_zero(value) else as_typed(value)
 
 
@@ -39,28 +44,6 @@ def _activation(value: Any) -> str:
     return {"swish": "silu", "gelu_new": "gelu"}.get(str(value).lower(), as_typed(value))
 
 
-WITHOUT_COUNTERPART: Sequence[Counterpart] = (
-    _counterpart(
-        note="there is none: no layer is skipped at random; leave it out",
-        keys="layerdrop encoder_layerdrop decoder_layerdrop",
-    ),
-    _counterpart(
-        note="there is none: model.dropout is on the outputs of sub-layers and on embeddings (5.4); leave it out",
-        keys="emb_dropout embed_dropout hidden_dropout_prob",
-    ),
-)
-DATA_KEYS: Sequence[Counterpart] = (
-    _counterpart(
-        note="the vocabulary belongs to the data: nmt prepare ... --set tokenizer.vocab_size={N}",
-        keys="vocab_size src_vocab_size tgt_vocab_size nwordssrc nwordstgt bpe_size",
-    ),
-    _counterpart(
-        note="text and languages belong to the data: nmt prepare --train PREFIX -l en-de, then nmt train "
-        "RECIPE --data DIR",
-        keys="data dataset src tgt source_lang target_lang src_lang trg_lang languages train_sets valid_sets "
-        "trainpref validpref src_vocab tgt_vocab vocab vocabs spm bpe",
-    ),
-)
 RECIPE_KEYS: Sequence[Counterpart] = (
     _counterpart(
         "training.updates={N}",
@@ -68,34 +51,34 @@ RECIPE_KEYS: Sequence[Counterpart] = (
         "num_train_steps training_steps iterations max_iterations after after_batches",
         convert=_number_of_updates,
     ),
-    _counterpart(
+    _by_hand(
         "training.updates=N",
         note="not epochs; with prepared data --dry-run says how many an epoch has",
         keys="epochs epoch max_epoch max_epochs num_epochs n_epochs num_train_epochs after_epochs max_num_epochs",
     ),
-    _counterpart(
+    _by_hand(
         "training.batch_tokens=N",
         note="source or target tokens of a whole update, over all GPUs and accumulated batches",
         keys="batch_size max_tokens mini_batch mini_batch_words train_batch_size per_device_train_batch_size "
         "batch_type max_tokens_per_batch max_sentences",
     ),
-    _counterpart(
+    _by_hand(
         "training.batch_tokens=N",
         note="from which accumulation is derived",
         keys="update_freq accum_count optimizer_delay update_interval gradient_accumulation_steps batch_multiplier",
     ),
-    _counterpart(
+    _by_hand(
         "training.schedule={name: inverse_sqrt, peak: {N}, warmup_updates: 4000}",
         note="noam has a factor, which is no rate: its peak is factor / sqrt(d_model * warmup_updates)",
         keys="lr learning_rate learn_rate initial_learning_rate peak_lr max_lr base_lr peak_learning_rate",
     ),
-    _counterpart(
+    _by_hand(
         "training.schedule={name: inverse_sqrt, peak: RATE, warmup_updates: 4000}",
         note="or name: noam, cosine, wsd, constant",
         keys="lr_scheduler scheduler scheduling decay_method learning_rate_scheduler_type lr_scheduler_type "
         "learning_rate_scheduling lr_decay lr_decay_inv_sqrt",
     ),
-    _counterpart(
+    _by_hand(
         "training.schedule.warmup_updates={N}",
         keys="warmup_updates warmup warmup_steps lr_warmup learning_rate_warmup n_warmup_steps "
         "num_warmup_steps learning_rate_warmup_steps",
@@ -118,7 +101,7 @@ RECIPE_KEYS: Sequence[Counterpart] = (
     _counterpart("training.optimizer.beta1={N}", keys="adam_beta1"),
     _counterpart("training.optimizer.beta2={N}", keys="adam_beta2"),
     _counterpart("training.optimizer.epsilon={N}", keys="adam_eps adam_epsilon eps"),
-    _counterpart(
+    _by_hand(
         "training.optimizer={name: adamw, weight_decay: {N}}",
         keys="weight_decay wd decoupled_weight_decay",
         note_for_zero="leave it out: a weight decay of 0 is none",
@@ -128,9 +111,10 @@ RECIPE_KEYS: Sequence[Counterpart] = (
         keys="clip_norm max_grad_norm grad_clip clip_grad_norm gradient_clipping gradient_clip_val "
         "gradient_clipping_threshold",
         convert=_null_for_zero,
+        conversion="clipping",
     ),
     _counterpart("training.label_smoothing={N}", keys="label_smoothing label_smoothing_factor smoothing label_smooth"),
-    _counterpart("training.consistency={name: r_drop, alpha: {N}}", keys="reg_alpha r_drop rdrop rdrop_alpha"),
+    _by_hand("training.consistency={name: r_drop, alpha: {N}}", keys="reg_alpha r_drop rdrop rdrop_alpha"),
     _counterpart("training.seed={N}", keys="seed random_seed manual_seed"),
     _counterpart(
         "training.checkpoint_every={N}",
@@ -138,27 +122,25 @@ RECIPE_KEYS: Sequence[Counterpart] = (
         "checkpoint_freq",
         convert=_number_of_updates,
     ),
-    _counterpart(
+    _by_hand(
         "training.keep_last={N}",
         keys="keep_interval_updates keep_checkpoint keep_last_params keep_last_epochs keep_last_ckpts save_total_limit",
     ),
-    _counterpart("training.keep_best={N}", keys="keep_best_checkpoints keep_best_ckpts keep_best_params"),
-    _counterpart(
+    _by_hand("training.keep_best={N}", keys="keep_best_checkpoints keep_best_ckpts keep_best_params"),
+    _by_hand(
         "training.patience={N}", keys="patience early_stopping early_stopping_patience max_num_checkpoint_not_improved"
     ),
-    _counterpart("training.log_every={N}", keys="log_interval report_every logging_freq logging_steps disp_freq"),
-    _counterpart("training.precision=bf16|fp32", keys="fp16 bf16 amp half mixed_precision memory_efficient_fp16"),
-    _counterpart("training.ema={N}", keys="ema_decay moving_average_decay"),
-    _counterpart("training.ema=0.9999", note="1 minus Marian's value", keys="exponential_smoothing"),
+    _by_hand("training.log_every={N}", keys="log_interval report_every logging_freq logging_steps disp_freq"),
+    _by_hand("training.precision=bf16|fp32", keys="fp16 bf16 amp half mixed_precision memory_efficient_fp16"),
+    _by_hand("training.ema={N}", keys="ema_decay moving_average_decay"),
+    _by_hand("training.ema=0.9999", note="1 minus Marian's value", keys="exponential_smoothing"),
     _counterpart(
         "validation.every={N}",
         keys="validate_every validate_interval_updates valid_steps valid_freq validation_freq validation_every"
         " eval_steps eval_every",
         convert=_number_of_updates,
     ),
-    _counterpart(
-        "validation.metric=loss|bleu", keys="best_checkpoint_metric early_stopping_metric metric_for_best_model"
-    ),
+    _by_hand("validation.metric=loss|bleu", keys="best_checkpoint_metric early_stopping_metric metric_for_best_model"),
     _counterpart(
         note="leave it out: validation.bleu is on, and of raw text",
         keys="eval_bleu eval_bleu_detok eval_bleu_remove_bpe eval_bleu_args eval_bleu_print_samples "
@@ -224,11 +206,13 @@ RECIPE_KEYS: Sequence[Counterpart] = (
         "tokenizer.dropout={N}",
         note="for BPE; for a unigram vocabulary it is tokenizer.sampling",
         keys="bpe_dropout dropout_bpe",
+        conversion="sampling",
     ),
     _counterpart(
         "tokenizer.sampling={N}",
         note="for a unigram vocabulary; for BPE it is tokenizer.dropout",
         keys="sentencepiece_alphas src_subword_alpha tgt_subword_alpha subword_alpha spm_alpha",
+        conversion="sampling",
     ),
     _counterpart(
         "model.activation={N}",
@@ -254,15 +238,15 @@ RECIPE_KEYS: Sequence[Counterpart] = (
         keys="max_source_positions max_target_positions max_position_embeddings max_len max_length max_seq_len"
         " src_seq_length tgt_seq_length max_sent_length max_seq_length",
     ),
-    _counterpart("decoding.beam={N}", keys="beam_size num_beams beam_width"),
-    _counterpart("decoding.length_penalty={N}", keys="alpha beam_alpha length_penalty_alpha"),
-    _counterpart("decoding={length_penalty: {N}, length_penalty_form: length}", keys="lenpen"),
-    _counterpart(
+    _by_hand("decoding.beam={N}", keys="beam_size num_beams beam_width"),
+    _by_hand("decoding.length_penalty={N}", keys="alpha beam_alpha length_penalty_alpha"),
+    _by_hand("decoding={length_penalty: {N}, length_penalty_form: length}", keys="lenpen"),
+    _by_hand(
         "decoding.max_extra_tokens=N",
         note="a translation has at most N pieces more than its source",
         keys="max_len_a max_len_b max_output_length max_length_factor max_decoding_length",
     ),
-    _counterpart("decoding.batch_tokens={N}", keys="eval_batch_size valid_batch_size"),
+    _by_hand("decoding.batch_tokens={N}", keys="eval_batch_size valid_batch_size"),
     _counterpart(
         note="it is no setting of a recipe: nmt train uses all GPUs, or --gpus N",
         keys="world_size gpu_ranks num_gpus n_gpu gpus devices distributed_world_size nproc_per_node "
@@ -272,8 +256,24 @@ RECIPE_KEYS: Sequence[Counterpart] = (
         note="leave it out: the same nmt train resumes by itself",
         keys="resume restore_file train_from resume_from_checkpoint load_model reload continue_training",
     ),
-    *WITHOUT_COUNTERPART,
-    *DATA_KEYS,
+    _without_counterpart(
+        note="there is none: no layer is skipped at random; leave it out",
+        keys="layerdrop encoder_layerdrop decoder_layerdrop",
+    ),
+    _without_counterpart(
+        note="there is none: model.dropout is on the outputs of sub-layers and on embeddings (5.4); leave it out",
+        keys="emb_dropout embed_dropout hidden_dropout_prob",
+    ),
+    _of_data(
+        note="the vocabulary belongs to the data: nmt prepare ... --set tokenizer.vocab_size={N}",
+        keys="vocab_size src_vocab_size tgt_vocab_size nwordssrc nwordstgt bpe_size",
+    ),
+    _of_data(
+        note="text and languages belong to the data: nmt prepare --train PREFIX -l en-de, then nmt train "
+        "RECIPE --data DIR",
+        keys="data dataset src tgt source_lang target_lang src_lang trg_lang languages train_sets valid_sets "
+        "trainpref validpref src_vocab tgt_vocab vocab vocabs spm bpe",
+    ),
 )
 
 CORPUS_KEYS: Sequence[Counterpart] = (
@@ -285,18 +285,16 @@ CORPUS_KEYS: Sequence[Counterpart] = (
         note="it belongs to the recipe, as each epoch is sampled anew: nmt train ... --set tokenizer.sampling={N}",
         keys="sampling",
     ),
-    _counterpart(
+    _of_data(
         "tokenizer.vocab_size={N}", keys="vocab bpe_size num_operations bpe_operations num_words nwordssrc nwordstgt"
     ),
-    _counterpart(
+    _of_data(
         "tokenizer.model={N}",
         note="a SentencePiece model",
         keys="spm spm_model sentencepiece_model bpe_model src_subword_model",
     ),
-    _counterpart(
-        "tokenizer.shared=true|false", keys="joined_dictionary share_vocab shared_vocab joint_vocab joint_bpe"
-    ),
-    _counterpart(
+    _of_data("tokenizer.shared=true|false", keys="joined_dictionary share_vocab shared_vocab joint_vocab joint_bpe"),
+    _of_data(
         "languages={source: en, target: de}",
         note="with your languages",
         keys="source_lang target_lang src_lang tgt_lang trg_lang source_language target_language lang_pair",

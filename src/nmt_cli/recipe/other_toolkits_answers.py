@@ -1,30 +1,38 @@
-"""The settings of nmt that stand for the keys of other toolkits, with the values of these keys."""
+"""The answer to a key of another toolkit: the settings of nmt that stand for the key, with its value."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-NEXT_LINE = "\n       "  # of a hint: what cannot be pasted stands below what can
+NEXT_LINE = "\n       "  # of a hint: below the line that can be pasted
 
 _BATCH_TOKENS_KEYS = ("max_tokens", "mini_batch_words")
 _ACCUMULATION_KEYS = ("update_freq", "accum_count", "optimizer_delay")
 _NUM_GPUS_KEYS = ("distributed_world_size", "world_size", "num_gpus", "nproc_per_node")
+BATCH_KEYS = (*_BATCH_TOKENS_KEYS, "batch_size", "batch_type", *_ACCUMULATION_KEYS)
+"""The keys that give the tokens of an update together: see `batch_tokens_of`."""
+
+
+Conversion = Literal["same value", "clipping", "sampling", "by hand", "data", "none"]
+"""How a key of a whole configuration is converted: to the same value, or by the rules for gradient clipping and for
+sampled pieces; by hand if toolkits differ in its meaning; not at all if it belongs to the data, or if nmt has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counterpart:
-    """Settings of ours in place of some keys of other toolkits, and a note. Without settings, the note says it all.
+    """The settings of nmt that stand for some keys of other toolkits, and a note.
 
-    Examples of `settings`, of a value, and of the settings with the value:
+    Examples of a setting, of a value of the key, and of the setting with the value:
 
-        ("training.updates={N}",)              100            training.updates=100, as `convert` writes the value
-        ("model.norm=pre|post",)               True           model.norm=pre; for False, model.norm=post
-        ("beta1={FIRST}", "beta2={SECOND}")    "(0.9, 0.98)"  beta1=0.9 and beta2=0.98
+        training.updates={N}                100              training.updates=100
+        model.norm=pre|post                 True or False    model.norm=pre or model.norm=post
+        training.optimizer.beta1={FIRST}    "(0.9, 0.98)"    training.optimizer.beta1=0.9
 
-    For a value of zero, `note_for_zero` is the answer.
+    `convert` writes the value that replaces {N}, and {SECOND} is the second number. `note_for_zero` is the whole answer
+    to a value of zero.
     """
 
     keys: tuple[str, ...]
@@ -32,9 +40,10 @@ class Counterpart:
     note: str
     note_for_zero: str | None
     convert: Callable[[Any], str]
+    conversion: Conversion
 
     def answer(self, value: Any, *, warmup_updates: int | None) -> Answer:
-        """The answer to one of the keys with its value; a schedule gets the `warmup_updates`, or keeps the default."""
+        """The answer to a key with this value; `warmup_updates` replaces the example in a schedule, if given."""
         if self.note_for_zero is not None and is_zero(value):
             return Answer([], self.note_for_zero)
         settings = self.settings_for(value)
@@ -42,45 +51,43 @@ class Counterpart:
             settings = [re.sub(r"(?<=warmup_updates: )\d+", str(warmup_updates), setting) for setting in settings]
         return Answer(settings, self.note.replace("{N}", as_typed(value)))
 
-    def begins(self, *beginnings: str) -> bool:
-        """True if the settings begin with one of these: a section, or a whole key."""
-        return any(setting.startswith(beginnings) for setting in self.settings[:1])
-
     def settings_for(self, value: Any) -> list[str]:
-        """The settings with the value."""
+        """The settings with the value; N stands for a value that cannot be typed."""
+        return [self._with_value(setting, value) for setting in self.settings]
+
+    def _with_value(self, setting: str, value: Any) -> str:
         word = str(value).lower()
-
-        def one_of_two(found: re.Match[str]) -> str:
-            if isinstance(value, str) and word in found.groups():
-                return f"={word}"
-            return f"={found[2] if word == 'false' else found[1]}"
-
-        pair = re.findall(r"\d*\.?\d+(?:e-?\d+)?", word)
-        first, second = pair[:2] if len(pair) > 1 else ("N", "N")
-        amounts = {"{N}": self.convert(value), "{FIRST}": first, "{SECOND}": second}
-        settings = [re.sub(r"=(\w+)\|(\w+)$", one_of_two, setting) for setting in self.settings]
-        return [re.sub(r"\{[A-Z]+\}", lambda found: amounts[found[0]], setting) for setting in settings]
+        if choice := re.search(r"=(\w+)\|(\w+)$", setting):
+            chosen = choice[2] if word == "false" else choice[1]
+            if isinstance(value, str) and word in choice.groups():
+                chosen = word
+            return f"{setting[: choice.start()]}={chosen}"
+        numbers = re.findall(r"\d*\.?\d+(?:e-?\d+)?", word)
+        first, second = numbers[:2] if len(numbers) > 1 else ("N", "N")
+        return setting.replace("{N}", self.convert(value)).replace("{FIRST}", first).replace("{SECOND}", second)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The counterpart of a key: settings here, `key=value`, all of one section, and a sentence. Either may be empty."""
+    """The answer to a key: settings, `key=value`, all of one section, and a note. Either may be empty."""
 
     settings: Sequence[str]
     note: str
 
     def as_flags(self) -> str:
-        """The settings, each behind --set, and the sentence on a line of its own."""
+        """The settings, each as a --set, and the note on the next line."""
         return self._lines(" ".join(map(as_flag, self.settings)), self.note)
 
     def as_yaml(self, section: str) -> str:
-        """The lines of YAML that belong into `section`, and what remains to be said on lines of their own."""
+        """The settings as YAML for `section`, and on the next lines the section that they belong to, and the note."""
         keys, lines = [setting.partition("=")[0] for setting in self.settings], []
         for setting in self.settings:
             key, _, value = setting.partition("=")
             lines += [value.strip("{}")] if key == section else [f"{key.rpartition('.')[2]}: {value}"]
-        above = {key.rpartition(".")[0] for key in keys if key != section} - {section}
-        places = [f"its place is below {name}:" if name else "its place is the top of the file" for name in above]
+        other_sections = {key.rpartition(".")[0] for key in keys if key != section} - {section}
+        places = [
+            f"its place is below {name}:" if name else "its place is the top of the file" for name in other_sections
+        ]
         return self._lines(" and ".join(lines), *places, self.note)
 
     def _lines(self, settings: str, *notes: str) -> str:
@@ -94,7 +101,7 @@ def counterpart_of(key: str, known: Sequence[Counterpart]) -> Counterpart | None
 
 @dataclass(frozen=True, slots=True)
 class BatchTokens:
-    """The tokens of a whole update, the factors of this product in words, and whether the number of GPUs is one."""
+    """The tokens of a whole update, the factors of this product in words, and whether the GPUs are among them."""
 
     tokens: int
     factors: str
@@ -102,14 +109,14 @@ class BatchTokens:
 
     @property
     def answer(self) -> Answer:
-        """The setting, with its factors."""
+        """The setting, with the factors as a note."""
         note = f"tokens of a whole update: {self.factors}"
         note += "" if self.are_gpus_known else "; multiply by the number of GPUs that it was for"
         return Answer([f"training.batch_tokens={self.tokens}"], note)
 
 
 def batch_tokens_of(values: Mapping[str, Any]) -> BatchTokens | None:
-    """The product of the tokens of a batch, of the batches of an update and of the GPUs; None if `values` lack it."""
+    """The tokens of a batch, times the batches of an update, times the GPUs; None if no key gives the first factor."""
     given = {plain_key(key): value for key, value in values.items()}
     sizes = [*_BATCH_TOKENS_KEYS, "batch_size"] if given.get("batch_type") == "tokens" else _BATCH_TOKENS_KEYS
     product, factors = 1, []
