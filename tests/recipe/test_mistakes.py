@@ -258,6 +258,11 @@ def refuse(text: str) -> RecipeError:
             "write ema: null",
         ),
         (
+            "training: {consistency: {name: r_drop}}\nmodel: {dropout: 0}",
+            "training.consistency compares equal passes without dropout",
+            "write dropout: 0.1 below model:",
+        ),
+        (
             "training: {keep_last: 3}",
             "averaging.last is 5, but training.keep_last keeps only 3 checkpoints",
             "raise training.keep_last to 5, or lower averaging.last",

@@ -23,7 +23,7 @@ from nmt_cli.recipe.section import KeyPath, Mistake, document_path, dotted, fiel
 _PLACEHOLDER = "VALUE"
 _MIN_ABBREVIATION_LETTERS = 4  # of an abbreviation, so that it says which word
 # A setting in the fix of a validator.
-_SETTING_IN_FIX = re.compile(r"(?:write )?\b(?P<key>[\w.]+): (?P<value>\{[^}]*\}|[^\s,;{}]+)")
+_SETTING_IN_FIX = re.compile(r"(?P<write>write )?\b(?P<key>[\w.]+): (?P<value>\{[^}]*\}|[^\s,;{}]+)")
 
 _BOUND_WORDS = {
     "minimum": "of at least",
@@ -163,7 +163,10 @@ class InvalidSetting:
         return f"add --set {dotted(self.path)}={example}{note}" if self.as_flags else f"add {key}: {example}{note}"
 
     def _fix_of(self, mistake: Mistake) -> str:
-        """The fix of a validator, for a --set with each `key: value` as a --set."""
+        """The fix of a validator, in which each `key: value` is written as a --set, or for its place in YAML.
+
+        For `model.dropout: 0.1` this is `--set model.dropout=0.1`, or `dropout: 0.1 below model:`.
+        """
         places = set(key_paths(self.schema))
 
         def as_flag(setting: re.Match[str]) -> str:
@@ -173,7 +176,13 @@ class InvalidSetting:
                     return f"--set {dotted(place)}={shlex.quote(setting['value'])}"
             return setting[0]
 
-        return _SETTING_IN_FIX.sub(as_flag, mistake.fix) if self.as_flags else mistake.fix
+        def in_yaml(setting: re.Match[str]) -> str:
+            *above, key = setting["key"].split(".")
+            if not above or (*above, key) not in places:
+                return setting[0]
+            return f"{setting['write'] or ''}{key}: {setting['value']} below {dotted(tuple(above))}:"
+
+        return _SETTING_IN_FIX.sub(as_flag if self.as_flags else in_yaml, mistake.fix)
 
     def _allowed_word(self) -> str | None:
         """The nearest of the words that the key allows, or all of them."""
