@@ -89,7 +89,8 @@ def measure_sampling_cost(data: PreparedData, *, alpha: float, seed: int, max_po
     prepared_tokens = {side: sum(len(sampler.ids(side, *each)) for each in ranges) for side in SIDES}
     sampled_tokens = {side: sum(len(texts[side].ids) for texts in sampled) for side in SIDES}
     src_growth, tgt_growth = (sampled_tokens[side] / max(prepared_tokens[side], 1) for side in SIDES)
-    num_pairs, num_timed = (sum(stop - start for start, stop in part) for part in (ranges, ranges[first_timed:]))
+    num_pairs = sum(stop - start for start, stop in ranges)
+    num_timed = sum(stop - start for start, stop in ranges[first_timed:])
     num_bytes = sum(sampled_tokens.values()) * np.dtype(data.manifest.dtype).itemsize + num_pairs * _BYTES_PER_PAIR
     return SamplingCost(src_growth, tgt_growth, num_bytes / max(num_pairs, 1), seconds / max(num_timed, 1))
 

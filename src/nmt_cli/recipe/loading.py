@@ -49,7 +49,7 @@ def load_recipe(reference: str | Path, *, overrides: Sequence[str] = ()) -> Reci
 def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> ResolvedRecipe:
     """Like `load_recipe`, with the origin of every value."""
     file = find_packaged(str(reference), kind="recipe")
-    _check_own_format(file)
+    _check_is_recipe(file)
     named_after_file = Document({"name": file.stem}, {("name",): str(file)})
     document = merge(named_after_file, _with_parents(file, children=()))
     for override in overrides:
@@ -74,7 +74,7 @@ def _check_file_name(file: Path, document: Document) -> None:
         raise RecipeError(message, where=str(file), hint=f"add name: {name.rstrip('-') or 'mine'} to the file")
 
 
-def _check_own_format(file: Path) -> None:
+def _check_is_recipe(file: Path) -> None:
     """Raise RecipeError if a file holds nothing, or the configuration of another toolkit."""
     values = read_document(file).values
     if not values:
