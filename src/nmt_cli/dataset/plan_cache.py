@@ -65,27 +65,6 @@ class PlanCache:
         self._invariants[key.training_hash] = plan.invariants
         return plan
 
-    def _build_in_either_folder(self, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
-        """Build a plan in the data's directory, or else in `fallback`; DataError if neither can be written."""
-        in_data, in_fallback = self._folders
-        try:
-            return self._build_once(in_data, key, anew=anew, num_workers=num_workers)
-        except _Unwritable as problem:
-            logger.info(
-                "the plan of the epoch goes to %s, since %s cannot be written: %s",
-                in_fallback,
-                in_data,
-                problem.message,
-            )
-        try:
-            return self._build_once(in_fallback, key, anew=anew, num_workers=num_workers)
-        except _Unwritable as problem:
-            raise DataError(
-                f"the plan of the epoch can be written neither to {in_data} nor to {in_fallback}: {problem.message}",
-                where=str(in_fallback),
-                hint="free some space there, or choose another folder with -o",
-            ) from None
-
     def build_ahead(self, key: PlanKey, *, num_workers: int) -> None:
         """Start a background process that builds a plan, unless it was started already; `open` waits for it."""
         with self._background_lock:
@@ -109,6 +88,27 @@ class PlanCache:
                     with suppress(CacheClosed, _Unwritable, OSError), self._locked(folder):
                         files.clear_interrupted(folder, name=self._background.key.name)
             self._background = None
+
+    def _build_in_either_folder(self, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
+        """Build a plan in the data's directory, or else in `fallback`; DataError if neither can be written."""
+        in_data, in_fallback = self._folders
+        try:
+            return self._build_once(in_data, key, anew=anew, num_workers=num_workers)
+        except _Unwritable as problem:
+            logger.info(
+                "the plan of the epoch goes to %s, since %s cannot be written: %s",
+                in_fallback,
+                in_data,
+                problem.message,
+            )
+        try:
+            return self._build_once(in_fallback, key, anew=anew, num_workers=num_workers)
+        except _Unwritable as problem:
+            raise DataError(
+                f"the plan of the epoch can be written neither to {in_data} nor to {in_fallback}: {problem.message}",
+                where=str(in_fallback),
+                hint="free some space there, or choose another folder with -o",
+            ) from None
 
     @contextmanager
     def _locked(self, folder: Path) -> Iterator[None]:
