@@ -14,8 +14,6 @@ _ACCUMULATION_KEYS = ("update_freq", "accum_count", "optimizer_delay")
 _NUM_GPUS_KEYS = ("distributed_world_size", "world_size", "num_gpus", "nproc_per_node")
 BATCH_KEYS = (*_BATCH_TOKENS_KEYS, "batch_size", "batch_type", *_ACCUMULATION_KEYS)
 """The keys that give the tokens of an update together: see `batch_tokens_of`."""
-
-
 Conversion = Literal["same value", "clipping", "sampling", "by hand", "data", "none"]
 """How a key of a whole configuration is converted: to the same value, or by the rules for gradient clipping and for
 sampled pieces; by hand if toolkits differ in its meaning; not at all if it belongs to the data, or if nmt has none."""
@@ -31,7 +29,7 @@ class Counterpart:
         model.norm=pre|post                 True or False    model.norm=pre or model.norm=post
         training.optimizer.beta1={FIRST}    "(0.9, 0.98)"    training.optimizer.beta1=0.9
 
-    `convert` writes the value that replaces {N}, and {SECOND} is the second number. `note_for_zero` is the whole answer
+    `format_value` writes the value that replaces {N}, and {SECOND} is the second number. `note_for_zero` is the whole answer
     to a value of zero.
     """
 
@@ -39,7 +37,7 @@ class Counterpart:
     settings: tuple[str, ...]
     note: str
     note_for_zero: str | None
-    convert: Callable[[Any], str]
+    format_value: Callable[[Any], str]
     conversion: Conversion
 
     def answer(self, value: Any, *, warmup_updates: int | None) -> Answer:
@@ -64,7 +62,7 @@ class Counterpart:
             return f"{setting[: choice.start()]}={chosen}"
         numbers = re.findall(r"\d*\.?\d+(?:e-?\d+)?", word)
         first, second = numbers[:2] if len(numbers) > 1 else ("N", "N")
-        return setting.replace("{N}", self.convert(value)).replace("{FIRST}", first).replace("{SECOND}", second)
+        return setting.replace("{N}", self.format_value(value)).replace("{FIRST}", first).replace("{SECOND}", second)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ def _counterpart(
     keys: str,
     note: str = "",
     note_for_zero: str | None = None,
-    convert: Callable[[Any], str] = as_typed,
+    format_value: Callable[[Any], str] = as_typed,
     conversion: Conversion = "same value",
 ) -> Counterpart:
-    return Counterpart(tuple(keys.split()), settings, note, note_for_zero, convert, conversion)
+    return Counterpart(tuple(keys.split()), settings, note, note_for_zero, format_value, conversion)
 
 
 _by_hand = partial(_counterpart, conversion="by hand")
@@ -49,7 +49,7 @@ RECIPE_KEYS: Sequence[Counterpart] = (
         "training.updates={N}",
         keys="steps max_steps max_update max_updates train_steps num_steps n_steps total_steps num_updates "
         "num_train_steps training_steps iterations max_iterations after after_batches",
-        convert=_number_of_updates,
+        format_value=_number_of_updates,
     ),
     _by_hand(
         "training.updates=N",
@@ -110,7 +110,7 @@ RECIPE_KEYS: Sequence[Counterpart] = (
         "training.clip_norm={N}",
         keys="clip_norm max_grad_norm grad_clip clip_grad_norm gradient_clipping gradient_clip_val "
         "gradient_clipping_threshold",
-        convert=_null_for_zero,
+        format_value=_null_for_zero,
         conversion="clipping",
     ),
     _counterpart("training.label_smoothing={N}", keys="label_smoothing label_smoothing_factor smoothing label_smooth"),
@@ -120,7 +120,7 @@ RECIPE_KEYS: Sequence[Counterpart] = (
         "training.checkpoint_every={N}",
         keys="save_interval_updates save_checkpoint_steps save_freq save_every save_steps checkpoint_interval "
         "checkpoint_freq",
-        convert=_number_of_updates,
+        format_value=_number_of_updates,
     ),
     _by_hand(
         "training.keep_last={N}",
@@ -138,7 +138,7 @@ RECIPE_KEYS: Sequence[Counterpart] = (
         "validation.every={N}",
         keys="validate_every validate_interval_updates valid_steps valid_freq validation_freq validation_every"
         " eval_steps eval_every",
-        convert=_number_of_updates,
+        format_value=_number_of_updates,
     ),
     _by_hand("validation.metric=loss|bleu", keys="best_checkpoint_metric early_stopping_metric metric_for_best_model"),
     _counterpart(
@@ -217,7 +217,7 @@ RECIPE_KEYS: Sequence[Counterpart] = (
     _counterpart(
         "model.activation={N}",
         keys="activation_fn activation_function hidden_act pos_ffn_activation_fn transformer_ffn_activation",
-        convert=_activation,
+        format_value=_activation,
     ),
     _counterpart(
         "model.norm=pre|post",
