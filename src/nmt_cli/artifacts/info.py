@@ -1,4 +1,4 @@
-"""What `nmt info` tells of a model, a run or a checkpoint, as a dictionary; no weights are read."""
+"""Descriptions of models, runs and checkpoints for `nmt info`: dictionaries, made without reading weights."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class UnitsSource(OneFileSource):
 
 
 class _LanguageMatcher:
-    """Takes the two texts of each unit whose languages match those of the corpus, loosely, and counts what it took."""
+    """Takes the two texts of each unit whose languages match the corpus, loosely, and counts the texts taken."""
 
     def __init__(self, file: Path, wanted: tuple[str, str]) -> None:
         self._file = file
