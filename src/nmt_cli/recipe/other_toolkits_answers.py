@@ -29,8 +29,8 @@ class Counterpart:
         model.norm=pre|post                 True or False    model.norm=pre or model.norm=post
         training.optimizer.beta1={FIRST}    "(0.9, 0.98)"    training.optimizer.beta1=0.9
 
-    `format_value` writes the value that replaces {N}, and {SECOND} is the second number. `note_for_zero` is the whole answer
-    to a value of zero.
+    `format_value` writes the value that replaces {N}, and {SECOND} is the second number. `note_for_zero` is the whole
+    answer to a value of zero.
     """
 
     keys: tuple[str, ...]
