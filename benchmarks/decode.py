@@ -163,7 +163,7 @@ def _measure_workers(arguments: argparse.Namespace, engine: str, precision: str,
     settings["max_extra_tokens"] = arguments.max_extra_tokens
     device = arguments.device
     one = TranslationJob(
-        [Path(arguments.model)], engine, precision, device, arguments.threads, overrides=settings, asked={}
+        [Path(arguments.model)], engine, precision, device, arguments.threads, overrides=settings, options={}
     )
     devices = choose_devices(device, workers=workers, engine=engine, precision=precision, is_bulk=True)
     lines = Path(arguments.input).read_text(encoding="utf-8").split("\n")[:-1]
