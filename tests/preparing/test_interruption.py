@@ -142,7 +142,7 @@ import os, signal, sys
 from pathlib import Path
 from nmt_cli.cli.app import console
 from nmt_cli.preparing import chunks, shards
-from nmt_cli.preparing.corpus import corpus_from_files
+from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.pipeline import prepare
 
 workers, stage, reports = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
