@@ -13,7 +13,7 @@ import torch
 
 from nmt_cli.api import Translator
 from nmt_cli.artifacts.model_directory import SavedModelConfig
-from nmt_cli.decoding import engines
+from nmt_cli.decoding import engine as engine_module
 from nmt_cli.decoding.engine import open_engine
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.devices import cpu_multiplies_bf16
@@ -194,7 +194,7 @@ def test_int8_of_torch_is_for_cpus_that_have_it(trained: Path, monkeypatch: pyte
     with pytest.raises(DeviceError, match="does not multiply 8-bit integers exactly on this CPU") as problem:
         Translator.from_pretrained(trained, precision="int8")
     assert problem.value.hint == "take `precision: fp32`, or add `engine: ctranslate2`"
-    monkeypatch.setattr(engines, "choose_device", lambda name: torch.device(name))
+    monkeypatch.setattr(engine_module, "choose_device", lambda name: torch.device(name))
     for engine in ("torch", "auto"):
         with pytest.raises(UsageError, match="int8 is for CPUs") as error:
             Translator.from_pretrained(trained, engine=engine, precision="int8", device="cuda")

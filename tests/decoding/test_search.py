@@ -15,7 +15,6 @@ from torch import Tensor
 from nmt_cli.decoding.batching import BatchedSearch, search_batches
 from nmt_cli.decoding.search import ensemble
 from nmt_cli.decoding.search.active_search import plan_compaction
-from nmt_cli.decoding.search.beam import topk_continuations
 from nmt_cli.decoding.search.hypotheses import (
     Hypothesis,
     LengthPenalties,
@@ -23,6 +22,7 @@ from nmt_cli.decoding.search.hypotheses import (
     length_penalty,
     max_output_tokens,
 )
+from nmt_cli.decoding.search.topk import first_argmax, topk_continuations
 from nmt_cli.model.cache import DecoderCache
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -385,8 +385,7 @@ def test_the_most_probable_is_the_first_of_the_largest(vocabulary: int) -> None:
     log_probs[1] = -torch.inf
     log_probs[2, -1], log_probs[3, -5:] = 9.0, 9.0
     expected = [row.index(max(row)) for row in log_probs.tolist()]
-    _, places = topk_continuations(log_probs, torch.zeros(50, 1), count=1)
-    assert places.flatten().tolist() == expected
+    assert first_argmax(log_probs).tolist() == expected
 
 
 @pytest.mark.parametrize("vocabulary", [9, 1000, 2048])

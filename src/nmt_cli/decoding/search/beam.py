@@ -15,12 +15,10 @@ from torch import Tensor
 from nmt_cli.decoding.search.active_search import ActiveSearch, plan_compaction
 from nmt_cli.decoding.search.ensemble import NEVER_GENERATED, Ensemble
 from nmt_cli.decoding.search.hypotheses import FinishedHypotheses
+from nmt_cli.decoding.search.topk import topk_continuations
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS
 
-# Columns per block: if there are many columns, the maximum of each block is compared first.
-_BLOCK_COLUMNS = 64
-_INDEX_RANGE = 1 << 32  # indices are smaller, and fit into the low half of a key
 # Steps between checks for finished sentences: a check waits for a GPU, and costs nothing on a CPU.
 _STEPS_BETWEEN_CHECKS = {"cuda": 4}
 
@@ -66,47 +64,6 @@ def cannot_improve(finished: FinishedHypotheses, open_log_probs: Tensor, penalti
     An open hypothesis scores at most its log-probability, divided by the length penalty at its limit [B].
     """
     return finished.scores[:, -1] >= open_log_probs[:, 0] / penalties_at_limit
-
-
-def topk_continuations(log_probs: Tensor, prefix_log_probs: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest sums of a prefix [B, W] and a next piece [R, V], and their indices w * V + v; both [B, C].
-
-    The largest sum comes first, and in a tie the smallest index: torch.topk leaves ties open, and logits in bf16 are
-    often equal. Sums are float32, and W * V is less than 2 ** 32.
-    """
-    vocabulary = log_probs.size(1)
-    by_sentence = log_probs.view(len(prefix_log_probs), -1, vocabulary)
-    num_blocks = vocabulary // _BLOCK_COLUMNS
-    if num_blocks * prefix_log_probs.size(1) < 2 * count:
-        totals = (by_sentence + prefix_log_probs[:, :, None]).flatten(1)
-        return _stable_topk(totals, torch.arange(totals.size(1), device=totals.device), count=count)
-    # Each of the `count` best blocks has a sum that comes before all sums of the other blocks.
-    whole_blocks = by_sentence[:, :, : num_blocks * _BLOCK_COLUMNS].unflatten(2, (num_blocks, _BLOCK_COLUMNS))
-    maxima = (whole_blocks.amax(dim=-1) + prefix_log_probs[:, :, None]).flatten(1)
-    _, blocks = _stable_topk(maxima, torch.arange(maxima.size(1), device=maxima.device), count=count)
-    starts = blocks // num_blocks * vocabulary + blocks % num_blocks * _BLOCK_COLUMNS
-    indices = (starts[:, :, None] + torch.arange(_BLOCK_COLUMNS, device=starts.device)).flatten(1)
-    if num_blocks * _BLOCK_COLUMNS < vocabulary:
-        rest = torch.arange(num_blocks * _BLOCK_COLUMNS, vocabulary, device=starts.device)
-        rows = torch.arange(prefix_log_probs.size(1), device=starts.device) * vocabulary
-        indices = torch.cat([indices, (rows[:, None] + rest).flatten().expand(len(indices), -1)], dim=1)
-    values = by_sentence.flatten(1).gather(1, indices)
-    return _stable_topk(values + prefix_log_probs.gather(1, indices // vocabulary), indices, count=count)
-
-
-def _stable_topk(values: Tensor, indices: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
-    """The largest values [B, N], in a tie the ones with the smallest `indices`, and their indices; both [B, C].
-
-    Both numbers make one key: the bits of the float, changed so that they ascend with it, and the inverted index.
-    """
-    high = _order_preserving(values.view(torch.int32)).long() * _INDEX_RANGE
-    keys = (high + (_INDEX_RANGE - 1 - indices)).topk(count).values
-    return _order_preserving((keys >> 32).int()).view(torch.float32), _INDEX_RANGE - 1 - (keys & (_INDEX_RANGE - 1))
-
-
-def _order_preserving(bits: Tensor) -> Tensor:
-    """The bits [B, N] of floats as integers in the same order, and back."""
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 class BeamSearch(ActiveSearch):

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from nmt_cli.decoding.search.active_search import ActiveSearch, plan_compaction
-from nmt_cli.decoding.search.beam import topk_continuations
 from nmt_cli.decoding.search.ensemble import Ensemble
 from nmt_cli.decoding.search.hypotheses import FinishedHypotheses
+from nmt_cli.decoding.search.topk import first_argmax
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS
 
@@ -80,7 +80,7 @@ class GreedyOrSamplingSearch(ActiveSearch):
         log_probs = self._ensemble.log_probs(last_ids.flatten())
         if is_first and self._width > 1:
             log_probs = log_probs.repeat_interleave(self._width, dim=0)
-        chosen = self._sample(log_probs) if self._config.samples else _most_probable(log_probs)
+        chosen = self._sample(log_probs) if self._config.samples else first_argmax(log_probs)
         piece_log_probs = log_probs.gather(1, chosen[:, None]).view_as(self._log_probs)
         self._ids = chosen.view_as(self._ids)
         self._log_probs = self._log_probs + piece_log_probs
@@ -122,9 +122,3 @@ class GreedyOrSamplingSearch(ActiveSearch):
         thresholds = cumulated[:, -1] * torch.tensor(uniform, dtype=torch.float64, device=log_probs.device)
         places = torch.searchsorted(cumulated, thresholds[:, None], right=True)
         return (places if columns is None else columns.gather(1, places)).squeeze(1)
-
-
-def _most_probable(log_probs: Tensor) -> Tensor:
-    """The most probable piece [R] of each row of log_probs [R, V]; in a tie the one with the smallest id."""
-    _, pieces = topk_continuations(log_probs, log_probs.new_zeros(len(log_probs), 1), count=1)
-    return pieces.squeeze(1)

@@ -1,0 +1,73 @@
+"""The largest of many columns, and in a tie the first: the best piece, and the best continuations of a beam.
+
+The maximum of each block of columns is compared first. Shapes: B sentences, W hypotheses per sentence, R = B * W rows,
+C continuations per sentence, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_BLOCK_COLUMNS = 64
+_INDEX_RANGE = 1 << 32  # indices are smaller, and fit into the low half of a key
+
+
+def first_argmax(log_probs: Tensor) -> Tensor:
+    """The column [R] of the largest number of each row of log_probs [R, V]; in a tie the first one."""
+    vocabulary = log_probs.size(1)
+    num_blocks = vocabulary // _BLOCK_COLUMNS
+    if num_blocks < 2:
+        return log_probs.argmax(dim=1)
+    blocks = log_probs[:, : num_blocks * _BLOCK_COLUMNS].unflatten(1, (num_blocks, _BLOCK_COLUMNS)).amax(dim=-1)
+    if num_blocks * _BLOCK_COLUMNS < vocabulary:
+        rest = log_probs[:, num_blocks * _BLOCK_COLUMNS :].amax(dim=1, keepdim=True)
+        blocks = torch.cat([blocks, rest], dim=1)
+    # `argmax` returns the first maximum, but compares numbers one by one. So it sees only the maxima of the blocks, and
+    # then one block.
+    places = blocks.argmax(dim=1, keepdim=True) * _BLOCK_COLUMNS + torch.arange(_BLOCK_COLUMNS, device=log_probs.device)
+    places = places.clamp_(max=vocabulary - 1)
+    chosen = log_probs.gather(1, places).argmax(dim=1, keepdim=True)
+    found: Tensor = places.gather(1, chosen).squeeze(1)
+    return found
+
+
+def topk_continuations(log_probs: Tensor, prefix_log_probs: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest sums of a prefix [B, W] and a next piece [R, V], and their indices w * V + v; both [B, C].
+
+    The largest sum comes first, and in a tie the smallest index: torch.topk leaves ties open, and logits in bf16 are
+    often equal. Sums are float32, and W * V is less than 2 ** 32.
+    """
+    vocabulary = log_probs.size(1)
+    by_sentence = log_probs.view(len(prefix_log_probs), -1, vocabulary)
+    num_blocks = vocabulary // _BLOCK_COLUMNS
+    if num_blocks * prefix_log_probs.size(1) < 2 * count:
+        totals = (by_sentence + prefix_log_probs[:, :, None]).flatten(1)
+        return _stable_topk(totals, torch.arange(totals.size(1), device=totals.device), count=count)
+    # Each of the `count` best blocks has a sum that comes before all sums of the other blocks.
+    whole_blocks = by_sentence[:, :, : num_blocks * _BLOCK_COLUMNS].unflatten(2, (num_blocks, _BLOCK_COLUMNS))
+    maxima = (whole_blocks.amax(dim=-1) + prefix_log_probs[:, :, None]).flatten(1)
+    _, blocks = _stable_topk(maxima, torch.arange(maxima.size(1), device=maxima.device), count=count)
+    starts = blocks // num_blocks * vocabulary + blocks % num_blocks * _BLOCK_COLUMNS
+    indices = (starts[:, :, None] + torch.arange(_BLOCK_COLUMNS, device=starts.device)).flatten(1)
+    if num_blocks * _BLOCK_COLUMNS < vocabulary:
+        rest = torch.arange(num_blocks * _BLOCK_COLUMNS, vocabulary, device=starts.device)
+        rows = torch.arange(prefix_log_probs.size(1), device=starts.device) * vocabulary
+        indices = torch.cat([indices, (rows[:, None] + rest).flatten().expand(len(indices), -1)], dim=1)
+    values = by_sentence.flatten(1).gather(1, indices)
+    return _stable_topk(values + prefix_log_probs.gather(1, indices // vocabulary), indices, count=count)
+
+
+def _stable_topk(values: Tensor, indices: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
+    """The largest values [B, N], in a tie the ones with the smallest `indices`, and their indices; both [B, C].
+
+    Both numbers make one key: the bits of the float, changed so that they ascend with it, and the inverted index.
+    """
+    high = _order_preserving(values.view(torch.int32)).long() * _INDEX_RANGE
+    keys = (high + (_INDEX_RANGE - 1 - indices)).topk(count).values
+    return _order_preserving((keys >> 32).int()).view(torch.float32), _INDEX_RANGE - 1 - (keys & (_INDEX_RANGE - 1))
+
+
+def _order_preserving(bits: Tensor) -> Tensor:
+    """The bits [B, N] of floats as integers in the same order, and back."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
