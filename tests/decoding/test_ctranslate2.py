@@ -17,8 +17,8 @@ from nmt_cli.decoding.ctranslate2 import engine as ctranslate2_engine
 from nmt_cli.decoding.ctranslate2 import model as ctranslate2_model
 from nmt_cli.decoding.ctranslate2.batches import batches_for_workers, is_wide
 from nmt_cli.decoding.ctranslate2.engine import CTranslate2Engine
-from nmt_cli.decoding.engine import Details, Engine, open_engine
-from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
+from nmt_cli.decoding.engine import Engine, open_engine
+from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS

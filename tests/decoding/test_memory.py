@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.decoding import torch_engine
-from nmt_cli.decoding.engine import Details, open_engine
-from nmt_cli.decoding.search.hypotheses import SourceSentence
+from nmt_cli.decoding.engine import open_engine
+from nmt_cli.decoding.search.hypotheses import Details, SourceSentence
 from tests.artifacts.builders import save_tiny
 from tests.training.tiny import parallel_text
 

@@ -15,8 +15,8 @@ import nmt_cli
 from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.decoding.batching import search_batches
-from nmt_cli.decoding.engine import DecodingOverrides, Details, with_overrides
-from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
+from nmt_cli.decoding.engine import DecodingOverrides, with_overrides
+from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
 from nmt_cli.decoding.translation import SplitLine, Translation
 from nmt_cli.errors import DeviceError, ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, Protocol, TypedDict
 
 from pydantic import ValidationError
 
-from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
+from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
 from nmt_cli.devices import choose_device, choose_precision, parse_precision
 from nmt_cli.errors import DeviceError, UsageError
 from nmt_cli.recipe.mistakes import InvalidSetting, describe, error_to_show
@@ -19,14 +18,6 @@ from nmt_cli.tokenization.tokenizer import Tokenizer
 
 _KNOWN = {"engine": ("torch", "ctranslate2", "auto"), "precision": ("auto", "fp32", "bf16", "int8")}
 _OF_SAMPLING = ("temperature", "top_k", "top_p", "seed")
-
-
-@dataclass(frozen=True, slots=True)
-class Details:
-    """The optional parts of a hypothesis: log-probabilities of its pieces, and its alignment to the source."""
-
-    piece_log_probs: bool
-    alignment: bool
 
 
 class Engine(Protocol):

@@ -14,9 +14,8 @@ from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.attention import align
 from nmt_cli.decoding.batching import BatchedSearch
-from nmt_cli.decoding.engine import Details
 from nmt_cli.decoding.search.cuda import CudaSearch
-from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
+from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
 from nmt_cli.devices import cpu_multiplies_bf16
 from nmt_cli.errors import ModelError
 from nmt_cli.memory import keep_freed_memory, return_freed_memory

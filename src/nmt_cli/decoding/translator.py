@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Unpack
 
-from nmt_cli.decoding.engine import DecodingOverrides, Details, Engine, check_candidates, with_overrides
-from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
+from nmt_cli.decoding.engine import DecodingOverrides, Engine, check_candidates, with_overrides
+from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
 from nmt_cli.decoding.translation import SplitLine, Translation, best_by_utility, parse_utility
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.schema import DecodingConfig, LanguagePair

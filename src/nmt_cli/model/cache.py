@@ -43,7 +43,7 @@ class Slots(NamedTuple):
     room: int
 
 
-class Step(NamedTuple):
+class CacheStep(NamedTuple):
     """One more token per row: the positions [R] of the tokens, their slots, and what each hypothesis sees.
 
     `slot_bias` [B, 1, W, seen] is added to scores: 0 at the slots of a hypothesis's own past, and -inf elsewhere. It is
@@ -88,7 +88,7 @@ class LayerCache:
         k, v = (F.pad(x, (0, 0, 0, slots - source.max_len)).contiguous() for x in rectangles)
         return cls(k, v)
 
-    def self_attend(self, module: SelfAttention, x: Tensor, *, step: Step) -> Tensor:
+    def self_attend(self, module: SelfAttention, x: Tensor, *, step: CacheStep) -> Tensor:
         """Self-attention [R, H * V] of the step's tokens x [R, D], whose keys and values go into its slots."""
         num_sentences, heads, slots = len(self.cross_keys), module.heads, step.slots
         if module.rotation is None and module.d_k == module.d_v:
@@ -169,7 +169,7 @@ class DecoderCache:
         """B."""
         return len(self.num_tokens)
 
-    def begin_step(self, num_rows: int, *, like: Tensor) -> Step:
+    def begin_step(self, num_rows: int, *, like: Tensor) -> CacheStep:
         """Reserve slots for one more token per row; the model computes with tensors like `like`."""
         width = num_rows // self.num_sentences
         positions = self.num_tokens.clamp(max=self.max_positions - 1)
@@ -184,12 +184,12 @@ class DecoderCache:
             if width > 1:
                 raise ValueError("a sentence has several hypotheses from its second step on")
             bias = None if self.shape_multiple == 1 else _slot_bias_of_one_hypothesis(slots, like)
-            return Step(positions, slots, bias)
+            return CacheStep(positions, slots, bias)
         if self.slot_bias.size(2) < seen:
             room = self.slot_bias.new_full((*self.slot_bias.shape[:2], slots.room - start), -torch.inf)
             self.slot_bias = torch.cat([self.slot_bias[:, :, :start], room], dim=2)
         self.slot_bias[:, :, start : slots.end].diagonal(dim1=1, dim2=2).zero_()
-        return Step(positions, slots, self.slot_bias[:, None, :, :seen])
+        return CacheStep(positions, slots, self.slot_bias[:, None, :, :seen])
 
     def select(self, *, rows: Tensor, sentences: Tensor | None) -> None:
         """Go on from `rows` [R'], grouped by sentence, and with `sentences` [B'] only; None keeps all sentences."""

@@ -15,9 +15,8 @@ from nmt_cli.artifacts.manifest import CONFIG, DAMAGED, verify_files
 from nmt_cli.artifacts.model_directory import load_saved_config, load_tokenizer
 from nmt_cli.decoding.ctranslate2.batches import MIN_WIDE_TOKENS, batches_for_workers, is_wide
 from nmt_cli.decoding.ctranslate2.model import converted_model, import_ctranslate2
-from nmt_cli.decoding.engine import Details
 from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
-from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, length_penalty, max_output_tokens
+from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence, length_penalty, max_output_tokens
 from nmt_cli.devices import num_cpus
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig

@@ -42,6 +42,14 @@ class Hypothesis:
     alignment: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Details:
+    """The optional parts of a hypothesis: log-probabilities of its pieces, and its alignment to the source."""
+
+    piece_log_probs: bool
+    alignment: bool
+
+
 class FinishedHypotheses(NamedTuple):
     """Log-probabilities, scores and last nodes of finished hypotheses, each [B, F]; a score of -inf marks a gap."""
 
