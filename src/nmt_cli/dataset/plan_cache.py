@@ -231,7 +231,7 @@ class _BackgroundBuilder:
 
 @dataclass(frozen=True, slots=True)
 class _BuildingJob:
-    """The work of the background process; `invariants` are those of the cache that started it."""
+    """The work of the background process; `invariants` come from the cache that started it."""
 
     data: PreparedData
     fallback: Path

@@ -228,7 +228,7 @@ class InvalidSetting:
 def suggest_key(
     path: KeyPath, allowed: Sequence[str], *, schema: type[BaseModel], answer: Answer | None, as_flags: bool
 ) -> str:
-    """What to write instead of an unknown key: the `answer`, the same key elsewhere, the nearest key, or any key here.
+    """The hint for an unknown key: the `answer`, the same key elsewhere, the nearest key, or any key here.
 
     The same key elsewhere comes before the answer if it is in several places, or if the answer has no settings.
     """
