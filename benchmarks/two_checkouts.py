@@ -102,6 +102,7 @@ def _train(checkout: Path, folder: Path, size: str, data: str) -> float:
     settings, updates = _TRAINED[size]
     values = [*settings, f"training.updates={updates}", "training.log_every=2", "training.batch_tokens=4000"]
     values += ["training.max_tokens_per_device=4096", "training.checkpoint_every=1000", "validation.every=1000"]
+    values.append("validation.max_sentences=8")  # a model of a few updates never ends a translation
     options = [option for value in values for option in ("--set", value)]
     _nmt(checkout, "train", "base", "--data", data, "-o", str(folder / "run"), *options)
     entries = [json.loads(line) for line in lines_of(folder / "run" / "metrics.jsonl")]
