@@ -10,7 +10,7 @@ import pytest
 
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError, UsageError
-from nmt_cli.training.reporting import progress
+from nmt_cli.training.reporting import reporter
 from nmt_cli.training.reporting.reporter import EventFile
 from tests.training.tiny import events, stopped_after, train
 
@@ -78,7 +78,7 @@ def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
 def test_a_missing_package_is_told_before_anything_starts(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "find_spec", lambda name: None)
+    monkeypatch.setattr(reporter, "find_spec", lambda name: None)
     with pytest.raises(UsageError) as caught:
         train(prepared, tmp_path / "run", tensorboard=True)
     assert caught.value.message == "--tensorboard needs the package tensorboard, which is not installed"

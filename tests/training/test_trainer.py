@@ -21,7 +21,7 @@ from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError, DeviceError, ModelError, TrainingError
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.training import checkpoints as checkpoints_module
+from nmt_cli.training import checkpoint_folder
 from nmt_cli.training import validation as validation_module
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.trainer import Trainer
@@ -338,7 +338,7 @@ def test_a_full_disk_is_noticed_before_the_first_update(
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints_module, "write_tensors", full_disk)
+        patch.setattr(checkpoint_folder, "write_tensors", full_disk)
         with pytest.raises(ModelError, match="the disk is full") as caught:
             train(prepared, run, *SHORT)
     assert caught.value.hint == "free some space, then give the same command again: it continues"
@@ -408,7 +408,7 @@ def test_what_a_killed_pass_left_is_cleared_and_a_run_that_goes_on_needs_no_pass
     caplog.set_level("INFO")
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints_module, "write_manifest", leave_and_interrupt)
+        patch.setattr(checkpoint_folder, "write_manifest", leave_and_interrupt)
         with pytest.raises(KeyboardInterrupt):
             train(prepared, run, *SHORT)
     assert (run / ".sanity").exists()
