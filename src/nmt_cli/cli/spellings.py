@@ -128,8 +128,9 @@ _RECIPE_OF_ARCHITECTURE = {
 COMMANDS: Mapping[str, str] = {
     "prepare": "preprocess binarize tokenize build-vocab build_vocab onmt_build_vocab learn-bpe fairseq-preprocess",
     "train": "fit finetune fine-tune fairseq-train onmt_train marian resume",
-    "average": "avg average-checkpoints average_models ensemble",
-    "decode": "translate generate interactive infer inference predict fairseq-generate onmt_translate marian-decoder",
+    "average": "avg average-checkpoints average_models",
+    "decode": "translate generate interactive infer inference predict ensemble fairseq-generate onmt_translate "
+    "marian-decoder",
     "score": "evaluate eval bleu sacrebleu comet ter chrf validate",
     "serve": "server api rest web",
     "export": "convert",
