@@ -181,7 +181,11 @@ def _sections(schema: type[BaseModel], *, level: int) -> Iterator[str]:
         (*others, name) = _references(value)
         small = [] if others or _tag(sections[name]) else _keys(sections[name], prefix=f"{key}.")
         is_small = 0 < len(small) <= _FEW_KEYS
-        rows, larger = (rows + small, larger) if is_small else (rows, [*larger, (key, value)])
+        if not is_small:
+            larger.append((key, value))
+            continue
+        after = next((place for place, row in enumerate(rows, start=1) if row[0] == f"`{key}`"), len(rows))
+        rows[after:after] = small
     yield from ["", f"{'#' * level} At the top", "", *_table(_KEY_HEADER, rows)]
     for key, value in larger:
         yield from _section(key, value, sections, described, level=level)
@@ -202,7 +206,9 @@ def _section(path: str, value: Any, sections: Mapping[str, Any], described: set[
     shared = [row for row in keys[found[0]] if len(found) > 1 and all(row in others for others in keys.values())]
     for name in found:
         if tag := _tag(sections[name]):
-            rows.append((f"**{tag}**", "", "", _cell(sections[name]["description"])))
+            default = value.get("default")
+            is_default = isinstance(default, dict) and tag == f"name: {default['name']}"
+            rows.append((f"**{tag}**", "", "the default" if is_default else "", _cell(sections[name]["description"])))
         rows += [row for row in keys[name] if row not in shared]
     rows += [("**every kind**", "", "", "Keys of all of them."), *shared] if shared else []
     about = [] if _tag(sections[found[0]]) else [sections[found[0]]["description"], ""]
@@ -292,8 +298,10 @@ def _command(name: str, command: Callable[..., None]) -> Iterator[str]:
     usage = " ".join([f"nmt {name} [OPTIONS]", *wanted]) if name else "nmt [OPTIONS] COMMAND ..."
     shown = " ".join(line for text in example for line in text.splitlines()).removeprefix("Example: ")
     yield from ["", f"## {f'nmt {name}' if name else 'All commands'}", "", about]
-    yield from [] if name else ["`--quiet` and `--debug` may also stand after the command."]
     yield from [f"Usage: `{usage}`. Example: `{shown}`", ""]
+    if not name:
+        links = (f"[{other}](#nmt-{other})" for other in app.commands_with_all_options())
+        yield from [f"Commands: {', '.join(links)}. `--quiet` and `--debug` may also stand after the command.", ""]
     yield from _table(("argument or option", "default", "meaning"), [*arguments, *options])
 
 

@@ -51,7 +51,7 @@ def attention(
 ) -> None:
     """Show what each piece of a translation attends to, by layer and head.
 
-    Example: nmt attention -m runs/base --head all -o attention.svg "The house is old ."
+    Example: nmt attention -m runs/base --head all -o attention.svg "The house is old."
     """
     _check_texts(source, translation)
     if words and part != "cross":

@@ -37,7 +37,7 @@ def export(
     to: Annotated[str, typer.Option("--to", metavar="ctranslate2|huggingface", help="The program that will read it.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else MODEL-ctranslate2."),
+        typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else MODEL-TO or MODEL-TO-PRECISION."),
     ] = None,
     precision: Annotated[
         str | None,

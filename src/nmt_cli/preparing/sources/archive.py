@@ -35,7 +35,7 @@ class ArchiveSource(Source):
 
     kind: Literal["archive"] = Field(description="two files of an archive")
     file: str | None = Field(None, description="path of the archive, or of a folder that it was unpacked into")
-    url: str | None = Field(None, description="or where to download it")
+    url: str | None = Field(None, description="instead of file: where to download the archive")
     bytes: PositiveInt | None = Field(None, description="its size, checked; null: not known")
     sha256: str | None = Field(None, description="its SHA-256, checked; null: not known, recorded in the manifest")
     source: str = Field(description="path of the source's file in the archive, or its last part; it may be a .gz")
