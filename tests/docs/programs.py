@@ -90,6 +90,9 @@ def in_small(arguments: Sequence[str], *, is_dry: bool) -> list[str]:
         added += ["--set", f"tokenizer.vocab_size={_VOCABULARY}"] if command == "prepare" else []
     if command == "train" and "NMT_DOCS_UPDATES" in os.environ:
         added += ["--set", f"training.updates={os.environ['NMT_DOCS_UPDATES']}"]
+    if is_dry and command == "train" and "--data" in arguments:  # it was not prepared; the demo's data was
+        place = arguments.index("--data") + 1
+        arguments = [*arguments[:place], "data/demo", *arguments[place + 1 :]]
     if is_dry:
         added += [] if command == "prepare" else ["--device", "cpu"]
         added += [] if command == "decode" else ["--dry-run"]

@@ -58,8 +58,12 @@ class TextSource(Source):
 
     kind: Literal["text"] = Field(description="text in two files")
     prefix: str | None = Field(None, description="PREFIX.en and PREFIX.de, each also with .gz, .zst or .xz")
-    source: str | None = Field(None, description="instead of prefix: file of the source, or a pattern such as parts/*.en")
-    target: str | None = Field(None, description="instead of prefix: file of the target, or a pattern with as many files")
+    source: str | None = Field(
+        None, description="instead of prefix: file of the source, or a pattern such as parts/*.en"
+    )
+    target: str | None = Field(
+        None, description="instead of prefix: file of the target, or a pattern with as many files"
+    )
     markup: Markup = None
     weight: Weight = 1.0
 
