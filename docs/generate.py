@@ -23,7 +23,7 @@ from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.recipe.loading import load_recipe, packaged_names
 from nmt_cli.recipe.other_toolkits_keys import CORPUS_KEYS, RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.reproducing.experiments import EXPERIMENTS, Expected, FigureName, expected_text
+from nmt_cli.reproducing.experiments import EXPERIMENTS, Expected, FigureName, format_expected
 
 ROOT = Path(__file__).resolve().parents[1]
 # Signals and pipes end the process in ways that belong to no family of errors.
@@ -143,12 +143,12 @@ def experiments() -> str:
     """The figures that `nmt reproduce` expects of each experiment, with their sources and tolerances."""
     found: dict[tuple[str, FigureName], dict[str, Expected]] = {}
     for experiment in EXPERIMENTS.values():
-        for stage, figures in experiment.expected.items():
+        for stage, figures in experiment.figures_by_stage.items():
             for name, expected in figures.items():
                 found.setdefault((stage, name), {})[experiment.name] = expected
     rows = []
     for (stage, name), by_experiment in found.items():
-        values = [expected_text(name, by_experiment.get(experiment)) for experiment in EXPERIMENTS]
+        values = [format_expected(name, by_experiment.get(experiment)) for experiment in EXPERIMENTS]
         sources = "; ".join(dict.fromkeys(expected.source for expected in by_experiment.values()))
         reasons = "; ".join(dict.fromkeys(expected.why for expected in by_experiment.values()))
         rows.append((stage, name, *values, sources, reasons))

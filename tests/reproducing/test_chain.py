@@ -24,7 +24,7 @@ from nmt_cli.reproducing import chain
 from nmt_cli.reproducing.chain import Outcome, StageEnd, conclusion, rows, run_chain, run_nmt
 from nmt_cli.reproducing.experiments import EXPERIMENTS, expected_exactly
 from nmt_cli.reproducing.needs import Needs
-from nmt_cli.reproducing.plan import Reproduction, plan_reproduction
+from nmt_cli.reproducing.plan import ReproductionPlan, plan_reproduction
 from nmt_cli.reproducing.stages import Measured, Stage, stages_of
 from tests.reproducing.test_needs import GPUS
 
@@ -38,7 +38,7 @@ time.sleep(300)
 """
 
 
-def copying(plan: Reproduction, number: int, *, lines: int = 1) -> Stage:
+def copying(plan: ReproductionPlan, number: int, *, lines: int = 1) -> Stage:
     """A stage that copies the file of the stage before into its own."""
     read, written = (plan.run / f"{place}.txt" for place in (number - 1, number))
     return Stage(
@@ -78,16 +78,18 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Runner:
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Reproduction:
+def plan(tmp_path: Path) -> ReproductionPlan:
     (tmp_path / "0.txt").write_text("a line\n")
     return plan_reproduction(EXPERIMENTS["base-en-de"], settings=(), limit=None, data=tmp_path, run=tmp_path)
 
 
-def run(plan: Reproduction) -> Outcome:
+def run(plan: ReproductionPlan) -> Outcome:
     return run_chain(plan, [copying(plan, number) for number in (1, 2, 3)], GPUS)
 
 
-def test_finished_stages_are_not_repeated(plan: Reproduction, runner: Runner, caplog: pytest.LogCaptureFixture) -> None:
+def test_finished_stages_are_not_repeated(
+    plan: ReproductionPlan, runner: Runner, caplog: pytest.LogCaptureFixture
+) -> None:
     run(plan)
     assert runner.started == ["1", "2", "3"]
     with caplog.at_level(logging.INFO, logger="nmt_cli"):
@@ -98,7 +100,7 @@ def test_finished_stages_are_not_repeated(plan: Reproduction, runner: Runner, ca
 
 
 def test_a_changed_input_makes_a_stage_and_those_after_it_run_again(
-    plan: Reproduction, runner: Runner, tmp_path: Path
+    plan: ReproductionPlan, runner: Runner, tmp_path: Path
 ) -> None:
     run(plan)
     (tmp_path / "1.txt").write_text("another line\n")
@@ -111,7 +113,7 @@ def test_a_changed_input_makes_a_stage_and_those_after_it_run_again(
     assert runner.started == ["1", "2", "3"]
 
 
-def test_a_stage_with_another_command_or_without_its_output_runs_again(plan: Reproduction, runner: Runner) -> None:
+def test_a_stage_with_another_command_or_without_its_output_runs_again(plan: ReproductionPlan, runner: Runner) -> None:
     run(plan)
     (plan.run / "3.txt").unlink()
     (plan.folder / "copy-2.json").write_text("{not json")
@@ -120,7 +122,9 @@ def test_a_stage_with_another_command_or_without_its_output_runs_again(plan: Rep
     assert runner.started == ["2", "3"]
 
 
-def test_a_stage_that_fails_ends_the_chain_and_the_next_start_goes_on_there(plan: Reproduction, runner: Runner) -> None:
+def test_a_stage_that_fails_ends_the_chain_and_the_next_start_goes_on_there(
+    plan: ReproductionPlan, runner: Runner
+) -> None:
     runner.endings["2"] = StageEnd(6, None)
     outcome = run(plan)
     assert runner.started == ["1", "2"]
@@ -132,7 +136,7 @@ def test_a_stage_that_fails_ends_the_chain_and_the_next_start_goes_on_there(plan
     assert runner.started == ["1", "2", "2", "3"]
 
 
-def test_after_a_signal_no_further_stage_begins(plan: Reproduction, runner: Runner) -> None:
+def test_after_a_signal_no_further_stage_begins(plan: ReproductionPlan, runner: Runner) -> None:
     runner.endings["1"] = StageEnd(0, signal.SIGTERM)  # it had come to its end nevertheless
     outcome = run(plan)
     assert runner.started == ["1"]
@@ -146,7 +150,7 @@ def test_after_a_signal_no_further_stage_begins(plan: Reproduction, runner: Runn
     assert runner.started == ["1", "2", "3"]
 
 
-def test_scores_of_another_measure_are_made_again(plan: Reproduction) -> None:
+def test_scores_of_another_measure_are_made_again(plan: ReproductionPlan) -> None:
     score = stages_of(plan)[-1]
     assert score.stdout is not None
     score.stdout.parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +179,7 @@ def test_to_ask_whether_a_stage_of_a_rehearsal_is_finished_writes_nothing(tmp_pa
     assert not any(stage.is_finished() for stage in (average, decode, score))
     assert set(tmp_path.rglob("*")) == before
     for stage in (decode, score):  # each can be the first to run, and finds its text
-        stage.prepare()
+        stage.write_inputs()
         written = sorted(set(tmp_path.rglob("*")) - before)
         assert [file.name for file in written] == ["newstest2014.reference.de", "newstest2014.source.en"]
         assert {file.read_text(encoding="utf-8") for file in written} == {"one\ntwo\n"}
@@ -184,8 +188,8 @@ def test_to_ask_whether_a_stage_of_a_rehearsal_is_finished_writes_nothing(tmp_pa
             file.unlink()
 
 
-def test_what_is_not_as_expected_is_told_with_the_conclusion(plan: Reproduction) -> None:
-    def concluded(plan: Reproduction, bleu: float, checkpoints: int) -> str:
+def test_what_is_not_as_expected_is_told_with_the_conclusion(plan: ReproductionPlan) -> None:
+    def concluded(plan: ReproductionPlan, bleu: float, checkpoints: int) -> str:
         average, _, score = stages_of(plan)[-3:]
         averaged, scored = average.figure("checkpoints", checkpoints), score.figure("paper BLEU", bleu)
         return conclusion(plan, Outcome([(average, [averaged]), (score, [scored])]))

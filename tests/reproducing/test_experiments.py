@@ -20,7 +20,9 @@ BLEU = EXPERIMENTS["base-en-de"].test["paper BLEU"]
 @by_name
 def test_recipe_and_corpus_belong_together(experiment: Experiment) -> None:
     recipe, corpus = load_recipe(experiment.recipe), load_corpus(experiment.corpus, overrides=()).corpus
-    expected = {name: figure.low for figures in experiment.expected.values() for name, figure in figures.items()}
+    expected = {
+        name: figure.low for figures in experiment.figures_by_stage.values() for name, figure in figures.items()
+    }
     assert recipe.corpus == experiment.corpus
     assert experiment.name.endswith(f"{corpus.languages.source}-{corpus.languages.target}")
     assert expected["vocabulary"] == corpus.tokenizer.vocab_size
@@ -61,7 +63,7 @@ def test_sacrebleu_is_expected_as_far_below_the_papers_bleu_as_the_authors_own_m
 
 @by_name
 def test_each_tolerance_has_a_reason(experiment: Experiment) -> None:
-    for expected in (expected for figures in experiment.expected.values() for expected in figures.values()):
+    for expected in (expected for figures in experiment.figures_by_stage.values() for expected in figures.values()):
         assert expected.source
         assert expected.low <= expected.high
         assert bool(expected.tolerance) == bool(expected.why), expected

@@ -14,7 +14,7 @@ from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.reproducing import needs
 from nmt_cli.reproducing.experiments import EXPERIMENTS
 from nmt_cli.reproducing.needs import Hours, Machine, Needs, check_disk, measure_machine
-from nmt_cli.reproducing.plan import Reproduction, plan_reproduction
+from nmt_cli.reproducing.plan import ReproductionPlan, plan_reproduction
 from tests.artifacts.builders import write_run
 
 GPUS = Machine(
@@ -40,7 +40,7 @@ def line(update: int, seconds: float) -> dict[str, object]:
     return {"event": "train", "update": update, "seconds": seconds}
 
 
-def planned(folder: Path, *settings: str) -> Reproduction:
+def planned(folder: Path, *settings: str) -> ReproductionPlan:
     data, run = folder / "data", folder / "run"
     return plan_reproduction(EXPERIMENTS["base-en-de"], settings=settings, limit=None, data=data, run=run)
 

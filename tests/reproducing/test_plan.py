@@ -15,7 +15,7 @@ from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.reproducing import chain
 from nmt_cli.reproducing.chain import StageEnd, run_chain
 from nmt_cli.reproducing.experiments import EXPERIMENTS
-from nmt_cli.reproducing.plan import Overrides, Reproduction, plan_reproduction, read_overrides, rehearse
+from nmt_cli.reproducing.plan import Overrides, ReproductionPlan, plan_reproduction, read_overrides, rehearsal_overrides
 from nmt_cli.reproducing.stages import stages_of
 from tests.forks import run_forked
 from tests.hub import serve_wmt14
@@ -29,11 +29,11 @@ def planned(
     limit: int | None = None,
     data: Path | None = None,
     run: Path | None = None,
-) -> Reproduction:
+) -> ReproductionPlan:
     return plan_reproduction(EXPERIMENTS[name], settings=settings, limit=limit, data=data, run=run)
 
 
-def commands(plan: Reproduction) -> Sequence[str]:
+def commands(plan: ReproductionPlan) -> Sequence[str]:
     return [stage.command_line for stage in stages_of(plan)]
 
 
@@ -51,13 +51,13 @@ def test_the_users_vocabulary_goes_before_that_of_a_rehearsal(setting: str) -> N
     plan = planned(setting, limit=2_000)
     assert plan.settings.corpus == (setting,)
     assert plan.corpus.tokenizer.vocab_size == 500
-    assert stages_of(plan)[0].expected["vocabulary"].low == 500
+    assert stages_of(plan)[0].judged["vocabulary"].low == 500
 
 
 def test_a_vocabulary_that_is_taken_from_elsewhere_is_not_judged_by_its_size() -> None:
     plan = planned("tokenizer.taken_from=runs/other", limit=2_000)
     assert plan.settings.corpus == ("tokenizer.taken_from=runs/other",)
-    assert "vocabulary" not in stages_of(plan)[0].expected
+    assert "vocabulary" not in stages_of(plan)[0].judged
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_the_text_is_prepared_and_found_again(tmp_path: Path, monkeypatch: pytes
 
 def settings(recipe: str, limit: int, *users: str) -> dict[str, str]:
     chosen, tokenizer = load_recipe(recipe, overrides=users), TokenizerConfig(vocab_size=37_000)
-    rehearsal = rehearse(chosen, tokenizer, limit=limit, user_settings=Overrides(recipe=users))
+    rehearsal = rehearsal_overrides(chosen, tokenizer, limit=limit, user_settings=Overrides(recipe=users))
     return dict(setting.split("=") for setting in rehearsal.recipe)
 
 
@@ -162,7 +162,7 @@ def test_what_the_user_sets_is_left_to_him() -> None:
 
 @pytest.mark.parametrize(("limit", "pieces"), [(200, 1_000), (5_000, 5_000), (1_000_000, 37_000)])
 def test_the_vocabulary_fits_the_text(limit: int, pieces: int) -> None:
-    rehearsal = rehearse(
+    rehearsal = rehearsal_overrides(
         load_recipe("base"), TokenizerConfig(vocab_size=37_000), limit=limit, user_settings=Overrides()
     )
     assert rehearsal.corpus == (f"tokenizer.vocab_size={pieces}",)
@@ -204,7 +204,7 @@ def test_other_search_is_another_command() -> None:
 
 
 def test_a_rehearsal_has_folders_of_its_own() -> None:
-    def folders(plan: Reproduction) -> tuple[str, str]:
+    def folders(plan: ReproductionPlan) -> tuple[str, str]:
         return str(plan.data), str(plan.run)
 
     assert folders(planned()) == ("data/wmt14-en-de", "runs/base")

@@ -17,7 +17,7 @@ from nmt_cli.errors import ScoreError, UsageError
 if TYPE_CHECKING:
     from nmt_cli.reproducing.chain import Outcome
     from nmt_cli.reproducing.needs import Machine
-    from nmt_cli.reproducing.plan import Reproduction
+    from nmt_cli.reproducing.plan import ReproductionPlan
     from nmt_cli.reproducing.stages import Stage
 
 logger = logging.getLogger(__name__)
@@ -74,21 +74,21 @@ def reproduce(
     _exit_unless_reproduced(plan, outcome)
 
 
-def _plan_lines(plan: Reproduction, stages: list[Stage], machine: Machine) -> list[str]:
+def _plan_lines(plan: ReproductionPlan, stages: list[Stage], machine: Machine) -> list[str]:
     """The planned stages: commands, needs and expected figures."""
-    from nmt_cli.reproducing.experiments import expected_text
+    from nmt_cli.reproducing.experiments import format_expected
 
     rehearsed = f": a rehearsal on {plan.limit:,} pairs" if plan.limit is not None else ""
     lines = [f"{plan.experiment.title}{rehearsed}", f"on {machine}"]
     for number, stage in enumerate(stages, 1):
         lines += ["", f"[{number}/{len(stages)}] {stage.name}{': finished before' if stage.is_finished() else ''}"]
         lines += [f"      {line}" for line in (stage.command_line, *stage.needs(machine).lines())]
-        for name, expected in stage.expected.items():
-            lines.append(f"      expect: {name} {expected_text(name, expected)} ({expected.source})")
+        for name, expected in stage.judged.items():
+            lines.append(f"      expect: {name} {format_expected(name, expected)} ({expected.source})")
     return lines
 
 
-def _print_outcome(plan: Reproduction, outcome: Outcome) -> None:
+def _print_outcome(plan: ReproductionPlan, outcome: Outcome) -> None:
     """Print the table on stdout, with tabs if stdout is no terminal, and the conclusion on stderr."""
     from nmt_cli.reproducing.chain import HEADER, REPORT_PAGE, conclusion, rows
 
@@ -107,7 +107,7 @@ def _row_colours(outcome: Outcome) -> list[str]:
     return [colours[figure.relation] for _, figures in outcome.figures for figure in figures]
 
 
-def _exit_unless_reproduced(plan: Reproduction, outcome: Outcome) -> None:
+def _exit_unless_reproduced(plan: ReproductionPlan, outcome: Outcome) -> None:
     """Exit with the code of the stage that did not end well; ScoreError if a score is too low."""
     command = shlex.join(["nmt", *sys.argv[1:]])
     if outcome.ended is not None and outcome.stopped_at is not None:

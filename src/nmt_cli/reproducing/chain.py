@@ -21,7 +21,7 @@ from nmt_cli.files import disk_errors, write_file
 from nmt_cli.processes import NmtCommands
 from nmt_cli.reproducing.experiments import Figure
 from nmt_cli.reproducing.needs import Machine, check_disk
-from nmt_cli.reproducing.plan import Reproduction
+from nmt_cli.reproducing.plan import ReproductionPlan
 from nmt_cli.reproducing.stages import Stage
 from nmt_cli.templates.render import render
 
@@ -71,7 +71,7 @@ class Outcome:
         return [(stage, figure) for stage, figures in self.figures for figure in figures if figure.has_failed]
 
 
-def run_chain(plan: Reproduction, stages: Sequence[Stage], machine: Machine) -> Outcome:
+def run_chain(plan: ReproductionPlan, stages: Sequence[Stage], machine: Machine) -> Outcome:
     """Bring every stage to its end, in order, up to the first stage that does not end well.
 
     DataError is raised before a stage if a disk is too small for all that is left to do.
@@ -120,7 +120,7 @@ def run_nmt(arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
         unfinished.unlink(missing_ok=True)
 
 
-def write_report(plan: Reproduction, stages: Sequence[Stage], outcome: Outcome, machine: Machine) -> None:
+def write_report(plan: ReproductionPlan, stages: Sequence[Stage], outcome: Outcome, machine: Machine) -> None:
     """Write both files about the stages finished so far, unless no training has begun."""
     if not plan.run.is_dir():
         return
@@ -148,7 +148,7 @@ def rows(outcome: Outcome) -> Iterator[tuple[str, str, str, str, str]]:
             yield name, figure.name, figure.expected_text or "-", figure.measured_text, figure.verdict
 
 
-def conclusion(plan: Reproduction, outcome: Outcome) -> str:
+def conclusion(plan: ReproductionPlan, outcome: Outcome) -> str:
     """The result of the reproduction in a sentence."""
     if outcome.stopped_at is not None:
         return f"The chain stopped at {outcome.stopped_at.name}; the same command goes on there."
@@ -163,7 +163,7 @@ def conclusion(plan: Reproduction, outcome: Outcome) -> str:
     return f"Reproduced: the paper BLEU of the {plan.experiment.title}{changed}{others or '; all is as expected'}."
 
 
-def _report_json(plan: Reproduction, outcome: Outcome, machine: Machine) -> dict[str, Any]:
+def _report_json(plan: ReproductionPlan, outcome: Outcome, machine: Machine) -> dict[str, Any]:
     is_complete = outcome.stopped_at is None
     return {
         "experiment": plan.experiment.name,
@@ -187,7 +187,7 @@ def _report_json(plan: Reproduction, outcome: Outcome, machine: Machine) -> dict
 
 
 def _run_stage(stage: Stage) -> StageEnd:
-    stage.prepare()
+    stage.write_inputs()
     start = time.monotonic()
     ended = run_nmt(stage.arguments, stdout=stage.stdout)
     if ended.code == 0:

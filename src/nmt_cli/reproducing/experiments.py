@@ -69,8 +69,8 @@ class Experiment:
     test: Mapping[FigureName, Expected]
 
     @property
-    def expected(self) -> Mapping[str, Mapping[FigureName, Expected]]:
-        """The figures by the stage that measures them, in order."""
+    def figures_by_stage(self) -> Mapping[str, Mapping[FigureName, Expected]]:
+        """The figures by the name of the stage that measures them, in order."""
         return {
             "prepare": self.preparation,
             "train": self.training,
@@ -245,7 +245,7 @@ class Figure:
     @property
     def expected_text(self) -> str:
         """The expected figure with its tolerance, in words; empty if the paper has none."""
-        return expected_text(self.name, self.expected)
+        return format_expected(self.name, self.expected)
 
     def to_json(self) -> dict[str, Any]:
         """The figure for reproduction.json."""
@@ -261,7 +261,7 @@ class Figure:
         }
 
 
-def expected_text(name: FigureName, expected: Expected | None) -> str:
+def format_expected(name: FigureName, expected: Expected | None) -> str:
     """The expected value or range of a figure, and its tolerance."""
     if expected is None:
         return ""

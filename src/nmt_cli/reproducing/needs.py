@@ -18,7 +18,7 @@ from nmt_cli.files import bytes_in, free_bytes, nearest_existing
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.processes import Worker
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.reproducing.plan import Reproduction
+from nmt_cli.reproducing.plan import ReproductionPlan
 from nmt_cli.training.micro_batch_size import Estimate, estimate
 from nmt_cli.training.reporting.metrics import matrix_rate
 
@@ -144,7 +144,7 @@ class Needs:
         return lines + ([f"time:   {self.hours}"] if self.hours else [])
 
 
-def preparation_needs(plan: Reproduction, machine: Machine) -> Needs:
+def preparation_needs(plan: ReproductionPlan, machine: Machine) -> Needs:
     """The needs of `nmt prepare`. The size of a rehearsal's download is unknown beforehand and is left out."""
     corpus = plan.corpus
     pairs = int(plan.experiment.preparation["pairs read"].low)
@@ -164,7 +164,7 @@ def preparation_needs(plan: Reproduction, machine: Machine) -> Needs:
     )
 
 
-def training_needs(plan: Reproduction, run: Run | None, machine: Machine) -> Needs:
+def training_needs(plan: ReproductionPlan, run: Run | None, machine: Machine) -> Needs:
     """The needs of `nmt train`, or of the rest of a training that has begun."""
     training, pieces = plan.recipe.training, plan.corpus.tokenizer.vocab_size
     needed = estimate(
@@ -193,13 +193,13 @@ def training_needs(plan: Reproduction, run: Run | None, machine: Machine) -> Nee
     return Needs(disk=((plan.run, disk),), memory=_memory_text(needed, plan.recipe, machine), hours=hours)
 
 
-def averaging_needs(plan: Reproduction) -> Needs:
+def averaging_needs(plan: ReproductionPlan) -> Needs:
     """The needs of `nmt average`: the model that it writes, and what it reads."""
     size = plan.num_parameters * _MODEL_BYTES_PER_PARAMETER
     return Needs(disk=((plan.run, size),), memory=f"about {size_text(3 * size)}")
 
 
-def decoding_needs(plan: Reproduction, machine: Machine, *, lines: int) -> Needs:
+def decoding_needs(plan: ReproductionPlan, machine: Machine, *, lines: int) -> Needs:
     """The needs of `nmt decode`."""
     memory = plan.num_parameters * _DECODING_BYTES_PER_PARAMETER + _DECODING_BASE_BYTES
     hours = Hours.from_flops(

@@ -50,7 +50,7 @@ class Overrides:
 
 
 @dataclass(frozen=True, slots=True)
-class Reproduction:
+class ReproductionPlan:
     """An experiment to reproduce, with its recipe, corpus and folders.
 
     `limit` is the number of pairs of a rehearsal. `settings` are the rehearsal's settings, then the user's.
@@ -84,7 +84,7 @@ class Reproduction:
 
 def plan_reproduction(
     experiment: Experiment, *, settings: Sequence[str], limit: int | None, data: Path | None, run: Path | None
-) -> Reproduction:
+) -> ReproductionPlan:
     """The plan of an experiment, or, with a limit of pairs, of its rehearsal; RecipeError for wrong settings.
 
     UsageError for the setting of another corpus.
@@ -100,12 +100,12 @@ def plan_reproduction(
     corpus = load_corpus(experiment.corpus, overrides=user_settings.corpus).corpus
     overrides, suffix = user_settings, ""
     if limit is not None:
-        rehearsal = rehearse(recipe, corpus.tokenizer, limit=limit, user_settings=user_settings)
+        rehearsal = rehearsal_overrides(recipe, corpus.tokenizer, limit=limit, user_settings=user_settings)
         overrides = rehearsal.followed_by(user_settings)
         recipe = load_recipe(experiment.recipe, overrides=overrides.recipe)
         corpus = load_corpus(experiment.corpus, overrides=[*overrides.corpus, f"limit={limit}"]).corpus
         suffix = f"-limit-{limit}"
-    return Reproduction(
+    return ReproductionPlan(
         experiment=experiment,
         recipe=recipe,
         corpus=corpus,
@@ -140,7 +140,9 @@ def read_overrides(settings: Sequence[str], *, experiment: str) -> Overrides:
     return Overrides(recipe, tuple(setting for setting in settings if setting not in recipe))
 
 
-def rehearse(recipe: Recipe, tokenizer: TokenizerConfig, *, limit: int, user_settings: Overrides) -> Overrides:
+def rehearsal_overrides(
+    recipe: Recipe, tokenizer: TokenizerConfig, *, limit: int, user_settings: Overrides
+) -> Overrides:
     """The settings of a rehearsal on `limit` pairs; recipe and tokenizer have the user's settings in them.
 
     The number of updates is about one pass over the pairs. It is at least the number of averaged checkpoints, of which
@@ -180,16 +182,16 @@ def _keys_of(settings: Overrides) -> set[str]:
 def _check_key(path: tuple[str, ...], *, setting: str) -> None:
     """Raise RecipeError if a part of the path is in neither schema."""
     for length in range(1, len(path) + 1):
-        allowed, place = fields_at(_AnyKey, path[: length - 1], values={}), path[:length]
+        allowed, prefix = fields_at(_AnyKey, path[: length - 1], values={}), path[:length]
         if not allowed:
             return  # below a value that is no section, of which the schema itself tells what it should be
-        if place[-1] not in allowed:
+        if prefix[-1] not in allowed:
             value = parse_value(setting.partition("=")[2], source=f"--set {setting}")
             known = (*Corpus.other_toolkits, *Recipe.other_toolkits)
-            counterpart = counterpart_of(place[-1], known)
+            counterpart = counterpart_of(prefix[-1], known)
             answer = None if counterpart is None else counterpart.answer(value, warmup_updates=None)
-            hint = suggest_key(place, allowed, schema=_AnyKey, answer=answer, as_flags=True)
-            raise RecipeError(f"unknown key {dotted(place)!r}", where=f"--set {setting}", hint=hint)
+            hint = suggest_key(prefix, allowed, schema=_AnyKey, answer=answer, as_flags=True)
+            raise RecipeError(f"unknown key {dotted(prefix)!r}", where=f"--set {setting}", hint=hint)
 
 
 def _belongs_to_recipe(setting: str) -> bool:

@@ -25,15 +25,8 @@ from nmt_cli.preparing.corpus_loading import without_former_keys
 from nmt_cli.preparing.report import read_report
 from nmt_cli.recipe.loading import dump_recipe
 from nmt_cli.reproducing.experiments import Expected, Figure, FigureName, expected_exactly
-from nmt_cli.reproducing.needs import (
-    Machine,
-    Needs,
-    averaging_needs,
-    decoding_needs,
-    preparation_needs,
-    training_needs,
-)
-from nmt_cli.reproducing.plan import Reproduction
+from nmt_cli.reproducing.needs import Machine, Needs, averaging_needs, decoding_needs, preparation_needs, training_needs
+from nmt_cli.reproducing.plan import ReproductionPlan
 
 HeldOutSplit = Literal["valid", "test"]
 # The SHA-256 of each thing that a stage reads or writes, by its role.
@@ -75,11 +68,11 @@ class Stage:
     """One `nmt` command of a reproduction, and how to see whether it is finished.
 
     `published` are the experiment's figures. `rehearsed` are the figures that a rehearsal's settings fix: only these
-    judge a rehearsal. `prepare` writes the inputs that no earlier stage has written. A stage is `without_record` if its
-    output itself says from which inputs it was made.
+    judge a rehearsal. `write_inputs` writes the inputs that no earlier stage has written. A stage is `without_record`
+    if its output itself says from which inputs it was made.
     """
 
-    plan: Reproduction
+    plan: ReproductionPlan
     name: str
     arguments: list[str]
     published: Expectations
@@ -89,7 +82,7 @@ class Stage:
     needs: Callable[[Machine], Needs]
     measure: Callable[[], Iterable[Measured]]
     stdout: Path | None = None
-    prepare: Callable[[], None] = lambda: None
+    write_inputs: Callable[[], None] = lambda: None
     without_record: bool = False
 
     @property
@@ -104,14 +97,14 @@ class Stage:
         return shlex.join(["nmt", *self.arguments]) + redirection
 
     @property
-    def expected(self) -> Expectations:
+    def judged(self) -> Expectations:
         """The figures that judge the stage."""
         return self.published if self.plan.limit is None else self.rehearsed
 
     def figure(self, name: FigureName, measured: float, detail: str = "") -> Figure:
-        """A measured figure beside the expected one."""
-        expected = {**self.published, **self.expected}.get(name)
-        is_judged = self.plan.limit is None or name in self.expected
+        """A measured figure beside the expected one; a rehearsal also shows published figures, without judging them."""
+        expected = self.judged.get(name) or self.published.get(name)
+        is_judged = self.plan.limit is None or name in self.judged
         return Figure(name, expected, measured, is_judged=is_judged, detail=detail)
 
     def figures(self) -> list[Figure]:
@@ -128,7 +121,7 @@ class Stage:
             if self.without_record:
                 return self.output_hashes() == self.input_hashes()
             record = self._read_record()
-            return bool(record) and record == record | self._state_now()
+            return bool(record) and self._state_now().items() <= record.items()
         except (OSError, DataError, ModelError):
             return False
 
@@ -155,14 +148,14 @@ class Stage:
         return self.plan.folder / f"{self.key}.json"
 
 
-def stages_of(plan: Reproduction) -> list[Stage]:
+def stages_of(plan: ReproductionPlan) -> list[Stage]:
     """The stages in order; newstest2013 is translated only if the paper has figures for it."""
     validation = [_decoding_stage(plan, "valid"), _scoring_stage(plan, "valid")] if plan.experiment.validation else []
     test = [_decoding_stage(plan, "test"), _scoring_stage(plan, "test")]
     return [_preparation_stage(plan), _training_stage(plan), *validation, _averaging_stage(plan), *test]
 
 
-def _preparation_stage(plan: Reproduction) -> Stage:
+def _preparation_stage(plan: ReproductionPlan) -> Stage:
     corpus, published = plan.corpus, plan.experiment.preparation
     limit = [] if plan.limit is None else ["--limit", str(plan.limit)]
     output = [] if plan.data == Path("data") / corpus.name else ["-o", str(plan.data)]
@@ -196,7 +189,7 @@ def _preparation_stage(plan: Reproduction) -> Stage:
     )
 
 
-def _training_stage(plan: Reproduction) -> Stage:
+def _training_stage(plan: ReproductionPlan) -> Stage:
     model = plan.run / "model"
     data = [] if plan.data == Path("data") / plan.corpus.name else ["--data", str(plan.data)]
     output = [] if plan.run == Path("runs") / plan.recipe.name else ["-o", str(plan.run)]
@@ -235,7 +228,7 @@ def _training_stage(plan: Reproduction) -> Stage:
     )
 
 
-def _averaging_stage(plan: Reproduction) -> Stage:
+def _averaging_stage(plan: ReproductionPlan) -> Stage:
     averaging, averaged = plan.recipe.averaging, plan.run / "averaged"
     settings = json.dumps(averaging.model_dump(mode="json"))
     return Stage(
@@ -276,7 +269,7 @@ class _TestSetText:
 class _TestSetFiles:
     """The files of newstest2013 or newstest2014."""
 
-    def __init__(self, plan: Reproduction, split: HeldOutSplit) -> None:
+    def __init__(self, plan: ReproductionPlan, split: HeldOutSplit) -> None:
         languages = plan.corpus.languages
         self.name = _TEST_SETS[split].name
         self.num_lines = plan.num_lines(_TEST_SETS[split].num_lines)
@@ -294,7 +287,7 @@ class _TestSetFiles:
         self.reference.write()
 
 
-def _decoding_stage(plan: Reproduction, split: HeldOutSplit) -> Stage:
+def _decoding_stage(plan: ReproductionPlan, split: HeldOutSplit) -> Stage:
     """newstest2013 is translated with the model of the last update, newstest2014 with the average."""
     files = _TestSetFiles(plan, split)
     model = plan.run / ("model" if split == "valid" else "averaged")
@@ -318,11 +311,11 @@ def _decoding_stage(plan: Reproduction, split: HeldOutSplit) -> Stage:
         output_hashes=lambda: {"translation": sha256(files.translation)},
         needs=partial(decoding_needs, plan, lines=files.num_lines),
         measure=measure,
-        prepare=files.write_texts,
+        write_inputs=files.write_texts,
     )
 
 
-def _scoring_stage(plan: Reproduction, split: HeldOutSplit) -> Stage:
+def _scoring_stage(plan: ReproductionPlan, split: HeldOutSplit) -> Stage:
     files = _TestSetFiles(plan, split)
     texts = [str(files.reference.file), "-i", str(files.translation)]
     languages = f"{plan.corpus.languages.source}-{plan.corpus.languages.target}"
@@ -347,7 +340,7 @@ def _scoring_stage(plan: Reproduction, split: HeldOutSplit) -> Stage:
         needs=lambda machine: Needs(),
         measure=measure,
         stdout=files.scores,
-        prepare=files.write_texts,
+        write_inputs=files.write_texts,
     )
 
 
