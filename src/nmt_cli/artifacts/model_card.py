@@ -36,8 +36,8 @@ def render_card(run: Run, *, config: SavedModelConfig, num_parameters: int, comm
         files=[entry for entry in summary.get("inputs", []) if entry.get("sha256")],
         measured=_thinned(measured, run),
         curve=_curve(measured),
-        scores=[one.bleu for one in config.validation if one.bleu is not None],
-        signatures=sorted({one.signature for one in config.validation if one.signature}),
+        scores=[result.bleu for result in config.validation if result.bleu is not None],
+        signatures=sorted({result.signature for result in config.validation if result.signature}),
     )
     return join_front_matter(_front_matter_of_run(run, config), body)
 
@@ -106,18 +106,18 @@ def _curve(measured: Sequence[ValidationResult]) -> dict[str, Any] | None:
     """BLEU over the run, or the loss if BLEU was never measured."""
     if not measured:
         return None
-    with_bleu = [one.bleu for one in measured if one.bleu is not None]
-    name, values = ("BLEU", with_bleu) if with_bleu else ("loss", [one.loss for one in measured])
+    with_bleu = [result.bleu for result in measured if result.bleu is not None]
+    name, values = ("BLEU", with_bleu) if with_bleu else ("loss", [result.loss for result in measured])
     bars = sparkline(values[:: math.ceil(len(values) / _MAX_BARS)])
     return {"name": name, "bars": bars, "low": min(values), "high": max(values)}
 
 
 def _thinned(measured: Sequence[ValidationResult], run: Run) -> list[ValidationResult]:
     """At most a dozen validation results, evenly over the run, with the last and the best."""
-    every = max(1, math.ceil(len(measured) / (_MAX_ROWS - 2)))
+    every = max(1, math.ceil(len(measured) / (_MAX_ROWS - 2)))  # two rows are kept for the last and the best
     best = best_first(measured, metric=run.recipe.validation.metric)[:1]
-    kept = {one.update for one in (*measured[every - 1 :: every], *measured[-1:], *best)}
-    return [one for one in measured if one.update in kept]
+    kept = {result.update for result in (*measured[every - 1 :: every], *measured[-1:], *best)}
+    return [result for result in measured if result.update in kept]
 
 
 def _corpus(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -164,13 +164,13 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
     source = load_tokenizer(path / "source.spm", num_pieces=vocabulary.source)
     target = load_tokenizer(path / "target.spm", num_pieces=vocabulary.target)
 
-    from nmt_cli.artifacts import weights
+    from nmt_cli.artifacts.weights import check_tensors_fit, load_weights, read_tensors
 
     architecture, sizes = config.recipe.model, {"source_vocab": vocabulary.source, "target_vocab": vocabulary.target}
-    weights.check_tensors_fit(path / WEIGHTS, architecture, **sizes, hint=DAMAGED)
+    check_tensors_fit(path / WEIGHTS, architecture, **sizes, hint=DAMAGED)
     model = _uninitialized(config).to(device=device, dtype=dtype)
-    tensors = weights.read_tensors(path / WEIGHTS, hint=DAMAGED)
-    weights.load_weights(model, tensors, where=str(path / WEIGHTS), hint=DAMAGED)
+    tensors = read_tensors(path / WEIGHTS, hint=DAMAGED)
+    load_weights(model, tensors, where=str(path / WEIGHTS), hint=DAMAGED)
     return LoadedModel(model.eval(), source, target, config)
 
 

@@ -18,7 +18,7 @@ from nmt_cli.console import duration_text, size_text, time_text
 from nmt_cli.errors import UsageError
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.recipe.section import flatten
-from nmt_cli.templates.charts import Line, line_chart
+from nmt_cli.templates.charts import THINNING_COLUMNS, Line, line_chart
 from nmt_cli.templates.render import render
 
 PAGE_MARK = '<meta name="generator" content="nmt report">'
@@ -33,6 +33,7 @@ _OWN_KEYS = (("name",), ("description",))  # these settings differ between all r
 # Name, seconds, and how many of the unit a training must have lasted.
 _TIME_UNITS = (("days", 86_400.0, 3.0), ("hours", 3600.0, 2.0), ("minutes", 60.0, 2.0), ("seconds", 1.0, 0.0))
 _NONE = "—"
+Curve = Sequence[tuple[Elapsed, float]]
 _Setting = tuple[str, list[str]]
 # The first six runs differ by colour and dashes; the next six have their colours, with other dashes.
 _DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "5 2", "12 3 2 3 2 3", "3 6", "12 3", "6 6", "2 2 8 2", "1 2", "14 2 2 2")
@@ -57,6 +58,24 @@ class Axis:
     place_of: Callable[[Elapsed], float]
 
 
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart with a curve per run; two charts with the same `bounded_by` have the same axis of values."""
+
+    title: str
+    note: str
+    curves: Sequence[Curve]
+    number_format: str
+    bounded_by: Sequence[Curve]
+    starts_at_zero: bool = False
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The lowest and the highest value that the chart has room for."""
+        values = [value for curve in self.bounded_by for _, value in curve]
+        return 0.0 if self.starts_at_zero else min(values), max(values)
+
+
 def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> str:
     """The page about these runs as HTML, which loads nothing and runs no script; every text in it is escaped.
 
@@ -77,7 +96,7 @@ def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> str:
         mark=PAGE_MARK,
         findings=[text[0].upper() + text[1:] if len(reported) == 1 else text for text in _findings(reported)],
         axes=_axes(reported),
-        charts=list(_charts(reported)),
+        charts=list(_drawn_charts(reported)),
         validations=_validation_rows(reported),
         signatures=sorted(_signatures(reported)),
         samples=list(_samples(reported)),
@@ -88,13 +107,14 @@ def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> str:
         columns=[(run.label, "text") for run in reported],
         starts=list(_starts(reported)),
         troubles=list(_troubles(reported)),
-        best=_best,
+        best_validation=_best,
         next_command=next_command,
-        duration=duration_text,
-        size=size_text,
-        time=time_text,
-        nothing=_NONE,
+        duration_text=duration_text,
+        size_text=size_text,
+        time_text=time_text,
+        no_value=_NONE,
         dashes=_DASHES,
+        thinning_columns=THINNING_COLUMNS,
         command=command,
         now=now.astimezone(UTC).isoformat(),
         nmt_version=__version__,
@@ -155,8 +175,8 @@ def _differences(reported: Sequence[ReportedRun]) -> Iterator[str]:
 
 
 def _signatures(reported: Sequence[ReportedRun]) -> set[str]:
-    found = {point.measured.signature for run in reported for point in run.history.validations}
-    return {signature for signature in found if signature is not None}
+    signatures = {point.measured.signature for run in reported for point in run.history.validations}
+    return {signature for signature in signatures if signature is not None}
 
 
 def _best(run: ReportedRun, metric: str) -> ValidationPoint | None:
@@ -180,35 +200,35 @@ def _axes(reported: Sequence[ReportedRun]) -> dict[str, Axis]:
     return axes
 
 
-def _charts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
+def _drawn_charts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     """Each chart with its title, the unit of its values, and a drawing per axis; no drawing if there are no values."""
-    training = [run.history.training for run in reported]
-    validations = [run.history.validations for run in reported]
-    loss = [[(one.at, one.loss) for one in points if one.loss is not None] for points in training]
-    rate = [[(one.at, one.learning_rate) for one in points if one.learning_rate is not None] for points in training]
-    validation = [[(one.at, one.measured.loss) for one in points] for points in validations]
-    bleu = [[(one.at, one.measured.bleu) for one in points if one.measured.bleu is not None] for points in validations]
-    # The losses share their bounds, so that training and validation can be compared.
-    losses = [value for curves in (loss, validation) for curve in curves for _, value in curve]
-    unit_of_loss = "nats per target token"
-    for title, note, curves, number_format, bounds in (
-        ("Training loss", unit_of_loss, loss, "{:.3f}", losses),
-        ("Validation loss", unit_of_loss, validation, "{:.4f}", losses),
-        ("BLEU on the validation set", "sacreBLEU", bleu, "{:.2f}", None),
-        ("Learning rate", "by the schedule", rate, "{:.3g}", None),
-    ):
-        values = bounds or [value for curve in curves for _, value in curve]
+    for chart in _charts(reported):
         drawings = {}
-        for name, axis in _axes(reported).items() if any(curves) else ():
+        for name, axis in _axes(reported).items() if any(chart.curves) else ():
             lines = [
                 Line(run.label, run.style, [(axis.place_of(at), value) for at, value in curve])
-                for run, curve in zip(reported, curves, strict=True)
+                for run, curve in zip(reported, chart.curves, strict=True)
             ]
-            low = 0.0 if title == "Learning rate" else min(values)
             drawings[name] = line_chart(
-                lines, title=title, unit=axis.unit, bounds=(low, max(values)), number_format=number_format
+                lines, title=chart.title, unit=axis.unit, bounds=chart.bounds, number_format=chart.number_format
             )
-        yield {"title": title, "note": note, "drawings": drawings}
+        yield {"title": chart.title, "note": chart.note, "drawings": drawings}
+
+
+def _charts(reported: Sequence[ReportedRun]) -> list[Chart]:
+    training = [run.history.training for run in reported]
+    validations = [run.history.validations for run in reported]
+    train_loss = [[(point.at, point.loss) for point in points if point.loss is not None] for points in training]
+    rate = [[(p.at, p.learning_rate) for p in points if p.learning_rate is not None] for points in training]
+    valid_loss = [[(point.at, point.measured.loss) for point in points] for points in validations]
+    bleu = [[(p.at, p.measured.bleu) for p in points if p.measured.bleu is not None] for points in validations]
+    unit_of_loss, losses = "nats per target token", [*train_loss, *valid_loss]
+    return [
+        Chart("Training loss", unit_of_loss, train_loss, number_format="{:.3f}", bounded_by=losses),
+        Chart("Validation loss", unit_of_loss, valid_loss, number_format="{:.4f}", bounded_by=losses),
+        Chart("BLEU on the validation set", "sacreBLEU", bleu, number_format="{:.2f}", bounded_by=bleu),
+        Chart("Learning rate", "by the schedule", rate, number_format="{:.3g}", bounded_by=rate, starts_at_zero=True),
+    ]
 
 
 def _validation_rows(reported: Sequence[ReportedRun]) -> list[tuple[int, list[ValidationPoint | None]]]:
@@ -249,21 +269,21 @@ def _samples(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
 
 def _translations_over_time(history: History, source: str, *, max_rows: int) -> list[tuple[str, str]]:
     """At most `max_rows` translations over time, each with its update; equal neighbours are joined, with a span."""
-    found = [
+    translations = [
         (point.measured.update, sample["translation"])
         for point in history.validations
         for sample in point.samples
         if sample["source"] == source
     ]
     rows = []
-    for translation, group in groupby(found, key=lambda pair: pair[1]):
+    for translation, group in groupby(translations, key=lambda pair: pair[1]):
         updates = [update for update, _ in group]
         span = f"{updates[0]:,}" if len(updates) == 1 else f"{updates[0]:,} to {updates[-1]:,}"
         rows.append((span, translation))
     if len(rows) <= max_rows:
         return rows
-    places = {round(number * (len(rows) - 1) / (max_rows - 1)) for number in range(max_rows)}
-    return [rows[place] for place in sorted(places)]
+    evenly_spread = {round(i * (len(rows) - 1) / (max_rows - 1)) for i in range(max_rows)}
+    return [rows[i] for i in sorted(evenly_spread)]
 
 
 def _settings(reported: Sequence[ReportedRun]) -> tuple[list[_Setting], list[_Setting]]:
@@ -283,7 +303,7 @@ def _settings(reported: Sequence[ReportedRun]) -> tuple[list[_Setting], list[_Se
     started = [run.run.record.init_from for run in reported]
     rows.append(("--init-from", [_NONE if initial is None else initial.path for initial in started], _NONE))
     different = [(key, values) for key, values, _ in rows if len(set(values)) > 1]
-    common = [(key, [values[0], usual]) for key, values, usual in rows if {*values} == {values[0]} != {usual}]
+    common = [(key, [values[0], usual]) for key, values, usual in rows if len(set(values)) == 1 and values[0] != usual]
     return different, common
 
 
@@ -316,15 +336,15 @@ def _starts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
 def _troubles(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     """The newest returns to checkpoints and skipped updates of each run, by update."""
     for run in reported:
-        found = [
+        troubles = [
             (event["update"], f"returned to update {event['to']:,}: {event.get('reason')}")
             for event in run.history.returns
         ]
-        found += [
+        troubles += [
             (event["update"], f"skipped: {event.get('reason')} ({len(event.get('pairs') or ())} suspect pairs)")
             for event in run.history.skipped
         ]
-        for update, text in sorted(found)[-_MAX_EVENTS:]:
+        for update, text in sorted(troubles)[-_MAX_EVENTS:]:
             yield {"run": run, "update": update, "text": text}
-        if len(found) > _MAX_EVENTS:
-            yield {"run": run, "update": None, "text": f"and {len(found) - _MAX_EVENTS:,} before those"}
+        if len(troubles) > _MAX_EVENTS:
+            yield {"run": run, "update": None, "text": f"and {len(troubles) - _MAX_EVENTS:,} before those"}

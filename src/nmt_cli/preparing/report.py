@@ -126,7 +126,7 @@ def render_page(report: Mapping[str, Any]) -> str:
     findings = [*report["warnings"], *_findings(report)]
     numbers = {"large": large, "share": share, "size": size_text}
     tables = {"findings": findings, "charts": charts, "reasons": REASONS}
-    return render("report.html", report=report, max_inputs=_MAX_INPUTS, **tables, **numbers)
+    return render("data_report.html", report=report, max_inputs=_MAX_INPUTS, **tables, **numbers)
 
 
 def share(part: float, whole: float) -> str:

@@ -12,7 +12,7 @@ from nmt_cli.templates.render import render
 
 _MAX_TICKS = 5
 _MIN_RELATIVE_RANGE = 1e-9  # of the values: ticks have twelve digits, and ticks of a smaller range would be equal
-_THINNING_COLUMNS = 200  # into which a long line is divided, each about two units of the drawing wide
+THINNING_COLUMNS = 200  # into which a long line is divided, each about two units of the drawing wide
 _HOVER_STRIPS = 40  # into which a chart is divided: the mouse over a strip shows the values there
 _MAX_MARKED_POINTS = 25  # a longer line has no marks
 # The edges of the plot inside the drawing, in its units.
@@ -58,7 +58,7 @@ def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[fl
         lines=[
             {
                 "style": line.style,
-                "points": [in_drawing(point) for point in thinned(line.points, columns=_THINNING_COLUMNS)],
+                "points": [in_drawing(point) for point in thinned(line.points, columns=THINNING_COLUMNS)],
                 "is_marked": len(line.points) <= _MAX_MARKED_POINTS,
             }
             for line in drawn
