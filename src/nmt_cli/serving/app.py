@@ -24,7 +24,7 @@ from nmt_cli.serving.api import deepl, libretranslate, v1
 from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response
 from nmt_cli.serving.api.openapi import openapi_document
 from nmt_cli.serving.errors import ClientGone, RequestError, refusal_for, server_busy
-from nmt_cli.serving.log import LogEvent, new_request_id, request_id
+from nmt_cli.serving.log import LogEvent, request_id, request_id_from
 from nmt_cli.serving.origins import AllowedOrigins, OriginCheckMiddleware, OriginsMiddleware, wrong_origin
 from nmt_cli.serving.service import Service
 from nmt_cli.templates.render import render
@@ -146,7 +146,7 @@ class RequestLogMiddleware:
         """Serve one request."""
         started = time.perf_counter()
         status = _STATUS_CLIENT_GONE
-        own_id = new_request_id(dict(scope["headers"]).get(b"x-request-id"))
+        own_id = request_id_from(dict(scope["headers"]).get(b"x-request-id"))
         request_id.set(own_id)
         method, scope = scope["method"], _as_routed(scope)
 

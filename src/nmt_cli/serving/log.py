@@ -32,9 +32,9 @@ request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request that is being served; each line of its log has it."""
 
 
-def new_request_id(given: bytes | None) -> str:
-    """The id that a client gave its request in X-Request-ID; a random one if there is none, or it is no short word."""
-    text = "" if given is None else given.decode("latin-1")
+def request_id_from(header: bytes | None) -> str:
+    """The id in the header X-Request-ID; a random id if there is no such header, or it holds no short word."""
+    text = "" if header is None else header.decode("latin-1")
     return text if _REQUEST_ID.fullmatch(text) else f"{random.getrandbits(64):016x}"
 
 
@@ -64,21 +64,21 @@ class JsonFormatter(logging.Formatter):
 
 
 @contextmanager
-def structured_log() -> Iterator[None]:
-    """Log in JSON while the block runs."""
+def server_log() -> Iterator[None]:
+    """Log as a server while the block runs: in JSON, unless stderr is a terminal."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
-    before = [(one.handlers[:], one.propagate) for one in loggers]
-    log_in_json()
+    before = [(changed.handlers[:], changed.propagate) for changed in loggers]
+    configure_server_log()
     try:
         yield
     finally:
-        for one, (handlers, propagate) in zip(loggers, before, strict=True):
-            one.handlers[:], one.propagate = handlers, propagate
+        for changed, (handlers, propagate) in zip(loggers, before, strict=True):
+            changed.handlers[:], changed.propagate = handlers, propagate
 
 
-def log_in_json() -> None:
+def configure_server_log() -> None:
     """Log in JSON from now on, unless stderr is a terminal; libraries log in the same form as we do."""
-    # A form that cannot be read is a request with 400.
+    # The answer 400 already reports a form that cannot be read.
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
     handlers = logging.getLogger(_LOGGERS[0]).handlers[:]
     if not is_interactive():
@@ -87,8 +87,8 @@ def log_in_json() -> None:
     for handler in handlers:
         handler.addFilter(lambda record: record.msg != _INVALID_REQUEST)
     for name in _LOGGERS:
-        one = logging.getLogger(name)
-        one.handlers[:], one.propagate = handlers, False
+        changed = logging.getLogger(name)
+        changed.handlers[:], changed.propagate = handlers, False
 
 
 class RefusalLog:
@@ -104,7 +104,6 @@ class RefusalLog:
         self._refused[status, reason] += 1
 
     def _write(self) -> None:
-        for (status, reason), number in self._refused.items():
-            fields = {"status": status, "reason": reason, "connections": number}
-            logger.warning(LogEvent("refused", fields))
+        for (status, reason), connections in self._refused.items():
+            logger.warning(LogEvent("refused", {"status": status, "reason": reason, "connections": connections}))
         self._refused.clear()

@@ -16,7 +16,7 @@ from nmt_cli import console
 from nmt_cli.artifacts.manifest import holds_model, model_digest
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.memory import collect_garbage_rarely
-from nmt_cli.serving.log import log_in_json
+from nmt_cli.serving.log import configure_server_log
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +85,7 @@ class ModelJob:
     def start(self) -> Callable[[Callable[[WorkerModel], Any]], Any]:
         """Load the model. The server then sends `WorkerModel.describe` or `WorkerModel.answer`."""
         console.configure_logging(quiet=True)
-        log_in_json()
+        configure_server_log()
         logging.getLogger("nmt_cli.decoding").setLevel(logging.ERROR)
         model = WorkerModel(self.directory, self.engine)
         return lambda question: question(model)
