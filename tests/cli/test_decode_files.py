@@ -26,7 +26,7 @@ from nmt_cli.cli.decode.input import opened_input, read_blocks
 from nmt_cli.cli.decode.output import PartialOutput, file_identity
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.preparing.sources.lines import line_chunks
-from nmt_cli.scoring.segments import read_segments
+from nmt_cli.scoring.texts import read_segments
 from nmt_cli.text_encoding import refuse_other_encoding
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.forks import Forked, run_forked

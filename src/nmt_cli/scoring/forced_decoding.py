@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 # Pairs that are sorted by length and scored together; no score comes before the whole block is done.
 _BLOCK_PAIRS = 2000
+_MAX_EXPONENT = 700.0  # exp of more than 709 overflows
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +101,9 @@ class ForcedDecoder:
         too_long: list[int] = []
         for start in range(0, len(sources), _BLOCK_PAIRS):
             block = slice(start, start + _BLOCK_PAIRS)
-            for number, score in enumerate(self._block(sources[block], targets[block]), start + 1):
+            for line_number, score in enumerate(self._score_block(sources[block], targets[block]), start + 1):
                 if score.log_prob is None:
-                    too_long.append(number)
+                    too_long.append(line_number)
                 yield score
         if too_long:
             logger.warning(
@@ -113,7 +114,7 @@ class ForcedDecoder:
                 f"{self._loaded.model.config.max_positions - 1:,}",
             )
 
-    def _block(self, sources: Sequence[str], targets: Sequence[str]) -> list[ForcedScore]:
+    def _score_block(self, sources: Sequence[str], targets: Sequence[str]) -> list[ForcedScore]:
         source_rows = self._loaded.source.encode([as_in_training(line) for line in sources])
         target_rows = self._loaded.target.encode([as_in_training(line) for line in targets])
         pairs = [
@@ -122,7 +123,7 @@ class ForcedDecoder:
         ]
         longest = self._loaded.model.config.max_positions
         fits = [max(map(len, pair)) <= longest for pair in pairs]
-        found = batched_log_probs(
+        log_probs_of_pairs = batched_log_probs(
             self._loaded.model,
             # An empty pair keeps the place of a pair that is too long.
             [pair if is_fitting else ([], []) for pair, is_fitting in zip(pairs, fits, strict=True)],
@@ -136,7 +137,7 @@ class ForcedDecoder:
                 log_probs if is_fitting else None,
                 len(target.split()),
             )
-            for (_, ids), log_probs, is_fitting, target in zip(pairs, found, fits, targets, strict=True)
+            for (_, ids), log_probs, is_fitting, target in zip(pairs, log_probs_of_pairs, fits, targets, strict=True)
         ]
 
 
@@ -147,7 +148,7 @@ def batched_log_probs(
 
     A batch has at most `max_tokens` ids of both sides, or one pair. DeviceError if a batch exhausts the memory.
     """
-    found: list[list[float]] = [[] for _ in pairs]
+    log_probs_of_pairs: list[list[float]] = [[] for _ in pairs]
     # `plan_batches` adds EOS to each length; here both sides have theirs already.
     lengths = [max(0, len(source) + len(target) - 1) for source, target in pairs]
     for batch in plan_batches(lengths, max_tokens=max_tokens):
@@ -161,9 +162,9 @@ def batched_log_probs(
             hint = f"take `batch_tokens: {max(1, max_tokens // 2)}`, or `device: cpu`"
             raise DeviceError(message, setting="batch_tokens", hint=hint) from None
         for index, of_pair in zip(batch, log_probs, strict=True):
-            found[index] = of_pair
-    return found
+            log_probs_of_pairs[index] = of_pair
+    return log_probs_of_pairs
 
 
 def _perplexity(log_prob: float, count: int) -> float | None:
-    return math.exp(min(-log_prob / count, 700.0)) if count else None
+    return math.exp(min(-log_prob / count, _MAX_EXPONENT)) if count else None

@@ -15,7 +15,7 @@ from nmt_cli.errors import DataError, ScoreError, UsageError, nearest_word
 
 if TYPE_CHECKING:
     from nmt_cli.scoring.metrics import MetricName
-    from nmt_cli.scoring.segments import SegmentedText
+    from nmt_cli.scoring.texts import SegmentedText
 
 
 _STDIN = "-"
@@ -158,7 +158,7 @@ def file_and_hash(text: SegmentedText) -> dict[str, str]:
 
 def read_texts(names: TextNames) -> Texts:
     """The texts; UsageError if the arguments do not go together, DataError if the texts do not."""
-    from nmt_cli.scoring.segments import check_hypothesis, check_lengths, check_reference, read_segments
+    from nmt_cli.scoring.texts import check_hypothesis, check_reference, check_same_number_of_lines, read_segments
 
     _check_stdin(names)
     _check_systems(names)
@@ -186,7 +186,7 @@ def read_texts(names: TextNames) -> Texts:
     for text in (*hypotheses, *baselines):
         check_hypothesis(text, others=references)
     for text in (*references[1:], *sources):
-        check_lengths(text, references[0])
+        check_same_number_of_lines(text, references[0])
     for reference in references:
         check_reference(reference)
     return Texts(references, hypotheses, baselines, sources[0] if sources else None, names.test_set, languages)

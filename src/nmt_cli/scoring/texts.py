@@ -48,8 +48,8 @@ def read_segments(name: str, *, stdin: BinaryIO) -> SegmentedText:
     try:
         lines = content.decode("utf-8").removeprefix("\ufeff").split("\n")
     except UnicodeDecodeError as problem:
-        number = content.count(b"\n", 0, problem.start) + 1
-        raise not_utf8(content.split(b"\n")[number - 1], name=name, number=number) from None
+        line_number = content.count(b"\n", 0, problem.start) + 1
+        raise not_utf8(content.split(b"\n")[line_number - 1], name=name, number=line_number) from None
     if lines[-1] == "":
         lines.pop()
     return SegmentedText(name, lines, hashlib.sha256(content).hexdigest())
@@ -62,15 +62,15 @@ def check_hypothesis(hypothesis: SegmentedText, *, others: Sequence[SegmentedTex
     lines for lines of all `others`.
     """
     for other in others:
-        check_lengths(hypothesis, other)
+        check_same_number_of_lines(hypothesis, other)
     lines = zip(hypothesis.lines, *(other.lines for other in others), strict=True)
     if num_empty := sum(not line.strip() and all(map(str.strip, rest)) for line, *rest in lines):
         total = len(hypothesis.lines)
         logger.warning(
             "%s is empty in %s of its %s lines, and is scored so", hypothesis.name, f"{num_empty:,}", f"{total:,}"
         )
-    for number, line in enumerate(hypothesis.lines, start=1):
-        _refuse_pieces(line, where=f"{hypothesis.name}:{number}")
+    for line_number, line in enumerate(hypothesis.lines, start=1):
+        _refuse_pieces(line, where=f"{hypothesis.name}:{line_number}")
     if sign := sign_of_tokenisation(hypothesis.lines):
         logger.warning("%s looks tokenised: %s; score detokenised text", hypothesis.name, sign)
 
@@ -81,7 +81,7 @@ def check_reference(reference: SegmentedText) -> None:
         logger.warning("%s looks tokenised: %s; score against the untouched reference", reference.name, sign)
 
 
-def check_lengths(text: SegmentedText, other: SegmentedText) -> None:
+def check_same_number_of_lines(text: SegmentedText, other: SegmentedText) -> None:
     """Raise DataError unless both have as many lines."""
     if len(text.lines) != len(other.lines):
         message = f"{text.name} has {len(text.lines):,} lines, {other.name} has {len(other.lines):,}"
@@ -91,10 +91,10 @@ def check_lengths(text: SegmentedText, other: SegmentedText) -> None:
 
 def _refuse_pieces(line: str, *, where: str) -> None:
     """Raise DataError for a line with the marks that SentencePiece and subword-nmt leave in undecoded output."""
-    found = find_piece_mark(line)
-    if found is not None:
-        message = f"the hypothesis holds pieces instead of words: {found.mark!r} in {found.around!r}"
+    piece = find_piece_mark(line)
+    if piece is not None:
+        message = f"the hypothesis holds pieces instead of words: {piece.mark!r} in {piece.around!r}"
         more = "then detokenise the text"
-        if found.mark == "▁":
+        if piece.mark == "▁":
             more = "or spm_decode --model=..., or nmt decode, which writes plain text"
-        raise DataError(message, where=where, hint=f"join the pieces: {found.join_command}, {more}")
+        raise DataError(message, where=where, hint=f"join the pieces: {piece.join_command}, {more}")
