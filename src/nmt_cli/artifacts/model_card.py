@@ -79,11 +79,7 @@ def join_front_matter(values: Mapping[str, Any], body: str) -> str:
 
 def front_matter(languages: LanguagePair) -> dict[str, Any]:
     """Languages, library and task, as the head of a model card on the hub names them."""
-    return {
-        "language": [languages.source, languages.target],
-        "library_name": "nmt-cli",
-        "pipeline_tag": "translation",
-    }
+    return {"language": [languages.source, languages.target], "library_name": "nmt-cli", "pipeline_tag": "translation"}
 
 
 def _front_matter_of_run(run: Run, config: SavedModelConfig) -> dict[str, Any]:

@@ -73,13 +73,7 @@ _OPERATIONS = Api(
     endpoints=[
         Endpoint("GET", "/health", health, NoFields, Status, "Whether the server runs", needs_key=False),
         Endpoint(
-            "GET",
-            "/ready",
-            ready,
-            NoFields,
-            Status,
-            "Whether all models are loaded: 200 or 503",
-            needs_key=False,
+            "GET", "/ready", ready, NoFields, Status, "Whether all models are loaded: 200 or 503", needs_key=False
         ),
         Endpoint(
             "GET",
