@@ -17,22 +17,16 @@ from torch import Tensor
 
 from nmt_cli import __version__
 from nmt_cli.artifacts.model_card import front_matter, join_front_matter, read_card
-from nmt_cli.artifacts.model_directory import (
-    LoadedModel,
-    SavedModelConfig,
-    Vocabulary,
-    check_replaceable,
-    save_model,
-)
+from nmt_cli.artifacts.model_directory import LoadedModel, SavedModelConfig, Vocabulary, check_replaceable, save_model
 from nmt_cli.artifacts.weights import load_weights, uninitialized_model
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.interchange.marian_huggingface import read_huggingface
 from nmt_cli.interchange.marian_model import (
     ACTIVATIONS,
     FETCH_AGAIN,
-    SILENT_LOGIT,
+    MASKED_LOGIT,
     MarianModel,
-    damaged,
+    damaged_error,
     marian_order,
     reordered,
 )
@@ -135,13 +129,13 @@ def our_weights(
     weights = {name: _by_our_ids(*pair, multiple=multiple, missing=0.0) for name, pair in matrices.items()}
     if config.output_bias:
         bias = theirs["final_logits_bias"][0]
-        weights["output_bias"] = _by_our_ids(bias, target, multiple=multiple, missing=SILENT_LOGIT)
+        weights["output_bias"] = _by_our_ids(bias, target, multiple=multiple, missing=MASKED_LOGIT)
     if config.positions == "learned":
         for side, name in (("source", "encoder"), ("target", "decoder")):
             weights[f"{side}_embedding.positions.table"] = theirs[f"model.{name}.embed_positions.weight"]
     for side, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
-        for number in range(count):
-            weights |= _layer_weights(theirs, f"model.{side}.layers.{number}", ours=f"{side}.{number}")
+        for layer in range(count):
+            weights |= _layer_weights(theirs, f"model.{side}.layers.{layer}", ours=f"{side}.{layer}")
         if config.norm == "pre":
             weights |= {f"{side}_norm.{kind}": theirs[f"model.{side}.layer_norm.{kind}"] for kind in ("weight", "bias")}
     return weights
@@ -187,10 +181,10 @@ def _by_our_ids(theirs: Tensor, rows: Sequence[VocabularyRow], *, multiple: int,
 def _rows(marian: MarianModel, vocabulary: Mapping[str, int], *, num_rows: int) -> list[VocabularyRow]:
     """Marian's rows by our ids; ModelError if the vocabulary lacks the unknown piece."""
     settings = marian.settings
-    given = marian.tokenizer.get("unk_token") or "<unk>"
-    unknown = str(given.get("content") if isinstance(given, dict) else given)
+    unk_token = marian.tokenizer.get("unk_token") or "<unk>"
+    unknown = str(unk_token.get("content") if isinstance(unk_token, dict) else unk_token)
     if unknown not in vocabulary:
-        raise damaged(f"the vocabulary has no {unknown}", where=marian.directory / "vocab.json")
+        raise damaged_error(f"the vocabulary has no {unknown}", where=marian.directory / "vocab.json")
     return rows_by_our_ids(
         vocabulary,
         num_rows=num_rows,
@@ -301,7 +295,7 @@ def _compare_with_original(
         lines = lines[:_NUM_LINES]
     if not lines:
         message = "no line can be spelt in pieces of vocab.json, so nothing can be compared"
-        raise damaged(message, where=marian.directory / "vocab.json")
+        raise damaged_error(message, where=marian.directory / "vocab.json")
     agreement = verify(loaded, program, lines, is_reduced=False)
     return agreement, f"compared with {reader.name} on {agreement}"
 

@@ -25,7 +25,7 @@ from nmt_cli.interchange.marian_model import (
     MarianConfig,
     MarianModel,
     check_shapes,
-    damaged,
+    damaged_error,
     marian_order,
 )
 from nmt_cli.model.transformer import sinusoids
@@ -90,13 +90,13 @@ def _settings(directory: Path) -> MarianConfig:
             hint="give a folder whose config.json says model_type: marian",
         )
     generation = _optional_json(directory / "generation_config.json")
-    given = {key: value for key, value in {**content, **generation}.items() if value is not None}
+    settings = {key: value for key, value in {**content, **generation}.items() if value is not None}
     try:
-        return MarianConfig.model_validate(given)
+        return MarianConfig.model_validate(settings)
     except ValidationError as problem:
         first = problem.errors()[0]
         name = ".".join(map(str, first["loc"]))
-        raise damaged(f"config.json: {name}: {first['msg']}", where=file) from None
+        raise damaged_error(f"config.json: {name}: {first['msg']}", where=file) from None
 
 
 def _refuse_unsupported(settings: MarianConfig, directory: Path) -> None:
@@ -118,19 +118,19 @@ def _refuse_unsupported(settings: MarianConfig, directory: Path) -> None:
     if end in (pad, start):
         message = f"{directory} ends sentences with the piece that it begins or pads them with, {end}"
         raise ModelError(message, where=str(file), hint=_USE_TRANSFORMERS)
-    if not all(0 <= number < settings.target_rows for number in (pad, end, start)):
+    if not all(0 <= index < settings.target_rows for index in (pad, end, start)):
         special = f"special ids {(pad, end, start)} in a vocabulary of {settings.target_rows:,}"
-        raise damaged(f"config.json has {special}", where=file)
+        raise damaged_error(f"config.json has {special}", where=file)
 
 
 def _vocabulary(file: Path, *, num_rows: int) -> dict[str, int]:
     content = files.read_json(file, error=ModelError, hint=FETCH_AGAIN)
-    is_vocabulary = isinstance(content, dict) and all(isinstance(number, int) for number in content.values())
+    is_vocabulary = isinstance(content, dict) and all(isinstance(index, int) for index in content.values())
     if not is_vocabulary or len(set(content.values())) < len(content) or not content:
-        raise damaged(f"{file.name} is damaged: it is not one id for each piece", where=file)
+        raise damaged_error(f"{file.name} is damaged: it is not one id for each piece", where=file)
     highest = max(content.values())
     if min(content.values()) < 0 or highest >= num_rows:
-        raise damaged(f"{file.name} has ids up to {highest:,}, and the model {num_rows:,} rows", where=file)
+        raise damaged_error(f"{file.name} has ids up to {highest:,}, and the model {num_rows:,} rows", where=file)
     vocabulary: dict[str, int] = content
     return vocabulary
 
@@ -149,7 +149,7 @@ def _weights(directory: Path) -> dict[str, Tensor]:
         )
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
-            raise damaged(f"the tensor {name} has values that are not finite", where=directory)
+            raise damaged_error(f"the tensor {name} has values that are not finite", where=directory)
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
@@ -159,9 +159,9 @@ def _read_pickled(file: Path) -> dict[str, Tensor]:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as problem:  # the unpickler raises whatever a damaged file makes of it
         reason = str(problem).partition("\n")[0].partition(". ")[0]
-        raise damaged(f"{file.name} cannot be read: {reason}", where=file) from None
+        raise damaged_error(f"{file.name} cannot be read: {reason}", where=file) from None
     if not isinstance(content, Mapping) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
-        raise damaged(f"{file.name} holds something else than tensors", where=file)
+        raise damaged_error(f"{file.name} holds something else than tensors", where=file)
     return {str(name): tensor for name, tensor in content.items()}
 
 
@@ -191,7 +191,7 @@ def _merge_copies(weights: dict[str, Tensor], settings: MarianConfig, directory:
             weights[original] = found[0]
         if any(not torch.equal(weights[original], other) for other in found):
             what = "differs from its copies, although config.json says that they are shared"
-            raise damaged(f"the tensor {original} {what}", where=directory)
+            raise damaged_error(f"the tensor {original} {what}", where=directory)
     if not is_shared:
         weights.pop(shared, None)
     weights.setdefault("final_logits_bias", torch.zeros(1, settings.target_rows))
@@ -203,7 +203,7 @@ def _bytes(file: Path) -> bytes:
     except OSError as problem:
         is_missing = isinstance(problem, FileNotFoundError)
         reason = "is missing" if is_missing else f"cannot be read: {problem.strerror}"
-        raise damaged(f"{file.name} {reason}", where=file) from None
+        raise damaged_error(f"{file.name} {reason}", where=file) from None
 
 
 def _optional_json(file: Path) -> dict[str, Any]:

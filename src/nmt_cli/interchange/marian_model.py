@@ -20,9 +20,9 @@ from nmt_cli.recipe.schema import DecodingConfig
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 FETCH_AGAIN = "fetch the directory again, all its files"
-PlaceOfNorms = Literal["post", "pre"]
+NormPlacement = Literal["post", "pre"]
 POSITION_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
-SILENT_LOGIT = -100.0  # is never the largest, and adds nothing to a softmax
+MASKED_LOGIT = -100.0  # is never the largest, and adds nothing to a softmax
 
 
 class MarianConfig(BaseModel):
@@ -80,7 +80,7 @@ class MarianModel:
     source_spm: bytes
     target_spm: bytes
     has_own_positions: bool
-    norm: PlaceOfNorms
+    norm: NormPlacement
     norm_epsilon: float
 
     @property
@@ -89,8 +89,8 @@ class MarianModel:
         return self.file.suffix == ".npz"
 
 
-def damaged(message: str, *, where: Path) -> ModelError:
-    """The error for a directory of which a file is damaged or missing."""
+def damaged_error(message: str, *, where: Path) -> ModelError:
+    """The error for a model of which a file is damaged or missing."""
     return ModelError(message, where=str(where), hint=FETCH_AGAIN)
 
 
@@ -121,27 +121,22 @@ def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
 
 
 def check_shapes(
-    weights: Mapping[str, Tensor],
-    settings: MarianConfig,
-    directory: Path,
-    *,
-    has_own_positions: bool,
-    norm: PlaceOfNorms,
+    weights: Mapping[str, Tensor], settings: MarianConfig, where: Path, *, has_own_positions: bool, norm: NormPlacement
 ) -> None:
     """Raise ModelError for a missing tensor, an unexpected tensor or a wrong shape."""
     expected = _shapes(settings, has_own_positions=has_own_positions, norm=norm)
     for name, shape in expected.items():
         if name not in weights:
-            raise damaged(f"the tensor {name} is missing", where=directory)
+            raise damaged_error(f"the tensor {name} is missing", where=where)
         if tuple(weights[name].shape) != shape:
             what = f"has shape {list(weights[name].shape)}, but the settings make it {list(shape)}"
-            raise damaged(f"the tensor {name} {what}", where=directory)
+            raise damaged_error(f"the tensor {name} {what}", where=where)
     if unexpected := [name for name in weights if name not in expected]:
         message = f"the tensor {unexpected[0]} has no place in a Marian model"
-        raise ModelError(message, where=str(directory), hint="use it with transformers")
+        raise ModelError(message, where=str(where), hint="use it with transformers")
 
 
-def _shapes(settings: MarianConfig, *, has_own_positions: bool, norm: PlaceOfNorms) -> dict[str, tuple[int, ...]]:
+def _shapes(settings: MarianConfig, *, has_own_positions: bool, norm: NormPlacement) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor that the model must have."""
     width, inner = settings.d_model, settings.encoder_ffn_dim
     shapes: dict[str, tuple[int, ...]] = {"final_logits_bias": (1, settings.target_rows)}
@@ -161,8 +156,8 @@ def _shapes(settings: MarianConfig, *, has_own_positions: bool, norm: PlaceOfNor
         norms = [*(f"{name}_layer_norm" for name in attentions), "final_layer_norm"]
         if norm == "pre":
             shapes |= {f"model.{side}.layer_norm.{kind}": (width,) for kind in ("weight", "bias")}
-        for number in range(count):
-            prefix = f"model.{side}.layers.{number}"
+        for layer in range(count):
+            prefix = f"model.{side}.layers.{layer}"
             for name, shape in linears.items():
                 shapes |= {f"{prefix}.{name}.weight": shape, f"{prefix}.{name}.bias": shape[:1]}
             for name in norms:

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from nmt_cli.errors import ModelError
 from nmt_cli.interchange.marian_model import (
-    SILENT_LOGIT,
+    MASKED_LOGIT,
     MarianConfig,
     MarianModel,
-    PlaceOfNorms,
+    NormPlacement,
     check_shapes,
-    damaged,
+    damaged_error,
 )
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.sentencepiece_model import UNKNOWN, read_pieces
@@ -58,7 +58,7 @@ _SUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "factors-dim-emb": (0,),
     "lemma-dim-emb": (0,),
 }
-# The options for the place of the norms, and their values: d is dropout, a the residual sum, n the norm.
+# The options for the placement of the norms, and their values: d is dropout, a the residual sum, n the norm.
 _NORM_OPTIONS = ("transformer-preprocess", "transformer-postprocess", "transformer-postprocess-top")
 _POST, _PRE = ("", "dan", ""), ("n", "da", "n")
 
@@ -72,12 +72,12 @@ def find_npz(path: Path) -> Path | None:
         return path
     if not path.is_dir() or (path / "config.json").exists():
         return None
-    found = [file for file in sorted(path.glob("*.npz")) if "optimizer" not in file.name]
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found[:4])
-        hint = f"name the file: nmt import {shlex.quote(str(found[0]))} -o MODEL"
-        raise ModelError(f"{path} has {len(found)} models: {names}", where=str(path), hint=hint)
-    return found[0] if found else None
+    models = [file for file in sorted(path.glob("*.npz")) if "optimizer" not in file.name]
+    if len(models) > 1:
+        names = ", ".join(file.name for file in models[:4])
+        hint = f"name the file: nmt import {shlex.quote(str(models[0]))} -o MODEL"
+        raise ModelError(f"{path} has {len(models)} models: {names}", where=str(path), hint=hint)
+    return models[0] if models else None
 
 
 def read_npz(file: Path) -> MarianModel:
@@ -89,11 +89,11 @@ def read_npz(file: Path) -> MarianModel:
     tensors = _tensors(file)
     options = _options(tensors, file)
     _refuse_unsupported(options, file)
-    norm = _place_of_norms(options, file)
+    norm = _norm_placement(options, file)
     decoder = _decoder_options(file)
-    vocabularies = _vocabulary_files(file, options, decoder)
-    source, source_spm = _vocabulary(vocabularies[0], file.parent / "source.spm")
-    target, target_spm = _vocabulary(vocabularies[-1], file.parent / "target.spm")
+    source_file, target_file = _vocabulary_files(file, options, decoder)
+    source, source_spm = _vocabulary(source_file, file.parent / "source.spm")
+    target, target_spm = _vocabulary(target_file, file.parent / "target.spm")
     sizes = [len(source), len(target)]
     settings = _settings(options, decoder, sizes, eos=target[_END], file=file)
     weights = dict(_renamed(_NpzTensors(tensors, file), settings, norm=norm))
@@ -122,7 +122,7 @@ def _tensors(file: Path) -> dict[str, Any]:
         with content:
             return {name: content[name] for name in content.files}
     except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as problem:
-        raise damaged(f"{file.name} cannot be read: {problem}", where=file) from None
+        raise damaged_error(f"{file.name} cannot be read: {problem}", where=file) from None
 
 
 def _options(tensors: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -133,9 +133,9 @@ def _options(tensors: dict[str, Any], file: Path) -> dict[str, Any]:
     try:
         options = yaml.safe_load(tensors.pop(SETTINGS).tobytes().rstrip(b"\0").decode())
     except (yaml.YAMLError, UnicodeDecodeError) as problem:
-        raise damaged(f"{SETTINGS} in {file.name} cannot be read: {problem}", where=file) from None
+        raise damaged_error(f"{SETTINGS} in {file.name} cannot be read: {problem}", where=file) from None
     if not isinstance(options, dict):
-        raise damaged(f"{SETTINGS} in {file.name} holds no options", where=file)
+        raise damaged_error(f"{SETTINGS} in {file.name} holds no options", where=file)
     return options
 
 
@@ -149,12 +149,12 @@ def _refuse_unsupported(options: Mapping[str, Any], file: Path) -> None:
         raise _unsupported("transformer-decoder-dim-ffn", decoder_width, file)
 
 
-def _place_of_norms(options: Mapping[str, Any], file: Path) -> PlaceOfNorms:
-    """The place of the norms; ModelError with the name of the option for any other place."""
-    given = tuple(options.get(name, default) for name, default in zip(_NORM_OPTIONS, _POST, strict=True))
-    expected = _PRE if given[0] == "n" else _POST
-    for name, value, right in zip(_NORM_OPTIONS, given, expected, strict=True):
-        if value != right:
+def _norm_placement(options: Mapping[str, Any], file: Path) -> NormPlacement:
+    """The placement of the norms; ModelError with the name of the option for any other placement."""
+    values = tuple(options.get(name, default) for name, default in zip(_NORM_OPTIONS, _POST, strict=True))
+    expected = _PRE if values[0] == "n" else _POST
+    for name, value, expected_value in zip(_NORM_OPTIONS, values, expected, strict=True):
+        if value != expected_value:
             raise _unsupported(name, value, file)
     return "pre" if expected == _PRE else "post"
 
@@ -172,16 +172,19 @@ def _decoder_options(file: Path) -> dict[str, Any]:
             try:
                 content = yaml.safe_load(beside.read_text(encoding="utf-8"))
             except (yaml.YAMLError, UnicodeDecodeError) as problem:
-                raise damaged(f"{beside.name} cannot be read: {problem}", where=beside) from None
+                raise damaged_error(f"{beside.name} cannot be read: {problem}", where=beside) from None
             return content if isinstance(content, dict) else {}
     return {}
 
 
-def _vocabulary_files(file: Path, options: Mapping[str, Any], decoder: Mapping[str, Any]) -> list[Path]:
-    """The vocabularies of both languages, as the decoder's options name them, or the only ones in the folder."""
+def _vocabulary_files(file: Path, options: Mapping[str, Any], decoder: Mapping[str, Any]) -> tuple[Path, Path]:
+    """The vocabularies of source and target, as the decoder's options name them, or the only ones in the folder.
+
+    They are one file if the languages share it.
+    """
     named = decoder.get("vocabs") or options.get("vocabs") or []
     named = named if isinstance(named, list) else [named]
-    found = []
+    named_files = []
     for name in map(str, named):
         # Paths of the machine that trained; the files came here with the model.
         path = next((path for path in (file.parent / name, file.parent / Path(name).name) if path.is_file()), None)
@@ -189,9 +192,9 @@ def _vocabulary_files(file: Path, options: Mapping[str, Any], decoder: Mapping[s
             raise ModelError(
                 f"there is no vocabulary {name}", where=str(file.parent), hint=f"put it beside {file.name}"
             )
-        found.append(path)
-    if found:
-        return found
+        named_files.append(path)
+    if named_files:
+        return named_files[0], named_files[-1]
     candidates = [path for path in sorted(file.parent.glob("*")) if path.name.endswith(("vocab.spm", "vocab.yml"))]
     candidates = candidates or [
         path for path in (file.parent / "source.spm", file.parent / "target.spm") if path.is_file()
@@ -200,7 +203,8 @@ def _vocabulary_files(file: Path, options: Mapping[str, Any], decoder: Mapping[s
         which = f"{len(candidates)} vocabularies" if candidates else "no vocabulary"
         hint = f"put decoder.yml beside {file.name}, with vocabs: [SOURCE, TARGET] in it"
         raise ModelError(f"{which} beside {file.name}", where=str(file.parent), hint=hint)
-    return sorted(candidates, key=lambda path: (".trg." in path.name or ".tgt." in path.name, path.name))
+    candidates.sort(key=lambda path: (".trg." in path.name or ".tgt." in path.name, path.name))
+    return candidates[0], candidates[-1]
 
 
 def _vocabulary(file: Path, spm: Path) -> tuple[dict[str, int], bytes]:
@@ -210,8 +214,8 @@ def _vocabulary(file: Path, spm: Path) -> tuple[dict[str, int], bytes]:
         try:
             pieces = read_pieces(model)
         except ValueError as problem:
-            raise damaged(f"{file.name} is {problem}", where=file) from None
-        vocabulary = {piece.text: number for number, piece in enumerate(pieces)}
+            raise damaged_error(f"{file.name} is {problem}", where=file) from None
+        vocabulary = {piece.text: index for index, piece in enumerate(pieces)}
         unknown = next((piece.text for piece in pieces if piece.kind == UNKNOWN), _UNKNOWN)
         vocabulary[_UNKNOWN] = vocabulary.pop(unknown)
     else:
@@ -224,18 +228,18 @@ def _vocabulary(file: Path, spm: Path) -> tuple[dict[str, int], bytes]:
         model = spm.read_bytes()
     for special in (_END, _UNKNOWN):
         if special not in vocabulary:
-            raise damaged(f"the vocabulary has no {special}", where=file)
+            raise damaged_error(f"the vocabulary has no {special}", where=file)
     return vocabulary, model
 
 
 def _yaml_vocabulary(file: Path) -> dict[str, int]:
     try:
         content = yaml.load(file.read_text(encoding="utf-8"), Loader=_YAML_LOADER)  # makes text only
-        vocabulary = {str(piece): int(number) for piece, number in content.items()}
+        vocabulary = {str(piece): int(index) for piece, index in content.items()}
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, AttributeError, TypeError):
-        raise damaged(f"{file.name} is not one id for each piece", where=file) from None
+        raise damaged_error(f"{file.name} is not one id for each piece", where=file) from None
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
-        raise damaged(f"{file.name} does not count its pieces from 0 on", where=file)
+        raise damaged_error(f"{file.name} does not count its pieces from 0 on", where=file)
     return vocabulary
 
 
@@ -245,7 +249,7 @@ def _settings(
     """The settings as Hugging Face has them; each vocabulary gets a row for the start."""
     if options.get("dim-vocabs", sizes) != sizes:
         message = f"the vocabularies have {sizes[0]:,} and {sizes[1]:,} pieces, and {file.name} other numbers of rows"
-        raise damaged(message, where=file)
+        raise damaged_error(message, where=file)
     is_all = bool(options.get("tied-embeddings-all"))
     is_shared = is_all or bool(options.get("tied-embeddings-src"))
     if sizes[0] != sizes[1] and not is_shared:
@@ -278,7 +282,7 @@ def _settings(
         )
     except (KeyError, ValidationError) as problem:
         what = f"no option {problem}" if isinstance(problem, KeyError) else str(problem.errors()[0]["msg"])
-        raise damaged(f"{SETTINGS} in {file.name}: {what}", where=file) from None
+        raise damaged_error(f"{SETTINGS} in {file.name}: {what}", where=file) from None
 
 
 class _NpzTensors:
@@ -291,14 +295,14 @@ class _NpzTensors:
     def take(self, name: str) -> Tensor:
         """A tensor in float32; ModelError if it is missing, quantised or not finite."""
         if name not in self.left:
-            raise damaged(f"the tensor {name} is missing", where=self.file)
+            raise damaged_error(f"the tensor {name} is missing", where=self.file)
         array = self.left.pop(name)
         if array.dtype not in (np.float32, np.float16, np.float64):
             message = f"the tensor {name} is {array.dtype}: the model was quantised by marian-conv"
             raise ModelError(message, where=str(self.file), hint="give the model as Marian trained it, in float32")
         tensor = torch.from_numpy(array.astype(np.float32))
         if not torch.isfinite(tensor).all():
-            raise damaged(f"the tensor {name} has values that are not finite", where=self.file)
+            raise damaged_error(f"the tensor {name} has values that are not finite", where=self.file)
         return tensor
 
     def linear(self, name: str, weight: str, bias: str) -> Iterator[tuple[str, Tensor]]:
@@ -312,21 +316,21 @@ class _NpzTensors:
         yield f"{name}.bias", self.take(f"{marian}_bias{suffix}").flatten()
 
 
-def _renamed(tensors: _NpzTensors, settings: MarianConfig, *, norm: PlaceOfNorms) -> Iterator[tuple[str, Tensor]]:
+def _renamed(tensors: _NpzTensors, settings: MarianConfig, *, norm: NormPlacement) -> Iterator[tuple[str, Tensor]]:
     """The tensors under transformers' names, in float32; ModelError for a tensor that is missing or left over."""
     suffix = "_pre" if norm == "pre" else ""
     yield from _embeddings(tensors, settings)
     for side, count in (("encoder", settings.encoder_layers), ("decoder", settings.decoder_layers)):
         attentions = {"self": "self_attn"} | ({"context": "encoder_attn"} if side == "decoder" else {})
-        for number in range(count):
-            marian, ours = f"{side}_l{number + 1}", f"model.{side}.layers.{number}"
+        for layer in range(count):
+            marian, ours = f"{side}_l{layer + 1}", f"model.{side}.layers.{layer}"
             for kind, name in attentions.items():
                 for letter, part in zip("qkvo", ("q", "k", "v", "out"), strict=True):
                     weight, bias = f"{marian}_{kind}_W{letter}", f"{marian}_{kind}_b{letter}"
                     yield from tensors.linear(f"{ours}.{name}.{part}_proj", weight, bias)
                 yield from tensors.layer_norm(f"{ours}.{name}_layer_norm", f"{marian}_{kind}_Wo_ln", suffix)
-            for place in ("1", "2"):
-                yield from tensors.linear(f"{ours}.fc{place}", f"{marian}_ffn_W{place}", f"{marian}_ffn_b{place}")
+            for part in ("1", "2"):
+                yield from tensors.linear(f"{ours}.fc{part}", f"{marian}_ffn_W{part}", f"{marian}_ffn_b{part}")
             yield from tensors.layer_norm(f"{ours}.final_layer_norm", f"{marian}_ffn_ffn_ln", suffix)
         if norm == "pre":
             yield from tensors.layer_norm(f"model.{side}.layer_norm", f"{side}_top_ln", "")
@@ -342,22 +346,22 @@ def _embeddings(tensors: _NpzTensors, settings: MarianConfig) -> Iterator[tuple[
     them from being predicted.
     """
     if settings.share_encoder_decoder_embeddings:
-        matrix = tensors.take("Wemb")
-        yield "model.shared.weight", _with_rows(matrix, settings.vocab_size, value=0.0)
+        output_matrix = tensors.take("Wemb")
+        yield "model.shared.weight", _with_rows(output_matrix, settings.vocab_size, value=0.0)
     else:
-        matrix = tensors.take("encoder_Wemb")
-        yield "model.encoder.embed_tokens.weight", _with_rows(matrix, settings.vocab_size, value=0.0)
-        matrix = tensors.take("decoder_Wemb")
-        yield "model.decoder.embed_tokens.weight", _with_rows(matrix, settings.target_rows, value=0.0)
+        source_matrix, output_matrix = tensors.take("encoder_Wemb"), tensors.take("decoder_Wemb")
+        yield "model.encoder.embed_tokens.weight", _with_rows(source_matrix, settings.vocab_size, value=0.0)
+        yield "model.decoder.embed_tokens.weight", _with_rows(output_matrix, settings.target_rows, value=0.0)
     if not settings.tie_word_embeddings:
         if "decoder_ff_logit_out_Wt" in tensors.left:
-            matrix = tensors.take("decoder_ff_logit_out_Wt")
+            output_matrix = tensors.take("decoder_ff_logit_out_Wt")
         else:
-            matrix = tensors.take("decoder_ff_logit_out_W").T.contiguous()
-        yield "lm_head.weight", _with_rows(matrix, settings.target_rows, value=0.0)
-    has_bias = "decoder_ff_logit_out_b" in tensors.left
-    bias = tensors.take("decoder_ff_logit_out_b").reshape(-1, 1) if has_bias else matrix.new_zeros(len(matrix), 1)
-    yield "final_logits_bias", _with_rows(bias, settings.target_rows, value=SILENT_LOGIT).T
+            output_matrix = tensors.take("decoder_ff_logit_out_W").T.contiguous()
+        yield "lm_head.weight", _with_rows(output_matrix, settings.target_rows, value=0.0)
+    bias = output_matrix.new_zeros(len(output_matrix), 1)
+    if "decoder_ff_logit_out_b" in tensors.left:
+        bias = tensors.take("decoder_ff_logit_out_b").reshape(-1, 1)
+    yield "final_logits_bias", _with_rows(bias, settings.target_rows, value=MASKED_LOGIT).T
 
 
 def _with_rows(matrix: Tensor, rows: int, *, value: float) -> Tensor:
