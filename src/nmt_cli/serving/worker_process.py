@@ -65,8 +65,9 @@ class WorkerProcess:
         """A worker that has loaded `model`; NmtError if it cannot, WorkerFailed if it dies or takes too long."""
         worker = cls(model, engine)
         try:
-            facts = await worker._ask_model(WorkerModel.describe, timeout_seconds=_LOADING_SECONDS)
-            worker.digest, worker.short_below = facts
+            worker.digest, worker.short_below = await worker._ask_model(
+                WorkerModel.describe, timeout_seconds=_LOADING_SECONDS
+            )
         except BaseException:
             await worker.close()
             raise
