@@ -132,7 +132,7 @@ class NmtLoop:
             device=self._ranks.device,
             waited=lambda: self._loader.waited,
             pause=lambda: None,
-            say=told.append,
+            print_line=told.append,
         )
         with profiling:
             while not told:

@@ -76,7 +76,7 @@ def attention(size: ModelConfig, *, is_self: bool, is_causal: bool, dropout: flo
     widths = [size.heads * size.d_k, size.heads * size.d_k, size.heads * size.d_v]
     columns = [sum(widths)] if is_self else [widths[0], widths[1] + widths[2]]
     matrices = [_zeros(_SLOTS, width).requires_grad_() for width in columns]
-    sentences = Spans(torch.zeros(_SENTENCES + 1, dtype=torch.int32), torch.zeros(_SLOTS), bound=128)
+    sentences = Spans(torch.zeros(_SENTENCES + 1, dtype=torch.int32), torch.zeros(_SLOTS), length_bound=128)
     projections = Projections(matrices, size.heads, size.d_k, size.d_v)
     out = attend_triton(
         projections, queries=sentences, keys=sentences, is_causal=is_causal, window=None, dropout=Dropout(dropout)

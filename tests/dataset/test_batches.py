@@ -65,7 +65,7 @@ def test_a_batch_with_a_shape_has_its_slots_and_dummies_over_all_that_are_empty(
     sources, targets = ([list(side) for side in sides] for sides in zip(*corpus, strict=True))
     pairs = TokenPairs(token_file(sources), token_file(targets))
     src_tokens, tgt_tokens = (sum(map(len, side)) for side in (sources, targets))
-    shape = MicroBatchShape(src_tokens + more_src, tgt_tokens + more_tgt, sentences=14, length_bound=512)
+    shape = MicroBatchShape(src_tokens + more_src, tgt_tokens + more_tgt, max_sentences=14, length_bound=512)
     rows = pairs.rows(np.arange(len(corpus)))
     batch = make_batch(rows, pairs, device=CPU, shape=shape, pinned=False)
     plain = make_batch(rows, pairs, device=CPU, shape=None, pinned=False)
@@ -84,27 +84,27 @@ def test_a_batch_with_a_shape_has_its_slots_and_dummies_over_all_that_are_empty(
         )
         assert side.cu_seqlens.dtype == torch.int32
         ends = side.cu_seqlens.tolist()
-        assert len(ends) == shape.sentences + 1
+        assert len(ends) == shape.max_sentences + 1
         assert ends[: number + 1] == without.cu_seqlens.tolist()
         assert ends[-1] == slots
         num_dummies = math.ceil(max(more_src, more_tgt) / 128)
         assert all(0 <= end - start <= 128 for start, end in pairwise(ends[number:]))
-        assert ends[number + num_dummies :] == [slots] * (shape.sentences + 1 - number - num_dummies)
+        assert ends[number + num_dummies :] == [slots] * (shape.max_sentences + 1 - number - num_dummies)
     assert batch.gold.tolist() == plain.gold.tolist()[:tgt_tokens] + [PAD] * more_tgt
 
 
 @pytest.mark.parametrize(("lengths", "expected"), [((128, 128), 128), ((129, 5), 512), ((5, 129), 512)])
 def test_the_bound_is_that_of_short_sentences_or_of_the_data(lengths: tuple[int, int], expected: int) -> None:
     pairs = TokenPairs(*(token_file([[7] * (length - 1) + [EOS]]) for length in lengths))
-    shape = MicroBatchShape(256, 256, sentences=8, length_bound=512)
+    shape = MicroBatchShape(256, 256, max_sentences=8, length_bound=512)
     batch = make_batch(pairs.rows(np.array([0])), pairs, device=CPU, shape=shape, pinned=False)
-    assert batch.source.bound == batch.target.bound == expected
+    assert batch.source.length_bound == batch.target.length_bound == expected
     assert (batch.source.max_len, batch.target.max_len) == lengths
 
 
 def test_pairs_that_a_shape_does_not_hold_are_refused() -> None:
     pairs = TokenPairs(token_file([[7, EOS]]), token_file([[7, 8, EOS]]))
-    shape = MicroBatchShape(8, 2, sentences=8, length_bound=128)
+    shape = MicroBatchShape(8, 2, max_sentences=8, length_bound=128)
     with pytest.raises(ValueError, match=r"^1 pairs of .* do not fit"):
         make_batch(pairs.rows(np.array([0])), pairs, device=CPU, shape=shape, pinned=False)
 

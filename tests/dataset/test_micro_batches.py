@@ -129,7 +129,7 @@ def test_shapes_by_arithmetic(count: int, max_tokens: int, expected: MicroBatchS
 def test_as_few_dummies_as_cover_the_empty_slots_of_both_sides(
     src_slots: int, tgt_slots: int, data: st.DataObject
 ) -> None:
-    shape = MicroBatchShape(src_slots, tgt_slots, sentences=100, length_bound=128)
+    shape = MicroBatchShape(src_slots, tgt_slots, max_sentences=100, length_bound=128)
     src, tgt = (data.draw(st.integers(0, slots)) for slots in (src_slots, tgt_slots))
     number = shape.num_dummies(src_tokens=src, tgt_tokens=tgt)
     most_empty = max(src_slots - src, tgt_slots - tgt)
@@ -137,7 +137,7 @@ def test_as_few_dummies_as_cover_the_empty_slots_of_both_sides(
 
 
 def test_a_shape_holds_what_fits_both_sides_and_the_sentences() -> None:
-    shape = MicroBatchShape(src_slots=256, tgt_slots=300, sentences=8, length_bound=128)
+    shape = MicroBatchShape(src_slots=256, tgt_slots=300, max_sentences=8, length_bound=128)
     assert shape.holds(src_tokens=256, tgt_tokens=300, num_pairs=8)
     assert not shape.holds(src_tokens=256, tgt_tokens=300, num_pairs=9)
     assert not shape.holds(src_tokens=257, tgt_tokens=10, num_pairs=1)
@@ -216,7 +216,7 @@ def test_any_pairs_are_dealt_out_whatever_the_shape(
     corpus: Corpus, slots: int, sentences: int, world_size: int, count: int
 ) -> None:
     # Updates that no plan makes: far more pairs than the shape is meant for, on one side or on both.
-    shape = MicroBatchShape(slots, 2 * LONGEST, sentences=sentences + 5, length_bound=512)
+    shape = MicroBatchShape(slots, 2 * LONGEST, max_sentences=sentences + 5, length_bound=512)
     rows = corpus.pairs.rows(np.arange(len(corpus)))
     micro_batches = deal_micro_batches(rows, shape=shape, num_micro_batches=count * world_size, world_size=world_size)
     assert pairs_of(micro_batches) == list(range(len(corpus)))
@@ -268,7 +268,7 @@ def test_few_slots_of_an_epoch_are_empty(ratio: float, world_size: int, limit: f
 def test_an_update_of_few_pairs_leaves_some_ranks_without_any() -> None:
     rows = as_corpus([(3, 4), (5, 6)]).pairs.rows(np.array([0, 1]))
     micro_batches = deal_micro_batches(
-        rows, shape=MicroBatchShape(100, 100, sentences=8, length_bound=128), num_micro_batches=8, world_size=8
+        rows, shape=MicroBatchShape(100, 100, max_sentences=8, length_bound=128), num_micro_batches=8, world_size=8
     )
     assert len(micro_batches) == 8
     assert sorted(len(part) for part in micro_batches) == [0] * 6 + [1] * 2
@@ -283,7 +283,7 @@ def test_a_round_more_is_taken_where_no_dealing_fits(
     lengths = [(5, 34), (5, 34), (5, 34), (5, 96)]
     corpus = as_corpus(lengths if is_long_on_the_target_side else [(tgt, src) for src, tgt in lengths])
     rows = corpus.pairs.rows(np.arange(4))
-    shape = MicroBatchShape(100, 100, sentences=16, length_bound=128)
+    shape = MicroBatchShape(100, 100, max_sentences=16, length_bound=128)
     micro_batches = deal_micro_batches(rows, shape=shape, num_micro_batches=max(2, world_size), world_size=world_size)
     assert len(micro_batches) == expected
 
@@ -292,7 +292,7 @@ def test_rows_are_swapped_until_both_sides_fit() -> None:
     # Dealt to and fro by length, one half has 130 source tokens of 104.
     corpus = as_corpus([(50, 50), (20, 50), (30, 50), (80, 50), (2, 2), (8, 2), (4, 4), (6, 4)])
     rows = corpus.pairs.rows(np.arange(8))
-    shape = MicroBatchShape(104, 110, sentences=8, length_bound=128)
+    shape = MicroBatchShape(104, 110, max_sentences=8, length_bound=128)
     assert len(deal_micro_batches(rows, shape=shape, num_micro_batches=2, world_size=1)) == 2
 
 
@@ -301,7 +301,7 @@ def test_a_sentence_longer_than_a_micro_batch_is_refused(lengths: tuple[int, int
     rows = as_corpus([(5, 5), lengths]).pairs.rows(np.array([0, 1]))
     with pytest.raises(ValueError, match="a sentence of 101 pieces does not fit 100 slots"):
         deal_micro_batches(
-            rows, shape=MicroBatchShape(100, 100, sentences=8, length_bound=128), num_micro_batches=2, world_size=1
+            rows, shape=MicroBatchShape(100, 100, max_sentences=8, length_bound=128), num_micro_batches=2, world_size=1
         )
 
 
@@ -309,7 +309,7 @@ def test_a_sentence_longer_than_a_micro_batch_is_refused(lengths: tuple[int, int
 @settings(deadline=None)
 def test_the_first_rows_that_fit_are_as_many_as_do(corpus: Corpus, src_slots: int, tgt_slots: int, more: int) -> None:
     shape = MicroBatchShape(
-        src_slots, tgt_slots, sentences=math.ceil(max(src_slots, tgt_slots) / 128) + more, length_bound=512
+        src_slots, tgt_slots, max_sentences=math.ceil(max(src_slots, tgt_slots) / 128) + more, length_bound=512
     )
     rows = corpus.pairs.rows(np.arange(len(corpus)))
     found = first_rows_that_fit(rows, shape=shape)

@@ -202,8 +202,8 @@ def random_state(seed: int, *, beam: int, nbest: int, step: int, is_first: bool)
     state = CudaSearch([model], device=DEVICE, recorder=Again()).state(StaticSizes(4, 32, 32, beam, nbest))
     torch.manual_seed(seed)
     state.counters.copy_(torch.tensor([step, 2, 100]))
-    state.position_terms.normal_()
-    state.position_terms[:, :3], state.position_terms[:, 4] = -torch.inf, 1.7
+    state.masks_and_penalties.normal_()
+    state.masks_and_penalties[:, :3], state.masks_and_penalties[:, 4] = -torch.inf, 1.7
     state.limits.copy_(torch.tensor([step + 1, step + 1, step + 5, step + 5]))
     state.penalties_at_limit.fill_(2.0)
     state.log_probs.copy_(torch.randn(4, beam).sort(descending=True).values - 3.0)

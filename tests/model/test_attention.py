@@ -48,7 +48,7 @@ def test_dropout_zeroes_weights_of_the_softmax_and_scales_the_rest(
 
 
 @pytest.mark.parametrize(
-    ("device", "dtype", "widths", "window", "bound", "expected", "without_triton"),
+    ("device", "dtype", "widths", "window", "length_bound", "expected", "without_triton"),
     [
         ("cpu", torch.float32, (64, 64), None, 128, "products", "products"),
         ("cpu", BF16, (64, 64), 5, 128, "products", "products"),
@@ -70,7 +70,7 @@ def test_the_kernel_is_chosen_by_device_precision_widths_window_and_length(
     dtype: torch.dtype,
     widths: tuple[int, int],
     window: int | None,
-    bound: int,
+    length_bound: int,
     expected: Kernel,
     without_triton: Kernel,
     monkeypatch: pytest.MonkeyPatch,
@@ -79,7 +79,7 @@ def test_the_kernel_is_chosen_by_device_precision_widths_window_and_length(
     d_k, d_v = widths
     for has_triton, kernel in ((True, expected), (False, without_triton)):
         monkeypatch.setattr(attention, "_HAS_TRITON", has_triton)
-        given: dict[str, Any] = {"d_k": d_k, "d_v": d_v, "window": window, "bound": bound}
+        given: dict[str, Any] = {"d_k": d_k, "d_v": d_v, "window": window, "length_bound": length_bound}
         assert choose_kernel(torch.device(device), dtype, **given, has_dropout=False) == kernel
         # Our kernel has dropout, and torch's variable-length kernel has none.
         with_dropout = {"varlen": "triton" if has_triton and max(widths) <= 128 else "sdpa"}.get(kernel, kernel)
@@ -90,7 +90,7 @@ def test_the_kernel_is_chosen_by_device_precision_widths_window_and_length(
 def test_windows_that_torch_does_not_take_go_elsewhere(
     has_triton: bool, expected: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: dict[str, Any] = {"d_k": 64, "d_v": 64, "window": 5, "bound": 512}
+    given: dict[str, Any] = {"d_k": 64, "d_v": 64, "window": 5, "length_bound": 512}
     assert cuda_attention.varlen_serves(BF16, d_k=64, d_v=64, window=3)
     monkeypatch.setattr(cuda_attention, "_TAKES_WINDOW", False)
     monkeypatch.setattr(attention, "_HAS_TRITON", has_triton)
@@ -160,7 +160,7 @@ def in_slots(case: Case, *, is_query: bool, slots: int, dummies: int, sentences:
     ends = [num_tokens + packed.num_empty * number // dummies for number in range(1, dummies + 1)]
     ends += (ends[-1:] or [num_tokens]) * (sentences - len(lengths) - dummies)
     cu_seqlens = torch.cat([packed.cu_seqlens, torch.tensor(ends, dtype=torch.int32)])
-    return replace(packed, cu_seqlens=cu_seqlens, bound=8)
+    return replace(packed, cu_seqlens=cu_seqlens, length_bound=8)
 
 
 @pytest.mark.usefixtures("on_cpu")

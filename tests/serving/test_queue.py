@@ -56,7 +56,7 @@ def later(act: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_tokens", "short_below", "lengths", "batches"),
+    ("max_tokens", "min_wide_tokens", "lengths", "batches"),
     [
         # 50 a beam of 2: the oldest and the nearest in length; a fifth, of 12, would make 60.
         pytest.param(100, 0, (10, 40, 11, 9, 12, 3, 10), [[10, 10, 11, 9], [40], [12, 3]], id="nearest in length"),
@@ -65,10 +65,10 @@ def later(act: Callable[[], None]) -> None:
     ],
 )
 async def test_a_batch_has_the_oldest_and_its_like_within_the_budget(
-    max_tokens: int, short_below: int, lengths: Sequence[int], batches: list[list[int]]
+    max_tokens: int, min_wide_tokens: int, lengths: Sequence[int], batches: list[list[int]]
 ) -> None:
     queue = batch_queue(max_tokens=max_tokens)
-    queue.short_below = short_below
+    queue.min_wide_tokens = min_wide_tokens
     queue.submit([sentence(tokens) for tokens in lengths])
     assert tokens_of(await take(queue, len(batches))) == batches
 
@@ -161,7 +161,7 @@ async def test_a_sentence_that_goes_alone_does_not_wait_for_others() -> None:
 )
 async def test_free_workers_share_all_that_waits(max_tokens: int, lengths: list[int], shares: list[list[int]]) -> None:
     queue = batch_queue(max_tokens=max_tokens)
-    queue.short_below = 16
+    queue.min_wide_tokens = 16
     taking = [asyncio.ensure_future(queue.take()) for _ in range(2)]
     await asyncio.sleep(0)
     queue.submit([sentence(tokens) for tokens in lengths])

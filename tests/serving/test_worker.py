@@ -58,7 +58,7 @@ def engine(request: pytest.FixtureRequest) -> EngineSettings:
 def test_either_engine_answers_as_decode_does(models: dict[str, Path], engine: EngineSettings) -> None:
     lines = ["the old sea", "a small house stands"]
     model = WorkerModel(models["en-de"], engine)
-    assert model.short_below == 0
+    assert model.min_wide_tokens == 0
     translator = Translator.from_pretrained(models["en-de"], engine=engine.name, device="cpu", precision="fp32")
     expected = translator.translate(lines, nbest=2, length_penalty=0.6)
     found = model.answer(lines, TWO_BEST)
@@ -72,7 +72,7 @@ def test_either_engine_answers_as_decode_does(models: dict[str, Path], engine: E
 
 def test_short_sentences_are_kept_apart_for_ctranslate2_in_int8(models: dict[str, Path]) -> None:
     pytest.importorskip("ctranslate2")
-    assert WorkerModel(models["en-de"], replace(CTRANSLATE2, precision="int8")).short_below == 16
+    assert WorkerModel(models["en-de"], replace(CTRANSLATE2, precision="int8")).min_wide_tokens == 16
 
 
 def test_a_torch_worker_shows_the_attention_of_the_model_that_it_has(

@@ -48,7 +48,7 @@ class FakeWorker(WorkerProcess):
         worker = cls()
         if cls.prepare is not None:
             await cls.prepare(worker, model)
-        worker.digest, worker.short_below = model_digest(model), 16
+        worker.digest, worker.min_wide_tokens = model_digest(model), 16
         return worker
 
     async def ask(self, lines: Sequence[str], task: SentenceTask, *, timeout_seconds: float) -> list[dict[str, Any]]:
@@ -143,7 +143,7 @@ async def test_a_mistake_with_a_batch_is_told_and_the_next_batch_is_done(
 ) -> None:
     fake.sayings.append(wrong)
     async with serving(models["en-de"]) as model:
-        assert model.queue.short_below == 16
+        assert model.queue.min_wide_tokens == 16
         with pytest.raises(RequestError, match="the server made a mistake with this text") as error:
             await asyncio.wait_for(submit(model, "secret"), 5)
         assert (error.value.status, error.value.code, error.value.retry_after_seconds) == (503, "failed", 1)

@@ -226,11 +226,11 @@ def test_nothing_reads_or_prunes_the_folder_while_a_checkpoint_is_written(
 
         return checked
 
-    for name in ("newest_calm", "roll_back_to", "load", "newest", "prune"):
+    for name in ("newest_before_divergence", "roll_back_to", "load", "newest", "prune"):
         monkeypatch.setattr(CheckpointFolder, name, alone(name, getattr(CheckpointFolder, name)))
     install_trouble(monkeypatch, 5, 6)
     assert train(prepared, tmp_path / "run", *settings) == 0
-    assert {"newest_calm", "roll_back_to", "load", "prune"} <= set(seen)
+    assert {"newest_before_divergence", "roll_back_to", "load", "prune"} <= set(seen)
     order = told(tmp_path / "run")
     assert order.index(("checkpoint", 6)) < order.index(("returned", 7))
     state = json.loads(checkpoint(tmp_path / "run", 12)["state.json"])

@@ -95,7 +95,7 @@ def test_an_update_of_several_ranks_has_one_collective_beside_those_of_its_gradi
         assert found["collectives"] == NUM_UPDATES * [found["buckets"] + 1]
 
 
-def batch_of(length: int, *, slots: int = 8, bound: int = 128) -> Batch:
+def batch_of(length: int, *, slots: int = 8, length_bound: int = 128) -> Batch:
     """One sentence of ascending pieces, and empty slots, on both sides."""
     side = pack([list(range(1, length + 1))], device=CPU)
     left = slots - length
@@ -104,7 +104,7 @@ def batch_of(length: int, *, slots: int = 8, bound: int = 128) -> Batch:
         ids=torch.nn.functional.pad(side.ids, (0, left)),
         positions=torch.nn.functional.pad(side.positions, (0, left)),
         num_empty=left,
-        bound=bound,
+        length_bound=length_bound,
     )
     return Batch(side, side, side.ids)
 
@@ -128,10 +128,10 @@ def test_there_is_one_recording_for_each_bound() -> None:
     recorder = Mock(wraps=taped)
     steps = RecordedSteps(summed, recorder, num_losses=2)
     for bound in (128, 512, 128, 512):
-        steps.record(batch_of(3, bound=bound))
+        steps.record(batch_of(3, length_bound=bound))
     assert recorder.call_count == 4, "the first micro-batch of an update, and later ones"
-    assert batch_of(3, bound=256) not in steps
-    assert steps.replay(batch_of(4, bound=512), divisor=1, is_first=True).tolist() == [10.0, 6.0]
+    assert batch_of(3, length_bound=256) not in steps
+    assert steps.replay(batch_of(4, length_bound=512), divisor=1, is_first=True).tolist() == [10.0, 6.0]
 
 
 def test_a_batch_of_another_shape_is_refused() -> None:
@@ -148,7 +148,7 @@ def test_recording_comes_after_all_runs_since_it_keeps_memory(
     step = Updater._step
 
     def noted(self: Updater, batch: Batch, divisor: Tensor, **which: bool) -> Tensor:
-        seen.append(f"run {batch.source.bound}")
+        seen.append(f"run {batch.source.length_bound}")
         return step(self, batch, divisor, **which)
 
     def recorder(function: Callable[[], None]) -> Callable[[], None]:
@@ -157,7 +157,7 @@ def test_recording_comes_after_all_runs_since_it_keeps_memory(
 
     monkeypatch.setattr(Updater, "_step", noted)
     updater, batch = with_recorder(given.updater("fp32"), recorder), given.batch(given.order.full)
-    longer = Batch(replace(batch.source, bound=512), replace(batch.target, bound=512), batch.gold)
+    longer = Batch(replace(batch.source, length_bound=512), replace(batch.target, length_bound=512), batch.gold)
     updater.warm_up([longer, batch])
     assert seen == ["run 512", "run 128", *4 * ["record"]]
 
@@ -191,9 +191,9 @@ def test_after_a_recording_that_failed_nothing_is_replayed(caplog: pytest.LogCap
     recorders = iter([taped, refusing, taped])
     steps = RecordedSteps(summed, lambda function: next(recorders)(function), num_losses=2)
     for bound in (128, 512, 1024):
-        steps.record(batch_of(3, bound=bound))
+        steps.record(batch_of(3, length_bound=bound))
     assert len(caplog.messages) == 1
-    assert not any(batch_of(3, bound=bound) in steps for bound in (128, 512, 1024))
+    assert not any(batch_of(3, length_bound=bound) in steps for bound in (128, 512, 1024))
 
 
 def test_too_little_memory_to_record_is_the_error_of_too_little_memory(prepared: PreparedData) -> None:

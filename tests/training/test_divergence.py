@@ -225,7 +225,7 @@ def spoil_update_5(patch: pytest.MonkeyPatch) -> None:
 def test_the_course_is_that_of_the_running_means() -> None:
     course = LossCourse()
     assert not course.has_spike(1.0)
-    assert course.is_calm(1.0)
+    assert course.is_stable(1.0)
     recent = mean = 4.0
     lowest = 4.0
     for loss in [4.0, 3.0, 2.0, 2.0, 9.0, math.inf, math.nan]:
@@ -237,5 +237,5 @@ def test_the_course_is_that_of_the_running_means() -> None:
     assert course.has_spike(mean - lowest - 0.01)
     assert not course.has_spike(mean - lowest + 0.01)
     assert not course.has_spike(None)
-    assert course.is_calm(None)
-    assert not course.is_calm(2.0)
+    assert course.is_stable(None)
+    assert not course.is_stable(2.0)

@@ -165,7 +165,7 @@ def test_longer_sentences_need_the_layers_compiled_once_more_and_nothing_else(
     tracing(monkeypatch)
     given = small_feed(prepared)
     updater, batch = given.updater("fp32"), given.batch(given.order.full)
-    longer = Batch(replace(batch.source, bound=512), replace(batch.target, bound=512), batch.gold)
+    longer = Batch(replace(batch.source, length_bound=512), replace(batch.target, length_bound=512), batch.gold)
     counters.clear()
     updater.warm_up([batch])
     before = counters["stats"]["unique_graphs"]

@@ -259,10 +259,10 @@ def test_a_moving_average_follows_the_weights_and_stands_in_for_them() -> None:
     trained = weights.values.clone()
     with weights.replaced_by(evaluated):
         assert torch.equal(weights.values, evaluated)
-        assert weights.set_aside is not None
-        assert torch.equal(weights.set_aside, trained)
+        assert weights.trained_values is not None
+        assert torch.equal(weights.trained_values, trained)
     assert torch.equal(weights.values, trained)
-    assert weights.set_aside is None
+    assert weights.trained_values is None
 
 
 def noam(update: int, *, factor: float = 1.0, d_model: int = 512) -> float:

@@ -67,9 +67,9 @@ def test_a_line_is_written_with_all_its_figures_and_told_with_some(
     caplog.set_level("INFO")
     clock = FakeClock()
     file = tmp_path / "metrics.jsonl"
-    with Reporter(file, updates=5000, clock=clock) as reporter, reporter.counting_from(1000):
+    with Reporter(file, updates=5000, clock=clock) as reporter, reporter.showing_progress(1000):
         clock.now += 30
-        reporter.train(STANDING, UpdateSums(source_tokens=600, target_tokens=500), FIGURES)
+        reporter.report_updates(STANDING, UpdateSums(source_tokens=600, target_tokens=500), FIGURES)
     tokens = {"source_tokens": 600, "target_tokens": 500}
     assert json.loads(file.read_text()) == {"event": "train", **asdict(STANDING), **asdict(FIGURES), **tokens}
     # 100 updates in 30 seconds: 3,900 more take 1,170.
@@ -83,11 +83,11 @@ def test_a_log_that_has_been_silent_for_half_a_minute_gets_a_line(
 ) -> None:
     caplog.set_level("INFO")
     clock = FakeClock()
-    with Reporter(tmp_path / "metrics.jsonl", updates=5000, clock=clock) as reporter, reporter.counting_from(1000):
+    with Reporter(tmp_path / "metrics.jsonl", updates=5000, clock=clock) as reporter, reporter.showing_progress(1000):
         for seconds in (20.0, 9.0, 2.0, 20.0, 11.0):
             clock.now += seconds
             if reporter.wants_line:
-                reporter.advance(STANDING, FIGURES)
+                reporter.show_update(STANDING, FIGURES)
     assert [line.split("  ")[0] for line in caplog.messages] == ["update 1,100/5,000"] * 2
     assert (tmp_path / "metrics.jsonl").read_text() == ""
 
@@ -136,8 +136,8 @@ def test_a_validation_is_told_with_all_that_it_measured(tmp_path: Path, caplog: 
     caplog.set_level("INFO")
     file, second = tmp_path / "metrics.jsonl", Validation(2.1, 1.6, 4.9530, None, None, 0.04, ())
     with Reporter(file, updates=5000) as reporter:
-        reporter.validation(400, Validation(2.0, 1.5, 4.4817, 31.257, "sig", 12.34, ()), is_best=True)
-        reporter.validation(800, second, is_best=False)
+        reporter.report_validation(400, Validation(2.0, 1.5, 4.4817, 31.257, "sig", 12.34, ()), is_best=True)
+        reporter.report_validation(800, second, is_best=False)
     assert caplog.messages == [
         "update   400  validation loss 2.0000  perplexity 4.482  BLEU 31.26  in 12.3 s  best so far",
         "update   800  validation loss 2.1000  perplexity 4.953  in 0.0 s",
@@ -180,13 +180,13 @@ def test_a_last_line_that_a_crash_cut_short_is_removed(tmp_path: Path, left: str
     file = tmp_path / "metrics.jsonl"
     file.write_text(left)
     with Reporter(file, updates=9) as reporter:
-        reporter.event("resume", update=1)
+        reporter.write_event("resume", update=1)
         assert file.read_text() == kept + '{"event": "resume", "update": 1}\n', "each line is on the disk at once"
 
 
 def test_values_that_are_not_finite_are_null(tmp_path: Path) -> None:
     with Reporter(tmp_path / "metrics.jsonl", updates=9) as reporter:
-        reporter.event("train", gradient_norm=float("inf"), loss=float("nan"), update=3)
+        reporter.write_event("train", gradient_norm=float("inf"), loss=float("nan"), update=3)
     text = (tmp_path / "metrics.jsonl").read_text()
     assert text == '{"event": "train", "gradient_norm": null, "loss": null, "update": 3}\n'
 
@@ -209,12 +209,12 @@ def test_a_full_disk_under_the_metrics_is_an_error_that_loses_no_checkpoint(
 
 def test_a_silent_rank_writes_and_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    with Reporter(None, updates=9) as reporter, reporter.counting_from(0):
-        reporter.event("end", update=1)
-        reporter.say("hello")
-        reporter.note("validating")
-        reporter.advance(STANDING, FIGURES)
-        reporter.train(STANDING, UpdateSums(), FIGURES)
+    with Reporter(None, updates=9) as reporter, reporter.showing_progress(0):
+        reporter.write_event("end", update=1)
+        reporter.print_line("hello")
+        reporter.show_note("validating")
+        reporter.show_update(STANDING, FIGURES)
+        reporter.report_updates(STANDING, UpdateSums(), FIGURES)
     assert caplog.messages == []
     assert list(tmp_path.iterdir()) == []
 
@@ -349,7 +349,7 @@ def test_what_is_not_known_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_note_stands_in_place_of_the_figures_until_the_next_update(monkeypatch: pytest.MonkeyPatch) -> None:
     view = view_of(80, monkeypatch)
-    view.note("validating after update 1,500")
+    view.show_note("validating after update 1,500")
     assert shown(view)[1:] == ["  validating after update 1,500"]
     view.move(SHOWN_STATUS, SHOWN_METRICS, time_left="0:01:30 left")
     assert len(shown(view)) == 3

@@ -71,7 +71,7 @@ def test_float32_parameters_and_gradients_are_views_of_the_vectors() -> None:
             assert tensor.data_ptr() == view.data_ptr()
             assert tensor.shape == view.shape
     weights.values.fill_(0.5)
-    weights.publish()
+    weights.copy_to_model()
     assert all(bool((parameter == 0.5).all()) for parameter in model.parameters())
 
 
@@ -103,7 +103,7 @@ def test_the_bf16_copy_is_the_rounded_master_before_and_after_an_update() -> Non
     weights.values.add_(torch.randn_like(weights.values))
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, seen[name])  # not yet published
-    weights.publish()
+    weights.copy_to_model()
     assert_rounded()
 
 
@@ -112,7 +112,7 @@ def test_bf16_updates_too_small_for_bf16_are_not_lost() -> None:
     weights = MasterWeights(model, precision="bf16")
     for _ in range(100):
         weights.values.add_(1e-3)
-        weights.publish()
+        weights.copy_to_model()
     # bf16 steps near 7 are 1/32: a hundred steps of 1/1000 on bf16 alone would change nothing.
     assert model.matrix[1, 1].item() == 7.09375
     assert weights.values[3].item() == pytest.approx(7.1, abs=1e-5)
@@ -211,7 +211,7 @@ def test_load_undoes_named(precision: Precision) -> None:
     weights = MasterWeights(other, precision=precision)
     weights.values.zero_()
     weights.load(weights.values, {name: tensor.clone() for name, tensor in saved.named(saved.values).items()})
-    weights.publish()
+    weights.copy_to_model()
     assert torch.equal(weights.values, saved.values)
     fresh: dict[str, Tensor] = dict(tied_model().named_parameters())
     for name, parameter in other.named_parameters():

@@ -60,31 +60,33 @@ def make_batch(
     tokens = {side: num_tokens(rows, side=side) for side in ("src", "tgt")}
     if shape is None:
         src_slots, tgt_slots = (round_up(count, _SLOT_MULTIPLE) for count in tokens.values())
-        num_dummies, sentences = 0, len(rows)
+        num_dummies, max_sentences = 0, len(rows)
     elif shape.holds(src_tokens=tokens["src"], tgt_tokens=tokens["tgt"], num_pairs=len(rows)):
-        src_slots, tgt_slots, sentences = shape.src_slots, shape.tgt_slots, shape.sentences
+        src_slots, tgt_slots, max_sentences = shape.src_slots, shape.tgt_slots, shape.max_sentences
         num_dummies = shape.num_dummies(src_tokens=tokens["src"], tgt_tokens=tokens["tgt"])
     else:
         raise ValueError(f"{len(rows)} pairs of {tokens} tokens do not fit {shape}")
-    source = _pack_side(data.src, rows, side="src", slots=src_slots, num_dummies=num_dummies, sentences=sentences)
-    target = _pack_side(data.tgt, rows, side="tgt", slots=tgt_slots, num_dummies=num_dummies, sentences=sentences)
+    source, target = (
+        _pack_side(tokens_of_side, rows, side=side, slots=slots, num_dummies=num_dummies, max_sentences=max_sentences)
+        for tokens_of_side, side, slots in ((data.src, "src", src_slots), (data.tgt, "tgt", tgt_slots))
+    )
     if shape is not None:
         are_short = max(source.max_len, target.max_len) <= SHORT_SENTENCE_TOKENS
-        bound = SHORT_SENTENCE_TOKENS if are_short else shape.length_bound
-        source, target = replace(source, bound=bound), replace(target, bound=bound)
+        length_bound = SHORT_SENTENCE_TOKENS if are_short else shape.length_bound
+        source, target = replace(source, length_bound=length_bound), replace(target, length_bound=length_bound)
     batch = Batch(source, _decoder_input(target), target.ids)
     return (batch.map_tensors(Tensor.pin_memory) if pinned else batch).to(device)
 
 
-def _pack_side(tokens: TokenFile, rows: Rows, *, side: str, slots: int, num_dummies: int, sentences: int) -> Packed:
-    """The sentences of one side, end to end in `slots`, on the host; `bound` is the longest sentence's length."""
+def _pack_side(tokens: TokenFile, rows: Rows, *, side: str, slots: int, num_dummies: int, max_sentences: int) -> Packed:
+    """The sentences of one side, end to end in `slots`, on the host; `length_bound` is its longest sentence."""
     lengths: Array = rows[f"{side}_length"].astype(np.int64)
     num_tokens = int(lengths.sum())
     num_empty = slots - num_tokens
     ids = np.full(slots, PAD, dtype=np.int64)
     ids[:num_tokens] = tokens.gather(rows[f"{side}_start"], lengths)
     # Dummies share the empty slots evenly. The sentences after them are empty, at the place where the last dummy ends.
-    cu_seqlens = np.full(sentences + 1, slots if num_dummies else num_tokens, dtype=np.int32)
+    cu_seqlens = np.full(max_sentences + 1, slots if num_dummies else num_tokens, dtype=np.int32)
     cu_seqlens[0] = 0
     np.cumsum(lengths, out=cu_seqlens[1 : len(lengths) + 1])
     ends = num_tokens + num_empty * np.arange(1, num_dummies + 1) // max(num_dummies, 1)
@@ -99,7 +101,7 @@ def _pack_side(tokens: TokenFile, rows: Rows, *, side: str, slots: int, num_dumm
         num_sentences=len(lengths),
         max_len=longest,
         num_empty=num_empty,
-        bound=longest,
+        length_bound=longest,
     )
 
 

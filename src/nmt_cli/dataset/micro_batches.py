@@ -26,7 +26,7 @@ _SWAPS_PER_MICRO_BATCH = 16
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchShape:
-    """The slots of a micro-batch for the tokens of each side, and its number of sentences, dummies included.
+    """The slots of a micro-batch for the tokens of each side, and the most sentences that it holds, dummies included.
 
     Dummies are sentences of padding that fill the slots without tokens. `length_bound` is a power of two that no
     sentence of the data exceeds.
@@ -34,14 +34,13 @@ class MicroBatchShape:
 
     src_slots: int
     tgt_slots: int
-    sentences: int
+    max_sentences: int
     length_bound: int
 
-    def for_passes(self, number: int) -> MicroBatchShape:
-        """The shape of a batch that holds each pair `number` times."""
-        return MicroBatchShape(
-            number * self.src_slots, number * self.tgt_slots, number * self.sentences, length_bound=self.length_bound
-        )
+    def for_passes(self, num_passes: int) -> MicroBatchShape:
+        """The shape of a batch that holds each pair `num_passes` times."""
+        src_slots, tgt_slots = num_passes * self.src_slots, num_passes * self.tgt_slots
+        return MicroBatchShape(src_slots, tgt_slots, num_passes * self.max_sentences, self.length_bound)
 
     def num_dummies(self, *, src_tokens: int, tgt_tokens: int) -> int:
         """The dummies, of SHORT_SENTENCE_TOKENS slots or less, that cover the slots without tokens on both sides."""
@@ -51,7 +50,7 @@ class MicroBatchShape:
         """True if the shape has room for the pairs and for the dummies that they leave."""
         if src_tokens > self.src_slots or tgt_tokens > self.tgt_slots:
             return False
-        return num_pairs + self.num_dummies(src_tokens=src_tokens, tgt_tokens=tgt_tokens) <= self.sentences
+        return num_pairs + self.num_dummies(src_tokens=src_tokens, tgt_tokens=tgt_tokens) <= self.max_sentences
 
 
 def accumulation_steps(*, batch_tokens: int, max_tokens: int, world_size: int) -> int:
@@ -75,8 +74,9 @@ def micro_batch_shape(
     dummies_if_empty = math.ceil(max(src, tgt) / SHORT_SENTENCE_TOKENS)
     dummies_if_full = dummies_if_empty // _SLOTS_PER_EMPTY_SLOT + 2  # two for the remainders
     # The last micro-batches of an epoch may have a single pair, and dummies everywhere else.
-    sentences = round_up(max(most_pairs + dummies_if_full, 1 + dummies_if_empty), _SMALLEST_MULTIPLE)
-    return MicroBatchShape(src, tgt, sentences, length_bound=max(SHORT_SENTENCE_TOKENS, _next_power_of_two(longest)))
+    max_sentences = round_up(max(most_pairs + dummies_if_full, 1 + dummies_if_empty), _SMALLEST_MULTIPLE)
+    length_bound = max(SHORT_SENTENCE_TOKENS, 1 << (longest - 1).bit_length())  # the next power of two
+    return MicroBatchShape(src, tgt, max_sentences, length_bound)
 
 
 def _round_up_slots(slots: int) -> int:
@@ -90,10 +90,6 @@ def _round_up_slots(slots: int) -> int:
 def round_up(number: int, multiple: int) -> int:
     """The next multiple of `multiple`."""
     return math.ceil(number / multiple) * multiple
-
-
-def _next_power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()
 
 
 def deal_micro_batches(rows: Rows, *, shape: MicroBatchShape, num_micro_batches: int, world_size: int) -> list[Rows]:
@@ -168,27 +164,28 @@ def _make_best_swap(micro_of_row: Array, lengths: Array, sums: Array, slots: Arr
 
     A swap may also move a single row.
     """
-    given, taken = (_swap_candidates(micro_of_row, number) for number in (worst, other))
+    rows_of_worst, rows_of_other = (_swap_candidates(micro_of_row, micro) for micro in (worst, other))
     over = sums[[worst, other]] - slots
-    excess = np.zeros((len(given) + 1, len(taken) + 1), dtype=np.int64)
-    for side in (0, 1):
-        # The last length, 0, stands for giving or taking no row.
-        change = np.subtract.outer(np.append(lengths[given, side], 0), np.append(lengths[taken, side], 0))
-        excess += np.maximum(over[0, side] - change, 0)
-        excess += np.maximum(over[1, side] + change, 0)
+    # The last row and the last column stand for giving and for taking no row, so their length is 0.
+    given_lengths, taken_lengths = (
+        np.append(lengths[rows], [[0, 0]], axis=0) for rows in (rows_of_worst, rows_of_other)
+    )
+    moved = given_lengths[:, None] - taken_lengths  # tokens, [rows given, rows taken, sides]
+    excess = (np.maximum(over[0] - moved, 0) + np.maximum(over[1] + moved, 0)).sum(axis=2)
     best = int(excess.argmin())
     if excess.flat[best] >= np.maximum(over, 0).sum():
         return False
-    give, take = divmod(best, len(taken) + 1)
-    # If the best swap moves a single row, the other slice is empty.
-    micro_of_row[given[give : give + 1]], micro_of_row[taken[take : take + 1]] = other, worst
-    moved = lengths[given[give : give + 1]].sum(axis=0) - lengths[taken[take : take + 1]].sum(axis=0)
-    sums[worst] -= moved
-    sums[other] += moved
+    give, take = divmod(best, len(taken_lengths))
+    if give < len(rows_of_worst):
+        micro_of_row[rows_of_worst[give]] = other
+    if take < len(rows_of_other):
+        micro_of_row[rows_of_other[take]] = worst
+    sums[worst] -= moved[give, take]
+    sums[other] += moved[give, take]
     return True
 
 
-def _swap_candidates(micro_of_row: Array, number: int) -> Array:
+def _swap_candidates(micro_of_row: Array, micro_batch: int) -> Array:
     """Evenly spaced rows of a micro-batch, so rows of all lengths."""
-    rows = np.flatnonzero(micro_of_row == number)
+    rows = np.flatnonzero(micro_of_row == micro_batch)
     return rows[:: max(1, math.ceil(len(rows) / _SWAP_CANDIDATES))]

@@ -44,13 +44,13 @@ class PlanCache:
         *,
         fallback: Path,
         beat: Callable[[], None],
-        invariants: Mapping[str, EpochInvariants] | None = None,
+        known_invariants: Mapping[str, EpochInvariants] | None = None,
     ) -> None:
         self._data, self._fallback, self._beat = data, fallback, beat
         self._folders = (data.directory / PLANS, fallback / PLANS)
         self._background: _BackgroundBuilder | None = None
         self._background_lock, self._is_closed = Lock(), False
-        self._invariants = dict(invariants or {})  # of plans that were opened, by the hash of their training
+        self._known_invariants = dict(known_invariants or {})  # of plans that were opened, by their `training_hash`
 
     def open(self, key: PlanKey, *, anew: bool, num_workers: int | None = None) -> EpochPlan:
         """Load a plan; build it if there is none, or if it is to be built `anew`.
@@ -62,7 +62,7 @@ class PlanCache:
         plan = None if anew else _find_plan(self._folders, key)
         if plan is None:
             plan = self._build_in_either_folder(key, anew=anew, num_workers=num_workers or num_cpus())
-        self._invariants[key.training_hash] = plan.invariants
+        self._known_invariants[key.training_hash] = plan.invariants
         return plan
 
     def build_ahead(self, key: PlanKey, *, num_workers: int) -> None:
@@ -72,7 +72,7 @@ class PlanCache:
                 return
             if self._background is not None:
                 self._background.close()
-            job = _BuildingJob(self._data, self._fallback, num_workers, dict(self._invariants))
+            job = _BuildingJob(self._data, self._fallback, num_workers, dict(self._known_invariants))
             self._background = _BackgroundBuilder(job, key)
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class PlanCache:
         """Build a plan in the data's directory, or else in `fallback`; DataError if neither can be written."""
         in_data, in_fallback = self._folders
         try:
-            return self._build_once(in_data, key, anew=anew, num_workers=num_workers)
+            return self._build_under_lock(in_data, key, anew=anew, num_workers=num_workers)
         except _Unwritable as problem:
             logger.info(
                 "the plan of the epoch goes to %s, since %s cannot be written: %s",
@@ -102,7 +102,7 @@ class PlanCache:
                 problem.message,
             )
         try:
-            return self._build_once(in_fallback, key, anew=anew, num_workers=num_workers)
+            return self._build_under_lock(in_fallback, key, anew=anew, num_workers=num_workers)
         except _Unwritable as problem:
             raise DataError(
                 f"the plan of the epoch can be written neither to {in_data} nor to {in_fallback}: {problem.message}",
@@ -148,7 +148,7 @@ class PlanCache:
         if self._is_closed:
             raise CacheClosed
 
-    def _build_once(self, folder: Path, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
+    def _build_under_lock(self, folder: Path, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
         """Build a plan under the lock of the folder, unless another process built it meanwhile."""
         with self._locked(folder):
             self._report_progress()
@@ -163,7 +163,7 @@ class PlanCache:
         with files.new_directory(directory, error=_Unwritable) as temporary:
             pairs, invariants, sampled = self._data.split("train"), None, None
             if key.alpha is not None:
-                known = self._invariants.get(key.training_hash)
+                known = self._known_invariants.get(key.training_hash)
                 invariants = known or self._expected_invariants(key, num_workers=num_workers)
                 sampled = sample_pieces(
                     self._data,
@@ -231,17 +231,17 @@ class _BackgroundBuilder:
 
 @dataclass(frozen=True, slots=True)
 class _BuildingJob:
-    """The work of the background process; `invariants` come from the cache that started it."""
+    """The work of the background process; `known_invariants` come from the cache that started it."""
 
     data: PreparedData
     fallback: Path
     num_workers: int
-    invariants: Mapping[str, EpochInvariants]
+    known_invariants: Mapping[str, EpochInvariants]
 
     def start(self) -> Callable[[PlanKey], None]:
         """The function that builds the plan with a key."""
         os.nice(_NICENESS)
-        cache = PlanCache(self.data, fallback=self.fallback, beat=lambda: None, invariants=self.invariants)
+        cache = PlanCache(self.data, fallback=self.fallback, beat=lambda: None, known_invariants=self.known_invariants)
 
         def build(key: PlanKey) -> None:
             cache.open(key, anew=False, num_workers=self.num_workers).close()
@@ -279,12 +279,12 @@ def _find_plan(folders: Sequence[Path], key: PlanKey) -> EpochPlan | None:
 
 def _progress_of_builders(folder: Path) -> set[tuple[Path, int, int]]:
     """The files of unfinished plans with their sizes and times, which change while a process builds."""
-    found = set()
+    states = set()
     with suppress(OSError):  # renamed or removed meanwhile
         for path in (*folder.glob(".*.partial"), *folder.glob(".*.partial/*")):
             status = path.stat()
-            found.add((path, status.st_size, status.st_mtime_ns))
-    return found
+            states.add((path, status.st_size, status.st_mtime_ns))
+    return states
 
 
 def _prune(folder: Path, key: PlanKey) -> None:

@@ -37,8 +37,8 @@ class Engine(Protocol):
     max_positions: int
     # Pieces, without EOS, of the longest source sentence in training; None if it is unknown.
     longest_source: int | None
-    # Sentences with fewer source tokens, with EOS, are not searched together with longer ones; 0: all are.
-    short_below: int
+    # Sentences with fewer source tokens, with EOS, are never searched together with longer ones; 0: there is no limit.
+    min_wide_tokens: int
 
     def check(self, config: DecodingConfig) -> None:
         """Raise UsageError if the engine does not support these settings."""
@@ -90,12 +90,12 @@ class DecodingOverrides(TypedDict, total=False):
 
 def with_overrides(config: DecodingConfig, overrides: Mapping[str, object]) -> DecodingConfig:
     """`config` with the overrides that are not None; UsageError names a wrong one."""
-    given = {name: value for name, value in overrides.items() if value is not None}
-    if unknown := given.keys() - DecodingConfig.model_fields:
+    changes = {name: value for name, value in overrides.items() if value is not None}
+    if unknown := changes.keys() - DecodingConfig.model_fields:
         raise TypeError(f"there is no setting {min(unknown)!r} of decoding")
-    values = config.model_dump() | given
+    values = config.model_dump() | changes
     try:
-        found = DecodingConfig.model_validate(values)
+        changed = DecodingConfig.model_validate(values)
     except ValidationError as problem:
         error = error_to_show(problem)
         name = str(error["loc"][0])
@@ -104,12 +104,12 @@ def with_overrides(config: DecodingConfig, overrides: Mapping[str, object]) -> D
         hint = InvalidSetting(error, (name,), DecodingConfig, values, as_flags=False).suggestion or fix
         raise UsageError(describe(error, (f"`{name}`",)), setting=name, hint=hint) from None
     for name in _OF_SAMPLING:
-        if name in given and not found.samples:
+        if name in changes and not changed.samples:
             message = f"`{name}` is about sampling, and this is a search"
             raise UsageError(message, setting=name, hint=f"add `samples: 1`, or leave `{name}` out")
-    if found.samples and "beam" in given:
+    if changed.samples and "beam" in changes:
         raise UsageError("sampling has no beam", setting="beam", hint="take either `beam` or `samples`")
-    return found
+    return changed
 
 
 def check_candidates(nbest: int, *, config: DecodingConfig, vocab: int, mbr: str | None) -> None:
@@ -162,8 +162,9 @@ def _is_ctranslate2_faster(
     require_model(directories[0])
     recipe = load_saved_config(directories[0]).recipe
     config = with_overrides(recipe.decoding, overrides)
-    is_bounded = config.min_tokens > 0 and config.beam > 1
-    return unsupported_error(recipe.model) is None and not config.samples and not is_bounded
+    # In beam search, CTranslate2 has no minimum length: `CTranslate2Engine.check` says why.
+    needs_min_tokens = config.min_tokens > 0 and config.beam > 1
+    return unsupported_error(recipe.model) is None and not config.samples and not needs_min_tokens
 
 
 def _torch(directories: Sequence[Path], *, device: str, precision: str) -> Engine:

@@ -44,7 +44,7 @@ def attend(
         d_k=projections.d_k,
         d_v=projections.d_v,
         window=window,
-        bound=max(queries.bound, keys.bound),
+        length_bound=max(queries.length_bound, keys.length_bound),
         has_dropout=dropout.is_on,
     )
     if kernel in ("triton", "varlen"):
@@ -73,10 +73,10 @@ def choose_kernel(
     d_k: int,
     d_v: int,
     window: int | None,
-    bound: int,
+    length_bound: int,
     has_dropout: bool,
 ) -> Kernel:
-    """The kernel for attention among sentences of at most `bound` tokens.
+    """The kernel for attention among sentences of at most `length_bound` tokens.
 
     On CUDA in bf16, our own kernel serves short sentences, dropout, and widths and windows that torch's variable-length
     kernel refuses; torch's serves the rest. In other precisions CUDA has torch's fused kernels over a padded rectangle.
@@ -88,7 +88,7 @@ def choose_kernel(
 
     is_served = not has_dropout and varlen_serves(dtype, d_k=d_k, d_v=d_v, window=window)
     is_ours = _HAS_TRITON and dtype == torch.bfloat16 and d_k in _TRITON_WIDTHS and d_v in _TRITON_WIDTHS
-    if is_ours and (bound <= SHORT_SENTENCE_TOKENS or not is_served):
+    if is_ours and (length_bound <= SHORT_SENTENCE_TOKENS or not is_served):
         return "triton"
     return "varlen" if is_served else "sdpa"
 

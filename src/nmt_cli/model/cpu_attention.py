@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt_cli.model.dropout import bit_mask, masked
+from nmt_cli.model.dropout import apply_bit_mask, cpu_bit_mask
 from nmt_cli.model.packing import Packed
 
 Integers = NDArray[np.int64]
@@ -133,7 +133,7 @@ def _scattered(rows: Tensor, rectangles: Rectangles, num_slots: int) -> Tensor:
 
 
 def _after_dropout(x: Tensor, bit_mask: Tensor | None, keep_probability: float) -> Tensor:
-    return x if bit_mask is None else masked(x, bit_mask, 1 / keep_probability)
+    return x if bit_mask is None else apply_bit_mask(x, bit_mask, 1 / keep_probability)
 
 
 def _in_float32(x: Tensor) -> Tensor:
@@ -259,7 +259,7 @@ class LengthGroups:
         if probability == 0:
             return [None] * len(self.groups)
         shapes = [(len(group.query_lengths) * group.heads, group.num_queries, group.num_keys) for group in self.groups]
-        masks = bit_mask(sum(map(math.prod, shapes)), probability, like=like).split([*map(math.prod, shapes)])
+        masks = cpu_bit_mask(sum(map(math.prod, shapes)), probability, like=like).split([*map(math.prod, shapes)])
         return [mask.view(shape) for mask, shape in zip(masks, shapes, strict=True)]
 
 

@@ -40,7 +40,7 @@ def attend_varlen(
     else:
         options["is_causal"] = is_causal
     q, k, v = projections.by_head()
-    out = varlen_attn(q, k, v, queries.cu_seqlens, keys.cu_seqlens, queries.bound, keys.bound, **options)
+    out = varlen_attn(q, k, v, queries.cu_seqlens, keys.cu_seqlens, queries.length_bound, keys.length_bound, **options)
     assert isinstance(out, Tensor)
     return out.flatten(1)
 

@@ -1,4 +1,4 @@
-"""Dropout (Srivastava et al. 2014) with masks that are cheap to sample on a CPU."""
+"""Dropout (Srivastava et al. 2014) with masks that are cheap to sample: on a CPU, and in compiled code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 _BITS = {torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
-_LANES = 256  # 16-bit lanes of a chunk; each lane serves two elements, one in either half of the chunk
+_LANES = 256  # 16-bit lanes of a chunk; each lane serves two elements: `cpu_bit_mask` has an example
 _SPLITMIX_GAMMA, _SPLITMIX_FIRST, _SPLITMIX_SECOND = (  # of SplitMix64, Steele et al. 2014, as signed integers
     0x9E3779B97F4A7C15 - 2**64,
     0xBF58476D1CE4E5B9 - 2**64,
@@ -49,35 +49,36 @@ class Dropout(nn.Module):
             return x
         if self.seed is not None:
             keep_probability = 1 - self.probability
-            return (x * (1 / keep_probability)).where(_keep_mask(x, self.seed, keep_probability), 0)
+            return (x * (1 / keep_probability)).where(_hash_keep_mask(x, self.seed, keep_probability), 0)
         if x.device.type != "cpu" or x.dtype not in _BITS:
             return F.dropout(x, self.probability)
-        dropped: Tensor = _BitMask.apply(x, self.probability)  # type: ignore[no-untyped-call]  # not annotated
+        dropped: Tensor = _BitMaskDropout.apply(x, self.probability)  # type: ignore[no-untyped-call]  # not annotated
         return dropped
 
 
-class _BitMask(torch.autograd.Function):
-    """Dropout by a bit mask: one hash of a counter serves eight elements, and torch's samples a number for each.
+class _BitMaskDropout(torch.autograd.Function):
+    """Dropout on a CPU by a bit mask: one hash serves eight elements; torch's own dropout samples a number for each.
 
     The mask of an element is all ones or all zeros, laid over its bits.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
-        mask = bit_mask(x.numel(), probability, like=x).view(x.shape)
+        mask = cpu_bit_mask(x.numel(), probability, like=x).view(x.shape)
         ctx.save_for_backward(mask)
         ctx.scale = 1 / (1 - probability)
-        return masked(x, mask, 1 / (1 - probability))
+        return apply_bit_mask(x, mask, 1 / (1 - probability))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (mask,) = ctx.saved_tensors
-        return masked(gradients[0], mask, ctx.scale), None
+        return apply_bit_mask(gradients[0], mask, ctx.scale), None
 
 
-def _keep_mask(x: Tensor, seed: Tensor, keep_probability: float) -> Tensor:
-    """True with `keep_probability` for each element of x: a hash of its index and the seed lies below a limit.
+def _hash_keep_mask(x: Tensor, seed: Tensor, keep_probability: float) -> Tensor:
+    """The mask for compiled code: True with `keep_probability` for each element of x.
 
+    An element is kept if a hash of its index and the seed lies below a limit.
     The hash is `lowbias32` without its last step, which mixes only the low bits.
     """
     first, second = HASH_FACTORS[0], HASH_FACTORS[1] - 2**32
@@ -92,30 +93,30 @@ def keep_limit(keep_probability: float) -> int:
     return min(round(keep_probability * 2**32) - 2**31, 2**31 - 1)
 
 
-def bit_mask(count: int, probability: float, *, like: Tensor) -> Tensor:
-    """Integers [count] with the width of an element of `like`: all bits, or with `probability` none."""
-    return _keep_lanes(count, 1 - probability)[:count].to(_BITS[like.dtype])
-
-
-def masked(x: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """x times `scale`, with zeros at the zeros of the bit mask."""
-    return (x.contiguous().view(mask.dtype) & mask).view(x.dtype).mul_(scale)
-
-
-def _keep_lanes(count: int, keep_probability: float) -> Tensor:
-    """-1 with `keep_probability`, else 0, at least `count` int16.
+def cpu_bit_mask(count: int, probability: float, *, like: Tensor) -> Tensor:
+    """Integers [count] with the width of an element of `like`: all bits, or with `probability` none.
 
     An element is kept if 8 random bits are below a limit. The limit is a whole number, sampled for each half chunk so
-    that its mean is 256 times the probability. For any single element, the probability is exact to 2^-24.
+    that its mean is 256 times the keep probability. For any single element, the probability is exact to 2^-24.
+
+    For example, a mask of two elements needs one lane, here 0x37F1. The keep probability is 0.9:
+        its low byte is 0xF1, so 241; the limit is 230: element 0 is dropped (0)
+        its high byte is 0x37, so 55; the limit is 231: element 1 is kept (-1)
+    Of n lanes, the low bytes serve the first n elements, and the high bytes the next n.
     """
     num_chunks = math.ceil(count / (2 * _LANES))
     lanes = _random_bits(num_chunks * _LANES // 4).view(torch.int16).view(num_chunks, _LANES)
-    limits = (torch.rand(2, num_chunks, 1) + keep_probability * 256).floor_().to(torch.int16)
+    limits = (torch.rand(2, num_chunks, 1) + (1 - probability) * 256).floor_().to(torch.int16)
     limits[1] -= 128  # the upper bytes are signed
     masks = torch.empty(2, num_chunks, _LANES, dtype=torch.int16)
     torch.bitwise_and(lanes, 255, out=masks[0])
     torch.bitwise_right_shift(lanes, 8, out=masks[1])
-    return masks.sub_(limits).bitwise_right_shift_(15).view(-1)
+    return masks.sub_(limits).bitwise_right_shift_(15).view(-1)[:count].to(_BITS[like.dtype])
+
+
+def apply_bit_mask(x: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """x times `scale`, with zeros at the zeros of the bit mask."""
+    return (x.contiguous().view(mask.dtype) & mask).view(x.dtype).mul_(scale)
 
 
 def _random_bits(count: int) -> Tensor:

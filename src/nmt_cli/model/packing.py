@@ -19,12 +19,12 @@ class Spans(NamedTuple):
     """The places of sentences among N slots, dummy sentences included.
 
     The shapes are the same in all batches of a training, so compiled code fits them all: `cu_seqlens` [C + 1] int32,
-    `positions` [N] int64. No sentence is longer than `bound`; an empty one ends where it begins.
+    `positions` [N] int64. No sentence is longer than `length_bound`; an empty one ends where it begins.
     """
 
     cu_seqlens: Tensor
     positions: Tensor
-    bound: int
+    length_bound: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Packed:
 
     `positions` [N] int64 is each token's place in its sentence, from 0. The last `num_empty` slots hold no token and
     have position 0. They bring N to a size that other batches have too, and their results are never used. `max_len` is
-    the longest sentence, `bound` a limit that is the same for many batches.
+    the longest sentence, `length_bound` a limit that is the same for many batches.
 
     `cu_seqlens` [C + 1] int32 may go on after the B sentences. Dummy sentences then cover all empty slots, because some
     kernels leave slots outside of sentences unwritten; sources and targets of a batch have equally many. Empty
@@ -48,7 +48,7 @@ class Packed:
     num_sentences: int
     max_len: int
     num_empty: int
-    bound: int
+    length_bound: int
     is_cut: Tensor | None = None
 
     def cut(self, is_chosen: Tensor) -> Packed:
@@ -67,7 +67,7 @@ class Packed:
     @property
     def spans(self) -> Spans:
         """The places of its sentences, dummy sentences included."""
-        return Spans(self.cu_seqlens, self.positions, self.bound)
+        return Spans(self.cu_seqlens, self.positions, self.length_bound)
 
     @cached_property
     def lengths(self) -> Tensor:
@@ -138,7 +138,7 @@ def pack(rows: Sequence[Sequence[int]], *, device: torch.device) -> Packed:
         num_sentences=len(lengths),
         max_len=longest,
         num_empty=0,
-        bound=longest,
+        length_bound=longest,
     )
 
 

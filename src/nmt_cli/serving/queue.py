@@ -72,7 +72,7 @@ class BatchQueue:
         # A model that comes in the place of another may have numbers of its own.
         self.max_tokens = max_tokens
         # Sentences with fewer tokens get batches of their own. 0: no such limit.
-        self.short_below = 0
+        self.min_wide_tokens = 0
         self._max_wait = max_wait_seconds
         self._max_sentences = max_sentences
         # Looked up once, because the lookup takes longer than counting.
@@ -188,11 +188,11 @@ class BatchQueue:
         if _goes_alone(first):
             return [first]
         max_padded_tokens = self._max_padded_tokens(first.task)
-        is_short = first.tokens < self.short_below
+        is_short = first.tokens < self.min_wide_tokens
         alike = [
             one
             for one in self._queue
-            if one.task == first.task and not one.num_losses and (one.tokens < self.short_below) == is_short
+            if one.task == first.task and not one.num_losses and (one.tokens < self.min_wide_tokens) == is_short
         ]
         # Sorting is stable: among equally near sentences, the oldest comes first.
         alike.sort(key=lambda one: (one is not first, abs(one.tokens - first.tokens)))

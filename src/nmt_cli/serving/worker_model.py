@@ -107,7 +107,7 @@ class WorkerModel:
         )
         self._translator = LineTranslator(self._engine)
         self._directory = directory
-        self.short_below = self._engine.short_below
+        self.min_wide_tokens = self._engine.min_wide_tokens
         self._second_copy: LoadedModel | None = None
         # After loading: if this equals the digest that the server read before, no other model was loaded.
         self.digest = model_digest(directory)
@@ -119,8 +119,8 @@ class WorkerModel:
         collect_garbage_rarely()
 
     def describe(self) -> tuple[str, int]:
-        """The digest of the model and its `short_below`."""
-        return self.digest, self.short_below
+        """The digest of the model and its `min_wide_tokens`."""
+        return self.digest, self.min_wide_tokens
 
     def answer(self, lines: Sequence[str], task: SentenceTask) -> list[dict[str, Any]]:
         """One answer for each line; no error names an option of nmt decode."""

@@ -78,7 +78,7 @@ class WorkerPool:
                 message = f"the model's worker died while it loaded: {problem}"
                 raise NmtError(message, where=str(model), hint=hint) from None
             raise
-        self._queue.short_below = workers[0].short_below
+        self._queue.min_wide_tokens = workers[0].min_wide_tokens
         old = self._slots
         self._slots = [_PoolSlot(self, model, worker) for worker in workers]
         # The caller may be cancelled, but not the batches of the old workers.

@@ -44,8 +44,8 @@ class WorkerFailed(Exception):
 class WorkerProcess:
     """A worker process that answers one batch at a time.
 
-    `digest` is that of the model that it has loaded. Sentences of fewer than `short_below` source tokens are best sent
-    apart from others, because the worker does not search them together.
+    `digest` is that of the model that it has loaded. Sentences of fewer than `min_wide_tokens` source tokens are best
+    sent apart from others, because the worker does not search them together.
     """
 
     def __init__(self, model: Path, engine: EngineSettings) -> None:
@@ -58,14 +58,14 @@ class WorkerProcess:
         self._exit_code = self._waiting_threads.submit(self._worker.wait)
         self._answer: Future[Any] | None = None
         self.digest = ""
-        self.short_below = 0
+        self.min_wide_tokens = 0
 
     @classmethod
     async def start(cls, model: Path, engine: EngineSettings) -> WorkerProcess:
         """A worker that has loaded `model`; NmtError if it cannot, WorkerFailed if it dies or takes too long."""
         worker = cls(model, engine)
         try:
-            worker.digest, worker.short_below = await worker._ask_model(
+            worker.digest, worker.min_wide_tokens = await worker._ask_model(
                 WorkerModel.describe, timeout_seconds=_LOADING_SECONDS
             )
         except BaseException:

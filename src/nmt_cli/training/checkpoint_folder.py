@@ -62,11 +62,13 @@ class CheckpointFolder:
             raise ModelError(f"{problem.message}{left}", where=problem.where, hint=problem.hint) from problem
         return path
 
-    def newest_calm(self, *, spike_nats: float | None, leaving_out: Path | None) -> Checkpoint | None:
+    def newest_before_divergence(self, *, spike_nats: float | None, leaving_out: Path | None) -> Checkpoint | None:
         """The newest checkpoint, except `leaving_out`, that was saved before any sign of trouble."""
-        for checkpoint in reversed([found for found in read_checkpoints(self.directory) if found.path != leaving_out]):
+        for checkpoint in reversed(read_checkpoints(self.directory)):
+            if checkpoint.path == leaving_out:
+                continue
             state = self._state(checkpoint)
-            if state.skipped_in_row == 0 and state.course.is_calm(spike_nats):
+            if state.skipped_in_row == 0 and state.course.is_stable(spike_nats):
                 return checkpoint
         return None
 
@@ -91,8 +93,8 @@ class CheckpointFolder:
 
     def newest(self) -> Checkpoint | None:
         """The newest complete checkpoint."""
-        found = read_checkpoints(self.directory)
-        return found[-1] if found else None
+        checkpoints = read_checkpoints(self.directory)
+        return checkpoints[-1] if checkpoints else None
 
     def find(self, update: int) -> Checkpoint:
         """The checkpoint of an update; ModelError if it is missing or damaged."""
@@ -112,16 +114,16 @@ class CheckpointFolder:
             )
         trained = {name.removeprefix(_TRAINED): tensor for name, tensor in tensors.items() if name.startswith(_TRAINED)}
         weights.load(weights.values, trained or read_tensors(checkpoint.path / WEIGHTS, hint=hint))
-        weights.publish()
+        weights.copy_to_model()
         optimizer.load(tensors, updates=state.applied)
         return state
 
     def prune(self, *, keep_last: int, keep_best: int, metric: Literal["loss", "bleu"]) -> None:
         """Remove all checkpoints but the newest `keep_last` and the best `keep_best` of the validated ones."""
-        found = read_checkpoints(self.directory)
-        kept = {checkpoint.path for checkpoint in found[-keep_last:]}
-        kept |= {checkpoint.path for checkpoint in best_first(found, metric=metric)[:keep_best]}
-        for checkpoint in found:
+        checkpoints = read_checkpoints(self.directory)
+        kept = {checkpoint.path for checkpoint in checkpoints[-keep_last:]}
+        kept |= {checkpoint.path for checkpoint in best_first(checkpoints, metric=metric)[:keep_best]}
+        for checkpoint in checkpoints:
             if checkpoint.path not in kept:
                 files.remove_directory(checkpoint.path)
 
@@ -150,15 +152,11 @@ class CheckpointFolder:
 
 
 def tensors_of(weights: MasterWeights, optimizer: Optimizer) -> TensorsByFile:
-    """The tensors of a checkpoint: views of the current values."""
-    return {WEIGHTS: weights.named(weights.values), _OPTIMIZER: optimizer.state | _trained(weights)}
+    """The tensors of a checkpoint: views of the current values, and of the trained ones while an average replaces them."""
+    replaced = {} if weights.trained_values is None else weights.named(weights.trained_values)
+    trained = {f"{_TRAINED}{name}": tensor for name, tensor in replaced.items()}
+    return {WEIGHTS: weights.named(weights.values), _OPTIMIZER: optimizer.state | trained}
 
 
 def _hint(checkpoint: Checkpoint) -> str:
     return f"remove it; training goes on from the checkpoint before: rm -r {shlex.quote(str(checkpoint.path))}"
-
-
-def _trained(weights: MasterWeights) -> dict[str, Tensor]:
-    """The trained weights by name, while their average replaces them."""
-    named = {} if weights.set_aside is None else weights.named(weights.set_aside)
-    return {f"{_TRAINED}{name}": tensor for name, tensor in named.items()}

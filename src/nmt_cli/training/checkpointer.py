@@ -117,7 +117,7 @@ class Checkpointer:
         self.join()
         spike_nats = self._run.recipe.training.spike_nats
         checkpoint = self._found_by_first(
-            partial(self._folder.newest_calm, spike_nats=spike_nats, leaving_out=self._interim)
+            partial(self._folder.newest_before_divergence, spike_nats=spike_nats, leaving_out=self._interim)
         )
         state = self._load_initial_weights() if checkpoint is None else self._load(checkpoint)
         state = replace(state, epoch=failed.epoch, index=failed.index, returns=failed.returns + 1)

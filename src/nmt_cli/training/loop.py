@@ -78,7 +78,7 @@ class TrainingLoop:
             device=ranks.device,
             waited=lambda: self._loader.waited,
             pause=self._stopwatch.stop,
-            say=reporter.say,
+            print_line=reporter.print_line,
         )
 
     def resume(self) -> Ending | None:
@@ -88,8 +88,8 @@ class TrainingLoop:
         if self.state.update > 0:
             self._order.move_to(epoch=self.state.epoch, index=self.state.index)
             if self._ending_by_recipe() is None:
-                self._reporter.event("resume", update=self.state.update)
-                self._reporter.say(f"resuming {self._directory} after update {self.state.update:,}")
+                self._reporter.write_event("resume", update=self.state.update)
+                self._reporter.print_line(f"resuming {self._directory} after update {self.state.update:,}")
             if self._is_validation_due(self.state.update):  # the stop came between an update and its validation
                 self._validate()
                 self._save()
@@ -98,7 +98,7 @@ class TrainingLoop:
     def run(self, meter: Meter) -> Ending:
         """Take update after update, until the recipe or a signal ends the training; `meter` measures them."""
         self._meter = meter
-        with self._reporter.counting_from(self.state.update), self._profiler, self._loader:
+        with self._reporter.showing_progress(self.state.update), self._profiler, self._loader:
             while (ending := self._ending_by_recipe()) is None:
                 with self._profiler.update():
                     self._launch_next_update()
@@ -179,12 +179,14 @@ class TrainingLoop:
             seconds=self._stopwatch.seconds,
         )
         if is_log_due:
-            self._reporter.train(status, *self._meter.line())
-        self._reporter.advance(status, self._meter.recent())
+            self._reporter.report_updates(status, *self._meter.line())
+        self._reporter.show_update(status, self._meter.recent())
 
     def _note_skip(self, pairs: list[int]) -> None:
         update, in_row = self.state.update, self.state.skipped_in_row
-        self._reporter.event("skipped", update=update, reason="gradients are not finite", in_row=in_row, pairs=pairs)
+        self._reporter.write_event(
+            "skipped", update=update, reason="gradients are not finite", in_row=in_row, pairs=pairs
+        )
         if self._ranks.is_first:
             logger.warning("update %d is skipped: its gradients are not finite (%s)", update, describe_pairs(pairs))
 
@@ -206,7 +208,7 @@ class TrainingLoop:
                 "%s: back to update %d, and on with other pairs (%s)", problem, self.state.update, self._metrics_file
             )
         worst = self._recent.worst()
-        self._reporter.event("returned", update=failed.update, to=self.state.update, reason=problem, worst=worst)
+        self._reporter.write_event("returned", update=failed.update, to=self.state.update, reason=problem, worst=worst)
         self._recent.clear()
 
     def _diverged(self, problem: str) -> TrainingError:
@@ -244,7 +246,7 @@ class TrainingLoop:
         self._agree_on_patience()
 
     def _validate_on_this_rank(self) -> None:
-        self._reporter.note(f"validating after update {self.state.update:,}")
+        self._reporter.show_note(f"validating after update {self.state.update:,}")
         try:
             measured = self._validator.measure(max_sentences=None, beat=self._raise_if_asked_to_stop)
         except _StopAsked:
@@ -253,7 +255,7 @@ class TrainingLoop:
             raise self._diverged(f"the validation loss after update {self.state.update:,} is not finite")
         self._validation = measured
         self.state = self.state.after_validation(measured, metric=self._recipe.validation.metric)
-        self._reporter.validation(self.state.update, measured, is_best=self.state.validations_since_best == 0)
+        self._reporter.report_validation(self.state.update, measured, is_best=self.state.validations_since_best == 0)
 
     def _raise_if_asked_to_stop(self) -> None:
         self._ranks.heartbeat.beat()
@@ -262,7 +264,7 @@ class TrainingLoop:
 
     def _save(self) -> None:
         self._stopwatch.stop()
-        announce = partial(self._reporter.event, "checkpoint")
+        announce = partial(self._reporter.write_event, "checkpoint")
         self._checkpointer.save(self.state, validation=self._validation, announce=announce)
 
     def _ending_by_recipe(self) -> Ending | None:

@@ -48,8 +48,8 @@ class CompiledObjective:
     """The same loss through compiled parts, for batches of one shape; the model itself stays as it is.
 
     Each kind of layer and the input of the first layer are compiled. The loss has a Triton kernel. Compiled code sees
-    only tensors of fixed shapes and `bound`, so all layers of a kind share one graph, and no batch needs another graph.
-    The products with the embedding matrix are left to libraries.
+    only tensors of fixed shapes and `length_bound`. So all layers of a kind share one graph, and no batch needs another
+    graph. The products with the embedding matrix are left to libraries.
     """
 
     def __init__(self, model: Transformer, *, smoothing: float, consistency: Consistency | None) -> None:
@@ -117,7 +117,7 @@ def reason_not_to_compile(recipe: Recipe, *, device: torch.device, dtype: torch.
         d_k=model.d_k,
         d_v=model.d_v,
         window=model.encoder_window,
-        bound=SHORT_SENTENCE_TOKENS,
+        length_bound=SHORT_SENTENCE_TOKENS,
         has_dropout=model.attention_dropout > 0,
     )
     if kernel not in ("triton", "varlen"):

@@ -42,7 +42,7 @@ class _Recorded:
 
 
 class RecordedSteps:
-    """Two recorded steps for each `bound`: one for the first micro-batch of an update, one for later micro-batches.
+    """Two recorded steps for each `length_bound`: for the first micro-batch of an update, and for later micro-batches.
 
     In all else, batches have one shape.
     """
@@ -53,10 +53,10 @@ class RecordedSteps:
         self._cannot_record = False
 
     def __contains__(self, batch: Batch) -> bool:
-        return batch.source.bound in self._recorded
+        return batch.source.length_bound in self._recorded
 
     def record(self, batch: Batch) -> None:
-        """Run the step with a batch, and record it, unless one with that bound was recorded before.
+        """Run the step with a batch, and record it, unless a batch with its `length_bound` was recorded before.
 
         If the device cannot record, a warning says so; from then on, no step is recorded or replayed.
         """
@@ -78,14 +78,14 @@ class RecordedSteps:
             self._cannot_record = True
             self._recorded.clear()  # replays use a generator that may be gone
             return
-        self._recorded[batch.source.bound] = _Recorded(inputs, divisor, losses, first, later)
+        self._recorded[batch.source.length_bound] = _Recorded(inputs, divisor, losses, first, later)
 
     def replay(self, batch: Batch, *, divisor: int, is_first: bool) -> Tensor:
         """Replay the step with another batch; return the sums of its `Loss`.
 
         A replay takes the same random numbers from torch's generators, seeded before, as the step itself.
         """
-        recorded = self._recorded[batch.source.bound]
+        recorded = self._recorded[batch.source.length_bound]
         for kept, new in zip(recorded.batch.tensors(), batch.tensors(), strict=True):
             if kept.shape != new.shape:
                 raise ValueError(f"a batch has {list(new.shape)} where the recorded one had {list(kept.shape)}")

@@ -47,7 +47,7 @@ class LossCourse:
         """True if the mean has risen by more than `nats` above its lowest value; never for None."""
         return nats is not None and self._rise(self.mean) > nats
 
-    def is_calm(self, nats: float | None) -> bool:
+    def is_stable(self, nats: float | None) -> bool:
         """True if the last few losses show no sign of a spike."""
         return nats is None or self._rise(self.recent) <= nats / 2
 

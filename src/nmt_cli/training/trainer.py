@@ -20,7 +20,7 @@ from nmt_cli.training.micro_batch_size import fit_to_memory, max_tokens_of, warm
 from nmt_cli.training.objective import warn_of_missing_tool
 from nmt_cli.training.ranks.ranks import Ranks, is_under_torchrun
 from nmt_cli.training.reporting.metrics import Meter, measure_speed
-from nmt_cli.training.reporting.reporter import BOARD_FOLDER, Reporter, describe_start, describe_training
+from nmt_cli.training.reporting.reporter import TENSORBOARD_FOLDER, Reporter, describe_start, describe_training
 from nmt_cli.training.runs import mark_finished
 from nmt_cli.training.state import TrainingState
 from nmt_cli.training.update import Updater
@@ -62,6 +62,7 @@ class Trainer:
         )
         model = build_model(recipe, data).to(ranks.device)
         self._updater = Updater(recipe, model, precision=precision, ranks=ranks)
+        # From here on, the record of `run` has the tokens that fit.
         self._run = run = fit_to_memory(self._order, run, model, precision=precision, ranks=ranks)
         language = short_code(run.record.languages.target) if run.record.tokenizes_bleu_by_language else None
         self._validator = Validator(
@@ -72,7 +73,7 @@ class Trainer:
         self._reporter = Reporter(
             run.metrics_file if ranks.is_first else None,
             updates=recipe.training.updates,
-            board=run.directory / BOARD_FOLDER if has_tensorboard else None,
+            tensorboard=run.directory / TENSORBOARD_FOLDER if has_tensorboard else None,
         )
         self._loop = TrainingLoop(
             run,
@@ -93,12 +94,12 @@ class Trainer:
             if ending is None:
                 ending = self._loop.run(self._prepare())
             elif self._profiled_updates:
-                self._reporter.say("--profile: there is no update left to watch")
+                self._reporter.print_line("--profile: there is no update left to watch")
             self._checkpointer.join()
             state = self._loop.state
             if ending not in ("finished", "patience"):
-                self._reporter.event("end", reason=ending, update=state.update)
-                self._reporter.say(f"stopped after update {state.update:,}, saved: the same command continues")
+                self._reporter.write_event("end", reason=ending, update=state.update)
+                self._reporter.print_line(f"stopped after update {state.update:,}, saved: the same command continues")
             elif self._ranks.is_first:
                 _write_final_model(self._run, state, ending, self._reporter, command=self._command)
         self._ranks.barrier()
@@ -109,19 +110,19 @@ class Trainer:
         if self._run.record.finished is not None and self._ranks.is_first:
             self._run = mark_finished(self._run, is_finished=False)
         self._order.open()
-        is_new = self._loop.state.update == 0
-        self._reporter.event("start", update=self._loop.state.update, **describe_start(self._updater, self._ranks))
-        self._reporter.say(
+        update = self._loop.state.update
+        self._reporter.write_event("start", update=update, **describe_start(self._updater, self._ranks))
+        self._reporter.print_line(
             describe_training(self._recipe, self._updater, self._ranks, max_tokens=self._order.max_tokens)
         )
         if self._ranks.is_first:
             warn_of_missing_tool(self._updater.reason_not_to_compile)
         speed = measure_speed(self._updater.model, self._ranks)
-        if is_new or self._updater.reason_not_to_compile is None:
+        if update == 0 or self._updater.reason_not_to_compile is None:
             self._run = warm_up_with_tokens_that_fit(
                 self._order, self._run, self._warm_up, release=self._updater.release, ranks=self._ranks
             )
-        if is_new:
+        if update == 0:
             self._sanity_pass()
         return Meter(speed.for_passes(self._recipe.training.num_passes))
 
@@ -134,7 +135,7 @@ class Trainer:
         if self._ranks.is_first:
             self._validator.measure(max_sentences=_SANITY_SENTENCES, beat=self._ranks.heartbeat.beat)
             self._checkpointer.try_saving(self._loop.state)
-        self._reporter.say("sanity pass done: train, validate, decode, score, save")
+        self._reporter.print_line("sanity pass done: train, validate, decode, score, save")
 
 
 def _write_final_model(
@@ -149,14 +150,15 @@ def _write_final_model(
     update = state.update
     is_there = kind_of(output) == "model" and load_saved_config(output).updates == [chosen.update]
     if run.record.finished is not None and is_there:
-        reporter.say(f"{run.directory} finished before, after update {update:,}; its model is {output}")
+        reporter.print_line(f"{run.directory} finished before, after update {update:,}; its model is {output}")
         return
     if ending == "patience":
-        reporter.say(
+        reporter.print_line(
             f"no better {run.recipe.validation.metric} in {state.validations_since_best} validations:"
             f" training ends after update {update:,}"
         )
-    reporter.event("end", reason=ending, update=update)
+    reporter.write_event("end", reason=ending, update=update)
     run = mark_finished(run, is_finished=True)
+    # The average of one checkpoint is the checkpoint itself.
     write_average_of_checkpoints(run, [chosen], output=output, overwrite=True, command=command, measure=None)
-    reporter.say(f"model of update {chosen.update:,} written to {output}")
+    reporter.print_line(f"model of update {chosen.update:,} written to {output}")

@@ -130,8 +130,8 @@ class Updater:
     def warm_up(self, batches: Sequence[Batch]) -> None:
         """Take batches, and drop their gradients, so that failures come early, and later batches are fast.
 
-        Compiles and records, if the model is compiled, for all batches of their shape and `bound`. Recording comes
-        last, because a recorded graph keeps its memory. Raises OutOfMemory, or DeviceError if compiling fails.
+        Compiles and records, if the model is compiled, for all batches of their shape and `length_bound`. Recording
+        comes last, because a recorded graph keeps its memory. Raises OutOfMemory, or DeviceError if compiling fails.
         """
         self.model.train()
         for batch in batches:
@@ -219,7 +219,7 @@ class Updater:
     def begin_with(self, values: dict[str, Tensor]) -> None:
         """Start again from weights by parameter name, with a new optimizer."""
         self.weights.load(self.weights.values, values)
-        self.weights.publish()
+        self.weights.copy_to_model()
         self.optimizer = build_optimizer(self.weights, self._recipe)
 
     def _run_and_drop(self, batch: Batch) -> None:
@@ -262,7 +262,7 @@ class Updater:
             self.optimizer.step(learning_rate=learning_rate, skip=None)
         else:
             return
-        self.weights.publish()
+        self.weights.copy_to_model()
 
     @contextmanager
     def _naming_out_of_memory(self, batch: Batch) -> Iterator[None]:

@@ -31,9 +31,9 @@ class MasterWeights:
     """The parameters of a model as one float32 vector [P], matrices first, and their gradients as another.
 
     In fp32 the model's parameters are views of the first vector. In bf16 the model computes with a bf16 copy: `collect`
-    adds its gradients to the float32 gradients after each backward pass, and `publish` updates the copy after an
-    update. `set_aside` holds the trained vector while another replaces it. `summing` is for the last backward pass of
-    an update: it collects, and sums over the ranks. The first backward pass of an update begins a new sum.
+    adds its gradients to the float32 gradients after each backward pass, and `copy_to_model` updates the copy after an
+    update. `trained_values` are the trained vector while another replaces it. `summing` is for the last backward pass
+    of an update: it collects, and sums over the ranks. The first backward pass of an update begins a new sum.
     """
 
     def __init__(self, model: nn.Module, *, precision: Precision) -> None:
@@ -43,7 +43,7 @@ class MasterWeights:
         self.num_in_matrices = sum(parameter.numel() for _, parameter in parameters if parameter.ndim >= 2)
         self.values = torch.cat([parameter.detach().float().reshape(-1) for _, parameter in parameters])
         self.gradients = torch.zeros_like(self.values)
-        self.set_aside: Tensor | None = None
+        self.trained_values: Tensor | None = None
         self._copy: Tensor | None = None
         if precision == "bf16":
             model.to(torch.bfloat16)
@@ -122,8 +122,8 @@ class MasterWeights:
         finally:
             self._sum = None
 
-    def publish(self) -> None:
-        """Let the model see the current values."""
+    def copy_to_model(self) -> None:
+        """Let the model compute with the current values: in bf16, copy them; in fp32 it has them already."""
         if self._copy is not None:
             self._copy.copy_(self.values)
 
@@ -133,15 +133,15 @@ class MasterWeights:
         if values is None:
             yield
             return
-        self.set_aside = self.values.clone()
+        self.trained_values = self.values.clone()
         self.values.copy_(values)
-        self.publish()
+        self.copy_to_model()
         try:
             yield
         finally:
-            self.values.copy_(self.set_aside)
-            self.set_aside = None
-            self.publish()
+            self.values.copy_(self.trained_values)
+            self.trained_values = None
+            self.copy_to_model()
 
     def drop_gradients(self) -> None:
         """Drop all gradients, also what an interrupted backward pass has left."""

@@ -59,7 +59,7 @@ def inputs_of(q_lengths: list[int], k_lengths: list[int], *, d_k: int, d_v: int,
 def spans(lengths: list[int]) -> Spans:
     ends = [0, *accumulate(lengths)]
     cu_seqlens = torch.tensor(ends, dtype=torch.int32, device=DEVICE)
-    return Spans(cu_seqlens, torch.zeros(ends[-1], dtype=torch.int64, device=DEVICE), bound=128)
+    return Spans(cu_seqlens, torch.zeros(ends[-1], dtype=torch.int64, device=DEVICE), length_bound=128)
 
 
 def by_loops(inputs: list[Tensor], q_lengths: list[int], k_lengths: list[int], sees: Sees) -> Tensor:

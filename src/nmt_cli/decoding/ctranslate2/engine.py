@@ -47,7 +47,7 @@ class CTranslate2Engine:
         UsageError if CTranslate2 is not installed; ModelError if it does not support the model.
         """
         self.precision: str = precision
-        self.short_below = MIN_WIDE_TOKENS if precision == "int8" else 0
+        self.min_wide_tokens = MIN_WIDE_TOKENS if precision == "int8" else 0
         ctranslate2 = import_ctranslate2()
         require_model(path)
         verify_files(path, error=ModelError, hint=DAMAGED, hashed=(CONFIG, "source.spm", "target.spm"))

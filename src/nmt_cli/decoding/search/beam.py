@@ -95,10 +95,10 @@ class BeamSearch(ActiveSearch):
         """Take in the sentences of other searches."""
         super().join(others)
         searches = [self, *others]
-        self._penalties_at_limit = torch.cat([one._penalties_at_limit for one in searches])
-        self._is_done = torch.cat([one._is_done for one in searches])
+        self._penalties_at_limit = torch.cat([search._penalties_at_limit for search in searches])
+        self._is_done = torch.cat([search._is_done for search in searches])
         self._steps_to_first_limit = int((self._limits - self._ensemble.lengths).min())
-        self._steps_to_last_limit = max(one._steps_to_last_limit for one in searches)
+        self._steps_to_last_limit = max(search._steps_to_last_limit for search in searches)
 
     def _advance(self) -> None:
         rows = self._step()
@@ -110,18 +110,18 @@ class BeamSearch(ActiveSearch):
         """Add a piece to each open hypothesis; returns the rows [B, W] that the new hypotheses continue."""
         width = self._ids.size(1)
         log_probs = self._ensemble.log_probs(self._ids.flatten())
+        # A first step has one hypothesis, and a tiny vocabulary too few pieces: then there are fewer candidates.
         count = 2 * self._config.beam
-        count = min(count, width * min(count, log_probs.size(1) - len(NEVER_GENERATED)))
-        found = candidates(log_probs, self._log_probs, count=count)
-        nodes = self._tree.grow(found.pieces, self._nodes.gather(1, found.hypotheses), found.log_probs)
-        is_end, was_open = found.pieces == EOS, ~self._is_done[:, None]
+        num_pieces = log_probs.size(1) - len(NEVER_GENERATED)
+        count = min(count, width * min(count, num_pieces))
+        best = candidates(log_probs, self._log_probs, count=count)
+        nodes = self._tree.grow(best.pieces, self._nodes.gather(1, best.hypotheses), best.log_probs)
+        is_end, was_open = best.pieces == EOS, ~self._is_done[:, None]
         penalties = self._penalties.at(self._ensemble.lengths)
-        self._finished = finish(
-            self._finished, found.log_probs, nodes, penalties=penalties, has_ended=is_end & was_open
-        )
+        self._finished = finish(self._finished, best.log_probs, nodes, penalties=penalties, has_ended=is_end & was_open)
         # Each open hypothesis has at most one candidate that ends, so at least this many candidates stay open.
-        self._log_probs, order = keep_open(found.log_probs, is_end, width=min(self._config.beam, count - width))
-        self._ids, self._nodes = found.pieces.gather(1, order), nodes.gather(1, order)
+        self._log_probs, order = keep_open(best.log_probs, is_end, width=min(self._config.beam, count - width))
+        self._ids, self._nodes = best.pieces.gather(1, order), nodes.gather(1, order)
         self._num_steps += 1
         self._steps_to_first_limit -= 1
         self._steps_to_last_limit -= 1
@@ -135,7 +135,7 @@ class BeamSearch(ActiveSearch):
             is_over = is_over | is_last
         self._is_done = self._is_done | is_over
         first_rows = torch.arange(len(order), device=order.device)[:, None] * width
-        return first_rows + found.hypotheses.gather(1, order)
+        return first_rows + best.hypotheses.gather(1, order)
 
     def _drop_done(self) -> Tensor | None:
         """Drop done sentences if there are enough of them; returns the others [B'], or None if all stay."""

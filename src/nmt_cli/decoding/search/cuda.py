@@ -106,19 +106,21 @@ class CudaSearch:
 
     def _search(self, batch: _Batch, state: StaticState) -> list[list[Hypothesis]]:
         while True:
-            to_last_limit = max(batch.limits[sentence] for sentence in batch.sentences)
-            for _ in range(min(_STEPS_BETWEEN_CHECKS, min(state.sizes.length, to_last_limit) - batch.step)):
+            last_limit = max(batch.limits[sentence] for sentence in batch.sentences)
+            num_steps = min(_STEPS_BETWEEN_CHECKS, state.sizes.length - batch.step, last_limit - batch.step)
+            for _ in range(num_steps):
                 self._step(state)
                 batch.step += 1
             is_done = state.is_done[: len(batch.sentences)].tolist()
             if all(is_done):
                 self._add_to_tree(batch, state, list(range(len(is_done))))
-                found = batch.tree.read()
-                return [found[sentence] for sentence in range(len(batch.limits))]
+                hypotheses = batch.tree.read()
+                return [hypotheses[sentence] for sentence in range(len(batch.limits))]
+            is_full = batch.step == state.sizes.length
             sizes = StaticSizes.that_hold(
                 sentences=is_done.count(False),
                 source=state.sizes.source,
-                length=batch.step + 1 if batch.step == state.sizes.length else state.sizes.length,
+                length=batch.step + 1 if is_full else state.sizes.length,
                 beam=state.sizes.beam,
                 nbest=state.sizes.nbest,
             )
@@ -134,8 +136,8 @@ class CudaSearch:
         for model, cache in zip(self._models, state.caches, strict=True):
             write_source(model, cache, model.encode(packed), packed)
         state.source_lengths.fill_(1)[:count] = packed.lengths
-        terms = _position_terms(max(batch.limits), config=config)
-        state.position_terms[: len(terms)] = terms
+        rows = _masks_and_penalties(max(batch.limits), config=config)
+        state.masks_and_penalties[: len(rows)] = rows
         penalties = [length_penalty(limit, config=config) for limit in batch.limits]
         state.limits.fill_(1)[:count] = torch.tensor(batch.limits, device=self._device)
         state.penalties_at_limit.fill_(1.0)[:count] = torch.tensor(penalties, device=self._device)
@@ -197,14 +199,14 @@ class CudaSearch:
                 own.append(self._reserve(f"own.{name}", (sentences, sizes.length * beam, width), dtype))
                 cross.append(self._reserve(f"cross.{name}", (sentences, sizes.source, width), dtype))
             caches.append(StaticCache(own, cross))
-        tree = (sizes.length, sentences, sizes.candidates)
+        tree, position_rows = (sizes.length, sentences, sizes.candidates), (self._max_positions, NUM_SPECIAL + 1)
         return StaticState(
             sizes=sizes,
             caches=caches,
             source_lengths=self._reserve("source_lengths", (sentences,), torch.int32),
             ancestors=self._reserve("ancestors", (sentences, beam, sizes.length), torch.int32),
             counters=self._reserve("counters", (3,), torch.long),
-            position_terms=self._reserve("position_terms", (self._max_positions, NUM_SPECIAL + 1), torch.float32),
+            masks_and_penalties=self._reserve("masks_and_penalties", position_rows, torch.float32),
             limits=self._reserve("limits", (sentences,), torch.long),
             penalties_at_limit=self._reserve("penalties_at_limit", (sentences,), torch.float32),
             ids=self._reserve("ids", (sentences, beam), torch.long),
@@ -284,12 +286,11 @@ class CudaSearch:
         return torch.stack(log_probs).logsumexp(dim=0)
 
 
-def _position_terms(num_positions: int, *, config: DecodingConfig) -> Tensor:
-    """The first rows of `StaticState.position_terms`: pieces that may not come next get -inf."""
-    never = [-math.inf if piece in NEVER_GENERATED else 0.0 for piece in range(EOS)]
-    return torch.tensor(
-        [
-            [*never, -math.inf if position < config.min_tokens else 0.0, length_penalty(position + 1, config=config)]
-            for position in range(num_positions)
-        ]
-    )
+def _masks_and_penalties(num_positions: int, *, config: DecodingConfig) -> Tensor:
+    """The first rows of `StaticState.masks_and_penalties`: special pieces that may not come next get -inf."""
+    mask_before_eos = [-math.inf if piece in NEVER_GENERATED else 0.0 for piece in range(EOS)]
+    rows = []
+    for position in range(num_positions):
+        mask_of_eos = -math.inf if position < config.min_tokens else 0.0
+        rows.append([*mask_before_eos, mask_of_eos, length_penalty(position + 1, config=config)])
+    return torch.tensor(rows)

@@ -63,8 +63,9 @@ class StaticState:
     A recording reads the same addresses in each step. So `counters` [3] are on the device: `position`, `tree_row` and
     `first_new_node`.
 
-    `position_terms` [positions, NUM_SPECIAL + 1] have a row per position. Its first columns are added to the
-    log-probabilities of the special pieces. Its last column is the length penalty of a hypothesis that ends there.
+    `masks_and_penalties` [positions, NUM_SPECIAL + 1] have a row per position. Its first columns, 0 or -inf, are added
+    to the log-probabilities of the special pieces. Its last column is the length penalty of a hypothesis that ends
+    there.
 
     `ancestors` [B, W, L] tell which of the W hypotheses each hypothesis was at each earlier position. `tree_*`
     [L, B, C] hold the candidates of the steps since the host last read the tree, a row per step.
@@ -75,7 +76,7 @@ class StaticState:
     source_lengths: Tensor
     ancestors: Tensor
     counters: Tensor
-    position_terms: Tensor
+    masks_and_penalties: Tensor
     limits: Tensor
     penalties_at_limit: Tensor
     ids: Tensor
@@ -132,13 +133,13 @@ def choose_candidates(state: StaticState, logits: Tensor, *, uses_kernels: bool)
     if uses_kernels and state.sizes.beam <= _MAX_KERNEL_BEAM:
         return _choose_by_kernels(state, logits)
     log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
-    terms = state.position_terms.index_select(0, state.position)
-    log_probs[:, :NUM_SPECIAL].add_(terms[:, :NUM_SPECIAL])
-    found = candidates(log_probs, state.log_probs, count=state.sizes.candidates)
-    state.tree_log_probs.index_copy_(0, state.tree_row, found.log_probs[None])
-    state.tree_pieces.index_copy_(0, state.tree_row, found.pieces[None])
-    state.tree_parents.index_copy_(0, state.tree_row, state.nodes.gather(1, found.hypotheses)[None])
-    return found.hypotheses
+    special_mask = state.masks_and_penalties.index_select(0, state.position)[:, :NUM_SPECIAL]
+    log_probs[:, :NUM_SPECIAL].add_(special_mask)
+    best = candidates(log_probs, state.log_probs, count=state.sizes.candidates)
+    state.tree_log_probs.index_copy_(0, state.tree_row, best.log_probs[None])
+    state.tree_pieces.index_copy_(0, state.tree_row, best.pieces[None])
+    state.tree_parents.index_copy_(0, state.tree_row, state.nodes.gather(1, best.hypotheses)[None])
+    return best.hypotheses
 
 
 def sort_candidates(state: StaticState, hypotheses: Tensor, *, uses_kernels: bool) -> None:
@@ -164,7 +165,7 @@ def sort_candidates(state: StaticState, hypotheses: Tensor, *, uses_kernels: boo
         state.finished,
         torch.cat([log_probs, state.log_probs], dim=1),
         torch.cat([nodes, state.nodes], dim=1),
-        penalties=state.position_terms.index_select(0, state.position)[:, NUM_SPECIAL:],
+        penalties=state.masks_and_penalties.index_select(0, state.position)[:, NUM_SPECIAL:],
         has_ended=torch.cat([is_end, is_at_limit[:, None].expand_as(state.ids)], dim=1) & ~state.is_done[:, None],
     )
     for kept, new in zip(state.finished, best, strict=True):
@@ -189,11 +190,11 @@ def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
     log_sums = torch.empty_like(largest)
     hypotheses = torch.empty(sizes.sentences, sizes.candidates, dtype=torch.int32, device=logits.device)
     kernels.summarise_blocks[(num_rows, cdiv(num_blocks, tile))](
-        logits, state.position_terms, state.counters, largest, log_sums, logits.stride(0), vocabulary, num_blocks,
+        logits, state.masks_and_penalties, state.counters, largest, log_sums, logits.stride(0), vocabulary, num_blocks,
         NUM_SPECIAL=NUM_SPECIAL, BLOCK=block, TILE=tile,
     )  # fmt: skip
     kernels.choose_candidates[(sizes.sentences,)](
-        logits, largest, log_sums, state.position_terms, state.counters, state.log_probs, state.nodes,
+        logits, largest, log_sums, state.masks_and_penalties, state.counters, state.log_probs, state.nodes,
         state.tree_log_probs, state.tree_pieces, state.tree_parents, hypotheses,
         logits.stride(0), vocabulary, num_blocks, sizes.beam, sizes.candidates,
         NUM_SPECIAL=NUM_SPECIAL, BLOCK=block, BLOCKS=next_power_of_2(num_blocks), BEAM=next_power_of_2(sizes.beam),
@@ -210,7 +211,7 @@ def _sort_by_kernel(state: StaticState, hypotheses: Tensor) -> None:
 
     sizes = state.sizes
     kernels.sort_candidates[(sizes.sentences,)](
-        state.tree_log_probs, state.tree_pieces, hypotheses, state.position_terms, state.counters, state.limits,
+        state.tree_log_probs, state.tree_pieces, hypotheses, state.masks_and_penalties, state.counters, state.limits,
         state.penalties_at_limit, state.ids, state.log_probs, state.nodes, state.ancestors, *state.finished,
         state.is_done, sizes.beam, sizes.candidates, sizes.nbest, sizes.length,
         NUM_SPECIAL=NUM_SPECIAL, CANDIDATES=next_power_of_2(sizes.candidates), ENDINGS=next_power_of_2(sizes.nbest),

@@ -13,7 +13,7 @@ _COLUMNS_PER_TILE = 4096  # columns that a program holds at a time
 
 
 def loss_and_gradient(logits: Tensor, gold: Tensor, vocab: int, smoothing: float, *, pad: int) -> tuple[Tensor, Tensor]:
-    """The losses summed over the rows of logits [R, W], which the gradient overwrites.
+    """Replace logits [R, W] by their gradient; return the summed smoothed loss and the summed NLL.
 
     It is a `training.loss.LossAndGradient`. Rows whose gold is `pad` are empty. A program reads a row twice: for its
     statistics, then for its gradient. The second time the row comes from the cache.
@@ -75,20 +75,20 @@ def _loss_kernel(
     for start in range(0, width, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         score = tl.load(row_ptr + column, column < vocab, other=-float("inf"), eviction_policy="evict_first")
-        wanted = tl.where(column == gold, 1 - smoothing + smoothing / vocab, smoothing / vocab)
-        gradient = tl.exp(score.to(tl.float32) - logsumexp) - wanted
+        target_prob = tl.where(column == gold, 1 - smoothing + smoothing / vocab, smoothing / vocab)
+        gradient = tl.exp(score.to(tl.float32) - logsumexp) - target_prob
         gradient = tl.where((column < vocab) & is_token, gradient, 0.0)
         tl.store(row_ptr + column, gradient.to(logits_ptr.dtype.element_ty), column < width)
 
 
 @triton.jit
 def _both_passes_kernel(
-    logits_ptr, gold_ptr, losses_ptr, num_tokens, width, vocab, smoothing, p_loss, q_loss, pq_weight, qp_weight,
-    PAD: tl.constexpr, COLUMNS: tl.constexpr,
+    logits_ptr, gold_ptr, losses_ptr, num_tokens, width, vocab, smoothing,
+    p_loss_weight, q_loss_weight, pq_weight, qp_weight, PAD: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Losses and gradients of both rows of a token, whose distributions are P and Q; `Consistency` has the formulas.
 
-    The last four numbers are the weights of both losses, of KL(P || Q), and of KL(Q || P).
+    `pq_weight` is the weight of KL(P || Q), and `qp_weight` of KL(Q || P).
     """
     token = tl.program_id(0)
     gold = tl.load(gold_ptr + 2 * token).to(tl.int32)
@@ -125,7 +125,8 @@ def _both_passes_kernel(
     p_nll = p_logsumexp - tl.load(p_row_ptr + gold).to(tl.float32)
     q_nll = q_logsumexp - tl.load(q_row_ptr + gold).to(tl.float32)
     p_mean_nll, q_mean_nll = p_logsumexp - tl.sum(p_scores, 0) / vocab, q_logsumexp - tl.sum(q_scores, 0) / vocab
-    nll, mean_nll = p_loss * p_nll + q_loss * q_nll, p_loss * p_mean_nll + q_loss * q_mean_nll
+    nll = p_loss_weight * p_nll + q_loss_weight * q_nll
+    mean_nll = p_loss_weight * p_mean_nll + q_loss_weight * q_mean_nll
     kl = pq_weight * kl_pq + qp_weight * kl_qp
     tl.store(losses_ptr + token, tl.where(is_token, (1 - smoothing) * nll + smoothing * mean_nll + kl, 0.0))
     tl.store(losses_ptr + num_tokens + token, tl.where(is_token, nll, 0.0))
@@ -138,9 +139,9 @@ def _both_passes_kernel(
         q_score = tl.load(q_row_ptr + column, is_piece, other=0.0, eviction_policy="evict_first").to(tl.float32)
         p_log_prob, q_log_prob = p_score - p_logsumexp, q_score - q_logsumexp
         p, q, log_ratio = tl.exp(p_log_prob), tl.exp(q_log_prob), p_log_prob - q_log_prob
-        wanted = tl.where(column == gold, 1 - smoothing + smoothing / vocab, smoothing / vocab)
-        p_gradient = p_loss * (p - wanted) + pq_weight * p * (log_ratio - kl_pq) + qp_weight * (p - q)
-        q_gradient = q_loss * (q - wanted) + pq_weight * (q - p) - qp_weight * q * (log_ratio + kl_qp)
+        target_prob = tl.where(column == gold, 1 - smoothing + smoothing / vocab, smoothing / vocab)
+        p_gradient = p_loss_weight * (p - target_prob) + pq_weight * p * (log_ratio - kl_pq) + qp_weight * (p - q)
+        q_gradient = q_loss_weight * (q - target_prob) + pq_weight * (q - p) - qp_weight * q * (log_ratio + kl_qp)
         is_kept = is_piece & is_token
         p_gradient, q_gradient = tl.where(is_kept, p_gradient, 0.0), tl.where(is_kept, q_gradient, 0.0)
         tl.store(p_row_ptr + column, p_gradient.to(logits_ptr.dtype.element_ty), column < width)

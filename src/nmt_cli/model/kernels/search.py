@@ -5,7 +5,7 @@
 Shapes: B sentences, W hypotheses per sentence, R = B * W rows, S source tokens, L positions, D d_model, H heads,
 K = d_k, V = d_v, C candidates per sentence, F kept endings per sentence, N blocks of columns of the logits. Sums and
 statistics are float32. Sizes may be any; `COLUMNS`, `KEYS`, `VALUES`, `BEAM`, `BLOCKS`, `CANDIDATES` and `ENDINGS` are
-the next powers of two. `counters` and `position_terms` belong to `StaticState`; EOS is the last of the special pieces.
+the next powers of two. `counters` and `masks_and_penalties` belong to `StaticState`; EOS is the last special piece.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _attend_to_tile(q, keys, values, mask, largest, total, mixed, D_K: tl.conste
 
 @triton.jit
 def summarise_blocks(
-    logits, position_terms, counters, largest, log_sums, stride, vocabulary, num_blocks,
+    logits, masks_and_penalties, counters, largest, log_sums, stride, vocabulary, num_blocks,
     NUM_SPECIAL: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The largest allowed logit and the logarithm of the sum of exp of each block of columns: both [R, N]."""
@@ -151,7 +151,7 @@ def summarise_blocks(
     x = x.to(tl.float32)
     top = tl.maximum(tl.max(x, axis=1), -1e30)
     sums = tl.log(tl.sum(tl.exp(x - top[:, None]), axis=1)) + top
-    allowed = x + _special_terms_at(position_terms, counters, columns, NUM_SPECIAL)
+    allowed = x + _special_mask_at(masks_and_penalties, counters, columns, NUM_SPECIAL)
     places = row * num_blocks + blocks
     tl.store(largest + places, tl.max(allowed, axis=1), mask=blocks < num_blocks)
     tl.store(log_sums + places, sums, mask=blocks < num_blocks)
@@ -159,8 +159,8 @@ def summarise_blocks(
 
 @triton.jit
 def choose_candidates(
-    logits, largest, log_sums, position_terms, counters, log_probs, nodes, tree_log_probs, tree_pieces, tree_parents,
-    hypotheses,
+    logits, largest, log_sums, masks_and_penalties, counters, log_probs, nodes,
+    tree_log_probs, tree_pieces, tree_parents, hypotheses,
     stride, vocabulary, num_blocks, beam, num_candidates,
     NUM_SPECIAL: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BEAM: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
@@ -186,7 +186,7 @@ def choose_candidates(
     is_column = ((candidate < num_candidates) & (chosen >= 0))[:, None] & (columns < vocabulary)
     row = (sentence * beam + number).to(tl.int64)
     x = tl.load(logits + row[:, None] * stride + columns, mask=is_column, other=-float("inf")).to(tl.float32)
-    x += _special_terms_at(position_terms, counters, columns, NUM_SPECIAL)
+    x += _special_mask_at(masks_and_penalties, counters, columns, NUM_SPECIAL)
     starts = tl.sum(tl.where(hypothesis[None, :] == number[:, None], start[None, :], 0.0), axis=1)
     keys = _sort_keys(x + starts[:, None], number[:, None] * vocabulary + columns, is_column)
     totals, places = _topk(keys, num_candidates, CANDIDATES)
@@ -204,7 +204,7 @@ def choose_candidates(
 
 @triton.jit
 def sort_candidates(
-    tree_log_probs, tree_pieces, hypotheses, position_terms, counters, limits, penalties_at_limit, ids, log_probs,
+    tree_log_probs, tree_pieces, hypotheses, masks_and_penalties, counters, limits, penalties_at_limit, ids, log_probs,
     nodes, ancestors, finished_log_probs, finished_scores, finished_nodes, is_done,
     beam, num_candidates, num_endings, length,
     NUM_SPECIAL: tl.constexpr, CANDIDATES: tl.constexpr, ENDINGS: tl.constexpr, TILE: tl.constexpr,
@@ -234,8 +234,9 @@ def sort_candidates(
     is_last = tl.load(limits + sentence) <= position + 1
     was_done = tl.load(is_done + sentence) != 0
     ends = (is_end | (is_kept & is_last)) & (was_done == 0)
-    # The last column of position_terms is the length penalty.
-    ended = tl.where(ends, totals / tl.load(position_terms + position * (NUM_SPECIAL + 1) + NUM_SPECIAL), -float("inf"))
+    # The last column of masks_and_penalties is the length penalty.
+    penalty = tl.load(masks_and_penalties + position * (NUM_SPECIAL + 1) + NUM_SPECIAL)
+    ended = tl.where(ends, totals / penalty, -float("inf"))
     # In a tie: kept endings first, then those with EOS, then those cut at the limit.
     order = num_endings + candidate + tl.where(is_end, 0, num_candidates)
     at = sentence * num_endings
@@ -305,10 +306,10 @@ def _row_logsumexp(places, mask):
 
 
 @triton.jit
-def _special_terms_at(position_terms, counters, columns, NUM_SPECIAL: tl.constexpr):
-    """The terms of this position for the special pieces, 0 in other columns."""
+def _special_mask_at(masks_and_penalties, counters, columns, NUM_SPECIAL: tl.constexpr):
+    """The mask of the special pieces at this position, 0 in other columns."""
     return tl.load(
-        position_terms + tl.load(counters) * (NUM_SPECIAL + 1) + columns,
+        masks_and_penalties + tl.load(counters) * (NUM_SPECIAL + 1) + columns,
         mask=(columns >= 0) & (columns < NUM_SPECIAL),
         other=0.0,
     )

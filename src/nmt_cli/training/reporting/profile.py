@@ -23,8 +23,8 @@ class Profiler:
     """Watches `num_updates` of a training, if any, after a few that warm up, and writes what it saw into a folder.
 
     `waited` returns the seconds for which the training has waited for data. `pause` is called before work that is no
-    part of an update. `say` is given the table and the names of the files. Leaving the context reports the updates
-    watched until then.
+    part of an update. `print_line` is given the table and the names of the files. Leaving the context reports the
+    updates watched until then.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class Profiler:
         device: torch.device,
         waited: Callable[[], float],
         pause: Callable[[], None],
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
     ) -> None:
         self._folder, self._num_updates, self._device = folder, num_updates, device
-        self._waited, self._pause, self._say = waited, pause, say
+        self._waited, self._pause, self._print = waited, pause, print_line
         self._waits: list[float] = []
         self._profile: profile | None = None
 
@@ -55,7 +55,7 @@ class Profiler:
         if self._profile is not None:
             self._profile.stop()
         if self._num_updates and len(self._waits) <= _WARM_UP_UPDATES:
-            self._say(f"--profile: the training ended before {_WARM_UP_UPDATES + 1} updates, and none was watched")
+            self._print(f"--profile: the training ended before {_WARM_UP_UPDATES + 1} updates, and none was watched")
 
     @contextmanager
     def update(self) -> Iterator[None]:
@@ -71,7 +71,7 @@ class Profiler:
         self._profile.step()
 
     def _report(self, found: profile) -> None:
-        """Write and say what was found, once."""
+        """Write what was measured, and print a line about it, once."""
         self._profile = None
         waits = self._waits[_WARM_UP_UPDATES:]
         if not waits:
@@ -83,9 +83,9 @@ class Profiler:
             table.write_text(summary, encoding="utf-8")
             found.export_chrome_trace(str(trace))
         except OSError as problem:  # no reason to end a training
-            self._say(f"{summary}not written to {self._folder}: {problem.strerror}")
+            self._print(f"{summary}not written to {self._folder}: {problem.strerror}")
         else:
-            self._say(f"{summary}written to {table}; {trace} is for https://ui.perfetto.dev")
+            self._print(f"{summary}written to {table}; {trace} is for https://ui.perfetto.dev")
 
 
 def summary_of(found: profile, waits: list[float], *, device: torch.device) -> str:

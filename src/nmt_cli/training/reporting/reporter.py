@@ -35,7 +35,7 @@ from nmt_cli.training.reporting.metrics import Clock, TrainingStatus, UpdateMetr
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation
 
-BOARD_FOLDER = "tensorboard"
+TENSORBOARD_FOLDER = "tensorboard"
 """In the run; each start of a training adds an event file."""
 
 logger = logging.getLogger(__name__)
@@ -47,21 +47,22 @@ class Reporter:
     """Writes the events of a run; only the first rank's reporter says anything."""
 
     def __init__(
-        self, file: Path | None, *, updates: int, board: Path | None = None, clock: Clock = time.perf_counter
+        self, file: Path | None, *, updates: int, tensorboard: Path | None = None, clock: Clock = time.perf_counter
     ) -> None:
-        """`file` is metrics.jsonl, which is appended to; None for a silent rank. `board` gets event files, too."""
+        """`file` is metrics.jsonl; None for a silent rank. `tensorboard` is a folder for event files."""
         self._updates, self._clock = updates, clock
         self._started, self._first_update = clock(), 0
-        self._file, self._board_folder = file, board
+        self._file, self._tensorboard_folder = file, tensorboard
         self._stream: FileIO | None = None
-        self._board: EventFile | None = None
+        self._event_file: EventFile | None = None
         self._view: LiveView | None = None
         self._last_line = self._started
 
     def __enter__(self) -> Reporter:
         if self._file is not None:
             self._stream = _open_at_end(self._file)
-            self._board = None if self._board_folder is None else EventFile(self._board_folder)
+            if self._tensorboard_folder is not None:
+                self._event_file = EventFile(self._tensorboard_folder)
         return self
 
     def __exit__(
@@ -69,11 +70,11 @@ class Reporter:
     ) -> None:
         if self._stream is not None:
             self._stream.close()
-        if self._board is not None:
-            self._board.close()
+        if self._event_file is not None:
+            self._event_file.close()
 
     @contextmanager
-    def counting_from(self, update: int) -> Iterator[None]:
+    def showing_progress(self, update: int) -> Iterator[None]:
         """Show the progress while the block runs; earlier starts ended at `update`."""
         self._started, self._first_update = self._clock(), update
         self._last_line = self._started
@@ -97,38 +98,38 @@ class Reporter:
         is_log = self._view is None and self._stream is not None
         return is_log and self._clock() - self._last_line >= _MAX_SILENT_SECONDS
 
-    def advance(self, status: TrainingStatus, metrics: UpdateMetrics) -> None:
+    def show_update(self, status: TrainingStatus, metrics: UpdateMetrics) -> None:
         """Show an update, with the metrics of the last few: in the live view, or in a log that has been silent."""
         if self._view is not None:
             self._view.move(status, metrics, time_left=self._time_left(status.update))
         elif self.wants_line:
-            self._say_update(status, metrics)
+            self._print_update(status, metrics)
 
-    def note(self, text: str) -> None:
-        """Say in the live view what is done between two updates."""
+    def show_note(self, text: str) -> None:
+        """Show in the live view what is done between two updates."""
         if self._view is not None:
-            self._view.note(text)
+            self._view.show_note(text)
 
-    def train(self, status: TrainingStatus, sums: UpdateSums, metrics: UpdateMetrics) -> None:
-        """Report the updates since the last line."""
+    def report_updates(self, status: TrainingStatus, sums: UpdateSums, metrics: UpdateMetrics) -> None:
+        """Report the updates since the last report: as an event, and in a log as a line."""
         tokens = {"source_tokens": sums.source_tokens, "target_tokens": sums.target_tokens}
         measured = {name: value for name, value in asdict(metrics).items() if value is not None}
-        self.event("train", **asdict(status), **measured, **tokens)
+        self.write_event("train", **asdict(status), **measured, **tokens)
         if self._view is None:
-            self._say_update(status, metrics)
+            self._print_update(status, metrics)
 
-    def validation(self, update: int, measured: Validation, *, is_best: bool) -> None:
+    def report_validation(self, update: int, measured: Validation, *, is_best: bool) -> None:
         """Report a validation after `update`."""
-        self.event("validation", update=update, **asdict(measured))
+        self.write_event("validation", update=update, **asdict(measured))
         score = "" if measured.bleu is None else f"  BLEU {measured.bleu:.2f}"
-        self.say(
+        self.print_line(
             f"{self._at(update)}  validation loss {measured.loss:.4f}  perplexity {measured.perplexity:.3f}{score}"
             f"  in {measured.seconds:.1f} s{'  best so far' if is_best else ''}"
         )
         if is_best and self._view is not None:
             self._view.keep_best(score.strip() or f"loss {measured.loss:.4f}", update=update)
 
-    def event(self, event: str, **values: Any) -> None:
+    def write_event(self, event: str, **values: Any) -> None:
         """Append a line to metrics.jsonl; values that are not finite become null. ModelError on a full disk."""
         if self._stream is None or self._file is None:
             return
@@ -140,22 +141,22 @@ class Reporter:
         with files.disk_errors(self._file, ModelError):
             while line:
                 line = line[self._stream.write(line) :]
-        if self._board is not None:
-            self._board.write(event, finite)
+        if self._event_file is not None:
+            self._event_file.write(event, finite)
 
-    def say(self, text: str) -> None:
-        """A line for the reader."""
+    def print_line(self, text: str) -> None:
+        """Print a line above the live view, or in a log."""
         if self._view is not None:
             self._view.console.print(text, highlight=False, markup=False)
         elif self._stream is not None:
             logger.info("%s", text)
 
-    def _say_update(self, status: TrainingStatus, metrics: UpdateMetrics) -> None:
+    def _print_update(self, status: TrainingStatus, metrics: UpdateMetrics) -> None:
         self._last_line = self._clock()
         at, left = self._at(status.update), self._time_left(status.update)
         speed = f"{metrics.target_tokens_per_second:,.0f} tokens/s"
         measured = f"loss {metrics.loss:.3f}  learning rate {status.learning_rate:.2e}  {speed}"
-        self.say(f"{at}/{self._updates:,}  epoch {status.epoch + 1}  {measured}  {left}")
+        self.print_line(f"{at}/{self._updates:,}  epoch {status.epoch + 1}  {measured}  {left}")
 
     def _at(self, update: int) -> str:
         """The update, padded to the width of the last one."""
@@ -276,8 +277,8 @@ class LiveView(Progress):
         ]
         self._lines = [learning, speed]
 
-    def note(self, text: str) -> None:
-        """Say instead of the metrics what is done between two updates."""
+    def show_note(self, text: str) -> None:
+        """Show instead of the metrics what is done between two updates."""
         self._note = text
 
     def keep_best(self, value: str, *, update: int) -> None:
@@ -306,7 +307,7 @@ def describe_training(recipe: Recipe, updater: Updater, ranks: Ranks, *, max_tok
         d_k=architecture.d_k,
         d_v=architecture.d_v,
         window=architecture.encoder_window,
-        bound=SHORT_SENTENCE_TOKENS,
+        length_bound=SHORT_SENTENCE_TOKENS,
         has_dropout=architecture.attention_dropout > 0,
     )
     reason = updater.reason_not_to_compile
