@@ -164,22 +164,20 @@ def _make_best_swap(micro_of_row: Array, lengths: Array, sums: Array, slots: Arr
 
     A swap may also move a single row.
     """
-    rows_of_worst, rows_of_other = (_swap_candidates(micro_of_row, micro) for micro in (worst, other))
+    worst_rows, other_rows = (_swap_candidates(micro_of_row, micro) for micro in (worst, other))
     over = sums[[worst, other]] - slots
     # The last row and the last column stand for giving and for taking no row, so their length is 0.
-    given_lengths, taken_lengths = (
-        np.append(lengths[rows], [[0, 0]], axis=0) for rows in (rows_of_worst, rows_of_other)
-    )
+    given_lengths, taken_lengths = (np.append(lengths[rows], [[0, 0]], axis=0) for rows in (worst_rows, other_rows))
     moved = given_lengths[:, None] - taken_lengths  # tokens, [rows given, rows taken, sides]
     excess = (np.maximum(over[0] - moved, 0) + np.maximum(over[1] + moved, 0)).sum(axis=2)
     best = int(excess.argmin())
     if excess.flat[best] >= np.maximum(over, 0).sum():
         return False
     give, take = divmod(best, len(taken_lengths))
-    if give < len(rows_of_worst):
-        micro_of_row[rows_of_worst[give]] = other
-    if take < len(rows_of_other):
-        micro_of_row[rows_of_other[take]] = worst
+    if give < len(worst_rows):
+        micro_of_row[worst_rows[give]] = other
+    if take < len(other_rows):
+        micro_of_row[other_rows[take]] = worst
     sums[worst] -= moved[give, take]
     sums[other] += moved[give, take]
     return True

@@ -65,11 +65,10 @@ class CheckpointFolder:
     def newest_before_divergence(self, *, spike_nats: float | None, leaving_out: Path | None) -> Checkpoint | None:
         """The newest checkpoint, except `leaving_out`, that was saved before any sign of trouble."""
         for checkpoint in reversed(read_checkpoints(self.directory)):
-            if checkpoint.path == leaving_out:
-                continue
-            state = self._state(checkpoint)
-            if state.skipped_in_row == 0 and state.course.is_stable(spike_nats):
-                return checkpoint
+            if checkpoint.path != leaving_out:
+                state = self._state(checkpoint)
+                if state.skipped_in_row == 0 and state.course.is_stable(spike_nats):
+                    return checkpoint
         return None
 
     def roll_back_to(self, checkpoint: Checkpoint | None, state: TrainingState) -> None:
@@ -152,7 +151,7 @@ class CheckpointFolder:
 
 
 def tensors_of(weights: MasterWeights, optimizer: Optimizer) -> TensorsByFile:
-    """The tensors of a checkpoint: views of the current values, and of the trained ones while an average replaces them."""
+    """The tensors of a checkpoint, as views: the current values, and the trained ones if an average replaces them."""
     replaced = {} if weights.trained_values is None else weights.named(weights.trained_values)
     trained = {f"{_TRAINED}{name}": tensor for name, tensor in replaced.items()}
     return {WEIGHTS: weights.named(weights.values), _OPTIMIZER: optimizer.state | trained}

@@ -112,9 +112,8 @@ class Trainer:
         self._order.open()
         update = self._loop.state.update
         self._reporter.write_event("start", update=update, **describe_start(self._updater, self._ranks))
-        self._reporter.print_line(
-            describe_training(self._recipe, self._updater, self._ranks, max_tokens=self._order.max_tokens)
-        )
+        max_tokens = self._order.max_tokens
+        self._reporter.print_line(describe_training(self._recipe, self._updater, self._ranks, max_tokens=max_tokens))
         if self._ranks.is_first:
             warn_of_missing_tool(self._updater.reason_not_to_compile)
         speed = measure_speed(self._updater.model, self._ranks)

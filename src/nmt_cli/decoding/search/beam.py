@@ -112,8 +112,7 @@ class BeamSearch(ActiveSearch):
         log_probs = self._ensemble.log_probs(self._ids.flatten())
         # A first step has one hypothesis, and a tiny vocabulary too few pieces: then there are fewer candidates.
         count = 2 * self._config.beam
-        num_pieces = log_probs.size(1) - len(NEVER_GENERATED)
-        count = min(count, width * min(count, num_pieces))
+        count = min(count, width * min(count, log_probs.size(1) - len(NEVER_GENERATED)))
         best = candidates(log_probs, self._log_probs, count=count)
         nodes = self._tree.grow(best.pieces, self._nodes.gather(1, best.hypotheses), best.log_probs)
         is_end, was_open = best.pieces == EOS, ~self._is_done[:, None]

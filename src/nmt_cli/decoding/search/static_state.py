@@ -64,8 +64,7 @@ class StaticState:
     `first_new_node`.
 
     `masks_and_penalties` [positions, NUM_SPECIAL + 1] have a row per position. Its first columns, 0 or -inf, are added
-    to the log-probabilities of the special pieces. Its last column is the length penalty of a hypothesis that ends
-    there.
+    to the log-probabilities of the special pieces. Its last column is the length penalty of an end there.
 
     `ancestors` [B, W, L] tell which of the W hypotheses each hypothesis was at each earlier position. `tree_*`
     [L, B, C] hold the candidates of the steps since the host last read the tree, a row per step.

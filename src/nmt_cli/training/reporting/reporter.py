@@ -61,8 +61,7 @@ class Reporter:
     def __enter__(self) -> Reporter:
         if self._file is not None:
             self._stream = _open_at_end(self._file)
-            if self._tensorboard_folder is not None:
-                self._event_file = EventFile(self._tensorboard_folder)
+            self._event_file = None if self._tensorboard_folder is None else EventFile(self._tensorboard_folder)
         return self
 
     def __exit__(
