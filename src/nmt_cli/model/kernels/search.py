@@ -234,7 +234,6 @@ def sort_candidates(
     is_last = tl.load(limits + sentence) <= position + 1
     was_done = tl.load(is_done + sentence) != 0
     ends = (is_end | (is_kept & is_last)) & (was_done == 0)
-    # The last column of masks_and_penalties is the length penalty.
     penalty = tl.load(masks_and_penalties + position * (NUM_SPECIAL + 1) + NUM_SPECIAL)
     ended = tl.where(ends, totals / penalty, -float("inf"))
     # In a tie: kept endings first, then those with EOS, then those cut at the limit.
