@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.key_paths import flatten, sections_at
 from nmt_cli.recipe.loading import load_recipe, packaged_folder, packaged_names
 from nmt_cli.recipe.schema import Recipe, num_parameters
-from nmt_cli.recipe.section import Section, flatten, sections_at
+from nmt_cli.recipe.section import Section
 
 # Sections 3, 5 and 6.1, base model, English-German.
 _BASE: dict[str, Any] = {

@@ -16,12 +16,12 @@ from nmt_cli.cli.arguments import _options_of
 from nmt_cli.cli.spellings import COMMANDS, SPELLINGS, check_options
 from nmt_cli.errors import UsageError, nearest_word
 from nmt_cli.preparing.corpus import Corpus
+from nmt_cli.recipe.counterparts import NEXT_LINE, Counterpart
+from nmt_cli.recipe.key_paths import KeyPath, fields_at
 from nmt_cli.recipe.loading import load_recipe, parse_override
-from nmt_cli.recipe.other_toolkits_answers import NEXT_LINE, Counterpart
 from nmt_cli.recipe.other_toolkits_configurations import convert_configuration
 from nmt_cli.recipe.other_toolkits_keys import CORPUS_KEYS, RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.recipe.section import KeyPath, fields_at
 from nmt_cli.training.optimizers import learning_rate
 from tests.cli.conftest import Shell
 

@@ -11,9 +11,9 @@ from nmt_cli.cli.app import commands_with_all_options
 from nmt_cli.cli.spellings import SPELLINGS
 from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, EXIT_PREEMPTED, NmtError
 from nmt_cli.preparing.corpus import Corpus
+from nmt_cli.recipe.key_paths import sections_at
 from nmt_cli.recipe.other_toolkits_keys import RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.recipe.section import sections_at
 from tests.docs.pages import ROOT, Page, guides, pages
 
 PAGES = pages()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.errors import RecipeError
+from nmt_cli.recipe.key_paths import flatten
 from nmt_cli.recipe.loading import (
     dump_recipe,
     find_packaged,
@@ -15,7 +16,6 @@ from nmt_cli.recipe.loading import (
     parse_recipe,
     resolve_recipe,
 )
-from nmt_cli.recipe.section import flatten
 
 # What can be typed whatever is wrong with one's own recipe.
 

@@ -9,9 +9,10 @@ import pytest
 from pydantic import Field
 
 from nmt_cli.errors import RecipeError
+from nmt_cli.recipe.key_paths import fields_at
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.recipe.section import Section, fields_at
+from nmt_cli.recipe.section import Section
 from nmt_cli.recipe.yaml_files import parse_document, validate
 
 FIX = "the usual hint"

@@ -21,7 +21,7 @@ from nmt_cli.artifacts.directory_kinds import kind_of, require_model
 from nmt_cli.artifacts.manifest import CONFIG, DAMAGED, WEIGHTS, verify_files, write_manifest
 from nmt_cli.errors import DataError, ModelError, RecipeError
 from nmt_cli.recipe.schema import LanguagePair, Recipe
-from nmt_cli.recipe.section import Mistake, PositiveInt, Section
+from nmt_cli.recipe.section import PositiveInt, Section, SettingError
 from nmt_cli.recipe.yaml_files import parse_document, validate
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class SavedModelConfig(Section):
     def _vocabulary_fits_tying(self) -> SavedModelConfig:
         source, target = self.vocabulary.source, self.vocabulary.target
         if self.recipe.model.tying == "all" and source != target:
-            raise Mistake(f"tying: all needs one vocabulary, not {source} and {target} pieces", DAMAGED)
+            raise SettingError(f"tying: all needs one vocabulary, not {source} and {target} pieces", DAMAGED)
         return self
 
 

@@ -16,8 +16,8 @@ from nmt_cli.artifacts.info import describe_run, next_command
 from nmt_cli.artifacts.run import Run, best_first
 from nmt_cli.console import duration_text, size_text, time_text
 from nmt_cli.errors import UsageError
+from nmt_cli.recipe.key_paths import flatten
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.recipe.section import flatten
 from nmt_cli.templates.charts import THINNING_COLUMNS, Line, line_chart
 from nmt_cli.templates.render import render
 

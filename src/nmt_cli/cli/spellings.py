@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nmt_cli.errors import NmtError, UsageError, nearest_word
-from nmt_cli.recipe.other_toolkits_answers import NEXT_LINE, as_flag, batch_tokens_of
+from nmt_cli.recipe.counterparts import NEXT_LINE, as_flag, batch_tokens_of
 
 _PLACEHOLDER = re.compile(r"\{([A-Z]+)\}")
 _EXAMPLE_PAIR = "en-de"
@@ -265,9 +265,9 @@ def _without_contradictions(typed: Sequence[str]) -> list[str]:
 
 def _answer_with_setting(option: str, arguments: Sequence[str], typed: Mapping[str, str | None]) -> _Answer | None:
     """The --set for an option that is a key of a recipe, here or in another toolkit, with its value; else None."""
+    from nmt_cli.recipe.key_paths import dotted, key_paths
     from nmt_cli.recipe.mistakes import answer_in, refusal
     from nmt_cli.recipe.schema import Recipe
-    from nmt_cli.recipe.section import dotted, key_paths
 
     key, value = _as_key(option), typed[option]
     answer = answer_in(Recipe, key, value, warmup_updates=_warmup_updates(arguments))

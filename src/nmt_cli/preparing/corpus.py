@@ -18,9 +18,9 @@ from nmt_cli.preparing.sources.po import PoSource
 from nmt_cli.preparing.sources.text import TestsetSource, TextSource, kind_of_file
 from nmt_cli.preparing.sources.tmx_xliff import TmxSource, XliffSource
 from nmt_cli.preparing.sources.tsv_csv import CsvSource, TsvSource
-from nmt_cli.recipe.other_toolkits_answers import Counterpart
+from nmt_cli.recipe.counterparts import Counterpart
 from nmt_cli.recipe.other_toolkits_keys import CORPUS_KEYS
-from nmt_cli.recipe.section import Mistake, Name, NonNegativeInt, PositiveInt, Section
+from nmt_cli.recipe.section import Name, NonNegativeInt, PositiveInt, Section, SettingError
 from nmt_cli.tokenization.tokenizer import TokenizerKind
 
 AnySource: TypeAlias = Annotated[
@@ -88,7 +88,7 @@ class CleaningConfig(Section):
             if least is not None and most is not None and least > most:
                 problem = f"min_{unit} is {least}, above max_{unit}, which is {most}"
                 settings = (f"cleaning.min_{unit}", f"cleaning.max_{unit}")
-                raise Mistake(problem, f"lower min_{unit} or raise max_{unit}", settings=settings)
+                raise SettingError(problem, f"lower min_{unit} or raise max_{unit}", settings=settings)
         return self
 
 
@@ -128,7 +128,7 @@ class TokenizerConfig(Section):
         if self.taken_from is not None and self.model is not None:
             problem = "taken_from and model both give the vocabulary"
             settings = ("tokenizer.taken_from", "tokenizer.model")
-            raise Mistake(problem, "leave out one of them", settings=settings)
+            raise SettingError(problem, "leave out one of them", settings=settings)
         return self
 
     @property
@@ -186,7 +186,7 @@ class Corpus(Section):
         if isinstance(value, str):
             source, _, target = value.partition("-")
             codes = f"{{source: {source or 'en'}, target: {target or 'de'}}}"
-            raise Mistake(f"languages is {value!r}, but should be two codes", f"write languages: {codes}")
+            raise SettingError(f"languages is {value!r}, but should be two codes", f"write languages: {codes}")
         return value
 
     @field_validator("train", "valid", "test", mode="before")
@@ -196,19 +196,19 @@ class Corpus(Section):
         if names:
             written = ", ".join(f"{key}: {text}" for key, text in source_of(names[0]).items())
             split = info.field_name
-            raise Mistake(f"{split} names {names[0]}, but no kind of source", f"write {split}: [{{{written}}}]")
+            raise SettingError(f"{split} names {names[0]}, but no kind of source", f"write {split}: [{{{written}}}]")
         return value
 
     @model_validator(mode="after")
     def _sources_are_complete(self) -> Corpus:
         if self.train is None:
-            raise Mistake("a corpus needs train", "write a list of sources for it")
+            raise SettingError("a corpus needs train", "write a list of sources for it")
         for split, sources, size in (("valid", self.valid, self.valid_size), ("test", self.test, self.test_size)):
             if sources is not None and size is not None:
                 message = f"{split}_size is {size:,}, and {split} names text as well"
-                raise Mistake(message, f"leave out {split}_size, or {split}", settings=(f"{split}_size", split))
+                raise SettingError(message, f"leave out {split}_size, or {split}", settings=(f"{split}_size", split))
         if any(source.weight != 1 for source in [*(self.valid or []), *(self.test or [])]):
-            raise Mistake(
+            raise SettingError(
                 "only sources of training text have a weight: every line of validation and test text is taken once",
                 "remove weight there",
             )
@@ -220,7 +220,7 @@ class Corpus(Section):
             self.model_dump_json()
         except PydanticSerializationError:
             problem = "a text or the name of a file in it is not valid Unicode"
-            raise Mistake(problem, "give files names in UTF-8") from None
+            raise SettingError(problem, "give files names in UTF-8") from None
         return self
 
     def sources(self, split: Split) -> Sequence[Source]:

@@ -12,9 +12,9 @@ from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, source_of
 from nmt_cli.preparing.sources.base import LANGUAGE_CODE, Split, setting_of
 from nmt_cli.preparing.sources.text import kind_of_file
+from nmt_cli.recipe.key_paths import KeyPath
 from nmt_cli.recipe.loading import find_packaged, parse_override
 from nmt_cli.recipe.other_toolkits_configurations import flags_of_text, toolkit_of
-from nmt_cli.recipe.section import KeyPath
 from nmt_cli.recipe.yaml_files import Document, merge, read_document, validate
 
 _EXAMPLE_LANGUAGES = "en-de"
@@ -22,14 +22,14 @@ _FORMER_KEYS = {
     "generator": "nmt prepare demo reads its sentences from files; --set limit=N takes the first N training pairs",
     "mirror": "in a copy of the corpus file, write file: PATH in place of url: for each archive; PATH may also be the "
     "folder that it was unpacked into",
-    "otherwise": "remove it; without the hub, set HF_HUB_OFFLINE=1, or write repository: ./FOLDER, or write the "
-    "sources below otherwise in place of the source that has it",
+    "otherwise": "remove it; without the hub, set HF_HUB_OFFLINE=1, or write repository: ./FOLDER, or replace that "
+    "source by the sources listed under its key otherwise",
 }
 
 
-def load_corpus(reference: str, *, overrides: Sequence[str]) -> LocatedCorpus:
+def load_corpus(name_or_path: str, *, overrides: Sequence[str]) -> LocatedCorpus:
     """The corpus of a file, or of a packaged name; `overrides` are `key.key=value`."""
-    file = find_packaged(reference, kind="corpus")
+    file = find_packaged(name_or_path, kind="corpus")
     document = _corpus_document(file)
     if toolkit := toolkit_of(document.values):
         problem = f"{file.name} is a configuration of {toolkit}, not a corpus file"
@@ -77,7 +77,7 @@ def _refuse_dropped_files(split: Split, paths: Sequence[str], overrides: Sequenc
         if not isinstance(sources, list) or not all(isinstance(source, Mapping) for source in sources):
             continue
         named = [str(value) for source in sources for value in source.values()]
-        dropped = [path for path in paths if not any(one == path or one.startswith(f"{path}.") for one in named)]
+        dropped = [path for path in paths if not any(name == path or name.startswith(f"{path}.") for name in named)]
         if dropped:
             whole = setting_of(split, [*sources, *map(source_of, dropped)])
             raise UsageError(

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nmt_cli.errors import RecipeError
-from nmt_cli.recipe.other_toolkits_answers import as_flag
+from nmt_cli.recipe.counterparts import as_flag
+from nmt_cli.recipe.key_paths import KeyPath, dotted, flatten
 from nmt_cli.recipe.other_toolkits_configurations import convert_configuration, toolkit_of
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.recipe.section import KeyPath, dotted, flatten
 from nmt_cli.recipe.yaml_files import Document, dump_values, merge, parse_document, parse_value, read_document, validate
 
 Kind = Literal["recipe", "corpus"]

@@ -17,8 +17,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from nmt_cli.errors import nearest_word
-from nmt_cli.recipe.other_toolkits_answers import NEXT_LINE, Answer, counterpart_of
-from nmt_cli.recipe.section import KeyPath, Mistake, document_path, dotted, fields_at, flatten, key_paths, sections_at
+from nmt_cli.recipe.counterparts import NEXT_LINE, Answer, counterpart_of
+from nmt_cli.recipe.key_paths import KeyPath, document_path, dotted, fields_at, flatten, key_paths, sections_at
+from nmt_cli.recipe.section import SettingError
 
 _PLACEHOLDER = "VALUE"
 _MIN_ABBREVIATION_LETTERS = 4  # of an abbreviation, so that it says which word
@@ -162,7 +163,7 @@ class InvalidSetting:
         note = "" if example == _PLACEHOLDER else f"{NEXT_LINE}{example} is an example"
         return f"add --set {dotted(self.path)}={example}{note}" if self.as_flags else f"add {key}: {example}{note}"
 
-    def _fix_of(self, mistake: Mistake) -> str:
+    def _fix_of(self, mistake: SettingError) -> str:
         """The fix of a validator, in which each `key: value` is written as a --set, or for its place in YAML.
 
         For `model.dropout: 0.1` this is `--set model.dropout=0.1`, or `dropout: 0.1 below model:`.

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
+from nmt_cli.recipe.counterparts import BATCH_KEYS, as_flag, batch_tokens_of, counterpart_of, plain_key
+from nmt_cli.recipe.key_paths import flatten, value_at
 from nmt_cli.recipe.mistakes import refusal
-from nmt_cli.recipe.other_toolkits_answers import BATCH_KEYS, as_flag, batch_tokens_of, counterpart_of, plain_key
 from nmt_cli.recipe.other_toolkits_keys import CORPUS_KEYS, RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.recipe.section import flatten, value_at
 
 # Keys at the top of a configuration, or `section.key` below it, that no other toolkit has together.
 _KEYS_OF_TOOLKITS: Mapping[str, str] = {

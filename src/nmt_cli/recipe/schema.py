@@ -13,9 +13,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
-from nmt_cli.recipe.other_toolkits_answers import Counterpart
+from nmt_cli.recipe.counterparts import Counterpart
 from nmt_cli.recipe.other_toolkits_keys import RECIPE_KEYS
-from nmt_cli.recipe.section import Mistake, Name, NonNegativeInt, PositiveFloat, PositiveInt, Probability, Section
+from nmt_cli.recipe.section import Name, NonNegativeInt, PositiveFloat, PositiveInt, Probability, Section, SettingError
 from nmt_cli.recipe.training import AveragingConfig, TrainingConfig, ValidationConfig
 
 # null in a file, and a number in every validated recipe.
@@ -98,7 +98,7 @@ class ModelConfig(Section):
     def _word_dropout_has_sides(cls, share: Any) -> Any:
         if isinstance(share, int | float) and not isinstance(share, bool):
             hint = f"write word_dropout: {{source: {share}, target: {share}}}"
-            raise Mistake(f"model.word_dropout is {share}, but has a share for each side", hint)
+            raise SettingError(f"model.word_dropout is {share}, but has a share for each side", hint)
         return share
 
     @field_validator("d_k", "d_v", mode="before")
@@ -110,7 +110,7 @@ class ModelConfig(Section):
         if d_model % heads:
             hint = f"write heads: {_nearest_divisor(d_model, heads)}, or give d_k and d_v"
             problem = f"model.d_model is {d_model}, which {heads} heads do not divide"
-            raise Mistake(problem, hint, settings=("model.heads", "model.d_model"))
+            raise SettingError(problem, hint, settings=("model.heads", "model.d_model"))
         return d_model // heads
 
     @model_validator(mode="after")
@@ -118,11 +118,11 @@ class ModelConfig(Section):
         if self.positions == "rotary" and self.d_k % 2:
             hint = f"write d_k: {self.d_k + 1}, or positions: sinusoidal"
             problem, widths = f"rotary positions need an even model.d_k, not {self.d_k}", ("model.d_k", "model.heads")
-            raise Mistake(problem, hint, settings=(*widths, "model.d_model", "model.positions"))
+            raise SettingError(problem, hint, settings=(*widths, "model.d_model", "model.positions"))
         if self.positions in ("sinusoidal", "sinusoidal-halves") and self.d_model % 2:
             hint = f"write d_model: {self.d_model + 1}, or positions: learned"
             problem = f"sinusoidal positions need an even model.d_model, not {self.d_model}"
-            raise Mistake(problem, hint, settings=("model.d_model", "model.positions"))
+            raise SettingError(problem, hint, settings=("model.d_model", "model.positions"))
         return self
 
 
@@ -146,7 +146,7 @@ class SubwordSampling(Section):
         if self.dropout and self.sampling is not None:
             problem = "tokenizer.dropout is for BPE and tokenizer.sampling for unigram vocabularies, and both are on"
             settings = ("tokenizer.dropout", "tokenizer.sampling")
-            raise Mistake(problem, "write dropout: 0, or sampling: null", settings=settings)
+            raise SettingError(problem, "write dropout: 0, or sampling: null", settings=settings)
         return self
 
 
@@ -203,7 +203,7 @@ class Recipe(Section):
     def _corpus_is_no_file(cls, corpus: Any) -> Any:
         if isinstance(corpus, str) and (corpus.endswith(".yaml") or "/" in corpus):
             hint = f"write corpus: {PurePath(corpus).stem}, and give the file to nmt prepare"
-            raise Mistake(f"corpus is the name of a corpus, not its file {corpus!r}", hint)
+            raise SettingError(f"corpus is the name of a corpus, not its file {corpus!r}", hint)
         return corpus
 
     @model_validator(mode="after")
@@ -212,7 +212,7 @@ class Recipe(Section):
         if self.training.num_passes > 1 and cut == 0 and not self.model.has_dropout:
             problem, fix = "training.consistency compares equal passes without dropout", "write model.dropout: 0.1"
             settings = ("training.consistency.name", "model.dropout")
-            raise Mistake(problem, fix, settings=settings)
+            raise SettingError(problem, fix, settings=settings)
         return self
 
     @model_validator(mode="after")
@@ -225,7 +225,7 @@ class Recipe(Section):
             if wanted is not None and wanted > kept:
                 problem = f"averaging.{key} is {wanted}, but training.keep_{key} keeps only {kept} checkpoints"
                 fix = f"raise training.keep_{key} to {wanted}, or lower averaging.{key}"
-                raise Mistake(problem, fix, settings=(f"averaging.{key}", f"training.keep_{key}"))
+                raise SettingError(problem, fix, settings=(f"averaging.{key}", f"training.keep_{key}"))
         return self
 
 

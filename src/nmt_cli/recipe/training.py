@@ -11,13 +11,13 @@ from pydantic import Field, model_validator
 
 from nmt_cli.devices import PrecisionChoice
 from nmt_cli.recipe.section import (
-    Mistake,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     Probability,
     Section,
+    SettingError,
 )
 
 
@@ -191,14 +191,14 @@ class TrainingConfig(Section):
         if schedule.name == "cosine" and warmup >= self.updates:
             problem = f"the cosine falls from update {warmup}, but training.updates is {self.updates}"
             fix = "lower training.schedule.warmup_updates, or raise training.updates"
-            raise Mistake(problem, fix, settings=lengths)
+            raise SettingError(problem, fix, settings=lengths)
         if schedule.name == "wsd" and warmup + schedule.decay_updates > self.updates:
             problem = (
                 f"the rate rises for {warmup} updates and falls for {schedule.decay_updates}, "
                 f"but training.updates is {self.updates}"
             )
             fix = "lower training.schedule.decay_updates, or raise training.updates"
-            raise Mistake(problem, fix, settings=("training.schedule.decay_updates", *lengths))
+            raise SettingError(problem, fix, settings=("training.schedule.decay_updates", *lengths))
         return self
 
     @model_validator(mode="after")
@@ -206,10 +206,10 @@ class TrainingConfig(Section):
         if self.optimizer.name == "schedule_free" and self.schedule.name != "constant":
             problem = f"the optimizer schedule_free takes the schedule constant, not {self.schedule.name}"
             fix = "write schedule: {name: constant, peak: 0.0025, warmup_updates: 4000}"
-            raise Mistake(problem, fix, settings=("training.optimizer.name", "training.schedule.name"))
+            raise SettingError(problem, fix, settings=("training.optimizer.name", "training.schedule.name"))
         if self.optimizer.name == "schedule_free" and self.ema is not None:
             problem = f"the optimizer schedule_free averages by itself, and training.ema is {self.ema:g}"
-            raise Mistake(problem, "write ema: null", settings=("training.ema", "training.optimizer.name"))
+            raise SettingError(problem, "write ema: null", settings=("training.ema", "training.optimizer.name"))
         return self
 
 
@@ -226,7 +226,7 @@ class ValidationConfig(Section):
         if self.metric == "bleu" and not self.bleu:
             hint = "write metric: loss beside it, or leave bleu at true"
             problem = "validation.metric is bleu, so validation.bleu cannot be false"
-            raise Mistake(problem, hint, settings=("validation.bleu", "validation.metric"))
+            raise SettingError(problem, hint, settings=("validation.bleu", "validation.metric"))
         return self
 
 
@@ -243,5 +243,5 @@ class AveragingConfig(Section):
         if (self.last is None) == (self.best is None):
             hint = "write last: 5 and best: null, or the other way round"
             problem = "exactly one of averaging.last and averaging.best is a number, the other null"
-            raise Mistake(problem, hint, settings=("averaging.last", "averaging.best"))
+            raise SettingError(problem, hint, settings=("averaging.last", "averaging.best"))
         return self

@@ -18,8 +18,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from nmt_cli.errors import RecipeError
+from nmt_cli.recipe.key_paths import KeyPath, document_path
 from nmt_cli.recipe.mistakes import InvalidSetting, describe, error_to_show
-from nmt_cli.recipe.section import KeyPath, Mistake, document_path
+from nmt_cli.recipe.section import SettingError
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -149,7 +150,7 @@ def _place_of(error: Any, path: KeyPath, document: Document, *, source: str) -> 
     If several settings are at fault, it is the place of one of them: a --set, else a line of `source` or of a parent.
     """
     mistake = error.get("ctx", {}).get("error")
-    if not isinstance(mistake, Mistake) or not mistake.settings:
+    if not isinstance(mistake, SettingError) or not mistake.settings:
         return document.origin(path)
     keys: list[KeyPath] = [tuple(setting.split(".")) for setting in mistake.settings]
     places = [document.origins[key] for key in keys if key in document.origins]

@@ -13,11 +13,12 @@ from pydantic import create_model
 from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS, Corpus, TokenizerConfig
 from nmt_cli.preparing.corpus_loading import load_corpus
+from nmt_cli.recipe.counterparts import counterpart_of
+from nmt_cli.recipe.key_paths import dotted, fields_at, flatten
 from nmt_cli.recipe.loading import load_recipe, parse_override
 from nmt_cli.recipe.mistakes import suggest_key
-from nmt_cli.recipe.other_toolkits_answers import counterpart_of
 from nmt_cli.recipe.schema import Recipe, SubwordSampling, num_parameters
-from nmt_cli.recipe.section import Section, dotted, fields_at, flatten
+from nmt_cli.recipe.section import Section
 from nmt_cli.recipe.yaml_files import parse_value
 from nmt_cli.reproducing.experiments import Experiment
 

@@ -24,10 +24,10 @@ from nmt_cli.dataset.manifest import read_manifest
 from nmt_cli.dataset.plan_cache import PLANS
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError, ModelError, RecipeError
+from nmt_cli.recipe.key_paths import flatten
 from nmt_cli.recipe.loading import ResolvedRecipe, dump_recipe
 from nmt_cli.recipe.mistakes import as_written
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.recipe.section import flatten
 from nmt_cli.recipe.training import CosineConfig, WsdConfig
 from nmt_cli.training.initial_weights import describe_initial_model
 

@@ -18,9 +18,9 @@ from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.dataset.sampled_pieces import SamplingCost, check_sampling, measure_sampling_cost
 from nmt_cli.devices import choose_device, choose_precision
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DeviceError, UsageError
+from nmt_cli.recipe.key_paths import KeyPath
 from nmt_cli.recipe.loading import ResolvedRecipe
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.recipe.section import KeyPath
 from nmt_cli.recipe.yaml_files import dump_annotated
 from nmt_cli.training.micro_batch_size import estimate
 from nmt_cli.training.ranks.launcher import launch

@@ -54,9 +54,9 @@ _SEED = 20_170_612
 
 @dataclass(frozen=True, slots=True)
 class TextSide:
-    """Lines of one side of a text. `text` is its name in messages; `file` is its file if it is one of plain lines."""
+    """Lines of one side of a text. `name` is the text's in messages; `file` is its file if it is one of plain lines."""
 
-    text: str
+    name: str
     language: str
     lines: Sequence[str]
     file: Path | None
@@ -65,11 +65,11 @@ class TextSide:
 def training_sides(
     samples: Mapping[int, Pairs], sources: Sequence[LocalPairs], languages: CorpusLanguages
 ) -> list[TextSide]:
-    """Both sides of the training text, as one text per source; `samples` are pairs by the place of their source."""
+    """Both sides of the training text, as one text per source; `samples` are pairs by the index of their source."""
     sides: list[TextSide] = []
-    for place, pairs in samples.items():
-        text = f"the training text {sources[place].origin}" if len(sources) > 1 else "the training text"
-        sides += text_sides(text, pairs, languages, source=sources[place])
+    for index, pairs in samples.items():
+        name = f"the training text {sources[index].origin}" if len(sources) > 1 else "the training text"
+        sides += text_sides(name, pairs, languages, source=sources[index])
     return sides
 
 
@@ -77,21 +77,21 @@ def held_out_sides(
     splits: Mapping[str, Pairs], sources: Mapping[Split, Sequence[LocalPairs]], languages: CorpusLanguages
 ) -> list[TextSide]:
     """Both sides of the validation and of the test text; long text is sampled evenly."""
-    texts: Mapping[Split, str] = {"valid": "the validation text", "test": "the test text"}
+    names: Mapping[Split, str] = {"valid": "the validation text", "test": "the test text"}
     sides: list[TextSide] = []
-    for split, text in texts.items():
+    for split, name in names.items():
         if split in splits:
             pairs = splits[split][:: max(1, len(splits[split]) // _SAMPLED_LINES)]
             source = sources[split][0] if len(sources[split]) == 1 else None
-            sides += text_sides(text, pairs, languages, source=source)
+            sides += text_sides(name, pairs, languages, source=source)
     return sides
 
 
-def text_sides(text: str, pairs: Pairs, languages: CorpusLanguages, *, source: LocalPairs | None) -> list[TextSide]:
+def text_sides(name: str, pairs: Pairs, languages: CorpusLanguages, *, source: LocalPairs | None) -> list[TextSide]:
     """The two sides of pairs. `source` is where all of them come from; None if they have several sources."""
     codes = (languages.source, languages.target)
     paths = (source.source, source.target) if isinstance(source, TextFiles) else (None, None)
-    return [TextSide(text, codes[side], [pair[side] for pair in pairs], paths[side]) for side in (0, 1)]
+    return [TextSide(name, codes[side], [pair[side] for pair in pairs], paths[side]) for side in (0, 1)]
 
 
 def sample_by_source(shards: Sequence[CleanShard]) -> dict[int, list[tuple[str, str]]]:
@@ -112,14 +112,14 @@ def sample_by_source(shards: Sequence[CleanShard]) -> dict[int, list[tuple[str, 
 
 def refuse_pieces(sides: Iterable[TextSide]) -> None:
     """Raise DataError, with the command that joins them, if a text holds pieces of words (`@@ ` or `▁`)."""
-    found = [(side, mark) for side in sides if (mark := mark_of_text_in_pieces(side.lines)) is not None]
-    if found:
-        first, mark = found[0]
-        commands = dict.fromkeys(conversion(side.file, mark.join_command, new="joined") for side, mark in found)
+    in_pieces = [(side, mark) for side in sides if (mark := mark_of_text_in_pieces(side.lines)) is not None]
+    if in_pieces:
+        first, mark = in_pieces[0]
+        commands = dict.fromkeys(conversion(side.file, mark.join_command, new="joined") for side, mark in in_pieces)
         raise DataError(
-            f"{_names(side for side, _ in found)} holds pieces instead of words: {mark.mark!r} in "
+            f"{_names(side for side, _ in in_pieces)} holds pieces instead of words: {mark.mark!r} in "
             f"{printable(mark.around)!r}",
-            where=str(first.file or first.text),
+            where=str(first.file or first.name),
             hint=f"{'; '.join(commands)}; then give the new files: nmt makes pieces of its own",
         )
 
@@ -127,8 +127,8 @@ def refuse_pieces(sides: Iterable[TextSide]) -> None:
 def warnings_of_unusual_text(sides: Iterable[TextSide], *, with_languages: bool) -> Iterator[str]:
     """Warnings of text that is not as people write it, or is in another language, each with what to do."""
     sides = [side for side in sides if len(side.lines) >= _MIN_LINES]
-    for describe in (_tokenised, _lower_cased, _quoted):
-        yield from describe(sides)
+    for check in (_tokenised, _lower_cased, _quoted):
+        yield from check(sides)
     if with_languages and find_spec("py3langid") is not None:
         yield from _in_other_languages(sides)
 
@@ -232,10 +232,10 @@ def _texts_to_identify(lines: Sequence[str]) -> list[str]:
 
 def _names(sides: Iterable[TextSide]) -> str:
     """Sides in words, such as: the training text (en and de) and the validation text (de)."""
-    by_text: dict[str, dict[str, None]] = {}
+    languages_of: dict[str, dict[str, None]] = {}
     for side in sides:
-        by_text.setdefault(side.text, {})[side.language] = None
-    return " and ".join(f"{text} ({' and '.join(languages)})" for text, languages in by_text.items())
+        languages_of.setdefault(side.name, {})[side.language] = None
+    return " and ".join(f"{name} ({' and '.join(languages)})" for name, languages in languages_of.items())
 
 
 def _sample_of_shard(shard: CleanShard, number: int) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ from nmt_cli.files import open_bytes, reading_errors
 from nmt_cli.preparing.download import check_file, download_file
 from nmt_cli.preparing.sources.base import Location, Markup, Source, Weight, is_address
 from nmt_cli.preparing.sources.text import COMPRESSION_ENDINGS, TextFiles, text_files
-from nmt_cli.recipe.section import Mistake, PositiveInt
+from nmt_cli.recipe.section import PositiveInt, SettingError
 
 _BLOCK = 1 << 20
 
@@ -46,15 +46,15 @@ class ArchiveSource(Source):
     @model_validator(mode="after")
     def _file_or_url(self) -> ArchiveSource:
         if (self.file is None) == (self.url is None):
-            raise Mistake("an archive needs either file or url", "write file: PATH, or url: https://HOST/PATH")
+            raise SettingError("an archive needs either file or url", "write file: PATH, or url: https://HOST/PATH")
         if self.file is not None and is_address(self.file):
-            raise Mistake("the file of an archive is an address", f"write url: {self.file}")
+            raise SettingError("the file of an archive is an address", f"write url: {self.file}")
         if self.url is not None and not re.match(r"^https?://[^/]+/.*[^/]$", self.url):
             hint = "write the whole address of the file, with http:// or https://"
-            raise Mistake(f"{self.url!r} is not the address of a file", hint)
+            raise SettingError(f"{self.url!r} is not the address of a file", hint)
         if self.sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
             hint = "write what sha256sum prints for the file, or null"
-            raise Mistake(f"sha256 is {self.sha256!r}, not 64 hexadecimal digits in lower case", hint)
+            raise SettingError(f"sha256 is {self.sha256!r}, not 64 hexadecimal digits in lower case", hint)
         return self
 
     def describe(self) -> list[str]:

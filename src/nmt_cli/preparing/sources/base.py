@@ -20,7 +20,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.languages import match_code, name_of
 from nmt_cli.preparing.chunks import ParsedChunk, RawChunk
 from nmt_cli.preparing.download import download_file
-from nmt_cli.recipe.section import Mistake, Section
+from nmt_cli.recipe.section import Section, SettingError
 
 LANGUAGE_CODE = r"^[A-Za-z][A-Za-z0-9_-]*$"
 LanguageCode: TypeAlias = Annotated[str, Field(pattern=LANGUAGE_CODE)]
@@ -62,7 +62,7 @@ class CorpusLanguages(Section):
     @model_validator(mode="after")
     def _two_languages(self) -> CorpusLanguages:
         if self.source == self.target:
-            raise Mistake(f"source and target are both {self.source!r}", "give each language a code of its own")
+            raise SettingError(f"source and target are both {self.source!r}", "give each language a code of its own")
         return self
 
 
@@ -84,7 +84,7 @@ class Location:
         """The codes of the two languages, source first."""
         return self.languages.source, self.languages.target
 
-    def once(self, question: Hashable, ask: Callable[[], T]) -> T:
+    def ask_once(self, question: Hashable, ask: Callable[[], T]) -> T:
         """The answer to a question that several sources of the corpus have; only the first source asks."""
         if question not in self._answers:
             self._answers[question] = ask()

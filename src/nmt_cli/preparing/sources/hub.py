@@ -79,13 +79,14 @@ class HubSource(Source):
         if self.is_local:
             return _split_of(self, str(self._directory(at).resolve()), commit=None, checksums={})
         question = ("hub", self.repository, self.revision)
-        answer = at.once(question, lambda: _commit_and_checksums(self))
+        # The answer may be an error, so that sources of the same repository do not wait for the hub again.
+        answer = at.ask_once(question, lambda: _commit_and_checksums(self))
         if isinstance(answer, Unreachable):
             cached = _recorded_split(self) or _split_in_hub_cache(self)
             if cached is None:
                 raise answer
             warning = f"{answer.message}; using its files of commit {cached.commit}, cached before"
-            at.once(("warned", *question), lambda: logger.warning("%s", warning))
+            at.ask_once(("warned", *question), lambda: logger.warning("%s", warning))
             return cached
         commit, checksums = answer
         split = _split_of(self, self.repository, commit=commit, checksums=checksums)
@@ -128,7 +129,7 @@ class HubSplit:
         """
         if self.commit is None:
             return Path(path)
-        with hub.hub_errors(partial(_hub_error, f"{self.repository}/{path}")):
+        with hub.hub_errors(partial(_hub_error, self.repository, f"{self.repository}/{path}")):
             local = hub.download(self.repository, path, repo_type="dataset", revision=self.commit, progress=progress)
         if differs := difference(local, size=None, sha256=self.files[path]):
             hint = f"it is kept as {_set_aside(local)}, and not used; the same command downloads it again"
@@ -136,12 +137,11 @@ class HubSplit:
         return local
 
 
-def _hub_error(name: str, problem: Exception) -> DataError:
-    """The error for a data set that the hub does not give, or that cannot be stored."""
+def _hub_error(repository: str, name: str, problem: Exception) -> DataError:
+    """The error for a data set that the hub does not give, or that cannot be stored; messages call it `name`."""
     import datasets.exceptions
 
     failure, causes = hub.failure_of(problem), list(hub.causes_of(problem))
-    repository = name.split(" ")[0]
     if any(isinstance(cause, datasets.exceptions.DataFilesNotFoundError) for cause in causes):
         message = f"{repository} has no data files such as train.parquet, train.jsonl or train.csv"
         hint = (
@@ -180,11 +180,11 @@ def _hub_error(name: str, problem: Exception) -> DataError:
 
 
 def _commit_and_checksums(source: HubSource) -> tuple[str, dict[str, str]] | Unreachable:
-    """The commit that the revision stands for now, and the SHA-256 of each file by its path."""
+    """The commit that the revision stands for now, and the SHA-256 of each file by its path; or why it is unknown."""
     import huggingface_hub
 
     try:
-        with hub.hub_errors(partial(_hub_error, source.repository)):
+        with hub.hub_errors(partial(_hub_error, source.repository, source.repository)):
             info = huggingface_hub.HfApi().dataset_info(
                 source.repository, revision=source.revision, timeout=hub.TIMEOUT_SECONDS, files_metadata=True
             )
@@ -198,7 +198,7 @@ def _split_of(source: HubSource, path: str, *, commit: str | None, checksums: Ma
     import datasets
 
     datasets.disable_progress_bars()
-    with hub.hub_errors(partial(_hub_error, _name_in_messages(source))):
+    with hub.hub_errors(partial(_hub_error, source.repository, _name_in_messages(source))):
         builder = datasets.load_dataset_builder(path, source.subset, revision=commit)
         files = builder.config.data_files or {}
     if source.split not in files:
@@ -215,9 +215,9 @@ def _split_of(source: HubSource, path: str, *, commit: str | None, checksums: Ma
         for field in dataclasses.fields(builder.config)
         if field.name not in _NOT_OPTIONS and getattr(builder.config, field.name) != getattr(defaults, field.name)
     }
-    found = {path: checksums.get(path) for path in paths}
+    checksum_of_path = {path: checksums.get(path) for path in paths}
     module = type(builder).__module__.rsplit(".", 1)[-1]
-    return HubSplit(source.repository, commit, found, module, tuple(sorted(options.items())))
+    return HubSplit(source.repository, commit, checksum_of_path, module, tuple(sorted(options.items())))
 
 
 def _recorded_split(source: HubSource) -> HubSplit | None:

@@ -29,7 +29,7 @@ from nmt_cli.preparing.sources.base import (
     matching_files,
 )
 from nmt_cli.preparing.sources.lines import first_bytes, line_chunks, lines_of
-from nmt_cli.recipe.section import Mistake
+from nmt_cli.recipe.section import SettingError
 from nmt_cli.text_encoding import refuse_other_encodings
 
 COMPRESSION_ENDINGS = ("", ".gz", ".zst", ".xz")
@@ -72,9 +72,9 @@ class TextSource(Source):
         files = [file for file in (self.source, self.target) if file is not None]
         if len(files) != (0 if self.prefix is not None else 2):
             message = "a text source needs either prefix, or both source and target"
-            raise Mistake(message, "write prefix: PREFIX for PREFIX.CODE, or source: FILE and target: FILE")
+            raise SettingError(message, "write prefix: PREFIX for PREFIX.CODE, or source: FILE and target: FILE")
         if len({is_address(file) for file in files}) == 2 or is_address(self.prefix or ""):
-            raise Mistake(
+            raise SettingError(
                 "a text source is two files, or two whole addresses",
                 "write source: https://HOST/FILE and target: https://HOST/FILE, or fetch the other file as well",
             )

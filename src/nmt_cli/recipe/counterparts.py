@@ -14,9 +14,10 @@ _ACCUMULATION_KEYS = ("update_freq", "accum_count", "optimizer_delay")
 _NUM_GPUS_KEYS = ("distributed_world_size", "world_size", "num_gpus", "nproc_per_node")
 BATCH_KEYS = (*_BATCH_TOKENS_KEYS, "batch_size", "batch_type", *_ACCUMULATION_KEYS)
 """The keys that give the tokens of an update together: see `batch_tokens_of`."""
-Conversion = Literal["same value", "clipping", "sampling", "by hand", "data", "none"]
+Conversion = Literal["same value", "clipping", "sampling", "by hand", "data", "left out", "none"]
 """How a key of a whole configuration is converted: to the same value, or by the rules for gradient clipping and for
-sampled pieces; by hand if toolkits differ in its meaning; not at all if it belongs to the data, or if nmt has none."""
+sampled pieces; by hand if toolkits differ in its meaning. A key is not converted if it belongs to the data, if it can
+be left out, or if nmt has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,12 @@ class Counterpart:
 
     Examples of a setting, of a value of the key, and of the setting with the value:
 
-        training.updates={N}                100              training.updates=100
+        training.updates={VALUE}            100              training.updates=100
         model.norm=pre|post                 True or False    model.norm=pre or model.norm=post
         training.optimizer.beta1={FIRST}    "(0.9, 0.98)"    training.optimizer.beta1=0.9
 
-    `format_value` writes the value that replaces {N}, and {SECOND} is the second number. `note_for_zero` is the whole
-    answer to a value of zero.
+    `format_value` writes the value that replaces {VALUE}, and {SECOND} is the second number. An N without braces stays.
+    `note_for_zero` is the whole answer to a value of zero.
     """
 
     keys: tuple[str, ...]
@@ -47,7 +48,7 @@ class Counterpart:
         settings = self.settings_for(value)
         if warmup_updates is not None:
             settings = [re.sub(r"(?<=warmup_updates: )\d+", str(warmup_updates), setting) for setting in settings]
-        return Answer(settings, self.note.replace("{N}", as_typed(value)))
+        return Answer(settings, self.note.replace("{VALUE}", as_typed(value)))
 
     def settings_for(self, value: Any) -> list[str]:
         """The settings with the value; N stands for a value that cannot be typed."""
@@ -62,7 +63,9 @@ class Counterpart:
             return f"{setting[: choice.start()]}={chosen}"
         numbers = re.findall(r"\d*\.?\d+(?:e-?\d+)?", word)
         first, second = numbers[:2] if len(numbers) > 1 else ("N", "N")
-        return setting.replace("{N}", self.format_value(value)).replace("{FIRST}", first).replace("{SECOND}", second)
+        return (
+            setting.replace("{VALUE}", self.format_value(value)).replace("{FIRST}", first).replace("{SECOND}", second)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +81,14 @@ class Answer:
 
     def as_yaml(self, section: str) -> str:
         """The settings as YAML for `section`, and on the next lines the section that they belong to, and the note."""
-        keys, lines = [setting.partition("=")[0] for setting in self.settings], []
+        lines, places = [], []
         for setting in self.settings:
             key, _, value = setting.partition("=")
-            lines += [value.strip("{}")] if key == section else [f"{key.rpartition('.')[2]}: {value}"]
-        other_sections = {key.rpartition(".")[0] for key in keys if key != section} - {section}
-        places = [
-            f"its place is below {name}:" if name else "its place is the top of the file" for name in other_sections
-        ]
-        return self._lines(" and ".join(lines), *places, self.note)
+            above, _, last = key.rpartition(".")
+            lines.append(value.strip("{}") if key == section else f"{last}: {value}")  # the section itself, or a key
+            if key != section and above != section:
+                places.append(f"its place is below {above}:" if above else "its place is the top of the file")
+        return self._lines(" and ".join(lines), *dict.fromkeys(places), self.note)
 
     def _lines(self, settings: str, *notes: str) -> str:
         return NEXT_LINE.join(filter(None, (f"here it is {settings}" if settings else "", *notes)))
