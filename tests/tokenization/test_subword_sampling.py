@@ -17,7 +17,7 @@ from nmt_cli.tokenization.pieces import SPACE_MARK
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, read_pieces, tokenizer_kind
 from nmt_cli.tokenization.subword_sampling import SubwordSampler, subword_sampler
 from nmt_cli.tokenization.tokenizer import EOS, UNK, EncodedText, TokenizerKind
-from nmt_cli.tokenization.training import train_tokenizer
+from nmt_cli.tokenization.train_sentencepiece import train_tokenizer
 from tests.preparing.corpus_files import invented_pairs
 
 Segmentation = tuple[str, ...]

@@ -22,7 +22,7 @@ from nmt_cli.tokenization.tokenizer import (
     Tokenizer,
     TokenizerKind,
 )
-from nmt_cli.tokenization.training import train_tokenizer
+from nmt_cli.tokenization.train_sentencepiece import train_tokenizer
 from tests.preparing.corpus_files import invented_pairs
 
 KINDS: list[TokenizerKind] = ["bpe", "unigram"]

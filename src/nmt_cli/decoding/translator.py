@@ -118,7 +118,7 @@ class LineTranslator:
         split = []
         prefix_ids = self._prefixes(prefixes, num_lines=len(lines), first_line=first_line)
         for number, (text, ids, prefix) in enumerate(zip(texts, encode(texts), prefix_ids, strict=True), first_line):
-            parts = self._splitter.split(text, ids, number=number, longest=longest, has_prefix=bool(prefix))
+            parts = self._splitter.split(text, ids, line_number=number, max_pieces=longest, has_prefix=bool(prefix))
             is_whole = len(parts) < 2
             ids_of_parts = [ids] * len(parts) if is_whole else encode([part.strip() for part in parts])
             sources = [

@@ -21,7 +21,7 @@ from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, TokenizerConfig
 from nmt_cli.processes import FEWER_WORKERS, worker_pool
 from nmt_cli.tokenization.sentencepiece_model import AdaptedModel, has_our_ids, with_our_ids
 from nmt_cli.tokenization.tokenizer import Tokenizer
-from nmt_cli.tokenization.training import TokenizerReport, VocabularyTooLargeError, train_tokenizer
+from nmt_cli.tokenization.train_sentencepiece import TokenizerReport, VocabularyTooLargeError, train_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -138,10 +138,12 @@ class TokenizerJob:
         try:
             report = self._train_with(vocab_size, sides)
         except VocabularyTooLargeError as problem:
-            if is_given or problem.suited is None:
+            if is_given or problem.recommended_size is None:
                 raise
-            return self._train_with(problem.suited, sides)
-        return report if is_given or report.suited >= vocab_size else self._train_with(report.suited, sides)
+            return self._train_with(problem.recommended_size, sides)
+        if is_given or report.recommended_size >= vocab_size:
+            return report
+        return self._train_with(report.recommended_size, sides)
 
     def _train_with(self, vocab_size: int, sides: Sequence[str]) -> TokenizerReport:
         return train_tokenizer(

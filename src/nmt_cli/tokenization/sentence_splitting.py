@@ -48,48 +48,48 @@ class LineSplitter:
 
     def __init__(self, tokenizer: Tokenizer, *, longest_trained: int | None) -> None:
         self._tokenizer = tokenizer
-        self._usual = longest_trained or _USUAL_PIECES
+        self._split_above = longest_trained or _USUAL_PIECES
         self._reason = "no line in training had" if longest_trained else "lines in training have seldom"
         self._has_told = False
 
-    def split(self, text: str, row: Sequence[int], *, number: int, longest: int, has_prefix: bool) -> list[str]:
-        """The parts of line `number`, in order; a blank line has none. `row` has its pieces.
+    def split(self, text: str, ids: Sequence[int], *, line_number: int, max_pieces: int, has_prefix: bool) -> list[str]:
+        """The parts of a line, in order; a blank line has none. `ids` has its pieces.
 
         A line longer than any in training is split after each sentence. Models trained on single sentences leave out
         parts of longer texts. A line with a prefix is not split, because nobody knows where in the line its prefix
-        ends. A sentence of more than `longest` pieces is cut into parts as long as sentences in training.
+        ends. A sentence of more than `max_pieces` is cut into parts as long as sentences in training.
         """
-        usual = min(longest, self._usual)
+        split_above = min(max_pieces, self._split_above)
         parts = [text] if text else []
-        if len(row) > usual and not has_prefix:
+        if len(ids) > split_above and not has_prefix:
             parts = split_sentences(text)
-        if len(row) > longest:
-            parts = [cut for part in parts for cut in self._cuts(part, longest=longest, usual=usual)]
-        if len(row) > longest and len(parts) > 1:
+        if len(ids) > max_pieces:
+            parts = [cut for part in parts for cut in self._cuts(part, max_pieces=max_pieces, cut_above=split_above)]
+        if len(ids) > max_pieces and len(parts) > 1:
             logger.warning(
                 "line %d has %s pieces, and this model takes %s at once: it is translated in %d parts, cut at sentence "
                 "ends and, in longer sentences, after at most %s pieces",
-                number,
-                f"{len(row):,}",
-                f"{longest:,}",
+                line_number,
+                f"{len(ids):,}",
+                f"{max_pieces:,}",
                 len(parts),
-                f"{usual:,}",
+                f"{split_above:,}",
             )
         elif len(parts) > 1 and not self._has_told:
             logger.info(
                 "line %d has %s pieces, and %s more than %s: it is split at sentence ends, as all such lines are",
-                number,
-                f"{len(row):,}",
+                line_number,
+                f"{len(ids):,}",
                 self._reason,
-                f"{usual:,}",
+                f"{split_above:,}",
             )
             self._has_told = True
         return parts
 
-    def _cuts(self, text: str, *, longest: int, usual: int) -> list[str]:
-        if self._size(text) <= longest:
+    def _cuts(self, text: str, *, max_pieces: int, cut_above: int) -> list[str]:
+        if self._size(text) <= max_pieces:
             return [text]
-        return [part for part in split_to_fit(text, fits=lambda part: self._size(part) <= usual) if part.strip()]
+        return [part for part in split_to_fit(text, fits=lambda part: self._size(part) <= cut_above) if part.strip()]
 
     def _size(self, text: str) -> int:
         return len(self._tokenizer.encode([text.strip()])[0])
@@ -102,24 +102,26 @@ def split_sentences(line: str) -> list[str]:
     """
     sentences = []
     start = 0
-    for found in _END.finditer(line):
-        if _is_end(line, start, found):
-            sentences.append(line[start : found.end()])
-            start = found.end()
+    for mark in _END.finditer(line):
+        if _is_end(line, start, mark):
+            sentences.append(line[start : mark.end()])
+            start = mark.end()
     return [*sentences, line[start:]] if start < len(line) else sentences
 
 
-def _is_end(line: str, start: int, found: re.Match[str]) -> bool:
-    following = _FIRST_LETTER.match(line, found.end())
+def _is_end(line: str, start: int, mark: re.Match[str]) -> bool:
+    """True if the sentence that begins at `start` ends at this mark."""
+    following = _FIRST_LETTER.match(line, mark.end())
     if following is None or following[1].islower():
         return False
-    if found[0][0] != "." or found[0].startswith(".."):
+    ends_with_other_mark = not mark[0].startswith(".") or mark[0].startswith("..")
+    if ends_with_other_mark:
         return True
-    before = line[max(start, found.start() - _WORD_WINDOW) : found.start()]
+    before = line[max(start, mark.start() - _WORD_WINDOW) : mark.start()]
     word = _BETWEEN_WORDS.split(before)[-1].lower()
     is_initial, is_number = len(word) < 2, word.replace(".", "").isdigit()
-    is_abbreviation = word in _ABBREVIATIONS or word[-2:-1] == "."
-    return not (is_initial or is_number or is_abbreviation)
+    is_dotted_abbreviation = word[-2:-1] == "."  # z.B.
+    return not (is_initial or is_number or is_dotted_abbreviation or word in _ABBREVIATIONS)
 
 
 def split_to_fit(text: str, *, fits: Callable[[str], bool]) -> list[str]:

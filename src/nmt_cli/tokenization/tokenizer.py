@@ -177,7 +177,7 @@ class TextEncoder:
             self._words = _WordCache()
         known = self._words
         places = known.places_of(words)
-        if new := known.without_ids():
+        if new := known.new_words():
             known.add_ids(self._tokenizer.encode([word.decode() for word in new]))
         sizes = known.sizes[places]
         line_ends = np.cumsum(sizes)[places == 0]
@@ -191,7 +191,7 @@ class _WordCache:
     """
 
     def __init__(self) -> None:
-        # Looking up a new word numbers it. The order of the keys is the order of the places.
+        # Looking up a new word numbers it, at the speed of C. The order of the keys is the order of the places.
         self._places: defaultdict[bytes, int] = defaultdict(count().__next__)
         self.places_of([_LINE_END])
         self.starts: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
@@ -205,7 +205,7 @@ class _WordCache:
         """The place of each word; a new word gets the next place."""
         return np.fromiter(map(self._places.__getitem__, words), dtype=np.int64, count=len(words))
 
-    def without_ids(self) -> list[bytes]:
+    def new_words(self) -> list[bytes]:
         """The words that have a place and no ids yet, in the order of their places."""
         return list(islice(self._places, len(self.sizes), None))
 
@@ -220,7 +220,7 @@ class _WordCache:
 def _has_plain_spaces(text: bytes) -> bool:
     """True if single spaces separate the words of every line, and no line is empty: cleaned text is so."""
     starts_well = not text.startswith((b" ", _LINE_END))
-    return starts_well and not any(found in text for found in (b"  ", b" \n", b"\n ", b"\n\n"))
+    return starts_well and not any(spaces in text for spaces in (b"  ", b" \n", b"\n ", b"\n\n"))
 
 
 def gather(ids: NDArray[np.integer], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.integer]:

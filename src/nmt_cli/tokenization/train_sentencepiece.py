@@ -31,35 +31,29 @@ _BYTES_PER_PIECE = 60  # docs/design/data.md has the evidence
 class TokenizerReport:
     """The number of lines that were given to train a tokenizer on, and of those skipped as unusable; its pieces.
 
-    `suited` is the number of pieces that suits the text.
+    `recommended_size` is the number of pieces that suits the text.
     """
 
     given: int
     skipped: int
     vocab_size: int
-    suited: int
+    recommended_size: int
 
 
 class VocabularyTooLargeError(DataError):
     """A text that yields no vocabulary of the size asked for.
 
-    `largest` is the size that it yields, and `suited` a size that suits it; None if it yields no vocabulary at all.
+    `largest` is the size that it yields. `recommended_size` is at most that, or None if it yields no vocabulary at all.
     """
 
-    largest: int
-    suited: int | None
-
-    @classmethod
-    def of(cls, vocab_size: int, *, largest: int, suited: int) -> VocabularyTooLargeError:
-        """The error for a vocabulary of `vocab_size` pieces."""
-        size = min(suited, largest) if largest >= _MIN_PIECES else None
+    def __init__(self, vocab_size: int, *, largest: int, recommended_size: int) -> None:
+        size = min(recommended_size, largest) if largest >= _MIN_PIECES else None
         hint = "give more training text"
         if size is not None:
             hint = f"--set tokenizer.vocab_size={size}, which suits so little text ({largest} at most), or {hint}"
         message = f"a vocabulary of {vocab_size:,} pieces is more than this text yields: at most {largest:,}"
-        error = cls(message, where="tokenizer.vocab_size", hint=hint)
-        error.largest, error.suited = largest, size
-        return error
+        super().__init__(message, where="tokenizer.vocab_size", hint=hint)
+        self.largest, self.recommended_size = largest, size
 
 
 def train_tokenizer(
@@ -98,9 +92,9 @@ def train_tokenizer(
     except RuntimeError as problem:
         if usable.problem is not None:
             raise usable.problem from None
-        raise _vocabulary_error(str(problem), vocab_size, suited=usable.suited_vocabulary) from problem
+        raise _vocabulary_error(str(problem), vocab_size, recommended_size=usable.recommended_size) from problem
     write_file(output, without_input_format(model.getvalue()), error=DataError)
-    return TokenizerReport(usable.given, usable.skipped, vocab_size, usable.suited_vocabulary)
+    return TokenizerReport(usable.given, usable.skipped, vocab_size, usable.recommended_size)
 
 
 class _UsableLines:
@@ -119,7 +113,7 @@ class _UsableLines:
         self.problem: Exception | KeyboardInterrupt | None = None
 
     @property
-    def suited_vocabulary(self) -> int:
+    def recommended_size(self) -> int:
         """A number of pieces that are frequent enough to be learned: about one per ten words, and all characters."""
         smallest = max(_MIN_PIECES, _FIXED_PIECES + len(self._characters) + 1)
         return max(smallest, self._num_bytes // _BYTES_PER_PIECE // 100 * 100)
@@ -154,12 +148,12 @@ class _UsableLines:
             raise
 
 
-def _vocabulary_error(problem: str, vocab_size: int, *, suited: int) -> DataError:
+def _vocabulary_error(problem: str, vocab_size: int, *, recommended_size: int) -> DataError:
     where = "tokenizer.vocab_size"
-    if found := re.search(r"set it to a value <= (\d+)", problem):
-        return VocabularyTooLargeError.of(vocab_size, largest=int(found[1]), suited=suited)
-    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", problem):
-        smallest = int(found[1])
+    if too_large := re.search(r"set it to a value <= (\d+)", problem):
+        return VocabularyTooLargeError(vocab_size, largest=int(too_large[1]), recommended_size=recommended_size)
+    if too_small := re.search(r"smaller than required_chars\. \d+ vs (\d+)", problem):
+        smallest = int(too_small[1])
         return DataError(
             f"a vocabulary of {vocab_size:,} pieces is too small: the text's characters, the 256 bytes and "
             f"the 4 special pieces alone are {smallest:,}",

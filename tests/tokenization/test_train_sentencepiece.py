@@ -10,7 +10,7 @@ import sentencepiece
 
 from nmt_cli.errors import DataError
 from nmt_cli.tokenization.tokenizer import Tokenizer, TokenizerKind
-from nmt_cli.tokenization.training import MAX_LINE_BYTES, TokenizerReport, train_tokenizer
+from nmt_cli.tokenization.train_sentencepiece import MAX_LINE_BYTES, TokenizerReport, train_tokenizer
 from tests.preparing.corpus_files import invented_pairs
 
 LINES = [src for src, _ in invented_pairs(400, seed=11)]
