@@ -19,7 +19,8 @@ import typer
 
 import nmt_cli
 from nmt_cli import console
-from nmt_cli.cli.arguments import Command, Commands, Refusal, as_usage_error, with_decoding_options, with_plain_paths
+from nmt_cli.cli.arguments import Command, Commands, Refusal, as_usage_error, with_plain_path
+from nmt_cli.cli.decoding_options import with_decoding_options
 from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, DataError, NmtError, UsageError
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _parse_and_call(arguments: Sequence[str]) -> int:
     """Parse the arguments and call the command, without typer's own handling of errors; the code that it asks for."""
     command = typer.main.get_command(app)
     try:
-        with command.make_context("nmt", with_plain_paths(arguments)) as context:
+        with command.make_context("nmt", list(map(with_plain_path, arguments))) as context:
             command.invoke(context)
     except typer.Exit as ending:
         return ending.exit_code

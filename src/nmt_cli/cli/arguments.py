@@ -1,33 +1,26 @@
-"""Arguments of all commands: help pages, options made from the schema, and wrong arguments.
+"""Arguments of all commands: help pages, the models that a command names, and wrong arguments.
 
 Newer typer carries a click of its own, older typer depends on click: neither is imported here by name.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_args, get_origin
+from typing import Any, cast, get_args
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+from nmt_cli.cli.decoding_options import with_decoding_options
 from nmt_cli.cli.spellings import check_options, command_for, command_name
 from nmt_cli.errors import UsageError, nearest_word
 
 logger = logging.getLogger(__name__)
-
-# The panels of a help page.
-SEARCH, SAMPLING, OUTPUT, COMPUTING = "Search", "Sampling", "Output", "Computing"
-_SHORT_FLAGS = {"beam": ("-b",)}
-_PANELS = {"batch_tokens": COMPUTING} | dict.fromkeys(("samples", "temperature", "top_k", "top_p", "seed"), SAMPLING)
-_METAVARS = {"length_penalty": "A", "temperature": "T", "top_k": "K", "top_p": "P"}
 
 # click's UsageError: the class of every error about arguments.
 Refusal: type[Exception] = typer.BadParameter.__mro__[1]
@@ -75,45 +68,6 @@ class Commands(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
 
-def takes_decoding_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take an option for each field of `DecodingConfig`; it gets the given values as `overrides`.
-
-    The schema needs pydantic, which is slow to import. So `with_decoding_options` adds the options when the command is
-    called, and `nmt --help` does without them.
-    """
-    signature = inspect.signature(command, eval_str=True)
-    own = {name: parameter for name, parameter in signature.parameters.items() if name != "overrides"}
-
-    @functools.wraps(command)
-    def run(*arguments: object, **options: object) -> None:
-        overrides = {name: value for name, value in options.items() if name not in own and value is not None}
-        command(*arguments, overrides=overrides, **{name: value for name, value in options.items() if name in own})
-
-    vars(run).update(__signature__=signature.replace(parameters=list(own.values())), takes_decoding_options=True)
-    return run
-
-
-def with_decoding_options(command: TyperCommand) -> TyperCommand:
-    """The command with an option for each field of `DecodingConfig`, or unchanged if it takes none."""
-    callback: Any = command.callback
-    if not hasattr(callback, "takes_decoding_options"):
-        return command
-
-    @functools.wraps(callback)
-    def run(**options: object) -> None:
-        callback.__wrapped__(**options)
-
-    signature = inspect.signature(callback)
-    declared = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in signature.parameters.values()]
-    panels = (None, SEARCH, SAMPLING, OUTPUT, COMPUTING)
-    parameters = [*_decoding_parameters(), *declared]
-    parameters.sort(key=lambda one: panels.index(getattr(one.annotation.__metadata__[0], "rich_help_panel", None)))
-    vars(run)["__signature__"] = signature.replace(parameters=parameters)
-    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-    single.command(command.name, cls=type(command))(run)
-    return cast("TyperCommand", typer.main.get_command(single))
-
-
 def models_of(given: Sequence[Path] | None) -> list[Path]:
     """The model directories given, the models of the runs given or of names on the hub, or the newest model.
 
@@ -148,25 +102,15 @@ def complete_models(incomplete: str) -> list[str]:
     return sorted(name for name in names if name.startswith(incomplete))
 
 
-def complete_metrics(incomplete: str) -> list[str]:
-    """The metrics, after those already named, for the shell."""
-    from nmt_cli.scoring.metrics import TITLES
-
-    before, comma, begun = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in TITLES if name.startswith(begun) and name not in before.split(",")]
-
-
-def with_plain_paths(arguments: Sequence[str]) -> list[str]:
-    """The arguments with ./OWNER/NAME as an absolute path if it could be taken for a name on the hub.
+def with_plain_path(argument: str) -> str:
+    """The argument with ./OWNER/NAME as an absolute path if it could be taken for a name on the hub.
 
     A `Path` drops the dot, by which the user says that a path is meant.
     """
-    return [
-        re.sub(r"^(--[a-z-]+=)?(\./.*)", lambda found: (found[1] or "") + os.path.abspath(found[2]), one)
-        if (path := re.search(r"^(?:--[a-z-]+=)?\./+([^/]+)/+[^/]+/*$", one)) and not os.path.exists(path[1])
-        else one
-        for one in arguments
-    ]
+    match = re.match(r"(?P<option>--[a-z-]+=)?(?P<path>\./+(?P<owner>[^/]+)/+[^/]+/*)$", argument)
+    if match is None or os.path.exists(match["owner"]):
+        return argument
+    return (match["option"] or "") + os.path.abspath(match["path"])
 
 
 def one_of(given: str, words: Any, *, flag: str, refusal: str) -> Any:
@@ -220,24 +164,6 @@ def _options_of(command: TyperCommand) -> dict[str, str]:
             value = "" if parameter.is_flag else parameter.metavar or "VALUE"
             options |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), value)
     return options
-
-
-def _decoding_parameters() -> Iterator[inspect.Parameter]:
-    from nmt_cli.recipe.schema import DecodingConfig
-
-    for name, field in DecodingConfig.model_fields.items():
-        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-        kind: Any = str if choices else float if field.annotation is float else int
-        meaning = (field.description or "").partition("; null: ")[0]  # which an option cannot be
-        option = typer.Option(
-            f"--{name.replace('_', '-')}",
-            *_SHORT_FLAGS.get(name, ()),
-            metavar=_METAVARS.get(name, "|".join(choices) or "N"),
-            help=f"{meaning[:1].upper()}{meaning[1:]}; else the model's own.",
-            rich_help_panel=_PANELS.get(name, SEARCH),
-        )
-        annotation: Any = Annotated[kind | None, option]
-        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _without_shown_type(parameter: Any) -> Any:

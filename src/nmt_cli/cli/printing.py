@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from nmt_cli.console import folded, without_controls
+from nmt_cli.console import without_controls, wrap
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +49,7 @@ def print_facts(facts: Iterable[tuple[str, str]], *, commands: Collection[str] =
     width = console.width - _LABEL_WIDTH if is_terminal() else _MAX_WIDTH
     for label, raw in facts:
         fact = without_controls(raw)
-        lines = _folded_command(fact, width) if label in commands else folded(fact, width=width, indent=0)
+        lines = _wrapped_command(fact, width) if label in commands else wrap(fact, width=width, indent=0)
         for number, line in enumerate(lines):
             console.print(Text.assemble((f"{'' if number else label:<{_LABEL_WIDTH}}", "bold"), line), soft_wrap=True)
 
@@ -123,7 +123,7 @@ def _print_with_tabs(header: Sequence[str], rows: Iterable[Sequence[str]]) -> No
     typer.echo("\n".join("\t".join(map(without_controls, row)) for row in (header, *rows)))
 
 
-def _folded_command(command: str, width: int) -> list[str]:
+def _wrapped_command(command: str, width: int) -> list[str]:
     """The lines of a shell command; a word, with its quoted spaces, stays whole."""
     lines = [""]
     for word in _SHELL_WORD.findall(command) if len(command) > width else [command]:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt_cli.cli.arguments import COMPUTING, OUTPUT, SEARCH, complete_models, models_of, one_of, takes_decoding_options
+from nmt_cli.cli.arguments import complete_models, models_of, one_of
 from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes, count_lines, opened_input, opened_prefixes, without_first
 from nmt_cli.cli.decode.output import OutputFormat, check_output, file_identity, opened_output
+from nmt_cli.cli.decoding_options import COMPUTING, OUTPUT, SEARCH, takes_decoding_options
 from nmt_cli.console import live_bars, shows_live_views, time_left
 from nmt_cli.errors import UsageError
 

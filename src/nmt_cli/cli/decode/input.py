@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from nmt_cli.cli.decode.structured_files import refuse_structured
+from nmt_cli.cli.decode.refused_files import refuse_structured
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.text_encoding import STDIN, not_utf8, refuse_other_encoding, shell_pipe
 from nmt_cli.tokenization.pieces import mark_of_text_in_pieces

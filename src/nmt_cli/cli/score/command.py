@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt_cli.cli.arguments import complete_metrics, complete_models
+from nmt_cli.cli.arguments import complete_models
 from nmt_cli.cli.score.options import (
     TextNames,
     Texts,
     check_bounds,
+    complete_metrics,
     parse_bounds,
     parse_metrics,
     parse_tokenizer,

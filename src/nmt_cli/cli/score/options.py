@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 _STDIN = "-"
 
 
+def complete_metrics(incomplete: str) -> list[str]:
+    """The metrics, after those already named, for the shell."""
+    from nmt_cli.scoring.metrics import TITLES
+
+    before, comma, begun = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in TITLES if name.startswith(begun) and name not in before.split(",")]
+
+
 def references_and_metrics(references: Sequence[str], metrics: Sequence[str]) -> tuple[list[str], list[str]]:
     """The references and the metrics, told apart as in `-m bleu chrf`, where chrf is no file."""
     if not metrics:

@@ -14,7 +14,7 @@ import typer
 
 from nmt_cli.cli.printing import is_terminal, print_json, print_table
 from nmt_cli.cli.score.options import Texts, file_and_hash
-from nmt_cli.console import folded
+from nmt_cli.console import wrap
 
 if TYPE_CHECKING:
     from nmt_cli.scoring.metrics import MetricName, ScoreReport
@@ -82,7 +82,7 @@ def print_scores(scores: Scores) -> None:
     print_table(shown.columns, shown.lines(shown.columns), right_aligned=set(shown.columns) - {"metric", "system"})
     console = Console(highlight=False, markup=False, emoji=False)
     for note in notes:
-        console.print("\n".join(folded(note, width=console.width, indent=2)), soft_wrap=True)
+        console.print("\n".join(wrap(note, width=console.width, indent=2)), soft_wrap=True)
     for details in _bleu_details(scores):
         console.print(details, soft_wrap=True)
     for signature in dict.fromkeys(

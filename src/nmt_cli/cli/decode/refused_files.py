@@ -1,4 +1,4 @@
-"""Files with more than the lines of a text (TMX, CSV and the like), and the shell commands that take the text out."""
+"""Files that `nmt decode` refuses because they are no lines of text (TMX, CSV and the like), and what converts them."""
 
 from __future__ import annotations
 
@@ -26,20 +26,25 @@ class _Structure:
     command: str
 
 
-def _python_command(imports: str, text: str, of: str) -> str:
-    """A command that prints `text` for each item of the loop `of`, its blanks as single spaces."""
-    return f'python3 -c "import {imports}; [print(*{text}.split()) for {of}]"'
-
-
 def _xml_command(path: str) -> str:
     """A command that prints the text of each XML element at a path."""
-    found = f"s in E.parse(sys.stdin.buffer).iterfind('{path}')"
-    return _python_command("sys, xml.etree.ElementTree as E", "''.join(s.itertext())", found)
+    return (
+        "python3 -c \"import sys, xml.etree.ElementTree as E; [print(*''.join(s.itertext()).split()) "
+        f"for s in E.parse(sys.stdin.buffer).iterfind('{path}')]\""
+    )
 
 
+# Each Python command prints one text per line, with its blanks as single spaces.
+_PO_COMMAND = (
+    "python3 -c \"import ast, re, sys; [print(*ast.literal_eval('(' + m + ')').split()) "
+    r"for m in re.findall(r'^msgid ((?:\".*\"\s*)+)', sys.stdin.read(), re.M)[1:]]"
+    '"'
+)
+_CSV_COMMAND = (  # {} is the delimiter
+    "python3 -c \"import csv, sys; [print(*row[0].split()) for row in csv.reader(sys.stdin, delimiter='{}') if row]\""
+)
+_JSON_LINES_COMMAND = "python3 -c \"import json, sys; [print(*json.loads(line)['KEY'].split()) for line in sys.stdin]\""
 _XLIFF = {".xliff", ".xlf", ".sdlxliff", ".mxliff"}
-_FOR_PO_MESSAGES = r"m in re.findall(r'^msgid ((?:\".*\"\s*)+)', sys.stdin.read(), re.M)[1:]"
-_FOR_CSV_ROWS = "row in csv.reader(sys.stdin, delimiter='{}') if row"  # {} is the delimiter
 _STRUCTURES = (
     _Structure(
         "a translation memory (TMX)",
@@ -67,7 +72,7 @@ _STRUCTURES = (
         {".po", ".pot"},
         re.compile(rb'(?:#.*\n|\s)*msgid ""\s*\nmsgstr "'),
         True,
-        _python_command("ast, re, sys", "ast.literal_eval('(' + m + ')')", _FOR_PO_MESSAGES),
+        _PO_COMMAND,
     ),
     _Structure("a table (TSV)", {".tsv"}, re.compile(rb"[^\n]*\t"), False, "cut -f1"),
     _Structure(
@@ -75,14 +80,14 @@ _STRUCTURES = (
         {".csv"},
         re.compile(rb"[^\n]*[,;\t]"),
         False,
-        _python_command("csv, sys", "row[0]", _FOR_CSV_ROWS),
+        _CSV_COMMAND,
     ),
     _Structure(
         "JSON lines",
         {".jsonl", ".ndjson"},
         re.compile(rb"\s*\{"),
         False,
-        _python_command("json, sys", "json.loads(line)['KEY']", "line in sys.stdin"),
+        _JSON_LINES_COMMAND,
     ),
 )
 
@@ -95,15 +100,15 @@ def refuse_structured(beginning: bytes, *, name: str) -> None:
     file = Path(name)
     ending = Path(file.stem if reader_of(file) else file.name).suffix.lower()
     content = beginning.removeprefix(codecs.BOM_UTF8)
-    for found in _STRUCTURES:
-        is_possible = found.is_certain if name == STDIN else ending in found.endings
-        if not is_possible or not found.beginning.match(content):
+    for structure in _STRUCTURES:
+        is_possible = structure.is_certain if name == STDIN else ending in structure.endings
+        if not is_possible or not structure.beginning.match(content):
             continue
-        take = found.command
+        command = structure.command
         if ending == ".csv":
-            take = take.format(_delimiter(content).replace("\t", "\\t"))
-        message = f"{STDIN if name == STDIN else file.name} is {found.kind}, not lines of text"
-        raise DataError(message, where=name, hint=f"{shell_pipe(None if name == STDIN else file, take)} > NEW")
+            command = command.format(_delimiter(content).replace("\t", "\\t"))
+        message = f"{STDIN if name == STDIN else file.name} is {structure.kind}, not lines of text"
+        raise DataError(message, where=name, hint=f"{shell_pipe(None if name == STDIN else file, command)} > NEW")
 
 
 def _delimiter(beginning: bytes) -> str:
