@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from nmt_cli import console
-from nmt_cli.console import ProgressLines, log_above, show_progress, time_left
+from nmt_cli.console import ProgressLines, log_to_console, show_progress, time_left
 from nmt_cli.errors import ModelError
 
 
@@ -41,7 +41,7 @@ def test_log_lines_go_above_a_live_view_and_afterwards_where_they_went_before() 
     before = list(logger.handlers)
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=60)
-    with Progress(console=console, transient=True, auto_refresh=False) as bars, log_above(console):
+    with Progress(console=console, transient=True, auto_refresh=False) as bars, log_to_console(console):
         bars.add_task("cleaning [of] text", total=3)
         bars.refresh()
         logger.getChild("preparing").warning("half [of] it :smile: %s", "x" * 80)

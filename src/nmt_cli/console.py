@@ -68,7 +68,7 @@ def log_handled_by(handler: logging.Handler) -> Iterator[None]:
         PACKAGE_LOGGER.handlers[:] = before
 
 
-def log_above(console: Console) -> AbstractContextManager[None]:
+def log_to_console(console: Console) -> AbstractContextManager[None]:
     """Print the log through a console while the block runs, so that its lines go above the console's live view."""
     return log_handled_by(_ConsoleHandler(console))
 
@@ -86,7 +86,7 @@ def live_bars(*columns: str | ProgressColumn) -> Iterator[Bars]:
     console = stderr_console()
     # Data does not go through sys.stdout, and isatty() of Rich's replacement for it may be wrong.
     bars = Bars(*columns, console=console, transient=True, refresh_per_second=4, redirect_stdout=False)
-    with bars, log_above(console):
+    with bars, log_to_console(console):
         yield bars
 
 
@@ -136,7 +136,7 @@ def time_left(seconds: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d} left"
 
 
-def folded(text: str, *, width: int, indent: int) -> list[str]:
+def wrap(text: str, *, width: int, indent: int) -> list[str]:
     """The lines of a text, broken between words at `width`, each but the first behind `indent` spaces.
 
     A line with a command of ours stays whole, so that it can be copied.
@@ -165,12 +165,12 @@ def without_controls(text: str) -> str:
     return text if text.isprintable() else text.translate(_ESCAPES)
 
 
-def size_text(number: float) -> str:
+def size_text(num_bytes: float) -> str:
     """A number of bytes as a person reads it: `7.5 GB`, `818.5 MB`, `70.6 kB`, `999 bytes`."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if number >= factor:
-            return f"{number / factor:,.1f} {unit}"
-    return f"{number:.0f} bytes"
+        if num_bytes >= factor:
+            return f"{num_bytes / factor:,.1f} {unit}"
+    return f"{num_bytes:.0f} bytes"
 
 
 def time_text(iso: str) -> str:
@@ -197,13 +197,12 @@ def print_error(error: NmtError) -> None:
     Settings are shown as flags.
     """
     place = ", ".join(part for part in (f"`{error.setting}`" if error.setting else None, error.where) if part)
-    lines = [("error", error.message), ("at", place), ("fix", error.hint)]
     red, plain = ("\033[31m", "\033[0m") if is_interactive() and "NO_COLOR" not in os.environ else ("", "")
-    for label, text in lines:
+    for label, text in (("error:", error.message), ("at:", place), ("fix:", error.hint)):
         if text:
-            colour = red if label == "error" else ""
-            shown = _on_screen(f"{label + ':':<7}{_with_flags(text)}", indent=7)
-            sys.stderr.write(f"{colour}{shown[:7]}{plain if colour else ''}{shown[7:]}\n")
+            shown = _on_screen(f"{label:<7}{_with_flags(text)}", indent=7)
+            shown_label = f"{red}{label}{plain}" if label == "error:" else label
+            sys.stderr.write(f"{shown_label}{shown.removeprefix(label)}\n")
     sys.stderr.flush()
 
 
@@ -266,14 +265,14 @@ def _on_screen(text: str, *, indent: int) -> str:
     text = without_controls(text)
     if not is_interactive():
         return text
-    return "\n".join(folded(text, width=_num_columns(), indent=indent))
+    return "\n".join(wrap(text, width=_num_columns(), indent=indent))
 
 
 def _num_columns() -> int:
     """Columns of the terminal on stderr."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and int(given):
-        return int(given)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
     with suppress(OSError, ValueError):
         return os.get_terminal_size(sys.stderr.fileno()).columns or _USUAL_COLUMNS
     return _USUAL_COLUMNS

@@ -66,6 +66,9 @@ class WorkerLost(Exception):
 def worker_pool(jobs: Sequence[Job[T, R]], *, hint: str) -> Iterator[Callable[[Iterable[T]], Iterator[R]]]:
     """An ordered map of tasks to results, by one worker process per job; a single job is done in this process.
 
+        with worker_pool(jobs, hint=FEWER_WORKERS) as run:
+            for result in run(tasks): ...
+
     The jobs may differ in where they compute, not in their results. A worker starts when there is a task for it, and
     all workers end with the block. An NmtError of a job arrives as it is. DataError if a worker is killed, for example
     for lack of memory, with this hint.
@@ -92,7 +95,7 @@ def worker_pool(jobs: Sequence[Job[T, R]], *, hint: str) -> Iterator[Callable[[I
         begun: deque[Future[R]] = deque()
         for task in tasks:
             # Start another worker only if all others are busy.
-            if len(workers) < len(jobs) and sum(not one.done() for one in begun) >= len(workers):
+            if len(workers) < len(jobs) and sum(not result.done() for result in begun) >= len(workers):
                 workers.append(Worker(jobs[len(workers)], environment=ONE_THREAD))
                 idle.put(workers[-1])
             begun.append(threads.submit(result_of, task))
