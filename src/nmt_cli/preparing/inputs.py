@@ -33,12 +33,12 @@ def find_local_inputs(located: LocatedCorpus) -> list[InputRecord]:
 
     Raises DataError if a file is missing or empty.
     """
-    at = located.location()
+    location = located.location()
     return [
-        _input_record(split, at.name(path), path)
+        _input_record(split, location.name(path), path)
         for split in located.corpus.splits
         for source in located.corpus.sources(split)
-        for path in source.files(at)
+        for path in source.files(location)
     ]
 
 
@@ -47,11 +47,11 @@ def fetch_inputs(located: LocatedCorpus, *, progress: Progress) -> FetchedInputs
 
     Raises DataError if a source cannot be had or is not what it should be.
     """
-    corpus, at = located.corpus, located.location()
+    corpus, location = located.corpus, located.location()
     fetched = FetchedInputs({split: [] for split in corpus.splits}, [])
     for split in corpus.splits:
         pairs_left = corpus.limit if split == "train" else None
-        here = replace(at, split=split, sources=corpus.sources(split))
+        here = replace(location, split=split, sources=corpus.sources(split))
         for pairs in (pairs for source in here.sources for pairs in source.fetch(here, progress=progress)):
             fetched.sources[split].append(pairs)
             fetched.records.extend(_input_record(split, name, path) for name, path in pairs.inputs)

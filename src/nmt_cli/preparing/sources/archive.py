@@ -62,23 +62,23 @@ class ArchiveSource(Source):
         size = f", {self.bytes:,} bytes" if self.bytes else ""
         return [] if self.url is None else [f"{self.url}{size}: {self.source}, {self.target}"]
 
-    def files(self, at: Location) -> list[Path]:
+    def files(self, location: Location) -> list[Path]:
         """The local archive, or its two files in a folder."""
         if self.file is None:
             return []
-        path = at.folder / self.file
+        path = location.folder / self.file
         return list(self._in_folder(path)) if path.is_dir() else [path]
 
     def key(self) -> dict[str, Any]:
         """The two files and how they are read; the address only if there is no checksum."""
         return self.model_dump(exclude={"file", "bytes", *(["url"] if self.sha256 else [])})
 
-    def fetch(self, at: Location, *, progress: Progress) -> Iterator[TextFiles]:
+    def fetch(self, location: Location, *, progress: Progress) -> Iterator[TextFiles]:
         """The two files, out of the archive or the folder."""
         if self.url is not None:
             archive = download_file(self.url, size=self.bytes, sha256=self.sha256, progress=progress)
         else:
-            archive = at.folder / (self.file or "")
+            archive = location.folder / (self.file or "")
         if archive.is_dir():
             files = self._in_folder(archive)
         else:

@@ -107,7 +107,7 @@ class Source(Section):
         """The downloads of the source, in words; empty if it is local."""
         return []
 
-    def files(self, at: Location) -> list[Path]:
+    def files(self, location: Location) -> list[Path]:
         """The local files of the source. DataError if a file is missing, or a pattern or a prefix matches nothing."""
         return []
 
@@ -115,13 +115,15 @@ class Source(Section):
         """The keys that identify the text, without the paths of local files."""
         return self.model_dump()
 
-    def setting(self, at: Location, **keys: str | int) -> str:
+    def setting(self, location: Location, **keys: str | int) -> str:
         """The `--set` that gives the source these keys, beside the other sources of its split as they are."""
-        others = [(one.model_dump(exclude_unset=True), one is self) for one in at.sources or [self]]
-        return setting_of(at.split, [{**written, **(keys if is_self else {})} for written, is_self in others])
+        sources = location.sources or [self]
+        changes = [keys if source is self else {} for source in sources]
+        written = [source.model_dump(exclude_unset=True) for source in sources]
+        return setting_of(location.split, [{**old, **new} for old, new in zip(written, changes, strict=True)])
 
     @abstractmethod
-    def fetch(self, at: Location, *, progress: Progress) -> Iterator[LocalPairs]:
+    def fetch(self, location: Location, *, progress: Progress) -> Iterator[LocalPairs]:
         """The source as local files, each downloaded, if it is missing, when it is asked for.
 
         Raises DataError if a file cannot be had or is not the file that it should be.
@@ -134,28 +136,28 @@ class OneFileSource(Source):
     file: str = Field(description="path of the file, or a pattern such as parts/*")
 
     @abstractmethod
-    def local_pairs(self, file: Path, name: str, at: Location) -> LocalPairs:
+    def local_pairs(self, file: Path, name: str, location: Location) -> LocalPairs:
         """One of the files; `name` is its name in records."""
 
     def describe(self) -> list[str]:
         """The address of the file."""
         return [self.file] if is_address(self.file) else []
 
-    def files(self, at: Location) -> list[Path]:
+    def files(self, location: Location) -> list[Path]:
         """The file, or the files that match the pattern."""
-        return [] if is_address(self.file) else matching_files(self.file, folder=at.folder)
+        return [] if is_address(self.file) else matching_files(self.file, folder=location.folder)
 
     def key(self) -> dict[str, Any]:
         """How the file is read, and its address."""
         return self.model_dump(exclude=set() if is_address(self.file) else {"file"})
 
-    def fetch(self, at: Location, *, progress: Progress) -> Iterator[LocalPairs]:
+    def fetch(self, location: Location, *, progress: Progress) -> Iterator[LocalPairs]:
         """The file, or the files that match the pattern."""
         if is_address(self.file):
             file = download_file(self.file, size=None, sha256=None, progress=progress)
-            yield self.local_pairs(file, self.file, at)
-        for path in self.files(at):
-            yield self.local_pairs(path, at.name(path), at)
+            yield self.local_pairs(file, self.file, location)
+        for path in self.files(location):
+            yield self.local_pairs(path, location.name(path), location)
 
 
 @dataclass(frozen=True, slots=True)

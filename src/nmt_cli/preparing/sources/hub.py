@@ -52,41 +52,41 @@ class HubSource(Source):
         on_hub = f"{self.repository} on the hub, {self.subset or 'default'}, {self.split}{revision}"
         return [] if self.is_local else [on_hub]
 
-    def files(self, at: Location) -> list[Path]:
+    def files(self, location: Location) -> list[Path]:
         """All files of the directory. DataError if it does not exist."""
         if not self.is_local:
             return []
-        return sorted(path for path in self._directory(at).rglob("*") if path.is_file())
+        return sorted(path for path in self._directory(location).rglob("*") if path.is_file())
 
     def key(self) -> dict[str, Any]:
         """All keys, and the former key `otherwise`, so that prepared data keeps its fingerprint."""
         return {**self.model_dump(), "otherwise": []}
 
-    def fetch(self, at: Location, *, progress: Progress) -> Iterator[TableFile]:
+    def fetch(self, location: Location, *, progress: Progress) -> Iterator[TableFile]:
         """The files of the split, in its order; each is downloaded when it is asked for."""
-        split, columns = self.find_split(at), translation_columns(self.source, self.target, at)
+        split, columns = self.find_split(location), translation_columns(self.source, self.target, location)
         for path in split.files:
             local, name = split.fetch(path, progress=progress), split.name_of(path)
             origin = f"{self.repository}/{name.rsplit('/', 1)[-1]}"
             yield TableFile(((name, local),), origin, self.weight, local, *columns, split.builder, split.options)
 
-    def find_split(self, at: Location) -> HubSplit:
+    def find_split(self, location: Location) -> HubSplit:
         """The files of the split. If the hub cannot be reached, they are the files found before that are still cached.
 
         The hub is asked once for each repository. Raises Unreachable if it cannot be reached and nothing is cached,
         DataError if there is no such repository, subset or split.
         """
         if self.is_local:
-            return _split_of(self, str(self._directory(at).resolve()), commit=None, checksums={})
+            return _split_of(self, str(self._directory(location).resolve()), commit=None, checksums={})
         question = ("hub", self.repository, self.revision)
         # The answer may be an error, so that sources of the same repository do not wait for the hub again.
-        answer = at.ask_once(question, lambda: _commit_and_checksums(self))
+        answer = location.ask_once(question, lambda: _commit_and_checksums(self))
         if isinstance(answer, Unreachable):
             cached = _recorded_split(self) or _split_in_hub_cache(self)
             if cached is None:
                 raise answer
             warning = f"{answer.message}; using its files of commit {cached.commit}, cached before"
-            at.ask_once(("warned", *question), lambda: logger.warning("%s", warning))
+            location.ask_once(("warned", *question), lambda: logger.warning("%s", warning))
             return cached
         commit, checksums = answer
         split = _split_of(self, self.repository, commit=commit, checksums=checksums)
@@ -95,8 +95,8 @@ class HubSource(Source):
             _record_file(self).write_text(json.dumps(dataclasses.asdict(split), indent=1), encoding="utf-8")
         return split
 
-    def _directory(self, at: Location) -> Path:
-        directory = at.folder / self.repository
+    def _directory(self, location: Location) -> Path:
+        directory = location.folder / self.repository
         if not directory.is_dir():
             message = f"no such directory: {directory}"
             raise DataError(message, where=str(directory), hint="check the path of the repository")

@@ -31,12 +31,12 @@ class JsonlSource(OneFileSource):
     target: str | None = Field(None, description="key of the target; null: the key that is called by the language")
     weight: Weight = 1.0
 
-    def local_pairs(self, file: Path, name: str, at: Location) -> JsonlFile:
+    def local_pairs(self, file: Path, name: str, location: Location) -> JsonlFile:
         """The two keys of a file."""
         there = keys_with_text(next(line_chunks(file))[1][0])
-        keys = _choose_names(self.source, self.target, lambda: there, at, otherwise=at.codes)
+        keys = _choose_names(self.source, self.target, lambda: there, location, otherwise=location.codes)
         source, target = there[:2] if len(there) > 1 else ("SOURCE", "TARGET")
-        fix = self.setting(at, source=source, target=target)
+        fix = self.setting(location, source=source, target=target)
         return JsonlFile(((name, file),), file.name, self.weight, file, *keys, fix)
 
 
@@ -50,16 +50,16 @@ class ParquetSource(OneFileSource):
     target: str | None = Field(None, description="column of the target; null: the column called by the language")
     weight: Weight = 1.0
 
-    def local_pairs(self, file: Path, name: str, at: Location) -> TableFile:
+    def local_pairs(self, file: Path, name: str, location: Location) -> TableFile:
         """The two columns of a file."""
-        otherwise = translation_columns(None, None, at)
-        columns = _choose_names(self.source, self.target, lambda: _columns_of_text(file), at, otherwise=otherwise)
+        otherwise = translation_columns(None, None, location)
+        columns = _choose_names(self.source, self.target, lambda: _columns_of_text(file), location, otherwise=otherwise)
         return TableFile(((name, file),), file.name, self.weight, file, *columns)
 
 
-def translation_columns(source: str | None, target: str | None, at: Location) -> tuple[str, str]:
+def translation_columns(source: str | None, target: str | None, location: Location) -> tuple[str, str]:
     """The given columns, or else the columns of the two languages in a data set of the hub."""
-    return source or f"translation.{at.languages.source}", target or f"translation.{at.languages.target}"
+    return source or f"translation.{location.languages.source}", target or f"translation.{location.languages.target}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _choose_names(
     source: str | None,
     target: str | None,
     names: Callable[[], Sequence[str]],
-    at: Location,
+    location: Location,
     *,
     otherwise: tuple[str, str],
 ) -> tuple[str, str]:
@@ -156,8 +156,8 @@ def _choose_names(
         return source, target
     there = names()
     # A given key stands for its language, so that the other one is found beside it.
-    given = {source: at.codes[0], target: at.codes[1]}
-    places = places_of_languages([given.get(name, name) for name in there], at.codes)
+    given = {source: location.codes[0], target: location.codes[1]}
+    places = places_of_languages([given.get(name, name) for name in there], location.codes)
     found = otherwise if places is None else (there[places[0]], there[places[1]])
     return source or found[0], target or found[1]
 

@@ -88,36 +88,37 @@ class TextSource(Source):
         """The two addresses."""
         return self._addresses
 
-    def files(self, at: Location) -> list[Path]:
+    def files(self, location: Location) -> list[Path]:
         """The files of each pair, source first."""
-        return [] if self._addresses else [file for pair in self._pairs(at) for file in pair]
+        return [] if self._addresses else [file for pair in self._pairs(location) for file in pair]
 
     def key(self) -> dict[str, Any]:
         """Markup and weight, and addresses."""
         return self.model_dump(exclude=set() if self._addresses else {"prefix", "source", "target"})
 
-    def fetch(self, at: Location, *, progress: Progress) -> Iterator[TextFiles]:
+    def fetch(self, location: Location, *, progress: Progress) -> Iterator[TextFiles]:
         """One pair of files for each match of a pattern."""
         if self._addresses:
             src, tgt = (download_file(url, size=None, sha256=None, progress=progress) for url in self._addresses)
             found = [((src, tgt), self._addresses)]
         else:
-            found = [(pair, [at.name(file) for file in pair]) for pair in self._pairs(at)]
+            found = [(pair, [location.name(file) for file in pair]) for pair in self._pairs(location)]
         for files, names in found:
             origins = (files[0].name, files[1].name)
             yield text_files(files, names=names, origins=origins, markup=self.markup, weight=self.weight)
 
-    def _pairs(self, at: Location) -> list[tuple[Path, Path]]:
+    def _pairs(self, location: Location) -> list[tuple[Path, Path]]:
         """The files of the source and of the target, one pair for each match of a pattern.
 
         DataError if one is missing (it lists the files that there are), or if the two sides match different files.
         """
         if self.prefix is not None:
-            prefix = at.folder / self.prefix
-            return [(_find_text_file(prefix, at.languages.source), _find_text_file(prefix, at.languages.target))]
+            prefix = location.folder / self.prefix
+            source, target = (_find_text_file(prefix, code) for code in location.codes)
+            return [(source, target)]
         assert self.source is not None
         assert self.target is not None
-        return _matching_pairs(self.source, self.target, folder=at.folder)
+        return _matching_pairs(self.source, self.target, folder=location.folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,11 +312,11 @@ class TestsetSource(Source):
         """The name of the test set."""
         return [f"{self.name}, from sacreBLEU"]
 
-    def fetch(self, at: Location, *, progress: Progress) -> Iterator[TextFiles]:
+    def fetch(self, location: Location, *, progress: Progress) -> Iterator[TextFiles]:
         """Source and first reference of the test set, downloaded unless sacreBLEU has them."""
         from nmt_cli.testsets import find_test_set
 
-        languages = f"{at.languages.source}-{at.languages.target}"
+        languages = f"{location.languages.source}-{location.languages.target}"
         where = f"kind: testset, name: {self.name}"
         found = find_test_set(self.name, languages, error=DataError, name_where=where, languages_where=where)
         files, name = (found.source, found.references[0]), f"{self.name} {languages}"

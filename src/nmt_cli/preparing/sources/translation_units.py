@@ -59,9 +59,9 @@ class UnitsSource(OneFileSource):
     format: ClassVar[type[UnitsFile]]
     weight: Weight = 1.0
 
-    def local_pairs(self, file: Path, name: str, at: Location) -> UnitsFile:
+    def local_pairs(self, file: Path, name: str, location: Location) -> UnitsFile:
         """The two languages of a file."""
-        return self.format(((name, file),), file.name, self.weight, file, at.codes)
+        return self.format(((name, file),), file.name, self.weight, file, location.codes)
 
 
 class _LanguageMatcher:

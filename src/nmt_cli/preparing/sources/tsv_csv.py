@@ -60,15 +60,15 @@ class TsvSource(OneFileSource):
         left_out = {name: value for name, value in former.items() if getattr(self, name) is None}
         return {**OneFileSource.key(self), **left_out}
 
-    def local_pairs(self, file: Path, name: str, at: Location) -> TsvFile:
+    def local_pairs(self, file: Path, name: str, location: Location) -> TsvFile:
         """The two columns of a file."""
         lines = [line.decode("utf-8-sig", "replace").rstrip("\r\n") for line in _first_lines(file)]
         first = lines[0].split("\t")
-        columns = _choose_columns(first, file, at, source=self.source, target=self.target, header=self.header)
+        columns = _choose_columns(first, file, location, source=self.source, target=self.target, header=self.header)
         if columns is None:
             if len(first) > 2:
                 warning = "%s has %s columns, and its first line does not name them: column 1 is taken as %s, 2 as %s"
-                logger.warning(warning, name, len(first), *at.codes)
+                logger.warning(warning, name, len(first), *location.codes)
             columns = Columns(1, 2, header=bool(self.header))
         is_quoted = are_quoted(lines)
         if is_quoted:
@@ -93,7 +93,7 @@ class CsvSource(OneFileSource):
     )
     weight: Weight = 1.0
 
-    def local_pairs(self, file: Path, name: str, at: Location) -> CsvFile:
+    def local_pairs(self, file: Path, name: str, location: Location) -> CsvFile:
         """The two columns of a file."""
         lines = [line.decode("utf-8-sig", "replace") for line in islice(_first_lines(file), _ROWS_COMPARED)]
         delimiter = _DELIMITERS[self.delimiter] if self.delimiter else delimiter_of(lines)
@@ -105,9 +105,9 @@ class CsvSource(OneFileSource):
             )
         rows = list(filter(None, _readable_rows(lines, delimiter)))  # blank lines are no rows
         first = rows[0] if rows else []
-        columns = _choose_columns(first, file, at, source=self.source, target=self.target, header=self.header)
+        columns = _choose_columns(first, file, location, source=self.source, target=self.target, header=self.header)
         if columns is None and len(first) > 2:
-            raise _unnamed_columns(self, file, rows, at)
+            raise _unnamed_columns(self, file, rows, location)
         columns = columns or Columns(1, 2, header=bool(self.header))
         return CsvFile(((name, file),), file.name, self.weight, file, *columns, delimiter)
 
@@ -230,11 +230,11 @@ def _first_lines(file: Path) -> list[bytes]:
 
 
 def _choose_columns(
-    first: Sequence[str], file: Path, at: Location, *, source: Column, target: Column, header: bool | None
+    first: Sequence[str], file: Path, location: Location, *, source: Column, target: Column, header: bool | None
 ) -> Columns | None:
     """The columns that are given by number or name, or that the first line calls by the languages; None if neither."""
     if source is None and target is None:
-        found = None if header is False else places_of_languages(first, at.codes)
+        found = None if header is False else places_of_languages(first, location.codes)
         return None if found is None else Columns(found[0] + 1, found[1] + 1, header=True)
     src, tgt = (_column_number(column, first, file) for column in (source or 1, target or 2))
     named = isinstance(source, str) or isinstance(target, str)
@@ -276,9 +276,9 @@ def _readable_rows(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
         yield from csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
 
 
-def _unnamed_columns(read_by: CsvSource, file: Path, rows: Sequence[Sequence[str]], at: Location) -> DataError:
+def _unnamed_columns(read_by: CsvSource, file: Path, rows: Sequence[Sequence[str]], location: Location) -> DataError:
     """The error for columns without names; its fix takes the two with the most text."""
-    (source, target), first = at.codes, rows[0]
+    (source, target), first = location.codes, rows[0]
     lengths = [sum(_text_length(row[place]) for row in rows if place < len(row)) for place in range(len(first))]
     longest = sorted(sorted(range(len(first)), key=lambda place: -lengths[place])[:2])
     names = _likely_header(rows, longest)
@@ -288,7 +288,7 @@ def _unnamed_columns(read_by: CsvSource, file: Path, rows: Sequence[Sequence[str
         f"{file.name} has {len(first)} columns, and its first line does not call any by {source} and {target}: "
         f"{_shown(first)}",
         where=f"{file}:1",
-        hint=f"name the two columns: add {read_by.setting(at, source=src, target=tgt)}{otherwise}",
+        hint=f"name the two columns: add {read_by.setting(location, source=src, target=tgt)}{otherwise}",
     )
 
 
