@@ -135,7 +135,7 @@ def as_usage_error(refusal: Exception, *, arguments: Sequence[str]) -> UsageErro
         return UsageError(_wrong_value_message(problem, name), where=name, hint=hint)
     option = getattr(problem, "option_name", None)
     if hasattr(problem, "possibilities"):  # no such option
-        near = nearest_word(problem.option_name, [opt for one in problem.ctx.command.params for opt in one.opts])
+        near = nearest_word(problem.option_name, [name for known in problem.ctx.command.params for name in known.opts])
         hint = f"did you mean {near}? " if near else ""
         return UsageError(f"{command} has no option {option}", where=option, hint=f"{hint}{more} lists them all")
     text = str(problem.format_message()).removesuffix(".").replace("(s)", "s")

@@ -163,27 +163,27 @@ class InvalidSetting:
         note = "" if example == _PLACEHOLDER else f"{NEXT_LINE}{example} is an example"
         return f"add --set {dotted(self.path)}={example}{note}" if self.as_flags else f"add {key}: {example}{note}"
 
-    def _fix_of(self, mistake: SettingError) -> str:
+    def _fix_of(self, error: SettingError) -> str:
         """The fix of a validator, in which each `key: value` is written as a --set, or for its place in YAML.
 
         For `model.dropout: 0.1` this is `--set model.dropout=0.1`, or `dropout: 0.1 below model:`.
         """
-        places = set(key_paths(self.schema))
+        paths = set(key_paths(self.schema))
 
         def as_flag(setting: re.Match[str]) -> str:
             key = setting["key"].split(".")
-            for place in ((*self.path, *key), (*self.path[:-1], *key)):
-                if place in places:
-                    return f"--set {dotted(place)}={shlex.quote(setting['value'])}"
+            for path in ((*self.path, *key), (*self.path[:-1], *key)):
+                if path in paths:
+                    return f"--set {dotted(path)}={shlex.quote(setting['value'])}"
             return setting[0]
 
         def in_yaml(setting: re.Match[str]) -> str:
             *above, key = setting["key"].split(".")
-            if not above or (*above, key) not in places:
+            if not above or (*above, key) not in paths:
                 return setting[0]
             return f"{setting['write'] or ''}{key}: {setting['value']} below {dotted(tuple(above))}:"
 
-        return _SETTING_IN_FIX.sub(as_flag if self.as_flags else in_yaml, mistake.fix)
+        return _SETTING_IN_FIX.sub(as_flag if self.as_flags else in_yaml, error.fix)
 
     def _allowed_word(self) -> str | None:
         """The nearest of the words that the key allows, or all of them."""

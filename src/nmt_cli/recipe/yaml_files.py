@@ -149,10 +149,10 @@ def _place_of(error: Any, path: KeyPath, document: Document, *, source: str) -> 
 
     If several settings are at fault, it is the place of one of them: a --set, else a line of `source` or of a parent.
     """
-    mistake = error.get("ctx", {}).get("error")
-    if not isinstance(mistake, SettingError) or not mistake.settings:
+    problem = error.get("ctx", {}).get("error")
+    if not isinstance(problem, SettingError) or not problem.settings:
         return document.origin(path)
-    keys: list[KeyPath] = [tuple(setting.split(".")) for setting in mistake.settings]
+    keys: list[KeyPath] = [tuple(setting.split(".")) for setting in problem.settings]
     places = [document.origins[key] for key in keys if key in document.origins]
     nearest = [place for beginning in (_SET, f"{source}:", "") for place in places if place.startswith(beginning)]
     return nearest[0] if nearest else None
