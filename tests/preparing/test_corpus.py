@@ -110,7 +110,7 @@ FORMER = "corpus files no longer have the key"
             f"{CORPUS}{HUB}[{{kind: text, prefix: x}}]}}]\n",
             [],
             "corpus.yaml:7",
-            [f"{FORMER} otherwise", "in place of the source that has it"],
+            [f"{FORMER} otherwise", "replace the source by the sources listed under its key otherwise"],
         ),
     ],
 )

@@ -22,7 +22,7 @@ _FORMER_KEYS = {
     "generator": "nmt prepare demo reads its sentences from files; --set limit=N takes the first N training pairs",
     "mirror": "in a copy of the corpus file, write file: PATH in place of url: for each archive; PATH may also be the "
     "folder that it was unpacked into",
-    "otherwise": "remove it; without the hub, set HF_HUB_OFFLINE=1, or write repository: ./FOLDER, or replace that "
+    "otherwise": "remove it; without the hub, set HF_HUB_OFFLINE=1, or write repository: ./FOLDER, or replace the "
     "source by the sources listed under its key otherwise",
 }
 
