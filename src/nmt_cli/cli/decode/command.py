@@ -93,7 +93,9 @@ def decode(
     ] = False,
     engine: Annotated[
         str,
-        _computing_option(metavar="torch|ctranslate2|auto", help="auto: ctranslate2 for int8 if it can, else torch."),
+        _computing_option(
+            metavar="torch|ctranslate2|auto", help="auto: ctranslate2 if it can and is faster; else torch."
+        ),
     ] = "torch",
     precision: Annotated[
         str,
