@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # the options of mallopt in malloc.h
-# Python looks for garbage if there are this many more new objects than freed ones; its own threshold is 700.
+# New objects, less freed ones, after which Python collects garbage; Python's default is 700.
 _GC_THRESHOLD = 10_000
 # Parts of messages: torch also reports exhausted memory as a RuntimeError, and oneDNN gives no reason at all.
 _MEMORY_SIGNS = (

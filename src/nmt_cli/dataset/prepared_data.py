@@ -29,7 +29,7 @@ _ReadRanges = Callable[[list[int], list[int]], bytes]
 
 
 def row_type(*, num_pairs: int, num_tokens: int, longest: int) -> np.dtype[np.void]:
-    """The narrowest type of rows for so many pairs, tokens per side, and tokens of the longest sentence."""
+    """The narrowest type of rows for a split of `num_pairs` pairs and at most `num_tokens` tokens per side."""
     fields = {"pair": num_pairs, "src_start": num_tokens, "tgt_start": num_tokens}
     fields |= {"src_length": longest, "tgt_length": longest}
     return np.dtype([(name, narrowest_type(largest)) for name, largest in fields.items()])

@@ -32,8 +32,7 @@ logger = logging.getLogger(__name__)
 
 # The bisection for a batch size ends at this share of the largest size.
 _PRECISION = 1 / 64
-# A step costs as much as this many more sentences: 19 with a beam of 4, 35 in greedy search
-# (docs/design/cpu-search.md#batches).
+# The cost of a step, in sentences: 19 with a beam of 4, 35 in greedy search (docs/design/cpu-search.md#batches).
 _STEP_COST = 24
 # Smaller batches are taken if they need less than this share of the time of the largest batches, by this estimate.
 _MAX_TIME_RATIO = 0.95

@@ -90,7 +90,7 @@ class MarianModel:
 
 
 def damaged_error(message: str, *, where: Path) -> ModelError:
-    """The error for a model of which a file is damaged or missing."""
+    """The error for a model with a damaged or missing file."""
     return ModelError(message, where=str(where), hint=FETCH_AGAIN)
 
 

@@ -244,7 +244,9 @@ async def _answer_error(request: Request, problem: Exception) -> Response:
         case NmtError():
             return _error_response(refusal_for(problem, status=400, code="invalid_request"), path=path)
         case HTTPException(status_code=status):
-            message = {404: "there is no such path", 405: "this path has no such method"}.get(status, "refused")
+            message = {404: "there is no such path", 405: "this path has no such method"}.get(
+                status, "the request is refused"
+            )
             refused = RequestError(message, hint="see /docs", status=status, code="no_such_path")
             return _error_response(refused, path=path, headers=problem.headers)
         case _:

@@ -134,7 +134,7 @@ def with_our_ids(model: bytes) -> AdaptedModel:
 
 
 def _special_pieces(pieces: Sequence[Piece], ids: Sequence[int]) -> tuple[list[Piece], list[str]]:
-    """Padding, unknown, begin and end, given their ids in a model, and our names of those that it does not have."""
+    """The four special pieces by their `ids` in a model, and the names of added ones; a negative id is a gap."""
     texts = {piece.text for piece in pieces}
     special, added = [], []
     for id_there, our_name in zip(ids, ("<pad>", "<unk>", "<s>", "</s>"), strict=True):

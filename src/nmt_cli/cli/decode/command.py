@@ -94,7 +94,7 @@ def decode(
     engine: Annotated[
         str,
         _computing_option(
-            metavar="torch|ctranslate2|auto", help="auto: ctranslate2 if it can and is faster; else torch."
+            metavar="torch|ctranslate2|auto", help="auto: ctranslate2 for int8, on some CPUs for fp32; else torch."
         ),
     ] = "torch",
     precision: Annotated[

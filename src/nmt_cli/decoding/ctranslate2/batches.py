@@ -17,7 +17,7 @@ _MIN_SENTENCES = 16
 # Attention to fewer columns, with EOS and padding, is rounded differently, which may change a translation in int8.
 # So shorter sentences are not searched together with longer ones.
 MIN_WIDE_TOKENS = 16
-# A step costs as much as this many more sentences: 10 to 16 (docs/design/cpu-search.md#batches).
+# The cost of a step, in sentences: 10 to 16 (docs/design/cpu-search.md#batches).
 _STEP_COST = 16
 # A plan of smaller batches is taken if it needs less than this share of the best plan's time, by estimate.
 _MAX_TIME_RATIO = 0.97
