@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,13 +40,8 @@ class Shell:
 
 
 @pytest.fixture
-def nmt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
-    # The command configures the log of nmt_cli; other tests read it through pytest.
-    logger = logging.getLogger("nmt_cli")
-    before = (list(logger.handlers), logger.propagate, logger.level)
-    yield Shell(monkeypatch, capsys)
-    logger.handlers[:], logger.propagate = before[0], before[1]
-    logger.setLevel(before[2])
+def nmt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="session")
