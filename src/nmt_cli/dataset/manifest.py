@@ -99,7 +99,7 @@ def read_manifest(directory: Path) -> Manifest:
         )
     try:
         return Manifest.model_validate(values)
-    except ValidationError as problem:
-        first = problem.errors()[0]
+    except ValidationError as error:
+        first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise DataError(f"{MANIFEST} is damaged: {key}: {first['msg']}", where=file, hint=PREPARE_AGAIN) from None

@@ -94,18 +94,18 @@ class PlanCache:
         in_data, in_fallback = self._folders
         try:
             return self._build_under_lock(in_data, key, anew=anew, num_workers=num_workers)
-        except _Unwritable as problem:
+        except _Unwritable as error:
             logger.info(
                 "the plan of the epoch goes to %s, since %s cannot be written: %s",
                 in_fallback,
                 in_data,
-                problem.message,
+                error.message,
             )
         try:
             return self._build_under_lock(in_fallback, key, anew=anew, num_workers=num_workers)
-        except _Unwritable as problem:
+        except _Unwritable as error:
             raise DataError(
-                f"the plan of the epoch can be written neither to {in_data} nor to {in_fallback}: {problem.message}",
+                f"the plan of the epoch can be written neither to {in_data} nor to {in_fallback}: {error.message}",
                 where=str(in_fallback),
                 hint="free some space there, or choose another folder with -o",
             ) from None
@@ -119,9 +119,9 @@ class PlanCache:
                 descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
                 stack.callback(os.close, descriptor)
                 self._wait_for_lock(descriptor, folder)
-            except OSError as problem:  # also of a file system without locks
+            except OSError as error:  # also of a file system without locks
                 where, hint = str(folder), "choose another folder with -o"
-                raise _Unwritable(str(problem.strerror), where=where, hint=hint) from None
+                raise _Unwritable(str(error.strerror), where=where, hint=hint) from None
             yield
 
     def _wait_for_lock(self, descriptor: int, folder: Path) -> None:
@@ -207,8 +207,8 @@ class _BackgroundBuilder:
         self._thread = Thread(target=self._wait, name="nmt-plan-ahead", daemon=True)
         try:
             self._worker = Worker(job, environment=ONE_THREAD)
-        except OSError as problem:
-            _warn_of_background_failure(key, problem.strerror)
+        except OSError as error:
+            _warn_of_background_failure(key, error.strerror)
         else:
             self._thread.start()
 
@@ -222,9 +222,9 @@ class _BackgroundBuilder:
     def _wait(self) -> None:
         try:
             self._worker.result_of(self.key)
-        except (DataError, RuntimeError, WorkerLost) as problem:
+        except (DataError, RuntimeError, WorkerLost) as error:
             if not self._is_closed:
-                _warn_of_background_failure(self.key, problem.message if isinstance(problem, DataError) else problem)
+                _warn_of_background_failure(self.key, error.message if isinstance(error, DataError) else error)
         finally:
             self._worker.close()
 
@@ -272,8 +272,8 @@ def _find_plan(folders: Sequence[Path], key: PlanKey) -> EpochPlan | None:
             if (folder / key.name).exists():
                 try:
                     return EpochPlan(folder / key.name, key=key)
-                except DamagedPlan as problem:
-                    logger.warning("the plan %s: it is built anew", problem)
+                except DamagedPlan as error:
+                    logger.warning("the plan %s: it is built anew", error)
     return None
 
 

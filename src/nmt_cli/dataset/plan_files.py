@@ -123,14 +123,14 @@ class EpochPlan:
         self.directory = directory
         try:
             self._file = os.open(directory / _ROWS, os.O_RDONLY)
-        except OSError as problem:
-            raise DamagedPlan(f"{directory.name}: {problem.strerror}") from None
+        except OSError as error:
+            raise DamagedPlan(f"{directory.name}: {error.strerror}") from None
         self._finalizer = weakref.finalize(self, os.close, self._file)
         try:
             fcntl.flock(self._file, fcntl.LOCK_SH)
             self._load(key)
-        except (OSError, ValidationError, ValueError) as problem:
-            raise DamagedPlan(f"{directory.name}: {problem}") from None
+        except (OSError, ValidationError, ValueError) as error:
+            raise DamagedPlan(f"{directory.name}: {error}") from None
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -154,8 +154,8 @@ class EpochPlan:
         size = self._row_dtype.itemsize
         try:
             content = os.pread(self._file, (stop - first) * size, first * size)
-        except OSError as problem:
-            raise DamagedPlan(f"{self.directory.name}: {problem.strerror}") from None
+        except OSError as error:
+            raise DamagedPlan(f"{self.directory.name}: {error.strerror}") from None
         if crc32(content) != self._crc32[index]:
             raise DamagedPlan(f"{self.directory.name}: the rows of update {index} are not those that were written")
         return np.frombuffer(content, dtype=self._row_dtype)

@@ -97,12 +97,12 @@ def _corpus_document(file: Path) -> Document:
         )
     try:
         return read_document(file)
-    except RecipeError as problem:
+    except RecipeError as error:
         if file.suffix in (".yaml", ".yml"):
             raise
         example = prepare_command("my.tsv", languages=_EXAMPLE_LANGUAGES)
         hint = f"a corpus file is YAML; text is given as {example}, or as --train PREFIX for PREFIX.en"
-        raise RecipeError(problem.message, where=problem.where, hint=hint) from None
+        raise RecipeError(error.message, where=error.where, hint=hint) from None
 
 
 def _two_codes(languages: str) -> tuple[str, str]:

@@ -88,19 +88,19 @@ def _transfer(url: str, part: Path, name: str, *, size: int | None, progress: Pr
             if _attempt(url, part, name, size=size, progress=progress):
                 return
             reason = "the connection broke off"
-        except urllib.error.HTTPError as problem:
-            reason = f"the server answers {problem.code} {problem.reason}"
-            if problem.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+        except urllib.error.HTTPError as error:
+            reason = f"the server answers {error.code} {error.reason}"
+            if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 # The part is already complete, or the file on the server became shorter: start again.
                 part.unlink()
-            elif problem.code not in _TRANSIENT:
+            elif error.code not in _TRANSIENT:
                 raise _unreachable(url, part, reason) from None
-        except urllib.error.URLError as problem:
-            reason = str(problem.reason)
-            if not has_progressed and isinstance(problem.reason, socket.gaierror | ConnectionRefusedError):
+        except urllib.error.URLError as error:
+            reason = str(error.reason)
+            if not has_progressed and isinstance(error.reason, socket.gaierror | ConnectionRefusedError):
                 raise _unreachable(url, part, reason) from None  # the network is not there: no use in waiting
-        except (http.client.HTTPException, ConnectionError, TimeoutError) as problem:
-            reason = str(problem) or type(problem).__name__
+        except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
+            reason = str(error) or type(error).__name__
         progressed = _size(part) > before
         has_progressed = has_progressed or progressed
         failures = 0 if progressed else failures + 1
@@ -173,8 +173,8 @@ def _read(answer: http.client.HTTPResponse) -> bytes:
     """The next block. Any failure is a ConnectionError: an OSError would pass for an error of the disk."""
     try:
         return answer.read(_BLOCK)
-    except OSError as problem:
-        raise ConnectionError(str(problem) or type(problem).__name__) from problem
+    except OSError as error:
+        raise ConnectionError(str(error) or type(error).__name__) from error
 
 
 def _set_aside(file: Path) -> Path:

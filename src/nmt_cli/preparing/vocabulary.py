@@ -137,10 +137,10 @@ class TokenizerJob:
         vocab_size, is_given = self.config.vocab_size, "vocab_size" in self.config.model_fields_set
         try:
             report = self._train_with(vocab_size, sides)
-        except VocabularyTooLargeError as problem:
-            if is_given or problem.recommended_size is None:
+        except VocabularyTooLargeError as error:
+            if is_given or error.recommended_size is None:
                 raise
-            return self._train_with(problem.recommended_size, sides)
+            return self._train_with(error.recommended_size, sides)
         if is_given or report.recommended_size >= vocab_size:
             return report
         return self._train_with(report.recommended_size, sides)
@@ -194,12 +194,12 @@ def _read_with_our_ids(file: Path) -> AdaptedModel:
     try:
         with reading_errors(file):
             return with_our_ids(file.read_bytes())
-    except ValueError as problem:
+    except ValueError as error:
         beside = file.with_suffix(".model")
         hint = "name the file that spm_train wrote, with --model_type=unigram or bpe: --set tokenizer.model=NAME.model"
         if beside != file and beside.is_file():
             hint = f"--set tokenizer.model={beside}"
-        raise DataError(f"{file.name} is {problem}", where=str(file), hint=hint) from None
+        raise DataError(f"{file.name} is {error}", where=str(file), hint=hint) from None
 
 
 def _refuse_other_settings(file: Path, model: AdaptedModel, config: TokenizerConfig) -> None:

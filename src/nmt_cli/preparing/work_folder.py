@@ -80,8 +80,8 @@ def open_work_folder(output: Path) -> Iterator[WorkFolder]:
     path = work_path(output)
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        message = f"cannot make {path}: {problem.strerror}"
+    except OSError as error:
+        message = f"cannot make {path}: {error.strerror}"
         raise DataError(message, where=str(path), hint="choose another folder with -o") from None
     with files.locked(output, busy=f"another nmt prepare is writing {output}", error=DataError):
         if not _holds_only_stages(path):
@@ -127,8 +127,8 @@ def is_prepared_already(
         return False
     try:
         manifest = read_manifest(output)
-    except DataError as problem:
-        raise DataError(problem.message, where=problem.where, hint="add --overwrite to prepare it again") from None
+    except DataError as error:
+        raise DataError(error.message, where=error.where, hint="add --overwrite to prepare it again") from None
     if manifest.fingerprint == key(manifest.corpus):
         return _is_undamaged(output)
     message = f"{output} holds other data: {_first_difference(manifest, corpus)}"
@@ -145,8 +145,8 @@ def _is_undamaged(output: Path) -> bool:
     try:
         open_prepared(output)
         read_report(output)
-    except DataError as problem:
-        logger.warning("%s is damaged (%s): preparing it again", output, problem.message)
+    except DataError as error:
+        logger.warning("%s is damaged (%s): preparing it again", output, error.message)
         return False
     return True
 

@@ -198,12 +198,12 @@ def _damage_errors(archive: Path) -> Iterator[None]:
     """Raise DataError if the block finds that an archive is not whole."""
     try:
         yield
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError) as problem:
-        reason = str(problem) or type(problem).__name__
-    except OSError as problem:
-        if problem.errno is not None:  # of the disk; damage to gzip or bzip2 has no number
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError) as error:
+        reason = str(error) or type(error).__name__
+    except OSError as error:
+        if error.errno is not None:  # of the disk; damage to gzip or bzip2 has no number
             raise
-        reason = str(problem)
+        reason = str(error)
     else:
         return
     hint = "check that it is a .tar or .zip archive, or fetch it again"

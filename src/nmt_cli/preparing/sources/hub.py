@@ -188,8 +188,8 @@ def _commit_and_checksums(source: HubSource) -> tuple[str, dict[str, str]] | Unr
             info = huggingface_hub.HfApi().dataset_info(
                 source.repository, revision=source.revision, timeout=hub.TIMEOUT_SECONDS, files_metadata=True
             )
-    except Unreachable as problem:
-        return problem
+    except Unreachable as error:
+        return error
     return str(info.sha), {file.rfilename: file.lfs.sha256 for file in info.siblings or [] if file.lfs}
 
 

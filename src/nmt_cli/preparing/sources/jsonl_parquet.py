@@ -178,10 +178,10 @@ def _table_errors(file: Path) -> Iterator[None]:
             yield
     except (DataError, MemoryError):
         raise
-    except Exception as problem:  # pyarrow and datasets raise errors of a dozen unrelated classes
-        first_line = next(iter(str(problem).strip().splitlines()), type(problem).__name__)
+    except Exception as error:  # pyarrow and datasets raise errors of a dozen unrelated classes
+        first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
         message = f"{file.name} cannot be read as a table: {first_line}"
-        raise DataError(message, where=str(file), hint="fetch it again") from problem
+        raise DataError(message, where=str(file), hint="fetch it again") from error
 
 
 def _with_dotted_columns(table: pyarrow.Table) -> pyarrow.Table:

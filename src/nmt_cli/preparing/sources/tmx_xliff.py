@@ -170,11 +170,11 @@ class _UnitParser(ABC):
     def _feed(self, block: bytes) -> None:
         try:
             self._parser.Parse(block, not block)
-        except expat.ExpatError as problem:
-            raise self._not_well_formed(expat.errors.messages[problem.code], problem.lineno) from None
-        except (LookupError, ValueError) as problem:  # of the encoding in the XML declaration
+        except expat.ExpatError as error:
+            raise self._not_well_formed(expat.errors.messages[error.code], error.lineno) from None
+        except (LookupError, ValueError) as error:  # of the encoding in the XML declaration
             raise DataError(
-                f"the encoding of {self.file.name} cannot be read: {problem}",
+                f"the encoding of {self.file.name} cannot be read: {error}",
                 where=f"{self.file}:1",
                 hint='save the file in UTF-8, with encoding="UTF-8" in its first line',
             ) from None

@@ -180,8 +180,8 @@ class CsvFile(LocalPairs):
                 row = next(rows)
             except StopIteration:
                 break
-            except csv.Error as problem:
-                raise _broken_row(self.file, line, str(problem)) from None
+            except csv.Error as error:
+                raise _broken_row(self.file, line, str(error)) from None
             if is_first or not row:
                 is_first = is_first and not row
                 continue
