@@ -26,7 +26,7 @@ from torch import distributed as dist
 
 from nmt_cli.dataset.batches import Batch, make_batch
 from nmt_cli.dataset.micro_batches import MicroBatchShape
-from nmt_cli.dataset.prepared_data import TokenFile, TokenPairs
+from nmt_cli.dataset.prepared_data import TokenizedSide, TokenPairs
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
@@ -225,7 +225,7 @@ def _batch(tokens: int, *, device: torch.device) -> tuple[Batch, Facts]:
     sides = []
     for lengths in (src, tgt):
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        sides.append(TokenFile.in_memory(rng.integers(_SPECIAL, _PIECES, offsets[-1]).astype(np.uint16), offsets))
+        sides.append(TokenizedSide.in_memory(rng.integers(_SPECIAL, _PIECES, offsets[-1]).astype(np.uint16), offsets))
     pairs = TokenPairs(*sides)
     shape = MicroBatchShape(slots, slots, places, length_bound=SHORT_SENTENCE_TOKENS)
     batch = make_batch(pairs.rows(np.arange(len(src))), pairs, device=device, shape=shape, pinned=False)

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from nmt_cli.dataset.manifest import Manifest, SplitCounts, TokenizerRecord, Tokenizers
 from nmt_cli.dataset.plan_computation import ComputedPlan, compute_plan
 from nmt_cli.dataset.plan_files import PlanKey
-from nmt_cli.dataset.prepared_data import SIDES, Array, PreparedData, TokenFile, TokenPairs, TokenWriter, open_prepared
+from nmt_cli.dataset.prepared_data import (
+    SIDES,
+    Array,
+    PreparedData,
+    TokenizedSide,
+    TokenPairs,
+    TokenWriter,
+    open_prepared,
+)
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.tokenizer import EOS
 
@@ -96,7 +104,7 @@ class Corpus:
     @property
     def pairs(self) -> TokenPairs:
         """Token files with sentences of these lengths."""
-        return TokenPairs(*(token_file(side) for side in (self.src, self.tgt)))
+        return TokenPairs(*(tokenized_side(side) for side in (self.src, self.tgt)))
 
     @property
     def sizes(self) -> Array:
@@ -127,10 +135,10 @@ class Corpus:
         return compute_plan(self.pairs, key=key, invariants=None)
 
 
-def token_file(lengths: Array) -> TokenFile:
+def tokenized_side(lengths: Array) -> TokenizedSide:
     """Sentences of these lengths, all of them zeros."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return TokenFile.in_memory(np.zeros(offsets[-1], dtype=np.uint16), offsets)
+    return TokenizedSide.in_memory(np.zeros(offsets[-1], dtype=np.uint16), offsets)
 
 
 def as_corpus(pairs: list[tuple[int, int]]) -> Corpus:

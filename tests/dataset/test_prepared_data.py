@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt_cli.dataset import prepared_data
-from nmt_cli.dataset.prepared_data import TokenFile, TokenWriter, open_prepared, token_dtype
+from nmt_cli.dataset.prepared_data import TokenizedSide, TokenWriter, open_prepared, token_dtype
 from nmt_cli.errors import DataError
 from nmt_cli.files import sha256
 from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
@@ -47,7 +47,7 @@ def test_what_is_written_in_batches_reads_back_with_eos(
     rows = [[*row, EOS] for batch in batches for row in batch]
     ids = np.fromfile(folder / "train.source.ids", dtype="<u2")
     offsets = np.fromfile(folder / "train.source.offsets", dtype="<i8")
-    tokens = TokenFile.in_memory(ids, offsets)
+    tokens = TokenizedSide.in_memory(ids, offsets)
     assert [tokens[index].tolist() for index in range(len(tokens))] == rows
     assert tokens.lengths.tolist() == [len(row) for row in rows]
     assert tokens.lengths.dtype == np.int32
@@ -63,8 +63,8 @@ def test_sentences_are_gathered_from_files_as_from_memory(
     with TokenWriter(folder, split="train", side="source", dtype="uint16") as writer:
         append_rows(writer, rows)
     ids, offsets = folder / "train.source.ids", folder / "train.source.offsets"
-    in_files = TokenFile.open(ids, offsets, dtype=np.dtype("<u2"))
-    in_memory = TokenFile.in_memory(np.fromfile(ids, dtype="<u2"), np.fromfile(offsets, dtype="<i8"))
+    in_files = TokenizedSide.open(ids, offsets, dtype=np.dtype("<u2"))
+    in_memory = TokenizedSide.in_memory(np.fromfile(ids, dtype="<u2"), np.fromfile(offsets, dtype="<i8"))
     places = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=9)))
     start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(rows) + 1)] * 2)))
     for side in (in_files, in_memory):
@@ -78,7 +78,7 @@ def test_a_token_file_that_is_cut_short_while_it_is_read_is_named(tmp_path: Path
     with TokenWriter(tmp_path, split="train", side="source", dtype="uint16") as writer:
         append_rows(writer, [[7] * 5000])
     path = tmp_path / "train.source.ids"
-    side = TokenFile.open(path, tmp_path / "train.source.offsets", dtype=np.dtype("<u2"))
+    side = TokenizedSide.open(path, tmp_path / "train.source.offsets", dtype=np.dtype("<u2"))
     os.truncate(path, 100)
     with pytest.raises(DataError) as caught:
         side.gather(np.array([0]), np.array([5001]))

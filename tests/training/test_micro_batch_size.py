@@ -54,7 +54,7 @@ MEASURE = """
 import json, sys
 import numpy as np, torch
 from nmt_cli.dataset.batches import make_batch
-from nmt_cli.dataset.prepared_data import TokenFile, TokenPairs
+from nmt_cli.dataset.prepared_data import TokenizedSide, TokenPairs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.ranks.ranks import Ranks
@@ -68,7 +68,7 @@ def peak():
 def train(recipe, tokens):
     count = tokens // 20
     ids = np.random.default_rng(1).integers(4, 8000, count * 20).astype(np.uint16)
-    side = TokenFile.in_memory(ids, np.arange(count + 1) * 20)
+    side = TokenizedSide.in_memory(ids, np.arange(count + 1) * 20)
     model = Transformer(recipe.model, source_vocab=8000, target_vocab=8000)
     pairs, cpu = TokenPairs(side, side), torch.device("cpu")
     updater = Updater(recipe, model, precision="fp32", ranks=Ranks(0, 1, cpu))

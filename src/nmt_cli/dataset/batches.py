@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt_cli.dataset.micro_batches import MicroBatchShape, round_up
-from nmt_cli.dataset.prepared_data import Array, Rows, TokenFile, TokenPairs, num_tokens
+from nmt_cli.dataset.prepared_data import Array, Rows, TokenizedSide, TokenPairs, num_tokens
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS
 from nmt_cli.model.packing import Packed
 from nmt_cli.tokenization.tokenizer import BOS, PAD
@@ -21,7 +22,7 @@ _SLOT_MULTIPLE = 128  # for batches without a shape: libraries and compilers pre
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Source [M], the decoder's input [N] (the target shifted right behind BOS), and the gold pieces [N] to predict.
+    """Source [M], the decoder's input [N] (the target shifted right behind BOS), and the gold tokens [N] to predict.
 
     Empty slots come last, with PAD in all three. M and N are the slots of the shape, or else multiples of 128.
     """
@@ -32,8 +33,9 @@ class Batch:
 
     def tensors(self) -> list[Tensor]:
         """All tensors of the batch, always in the same order."""
-        sides = (self.source, self.target)
-        return [*(part for side in sides for part in (side.ids, side.cu_seqlens, side.positions)), self.gold]
+        source, target = self.source, self.target
+        packed = [source.ids, source.cu_seqlens, source.positions, target.ids, target.cu_seqlens, target.positions]
+        return [*packed, self.gold]
 
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> Batch:
         """The batch with the function applied to each of its tensors."""
@@ -57,19 +59,17 @@ def make_batch(
 
     Without a shape, there are as many slots as tokens, rounded up. Raises ValueError if the pairs do not fit the shape.
     """
-    tokens = {side: num_tokens(rows, side=side) for side in ("src", "tgt")}
+    src_tokens, tgt_tokens = (num_tokens(rows, side=side) for side in ("src", "tgt"))
     if shape is None:
-        src_slots, tgt_slots = (round_up(count, _SLOT_MULTIPLE) for count in tokens.values())
+        src_slots, tgt_slots = (round_up(tokens, _SLOT_MULTIPLE) for tokens in (src_tokens, tgt_tokens))
         num_dummies, max_sentences = 0, len(rows)
-    elif shape.holds(src_tokens=tokens["src"], tgt_tokens=tokens["tgt"], num_pairs=len(rows)):
+    elif shape.holds(src_tokens=src_tokens, tgt_tokens=tgt_tokens, num_pairs=len(rows)):
         src_slots, tgt_slots, max_sentences = shape.src_slots, shape.tgt_slots, shape.max_sentences
-        num_dummies = shape.num_dummies(src_tokens=tokens["src"], tgt_tokens=tokens["tgt"])
+        num_dummies = shape.num_dummies(src_tokens=src_tokens, tgt_tokens=tgt_tokens)
     else:
-        raise ValueError(f"{len(rows)} pairs of {tokens} tokens do not fit {shape}")
-    source, target = (
-        _pack_side(tokens_of_side, rows, side=side, slots=slots, num_dummies=num_dummies, max_sentences=max_sentences)
-        for tokens_of_side, side, slots in ((data.src, "src", src_slots), (data.tgt, "tgt", tgt_slots))
-    )
+        raise ValueError(f"{len(rows)} pairs of {src_tokens} and {tgt_tokens} tokens do not fit {shape}")
+    pack = partial(_pack_side, rows=rows, num_dummies=num_dummies, max_sentences=max_sentences)
+    source, target = pack(data.src, side="src", slots=src_slots), pack(data.tgt, side="tgt", slots=tgt_slots)
     if shape is not None:
         are_short = max(source.max_len, target.max_len) <= SHORT_SENTENCE_TOKENS
         length_bound = SHORT_SENTENCE_TOKENS if are_short else shape.length_bound
@@ -78,21 +78,23 @@ def make_batch(
     return (batch.map_tensors(Tensor.pin_memory) if pinned else batch).to(device)
 
 
-def _pack_side(tokens: TokenFile, rows: Rows, *, side: str, slots: int, num_dummies: int, max_sentences: int) -> Packed:
+def _pack_side(
+    side_tokens: TokenizedSide, rows: Rows, *, side: str, slots: int, num_dummies: int, max_sentences: int
+) -> Packed:
     """The sentences of one side, end to end in `slots`, on the host; `length_bound` is its longest sentence."""
     lengths: Array = rows[f"{side}_length"].astype(np.int64)
-    num_tokens = int(lengths.sum())
-    num_empty = slots - num_tokens
+    num_filled = int(lengths.sum())
+    num_empty = slots - num_filled
     ids = np.full(slots, PAD, dtype=np.int64)
-    ids[:num_tokens] = tokens.gather(rows[f"{side}_start"], lengths)
-    # Dummies share the empty slots evenly. The sentences after them are empty, at the place where the last dummy ends.
-    cu_seqlens = np.full(max_sentences + 1, slots if num_dummies else num_tokens, dtype=np.int32)
+    ids[:num_filled] = side_tokens.gather(rows[f"{side}_start"], lengths)
+    # Dummies share the empty slots evenly. The sentences after them are empty, and begin where the last dummy ends.
+    cu_seqlens = np.full(max_sentences + 1, slots if num_dummies else num_filled, dtype=np.int32)
     cu_seqlens[0] = 0
     np.cumsum(lengths, out=cu_seqlens[1 : len(lengths) + 1])
-    ends = num_tokens + num_empty * np.arange(1, num_dummies + 1) // max(num_dummies, 1)
+    ends = num_filled + num_empty * np.arange(1, num_dummies + 1) // max(num_dummies, 1)
     cu_seqlens[len(lengths) + 1 : len(lengths) + 1 + num_dummies] = ends
     positions = np.zeros(slots, dtype=np.int64)
-    positions[:num_tokens] = np.arange(num_tokens) - np.repeat(cu_seqlens[: len(lengths)], lengths)
+    positions[:num_filled] = np.arange(num_filled) - np.repeat(cu_seqlens[: len(lengths)], lengths)
     longest = int(lengths.max())
     return Packed(
         ids=torch.from_numpy(ids),
@@ -106,7 +108,7 @@ def _pack_side(tokens: TokenFile, rows: Rows, *, side: str, slots: int, num_dumm
 
 
 def _decoder_input(gold: Packed) -> Packed:
-    """The decoder's input for gold pieces: each sentence starts with BOS and loses its EOS."""
+    """The decoder's input for gold tokens: each sentence starts with BOS and loses its EOS."""
     ids: NDArray[np.int64] = np.roll(gold.ids.numpy(), 1)
     ids[gold.cu_seqlens.numpy()[: gold.num_sentences]] = BOS
     ids[gold.num_tokens :] = PAD

@@ -14,13 +14,14 @@ from nmt_cli.devices import SHORT_SENTENCE_TOKENS
 # Slots are rounded up to a multiple of 128 unless that could add more than 1/400 to a side; then of 64, 32, 16 or 8.
 _LARGEST_MULTIPLE, _SMALLEST_MULTIPLE, _MIN_MULTIPLES_PER_SIDE = 128, 8, 400
 # The number of pairs that fill an update varies: its standard deviation in text is under 2/3 of the square root of the
-# mean. A micro-batch has room for 4 of these square roots more than the mean, so for 6 standard deviations.
+# mean. A micro-batch has room for the mean and 4 of these square roots, so for 6 standard deviations.
 _PAIRS_HEADROOM = 4
 # In a full micro-batch, at most about one slot of 50 is empty: docs/design/data.md, "Two classes of length".
 _SLOTS_PER_EMPTY_SLOT = 50
 # Rows of each micro-batch that a swap chooses from: among 64 * 64 swaps, one moves about the tokens in excess.
 _SWAP_CANDIDATES = 64
-# After these, each device gets another micro-batch. None of 1,085 updates did: docs/design/data.md, "The global batch".
+# After so many swaps, each device gets another micro-batch. None of 1,085 updates needed one: docs/design/data.md, "The
+# global batch".
 _SWAPS_PER_MICRO_BATCH = 16
 
 
@@ -66,17 +67,17 @@ def micro_batch_shape(
     A side has at most `max_tokens` slots, and at least `longest`, the data's longest sentence. `pairs_in_update` is the
     average number of pairs in a full update (`EpochInvariants`).
     """
-    src, tgt = (
+    src_slots, tgt_slots = (
         max(longest, min(max_tokens, _round_up_slots(math.ceil(budget / num_micro_batches))))
         for budget in (budgets.src, budgets.tgt)
     )
     most_pairs = math.ceil((pairs_in_update + _PAIRS_HEADROOM * math.sqrt(pairs_in_update)) / num_micro_batches)
-    dummies_if_empty = math.ceil(max(src, tgt) / SHORT_SENTENCE_TOKENS)
+    dummies_if_empty = math.ceil(max(src_slots, tgt_slots) / SHORT_SENTENCE_TOKENS)
     dummies_if_full = dummies_if_empty // _SLOTS_PER_EMPTY_SLOT + 2  # two for the remainders
     # The last micro-batches of an epoch may have a single pair, and dummies everywhere else.
     max_sentences = round_up(max(most_pairs + dummies_if_full, 1 + dummies_if_empty), _SMALLEST_MULTIPLE)
     length_bound = max(SHORT_SENTENCE_TOKENS, 1 << (longest - 1).bit_length())  # the next power of two
-    return MicroBatchShape(src, tgt, max_sentences, length_bound)
+    return MicroBatchShape(src_slots, tgt_slots, max_sentences, length_bound)
 
 
 def _round_up_slots(slots: int) -> int:
@@ -106,31 +107,31 @@ def deal_micro_batches(rows: Rows, *, shape: MicroBatchShape, num_micro_batches:
     by_length = np.lexsort((src, tgt))
     rows, src, tgt = rows[by_length], src[by_length], tgt[by_length]
     while True:
-        micro_of_row = _deal_in_serpentine(len(rows), num_micro_batches)
-        if _swap_until_all_fit(micro_of_row, src, tgt, shape=shape, num_micro_batches=num_micro_batches):
-            return [rows[micro_of_row == number] for number in range(num_micro_batches)]
+        micro_batch_of_row = _deal_in_serpentine(len(rows), num_micro_batches)
+        if _swap_until_all_fit(micro_batch_of_row, src, tgt, shape=shape, num_micro_batches=num_micro_batches):
+            return [rows[micro_batch_of_row == index] for index in range(num_micro_batches)]
         num_micro_batches += world_size
 
 
 def first_rows_that_fit(rows: Rows, *, shape: MicroBatchShape) -> Rows:
     """The first rows, at least one, that fit the shape."""
-    src, tgt = (np.cumsum(rows[f"{side}_length"], dtype=np.int64) for side in ("src", "tgt"))
+    src_ends, tgt_ends = (np.cumsum(rows[f"{side}_length"], dtype=np.int64).tolist() for side in ("src", "tgt"))
     size = len(rows)
-    while size > 1 and not shape.holds(src_tokens=int(src[size - 1]), tgt_tokens=int(tgt[size - 1]), num_pairs=size):
+    while size > 1 and not shape.holds(src_tokens=src_ends[size - 1], tgt_tokens=tgt_ends[size - 1], num_pairs=size):
         size -= 1
     return rows[:size]
 
 
 def _deal_in_serpentine(num_rows: int, num_micro_batches: int) -> Array:
     """The micro-batch of each row. Rows are dealt from the longest to the shortest; every second lap runs backwards."""
-    lap, within = np.divmod(np.arange(num_rows)[::-1], num_micro_batches)
-    return np.where(lap % 2 == 1, num_micro_batches - 1 - within, within)
+    lap, position = np.divmod(np.arange(num_rows)[::-1], num_micro_batches)
+    return np.where(lap % 2 == 1, num_micro_batches - 1 - position, position)
 
 
 def _swap_until_all_fit(
-    micro_of_row: Array, src: Array, tgt: Array, *, shape: MicroBatchShape, num_micro_batches: int
+    micro_batch_of_row: Array, src: Array, tgt: Array, *, shape: MicroBatchShape, num_micro_batches: int
 ) -> bool:
-    """Swap rows between micro-batches, in place, until each fits the shape; False if that is not achieved.
+    """Swap rows between micro-batches, in place, until each fits the shape; False if some do not fit in the end.
 
     Each swap is between the micro-batch that exceeds the shape most and another, preferably the one with most room.
     """
@@ -138,52 +139,56 @@ def _swap_until_all_fit(
     lengths = np.stack([src, tgt], axis=1)
     if (lengths.sum(axis=0) > num_micro_batches * slots).any():
         return False
-    sums = np.stack(
-        [np.bincount(micro_of_row, weights=side, minlength=num_micro_batches) for side in (src, tgt)], axis=1
-    ).astype(np.int64)
+    tokens_of_sides = [
+        np.bincount(micro_batch_of_row, weights=side, minlength=num_micro_batches).astype(np.int64)
+        for side in (src, tgt)
+    ]
+    tokens = np.stack(tokens_of_sides, axis=1)  # [micro-batches, sides]
     for _ in range(_SWAPS_PER_MICRO_BATCH * num_micro_batches):
-        excess = np.maximum(sums - slots, 0).sum(axis=1)
+        excess = np.maximum(tokens - slots, 0).sum(axis=1)
         if not excess.any():
             break
         worst = int(excess.argmax())
-        room = ((slots - sums) / slots).min(axis=1)
+        room = ((slots - tokens) / slots).min(axis=1)
         for other in np.argsort(-room, kind="stable").tolist():
-            if other != worst and _make_best_swap(micro_of_row, lengths, sums, slots, worst, other):
+            if other != worst and _make_best_swap(micro_batch_of_row, lengths, tokens, slots, worst, other):
                 break
         else:
             return False
-    sizes = np.bincount(micro_of_row, minlength=num_micro_batches)
+    sizes = np.bincount(micro_batch_of_row, minlength=num_micro_batches)
     return all(
-        size == 0 or shape.holds(src_tokens=src_sum, tgt_tokens=tgt_sum, num_pairs=size)
-        for size, (src_sum, tgt_sum) in zip(sizes.tolist(), sums.tolist(), strict=True)
+        size == 0 or shape.holds(src_tokens=src_tokens, tgt_tokens=tgt_tokens, num_pairs=size)
+        for size, (src_tokens, tgt_tokens) in zip(sizes.tolist(), tokens.tolist(), strict=True)
     )
 
 
-def _make_best_swap(micro_of_row: Array, lengths: Array, sums: Array, slots: Array, worst: int, other: int) -> bool:
+def _make_best_swap(
+    micro_batch_of_row: Array, lengths: Array, tokens: Array, slots: Array, worst: int, other: int
+) -> bool:
     """Swap the row of `worst` and the row of `other` that most reduce their excess; False if no swap reduces it.
 
-    A swap may also move a single row.
+    A swap may also move a single row. `micro_batch_of_row` and `tokens` are changed in place.
     """
-    worst_rows, other_rows = (_swap_candidates(micro_of_row, micro) for micro in (worst, other))
-    over = sums[[worst, other]] - slots
-    # The last row and the last column stand for giving and for taking no row, so their length is 0.
+    worst_rows, other_rows = (_swap_candidates(micro_batch_of_row, index) for index in (worst, other))
+    over = tokens[[worst, other]] - slots
+    # The last entry stands for no row, so its length is 0.
     given_lengths, taken_lengths = (np.append(lengths[rows], [[0, 0]], axis=0) for rows in (worst_rows, other_rows))
     moved = given_lengths[:, None] - taken_lengths  # tokens, [rows given, rows taken, sides]
     excess = (np.maximum(over[0] - moved, 0) + np.maximum(over[1] + moved, 0)).sum(axis=2)
     best = int(excess.argmin())
     if excess.flat[best] >= np.maximum(over, 0).sum():
         return False
-    give, take = divmod(best, len(taken_lengths))
-    if give < len(worst_rows):
-        micro_of_row[worst_rows[give]] = other
-    if take < len(other_rows):
-        micro_of_row[other_rows[take]] = worst
-    sums[worst] -= moved[give, take]
-    sums[other] += moved[give, take]
+    given, taken = divmod(best, len(taken_lengths))
+    if given < len(worst_rows):
+        micro_batch_of_row[worst_rows[given]] = other
+    if taken < len(other_rows):
+        micro_batch_of_row[other_rows[taken]] = worst
+    tokens[worst] -= moved[given, taken]
+    tokens[other] += moved[given, taken]
     return True
 
 
-def _swap_candidates(micro_of_row: Array, micro_batch: int) -> Array:
+def _swap_candidates(micro_batch_of_row: Array, micro_batch: int) -> Array:
     """Evenly spaced rows of a micro-batch, so rows of all lengths."""
-    rows = np.flatnonzero(micro_of_row == micro_batch)
+    rows = np.flatnonzero(micro_batch_of_row == micro_batch)
     return rows[:: max(1, math.ceil(len(rows) / _SWAP_CANDIDATES))]

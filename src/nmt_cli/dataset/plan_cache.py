@@ -22,8 +22,8 @@ from nmt_cli.errors import DataError
 from nmt_cli.processes import ONE_THREAD, Worker, WorkerLost
 
 PLANS = "plans"
-"""The name of a folder of plans: one lies in the prepared data, and one in a run whose data cannot be written."""
-_MAX_PLANS = 4  # plans in a folder, of any trainings; a plan in use is never removed
+"""The directory of plans in the prepared data, or in a run directory if the data cannot be written."""
+_MAX_PLANS = 4  # in a directory of plans, of any trainings; a plan in use is never removed
 _LOGGED_AFTER_SECONDS = 1.0
 _POLL_SECONDS = 0.02
 _NICENESS = 5  # of the process that builds the next plan: training comes first
@@ -35,7 +35,7 @@ class PlanCache:
     """Finds or builds the plans of the training split of prepared data.
 
     Plans lie in the data's directory, or in `fallback` if that directory cannot be written or is full. `beat` is called
-    now and then while this process builds a plan, or waits for another process that builds it.
+    now and then while a plan is built, here or in another process.
     """
 
     def __init__(
@@ -47,21 +47,21 @@ class PlanCache:
         known_invariants: Mapping[str, EpochInvariants] | None = None,
     ) -> None:
         self._data, self._fallback, self._beat = data, fallback, beat
-        self._folders = (data.directory / PLANS, fallback / PLANS)
+        self._directories = (data.directory / PLANS, fallback / PLANS)
         self._background: _BackgroundBuilder | None = None
         self._background_lock, self._is_closed = Lock(), False
         self._known_invariants = dict(known_invariants or {})  # of plans that were opened, by their `training_hash`
 
     def open(self, key: PlanKey, *, anew: bool, num_workers: int | None = None) -> EpochPlan:
-        """Load a plan; build it if there is none, or if it is to be built `anew`.
+        """Load a plan; build it if there is none, or in any case if `anew`.
 
         One process builds the plan while the others wait. If pieces are sampled, `num_workers` processes sample them;
-        None means one process per CPU. Raises DataError if neither folder can be written, and CacheClosed if this
+        None means one process per CPU. Raises DataError if neither directory can be written, and CacheClosed if this
         cache is closed before the plan is built.
         """
-        plan = None if anew else _find_plan(self._folders, key)
+        plan = None if anew else _find_plan(self._directories, key)
         if plan is None:
-            plan = self._build_in_either_folder(key, anew=anew, num_workers=num_workers or num_cpus())
+            plan = self._build_in_either_directory(key, anew=anew, num_workers=num_workers or num_cpus())
         self._known_invariants[key.training_hash] = plan.invariants
         return plan
 
@@ -76,31 +76,27 @@ class PlanCache:
             self._background = _BackgroundBuilder(job, key)
 
     def close(self) -> None:
-        """Build no more plans, here or in the background process, and remove the plan that it has not finished."""
+        """Build no more plans, here or in the background process, and remove its unfinished plan."""
         with self._background_lock:
             self._is_closed = True
             if self._background is None:
                 return
             self._background.close()
-            for folder in self._folders:
-                if folder.exists():
-                    # If the lock is not to be had, its holder clears the folder before it builds.
-                    with suppress(CacheClosed, _Unwritable, OSError), self._locked(folder):
-                        files.clear_interrupted(folder, name=self._background.key.name)
+            for directory in self._directories:
+                if directory.exists():
+                    # If another process has the lock, that process clears the directory before it builds.
+                    with suppress(CacheClosed, _Unwritable, OSError), self._lock(directory):
+                        files.clear_interrupted(directory, name=self._background.key.name)
             self._background = None
 
-    def _build_in_either_folder(self, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
+    def _build_in_either_directory(self, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
         """Build a plan in the data's directory, or else in `fallback`; DataError if neither can be written."""
-        in_data, in_fallback = self._folders
+        in_data, in_fallback = self._directories
         try:
             return self._build_under_lock(in_data, key, anew=anew, num_workers=num_workers)
         except _Unwritable as error:
-            logger.info(
-                "the plan of the epoch goes to %s, since %s cannot be written: %s",
-                in_fallback,
-                in_data,
-                error.message,
-            )
+            message = "the plan of the epoch goes to %s, since %s cannot be written: %s"
+            logger.info(message, in_fallback, in_data, error.message)
         try:
             return self._build_under_lock(in_fallback, key, anew=anew, num_workers=num_workers)
         except _Unwritable as error:
@@ -111,36 +107,36 @@ class PlanCache:
             ) from None
 
     @contextmanager
-    def _locked(self, folder: Path) -> Iterator[None]:
-        """Wait for the lock of a folder of plans, and hold it; the kernel releases it when the process ends."""
+    def _lock(self, directory: Path) -> Iterator[None]:
+        """Wait for the lock of a directory of plans, and hold it; the kernel releases it when the process ends."""
         with ExitStack() as stack:
             try:
-                folder.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+                directory.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
                 stack.callback(os.close, descriptor)
-                self._wait_for_lock(descriptor, folder)
+                self._wait_for_lock(descriptor, directory)
             except OSError as error:  # also of a file system without locks
-                where, hint = str(folder), "choose another folder with -o"
+                where, hint = str(directory), "choose another folder with -o"
                 raise _Unwritable(str(error.strerror), where=where, hint=hint) from None
             yield
 
-    def _wait_for_lock(self, descriptor: int, folder: Path) -> None:
-        log_at, is_logged, seen = time.monotonic() + _LOGGED_AFTER_SECONDS, False, set[tuple[Path, int, int]]()
+    def _wait_for_lock(self, descriptor: int, directory: Path) -> None:
+        start, is_logged, last_progress = time.monotonic(), False, set[tuple[Path, int, int]]()
         while True:
             with suppress(BlockingIOError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             self._check_open()
-            if (progress := _progress_of_builders(folder)) != seen:
-                seen = progress
+            if (progress := _progress_of_builders(directory)) != last_progress:
+                last_progress = progress
                 self._beat()
-            if not is_logged and time.monotonic() > log_at:
+            if not is_logged and time.monotonic() - start > _LOGGED_AFTER_SECONDS:
                 logger.info("waiting for the plan that another process builds")
                 is_logged = True
             time.sleep(_POLL_SECONDS)
 
     def _report_progress(self) -> None:
-        """Call `beat`, since the work goes on; CacheClosed if the cache is closed."""
+        """Call `beat`; CacheClosed if the cache is closed."""
         self._check_open()
         self._beat()
 
@@ -148,23 +144,22 @@ class PlanCache:
         if self._is_closed:
             raise CacheClosed
 
-    def _build_under_lock(self, folder: Path, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
-        """Build a plan under the lock of the folder, unless another process built it meanwhile."""
-        with self._locked(folder):
+    def _build_under_lock(self, directory: Path, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
+        """Build a plan under the lock of its directory, unless another process built it meanwhile."""
+        with self._lock(directory):
             self._report_progress()
-            _prune(folder, key)
-            plan = None if anew else _find_plan([folder], key)
-            return self._build(folder, key, num_workers=num_workers) if plan is None else plan
+            _prune(directory, key)
+            plan = None if anew else _find_plan([directory], key)
+            return self._build(directory, key, num_workers=num_workers) if plan is None else plan
 
-    def _build(self, folder: Path, key: PlanKey, *, num_workers: int) -> EpochPlan:
+    def _build(self, directory: Path, key: PlanKey, *, num_workers: int) -> EpochPlan:
         start = time.perf_counter()
-        directory = folder / key.name
-        files.clear_interrupted(folder, name="*")
-        with files.new_directory(directory, error=_Unwritable) as temporary:
+        files.clear_interrupted(directory, name="*")
+        with files.new_directory(directory / key.name, error=_Unwritable) as temporary:
             pairs, invariants, sampled = self._data.split("train"), None, None
             if key.alpha is not None:
-                known = self._known_invariants.get(key.training_hash)
-                invariants = known or self._expected_invariants(key, num_workers=num_workers)
+                invariants = self._known_invariants.get(key.training_hash)
+                invariants = invariants or self._expected_invariants(key, num_workers=num_workers)
                 sampled = sample_pieces(
                     self._data,
                     temporary,
@@ -184,13 +179,14 @@ class PlanCache:
                 key=key,
                 sampled=sampled,
             )
-        plan = EpochPlan(directory, key=key)
+        plan = EpochPlan(directory / key.name, key=key)
         if (seconds := time.perf_counter() - start) > _LOGGED_AFTER_SECONDS:
             logger.info("epoch %d planned: %s updates (%.0f s)", key.epoch + 1, f"{len(plan):,}", seconds)
         return plan
 
     def _expected_invariants(self, key: PlanKey, *, num_workers: int) -> EpochInvariants:
-        assert key.alpha is not None, "otherwise they follow from the lengths"
+        """The invariants of a training whose pieces are sampled, from a sample of its pairs."""
+        assert key.alpha is not None
         pairs = self._data.split("train")
         cost = measure_sampling_cost(self._data, alpha=key.alpha, seed=key.seed, max_positions=key.max_positions)
         if (seconds := len(pairs) * cost.seconds_per_pair / num_workers) > _LOGGED_AFTER_SECONDS:
@@ -208,12 +204,12 @@ class _BackgroundBuilder:
         try:
             self._worker = Worker(job, environment=ONE_THREAD)
         except OSError as error:
-            _warn_of_background_failure(key, error.strerror)
+            _warn_of_failure(key, error.strerror)
         else:
             self._thread.start()
 
     def close(self) -> None:
-        """End the process; an unfinished plan is built when it is needed."""
+        """End the process. An unfinished plan stays unfinished."""
         if self._thread.is_alive():
             self._is_closed = True
             self._worker.kill()
@@ -224,7 +220,7 @@ class _BackgroundBuilder:
             self._worker.result_of(self.key)
         except (DataError, RuntimeError, WorkerLost) as error:
             if not self._is_closed:
-                _warn_of_background_failure(self.key, error.message if isinstance(error, DataError) else error)
+                _warn_of_failure(self.key, error.message if isinstance(error, DataError) else error)
         finally:
             self._worker.close()
 
@@ -249,12 +245,9 @@ class _BuildingJob:
         return build
 
 
-def _warn_of_background_failure(key: PlanKey, problem: object) -> None:
-    logger.warning(
-        "the process that plans epoch %d ahead has failed; training plans it when the epoch begins: %s",
-        key.epoch + 1,
-        problem,
-    )
+def _warn_of_failure(key: PlanKey, reason: object) -> None:
+    message = "the process that plans epoch %d ahead has failed; training plans it when the epoch begins: %s"
+    logger.warning(message, key.epoch + 1, reason)
 
 
 class CacheClosed(Exception):  # not an error that users see: nobody waits for the plan
@@ -262,34 +255,34 @@ class CacheClosed(Exception):  # not an error that users see: nobody waits for t
 
 
 class _Unwritable(DataError):
-    """A folder of plans that cannot be made, locked or written, or is full."""
+    """A directory of plans that cannot be made, locked or written, or is full."""
 
 
-def _find_plan(folders: Sequence[Path], key: PlanKey) -> EpochPlan | None:
-    """The plan with this key in the first folder that has it; None if no folder does, or only a damaged plan."""
-    for folder in folders:
+def _find_plan(directories: Sequence[Path], key: PlanKey) -> EpochPlan | None:
+    """The plan with this key in the first directory with an undamaged one; None if there is none."""
+    for directory in directories:
         with suppress(PermissionError):  # its owner lets nobody else read it
-            if (folder / key.name).exists():
+            if (directory / key.name).exists():
                 try:
-                    return EpochPlan(folder / key.name, key=key)
+                    return EpochPlan(directory / key.name, key=key)
                 except DamagedPlan as error:
                     logger.warning("the plan %s: it is built anew", error)
     return None
 
 
-def _progress_of_builders(folder: Path) -> set[tuple[Path, int, int]]:
+def _progress_of_builders(directory: Path) -> set[tuple[Path, int, int]]:
     """The files of unfinished plans with their sizes and times, which change while a process builds."""
-    states = set()
+    progress = set()
     with suppress(OSError):  # renamed or removed meanwhile
-        for path in (*folder.glob(".*.partial"), *folder.glob(".*.partial/*")):
+        for path in (*directory.glob(".*.partial"), *directory.glob(".*.partial/*")):
             status = path.stat()
-            states.add((path, status.st_size, status.st_mtime_ns))
-    return states
+            progress.add((path, status.st_size, status.st_mtime_ns))
+    return progress
 
 
-def _prune(folder: Path, key: PlanKey) -> None:
+def _prune(directory: Path, key: PlanKey) -> None:
     """Remove this training's earlier plans, and all but the newest of the others; a plan in use stays."""
-    plans = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != key.name]
+    plans = [path for path in directory.iterdir() if not path.name.startswith(".") and path.name != key.name]
     plans.sort(key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
     earlier = [path for path in plans if path.name.startswith(f"{key.training_hash}-") and path.name < key.name]
     others = [path for path in plans if path not in earlier]

@@ -1,9 +1,9 @@
 """The plan of an epoch on disk: written once, and read update by update.
 
 A plan says which pairs make up each update of an epoch. `plan_computation` computes it, this file writes it and reads
-it back, and `plan_cache` finds the plan with a key or has it built. A plan is a directory, which all ranks of all
-trainings with its key read. Reading an update is one `pread`: mapped pages would grow the process, and end it with a
-bus error if another machine removed the file.
+it back, and `plan_cache` finds the plan with a key or builds it. A plan is a directory. All trainings with its key
+share it, with all their ranks. An update is read by one `pread`. Mapped pages would grow the process, and would end it
+with a bus error if another machine removed the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Literal
 from zlib import crc32
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from nmt_cli.dataset.manifest import Record, TokenDtype
 from nmt_cli.dataset.prepared_data import SIDES, Array, Rows, TokenPairs, open_pairs
@@ -41,7 +41,7 @@ class PlanKey(Record):
     """Everything that a plan depends on.
 
     `data` is the fingerprint in the manifest of the prepared data; pairs and tokens are counted in its training split.
-    Without `has_even_end`, as in runs of earlier versions, the last update of an epoch may be nearly empty. With an
+    Without `has_even_end`, as in runs of earlier versions, the last update of an epoch may be nearly empty. With
     `alpha`, the pieces of each epoch are sampled (`sampled_pieces`).
     """
 
@@ -79,15 +79,17 @@ class TokenBudgets:
 class EpochInvariants(Record):
     """The part of a plan that all epochs of a training share: it depends on the lengths of pairs, not on their order.
 
-    `num_left_out` pairs are too long for the model. A full update has `pairs_in_update` pairs on average; of the two
-    classes of length, it is the class with more. If pieces are sampled, `budgets` and `pairs_in_update` follow from
-    expected lengths, and no sentence of any epoch has more than `max_pieces`; otherwise `max_pieces` is None.
+    `num_left_out` pairs are too long for the model. A full update has `pairs_in_update` pairs on average, in the class
+    of length that has more. If pieces are sampled, `budgets` and `pairs_in_update` follow from expected lengths, and no
+    sentence of any epoch has more than `max_pieces`. Otherwise `max_pieces` is None.
     """
+
+    model_config = ConfigDict(populate_by_name=True)
 
     num_left_out: int
     budgets: TokenBudgets
     pairs_in_update: int
-    max_pieces: int | None = Field(default=None, alias="longest")  # its key on disk
+    max_pieces: int | None = Field(alias="longest", default=None)  # the alias is the key on disk
 
 
 class SampledTokens(Record):
@@ -99,35 +101,38 @@ class SampledTokens(Record):
 
 
 class _PlanManifest(Record):
+    model_config = ConfigDict(populate_by_name=True)
+
     kind: Literal["plan"] = "plan"
     format: int = FORMAT
     key: PlanKey
     num_rows: int
-    facts: EpochInvariants  # the key on disk of the invariants
+    invariants: EpochInvariants = Field(alias="facts")  # the alias is the key on disk
     row: list[tuple[str, str]]
+    """The name and the type of each field of a row."""
     sampled: SampledTokens | None = None
     crc32: dict[str, int]
-    """By file, except `rows`: the file `updates` has a checksum for the rows of each update."""
+    """By file, but not for `rows`: the file `updates` has a checksum of the rows of each update."""
 
 
 class EpochPlan:
-    """The reader of a plan, whose lock keeps the plan from being removed; DamagedPlan if it cannot be read."""
+    """A plan that is open for reading, and locked against removal; DamagedPlan if it cannot be read."""
 
     invariants: EpochInvariants
     longest_pairs: Rows
     """The longest pairs, longest first."""
     pairs: TokenPairs | None
-    """The sampled ids that the rows point into; None if they point into the prepared data. DataError if cut short."""
+    """The sampled ids that the rows point into; None if they point into the prepared data."""
 
     def __init__(self, directory: Path, *, key: PlanKey) -> None:
         self.directory = directory
         try:
-            self._file = os.open(directory / _ROWS, os.O_RDONLY)
+            self._rows_file = os.open(directory / _ROWS, os.O_RDONLY)
         except OSError as error:
             raise DamagedPlan(f"{directory.name}: {error.strerror}") from None
-        self._finalizer = weakref.finalize(self, os.close, self._file)
+        self._finalizer = weakref.finalize(self, os.close, self._rows_file)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_SH)
+            fcntl.flock(self._rows_file, fcntl.LOCK_SH)
             self._load(key)
         except (OSError, ValidationError, ValueError) as error:
             raise DamagedPlan(f"{directory.name}: {error}") from None
@@ -140,20 +145,20 @@ class EpochPlan:
         """Pieces of the longest sentence in all epochs of the training; 0 if there is no sentence."""
         if self.invariants.max_pieces is not None:
             return self.invariants.max_pieces
-        # Rows are sorted, longest first; the sum of no rows is 0.
-        return max(int(self.longest_pairs[f"{side}_length"][:1].sum()) for side in ("src", "tgt"))
+        longest = self.longest_pairs[:1]
+        return max(int(longest[f"{side}_length"].max(initial=0)) for side in ("src", "tgt"))
 
     @property
     def fullest_update(self) -> int:
-        """The update with the most pairs: a full update of ordinary pairs."""
+        """The index of the update with the most pairs: a full update of ordinary pairs."""
         return int(np.diff(self._starts).argmax())
 
     def rows(self, index: int) -> Rows:
         """The rows of one update, counted from 0; DamagedPlan if they were changed."""
-        first, stop = int(self._starts[index]), int(self._starts[index + 1])
-        size = self._row_dtype.itemsize
+        start, stop = int(self._starts[index]), int(self._starts[index + 1])
+        row_bytes = self._row_dtype.itemsize
         try:
-            content = os.pread(self._file, (stop - first) * size, first * size)
+            content = os.pread(self._rows_file, (stop - start) * row_bytes, start * row_bytes)
         except OSError as error:
             raise DamagedPlan(f"{self.directory.name}: {error.strerror}") from None
         if crc32(content) != self._crc32[index]:
@@ -168,22 +173,23 @@ class EpochPlan:
         manifest = _PlanManifest.model_validate_json((self.directory / _MANIFEST).read_bytes())
         if manifest.key != key or manifest.format != FORMAT:
             raise ValueError("it has another key")
-        status = os.fstat(self._file)
+        status = os.fstat(self._rows_file)
         if status.st_nlink == 0:
             raise ValueError("it was removed")
         self._row_dtype = np.dtype(manifest.row)
         if status.st_size != manifest.num_rows * self._row_dtype.itemsize:
             raise ValueError(f"{_ROWS} has {status.st_size:,} bytes")
         contents = {name: (self.directory / name).read_bytes() for name in (_UPDATES, _LONGEST)}
-        found = {name: crc32(content) for name, content in contents.items()}
+        checksums = {name: crc32(content) for name, content in contents.items()}
         if manifest.sampled is not None:
-            found |= _checksums_of_sampled_ids(self.directory)
-        if damaged := [name for name, checksum in found.items() if checksum != manifest.crc32.get(name)]:
-            raise ValueError(f"{damaged[0]} is not what was written")
+            checksums |= _checksums_of_sampled_ids(self.directory)
+        for name, checksum in checksums.items():
+            if checksum != manifest.crc32.get(name):
+                raise ValueError(f"{name} is not what was written")
         updates = np.frombuffer(contents[_UPDATES], dtype=_UPDATE_DTYPE)
         self._starts, self._crc32 = updates["start"], updates["crc32"]
         self.longest_pairs = np.frombuffer(contents[_LONGEST], dtype=self._row_dtype)
-        self.invariants = manifest.facts
+        self.invariants = manifest.invariants
         self.pairs = None if manifest.sampled is None else self._open_sampled(manifest.sampled)
 
     def _open_sampled(self, sampled: SampledTokens) -> TokenPairs:
@@ -209,16 +215,16 @@ def write_plan(
     """
     updates = np.zeros(len(sizes) + 1, dtype=_UPDATE_DTYPE)
     np.cumsum(sizes, out=updates["start"][1:])
-    update = 0
+    index = 0
     with (directory / _ROWS).open("wb") as file:
         for block in blocks:
             block_bytes = block.view(np.uint8).data
             file.write(block_bytes)
             start = 0
             while start < len(block_bytes):
-                stop = start + int(sizes[update]) * block.itemsize
-                updates["crc32"][update] = crc32(block_bytes[start:stop])
-                start, update = stop, update + 1
+                stop = start + int(sizes[index]) * block.itemsize
+                updates["crc32"][index] = crc32(block_bytes[start:stop])
+                start, index = stop, index + 1
     small_files = {_UPDATES: updates.tobytes(), _LONGEST: longest_pairs.tobytes()}
     checksums = {} if sampled is None else _checksums_of_sampled_ids(directory)
     for name, content in small_files.items():
@@ -227,7 +233,7 @@ def write_plan(
     manifest = _PlanManifest(
         key=key,
         num_rows=int(updates["start"][-1]),
-        facts=invariants,
+        invariants=invariants,
         row=[(name, str(longest_pairs.dtype[name].str)) for name in longest_pairs.dtype.names or ()],
         sampled=sampled,
         crc32=checksums,
@@ -238,16 +244,16 @@ def write_plan(
 
 def _checksums_of_sampled_ids(directory: Path) -> dict[str, int]:
     """The checksums of the files of sampled ids, by name."""
-    found = dict.fromkeys(_ID_FILES, 0)
+    checksums = dict.fromkeys(_ID_FILES, 0)
     for name in _ID_FILES:
         with (directory / name).open("rb") as file:
             while block := file.read(_BYTES_PER_READ):
-                found[name] = crc32(block, found[name])
-    return found
+                checksums[name] = crc32(block, checksums[name])
+    return checksums
 
 
 def is_in_use(directory: Path) -> bool:
-    """True if a process on any machine holds the plan in `directory` open, or if this cannot be told."""
+    """True if a process on any machine holds the plan in `directory` open, or if the file system cannot tell."""
     try:
         with (directory / _ROWS).open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

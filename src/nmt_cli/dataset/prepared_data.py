@@ -21,11 +21,11 @@ from nmt_cli.files import sha256
 
 Array = NDArray[np.integer]
 Rows = NDArray[np.void]
-"""Where pairs lie in token files, [n]: the fields `pair`, `src_start`, `tgt_start`, `src_length` and `tgt_length`."""
+"""Where pairs lie in a split, [n]: the fields `pair`, `src_start`, `tgt_start`, `src_length` and `tgt_length`."""
 SIDES = ("source", "target")  # in names of files; rows have `src` and `tgt`
 _OFFSET = np.dtype("<i8")
-_ReadRanges = Callable[[list[int], list[int]], bytes]
-"""Reads `sizes[i]` bytes at offset `offsets[i]` for each i, and joins them."""
+_RangeReader = Callable[[list[int], list[int]], bytes]
+"""Given `starts` and `sizes` in bytes, it reads these ranges and joins them."""
 
 
 def row_type(*, num_pairs: int, num_tokens: int, longest: int) -> np.dtype[np.void]:
@@ -58,8 +58,8 @@ def num_tokens(rows: Rows, *, side: str) -> int:
 _WIDEST_ROW = row_type(num_pairs=2**63, num_tokens=2**63, longest=2**63)
 
 
-class TokenFile:
-    """One side of a split: sentence i is `ids[offsets[i]:offsets[i + 1]]`, and ends with EOS.
+class TokenizedSide:
+    """The sentences of one side of a split: sentence i is `ids[offsets[i]:offsets[i + 1]]`, and ends with EOS.
 
     Both arrays may be mapped from files. A mapped page counts as memory of the process until the system takes it back,
     and reading a page also maps its neighbours. `gather` and `read_offsets` map nothing, so they suit a large split.
@@ -70,23 +70,23 @@ class TokenFile:
         ids: NDArray[np.unsignedinteger],
         offsets: NDArray[np.int64],
         *,
-        read_ids: _ReadRanges,
-        read_offsets: _ReadRanges,
+        id_reader: _RangeReader,
+        offset_reader: _RangeReader,
     ) -> None:
         self.ids = ids
         self.offsets = offsets
-        self._read_ids, self._read_offsets = read_ids, read_offsets
+        self._id_reader, self._offset_reader = id_reader, offset_reader
 
     @classmethod
-    def in_memory(cls, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64]) -> TokenFile:
+    def in_memory(cls, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64]) -> TokenizedSide:
         """The side in two arrays."""
-        return cls(ids, offsets, read_ids=_memory_reader(ids), read_offsets=_memory_reader(offsets))
+        return cls(ids, offsets, id_reader=_memory_reader(ids), offset_reader=_memory_reader(offsets))
 
     @classmethod
-    def open(cls, ids: Path, offsets: Path, *, dtype: np.dtype[Any]) -> TokenFile:
+    def open(cls, ids: Path, offsets: Path, *, dtype: np.dtype[Any]) -> TokenizedSide:
         """The side in two files, which stay open."""
         arrays = _map_file(ids, dtype), _map_file(offsets, _OFFSET)
-        return cls(*arrays, read_ids=_file_reader(ids), read_offsets=_file_reader(offsets))
+        return cls(*arrays, id_reader=_file_reader(ids), offset_reader=_file_reader(offsets))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -112,31 +112,31 @@ class TokenFile:
 
     def gather(self, starts: Array, lengths: Array) -> NDArray[np.unsignedinteger]:
         """The ids of sentences, end to end, by their starts in `ids` and their lengths."""
-        offsets, sizes = ((numbers.astype(np.int64) * self.ids.itemsize).tolist() for numbers in (starts, lengths))
-        return np.frombuffer(self._read_ids(offsets, sizes), dtype=self.ids.dtype)
+        first_bytes, sizes = ((tokens.astype(np.int64) * self.ids.itemsize).tolist() for tokens in (starts, lengths))
+        return np.frombuffer(self._id_reader(first_bytes, sizes), dtype=self.ids.dtype)
 
     def read_offsets(self, start: int, stop: int) -> NDArray[np.int64]:
         """`offsets[start:stop]`."""
         width = _OFFSET.itemsize
-        return np.frombuffer(self._read_offsets([start * width], [(stop - start) * width]), dtype=_OFFSET)
+        return np.frombuffer(self._offset_reader([start * width], [(stop - start) * width]), dtype=_OFFSET)
 
 
-def _memory_reader(array: NDArray[Any]) -> _ReadRanges:
+def _memory_reader(array: NDArray[Any]) -> _RangeReader:
     view = np.ascontiguousarray(array).view(np.uint8).data
-    return lambda offsets, sizes: b"".join(
-        [view[offset : offset + size] for offset, size in zip(offsets, sizes, strict=True)]
+    return lambda starts, sizes: b"".join(
+        [view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
     )
 
 
-def _file_reader(path: Path) -> _ReadRanges:
+def _file_reader(path: Path) -> _RangeReader:
     """A reader of a file, which stays open as long as the reader; the system fetches all ranges at once."""
     file = os.open(path, os.O_RDONLY)
 
-    def read(offsets: list[int], sizes: list[int]) -> bytes:
+    def read(starts: list[int], sizes: list[int]) -> bytes:
         if hasattr(os, "posix_fadvise"):  # macOS has none
-            for offset, size in zip(offsets, sizes, strict=True):
-                os.posix_fadvise(file, offset, size, os.POSIX_FADV_WILLNEED)
-        content = b"".join([os.pread(file, size, offset) for offset, size in zip(offsets, sizes, strict=True)])
+            for start, size in zip(starts, sizes, strict=True):
+                os.posix_fadvise(file, start, size, os.POSIX_FADV_WILLNEED)
+        content = b"".join([os.pread(file, size, start) for start, size in zip(starts, sizes, strict=True)])
         if len(content) != sum(sizes):
             raise DataError(f"{path.name} was cut short while it was read", where=str(path), hint=PREPARE_AGAIN)
         return content
@@ -149,8 +149,8 @@ def _file_reader(path: Path) -> _ReadRanges:
 class TokenPairs:
     """A split: the same number of sentences on both sides."""
 
-    src: TokenFile
-    tgt: TokenFile
+    src: TokenizedSide
+    tgt: TokenizedSide
 
     def __len__(self) -> int:
         return len(self.src)
@@ -178,18 +178,18 @@ class PreparedData:
         return self.directory / "target.spm"
 
     def split(self, name: str) -> TokenPairs:
-        """The token files of `train`, `valid` or `test`; DataError if the corpus has no such split."""
-        self._require(name)
+        """The pairs of `train`, `valid` or `test`; DataError if the corpus has no such split."""
+        self._check_has_split(name)
         return open_pairs(self.directory, name, dtype=self.manifest.dtype)
 
     def texts(self, name: str) -> tuple[list[str], list[str]]:
         """Source and reference lines of `valid` or `test` as they were given, without line ends."""
-        self._require(name)
+        self._check_has_split(name)
         languages = self.manifest.languages
         src, ref = (self._lines(f"{name}.{language}") for language in (languages.source, languages.target))
         return src, ref
 
-    def _require(self, name: str) -> None:
+    def _check_has_split(self, name: str) -> None:
         if name not in self.manifest.splits:
             raise DataError(
                 f"the corpus {self.manifest.name} has no {name} split, but {', '.join(self.manifest.splits)}",
@@ -215,10 +215,9 @@ def open_prepared(directory: Path) -> PreparedData:
     for name, size in data.manifest.files.items():
         path = directory / name
         _check_present(path)
-        if (found := path.stat().st_size) != size:
-            raise DataError(
-                f"{name} has {found:,} bytes, and should have {size:,}", where=str(path), hint=PREPARE_AGAIN
-            )
+        if (present := path.stat().st_size) != size:
+            message = f"{name} has {present:,} bytes, and should have {size:,}"
+            raise DataError(message, where=str(path), hint=PREPARE_AGAIN)
     return data
 
 
@@ -227,7 +226,7 @@ def open_pairs(directory: Path, split: str, *, dtype: TokenDtype) -> TokenPairs:
     stored = np.dtype(dtype).newbyteorder("<")
     stems = [f"{split}.{side}" for side in SIDES]
     files = [(directory / f"{stem}.ids", directory / f"{stem}.offsets") for stem in stems]
-    src, tgt = (TokenFile.open(ids, offsets, dtype=stored) for ids, offsets in files)
+    src, tgt = (TokenizedSide.open(ids, offsets, dtype=stored) for ids, offsets in files)
     return TokenPairs(src, tgt)
 
 
@@ -237,9 +236,10 @@ def token_dtype(vocab_size: int) -> TokenDtype:
 
 
 class TokenWriter:
-    """Writes the token file of one side of a split, batch by batch: `DIRECTORY/SPLIT.SIDE.ids` and `.offsets`.
+    """Writes one side of a split, batch by batch, to the token files `DIRECTORY/SPLIT.SIDE.ids` and `.offsets`.
 
-    To continue after an interruption, give the `sentences` and `tokens` to keep; the files lose what comes after them.
+    To continue after an interruption, give the number of `sentences` and `tokens` to keep. Everything after them is
+    removed from the files.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class TokenWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, traceback: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._ids.close()
         self._offsets.close()
@@ -279,10 +279,10 @@ class TokenWriter:
 
 def _open_at(path: Path, size: int) -> BinaryIO:
     """The file, open for writing after its first `size` bytes; the rest is dropped."""
-    found = path.stat().st_size if path.exists() else 0
-    if found < size:
+    present = path.stat().st_size if path.exists() else 0
+    if present < size:
         raise DataError(
-            f"{path.name} has {found:,} bytes, and {size:,} were written",
+            f"{path.name} has {present:,} bytes, and {size:,} were written",
             where=str(path),
             hint=f"rm -r {shlex.quote(str(path.parent))}, then give the same nmt prepare command once more",
         )

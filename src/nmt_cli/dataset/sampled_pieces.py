@@ -1,9 +1,9 @@
-"""Sampled pieces: for each epoch, the training text is cut anew into pieces of the same vocabulary.
+"""Sampled pieces: each epoch segments the training text differently, into pieces of the same vocabulary.
 
 BPE-dropout (Provilkov et al. 2020, arXiv:1910.13267) skips merges at random. With a unigram vocabulary, one of all
 segmentations is sampled (Kudo 2018, arXiv:1804.10959). The text comes from the ids of the prepared data.
 
-The pieces of a pair depend on the seed, the epoch and the place of the pair. Pairs are sampled in blocks, each with a
+The pieces of a pair depend on the seed, the epoch and the index of the pair. Pairs are sampled in blocks, each with a
 generator of its own, so neither the number of processes nor a restart matters.
 """
 
@@ -30,20 +30,22 @@ from nmt_cli.tokenization.subword_sampling import subword_sampler
 from nmt_cli.tokenization.tokenizer import EncodedText
 
 BLOCK_PAIRS = 2048
-_SAMPLING_PURPOSE, _GROWTH_PURPOSE = 2, 3  # in keys of generators; the order of pairs has 1
+_SAMPLING_PURPOSE, _COST_PURPOSE = 2, 3  # in keys of generators; the order of pairs has 1
 _MEMORY_HINT = "if memory ran out, end other programs, then give the same command again: it continues"
 _BYTES_PER_PAIR = 30  # beside its ids: two offsets of 8 bytes, and its row of the plan
-_NUM_GROWTH_SAMPLES, _PAIRS_PER_GROWTH_SAMPLE = 64, 64
+_NUM_RANGES, _PAIRS_PER_RANGE = 64, 64  # of the pairs that the cost is measured on
 
 
 def check_sampling(data: PreparedData, sampling: SubwordSampling) -> None:
     """Raise RecipeError if the recipe's kind of sampling does not suit the vocabulary of the data."""
     if sampling.alpha is None:
         return
-    setting, kind_needed, alternative = (
-        ("dropout", "bpe", "sampling=0.2") if sampling.dropout else ("sampling", "unigram", "dropout=0.1")
-    )
-    off = {"dropout": "--set tokenizer.dropout=0", "sampling": "--set tokenizer.sampling=null"}
+    if sampling.dropout:
+        setting, kind_needed = "dropout", "bpe"
+        off, alternative = "--set tokenizer.dropout=0", "--set tokenizer.sampling=0.2"
+    else:
+        setting, kind_needed = "sampling", "unigram"
+        off, alternative = "--set tokenizer.sampling=null", "--set tokenizer.dropout=0.1"
     names = {"bpe": "BPE", "unigram": "unigram"}
     for file in (data.source_tokenizer_file, data.target_tokenizer_file):
         model = file.read_bytes()
@@ -51,13 +53,13 @@ def check_sampling(data: PreparedData, sampling: SubwordSampling) -> None:
             raise RecipeError(
                 f"tokenizer.{setting} is for {names[kind_needed]} vocabularies, and that of the data is {names[kind]}",
                 where=str(file),
-                hint=f"{off[setting]} --set tokenizer.{alternative}",
+                hint=f"{off} {alternative}",
             )
         if not any(piece.kind == NORMAL and len(piece.text) > 1 for piece in read_pieces(model)):
             raise RecipeError(
                 f"tokenizer.{setting} has nothing to choose: each piece of the vocabulary is a single character",
                 where=str(file),
-                hint=off[setting],
+                hint=off,
             )
 
 
@@ -77,29 +79,26 @@ class SamplingCost:
 
 def measure_sampling_cost(data: PreparedData, *, alpha: float, seed: int, max_positions: int) -> SamplingCost:
     """The cost of each epoch, measured on a few thousand pairs spread over the training split."""
-    sampler = _PairSampler(data, alpha=alpha, longest=max_positions)
+    sampler, key = _PairSampler(data, alpha=alpha, max_pieces=max_positions), (seed, _COST_PURPOSE)
     ranges = _spread_ranges(len(data.split("train")))
     first_timed = len(ranges) * 3 // 4  # by then, frequent words are cached
-    sampled, seconds = [], 0.0
-    for number, (start, stop) in enumerate(ranges):
-        clock = time.process_time()
-        sampled.append(sampler.sample(start, stop, key=(seed, _GROWTH_PURPOSE)))
-        if number >= first_timed:
-            seconds += time.process_time() - clock
-    prepared_tokens = {side: sum(len(sampler.ids(side, *each)) for each in ranges) for side in SIDES}
+    sampled = [sampler.sample(start, stop, key=key) for start, stop in ranges[:first_timed]]
+    clock = time.process_time()
+    sampled += [sampler.sample(start, stop, key=key) for start, stop in ranges[first_timed:]]
+    seconds = time.process_time() - clock
+    prepared_tokens = {side: sum(len(sampler.ids(side, start, stop)) for start, stop in ranges) for side in SIDES}
     sampled_tokens = {side: sum(len(texts[side].ids) for texts in sampled) for side in SIDES}
     src_growth, tgt_growth = (sampled_tokens[side] / max(prepared_tokens[side], 1) for side in SIDES)
-    num_pairs = sum(stop - start for start, stop in ranges)
-    num_timed = sum(stop - start for start, stop in ranges[first_timed:])
+    num_pairs, num_timed = (sum(stop - start for start, stop in part) for part in (ranges, ranges[first_timed:]))
     num_bytes = sum(sampled_tokens.values()) * np.dtype(data.manifest.dtype).itemsize + num_pairs * _BYTES_PER_PAIR
     return SamplingCost(src_growth, tgt_growth, num_bytes / max(num_pairs, 1), seconds / max(num_timed, 1))
 
 
 def _spread_ranges(num_pairs: int) -> list[tuple[int, int]]:
     """Short ranges of pairs, (start, stop), spread evenly over all pairs."""
-    starts = np.linspace(0, num_pairs, _NUM_GROWTH_SAMPLES, endpoint=False, dtype=np.int64)
+    starts = np.linspace(0, num_pairs, _NUM_RANGES, endpoint=False, dtype=np.int64)
     bounds = [*dict.fromkeys(starts.tolist()), num_pairs]
-    return [(start, min(start + _PAIRS_PER_GROWTH_SAMPLE, end)) for start, end in pairwise(bounds)]
+    return [(start, min(start + _PAIRS_PER_RANGE, next_start)) for start, next_start in pairwise(bounds)]
 
 
 def sample_pieces(
@@ -114,7 +113,7 @@ def sample_pieces(
     """Write the sampled ids of the training split into a directory; `progress` is called now and then.
 
     A sentence keeps the ids of the prepared data if it would have more than `invariants.max_pieces`. A word keeps its
-    ids if encoding its text gives other ids.
+    ids if its text is encoded with other ids.
     """
     num_blocks = math.ceil(len(data.split("train")) / BLOCK_PAIRS)
     job = SamplingJob(data, key, invariants.max_pieces or key.max_positions)
@@ -138,12 +137,12 @@ class SamplingJob:
 
     data: PreparedData
     key: PlanKey
-    longest: int
+    max_pieces: int
 
     def start(self) -> Callable[[int], dict[str, EncodedText]]:
         """The function for one block."""
-        assert self.key.alpha is not None, "without it, the pieces are those of the prepared data"
-        sampler = _PairSampler(self.data, alpha=self.key.alpha, longest=self.longest)
+        assert self.key.alpha is not None
+        sampler = _PairSampler(self.data, alpha=self.key.alpha, max_pieces=self.max_pieces)
         num_pairs, key = len(self.data.split("train")), (self.key.seed, _SAMPLING_PURPOSE, self.key.epoch)
 
         def sample(block: int) -> dict[str, EncodedText]:
@@ -154,25 +153,24 @@ class SamplingJob:
 
 
 class _PairSampler:
-    """Samples the pieces of training pairs that follow each other."""
+    """Samples the pieces of consecutive training pairs."""
 
-    def __init__(self, data: PreparedData, *, alpha: float, longest: int) -> None:
-        self._longest, pairs = longest, data.split("train")
-        self._tokens = dict(zip(SIDES, (pairs.src, pairs.tgt), strict=True))
-        files = (data.source_tokenizer_file, data.target_tokenizer_file)
-        self._samplers = {
-            side: subword_sampler(file.read_bytes(), alpha=alpha) for side, file in zip(SIDES, files, strict=True)
-        }
+    def __init__(self, data: PreparedData, *, alpha: float, max_pieces: int) -> None:
+        self._max_pieces = max_pieces
+        pairs = data.split("train")
+        self._prepared = {"source": pairs.src, "target": pairs.tgt}
+        files = {"source": data.source_tokenizer_file, "target": data.target_tokenizer_file}
+        self._samplers = {side: subword_sampler(file.read_bytes(), alpha=alpha) for side, file in files.items()}
 
     def sample(self, start: int, stop: int, *, key: tuple[int, ...]) -> dict[str, EncodedText]:
-        """The ids of these pairs, end to end, for each side; the pieces follow from `key` and `start`."""
-        generators = map(np.random.default_rng, np.random.SeedSequence([*key, start]).spawn(len(SIDES)))
-        return {
-            side: self._samplers[side].sample(self.ids(side, start, stop), longest=self._longest, generator=generator)
-            for side, generator in zip(SIDES, generators, strict=True)
-        }
+        """The sampled ids of these pairs, end to end, for each side; they follow from `key` and `start`."""
+        sampled = {}
+        for side, seed in zip(SIDES, np.random.SeedSequence([*key, start]).spawn(len(SIDES)), strict=True):
+            ids, generator = self.ids(side, start, stop), np.random.default_rng(seed)
+            sampled[side] = self._samplers[side].sample(ids, longest=self._max_pieces, generator=generator)
+        return sampled
 
     def ids(self, side: str, start: int, stop: int) -> NDArray[np.unsignedinteger]:
         """The ids of these pairs in the prepared data."""
-        first, *_, end = self._tokens[side].read_offsets(start, stop + 1)
-        return self._tokens[side].gather(np.array([first]), np.array([end - first]))
+        first, *_, end = self._prepared[side].read_offsets(start, stop + 1)
+        return self._prepared[side].gather(np.array([first]), np.array([end - first]))
