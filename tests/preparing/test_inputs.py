@@ -159,7 +159,7 @@ def test_the_hub_is_asked_once_for_each_repository(tmp_path: Path, monkeypatch: 
         return Unreachable("no hub", hint="wait")
 
     monkeypatch.setattr(hub, "_commit_and_checksums", ask)
-    at = corpus(tmp_path, "kind: hub, repository: wmt/wmt14, split: train").location()
+    at = corpus(tmp_path, "kind: hub, repository: wmt/wmt14, split: train").context()
     for split in ("train", "validation"):
         source = HubSource(kind="hub", repository="wmt/wmt14", split=split)
         assert refusal(partial(source.find_split, at)).message == "no hub"

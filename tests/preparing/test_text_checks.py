@@ -14,7 +14,7 @@ import sacremoses
 
 from nmt_cli.files import open_bytes
 from nmt_cli.preparing.cleaning import text_checks
-from nmt_cli.preparing.cleaning.text_checks import refuse_pieces, text_sides, warnings_of_unusual_text
+from nmt_cli.preparing.cleaning.text_checks import check_no_pieces, text_sides, warnings_of_unusual_text
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.sources.base import CorpusLanguages, Split
 from nmt_cli.recipe.loading import packaged_folder
@@ -51,7 +51,7 @@ def warnings_of(folder: Path, *overrides: str, train: Pairs, valid: Pairs) -> li
 
 def doubts_of(pairs: Pairs, languages: CorpusLanguages = EN_DE) -> list[str]:
     sides = text_sides("the training text", pairs, languages, source=None)
-    refuse_pieces(sides)
+    check_no_pieces(sides)
     return list(warnings_of_unusual_text(sides, with_languages=True))
 
 

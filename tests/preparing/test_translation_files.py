@@ -22,7 +22,7 @@ from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.sources.base import Split, read_chunks
-from nmt_cli.preparing.sources.lines import on_one_line
+from nmt_cli.preparing.sources.lines import join_lines
 from tests.preparing.corpus_files import Pairs, invented_pairs, refusal, run, silent
 
 HEAD = '<?xml version="1.0" encoding="{}"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx version="1.4"><header/><body>\n'
@@ -249,7 +249,7 @@ def test_an_attribute_of_the_dtd_is_not_added_to_each_element(tmp_path: Path) ->
 
 def test_a_line_break_in_many_spaces_becomes_one_space_at_once() -> None:
     before = time.process_time()
-    assert on_one_line(f" a{' ' * 200_000}b \n\t \r\n c\td ") == f"a{' ' * 200_000}b c d"
+    assert join_lines(f" a{' ' * 200_000}b \n\t \r\n c\td ") == f"a{' ' * 200_000}b c d"
     assert time.process_time() - before < 2  # in quadratic time, minutes
 
 

@@ -218,7 +218,7 @@ def _size_table(report: dict[str, Any], *, gap: int) -> Table:
 
 def _summary_lines(report: dict[str, Any]) -> Iterator[tuple[int, str]]:
     """Lines for the log, each with its level: dropped pairs, overlap with other splits, and two pairs in pieces."""
-    from nmt_cli.preparing.cleaning.rules import printable
+    from nmt_cli.preparing.cleaning.rules import make_printable
 
     cleaning = report["cleaning"]
     dropped = {reason: facts["count"] for reason, facts in cleaning["dropped"].items() if facts["count"]}
@@ -231,7 +231,7 @@ def _summary_lines(report: dict[str, Any]) -> Iterator[tuple[int, str]]:
             yield _overlap_line(split, facts, setting=report["settings"]["cleaning"]["overlap"]["value"])
     for example in report["examples"][:2]:
         for side in ("source", "target"):
-            yield logging.INFO, f"{report['languages'][side]}: {printable(' '.join(example[side]['pieces']))}"
+            yield logging.INFO, f"{report['languages'][side]}: {make_printable(' '.join(example[side]['pieces']))}"
 
 
 def _overlap_line(split: str, facts: dict[str, int], *, setting: str) -> tuple[int, str]:

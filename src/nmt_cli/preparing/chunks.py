@@ -193,13 +193,13 @@ class TsvChunk(_RecordChunk):
             if len(row) < needed:
                 yield None
             elif self.is_quoted and '"' in line:
-                yield without_quotes(row[source]), without_quotes(row[target])
+                yield unquote(row[source]), unquote(row[target])
             else:
                 yield row[source], row[target]
 
     def _describe_malformed(self, line: str) -> str:
-        there = line.count("\t") + 1
-        number = "1 column" if there == 1 else f"{there:,} columns"
+        num_columns = line.count("\t") + 1
+        number = "1 column" if num_columns == 1 else f"{num_columns:,} columns"
         return (
             f"columns {self.source} and {self.target} are looked for, and that line has {number}: "
             "set source and target in the corpus file to columns that it has"
@@ -251,8 +251,8 @@ class TableChunk(RawChunk):
         return ParsedChunk(src, tgt, self.first_line, self.origin)
 
 
-def without_quotes(cell: str) -> str:
-    """The text of a cell that is quoted as in CSV; any other cell as it is."""
+def unquote(cell: str) -> str:
+    """The text of a cell that is quoted as in CSV; any other cell unchanged."""
     return cell[1:-1].replace('""', '"') if _QUOTED_CELL.fullmatch(cell) else cell
 
 

@@ -83,24 +83,27 @@ def write_clean_text(
     held_out_texts = text_checks.held_out_sides(held_out, sources, languages)
     raw_shards = read_shards(train, limit=corpus.limit)
     first_shard = next(raw_shards)
-    beginning = _kept_beginning(first_shard, corpus)
-    text_checks.refuse_pieces([*text_checks.training_sides({0: beginning}, train, languages), *held_out_texts])
-    # Set aside from the training text, validation text has the same sides.
-    swapped = _logged(warning_of_swapped_sides(beginning, held_out.get("valid", beginning), languages))
+    beginning = _clean_beginning(first_shard, corpus)
+    text_checks.check_no_pieces([*text_checks.training_sides({0: beginning}, train, languages), *held_out_texts])
+    # Validation text that is set aside from the training text has the same sides.
+    swapped = _log_warnings(warning_of_swapped_sides(beginning, held_out.get("valid", beginning), languages))
 
-    job, all_shards = CleaningJob(corpus.cleaning, languages, held_out, directory), chain([first_shard], raw_shards)
-    _clean_shards(job, all_shards, total=_expected_pairs(corpus), num_workers=num_workers, progress=progress)
+    job, total = CleaningJob(corpus.cleaning, languages, held_out, directory), _expected_pairs(corpus)
+    _clean_shards(job, chain([first_shard], raw_shards), total=total, num_workers=num_workers, progress=progress)
     shards = open_shards(directory)
     by_source = dropped_pairs.count_by_source(shards, train)
     copies, chosen = _select_pairs(corpus, shards, by_source)
     write_pairs(chosen, directory, languages=languages)
-    write_arrays(directory / _COPIES_FILE, {str(number): in_shard for number, in_shard in enumerate(copies)})
+    write_arrays(directory / _COPIES_FILE, {str(number): of_shard for number, of_shard in enumerate(copies)})
 
     texts = [*text_checks.training_sides(text_checks.sample_by_source(shards), train, languages), *held_out_texts]
-    text_checks.refuse_pieces(texts)  # of the sources after the first
-    splits, num_train = {**held_out, **chosen}, sum(int(in_shard.sum()) for in_shard in copies)
-    little_validation = text_checks.warnings_of_little_validation(splits["valid"], num_train=num_train)
-    warnings = [*swapped, *_logged(*little_validation), *_warnings(texts, by_source, corpus, is_swapped=bool(swapped))]
+    text_checks.check_no_pieces(texts)  # of the sources after the first
+    splits, num_train = {**held_out, **chosen}, sum(int(of_shard.sum()) for of_shard in copies)
+    warnings = [
+        *swapped,
+        *_log_warnings(text_checks.warning_of_little_validation(splits["valid"], num_train=num_train)),
+        *_warn_of_training_text(texts, by_source, corpus, is_swapped=bool(swapped)),
+    ]
     counts = {
         **dropped_pairs.sum_of_sources(by_source).counts.to_json(),
         "overlap": {**overlap(held_out, (shard.facts["found"] for shard in shards)), **overlap(chosen, [])},
@@ -111,7 +114,7 @@ def write_clean_text(
     return_freed_memory()  # of the text that was compared: the workers of the next stages take as much again
 
 
-def _warnings(
+def _warn_of_training_text(
     texts: Sequence[text_checks.TextSide],
     by_source: Sequence[dropped_pairs.SourceCounts],
     corpus: Corpus,
@@ -119,9 +122,9 @@ def _warnings(
     is_swapped: bool,
 ) -> list[str]:
     """The warnings of unusual text and of many dropped pairs, each logged. Swapped sides explain some of them."""
-    many_dropped = [] if is_swapped else dropped_pairs.warnings_of_dropped_pairs(by_source, corpus.cleaning)
+    many_dropped = None if is_swapped else dropped_pairs.warning_of_dropped_pairs(by_source, corpus.cleaning)
     unusual_text = text_checks.warnings_of_unusual_text(texts, with_languages=not is_swapped)
-    return [*_logged(*many_dropped, *unusual_text), *dropped_pairs.warn_of_lost_sources(by_source)]
+    return [*_log_warnings(many_dropped, *unusual_text), *dropped_pairs.warn_of_lost_sources(by_source)]
 
 
 def _select_pairs(
@@ -159,19 +162,19 @@ class CleaningJob:
     def _clean(self, shard: RawShard, rules: CleaningRules, held_out: HeldOut) -> int:
         src: list[str] = []
         tgt: list[str] = []
-        places: list[int] = []
+        indices: list[int] = []
         lines: list[int] = []
         counts, problem = CleaningCounts(), None
         for raw in shard.chunks:
             chunk = raw.parse()
             problem = problem or chunk.problem
             cleaned = rules.apply(chunk)
-            places += [counts.read + index for index in cleaned.indices]
+            indices += [counts.read + index for index in cleaned.indices]
             counts.add(cleaned.counts)
             lines += [chunk.lines[index] for index in cleaned.indices] if chunk.lines is not None else []
             src += cleaned.src
             tgt += cleaned.tgt
-        matches, found = held_out.find(src, tgt)
+        matches, found_lines = held_out.find(src, tgt)
         write_shard(
             self.directory,
             shard.number,
@@ -179,7 +182,7 @@ class CleaningJob:
             tgt=tgt,
             arrays={
                 "digests": pair_digests(src, tgt),
-                "places": _as_narrow_array(places),
+                "places": _as_narrow_array(indices),
                 **({"lines": _as_narrow_array(lines)} if lines else {}),
                 "found": matches,
                 "source_words": _as_narrow_array(_count_words(src)),
@@ -192,7 +195,7 @@ class CleaningJob:
                 "has_lines": bool(lines),
                 "weight": shard.weight,
                 "chunks": [(raw.origin, raw.first_line, raw.num_pairs) for raw in shard.chunks],
-                "found": found,
+                "found": found_lines,
             },
         )
         return counts.read
@@ -237,22 +240,22 @@ def _expected_pairs(corpus: Corpus) -> int | None:
     return min((number for number in (corpus.limit, expected) if number is not None), default=None)
 
 
-def _kept_beginning(shard: RawShard, corpus: Corpus) -> Pairs:
+def _clean_beginning(shard: RawShard, corpus: Corpus) -> Pairs:
     """The kept pairs among the first pairs of a shard; the rules for script and language are off.
 
-    Those two rules drop swapped pairs, so with them no pair would be left to look at.
+    Those two rules drop swapped pairs, so with them no swapped pair would be left to look at.
     """
     config = corpus.cleaning.model_copy(update={"other_script": False, "other_language": False})
     cleaned = CleaningRules(config, corpus.languages).apply(shard.chunks[0].first(_BEGINNING_PAIRS).parse())
     return list(zip(cleaned.src, cleaned.tgt, strict=True))
 
 
-def _logged(*warnings: str | None) -> list[str]:
+def _log_warnings(*warnings: str | None) -> list[str]:
     """The warnings that are not None, after they are logged."""
-    found = [warning for warning in warnings if warning is not None]
-    for warning in found:
+    present = [warning for warning in warnings if warning is not None]
+    for warning in present:
         logger.warning("%s", warning)
-    return found
+    return present
 
 
 def _count_words(lines: Sequence[str]) -> list[int]:

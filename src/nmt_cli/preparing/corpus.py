@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationInfo, field_validator, model_
 from pydantic_core import PydanticSerializationError
 
 from nmt_cli.preparing.sources.archive import ArchiveSource
-from nmt_cli.preparing.sources.base import CorpusLanguages, Location, Source, Split
+from nmt_cli.preparing.sources.base import CorpusContext, CorpusLanguages, Source, Split
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
 from nmt_cli.preparing.sources.po import PoSource
@@ -192,8 +192,7 @@ class Corpus(Section):
     @field_validator("train", "valid", "test", mode="before")
     @classmethod
     def _sources_are_sections(cls, value: Any, info: ValidationInfo) -> Any:
-        names = [value] if isinstance(value, str) else [one for one in value or [] if isinstance(one, str)]
-        if names:
+        if names := [value] if isinstance(value, str) else [item for item in value or [] if isinstance(item, str)]:
             written = ", ".join(f"{key}: {text}" for key, text in source_of(names[0]).items())
             split = info.field_name
             raise SettingError(f"{split} names {names[0]}, but no kind of source", f"write {split}: [{{{written}}}]")
@@ -252,9 +251,9 @@ class LocatedCorpus:
     corpus: Corpus
     folder: Path
 
-    def location(self) -> Location:
-        """The folder and the languages, for the sources."""
-        return Location(self.folder, self.corpus.languages)
+    def context(self) -> CorpusContext:
+        """The context that the sources of the corpus share."""
+        return CorpusContext(self.folder, self.corpus.languages)
 
 
 def parse_source(values: Mapping[str, Any]) -> Source:
@@ -264,6 +263,6 @@ def parse_source(values: Mapping[str, Any]) -> Source:
 
 
 def source_of(path: str) -> dict[str, str]:
-    """The source for a file of pairs, or for a prefix."""
+    """The keys of a source for a file of pairs, or for a prefix."""
     kind = kind_of_file(Path(path))
     return {"kind": "text", "prefix": path} if kind is None else {"kind": kind, "file": path}

@@ -30,32 +30,32 @@ _FORMER_KEYS = {
 def load_corpus(name_or_path: str, *, overrides: Sequence[str]) -> LocatedCorpus:
     """The corpus of a file, or of a packaged name; `overrides` are `key.key=value`."""
     file = find_packaged(name_or_path, kind="corpus")
-    document = _corpus_document(file)
+    document = _read_corpus_document(file)
     if toolkit := toolkit_of(document.values):
         problem = f"{file.name} is a configuration of {toolkit}, not a corpus file"
         hint = " ".join(["nmt prepare", *flags_of_text(document.values)])
         raise RecipeError(problem, where=str(file), hint=hint)
     document.values.setdefault("name", file.stem)
-    return LocatedCorpus(_with_overrides(document, overrides, source=str(file)), file.parent)
+    return LocatedCorpus(_apply_overrides(document, overrides, source=str(file)), file.parent)
 
 
 def corpus_from_files(
     files: Mapping[Split, Sequence[str]], *, languages: str, name: str, overrides: Sequence[str]
 ) -> LocatedCorpus:
-    """The corpus of files that hold pairs, by the endings of their names, and of text files PREFIX.LANGUAGE.
+    """The corpus of files of pairs, recognised by their endings, and of text files PREFIX.LANGUAGE.
 
-    `languages` is SOURCE-TARGET. Raises UsageError if that is not two different codes.
+    `languages` is SOURCE-TARGET. Raises UsageError if it is not two different codes.
     """
-    source, target = _two_codes(languages)
+    source, target = _parse_languages(languages)
     values: dict[str, Any] = {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-") or "corpus",
         "languages": {"source": source, "target": target},
         **{split: [source_of(path) for path in paths] for split, paths in files.items()},
     }
     for split, paths in files.items():
-        _refuse_dropped_files(split, paths, overrides)
+        _check_no_file_is_dropped(split, paths, overrides)
     document = Document(values, {("languages",): "--languages"})
-    return LocatedCorpus(_with_overrides(document, overrides, source="nmt prepare"), Path())
+    return LocatedCorpus(_apply_overrides(document, overrides, source="nmt prepare"), Path())
 
 
 def prepare_command(file: str, *, languages: str) -> str:
@@ -63,32 +63,32 @@ def prepare_command(file: str, *, languages: str) -> str:
     return f"nmt prepare --train {shlex.quote(file)} -l {languages}"
 
 
-def without_former_keys(values: Any) -> Any:
-    """The values of a corpus file or of a manifest without the keys that only earlier corpus files have."""
+def remove_former_keys(values: Any) -> Any:
+    """The values of a corpus file or of a manifest, without the keys that only former corpus files have."""
     if isinstance(values, Mapping):
-        return {key: without_former_keys(value) for key, value in values.items() if key not in _FORMER_KEYS}
-    return [without_former_keys(value) for value in values] if isinstance(values, list) else values
+        return {key: remove_former_keys(value) for key, value in values.items() if key not in _FORMER_KEYS}
+    return [remove_former_keys(value) for value in values] if isinstance(values, list) else values
 
 
-def _refuse_dropped_files(split: Split, paths: Sequence[str], overrides: Sequence[str]) -> None:
+def _check_no_file_is_dropped(split: Split, paths: Sequence[str], overrides: Sequence[str]) -> None:
     """Raise UsageError if --set gives a split a list of sources without a file that an option names."""
     for override in overrides:
         sources = parse_override(override).values.get(split)
         if not isinstance(sources, list) or not all(isinstance(source, Mapping) for source in sources):
             continue
-        named = [str(value) for source in sources for value in source.values()]
-        dropped = [path for path in paths if not any(name == path or name.startswith(f"{path}.") for name in named)]
+        listed = [str(value) for source in sources for value in source.values()]
+        dropped = [path for path in paths if not any(file == path or file.startswith(f"{path}.") for file in listed)]
         if dropped:
-            whole = setting_of(split, [*sources, *map(source_of, dropped)])
+            all_sources = setting_of(split, [*sources, *map(source_of, dropped)])
             raise UsageError(
                 f"--set {split}= replaces the files of --{split}, and its list lacks {' and '.join(dropped)}",
                 where=f"--set {override}",
-                hint=f"list all of them: {whole}",
+                hint=f"list all of them: {all_sources}",
             )
 
 
-def _corpus_document(file: Path) -> Document:
-    """The values of a corpus file. If the file seems to be text itself, the error says how text is given."""
+def _read_corpus_document(file: Path) -> Document:
+    """The values of a corpus file. If the file seems to be text, the error says how to give text."""
     if kind_of_file(file) is not None:
         raise RecipeError(
             f"{file.name} is text, not a corpus file",
@@ -105,13 +105,13 @@ def _corpus_document(file: Path) -> Document:
         raise RecipeError(error.message, where=error.where, hint=hint) from None
 
 
-def _two_codes(languages: str) -> tuple[str, str]:
+def _parse_languages(languages: str) -> tuple[str, str]:
     codes = languages.split("-")
     hint = "for example --languages en-de"
     if len(codes) > 2 and all(map(str.isalnum, codes)):
-        # The second part is the source's if it is a country or a script, as in en-US-de.
-        end = 2 if re.fullmatch(r"[A-Z]{2}|[A-Z][a-z]{3}", codes[1]) else 1
-        source, target = "_".join(codes[:end]), "_".join(codes[end:])
+        # The second part belongs to the source if it is a country or a script, as in en-US-de.
+        num_source_parts = 2 if re.fullmatch(r"[A-Z]{2}|[A-Z][a-z]{3}", codes[1]) else 1
+        source, target = "_".join(codes[:num_source_parts]), "_".join(codes[num_source_parts:])
         hint = f"a hyphen separates the two languages, and _ the parts of one: -l {source}-{target}"
     if len(codes) != 2 or not all(re.fullmatch(LANGUAGE_CODE, code) for code in codes):
         raise UsageError(f"`languages` {languages!r} is not SOURCE-TARGET", setting="languages", hint=hint)
@@ -120,21 +120,21 @@ def _two_codes(languages: str) -> tuple[str, str]:
     return codes[0], codes[1]
 
 
-def _with_overrides(document: Document, overrides: Sequence[str], *, source: str) -> Corpus:
+def _apply_overrides(document: Document, overrides: Sequence[str], *, source: str) -> Corpus:
     for override in overrides:
         document = merge(document, parse_override(override))
-    for (*path, key), value in _former_values(document.values, ()):
+    for (*path, key), value in _find_former_keys(document.values, ()):
         if value not in (None, []):
             where = document.origin((*path, key))
             raise RecipeError(f"corpus files no longer have the key {key}", where=where, hint=_FORMER_KEYS[str(key)])
-    document = Document(without_former_keys(document.values), document.origins)
+    document = Document(remove_former_keys(document.values), document.origins)
     return validate(document, Corpus, source=source, fix="nmt prepare NAME --dry-run shows every key with its value")
 
 
-def _former_values(values: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+def _find_former_keys(values: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
     """The paths and values of former keys, at any depth."""
     for key, value in values.items() if isinstance(values, Mapping) else enumerate(values):
         if key in _FORMER_KEYS:
             yield (*path, key), value
         elif isinstance(value, Mapping | list):
-            yield from _former_values(value, (*path, key))
+            yield from _find_former_keys(value, (*path, key))

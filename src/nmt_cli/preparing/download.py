@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _NETWORK_HINT = "check the network; behind a proxy, export HTTPS_PROXY=http://HOST:PORT and HTTP_PROXY"
 _BLOCK = 1 << 20
 _TIMEOUT_SECONDS = 60
-# Seconds to wait after each attempt that brought nothing.
+# Seconds to wait after each attempt without any bytes.
 _PAUSES = (1.0, 3.0, 10.0, 30.0)
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 
@@ -46,17 +46,18 @@ def download_file(url: str, *, size: int | None, sha256: str | None, progress: P
             if difference(file, size=size, sha256=sha256) is None:
                 return file
             logger.warning("%s in the cache is another version; it is now %s", file.name, _set_aside(file))
-        _transfer(url, _part(file), file.name, size=size, progress=progress)
-        _part(file).replace(file)
+        part = file.with_name(f".{file.name}.part")
+        _transfer(url, part, file.name, size=size, progress=progress)
+        part.replace(file)
         if differs := difference(file, size=size, sha256=sha256):
             hint = f"it is kept as {_set_aside(file)}, and not used; the same command downloads it again"
-            raise wrong_file(file.name, differs, where=url, hint=hint)
+            raise wrong_file_error(file.name, differs, where=url, hint=hint)
     logger.info("downloaded %s: %s bytes, SHA-256 %s", file.name, f"{file.stat().st_size:,}", file_hash(file))
     return file
 
 
 def cached_file(url: str) -> Path:
-    """The place of a download in the cache, whether or not it is there."""
+    """The path of a download in the cache, whether or not the file is there."""
     parts = urlsplit(url)
     *folders, name = [part for part in unquote(parts.path).split("/") if part not in ("", ".", "..")] or ["index"]
     if parts.query:  # download.php?file=a and download.php?file=b are two files
@@ -68,24 +69,21 @@ def check_file(file: Path, *, size: int | None, sha256: str | None) -> None:
     """DataError if a file of the user does not have the size or the SHA-256 that it should have."""
     if differs := difference(file, size=size, sha256=sha256):
         hint = "fetch it again; if another version is meant, correct bytes and sha256 in the corpus file"
-        raise wrong_file(file.name, differs, where=str(file), hint=hint)
+        raise wrong_file_error(file.name, differs, where=str(file), hint=hint)
 
 
-def wrong_file(name: str, differs: str, *, where: str, hint: str) -> DataError:
-    """The error for a file that differs from the wanted one."""
+def wrong_file_error(name: str, differs: str, *, where: str, hint: str) -> DataError:
+    """The error for a file that is not the wanted file."""
     return DataError(f"{name} is not the file that it should be: {differs}", where=where, hint=hint)
 
 
 def _transfer(url: str, part: Path, name: str, *, size: int | None, progress: Progress) -> None:
-    """Bring the rest of a download into `part`.
-
-    Retries as long as attempts bring bytes. Gives up after five attempts in a row without any.
-    """
+    """Write the rest of a download to `part`; gives up after five attempts in a row without any bytes."""
     failures, has_progressed = 0, False
     while True:
         before = _size(part)
         try:
-            if _attempt(url, part, name, size=size, progress=progress):
+            if _resume(url, part, name, size=size, progress=progress):
                 return
             reason = "the connection broke off"
         except urllib.error.HTTPError as error:
@@ -94,25 +92,25 @@ def _transfer(url: str, part: Path, name: str, *, size: int | None, progress: Pr
                 # The part is already complete, or the file on the server became shorter: start again.
                 part.unlink()
             elif error.code not in _TRANSIENT:
-                raise _unreachable(url, part, reason) from None
+                raise _unreachable_error(url, part, reason) from None
         except urllib.error.URLError as error:
             reason = str(error.reason)
             if not has_progressed and isinstance(error.reason, socket.gaierror | ConnectionRefusedError):
-                raise _unreachable(url, part, reason) from None  # the network is not there: no use in waiting
+                raise _unreachable_error(url, part, reason) from None  # there is no network: waiting is no use
         except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
         progressed = _size(part) > before
         has_progressed = has_progressed or progressed
         failures = 0 if progressed else failures + 1
         if failures > len(_PAUSES):
-            raise _unreachable(url, part, reason)
+            raise _unreachable_error(url, part, reason)
         pause = _PAUSES[max(failures - 1, 0)]
         logger.warning("%s: %s; again in %g s", name, reason, pause)
         time.sleep(pause)
 
 
-def _attempt(url: str, part: Path, name: str, *, size: int | None, progress: Progress) -> bool:
-    """Ask for the missing part and write it; False if the connection ended before the file did."""
+def _resume(url: str, part: Path, name: str, *, size: int | None, progress: Progress) -> bool:
+    """Request the missing bytes and write them; False if the connection ended before the file did."""
     version = part.with_suffix(".version")
     offset = _size(part)
     if size is not None and offset == size:
@@ -126,10 +124,11 @@ def _attempt(url: str, part: Path, name: str, *, size: int | None, progress: Pro
         request.add_header("If-Range", part_tag)
     with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
         server_tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
-        offset = offset if answer.status == http.HTTPStatus.PARTIAL_CONTENT else 0
+        if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
+            offset = 0
         continues_at_offset = answer.headers.get("Content-Range", f"bytes {offset}-").startswith(f"bytes {offset}-")
         if offset and (server_tag not in ("", part_tag) or not continues_at_offset):
-            part.unlink()  # the server has passed over If-Range, and this is the rest of another version
+            part.unlink()  # the server has ignored If-Range, and this is the rest of another version
             raise ConnectionError("the file there has changed")
         length = answer.headers.get("Content-Length")
         total = offset + int(length) if length else size
@@ -154,23 +153,23 @@ def _check_space(part: Path, name: str, needed: int) -> None:
 def _write_blocks(
     answer: http.client.HTTPResponse, part: Path, offset: int, *, tag: str, report: Callable[[int], None]
 ) -> int:
-    """Write an answer into `part` from `offset` on; the size of `part` after it. A new part gets the server's tag."""
+    """Write an answer to `part` from `offset` on; the new size of `part`. The server's tag is kept with a new part."""
     with part.open("r+b" if offset else "wb") as file:
         if not offset:
             version = part.with_suffix(".version")
             version.unlink(missing_ok=True)
-            if tag and not tag.startswith("W/"):  # a weak one does not vouch for every byte
+            if tag and not tag.startswith("W/"):  # a weak tag does not guarantee every byte
                 version.write_text(tag, encoding="utf-8")
         file.seek(offset)
-        while block := _read(answer):
+        while block := _read_block(answer):
             file.write(block)
             offset += len(block)
             report(offset)
     return offset
 
 
-def _read(answer: http.client.HTTPResponse) -> bytes:
-    """The next block. Any failure is a ConnectionError: an OSError would pass for an error of the disk."""
+def _read_block(answer: http.client.HTTPResponse) -> bytes:
+    """The next block. Any failure is a ConnectionError, because an OSError would look like an error of the disk."""
     try:
         return answer.read(_BLOCK)
     except OSError as error:
@@ -185,16 +184,11 @@ def _set_aside(file: Path) -> Path:
     return file.rename(aside)
 
 
-def _part(file: Path) -> Path:
-    """The place of an unfinished download."""
-    return file.with_name(f".{file.name}.part")
-
-
 def _size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-def _unreachable(url: str, part: Path, reason: str) -> Unreachable:
+def _unreachable_error(url: str, part: Path, reason: str) -> Unreachable:
     kept = f"; {_size(part):,} bytes are kept, and the same command continues" if part.exists() else ""
     hint = f"{_NETWORK_HINT}; or fetch it by other means and save it as {cached_file(url)}{kept}"
     return Unreachable(f"cannot download {url}: {reason}", where=url, hint=hint)

@@ -143,22 +143,22 @@ class _SideEncoder:
         self.vocab_size = tokenizer.vocab_size
 
     def encode_lines(self, lines: list[str]) -> EncodedSide:
-        """Lines of held-out text."""
+        """Encode lines of held-out text."""
         words = np.array([len(line.split()) for line in lines], dtype=np.int64)
         text = "".join(f"{as_in_training(line)}\n" for line in lines)
-        return self._with_statistics(self._encoder.encode(text.encode()), words)
+        return self._add_statistics(self._encoder.encode(text.encode()), words)
 
     def encode_shard(self, shard: CleanShard, side: str, copies: NDArray[np.uint16]) -> EncodedSide:
-        """Each line of a shard as often as it is taken."""
+        """Encode each line of a shard as often as it is taken."""
         text, words, is_taken = shard.text(side), shard.array(f"{side}_words"), copies > 0
         if not is_taken.all():
             text = b"".join(line + b"\n" for line in compress(text.split(b"\n"), is_taken))
         encoded, words, copies = self._encoder.encode(text), words[is_taken], copies[is_taken]
         if (copies != 1).any():
             encoded, words = encoded.repeated(copies), np.repeat(words, copies)
-        return self._with_statistics(encoded, words)
+        return self._add_statistics(encoded, words)
 
-    def _with_statistics(self, encoded: EncodedText, words: NDArray[np.integer]) -> EncodedSide:
+    def _add_statistics(self, encoded: EncodedText, words: NDArray[np.integer]) -> EncodedSide:
         """The encoded sentences with their statistics; `words` is the length of each sentence in words, [n]."""
         pieces = np.bincount(encoded.lengths - 1)  # lengths count EOS
         usage = np.bincount(encoded.ids, minlength=self.vocab_size)

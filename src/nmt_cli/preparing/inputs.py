@@ -14,7 +14,7 @@ from nmt_cli.console import Progress
 from nmt_cli.dataset.manifest import InputRecord
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing.corpus import LocatedCorpus, parse_source
-from nmt_cli.preparing.sources.base import LocalPairs, Split, empty_file
+from nmt_cli.preparing.sources.base import LocalPairs, Split, empty_file_error
 
 # Raised when the same inputs and settings give other prepared data than before.
 _PIPELINE_VERSION = 2
@@ -33,26 +33,26 @@ def find_local_inputs(located: LocatedCorpus) -> list[InputRecord]:
 
     Raises DataError if a file is missing or empty.
     """
-    location = located.location()
+    context = located.context()
     return [
-        _input_record(split, location.name(path), path)
+        _input_record(split, context.name(path), path)
         for split in located.corpus.splits
         for source in located.corpus.sources(split)
-        for path in source.files(location)
+        for path in source.files(context)
     ]
 
 
 def fetch_inputs(located: LocatedCorpus, *, progress: Progress) -> FetchedInputs:
     """Download the missing files of a corpus; with a limit, only the files that the limit needs.
 
-    Raises DataError if a source cannot be had or is not what it should be.
+    Raises DataError if a source cannot be fetched, or is not the file that it should be.
     """
-    corpus, location = located.corpus, located.location()
+    corpus, context = located.corpus, located.context()
     fetched = FetchedInputs({split: [] for split in corpus.splits}, [])
     for split in corpus.splits:
         pairs_left = corpus.limit if split == "train" else None
-        here = replace(location, split=split, sources=corpus.sources(split))
-        for pairs in (pairs for source in here.sources for pairs in source.fetch(here, progress=progress)):
+        of_split = replace(context, split=split, sources=corpus.sources(split))
+        for pairs in (pairs for source in of_split.sources for pairs in source.fetch(of_split, progress=progress)):
             fetched.sources[split].append(pairs)
             fetched.records.extend(_input_record(split, name, path) for name, path in pairs.inputs)
             if pairs_left is not None:
@@ -66,8 +66,7 @@ def text_key_before_fetch(located: LocatedCorpus, inputs: Sequence[InputRecord],
     """The fingerprint of the text that a corpus file names: contents of local files, names and checksums of all others.
 
     `inputs` come from `find_local_inputs`. No network is needed, so prepared data is recognised by this fingerprint.
-    `earlier` is the corpus of a manifest to compare with: sources of the hub get the former key `otherwise` that they
-    have there.
+    `earlier` is the corpus of a manifest to compare with. Sources of the hub get their former key `otherwise` from it.
     """
     sources: dict[Split, list[dict[str, Any]]] = {}
     for split in located.corpus.splits:
@@ -114,5 +113,5 @@ def _input_record(split: Split, name: str, path: Path) -> InputRecord:
     with reading_errors(path):
         record = InputRecord(split=split, name=name, bytes=path.stat().st_size, sha256=file_hash(path))
     if record.bytes == 0:
-        raise empty_file(path, below_header=False)
+        raise empty_file_error(path, below_header=False)
     return record

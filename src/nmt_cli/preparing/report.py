@@ -151,11 +151,12 @@ def length_chart(sides: Mapping[str, Sequence[Mapping[str, Any]]], *, languages:
     """
     longest = max(sides.values(), key=len)
     counts = {
-        side: [length_bin["sentences"] for length_bin in found] + [0] * len(longest) for side, found in sides.items()
+        side: [length_bin["sentences"] for length_bin in side_bins] + [0] * len(longest)
+        for side, side_bins in sides.items()
     }
     bins = [
-        {"from": edges["from"], "to": edges["to"], "counts": {side: values[place] for side, values in counts.items()}}
-        for place, edges in enumerate(longest)
+        {"from": edges["from"], "to": edges["to"], "counts": {side: values[index] for side, values in counts.items()}}
+        for index, edges in enumerate(longest)
     ]
     ticks = axis_ticks(0, max(map(max, counts.values())), least_step=1)
     return render(
@@ -176,8 +177,8 @@ def _histogram(sentences: NDArray[np.int64], width: int) -> list[dict[str, int |
     counts = np.bincount(bins, weights=sentences, minlength=1).astype(np.int64)
     filled = np.flatnonzero(counts)
     return [
-        {"from": place * width, "to": (place + 1) * width - 1 if place < _MAX_BINS else None, "sentences": int(count)}
-        for place, count in enumerate(counts[: filled[-1] + 1 if len(filled) else 1])
+        {"from": index * width, "to": (index + 1) * width - 1 if index < _MAX_BINS else None, "sentences": int(count)}
+        for index, count in enumerate(counts[: filled[-1] + 1 if len(filled) else 1])
     ]
 
 
@@ -206,15 +207,15 @@ def _settings(section: Section) -> dict[str, dict[str, Any]]:
 def _examples(data: PreparedData, loaded: Mapping[str, Tokenizer]) -> list[dict[str, Any]]:
     """A few training pairs, the same at every preparation, as text and in pieces."""
     train = data.split("train")
-    chosen = sorted({int(place) for place in np.random.default_rng(len(train)).integers(len(train), size=50)})
+    chosen = sorted({int(index) for index in np.random.default_rng(len(train)).integers(len(train), size=50)})
     chosen = chosen[:: max(len(chosen) // _NUM_EXAMPLES, 1)][:_NUM_EXAMPLES]
-    rows = {"source": train.src, "target": train.tgt}
+    sentences = {"source": train.src, "target": train.tgt}
 
-    def shown(side: str, index: int) -> dict[str, Any]:
-        ids = rows[side][index][:-1].tolist()
+    def describe(side: str, index: int) -> dict[str, Any]:
+        ids = sentences[side][index][:-1].tolist()
         return {"text": loaded[side].decode([ids])[0], "pieces": loaded[side].pieces(ids)}
 
-    return [{side: shown(side, index) for side in SIDES} for index in chosen]
+    return [{side: describe(side, index) for side in SIDES} for index in chosen]
 
 
 def _findings(report: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Shards: pieces of the training text that are cleaned one by one, and the files of the cleaned pieces."""
+"""Shards: parts of the training text that are cleaned one by one, and the files of the cleaned parts."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ _ZSTD_LEVEL = 1
 
 @dataclass(frozen=True, slots=True)
 class RawShard:
-    """Consecutive chunks of one source, and the weight of their pairs.
-
-    `source` is its place among the sources.
-    """
+    """Consecutive chunks of one source, and the weight of their pairs. `source` is the index of the source."""
 
     number: int
     source: int
@@ -43,28 +40,28 @@ class RawShard:
 
 def read_shards(sources: Sequence[LocalPairs], *, limit: int | None) -> Iterator[RawShard]:
     """The first `limit` pairs of sources, in shards. The content of a shard depends on the sources alone."""
-    number, left = 0, sys.maxsize if limit is None else limit
-    for place, source in enumerate(sources):
+    number, pairs_left = 0, sys.maxsize if limit is None else limit
+    for index, source in enumerate(sources):
         chunks: list[RawChunk] = []
         for chunk in source.read():
-            chunks.append(chunk.first(left))
-            left -= chunks[-1].num_pairs
-            if len(chunks) == SHARD_CHUNKS or left == 0:
-                yield RawShard(number, place, source.weight, chunks)
+            chunks.append(chunk.first(pairs_left))
+            pairs_left -= chunks[-1].num_pairs
+            if len(chunks) == SHARD_CHUNKS or pairs_left == 0:
+                yield RawShard(number, index, source.weight, chunks)
                 number, chunks = number + 1, []
-            if left == 0:
+            if pairs_left == 0:
                 return
         if chunks:
-            yield RawShard(number, place, source.weight, chunks)
+            yield RawShard(number, index, source.weight, chunks)
             number += 1
 
 
 class CleanShard:
     """The file of a cleaned shard of n pairs: compressed text, arrays with an entry per pair, and facts.
 
-    The arrays are the `digests` of the pairs, their `places` in the raw shard, their `lines` if a pair may take several
-    lines, whether they are `found` in held-out text, and the lengths `source_words` and `target_words`. The facts are
-    the counts, where the pairs come from, their weight, and the held-out lines found among them.
+    The arrays are the `digests` of the pairs, their indices in the raw shard (`places`), their `lines` if a pair may
+    take several lines, whether they are `found` in held-out text, and the lengths `source_words` and `target_words`.
+    The facts are the counts, where the pairs come from, their weight, and the held-out lines found among them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,25 +78,25 @@ class CleanShard:
 
     @property
     def number(self) -> int:
-        """Its place among the shards."""
+        """Its index among the shards."""
         return int(self.path.stem)
 
     def where(self, index: int) -> str:
         """File and line of a pair."""
         if self.facts.get("has_lines"):
             return f"{self.facts['chunks'][0][0]}:{self.array('lines')[index]}"
-        place = int(self.array("places")[index])
+        index_in_chunk = int(self.array("places")[index])
         for origin, first_line, num_pairs in self.facts["chunks"]:
-            if place < num_pairs:
-                return f"{origin}:{first_line + place}"
-            place -= num_pairs
-        raise self._damaged()
+            if index_in_chunk < num_pairs:
+                return f"{origin}:{first_line + index_in_chunk}"
+            index_in_chunk -= num_pairs
+        raise self._damaged_error()
 
     def array(self, name: str) -> NDArray[Any]:
         """One of the arrays, [n]."""
         array = self._read(name)
         if len(array) != len(self):
-            raise self._damaged()
+            raise self._damaged_error()
         return array
 
     def text(self, side: str) -> bytes:
@@ -107,13 +104,13 @@ class CleanShard:
         try:
             text = zstandard.ZstdDecompressor().decompress(self._read(side).tobytes())
         except zstandard.ZstdError:
-            raise self._damaged() from None
+            raise self._damaged_error() from None
         if text.count(b"\n") != len(self):
-            raise self._damaged()
+            raise self._damaged_error()
         return text
 
     def pair(self, index: int) -> tuple[str, str]:
-        """The text of a pair, for a few of them."""
+        """The text of a pair. It decompresses the whole shard, so it suits a few pairs."""
         src, tgt = (self.text(side).split(b"\n")[index].decode() for side in SIDES)
         return src, tgt
 
@@ -122,10 +119,10 @@ class CleanShard:
             with self.path.open("rb") as file, np.load(file) as members:
                 array: NDArray[Any] = members[name]
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-            raise self._damaged() from None
+            raise self._damaged_error() from None
         return array
 
-    def _damaged(self) -> DataError:
+    def _damaged_error(self) -> DataError:
         work = quote(str(self.path.parent.parent))
         hint = f"it was changed after it was written: rm -r {work}, then run nmt prepare again"
         return DataError(f"{self.path.name} is damaged", where=str(self.path), hint=hint)
@@ -143,9 +140,9 @@ def write_shard(
     """Write the file of a shard, which appears whole or not at all. DataError if the disk is full."""
     compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
     texts = {side: "\n".join([*lines, ""]).encode() for side, lines in zip(SIDES, (src, tgt), strict=True)}
-    whole = json.dumps({**facts, "pairs": len(src)}, ensure_ascii=False).encode()
+    facts_text = json.dumps({**facts, "pairs": len(src)}, ensure_ascii=False).encode()
     compressed = {side: np.frombuffer(compressor.compress(text), dtype=np.uint8) for side, text in texts.items()}
-    members = {**compressed, **arrays, "facts": np.frombuffer(whole, dtype=np.uint8)}
+    members = {**compressed, **arrays, "facts": np.frombuffer(facts_text, dtype=np.uint8)}
     write_arrays(directory / f"{number:06d}{_ENDING}", members)
 
 

@@ -68,14 +68,14 @@ def find_given_vocabulary(located: LocatedCorpus) -> GivenVocabulary | None:
     """
     config = located.corpus.tokenizer
     if config.taken_from is not None:
-        return _vocabulary_in_folder(_locate(located, config.taken_from))
+        return _vocabulary_in_directory(_locate(located, config.taken_from))
     if config.model is None:
         return None
     names = [config.model] * 2 if isinstance(config.model, str) else [config.model.source, config.model.target]
     files = [_locate(located, name) for name in names]
     adapted = {file: _read_with_our_ids(file) for file in files}
     for file, model in adapted.items():
-        _refuse_other_settings(file, model, config)
+        _check_settings(file, model, config)
     models = {f"{side}.spm": adapted[file].content for side, file in zip(SIDES, files, strict=True)}
     return GivenVocabulary(models, [_origin_message(file, model) for file, model in adapted.items()])
 
@@ -96,25 +96,26 @@ def tokenizer_counts(directory: Path) -> dict[str, Any]:
 
 
 def sample_lines(text: CleanText, sides: Sequence[str], *, size: int, seed: int) -> Iterator[bytes]:
-    """At most `size` lines of the clean training text of these sides, in order, drawn with `seed`.
+    """At most `size` lines of the clean training text of these sides, in order, sampled by `seed`.
 
-    A pair with several copies can be drawn once per copy.
+    A pair with several copies can be sampled once per copy.
     """
     shards = text.shards()
     copies = [text.copies(shard.number) for shard in shards]
-    parts = [(side, shard, in_shard) for side in sides for shard, in_shard in zip(shards, copies, strict=True)]
-    totals = [int(copies_in_shard.sum()) for _, _, copies_in_shard in parts]
+    parts = [(side, number) for side in sides for number in range(len(shards))]
+    totals = [int(copies[number].sum()) for _, number in parts]
     sizes = totals
     if size < sum(totals):
-        draw = np.random.default_rng(seed)
-        sizes = draw.multivariate_hypergeometric(totals, size, method="marginals").tolist()
-    for place, ((side, shard, copies_in_shard), total, num_drawn) in enumerate(zip(parts, totals, sizes, strict=True)):
-        if num_drawn == 0:
+        generator = np.random.default_rng(seed)
+        sizes = generator.multivariate_hypergeometric(totals, size, method="marginals").tolist()
+    for index, (side, number) in enumerate(parts):
+        if sizes[index] == 0:
             continue
-        chosen = np.repeat(np.arange(len(shard)), copies_in_shard)
-        if num_drawn < total:
-            chosen = np.sort(np.random.default_rng([seed, place]).choice(chosen, size=num_drawn, replace=False))
-        lines = shard.text(side).split(b"\n")
+        chosen = np.repeat(np.arange(len(shards[number])), copies[number])
+        if sizes[index] < totals[index]:
+            generator = np.random.default_rng([seed, index])
+            chosen = np.sort(generator.choice(chosen, size=sizes[index], replace=False))
+        lines = shards[number].text(side).split(b"\n")
         yield from map(lines.__getitem__, chosen.tolist())
 
 
@@ -158,11 +159,11 @@ class TokenizerJob:
 def _locate(located: LocatedCorpus, name: str) -> Path:
     """A path of a corpus file: beside it, or else in the working folder, or a model of the hub in the cache."""
     path = Path(name).expanduser()
-    places = (located.folder / path, path, cache_folder() / "models" / path)
-    return next((place for place in places if place.exists()), path)
+    candidates = (located.folder / path, path, cache_folder() / "models" / path)
+    return next((candidate for candidate in candidates if candidate.exists()), path)
 
 
-def _vocabulary_in_folder(directory: Path) -> GivenVocabulary:
+def _vocabulary_in_directory(directory: Path) -> GivenVocabulary:
     """The vocabulary of a model, a run or prepared data; SentencePiece models with other ids get ours."""
     models, messages = {}, []
     for side in SIDES:
@@ -202,19 +203,17 @@ def _read_with_our_ids(file: Path) -> AdaptedModel:
         raise DataError(f"{file.name} is {error}", where=str(file), hint=hint) from None
 
 
-def _refuse_other_settings(file: Path, model: AdaptedModel, config: TokenizerConfig) -> None:
-    """Refuse a size or a kind that the corpus sets, and the model does not have."""
+def _check_settings(file: Path, model: AdaptedModel, config: TokenizerConfig) -> None:
+    """Raise DataError if the corpus sets a size or a kind that the model does not have."""
     size, kind = model.num_original_pieces, model.kind
-    for key, asked, found, what in (
-        ("vocab_size", config.vocab_size, size, f"{config.vocab_size:,}, and {file.name} has {size:,} pieces"),
-        ("kind", config.kind, kind, f"{config.kind}, and {file.name} is a {kind} model"),
-    ):
-        if key in config.model_fields_set and asked != found:
-            raise DataError(
-                f"tokenizer.{key} is {what}",
-                where=f"tokenizer.{key}",
-                hint=f"--set tokenizer.{key}={found}, or leave the key out",
-            )
+    if "vocab_size" in config.model_fields_set and config.vocab_size != size:
+        message = f"tokenizer.vocab_size is {config.vocab_size:,}, and {file.name} has {size:,} pieces"
+        hint = f"--set tokenizer.vocab_size={size}, or leave the key out"
+        raise DataError(message, where="tokenizer.vocab_size", hint=hint)
+    if "kind" in config.model_fields_set and config.kind != kind:
+        message = f"tokenizer.kind is {config.kind}, and {file.name} is a {kind} model"
+        hint = f"--set tokenizer.kind={kind}, or leave the key out"
+        raise DataError(message, where="tokenizer.kind", hint=hint)
 
 
 def _origin_message(file: Path, model: AdaptedModel) -> str:

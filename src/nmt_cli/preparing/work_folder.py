@@ -33,13 +33,12 @@ class WorkFolder:
         self.path = path
 
     def stage(self, name: str, *, key: str, build: Callable[[Path], None], can_resume: Callable[[Path], bool]) -> Path:
-        """The directory of a stage: the finished one with this key, or else filled by `build`.
+        """The directory of a stage; `build` fills it unless the stage is finished with this key.
 
-        If `can_resume`, a failed or killed `build` has left whole files in the directory: they stay, and the next run
+        If `can_resume`, a failed or killed `build` has left whole files in the directory. They stay, and the next run
         with this key continues after them. Otherwise a failure removes the directory.
         """
-        directory = self.path / name
-        record = self._read_record(name)
+        directory, record = self.path / name, self._read_record(name)
         finished, unfinished = {"key": key}, {"key": key, "is_finished": False}
         if record == finished:
             logger.info("%s: finished before, kept", name)
@@ -73,7 +72,7 @@ class WorkFolder:
 
 @contextmanager
 def open_work_folder(output: Path) -> Iterator[WorkFolder]:
-    """The work folder of an output, locked against a second process; half-written files of a killed one are removed.
+    """The work folder of an output, locked against a second process, without half-written files of a killed process.
 
     The folder stays if stages are finished in it.
     """
@@ -92,7 +91,7 @@ def open_work_folder(output: Path) -> Iterator[WorkFolder]:
             yield WorkFolder(path)
         finally:
             with suppress(OSError):
-                path.rmdir()  # which is refused while stages are in it
+                path.rmdir()  # fails while stages are in it
 
 
 def discard_interrupted(output: Path) -> None:
@@ -153,15 +152,15 @@ def _is_undamaged(output: Path) -> bool:
 
 def _first_difference(manifest: Manifest, corpus: Corpus) -> str:
     """The first key whose value in the manifest is another than in the corpus, with both values."""
-    # A key that the manifest does not have is newer than the data, which has its default.
+    # A key that the manifest lacks is newer than the data, so the data has its default.
     defaults = {key: field.default for key, field in Corpus.model_fields.items() if key not in manifest.corpus}
-    there, here = flatten(defaults | manifest.corpus), flatten(corpus.model_dump(mode="json"))
-    for path, value in here.items():
-        if path[0] not in _KEYS_WITHOUT_EFFECT and there.get(path) != value:
-            return f"{'.'.join(path)} is {_shown(there.get(path))} there, {_shown(value)} here"
+    old, new = flatten(defaults | manifest.corpus), flatten(corpus.model_dump(mode="json"))
+    for path, value in new.items():
+        if path[0] not in _KEYS_WITHOUT_EFFECT and old.get(path) != value:
+            return f"{'.'.join(path)} is {_as_in_yaml(old.get(path))} there, {_as_in_yaml(value)} here"
     return "its sources had other contents, or were read in another way"
 
 
-def _shown(value: Any) -> str:
-    """A value as a corpus file has it: null, true and false in place of Python's words."""
+def _as_in_yaml(value: Any) -> str:
+    """A value as in a corpus file: with null, true and false."""
     return json.dumps(value) if value is None or isinstance(value, bool) else str(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,11 +28,11 @@ from nmt_cli.text_encoding import files_not_utf8, latin1_conversions
 logger = logging.getLogger(__name__)
 
 _MAX_WARNINGS_LOGGED = 5
-_FILES_NAMED = 2
-_MOST_DROPPED = 0.5
-_MANY_UNREADABLE = 0.02
+_MAX_FILES_NAMED = 2
+_MAX_DROPPED = 0.5
+_MAX_UNREADABLE = 0.02
 _UNREADABLE = (NOT_UTF8, MALFORMED)
-_LOOK = "look at that line"
+_DEFAULT_FIX = "look at that line"
 
 
 @dataclass(slots=True)
@@ -45,24 +45,22 @@ class SourceCounts:
     problem: str | None = None
 
     @property
-    def commonest(self) -> tuple[str, DroppedPairs]:
-        """The reason that dropped most pairs."""
+    def most_common_reason(self) -> tuple[str, DroppedPairs]:
+        """The reason for which most pairs were dropped, and these pairs."""
         return max(self.counts.dropped.items(), key=lambda item: item[1].count)
 
 
 def count_by_source(shards: Sequence[CleanShard], sources: Sequence[LocalPairs]) -> list[SourceCounts]:
     """The counts of each source; a source after `limit` pairs has counts of 0."""
-    found = [
-        SourceCounts(
-            f"{source.origin} (training file {number} of {len(sources)})", files=[file for _, file in source.inputs]
-        )
-        for number, source in enumerate(sources, start=1)
-    ]
+    by_source = []
+    for number, source in enumerate(sources, start=1):
+        name = f"{source.origin} (training file {number} of {len(sources)})"
+        by_source.append(SourceCounts(name, files=[file for _, file in source.inputs]))
     for shard in shards:
-        source_counts = found[shard.facts["source"]]
+        source_counts = by_source[shard.facts["source"]]
         source_counts.counts.add(CleaningCounts.from_json(shard.facts["tally"]))
         source_counts.problem = source_counts.problem or shard.facts["problem"]
-    return found
+    return by_source
 
 
 def sum_of_sources(by_source: Sequence[SourceCounts]) -> SourceCounts:
@@ -76,26 +74,24 @@ def sum_of_sources(by_source: Sequence[SourceCounts]) -> SourceCounts:
     return whole
 
 
-def count_as_dropped(places: NDArray[np.int64], reason: str, shard: CleanShard, counts: CleaningCounts) -> None:
-    """Count the pairs at these places of a shard as dropped; the first ones are examples."""
+def count_as_dropped(indices: NDArray[np.int64], reason: str, shard: CleanShard, counts: CleaningCounts) -> None:
+    """Count these pairs of a shard as dropped; the first ones become examples."""
     num_examples = max(0, EXAMPLES_PER_REASON - len(counts.dropped[reason].examples))
-    for place in places[:num_examples].tolist():
-        counts.drop(reason, shard.where(place), *shard.pair(place))
-    counts.dropped[reason].count += len(places[num_examples:])
+    for index in indices[:num_examples].tolist():
+        counts.drop(reason, shard.where(index), *shard.pair(index))
+    counts.dropped[reason].count += len(indices[num_examples:])
 
 
 def other_encoding_error(by_source: Sequence[SourceCounts]) -> DataError | None:
     """The error if more than half of the pairs of a source are lost because its files are not UTF-8."""
-    lost = [
-        source for source in by_source if source.counts.dropped[NOT_UTF8].count > _MOST_DROPPED * source.counts.read
-    ]
+    lost = [source for source in by_source if source.counts.dropped[NOT_UTF8].count > _MAX_DROPPED * source.counts.read]
     files = [file for source in lost for file in files_not_utf8(source.files)]
     if not files:  # also if JSON holds half characters
         return None
     dropped = sum_of_sources(lost).counts.dropped[NOT_UTF8]
     num_read = sum(source.counts.read for source in lost)
-    names = [file.name for file in files[:_FILES_NAMED]]
-    names += [f"{len(files) - _FILES_NAMED:,} more"] if len(files) > _FILES_NAMED else []
+    names = [file.name for file in files[:_MAX_FILES_NAMED]]
+    names += [f"{len(files) - _MAX_FILES_NAMED:,} more"] if len(files) > _MAX_FILES_NAMED else []
     return DataError(
         f"{' and '.join(names)} {'is' if len(files) == 1 else 'are'} not UTF-8: {dropped.count:,} of {num_read:,} "
         "pairs cannot be read",
@@ -109,7 +105,7 @@ def warn_of_lost_sources(by_source: Sequence[SourceCounts]) -> list[str]:
     warnings = []
     for source in by_source:
         if source.counts.read and not source.counts.kept:
-            reason, dropped = source.commonest
+            reason, dropped = source.most_common_reason
             problem = f": {source.problem}" if reason == MALFORMED and source.problem else ""
             warnings.append(
                 f"nothing is kept of {source.name}: of {source.counts.read:,} pairs read, {dropped.count:,} dropped "
@@ -122,34 +118,33 @@ def warn_of_lost_sources(by_source: Sequence[SourceCounts]) -> list[str]:
     return warnings
 
 
-def warnings_of_dropped_pairs(by_source: Sequence[SourceCounts], config: CleaningConfig) -> Iterator[str]:
+def warning_of_dropped_pairs(by_source: Sequence[SourceCounts], config: CleaningConfig) -> str | None:
     """The warning, with what to do, if most pairs were dropped, or if more than a few could not be read.
 
-    A source of which nothing is kept does not count: `warn_of_lost_sources` tells of it.
+    A source of which nothing is kept does not count, because `warn_of_lost_sources` warns of it.
     """
     whole = sum_of_sources([source for source in by_source if source.counts.kept])
-    read, kept = whole.counts.read, whole.counts.kept
-    reason, dropped = whole.commonest
-    if read - kept <= _MOST_DROPPED * read:
+    read, num_dropped = whole.counts.read, whole.counts.read - whole.counts.kept
+    reason, dropped = whole.most_common_reason
+    if num_dropped <= _MAX_DROPPED * read:
         reason = max(_UNREADABLE, key=lambda reason: whole.counts.dropped[reason].count)
         dropped = whole.counts.dropped[reason]
-        kept = read - dropped.count
-        if dropped.count <= _MANY_UNREADABLE * read:
-            return
-    place = dropped.examples[0].where
-    fix = _fix(reason, whole, config) or _LOOK
-    among = f", {dropped.count:,} of them" if dropped.count < read - kept else ""
-    yield f"{read - kept:,} of {read:,} training pairs are dropped{among} for {reason}, first at {place}: {fix}"
+        num_dropped = dropped.count
+        if num_dropped <= _MAX_UNREADABLE * read:
+            return None
+    where, fix = dropped.examples[0].where, _fix_for(reason, whole, config) or _DEFAULT_FIX
+    among = f", {dropped.count:,} of them" if dropped.count < num_dropped else ""
+    return f"{num_dropped:,} of {read:,} training pairs are dropped{among} for {reason}, first at {where}: {fix}"
 
 
 def nothing_left_error(
     copies: Sequence[NDArray[np.uint16]], by_source: Sequence[SourceCounts], config: CleaningConfig
 ) -> DataError | None:
     """The error if no training pair is left."""
-    if any(each.any() for each in copies):
+    if any(of_shard.any() for of_shard in copies):
         return None
     whole = sum_of_sources(by_source)
-    reason, dropped = whole.commonest
+    reason, dropped = whole.most_common_reason
     if dropped.count == 0:
         return DataError(
             f"no training pair is left: the weights select none of {whole.counts.kept:,} pairs",
@@ -159,12 +154,12 @@ def nothing_left_error(
     return DataError(
         f"no training pair is left after cleaning: {dropped.count:,} of {whole.counts.read:,} dropped for {reason}",
         where=dropped.examples[0].where,
-        hint=_fix(reason, whole, config) or _LOOK,
+        hint=_fix_for(reason, whole, config) or _DEFAULT_FIX,
     )
 
 
-def _fix(reason: str, counts: SourceCounts, config: CleaningConfig) -> str | None:
-    """The fix of text that was dropped for a reason, or the settings that keep it; None if there is neither."""
+def _fix_for(reason: str, counts: SourceCounts, config: CleaningConfig) -> str | None:
+    """How to mend text that was dropped for a reason, or the settings that keep it; None if there is neither."""
     if reason == MALFORMED and counts.problem:
         return counts.problem
     if reason == HELD_OUT and config.overlap == "report":  # by pairs that are set aside, not by the rule

@@ -1,4 +1,4 @@
-"""Validation and test text: every line is kept, and looked for in training text."""
+"""Validation and test text: every line is kept, and training text is searched for it."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _KINDS = ("pairs", "sources", "targets")
 
 
 class HeldOut:
-    """The lines of the held-out splits, which it finds in training text regardless of spaces."""
+    """The lines of the held-out splits, which `find` looks for in training text, regardless of spaces."""
 
     def __init__(self, splits: Mapping[str, Pairs]) -> None:
         self._splits = list(splits)
-        self._known: dict[str, dict[Hashable, list[tuple[str, int]]]] = {kind: {} for kind in _KINDS}
+        self._lines_of_text: dict[str, dict[Hashable, list[tuple[str, int]]]] = {kind: {} for kind in _KINDS}
         for split, pairs in splits.items():
             for line, pair in enumerate(pairs):
                 src, tgt = map(normalize_spaces, pair)
                 for kind, text in zip(_KINDS, ((src, tgt), src, tgt), strict=True):
-                    self._known[kind].setdefault(text, []).append((split, line))
+                    self._lines_of_text[kind].setdefault(text, []).append((split, line))
 
     def find(self, src: Sequence[str], tgt: Sequence[str]) -> tuple[NDArray[np.uint8], FoundLines]:
         """NOWHERE, SIDE or PAIR for each of these training pairs, [n], and the held-out lines that are among them.
@@ -51,31 +51,31 @@ class HeldOut:
         The training pairs have no outer and no repeated spaces.
         """
         matches = np.zeros(len(src), dtype=np.uint8)
-        found: dict[str, set[tuple[str, int]]] = {kind: set() for kind in _KINDS}
+        found_lines: dict[str, set[tuple[str, int]]] = {kind: set() for kind in _KINDS}
         for kind, texts in (("sources", src), ("targets", tgt)):
-            known = self._known[kind]
-            for index in [index for index, text in enumerate(texts) if text in known]:
+            lines_of_text = self._lines_of_text[kind]
+            for index in [index for index, text in enumerate(texts) if text in lines_of_text]:
                 matches[index] = SIDE
-                found[kind].update(known[texts[index]])
+                found_lines[kind].update(lines_of_text[texts[index]])
         for index in np.flatnonzero(matches).tolist():
-            if lines := self._known["pairs"].get((src[index], tgt[index])):
+            if lines := self._lines_of_text["pairs"].get((src[index], tgt[index])):
                 matches[index] = PAIR
-                found["pairs"].update(lines)
+                found_lines["pairs"].update(lines)
         return matches, {
-            split: {kind: sorted(line for where, line in found[kind] if where == split) for kind in _KINDS}
+            split: {kind: sorted(line for of_split, line in found_lines[kind] if of_split == split) for kind in _KINDS}
             for split in self._splits
         }
 
 
 def overlap(splits: Mapping[str, Pairs], found: Iterable[FoundLines]) -> dict[str, dict[str, int]]:
     """For each split, the number of lines that occur in training text: as a pair, as a source and as a target."""
-    lines = {split: {kind: set[int]() for kind in _KINDS} for split in splits}
-    for part in found:
-        for split, kinds in lines.items():
-            for kind, known in kinds.items():
-                known.update(part[split][kind])
+    unions = {split: {kind: set[int]() for kind in _KINDS} for split in splits}
+    for found_lines in found:
+        for split in splits:
+            for kind in _KINDS:
+                unions[split][kind].update(found_lines[split][kind])
     return {
-        split: {"lines": len(pairs), **{kind: len(known) for kind, known in lines[split].items()}}
+        split: {"lines": len(pairs), **{kind: len(unions[split][kind]) for kind in _KINDS}}
         for split, pairs in splits.items()
     }
 
@@ -88,7 +88,7 @@ def write_held_out(
     Text files are copied byte for byte, uncompressed, without the byte-order mark at the beginning of each file. Every
     line stays, so a line that cannot be kept is a DataError. Only units without a translation are left out.
     """
-    pairs = list(_checked(sources, split))
+    pairs = list(_read_pairs(sources, split))
     files = [source for source in sources if isinstance(source, TextFiles)]
     if len(files) < len(sources):
         write_pairs({split: pairs}, directory, languages=languages)
@@ -108,7 +108,7 @@ def write_pairs(splits: Mapping[str, Pairs], directory: Path, *, languages: Corp
                 file.writelines(f"{pair[side]}\n".encode() for pair in pairs)
 
 
-def _checked(sources: Sequence[LocalPairs], split: Split) -> Iterator[tuple[str, str]]:
+def _read_pairs(sources: Sequence[LocalPairs], split: Split) -> Iterator[tuple[str, str]]:
     """The pairs of the sources, but for units without a translation, which the log counts.
 
     DataError for the first pair that cannot be kept.
@@ -119,15 +119,15 @@ def _checked(sources: Sequence[LocalPairs], split: Split) -> Iterator[tuple[str,
             num_untranslated += len(chunk.untranslated)
             for index, pair in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
                 if index not in chunk.untranslated:
-                    _refuse_fault(chunk, index, *pair, source=source, split=split)
+                    _check_can_be_kept(chunk, index, *pair, source=source, split=split)
                     yield pair
     if num_untranslated:
         logger.info("%s: %s units without a translation are left out", split, f"{num_untranslated:,}")
 
 
-def _refuse_fault(chunk: ParsedChunk, index: int, src: str, tgt: str, *, source: LocalPairs, split: Split) -> None:
-    """Raise DataError if a pair cannot be kept."""
-    fixes, side = ["mend that line: all lines of validation and test text are kept, none is cleaned away"], 0
+def _check_can_be_kept(chunk: ParsedChunk, index: int, src: str, tgt: str, *, source: LocalPairs, split: Split) -> None:
+    """Raise DataError if a pair is malformed, not Unicode, or has a line break."""
+    side, fixes = 0, ["mend that line: all lines of validation and test text are kept, none is cleaned away"]
     if index in chunk.malformed:
         problem = "a malformed record"
         fixes = [chunk.problem or "", *fixes]

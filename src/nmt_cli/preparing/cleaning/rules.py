@@ -1,6 +1,6 @@
 """Rules that drop training pairs. Each rule sees one pair at a time; drops are counted, with the first examples.
 
-The rules hold no state: the verdict on a pair does not depend on its place, so text can be cleaned in any pieces.
+The rules hold no state. Whether a pair is kept does not depend on the pairs before it, so text is cleaned in any order.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from nmt_cli.preparing.chunks import ParsedChunk
 from nmt_cli.preparing.cleaning.side_rules import (
     LanguageRule,
     ScriptRule,
-    only_addresses,
-    with_long_runs,
-    without_letters_or_digits,
+    find_long_runs,
+    find_punctuation,
+    find_web_addresses,
 )
 from nmt_cli.preparing.corpus import CleaningConfig
 from nmt_cli.preparing.sources.base import CorpusLanguages
@@ -38,7 +38,7 @@ _EXAMPLE_CHARACTERS = 160
 
 T = TypeVar("T")
 SideRule: TypeAlias = Callable[[Sequence[str]], list[int]]
-"""The places of the texts that break a rule."""
+"""The indices of the texts that break a rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class CleaningCounts:
         dropped = self.dropped[reason]
         dropped.count += 1
         if len(dropped.examples) < EXAMPLES_PER_REASON:
-            dropped.examples.append(DroppedExample(where, printable(src), printable(tgt)))
+            dropped.examples.append(DroppedExample(where, make_printable(src), make_printable(tgt)))
 
     def add(self, other: CleaningCounts) -> None:
         """Add the counts of the text that follows; its examples come last."""
@@ -137,7 +137,7 @@ class CleaningCounts:
 class CleanedChunk:
     """The pairs of a chunk that the rules keep, in order, and the counts.
 
-    The pairs are tidy: without outer and repeated spaces. `indices` are their places in the chunk.
+    The pairs are tidy: without outer and repeated spaces. `indices` are their indices in the chunk.
     """
 
     src: list[str]
@@ -180,12 +180,12 @@ class CleaningRules:
             else:
                 drop(index, *fault)
         for reason, source_rule, target_rule in self._side_rules:
-            of_source = {*source_rule(src)}
-            broken = {*of_source, *target_rule(tgt)}
-            for place in sorted(broken):
-                drop(indices[place], reason, 0 if place in of_source else 1)
-            if broken:
-                src, tgt, indices = _without(src, broken), _without(tgt, broken), _without(indices, broken)
+            bad_sources = {*source_rule(src)}
+            bad_pairs = {*bad_sources, *target_rule(tgt)}
+            for position in sorted(bad_pairs):
+                drop(indices[position], reason, 0 if position in bad_sources else 1)
+            if bad_pairs:
+                src, tgt, indices = _remove(src, bad_pairs), _remove(tgt, bad_pairs), _remove(indices, bad_pairs)
         counts.tidied = sum(
             source != chunk.src[index] or target != chunk.tgt[index]
             for index, source, target in zip(indices, src, tgt, strict=True)
@@ -196,9 +196,8 @@ class CleaningRules:
         """The reason to drop a tidy pair, and the side at fault; None if its characters and lengths are in order."""
         config = self._config
         faults = [(self._fault_of_side(text), side) for side, text in enumerate((src, tgt))]
-        found = [(reason, side) for reason, side in faults if reason is not None]
-        if found:
-            return min(found, key=lambda fault: [*REASONS].index(fault[0]))
+        if faults_of_sides := [(reason, side) for reason, side in faults if reason is not None]:
+            return min(faults_of_sides, key=lambda fault: [*REASONS].index(fault[0]))
         shorter, longer = sorted((len(src), len(tgt)))
         fewer, more = sorted((len(src.split()), len(tgt.split())))
         if longer > (config.max_length_ratio or inf) * shorter or more > (config.max_word_ratio or inf) * fewer:
@@ -212,7 +211,7 @@ class CleaningRules:
         if not is_unicode(text):
             return NOT_UTF8
         if "\n" in text:
-            return "line break"  # whatever the rules: in the files of clean text it would part the two sides
+            return "line break"  # under any rules: it would misalign the two files of clean text
         if config.control_characters and _CONTROL.search(text):
             return "control characters"
         if not text:
@@ -236,7 +235,7 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """The beginning of a text for a report, with escapes for characters that cannot be shown."""
     short = text if len(text) <= _EXAMPLE_CHARACTERS else text[:_EXAMPLE_CHARACTERS] + " …"
     return _UNPRINTABLE.sub(_escape, short)
@@ -273,11 +272,11 @@ def _quick_test(config: CleaningConfig) -> Callable[[str, str], bool]:
 def _side_rules(config: CleaningConfig, languages: CorpusLanguages) -> Iterator[tuple[str, SideRule, SideRule]]:
     """The rules that look at one side at a time, in the order of REASONS, for source and target. They cost more."""
     if config.punctuation_only:
-        yield "punctuation only", without_letters_or_digits, without_letters_or_digits
+        yield "punctuation only", find_punctuation, find_punctuation
     if config.url_only:
-        yield "URL only", only_addresses, only_addresses
+        yield "URL only", find_web_addresses, find_web_addresses
     if config.max_repeated_characters is not None:
-        repeated = partial(with_long_runs, longest=config.max_repeated_characters)
+        repeated = partial(find_long_runs, longest=config.max_repeated_characters)
         yield "repeated characters", repeated, repeated
     if config.other_script:
         yield "other script", ScriptRule(languages.source), ScriptRule(languages.target)
@@ -285,11 +284,11 @@ def _side_rules(config: CleaningConfig, languages: CorpusLanguages) -> Iterator[
         yield "other language", LanguageRule(languages.source), LanguageRule(languages.target)
 
 
-def _without(values: list[T], places: set[int]) -> list[T]:
-    return [value for place, value in enumerate(values) if place not in places]
+def _remove(values: list[T], indices: set[int]) -> list[T]:
+    return [value for index, value in enumerate(values) if index not in indices]
 
 
-def _escape(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escape(character: re.Match[str]) -> str:
+    code = ord(character[0])
     # 0xDC80 to 0xDCFF stand for the bytes from 0x80 on that were not UTF-8.
     return f"\\u{code:04x}" if 0xD800 <= code < 0xDC80 or code > 0xDCFF else f"\\x{code & 0xFF:02x}"

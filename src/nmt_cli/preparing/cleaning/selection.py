@@ -26,8 +26,8 @@ from nmt_cli.preparing.sources.base import Split
 
 logger = logging.getLogger(__name__)
 
-Place: TypeAlias = tuple[int, int]
-"""Where a pair is: the number of its shard, and its place in the shard."""
+PairIndex: TypeAlias = tuple[int, int]
+"""The number of a pair's shard, and the index of the pair in the shard."""
 
 _SEED = 20_170_612  # any number, but the same in every preparation
 _LARGEST_SHARE = 0.5
@@ -36,7 +36,7 @@ _NAMES: Mapping[Split, str] = {"valid": "validation", "test": "test"}
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    place: Place
+    index: PairIndex
     src: str
     tgt: str
 
@@ -46,8 +46,8 @@ def choose_copies(
 ) -> list[NDArray[np.uint16]]:
     """The number of copies of each pair, by shard, [n] each.
 
-    It is 0 for later ones of equal pairs and, if the corpus file drops them, for pairs of validation or test text.
-    These are counted as dropped. All other pairs get the copies that the weight of their source says.
+    Of equal pairs, all but the first get 0. If the corpus file drops pairs of validation or test text, these get 0 too.
+    Pairs with 0 are counted as dropped. All other pairs get the copies that the weight of their source says.
     """
     is_new = first_occurrences(_digests(shards)) if config.duplicates else np.ones(sum(map(len, shards)), dtype=bool)
     chosen, start = [], 0
@@ -72,19 +72,18 @@ def set_aside(
 ) -> dict[str, list[tuple[str, str]]]:
     """The pairs that are set aside for each split of `corpus.set_aside`, in the order of the text.
 
-    In `copies` they get 0. So do training pairs that share a side with a pair that is set aside; these are counted as
-    dropped. The choice depends on the clean pairs and the seed alone. DataError if the splits would take more than half
-    of the text.
+    In `copies` they get 0. Training pairs that share a side with them get 0 too, and are counted as dropped. The choice
+    depends on the clean pairs and the seed alone. DataError if the splits would take more than half of the text.
     """
     if not corpus.set_aside:
         return {}
-    sizes = _sizes(corpus, clean_pairs=sum(int(np.count_nonzero(each)) for each in copies))
+    sizes = _split_sizes(corpus, clean_pairs=sum(int(np.count_nonzero(of_shard)) for of_shard in copies))
     chosen = _choose(shards, copies, sizes, seed=corpus.split_seed)
     splits: dict[str, list[tuple[str, str]]] = {
         split: [(pair.src, pair.tgt) for pair in pairs] for split, pairs in chosen.items()
     }
-    places = {pair.place for pairs in chosen.values() for pair in pairs}
-    num_dropped = _remove_from_training(places, HeldOut(splits), shards, copies, by_source)
+    indices = {pair.index for pairs in chosen.values() for pair in pairs}
+    num_dropped = _remove_from_training(indices, HeldOut(splits), shards, copies, by_source)
     for split, size in sizes.items():
         logger.info("set aside: %s clean pairs as %s text", f"{size:,}", _NAMES[split])
     if num_dropped:
@@ -110,9 +109,9 @@ def first_occurrences(digests: NDArray[np.uint64]) -> NDArray[np.bool_]:
     is_new = np.zeros(len(digests), dtype=bool)
     part_of_digest = digests.view(np.uint8)[::8] & 63
     for part in range(64):
-        places = np.flatnonzero(part_of_digest == part)
-        _, first = np.unique(digests[places], return_index=True)
-        is_new[places[first]] = True
+        indices = np.flatnonzero(part_of_digest == part)
+        _, first = np.unique(digests[indices], return_index=True)
+        is_new[indices[first]] = True
     return is_new
 
 
@@ -133,8 +132,8 @@ def _copies_by_weight(shard: CleanShard) -> NDArray[np.uint16]:
     return copies
 
 
-def _sizes(corpus: Corpus, *, clean_pairs: int) -> dict[Split, int]:
-    """The number of pairs of each split."""
+def _split_sizes(corpus: Corpus, *, clean_pairs: int) -> dict[Split, int]:
+    """The number of pairs to set aside for each split; DataError if there is too little text for them."""
     sizes = {split: corpus.size_of(split, clean_pairs=clean_pairs) for split in corpus.set_aside}
     own_text = f"text in files of its own: {' '.join(f'--{split} FILE' for split in sizes)}"
     if clean_pairs < 2 * len(sizes):
@@ -165,13 +164,13 @@ def _choose(
     DataError if there are too few such pairs.
     """
     wanted = sum(sizes.values())
-    number = 2 * wanted
+    num_ranked = 2 * wanted
     while True:
-        ranked = _first_by_hash(shards, copies, number, seed=seed)
-        candidates = _without_shared_sides(_candidates(shards, ranked))
-        if len(candidates) >= wanted or len(ranked) < number:
+        ranked = _rank_by_hash(shards, copies, num_ranked, seed=seed)
+        candidates = _drop_shared_sides(_read_candidates(shards, ranked))
+        if len(candidates) >= wanted or len(ranked) < num_ranked:
             break
-        number *= 4
+        num_ranked *= 4
     if len(candidates) < wanted:
         raise DataError(
             f"{wanted:,} training pairs are to be set aside, and only {len(candidates):,} have no sentence in common",
@@ -180,23 +179,23 @@ def _choose(
         )
     chosen, start = {}, 0
     for split, size in sizes.items():
-        chosen[split] = sorted(candidates[start : start + size], key=lambda pair: pair.place)
+        chosen[split] = sorted(candidates[start : start + size], key=lambda pair: pair.index)
         start += size
     return chosen
 
 
-def _first_by_hash(
-    shards: Sequence[CleanShard], copies: Sequence[NDArray[np.uint16]], number: int, *, seed: int
-) -> list[Place]:
-    """The places of the first `number` pairs that are trained on, in the order of a hash of seed and text."""
-    keys, places = np.empty(0, dtype=np.uint64), np.empty((0, 2), dtype=np.int64)
-    for index, (shard, taken) in enumerate(zip(shards, copies, strict=True)):
-        here = np.flatnonzero((taken > 0) & (shard.array("found") == NOWHERE))
-        keys = np.concatenate([keys, _hash_with_seed(shard.array("digests")[here], seed=seed)])
-        places = np.concatenate([places, np.stack([np.full_like(here, index), here], axis=1)])
-        first = np.lexsort((places[:, 1], places[:, 0], keys))[:number]
-        keys, places = keys[first], places[first]
-    return [(int(shard), int(place)) for shard, place in places]
+def _rank_by_hash(
+    shards: Sequence[CleanShard], copies: Sequence[NDArray[np.uint16]], size: int, *, seed: int
+) -> list[PairIndex]:
+    """The first `size` pairs that are trained on and not in held-out text, in the order of a hash of seed and text."""
+    hashes, indices = np.empty(0, dtype=np.uint64), np.empty((0, 2), dtype=np.int64)
+    for number, (shard, of_shard) in enumerate(zip(shards, copies, strict=True)):
+        in_shard = np.flatnonzero((of_shard > 0) & (shard.array("found") == NOWHERE))
+        hashes = np.concatenate([hashes, _hash_with_seed(shard.array("digests")[in_shard], seed=seed)])
+        indices = np.concatenate([indices, np.stack([np.full_like(in_shard, number), in_shard], axis=1)])
+        first = np.lexsort((indices[:, 1], indices[:, 0], hashes))[:size]
+        hashes, indices = hashes[first], indices[first]
+    return [(int(number), int(in_shard)) for number, in_shard in indices]
 
 
 def _hash_with_seed(digests: NDArray[np.uint64], *, seed: int) -> NDArray[np.uint64]:
@@ -209,56 +208,54 @@ def _hash_with_seed(digests: NDArray[np.uint64], *, seed: int) -> NDArray[np.uin
     return result
 
 
-def _candidates(shards: Sequence[CleanShard], ranked: Sequence[Place]) -> Iterator[_Candidate]:
-    """The pairs at these places, in their order."""
-    texts: dict[Place, _Candidate] = {}
-    for index in sorted({shard for shard, _ in ranked}):
-        src, tgt = _lines(shards[index])
-        texts.update(
-            ((shard, place), _Candidate((shard, place), src[place], tgt[place]))
-            for shard, place in ranked
-            if shard == index
-        )
-    return (texts[place] for place in ranked)
+def _read_candidates(shards: Sequence[CleanShard], ranked: Sequence[PairIndex]) -> Iterator[_Candidate]:
+    """The pairs with these indices, in their order."""
+    candidates: dict[PairIndex, _Candidate] = {}
+    for number in sorted({number for number, _ in ranked}):
+        src, tgt = _read_lines(shards[number])
+        for index in ranked:
+            if index[0] == number:
+                candidates[index] = _Candidate(index, src[index[1]], tgt[index[1]])
+    return (candidates[index] for index in ranked)
 
 
-def _without_shared_sides(candidates: Iterator[_Candidate]) -> list[_Candidate]:
+def _drop_shared_sides(candidates: Iterator[_Candidate]) -> list[_Candidate]:
     """The candidates whose source and target no earlier candidate has."""
-    sources, targets, found = set[str](), set[str](), []
+    sources, targets, kept = set[str](), set[str](), []
     for pair in candidates:
         if pair.src not in sources and pair.tgt not in targets:
-            found.append(pair)
+            kept.append(pair)
             sources.add(pair.src)
             targets.add(pair.tgt)
-    return found
+    return kept
 
 
 def _remove_from_training(
-    places: set[Place],
+    indices: set[PairIndex],
     held_out: HeldOut,
     shards: Sequence[CleanShard],
     copies: Sequence[NDArray[np.uint16]],
     by_source: Sequence[SourceCounts],
 ) -> int:
-    """Take the chosen pairs at `places` out of the training text, and drop pairs that share a side with them.
+    """Take the chosen pairs out of the training text, and drop pairs that share a side with them.
 
     Returns the number of dropped pairs.
     """
     num_dropped = 0
-    for index, (shard, taken) in enumerate(zip(shards, copies, strict=True)):
-        matches, _ = held_out.find(*_lines(shard))
+    for number, (shard, of_shard) in enumerate(zip(shards, copies, strict=True)):
+        matches, _ = held_out.find(*_read_lines(shard))
         counts = by_source[shard.facts["source"]].counts
-        for place in (place for shard_index, place in places if shard_index == index):
-            taken[place] = 0
+        for in_shard in (in_shard for shard_number, in_shard in indices if shard_number == number):
+            of_shard[in_shard] = 0
             counts.read -= 1
-        shared = np.flatnonzero((matches > NOWHERE) & (taken > 0))
-        taken[shared] = 0
+        shared = np.flatnonzero((matches > NOWHERE) & (of_shard > 0))
+        of_shard[shared] = 0
         count_as_dropped(shared, HELD_OUT, shard, counts)
         num_dropped += len(shared)
     return num_dropped
 
 
-def _lines(shard: CleanShard) -> tuple[list[str], list[str]]:
+def _read_lines(shard: CleanShard) -> tuple[list[str], list[str]]:
     """The sentences of both sides."""
     src, tgt = (shard.text(side).decode().split("\n")[:-1] for side in SIDES)
     return src, tgt

@@ -35,17 +35,17 @@ class ScriptRule:
         self._script = script_of(code)
 
     def __call__(self, texts: Sequence[str]) -> list[int]:
-        """The places of these texts, which hold no surrogates."""
-        places = [place for place, text in enumerate(texts) if self._script != "Latn" or not text.isascii()]
-        if not places:
+        """The indices of these texts, which hold no surrogates."""
+        indices = [index for index, text in enumerate(texts) if self._script != "Latn" or not text.isascii()]
+        if not indices:
             return []
-        chosen = [texts[place] for place in places]
-        codes = _code_points(chosen)
-        owners = _scripts_of_characters(self._script)[np.minimum(codes, _NUM_CODES - 1)]
-        own, other = (
-            np.add.reduceat(owners == owner, _starts(chosen), dtype=np.int64) for owner in (_OWN_SCRIPT, _OTHER_SCRIPT)
+        checked = [texts[index] for index in indices]
+        scripts = _scripts_of_characters(self._script)[np.minimum(_code_points(checked), _NUM_CODES - 1)]
+        num_own, num_other = (
+            np.add.reduceat(scripts == script, _starts(checked), dtype=np.int64)
+            for script in (_OWN_SCRIPT, _OTHER_SCRIPT)
         )
-        return [places[index] for index in np.flatnonzero(other > own).tolist()]
+        return [indices[position] for position in np.flatnonzero(num_other > num_own).tolist()]
 
 
 class LanguageRule:
@@ -65,8 +65,8 @@ class LanguageRule:
             )
 
     def __call__(self, texts: Sequence[str]) -> list[int]:
-        """The places of these texts."""
-        return [place for place, text in enumerate(texts) if len(text) >= _MIN_CHARACTERS and self._is_other(text)]
+        """The indices of these texts."""
+        return [index for index, text in enumerate(texts) if len(text) >= _MIN_CHARACTERS and self._is_other(text)]
 
     def _is_other(self, text: str) -> bool:
         best, probability = self._identifier.classify(text)
@@ -75,39 +75,39 @@ class LanguageRule:
         return bool(dict(self._identifier.rank(text))[self._language] < _MAX_OWN)
 
 
-def without_letters_or_digits(texts: Sequence[str]) -> list[int]:
-    """The places of the texts without a letter or a digit of any script."""
+def find_punctuation(texts: Sequence[str]) -> list[int]:
+    """The indices of the texts without a letter or a digit of any script."""
     return [
-        place
-        for place, text in enumerate(texts)
+        index
+        for index, text in enumerate(texts)
         # Nearly all texts begin with a letter, which costs less to ask than a search.
         if not text[:1].isalnum() and _LETTER_OR_DIGIT.search(text) is None
     ]
 
 
-def only_addresses(texts: Sequence[str]) -> list[int]:
-    """The places of the texts that are nothing but web addresses and punctuation."""
+def find_web_addresses(texts: Sequence[str]) -> list[int]:
+    """The indices of the texts that are nothing but web addresses and punctuation."""
     begins_with_address = _BEGINS_WITH_ADDRESS.match
     return [
-        place for place, text in enumerate(texts) if begins_with_address(text) and all(map(_is_no_word, text.split()))
+        index for index, text in enumerate(texts) if begins_with_address(text) and all(map(_is_no_word, text.split()))
     ]
 
 
-def with_long_runs(texts: Sequence[str], *, longest: int) -> list[int]:
-    """The places of the texts that repeat one character more than `longest` times in a row."""
+def find_long_runs(texts: Sequence[str], *, longest: int) -> list[int]:
+    """The indices of the texts that repeat one character more than `longest` times in a row."""
     if not texts:
         return []
     codes = _code_points(texts)
     is_repeated = codes[1:] == codes[:-1]
-    width = 1  # of the run of True that each entry of is_repeated stands for
-    while width < longest:
-        shift = min(width, longest - width)
+    num_repeats = 1  # that each True stands for
+    while num_repeats < longest:
+        shift = min(num_repeats, longest - num_repeats)
         is_repeated = is_repeated[:-shift] & is_repeated[shift:]
-        width += shift
-    found = np.flatnonzero(is_repeated)
+        num_repeats += shift
+    run_starts = np.flatnonzero(is_repeated)
     # No run reaches from one text into the next: a line end lies between them.
-    places: list[int] = np.unique(np.searchsorted(_starts(texts), found, side="right") - 1).tolist()
-    return places
+    indices: list[int] = np.unique(np.searchsorted(_starts(texts), run_starts, side="right") - 1).tolist()
+    return indices
 
 
 def _code_points(texts: Sequence[str]) -> NDArray[np.uint32]:
@@ -116,7 +116,7 @@ def _code_points(texts: Sequence[str]) -> NDArray[np.uint32]:
 
 
 def _starts(texts: Sequence[str]) -> NDArray[np.int64]:
-    """The place in `_code_points` where each text begins, [n]."""
+    """The index in `_code_points` at which each text begins, [n]."""
     lengths = np.fromiter((len(text) + 1 for text in texts), dtype=np.int64, count=len(texts))
     return np.cumsum(lengths) - lengths
 
@@ -125,14 +125,14 @@ def _starts(texts: Sequence[str]) -> NDArray[np.int64]:
 def _scripts_of_characters(script: str) -> NDArray[np.uint8]:
     """For every character: 1 for a letter of the script, 2 for a letter of another script in the table, else 0."""
     names = LETTER_NAMES[script]
-    owners = np.zeros(_NUM_CODES, dtype=np.uint8)
+    scripts = np.zeros(_NUM_CODES, dtype=np.uint8)
     for code in range(_NUM_CODES):
         character = chr(code)
         if character.isalpha():
             name = unicodedata.name(character, "").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ")
             first = name.split(" ", 1)[0]
-            owners[code] = _OWN_SCRIPT if first in names else _OTHER_SCRIPT if first in _KNOWN_NAMES else 0
-    return owners
+            scripts[code] = _OWN_SCRIPT if first in names else _OTHER_SCRIPT if first in _KNOWN_NAMES else 0
+    return scripts
 
 
 def _is_no_word(word: str) -> bool:

@@ -1,7 +1,7 @@
 """Swapped sides: training or validation text whose source is in the target's language.
 
 A model trains on such text without complaint, and translates in the wrong direction. Two signs tell: the trigrams of
-the two texts differ, or py3langid identifies the other language. In doubt the check is silent.
+the two texts differ, or py3langid identifies the other language. If in doubt, the check is silent.
 """
 
 from __future__ import annotations

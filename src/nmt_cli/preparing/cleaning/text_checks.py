@@ -1,7 +1,7 @@
 """Checks of whole texts: pieces of words, tokenised or lower-cased text, quoting, another language, too few lines.
 
-A rule of cleaning sees one pair and drops it. A check sees many lines of a side, and tells the user what to do. In
-doubt it is silent.
+A rule of cleaning sees one pair and drops it. A check sees many lines of a side, and tells the user what to do. If in
+doubt, it is silent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.languages import are_close, language_identifier, script_of, short_code
-from nmt_cli.preparing.cleaning.rules import printable
+from nmt_cli.preparing.cleaning.rules import make_printable
 from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split
 from nmt_cli.preparing.sources.text import TextFiles
@@ -54,7 +54,7 @@ _SEED = 20_170_612
 
 @dataclass(frozen=True, slots=True)
 class TextSide:
-    """Lines of one side of a text. `name` is the text's in messages; `file` is its file if it is one of plain lines."""
+    """Lines of one side of a text. Messages call the text `name`; `file` is its file if it holds plain lines."""
 
     name: str
     language: str
@@ -95,7 +95,7 @@ def text_sides(name: str, pairs: Pairs, languages: CorpusLanguages, *, source: L
 
 
 def sample_by_source(shards: Sequence[CleanShard]) -> dict[int, list[tuple[str, str]]]:
-    """A sample of the clean training text: pairs by the place of their source, the same in every preparation."""
+    """A sample of the clean training text: pairs by the index of their source, the same in every preparation."""
     by_source: dict[int, list[CleanShard]] = {}
     for shard in shards:
         if len(shard):
@@ -104,21 +104,21 @@ def sample_by_source(shards: Sequence[CleanShard]) -> dict[int, list[tuple[str, 
     num_shards, num_lines = (total // max(1, len(largest)) for total in (_SAMPLED_SHARDS, _SAMPLED_LINES))
     samples: dict[int, list[tuple[str, str]]] = {}
     for source in sorted(largest):
-        places = np.linspace(0, len(by_source[source]) - 1, num_shards).round().astype(int)
-        chosen = [by_source[source][place] for place in dict.fromkeys(places.tolist())]
+        indices = np.linspace(0, len(by_source[source]) - 1, num_shards).round().astype(int)
+        chosen = [by_source[source][index] for index in dict.fromkeys(indices.tolist())]
         samples[source] = [pair for shard in chosen for pair in _sample_of_shard(shard, num_lines // len(chosen))]
     return samples
 
 
-def refuse_pieces(sides: Iterable[TextSide]) -> None:
+def check_no_pieces(sides: Iterable[TextSide]) -> None:
     """Raise DataError, with the command that joins them, if a text holds pieces of words (`@@ ` or `▁`)."""
     in_pieces = [(side, mark) for side in sides if (mark := mark_of_text_in_pieces(side.lines)) is not None]
     if in_pieces:
         first, mark = in_pieces[0]
         commands = dict.fromkeys(conversion(side.file, mark.join_command, new="joined") for side, mark in in_pieces)
         raise DataError(
-            f"{_names(side for side, _ in in_pieces)} holds pieces instead of words: {mark.mark!r} in "
-            f"{printable(mark.around)!r}",
+            f"{_join_names(side for side, _ in in_pieces)} holds pieces instead of words: {mark.mark!r} in "
+            f"{make_printable(mark.around)!r}",
             where=str(first.file or first.name),
             hint=f"{'; '.join(commands)}; then give the new files: nmt makes pieces of its own",
         )
@@ -127,13 +127,13 @@ def refuse_pieces(sides: Iterable[TextSide]) -> None:
 def warnings_of_unusual_text(sides: Iterable[TextSide], *, with_languages: bool) -> Iterator[str]:
     """Warnings of text that is not as people write it, or is in another language, each with what to do."""
     sides = [side for side in sides if len(side.lines) >= _MIN_LINES]
-    for check in (_tokenised, _lower_cased, _quoted):
+    for check in (_warn_of_tokenised, _warn_of_lower_case, _warn_of_quotes):
         yield from check(sides)
     if with_languages and find_spec("py3langid") is not None:
-        yield from _in_other_languages(sides)
+        yield from _warn_of_other_languages(sides)
 
 
-def warnings_of_little_validation(pairs: Pairs, *, num_train: int) -> Iterator[str]:
+def warning_of_little_validation(pairs: Pairs, *, num_train: int) -> str | None:
     """The warning if validation text has few pairs, or if many of them have a blank side.
 
     Its fix is to set aside a tenth of the `num_train` pairs, or more text if a tenth is too few as well.
@@ -143,61 +143,69 @@ def warnings_of_little_validation(pairs: Pairs, *, num_train: int) -> Iterator[s
     other_fix = f"set training pairs aside: --valid-size {size}" if size >= _FEW_PAIRS else "more text"
     fix = f"give text of its own with --valid FILE, or {other_fix}"
     if num_blank > _MANY_BLANK * len(pairs):
-        yield f"{num_blank:,} of {len(pairs):,} validation pairs have a blank side, and score nothing: {fix}"
-    elif len(pairs) < _FEW_PAIRS:
-        yield f"the validation text has only {len(pairs):,} pairs, so its loss and BLEU say little: {fix}"
+        return f"{num_blank:,} of {len(pairs):,} validation pairs have a blank side, and score nothing: {fix}"
+    if len(pairs) < _FEW_PAIRS:
+        return f"the validation text has only {len(pairs):,} pairs, so its loss and BLEU say little: {fix}"
+    return None
 
 
-def _tokenised(sides: Sequence[TextSide]) -> Iterator[str]:
-    found = [(side, sign) for side in sides if (sign := sign_of_tokenisation(side.lines)) is not None]
-    if found:
+def _warn_of_tokenised(sides: Sequence[TextSide]) -> Iterator[str]:
+    tokenised, signs = [], []
+    for side in sides:
+        if (sign := sign_of_tokenisation(side.lines)) is not None:
+            tokenised.append(side)
+            signs.append(sign)
+    if tokenised:
         commands = dict.fromkeys(
             conversion(side.file, f"sacremoses -l {short_code(side.language)} detokenize", new="plain")
-            for side, _ in found
+            for side in tokenised
         )
         yield (
-            f"{_names(side for side, _ in found)} looks tokenised: {found[0][1]}; give the text as people write it, or "
+            f"{_join_names(tokenised)} looks tokenised: {signs[0]}; give the text as people write it, or "
             f"detokenise it: {'; '.join(commands)}"
         )
 
 
-def _lower_cased(sides: Sequence[TextSide]) -> Iterator[str]:
-    found = [side for side in sides if script_of(side.language) in _CASED_SCRIPTS and _has_no_capitals(side.lines)]
-    if found:
+def _warn_of_lower_case(sides: Sequence[TextSide]) -> Iterator[str]:
+    lower_cased = [
+        side for side in sides if script_of(side.language) in _CASED_SCRIPTS and _has_no_capitals(side.lines)
+    ]
+    if lower_cased:
         yield (
-            f"{_names(found)} has no capital letters, so a model knows none: give the text before it was lower-cased, "
-            "if there is one"
+            f"{_join_names(lower_cased)} has no capital letters, so a model knows none: give the text before it was "
+            "lower-cased, if there is one"
         )
 
 
 def _has_no_capitals(lines: Sequence[str]) -> bool:
-    small = capital = 0
-    for character, number in Counter("".join(lines)).items():
-        small += number * character.islower()
-        capital += number * character.isupper()
-    return small >= _MIN_LETTERS and capital <= _MAX_CAPITALS * small
+    num_small = num_capital = 0
+    for character, count in Counter("".join(lines)).items():
+        num_small += count * character.islower()
+        num_capital += count * character.isupper()
+    return num_small >= _MIN_LETTERS and num_capital <= _MAX_CAPITALS * num_small
 
 
-def _quoted(sides: Sequence[TextSide]) -> Iterator[str]:
+def _warn_of_quotes(sides: Sequence[TextSide]) -> Iterator[str]:
     for side in sides:
-        found = [line for line in side.lines if _QUOTED.fullmatch(line)]
-        if len(found) >= max(_MIN_QUOTED, _MIN_SHARE_QUOTED * len(side.lines)):
+        quoted = [line for line in side.lines if _QUOTED.fullmatch(line)]
+        if len(quoted) >= max(_MIN_QUOTED, _MIN_SHARE_QUOTED * len(side.lines)):
             yield (
-                f"{_names([side])} has quotes as in a CSV file: {len(found):,} of {len(side.lines):,} lines, "
-                f"such as {printable(found[0])}; give the CSV file itself, --train FILE.csv, or remove the quotes"
+                f"{_join_names([side])} has quotes as in a CSV file: {len(quoted):,} of {len(side.lines):,} lines, "
+                f"such as {make_printable(quoted[0])}; give the CSV file itself, --train FILE.csv, or remove the quotes"
             )
 
 
-def _in_other_languages(sides: Sequence[TextSide]) -> Iterator[str]:
-    found: dict[tuple[str, str], list[tuple[TextSide, float]]] = {}
+def _warn_of_other_languages(sides: Sequence[TextSide]) -> Iterator[str]:
+    sides_by_languages: dict[tuple[str, str], list[tuple[TextSide, float]]] = {}
     for side in sides:
         if identified := _other_language(side):
             other, share = identified
-            found.setdefault((side.language, other), []).append((side, share))
-    for (language, other), shares in found.items():
+            sides_by_languages.setdefault((side.language, other), []).append((side, share))
+    for (language, other), identified_sides in sides_by_languages.items():
+        share = identified_sides[0][1]
         yield (
-            f"{_names(side for side, _ in shares)} is identified as {other}, not as {language}, in {shares[0][1]:.0%} "
-            "of a sample: check the files, their columns and --languages"
+            f"{_join_names(side for side, _ in identified_sides)} is identified as {other}, not as {language}, in "
+            f"{share:.0%} of a sample: check the files, their columns and --languages"
         )
 
 
@@ -210,12 +218,13 @@ def _other_language(side: TextSide) -> tuple[str, float] | None:
     counts = Counter(labels)
     if len(labels) < _MIN_IDENTIFIED:
         return None
-    other, number = counts.most_common(1)[0]
+    other, num_other = counts.most_common(1)[0]
     if other == _NO_LANGUAGE or are_close(other, side.language):
         return None
-    is_clear = number >= _MIN_OTHER_LANGUAGE * len(labels)
-    own = sum(count for label, count in counts.items() if are_close(label, side.language))
-    return (other, number / len(labels)) if is_clear and own <= _MAX_OWN_LANGUAGE * len(labels) else None
+    num_own = sum(count for label, count in counts.items() if are_close(label, side.language))
+    if num_other < _MIN_OTHER_LANGUAGE * len(labels) or num_own > _MAX_OWN_LANGUAGE * len(labels):
+        return None
+    return other, num_other / len(labels)
 
 
 def _texts_to_identify(lines: Sequence[str]) -> list[str]:
@@ -230,7 +239,7 @@ def _texts_to_identify(lines: Sequence[str]) -> list[str]:
     return texts[:: max(1, len(texts) // _MAX_IDENTIFIED)]
 
 
-def _names(sides: Iterable[TextSide]) -> str:
+def _join_names(sides: Iterable[TextSide]) -> str:
     """Sides in words, such as: the training text (en and de) and the validation text (de)."""
     languages_of: dict[str, dict[str, None]] = {}
     for side in sides:
@@ -241,6 +250,6 @@ def _names(sides: Iterable[TextSide]) -> str:
 def _sample_of_shard(shard: CleanShard, number: int) -> list[tuple[str, str]]:
     """At most `number` pairs of a shard, in order."""
     generator = np.random.default_rng([_SEED, shard.number])
-    places = sorted(generator.permutation(len(shard))[:number].tolist())
-    sides = [shard.text(side).split(b"\n") for side in SIDES]
-    return [(sides[0][place].decode(), sides[1][place].decode()) for place in places]
+    indices = sorted(generator.permutation(len(shard))[:number].tolist())
+    src, tgt = (shard.text(side).split(b"\n") for side in SIDES)
+    return [(src[index].decode(), tgt[index].decode()) for index in indices]

@@ -10,11 +10,11 @@ import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -23,11 +23,12 @@ from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes, reading_errors
 from nmt_cli.preparing.download import check_file, download_file
-from nmt_cli.preparing.sources.base import Location, Markup, Source, Weight, is_address
+from nmt_cli.preparing.sources.base import CorpusContext, Markup, Source, Weight, is_address
 from nmt_cli.preparing.sources.text import COMPRESSION_ENDINGS, TextFiles, text_files
 from nmt_cli.recipe.section import PositiveInt, SettingError
 
 _BLOCK = 1 << 20
+_OpenEntry: TypeAlias = Callable[[], IO[bytes] | None]
 
 
 class ArchiveSource(Source):
@@ -62,23 +63,23 @@ class ArchiveSource(Source):
         size = f", {self.bytes:,} bytes" if self.bytes else ""
         return [] if self.url is None else [f"{self.url}{size}: {self.source}, {self.target}"]
 
-    def files(self, location: Location) -> list[Path]:
+    def files(self, context: CorpusContext) -> list[Path]:
         """The local archive, or its two files in a folder."""
         if self.file is None:
             return []
-        path = location.folder / self.file
+        path = context.folder / self.file
         return list(self._in_folder(path)) if path.is_dir() else [path]
 
     def key(self) -> dict[str, Any]:
         """The two files and how they are read; the address only if there is no checksum."""
         return self.model_dump(exclude={"file", "bytes", *(["url"] if self.sha256 else [])})
 
-    def fetch(self, location: Location, *, progress: Progress) -> Iterator[TextFiles]:
-        """The two files, out of the archive or the folder."""
+    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[TextFiles]:
+        """The two files, from the archive or the folder."""
         if self.url is not None:
             archive = download_file(self.url, size=self.bytes, sha256=self.sha256, progress=progress)
         else:
-            archive = location.folder / (self.file or "")
+            archive = context.folder / (self.file or "")
         if archive.is_dir():
             files = self._in_folder(archive)
         else:
@@ -132,43 +133,48 @@ def _find_in_folder(folder: Path, member: str) -> Path:
     there = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     similar = [name for name in there if PurePosixPath(name).name in names]
     if len(similar) != 1:
-        raise _no_such_member(folder, member, similar=similar, names=there)
+        raise _no_such_member_error(folder, member, similar=similar, names=there)
     return folder / similar[0]
 
 
-def _extract(archive: Path, wanted: dict[str, Path]) -> None:
-    """Write each wanted member to its file; of several members with the same last part, the path decides.
+def _extract(archive: Path, wanted: Mapping[str, Path]) -> None:
+    """Write each wanted member to its file; among members with the same last part, the path decides.
 
-    The archive is read once, so that the first similar member is written before it is known whether it is the one.
+    The archive is read once. So the first similar member is written, in case that no member has the path.
     """
+    missing = dict(wanted)
     similar: dict[str, list[str]] = {member: [] for member in wanted}
-    paths = {member: _path_parts(member) for member in wanted}
     names: list[str] = []
     with _damage_errors(archive), _open_entries(archive) as entries:
         for name, open_entry in entries:
             names.append(name)
             path = _path_parts(name)
-            for member, file in list(wanted.items()):
-                is_exact, is_similar = path == paths[member], path[-1:] == paths[member][-1:]
-                if is_exact or (is_similar and not similar[member]):
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    packed = open_entry()
-                    assert packed is not None  # as for every entry that is a file
-                    with packed, file.open("wb") as unpacked:
-                        shutil.copyfileobj(packed, unpacked, _BLOCK)
-                if is_exact:
-                    del wanted[member]
-                elif is_similar:
+            for member, file in list(missing.items()):
+                wanted_path = _path_parts(member)
+                if path == wanted_path:
+                    _write_entry(open_entry, file)
+                    del missing[member]
+                elif path[-1:] == wanted_path[-1:]:
+                    if not similar[member]:
+                        _write_entry(open_entry, file)
                     similar[member].append(name)
-            if not wanted:
+            if not missing:
                 return
-    for member in wanted:
+    for member in missing:
         if len(similar[member]) != 1:
-            raise _no_such_member(archive, member, similar=similar[member], names=names)
+            raise _no_such_member_error(archive, member, similar=similar[member], names=names)
+
+
+def _write_entry(open_entry: _OpenEntry, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    packed = open_entry()
+    assert packed is not None  # as for every entry that is a file
+    with packed, file.open("wb") as unpacked:
+        shutil.copyfileobj(packed, unpacked, _BLOCK)
 
 
 @contextmanager
-def _open_entries(archive: Path) -> Iterator[Iterator[tuple[str, Callable[[], IO[bytes] | None]]]]:
+def _open_entries(archive: Path) -> Iterator[Iterator[tuple[str, _OpenEntry]]]:
     """The files in an archive in their order: the name of each, and a function that opens it."""
     with reading_errors(archive), archive.open("rb") as file:
         is_zip = file.read(2) == b"PK"  # by content: an address need not end in .zip
@@ -184,7 +190,7 @@ def _open_entries(archive: Path) -> Iterator[Iterator[tuple[str, Callable[[], IO
             yield _tar_entries(tar)
 
 
-def _tar_entries(tar: tarfile.TarFile) -> Iterator[tuple[str, Callable[[], IO[bytes] | None]]]:
+def _tar_entries(tar: tarfile.TarFile) -> Iterator[tuple[str, _OpenEntry]]:
     return ((info.name, partial(tar.extractfile, info)) for info in tar if info.isfile())
 
 
@@ -195,7 +201,7 @@ def _path_parts(name: str) -> tuple[str, ...]:
 
 @contextmanager
 def _damage_errors(archive: Path) -> Iterator[None]:
-    """Raise DataError if the block finds that an archive is not whole."""
+    """Raise DataError if the code inside finds that the archive is damaged."""
     try:
         yield
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError) as error:
@@ -212,7 +218,7 @@ def _damage_errors(archive: Path) -> Iterator[None]:
     raise DataError(f"{archive.name} is damaged or cut short: {reason}", where=str(archive), hint=hint)
 
 
-def _no_such_member(archive: Path, member: str, *, similar: Sequence[str], names: Sequence[str]) -> DataError:
+def _no_such_member_error(archive: Path, member: str, *, similar: Sequence[str], names: Sequence[str]) -> DataError:
     """The error for a member that is not there, or that is similar to several of the names."""
     last_part = PurePosixPath(member).name
     if similar:

@@ -67,17 +67,17 @@ class CorpusLanguages(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Location:
-    """The folder that the paths of a corpus file start from, and the two languages.
+class CorpusContext:
+    """The folder that a corpus's relative paths start from, its languages, and answers that its sources share.
 
-    For a source that is fetched, also its split, and all sources of that split.
+    For a source that is fetched, also its split, and all sources of that split. `answers` is the cache of `ask_once`.
     """
 
     folder: Path
     languages: CorpusLanguages
     split: Split = "train"
     sources: Sequence[Source] = ()
-    _answers: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    answers: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def codes(self) -> tuple[str, str]:
@@ -86,9 +86,9 @@ class Location:
 
     def ask_once(self, question: Hashable, ask: Callable[[], T]) -> T:
         """The answer to a question that several sources of the corpus have; only the first source asks."""
-        if question not in self._answers:
-            self._answers[question] = ask()
-        answer: T = self._answers[question]
+        if question not in self.answers:
+            self.answers[question] = ask()
+        answer: T = self.answers[question]
         return answer
 
     def name(self, path: Path) -> str:
@@ -100,14 +100,14 @@ class Source(Section):
     """Parallel text as a corpus file names it. Each kind of source is a subclass, with the keys that it takes."""
 
     kind: str
-    if TYPE_CHECKING:  # a key of every kind, declared by each so that it comes last
+    if TYPE_CHECKING:  # each kind declares this key itself, so that it comes last
         weight: float
 
     def describe(self) -> list[str]:
         """The downloads of the source, in words; empty if it is local."""
         return []
 
-    def files(self, location: Location) -> list[Path]:
+    def files(self, context: CorpusContext) -> list[Path]:
         """The local files of the source. DataError if a file is missing, or a pattern or a prefix matches nothing."""
         return []
 
@@ -115,16 +115,17 @@ class Source(Section):
         """The keys that identify the text, without the paths of local files."""
         return self.model_dump()
 
-    def setting(self, location: Location, **keys: str | int) -> str:
+    def setting(self, context: CorpusContext, **keys: str | int) -> str:
         """The `--set` that gives the source these keys, beside the other sources of its split as they are."""
-        sources = location.sources or [self]
-        changes = [keys if source is self else {} for source in sources]
-        written = [source.model_dump(exclude_unset=True) for source in sources]
-        return setting_of(location.split, [{**old, **new} for old, new in zip(written, changes, strict=True)])
+        sources = [
+            source.model_dump(exclude_unset=True) | (keys if source is self else {})
+            for source in context.sources or [self]
+        ]
+        return setting_of(context.split, sources)
 
     @abstractmethod
-    def fetch(self, location: Location, *, progress: Progress) -> Iterator[LocalPairs]:
-        """The source as local files, each downloaded, if it is missing, when it is asked for.
+    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
+        """The source as local files; a missing file is downloaded when its turn comes.
 
         Raises DataError if a file cannot be had or is not the file that it should be.
         """
@@ -136,28 +137,28 @@ class OneFileSource(Source):
     file: str = Field(description="path of the file, or a pattern such as parts/*")
 
     @abstractmethod
-    def local_pairs(self, file: Path, name: str, location: Location) -> LocalPairs:
+    def local_pairs(self, file: Path, name: str, context: CorpusContext) -> LocalPairs:
         """One of the files; `name` is its name in records."""
 
     def describe(self) -> list[str]:
         """The address of the file."""
         return [self.file] if is_address(self.file) else []
 
-    def files(self, location: Location) -> list[Path]:
+    def files(self, context: CorpusContext) -> list[Path]:
         """The file, or the files that match the pattern."""
-        return [] if is_address(self.file) else matching_files(self.file, folder=location.folder)
+        return [] if is_address(self.file) else matching_files(self.file, folder=context.folder)
 
     def key(self) -> dict[str, Any]:
         """How the file is read, and its address."""
         return self.model_dump(exclude=set() if is_address(self.file) else {"file"})
 
-    def fetch(self, location: Location, *, progress: Progress) -> Iterator[LocalPairs]:
+    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
         """The file, or the files that match the pattern."""
         if is_address(self.file):
             file = download_file(self.file, size=None, sha256=None, progress=progress)
-            yield self.local_pairs(file, self.file, location)
-        for path in self.files(location):
-            yield self.local_pairs(path, location.name(path), location)
+            yield self.local_pairs(file, self.file, context)
+        for path in self.files(context):
+            yield self.local_pairs(path, context.name(path), context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,17 +181,18 @@ class LocalPairs(ABC):
         """
 
     def count(self, *, most: int) -> int:
-        """The number of pairs, or `most` if there are more; no more of the files is read than that takes."""
-        number = 0
+        """The number of pairs, or `most` if there are more; then the rest of the files is not read."""
+        num_pairs = 0
         for raw in self.read():
-            number += raw.num_pairs
-            if number >= most:
+            num_pairs += raw.num_pairs
+            if num_pairs >= most:
                 return most
-        return number
+        return num_pairs
 
     def key(self) -> dict[str, Any]:
         """How the files are read, without their paths. The names of the classes are part of it and must stay."""
-        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in self.not_in_key}
+        names = [attribute.name for attribute in fields(self) if attribute.name not in self.not_in_key]
+        values = {name: getattr(self, name) for name in names}
         settings = {name: value for name, value in values.items() if not isinstance(value, Path)}
         return {"kind": type(self).__name__, **settings}
 
@@ -226,8 +228,8 @@ def matching_files(path: str, *, folder: Path) -> list[Path]:
     """
     if not glob.has_magic(path) or (folder / path).exists():
         return [folder / path]
-    found = sorted(folder / name for name in glob.glob(path, root_dir=folder, recursive=True))
-    files = [file for file in found if file.is_file()]
+    matches = sorted(folder / name for name in glob.glob(path, root_dir=folder, recursive=True))
+    files = [match for match in matches if match.is_file()]
     if not files:
         raise DataError(
             f"no file matches {path}",
@@ -237,21 +239,15 @@ def matching_files(path: str, *, folder: Path) -> list[Path]:
     return files
 
 
-def places_of_languages(names: Sequence[str], languages: tuple[str, str]) -> tuple[int, int] | None:
-    """The places of the two names, of columns or keys, that stand for the languages; None if they do not.
+def find_languages(names: Sequence[str], languages: tuple[str, str]) -> tuple[int, int] | None:
+    """The indices of the two columns or keys that the languages name; None if there are no such two.
 
     A name is a code, the English name of the language, or both are a pair such as source and target. The last part of a
     dotted name counts.
     """
-    last = [name.strip().rsplit(".", 1)[-1] for name in names]
-    codes = [name for name in last if _CODE.fullmatch(name)]
-    lower = [name.lower() for name in last]
-    found = []
-    for wanted in languages:
-        code = match_code(wanted, codes)
-        name = name_of(wanted).lower()
-        found.append(last.index(code) if code is not None else lower.index(name) if name in lower else None)
-    source, target = found
+    last_parts = [name.strip().rsplit(".", 1)[-1] for name in names]
+    lower = [part.lower() for part in last_parts]
+    source, target = (_find_language(language, last_parts, lower) for language in languages)
     if source is not None and target is not None and source != target:
         return source, target
     for src, tgt in _PAIRS_OF_NAMES:
@@ -260,7 +256,16 @@ def places_of_languages(names: Sequence[str], languages: tuple[str, str]) -> tup
     return None
 
 
-def empty_file(file: Path, *, below_header: bool) -> DataError:
+def _find_language(language: str, names: Sequence[str], lower: Sequence[str]) -> int | None:
+    """The index of the name that is the code of a language or, in lower case, its English name."""
+    code = match_code(language, [name for name in names if _CODE.fullmatch(name)])
+    if code is not None:
+        return names.index(code)
+    english = name_of(language).lower()
+    return lower.index(english) if english in lower else None
+
+
+def empty_file_error(file: Path, *, below_header: bool) -> DataError:
     """The error for an empty file, or for a table with nothing but a header."""
     problem = "has only a header" if below_header else "is empty"
     return DataError(f"{file.name} {problem}", where=str(file), hint="give a file with text in it")

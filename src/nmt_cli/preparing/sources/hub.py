@@ -20,8 +20,8 @@ from nmt_cli import hub
 from nmt_cli.cache import cache_folder, difference, file_hash, writing_errors
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.download import Unreachable, wrong_file
-from nmt_cli.preparing.sources.base import Location, Source, Weight
+from nmt_cli.preparing.download import Unreachable, wrong_file_error
+from nmt_cli.preparing.sources.base import CorpusContext, Source, Weight
 from nmt_cli.preparing.sources.jsonl_parquet import TableFile, translation_columns
 
 logger = logging.getLogger(__name__)
@@ -52,51 +52,51 @@ class HubSource(Source):
         on_hub = f"{self.repository} on the hub, {self.subset or 'default'}, {self.split}{revision}"
         return [] if self.is_local else [on_hub]
 
-    def files(self, location: Location) -> list[Path]:
+    def files(self, context: CorpusContext) -> list[Path]:
         """All files of the directory. DataError if it does not exist."""
         if not self.is_local:
             return []
-        return sorted(path for path in self._directory(location).rglob("*") if path.is_file())
+        return sorted(path for path in self._directory(context).rglob("*") if path.is_file())
 
     def key(self) -> dict[str, Any]:
         """All keys, and the former key `otherwise`, so that prepared data keeps its fingerprint."""
         return {**self.model_dump(), "otherwise": []}
 
-    def fetch(self, location: Location, *, progress: Progress) -> Iterator[TableFile]:
+    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[TableFile]:
         """The files of the split, in its order; each is downloaded when it is asked for."""
-        split, columns = self.find_split(location), translation_columns(self.source, self.target, location)
+        split, columns = self.find_split(context), translation_columns(self.source, self.target, context)
         for path in split.files:
             local, name = split.fetch(path, progress=progress), split.name_of(path)
             origin = f"{self.repository}/{name.rsplit('/', 1)[-1]}"
             yield TableFile(((name, local),), origin, self.weight, local, *columns, split.builder, split.options)
 
-    def find_split(self, location: Location) -> HubSplit:
+    def find_split(self, context: CorpusContext) -> HubSplit:
         """The files of the split. If the hub cannot be reached, they are the files found before that are still cached.
 
         The hub is asked once for each repository. Raises Unreachable if it cannot be reached and nothing is cached,
         DataError if there is no such repository, subset or split.
         """
         if self.is_local:
-            return _split_of(self, str(self._directory(location).resolve()), commit=None, checksums={})
+            return _split_of(self, str(self._directory(context).resolve()), commit=None, checksums={})
         question = ("hub", self.repository, self.revision)
         # The answer may be an error, so that sources of the same repository do not wait for the hub again.
-        answer = location.ask_once(question, lambda: _commit_and_checksums(self))
+        answer = context.ask_once(question, lambda: _commit_and_checksums(self))
         if isinstance(answer, Unreachable):
             cached = _recorded_split(self) or _split_in_hub_cache(self)
             if cached is None:
                 raise answer
             warning = f"{answer.message}; using its files of commit {cached.commit}, cached before"
-            location.ask_once(("warned", *question), lambda: logger.warning("%s", warning))
+            context.ask_once(("warned", *question), lambda: logger.warning("%s", warning))
             return cached
         commit, checksums = answer
         split = _split_of(self, self.repository, commit=commit, checksums=checksums)
-        with suppress(OSError):  # it only helps if the hub cannot be reached another time
+        with suppress(OSError):  # the record is for a time when the hub cannot be reached
             _record_file(self).parent.mkdir(parents=True, exist_ok=True)
             _record_file(self).write_text(json.dumps(dataclasses.asdict(split), indent=1), encoding="utf-8")
         return split
 
-    def _directory(self, location: Location) -> Path:
-        directory = location.folder / self.repository
+    def _directory(self, context: CorpusContext) -> Path:
+        directory = context.folder / self.repository
         if not directory.is_dir():
             message = f"no such directory: {directory}"
             raise DataError(message, where=str(directory), hint="check the path of the repository")
@@ -133,15 +133,15 @@ class HubSplit:
             local = hub.download(self.repository, path, repo_type="dataset", revision=self.commit, progress=progress)
         if differs := difference(local, size=None, sha256=self.files[path]):
             hint = f"it is kept as {_set_aside(local)}, and not used; the same command downloads it again"
-            raise wrong_file(path, differs, where=self.name_of(path), hint=hint)
+            raise wrong_file_error(path, differs, where=self.name_of(path), hint=hint)
         return local
 
 
-def _hub_error(repository: str, name: str, problem: Exception) -> DataError:
+def _hub_error(repository: str, name: str, error: Exception) -> DataError:
     """The error for a data set that the hub does not give, or that cannot be stored; messages call it `name`."""
     import datasets.exceptions
 
-    failure, causes = hub.failure_of(problem), list(hub.causes_of(problem))
+    failure, causes = hub.failure_of(error), list(hub.causes_of(error))
     if any(isinstance(cause, datasets.exceptions.DataFilesNotFoundError) for cause in causes):
         message = f"{repository} has no data files such as train.parquet, train.jsonl or train.csv"
         hint = (
@@ -180,7 +180,7 @@ def _hub_error(repository: str, name: str, problem: Exception) -> DataError:
 
 
 def _commit_and_checksums(source: HubSource) -> tuple[str, dict[str, str]] | Unreachable:
-    """The commit that the revision stands for now, and the SHA-256 of each file by its path; or why it is unknown."""
+    """The commit that the revision stands for now, and the SHA-256 of files by path; or the error if it is unknown."""
     import huggingface_hub
 
     try:
@@ -221,7 +221,7 @@ def _split_of(source: HubSource, path: str, *, commit: str | None, checksums: Ma
 
 
 def _recorded_split(source: HubSource) -> HubSplit | None:
-    """The split as it was found before, if its first file is still in the hub's cache."""
+    """The split as an earlier call recorded it, if its first file is still in the hub's cache."""
     import huggingface_hub
 
     try:

@@ -1,4 +1,4 @@
-"""JSON objects, parquet, and what `datasets` reads: records of which two texts are taken, by key or column."""
+"""JSON lines, parquet, and other files that `datasets` reads: two keys or columns of each record are taken."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing import chunks
 from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, keys_with_text
-from nmt_cli.preparing.sources.base import LocalPairs, Location, OneFileSource, Weight, empty_file, places_of_languages
+from nmt_cli.preparing.sources.base import (
+    CorpusContext,
+    LocalPairs,
+    OneFileSource,
+    Weight,
+    empty_file_error,
+    find_languages,
+)
 from nmt_cli.preparing.sources.lines import line_chunks
 
 if TYPE_CHECKING:
@@ -31,12 +38,13 @@ class JsonlSource(OneFileSource):
     target: str | None = Field(None, description="key of the target; null: the key that is called by the language")
     weight: Weight = 1.0
 
-    def local_pairs(self, file: Path, name: str, location: Location) -> JsonlFile:
+    def local_pairs(self, file: Path, name: str, context: CorpusContext) -> JsonlFile:
         """The two keys of a file."""
-        there = keys_with_text(next(line_chunks(file))[1][0])
-        keys = _choose_names(self.source, self.target, lambda: there, location, otherwise=location.codes)
-        source, target = there[:2] if len(there) > 1 else ("SOURCE", "TARGET")
-        fix = self.setting(location, source=source, target=target)
+        first_line = next(line_chunks(file))[1][0]
+        present = keys_with_text(first_line)
+        keys = _choose_names(self.source, self.target, lambda: present, context, default=context.codes)
+        source, target = present[:2] if len(present) > 1 else ("SOURCE", "TARGET")
+        fix = self.setting(context, source=source, target=target)
         return JsonlFile(((name, file),), file.name, self.weight, file, *keys, fix)
 
 
@@ -50,16 +58,16 @@ class ParquetSource(OneFileSource):
     target: str | None = Field(None, description="column of the target; null: the column called by the language")
     weight: Weight = 1.0
 
-    def local_pairs(self, file: Path, name: str, location: Location) -> TableFile:
+    def local_pairs(self, file: Path, name: str, context: CorpusContext) -> TableFile:
         """The two columns of a file."""
-        otherwise = translation_columns(None, None, location)
-        columns = _choose_names(self.source, self.target, lambda: _columns_of_text(file), location, otherwise=otherwise)
+        default = translation_columns(None, None, context)
+        columns = _choose_names(self.source, self.target, lambda: _columns_of_text(file), context, default=default)
         return TableFile(((name, file),), file.name, self.weight, file, *columns)
 
 
-def translation_columns(source: str | None, target: str | None, location: Location) -> tuple[str, str]:
+def translation_columns(source: str | None, target: str | None, context: CorpusContext) -> tuple[str, str]:
     """The given columns, or else the columns of the two languages in a data set of the hub."""
-    return source or f"translation.{location.languages.source}", target or f"translation.{location.languages.target}"
+    return source or f"translation.{context.languages.source}", target or f"translation.{context.languages.target}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,29 +114,30 @@ class TableFile(LocalPairs):
         import pyarrow
 
         first_row = 1
-        waiting = pyarrow.schema(dict.fromkeys(("source", "target"), pyarrow.string())).empty_table()
+        pending = pyarrow.schema(dict.fromkeys(("source", "target"), pyarrow.string())).empty_table()
         for table in self._batches_of_parquet() if self.builder == "parquet" else self._batches_of_datasets():
-            sides = [_text_column(_with_dotted_columns(table), key, self.file) for key in (self.source, self.target)]
-            waiting = pyarrow.concat_tables([waiting, pyarrow.table(sides, schema=waiting.schema)])
-            while waiting.num_rows >= chunks.CHUNK_PAIRS or waiting.nbytes >= chunks.CHUNK_BYTES:
-                rows_of_bytes = chunks.CHUNK_BYTES * waiting.num_rows // waiting.nbytes
-                num_rows = min(chunks.CHUNK_PAIRS, max(1, rows_of_bytes))
-                yield _table_chunk(waiting.slice(0, num_rows), first_row, self.origin)
+            flat = _flatten_columns(table)
+            sides = [_text_column(flat, key, self.file) for key in (self.source, self.target)]
+            pending = pyarrow.concat_tables([pending, pyarrow.table(sides, schema=pending.schema)])
+            while pending.num_rows >= chunks.CHUNK_PAIRS or pending.nbytes >= chunks.CHUNK_BYTES:
+                rows_in_chunk_bytes = chunks.CHUNK_BYTES * pending.num_rows // pending.nbytes
+                num_rows = min(chunks.CHUNK_PAIRS, max(1, rows_in_chunk_bytes))
+                yield _table_chunk(pending.slice(0, num_rows), first_row, self.origin)
                 first_row += num_rows
-                waiting = waiting.slice(num_rows)
-        if waiting.num_rows:
-            yield _table_chunk(waiting, first_row, self.origin)
+                pending = pending.slice(num_rows)
+        if pending.num_rows:
+            yield _table_chunk(pending, first_row, self.origin)
         elif first_row == 1:
-            raise empty_file(self.file, below_header=False)
+            raise empty_file_error(self.file, below_header=False)
 
     def _batches_of_parquet(self) -> Iterator[pyarrow.Table]:
-        """The columns of the keys, so that others, such as images, are not read; all columns if a key has none."""
+        """The columns of the keys, so that images, for example, are not read; all columns if a key has no column."""
         import pyarrow.parquet
 
         with _table_errors(self.file), pyarrow.parquet.ParquetFile(self.file) as table:
-            there = table.schema_arrow.names
-            wanted = [key if key in there else key.partition(".")[0] for key in (self.source, self.target)]
-            columns = list(dict.fromkeys(wanted)) if set(wanted) <= set(there) else None
+            present = table.schema_arrow.names
+            wanted = [key if key in present else key.partition(".")[0] for key in (self.source, self.target)]
+            columns = list(dict.fromkeys(wanted)) if set(wanted) <= set(present) else None
             for batch in table.iter_batches(batch_size=chunks.CHUNK_PAIRS, columns=columns):
                 yield pyarrow.Table.from_batches([batch])
 
@@ -147,27 +156,27 @@ def _choose_names(
     source: str | None,
     target: str | None,
     names: Callable[[], Sequence[str]],
-    location: Location,
+    context: CorpusContext,
     *,
-    otherwise: tuple[str, str],
+    default: tuple[str, str],
 ) -> tuple[str, str]:
-    """The two keys or columns that are given, or that are called by the languages, or else `otherwise`."""
+    """The two keys or columns that are given, or that are called by the languages, or else `default`."""
     if source is not None and target is not None:
         return source, target
-    there = names()
-    # A given key stands for its language, so that the other one is found beside it.
-    given = {source: location.codes[0], target: location.codes[1]}
-    places = places_of_languages([given.get(name, name) for name in there], location.codes)
-    found = otherwise if places is None else (there[places[0]], there[places[1]])
-    return source or found[0], target or found[1]
+    present = names()
+    # A given key counts as its language, so that only the other one is chosen.
+    code_of_given = {source: context.codes[0], target: context.codes[1]}
+    indices = find_languages([code_of_given.get(name, name) for name in present], context.codes)
+    src, tgt = default if indices is None else (present[index] for index in indices)
+    return source or src, target or tgt
 
 
 def _columns_of_text(file: Path) -> list[str]:
-    """The columns of a parquet file that hold text, in columns as well."""
+    """The dotted names of the columns of a parquet file that hold text."""
     import pyarrow.parquet
 
     with _table_errors(file):
-        table = _with_dotted_columns(pyarrow.parquet.read_schema(file).empty_table())
+        table = _flatten_columns(pyarrow.parquet.read_schema(file).empty_table())
     return [column.name for column in table.schema if _is_text(column.type)]
 
 
@@ -184,8 +193,8 @@ def _table_errors(file: Path) -> Iterator[None]:
         raise DataError(message, where=str(file), hint="fetch it again") from error
 
 
-def _with_dotted_columns(table: pyarrow.Table) -> pyarrow.Table:
-    """The table with a column for each field of a column of structs, under its dotted name."""
+def _flatten_columns(table: pyarrow.Table) -> pyarrow.Table:
+    """The table with each column of structs replaced by columns for its fields, under their dotted names."""
     import pyarrow
 
     while any(pyarrow.types.is_struct(column.type) for column in table.schema):
@@ -200,9 +209,9 @@ def _text_column(table: pyarrow.Table, key: str, file: Path) -> pyarrow.ChunkedA
     for name, column in zip(table.schema.names, table.columns, strict=True):
         if name == key and _is_text(column.type):
             return column.cast(pyarrow.string())
-    there = ", ".join(f"{column.name} ({column.type})" for column in table.schema)
+    present = ", ".join(f"{column.name} ({column.type})" for column in table.schema)
     message = f"{file.name} has no column of text {key}"
-    raise DataError(message, where=str(file), hint=f"set source and target to two of its columns: {there}")
+    raise DataError(message, where=str(file), hint=f"set source and target to two of its columns: {present}")
 
 
 def _is_text(kind: pyarrow.DataType) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
 from nmt_cli.preparing.chunks import batched
-from nmt_cli.preparing.sources.base import empty_file
+from nmt_cli.preparing.sources.base import empty_file_error
 from nmt_cli.text_encoding import conversion, refuse_other_encoding
 
 LONGEST_LINE = 1 << 20
@@ -26,12 +26,12 @@ _BREAKS = re.compile(r"[\t\r\n]+")
 def line_chunks(file: Path, *, skip: int = 0) -> Iterator[tuple[int, list[bytes]]]:
     """The lines of a file after the first `skip` in chunks, each time with the first line's number."""
     number = 1 + skip
-    for lines in batched(lines_of(file, skip=skip), size=len):
+    for lines in batched(read_lines(file, skip=skip), size=len):
         yield number, lines
         number += len(lines)
 
 
-def lines_of(file: Path, *, skip: int = 0) -> Iterator[bytes]:
+def read_lines(file: Path, *, skip: int = 0) -> Iterator[bytes]:
     """The lines of a file after the first `skip`, with their ends.
 
     DataError if there are none, if a line is longer than `LONGEST_LINE`, or if the file is compressed or UTF-16, or
@@ -41,25 +41,25 @@ def lines_of(file: Path, *, skip: int = 0) -> Iterator[bytes]:
         lines = islice(io.BufferedReader(_BoundedLines(stream, file), buffer_size=_BUFFER), skip, None)
         first = next(lines, None)
         if first is None:
-            raise empty_file(file, below_header=skip > 0)
+            raise empty_file_error(file, below_header=skip > 0)
         yield first
         yield from lines
 
 
-def first_bytes(file: Path) -> bytes:
+def read_beginning(file: Path) -> bytes:
     """The beginning of a file, by which its encoding is recognised."""
     with open_bytes(file) as stream:
         return stream.read(_BEGINNING)
 
 
-def on_one_line(text: str) -> str:
-    """The text on one line: each line break or tab becomes a space, and white space at both ends is removed."""
+def join_lines(text: str) -> str:
+    """The text as one line: each line break or tab becomes a space, and white space at both ends is removed."""
     if "\n" in text or "\t" in text or "\r" in text:
         text = " ".join(filter(None, (line.strip(" ") for line in _BREAKS.split(text))))
     return text.strip()
 
 
-def too_long(file: Path, line: int) -> DataError:
+def too_long_error(file: Path, line: int) -> DataError:
     """The error for a text that is too long to be a sentence."""
     return DataError(
         f"line {line:,} of {file.name} is longer than {LONGEST_LINE:,} bytes",
@@ -68,7 +68,7 @@ def too_long(file: Path, line: int) -> DataError:
     )
 
 
-def _old_line_ends(file: Path) -> DataError:
+def _old_line_ends_error(file: Path) -> DataError:
     return DataError(
         f"the lines of {file.name} end with CR alone, as on old Macs",
         where=f"{file}:1",
@@ -82,26 +82,25 @@ class _BoundedLines(io.RawIOBase):
     def __init__(self, stream: BinaryIO, file: Path) -> None:
         self._stream = stream
         self._file = file
-        self._lines = self._length = 0
-        self._is_first = True
+        self._num_lines = 0
+        self._length = 0  # of the part of the last line that was read
+        self._is_at_start = True
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         block = self._stream.read(len(buffer))
-        if self._is_first:
+        if self._is_at_start:
             refuse_other_encoding(block, name=str(self._file))
             if b"\n" not in block and b"\r" in block.rstrip(b"\r"):
-                raise _old_line_ends(self._file)
-        self._is_first = False
-        end = block.find(b"\n")
-        if self._length + (end if end >= 0 else len(block)) > LONGEST_LINE:
-            raise too_long(self._file, self._lines + 1)
-        if end >= 0:
-            self._lines += block.count(b"\n")
-            self._length = len(block) - block.rfind(b"\n") - 1
-        else:
-            self._length += len(block)
+                raise _old_line_ends_error(self._file)
+        self._is_at_start = False
+        first_line = block.partition(b"\n")[0]
+        if self._length + len(first_line) > LONGEST_LINE:
+            raise too_long_error(self._file, self._num_lines + 1)
+        num_line_ends = block.count(b"\n")
+        self._num_lines += num_line_ends
+        self._length = len(block) - block.rfind(b"\n") - 1 if num_line_ends else self._length + len(block)
         buffer[: len(block)] = block
         return len(block)

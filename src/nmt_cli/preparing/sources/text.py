@@ -19,8 +19,8 @@ from nmt_cli.files import open_bytes, reading_errors, sha256
 from nmt_cli.preparing.chunks import RawChunk, TextChunk, batched
 from nmt_cli.preparing.download import download_file
 from nmt_cli.preparing.sources.base import (
+    CorpusContext,
     LocalPairs,
-    Location,
     Markup,
     MarkupKind,
     Source,
@@ -28,7 +28,7 @@ from nmt_cli.preparing.sources.base import (
     is_address,
     matching_files,
 )
-from nmt_cli.preparing.sources.lines import first_bytes, line_chunks, lines_of
+from nmt_cli.preparing.sources.lines import line_chunks, read_beginning, read_lines
 from nmt_cli.recipe.section import SettingError
 from nmt_cli.text_encoding import refuse_other_encodings
 
@@ -88,37 +88,37 @@ class TextSource(Source):
         """The two addresses."""
         return self._addresses
 
-    def files(self, location: Location) -> list[Path]:
+    def files(self, context: CorpusContext) -> list[Path]:
         """The files of each pair, source first."""
-        return [] if self._addresses else [file for pair in self._pairs(location) for file in pair]
+        return [] if self._addresses else [file for pair in self._pairs(context) for file in pair]
 
     def key(self) -> dict[str, Any]:
         """Markup and weight, and addresses."""
         return self.model_dump(exclude=set() if self._addresses else {"prefix", "source", "target"})
 
-    def fetch(self, location: Location, *, progress: Progress) -> Iterator[TextFiles]:
+    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[TextFiles]:
         """One pair of files for each match of a pattern."""
         if self._addresses:
             src, tgt = (download_file(url, size=None, sha256=None, progress=progress) for url in self._addresses)
-            found = [((src, tgt), self._addresses)]
+            pairs_and_names = [((src, tgt), self._addresses)]
         else:
-            found = [(pair, [location.name(file) for file in pair]) for pair in self._pairs(location)]
-        for files, names in found:
+            pairs_and_names = [(pair, [context.name(file) for file in pair]) for pair in self._pairs(context)]
+        for files, names in pairs_and_names:
             origins = (files[0].name, files[1].name)
             yield text_files(files, names=names, origins=origins, markup=self.markup, weight=self.weight)
 
-    def _pairs(self, location: Location) -> list[tuple[Path, Path]]:
+    def _pairs(self, context: CorpusContext) -> list[tuple[Path, Path]]:
         """The files of the source and of the target, one pair for each match of a pattern.
 
-        DataError if one is missing (it lists the files that there are), or if the two sides match different files.
+        DataError if a file is missing, or if the two sides match different files.
         """
         if self.prefix is not None:
-            prefix = location.folder / self.prefix
-            source, target = (_find_text_file(prefix, code) for code in location.codes)
+            prefix = context.folder / self.prefix
+            source, target = (_find_text_file(prefix, code) for code in context.codes)
             return [(source, target)]
         assert self.source is not None
         assert self.target is not None
-        return _matching_pairs(self.source, self.target, folder=location.folder)
+        return _matching_pairs(self.source, self.target, folder=context.folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,8 @@ class TextFiles(LocalPairs):
 
     def read(self) -> Iterator[RawChunk]:
         """The lines of both files side by side. DataError gives both numbers of lines if they differ."""
-        refuse_other_encodings({str(file): first_bytes(file) for file in (self.source, self.target)})
-        target = lines_of(self.target)
+        refuse_other_encodings({str(file): read_beginning(file) for file in (self.source, self.target)})
+        target = read_lines(self.target)
         for first_line, src in line_chunks(self.source):
             start = 0
             for tgt in batched(islice(target, len(src)), size=len):
@@ -141,12 +141,12 @@ class TextFiles(LocalPairs):
                 yield TextChunk(len(tgt), first_line + start, self.origin, *lines, self.target_origin)
                 start += len(tgt)
             if start < len(src):
-                raise self._misaligned()
+                raise self._misaligned_error()
         if next(target, None) is not None:
-            raise self._misaligned()
+            raise self._misaligned_error()
 
-    def _misaligned(self) -> DataError:
-        source, target = (sum(1 for _ in lines_of(file)) for file in (self.source, self.target))
+    def _misaligned_error(self) -> DataError:
+        source, target = (sum(1 for _ in read_lines(file)) for file in (self.source, self.target))
         return DataError(
             f"{self.source.name} has {source:,} lines, {self.target.name} has {target:,}",
             where=f"{self.source}, {self.target}",
@@ -157,10 +157,7 @@ class TextFiles(LocalPairs):
 def text_files(
     files: tuple[Path, Path], *, names: Sequence[str], origins: tuple[str, str], markup: Markup, weight: float
 ) -> TextFiles:
-    """Two files as pairs of sentences, without their markup.
-
-    `names` are their names in records, `origins` in reports.
-    """
+    """Two files as pairs of sentences, without markup. `names` are their names in records, `origins` in reports."""
     inputs = tuple(zip(names, files, strict=True))
     if markup is not None:
         with reading_errors(files[0]):
@@ -185,35 +182,34 @@ def _without_compression(name: str) -> str:
 
 def _find_text_file(prefix: Path, language: str) -> Path:
     """PREFIX.LANGUAGE, plain or compressed. DataError lists the files of that prefix if it is not among them."""
-    candidates = [
-        prefix.with_name(f"{prefix.name}.{language}{ending}") for ending in COMPRESSION_ENDINGS if prefix.name
-    ]
-    if found := next((candidate for candidate in candidates if candidate.is_file()), None):
-        return found
+    for ending in COMPRESSION_ENDINGS if prefix.name else ():
+        file = prefix.with_name(f"{prefix.name}.{language}{ending}")
+        if file.is_file():
+            return file
     if prefix.is_dir():
         hint = f"name a file in it, or the beginning of two: {prefix / 'train'} for train.{language}"
         raise DataError(f"{prefix} is a folder", where=str(prefix), hint=hint)
     if prefix.is_file() and prefix.suffix != f".{language}":
-        raise _not_a_prefix(prefix)
+        raise _not_a_prefix_error(prefix)
     wanted = f"{prefix}.{language}"
-    there = sorted(path.name for path in prefix.parent.glob("*") if path.name.startswith(f"{prefix.name}."))
+    present = sorted(path.name for path in prefix.parent.glob("*") if path.name.startswith(f"{prefix.name}."))
     if prefix.is_file():
         hint = f"leave the ending out: {prefix.with_suffix('')}"
-    elif not there:
+    elif not present:
         hint = f"check the path: {prefix.parent} has no file {prefix.name}.LANGUAGE"
     else:
-        hint = f"there are {', '.join(there[:8])}: check the languages"
+        hint = f"there are {', '.join(present[:8])}: check the languages"
     raise DataError(f"no such file: {wanted} (nor .gz, .zst, .xz)", where=wanted, hint=hint)
 
 
-def _not_a_prefix(file: Path) -> DataError:
+def _not_a_prefix_error(file: Path) -> DataError:
     """The error for a file that is given as the beginning of two."""
     if kind := kind_of_file(file):
         message = f"{file.name} is one file, not the beginning of two"
         return DataError(message, where=str(file), hint=f"write kind: {kind}, file: {file}")
     endings = ", ".join(dict.fromkeys(f".{kind}" for kind in _KIND_BY_ENDING.values()))
     hint = _WAYS_TO_TEXT.get(file.suffix.lower(), "give it the ending of what it holds, such as .tsv")
-    if file.suffix.lower() == ".json" and first_bytes(file).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+    if file.suffix.lower() == ".json" and read_beginning(file).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
         hint = f"jq -c '.[]' < {shlex.quote(str(file))} > {shlex.quote(str(file.with_suffix('.jsonl')))}"
     return DataError(f"{file.name} has none of the endings {endings}", where=str(file), hint=hint)
 
@@ -226,15 +222,15 @@ def _matching_pairs(source: str, target: str, *, folder: Path) -> list[tuple[Pat
     ]
     where = f"{folder / source}, {folder / target}"
     if len(sides[0]) != len(sides[1]):
-        alone = [
-            f"{file.name} has no partner"
+        without_partner = [
+            file.name
             for side, other in (sides, sides[::-1])
             for file, parts in side.items()
             if parts and parts not in other.values()
         ]
-        found = alone[0] if alone else "list both with ls"
+        advice = f"{without_partner[0]} has no partner" if without_partner else "list both with ls"
         message = f"{source} matches {len(sides[0])} files, {target} {len(sides[1])}"
-        raise DataError(message, where=where, hint=f"{found}; files are taken in pairs, in the order of their names")
+        raise DataError(message, where=where, hint=f"{advice}; files are taken in pairs, in the order of their names")
     pairs = list(zip(*sides, strict=True))
     for src, tgt in pairs:
         if sides[0][src] != sides[1][tgt]:
@@ -248,15 +244,22 @@ def _matching_pairs(source: str, target: str, *, folder: Path) -> list[tuple[Pat
 
 def _parts_at_wildcards(file: Path, pattern: str, folder: Path) -> tuple[str, ...]:
     """The parts of a file's path that the wildcards of a pattern stand for; empty if they cannot be told."""
-    whole, expression, end = str(Path(pattern)), "", 0
-    for wild in _WILDCARD.finditer(whole):
-        expression += re.escape(whole[end : wild.start()])
-        among = f"({wild[0].replace('[!', '[^')})"
-        expression += {"**/": "(.*/)?", "?": "(.)"}.get(wild[0], "(.*)" if wild[0].startswith("*") else among)
-        end = wild.end()
-    name = file if Path(pattern).is_absolute() else file.relative_to(folder)
-    found = re.fullmatch(expression + re.escape(whole[end:]), str(name))
-    return tuple(part or "" for part in found.groups()) if found else ()
+    glob, expression, end = str(Path(pattern)), "", 0
+    for wildcard in _WILDCARD.finditer(glob):
+        expression += re.escape(glob[end : wildcard.start()])
+        match wildcard[0]:
+            case "**/":
+                expression += "(.*/)?"
+            case "?":
+                expression += "(.)"
+            case stars if stars.startswith("*"):
+                expression += "(.*)"
+            case characters:  # such as [a-z] or [!a-z]
+                expression += f"({characters.replace('[!', '[^')})"
+        end = wildcard.end()
+    path = file if Path(pattern).is_absolute() else file.relative_to(folder)
+    matched = re.fullmatch(expression + re.escape(glob[end:]), str(path))
+    return tuple(part or "" for part in matched.groups()) if matched else ()
 
 
 def _without_markup(file: Path, markup: MarkupKind) -> Path:
@@ -286,7 +289,7 @@ def _sentences(file: Path, markup: MarkupKind) -> Iterator[bytes]:
         match markup:
             case "seg":
                 for line in stream:
-                    yield from (_one_space(found[1]) for found in _SEGMENT.finditer(line))
+                    yield from (_join_words(segment[1]) for segment in _SEGMENT.finditer(line))
             case "ted":
                 for line in stream:
                     tag = _TAG.match(line)
@@ -296,13 +299,13 @@ def _sentences(file: Path, markup: MarkupKind) -> Iterator[bytes]:
                 assert_never(markup)
 
 
-def _one_space(text: bytes) -> bytes:
-    """The text with one space for any white space, such as a no-break space; bytes that are not UTF-8 stay."""
+def _join_words(text: bytes) -> bytes:
+    """The words of a text with one space between them; bytes that are not UTF-8 stay."""
     return " ".join(text.decode(errors="surrogateescape").split()).encode(errors="surrogateescape")
 
 
 class TestsetSource(Source):
-    """A public test set by the name that sacreBLEU knows it by; the languages are the corpus's."""
+    """A public test set by its name in sacreBLEU; the languages are the corpus's."""
 
     kind: Literal["testset"] = Field(description="a test set of sacreBLEU")
     name: str = Field(description="such as wmt14/full; sacrebleu --list names them all")
@@ -312,13 +315,13 @@ class TestsetSource(Source):
         """The name of the test set."""
         return [f"{self.name}, from sacreBLEU"]
 
-    def fetch(self, location: Location, *, progress: Progress) -> Iterator[TextFiles]:
+    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[TextFiles]:
         """Source and first reference of the test set, downloaded unless sacreBLEU has them."""
         from nmt_cli.testsets import find_test_set
 
-        languages = f"{location.languages.source}-{location.languages.target}"
+        languages = f"{context.languages.source}-{context.languages.target}"
         where = f"kind: testset, name: {self.name}"
-        found = find_test_set(self.name, languages, error=DataError, name_where=where, languages_where=where)
-        files, name = (found.source, found.references[0]), f"{self.name} {languages}"
+        test_set = find_test_set(self.name, languages, error=DataError, name_where=where, languages_where=where)
+        files, name = (test_set.source, test_set.references[0]), f"{self.name} {languages}"
         inputs = tuple(zip((f"sacrebleu:{name} source", f"sacrebleu:{name} reference"), files, strict=True))
         yield TextFiles(inputs, name, self.weight, *files, name)

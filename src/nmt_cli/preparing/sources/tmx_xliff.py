@@ -1,7 +1,7 @@
 """TMX and XLIFF, the XML formats of translation memories and of translators' files.
 
-A stream of XML events is read in bounded memory, without entities that a file declares, and never from the network. The
-parser is expat. It reads UTF-8, UTF-16 and the encodings of one byte per character, and it opens no other file.
+A stream of XML events is read in bounded memory. The parser is expat. It reads UTF-8, UTF-16 and the encodings of one
+byte per character. It opens no other file and no address, and a file that declares entities is refused.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from pydantic import Field
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
-from nmt_cli.preparing.sources.lines import LONGEST_LINE, first_bytes, on_one_line
+from nmt_cli.preparing.sources.lines import LONGEST_LINE, join_lines, read_beginning
 from nmt_cli.preparing.sources.translation_units import Unit, UnitsFile, UnitsSource
 from nmt_cli.text_encoding import conversion, not_utf8, refuse_compressed, refuse_other_encoding
 
 _BLOCK = 1 << 18
-_LONGEST_TOKEN = 1 << 24
-_LARGEST_UNIT = 4 * LONGEST_LINE
-_DEEPEST = 1_000  # elements inside each other, which the parser remembers
-_MOST_NAMES = 10_000  # of elements and attributes, which the parser remembers too
-_BYTES_OF_A_TEXT = 200  # in memory, beside its characters
+_MAX_TOKEN_BYTES = 1 << 24
+_MAX_UNIT_CHARACTERS = 4 * LONGEST_LINE
+_MAX_DEPTH = 1_000  # of elements inside each other, which the parser remembers
+_MAX_NAMES = 10_000  # of elements and attributes, which the parser remembers too
+_BYTES_PER_TEXT = 200  # in memory, beside its characters
 # TMX 1.4b and XLIFF 1.2: the content of these is code of the document's format, except for <sub>.
 _CODE = frozenset({"bpt", "ept", "it", "ph", "ut"})
 _BREAKS = frozenset({"lb", "pb", "x-html-br", "xlf:lb"})
 _REASONS = {"no element found": "it ends too early", "unclosed token": "it ends within a tag"}
-# Marks that a text must not hold unescaped: a pattern that finds each if no markup begins with it, and its escape.
+# Marks that a text must not hold unescaped: a pattern for each that begins no markup, and its escape.
 _UNESCAPED = {"&": r"&(?!#?\w+;)", "<": r"<(?![\w\/!?:])"}
 _ESCAPED = {"&": "&amp;", "<": "&lt;"}
 _BREAK_ATTRIBUTES = ("type", "ctype", "subType")
@@ -75,11 +75,11 @@ class XliffSource(UnitsSource):
 class _UnitParser(ABC):
     """The units of a kind of XML, made from the events of a parser.
 
-    `start_outside_text` and `end_outside_text` of a subclass see the elements outside texts. They call `open_unit`,
+    A subclass sees the elements outside texts, by `start_outside_text` and `end_outside_text`. It calls `open_unit`,
     `close_unit` and `open_text`.
 
-    The text of a unit begins with `open_text`. Until its element ends, markup inside it is left out: the content of
-    <ph>, <bpt>, <ept>, <it> and <ut>, which is code, and all tags. A <sub> inside code is text of its own.
+    A text begins with `open_text`, and lasts until its element ends. All tags inside it are left out. So is the content
+    of <ph>, <bpt>, <ept>, <it> and <ut>, which is code. A <sub> inside code is text again.
     """
 
     root: str
@@ -90,43 +90,43 @@ class _UnitParser(ABC):
         self._parser.buffer_text = True
         self._parser.StartElementHandler = self._handle_root
         self._parser.EndElementHandler = self._handle_end
-        self._parser.XmlDeclHandler = self._declared
+        self._parser.XmlDeclHandler = self._handle_xml_declaration
         self._encoding = "utf-8"
-        self._parser.EntityDeclHandler = self._refuse_entity
-        self._parser.SkippedEntityHandler = self._skipped_entity
+        self._parser.EntityDeclHandler = self._handle_entity_declaration
+        self._parser.SkippedEntityHandler = self._handle_skipped_entity
         # Without the attributes that a DTD adds: they can be huge, and every element gets them.
         self._parser.specified_attributes = True
         # Prefixes of names, such as `x:`, that stand for the namespace of the root.
         self._prefixes: tuple[str, ...] = ()
-        # Finished units that `units` has not given yet.
+        # Finished units that `units` has not yielded yet.
         self._units: list[Unit] = []
         # The open unit: its line, and its finished texts, each after its language.
         self._unit: Unit | None = None
-        # The size of the open unit: its characters, and _BYTES_OF_A_TEXT for each text.
+        # The size of the open unit: its characters, and _BYTES_PER_TEXT for each text.
         self._unit_length = 0
         # The parts of the open text, and its language.
         self._text: list[str] | None = None
         self._language = ""
-        # Whether characters at this place of the open text belong to it: they may be code.
+        # False inside code.
         self._is_text = True
-        # For each open element inside the open text: whether its parent was text.
-        self._inside: list[bool] = []
+        # The values of `_is_text` around the open elements inside the open text.
+        self._outer_is_text: list[bool] = []
         # The number of open elements.
         self._depth = 0
 
     def units(self) -> Iterator[Unit]:
         """The units of the file. DataError if it is not well-formed, has another root, or declares entities."""
-        fed = 0
+        num_bytes = 0
         with open_bytes(self.file) as stream:
             while block := stream.read(_BLOCK):
-                if fed == 0:
+                if num_bytes == 0:
                     refuse_compressed(block, name=str(self.file))
                 self._feed(block)
-                fed += len(block)
-                if fed - self._parser.CurrentByteIndex > _LONGEST_TOKEN:
-                    raise self._too_large()
-                if len(self._parser.intern) > _MOST_NAMES:
-                    raise self._unusual(f"has more than {_MOST_NAMES:,} names of elements and attributes")
+                num_bytes += len(block)
+                if num_bytes - self._parser.CurrentByteIndex > _MAX_TOKEN_BYTES:
+                    raise self._too_large_error()
+                if len(self._parser.intern) > _MAX_NAMES:
+                    raise self._unusual_error(f"has more than {_MAX_NAMES:,} names of elements and attributes")
                 yield from self._take_finished_units()
             self._feed(b"")
         yield from self._take_finished_units()
@@ -164,14 +164,14 @@ class _UnitParser(ABC):
         """The element that has just started is a text of the unit."""
         if self._unit is not None:
             self._text, self._language, self._is_text = [], language, True
-            self._unit_length += _BYTES_OF_A_TEXT
-            self._parser.CharacterDataHandler = self._characters
+            self._unit_length += _BYTES_PER_TEXT
+            self._parser.CharacterDataHandler = self._handle_text
 
     def _feed(self, block: bytes) -> None:
         try:
             self._parser.Parse(block, not block)
         except expat.ExpatError as error:
-            raise self._not_well_formed(expat.errors.messages[error.code], error.lineno) from None
+            raise self._not_well_formed_error(expat.errors.messages[error.code], error.lineno) from None
         except (LookupError, ValueError) as error:  # of the encoding in the XML declaration
             raise DataError(
                 f"the encoding of {self.file.name} cannot be read: {error}",
@@ -179,23 +179,23 @@ class _UnitParser(ABC):
                 hint='save the file in UTF-8, with encoding="UTF-8" in its first line',
             ) from None
 
-    def _not_well_formed(self, problem: str, number: int) -> DataError:
-        """The error for a line: its bytes that are not UTF-8, its bare & or <, or else the parser's words."""
-        reason, hint = _REASONS.get(problem, problem), "mend that place, or export the file again"
-        if problem == expat.errors.XML_ERROR_INCORRECT_ENCODING:
-            refuse_other_encoding(first_bytes(self.file), name=str(self.file))
-        if problem == expat.errors.XML_ERROR_INVALID_TOKEN:
-            line = _line(self.file, number)
+    def _not_well_formed_error(self, message: str, number: int) -> DataError:
+        """The error for a line: its bytes that are not UTF-8, its bare & or <, or else the parser's message."""
+        reason, hint = _REASONS.get(message, message), "mend that place, or export the file again"
+        if message == expat.errors.XML_ERROR_INCORRECT_ENCODING:
+            refuse_other_encoding(read_beginning(self.file), name=str(self.file))
+        if message == expat.errors.XML_ERROR_INVALID_TOKEN:
+            line = _read_line(self.file, number)
             if self._encoding in ("utf-8", "utf8") and not _is_utf8(line):
                 return not_utf8(line, name=str(self.file), number=number)
             bare = next((mark for mark, pattern in _UNESCAPED.items() if re.search(pattern.encode(), line)), None)
             if bare is not None and b"\0" not in line:
                 mended = conversion(self.file, f"perl -pe 's/{_UNESCAPED[bare]}/{_ESCAPED[bare]}/g'", new="mended")
                 reason, hint = f"a bare {bare} stands in that line", f"write {_ESCAPED[bare]} for {bare}: {mended}"
-        message = f"{self.file.name} is not well-formed XML: {reason}"
-        return DataError(message, where=f"{self.file}:{number}", hint=hint)
+        whole = f"{self.file.name} is not well-formed XML: {reason}"
+        return DataError(whole, where=f"{self.file}:{number}", hint=hint)
 
-    def _declared(self, version: str, encoding: str | None, standalone: int) -> None:
+    def _handle_xml_declaration(self, version: str, encoding: str | None, standalone: int) -> None:
         self._encoding = (encoding or "utf-8").lower()
 
     def _take_finished_units(self) -> list[Unit]:
@@ -217,12 +217,12 @@ class _UnitParser(ABC):
         if self._prefixes and name.startswith(self._prefixes):
             name = name.rpartition(":")[2]
         self._depth += 1
-        if self._depth > _DEEPEST:
-            raise self._unusual(f"nests more than {_DEEPEST:,} elements")
+        if self._depth > _MAX_DEPTH:
+            raise self._unusual_error(f"nests more than {_MAX_DEPTH:,} elements")
         if self._text is None:
             self.start_outside_text(name, attributes)
             return
-        self._inside.append(self._is_text)
+        self._outer_is_text.append(self._is_text)
         if name in _CODE:
             self._is_text = False
         elif name == "sub":
@@ -238,43 +238,43 @@ class _UnitParser(ABC):
             name = name.rpartition(":")[2]
         if self._text is None:
             self.end_outside_text(name)
-        elif self._inside:
-            self._is_text = self._inside.pop()
+        elif self._outer_is_text:
+            self._is_text = self._outer_is_text.pop()
             if name == "sub":
                 self._text.append(" ")
         else:
             assert self._unit is not None
-            text = on_one_line("".join(self._text))
+            text = join_lines("".join(self._text))
             if text:
                 self._unit[1].append((self._language, text))
             self._text = None
             self._parser.CharacterDataHandler = None
         self._depth -= 1
 
-    def _characters(self, data: str) -> None:
+    def _handle_text(self, data: str) -> None:
         self._unit_length += len(data)
-        if self._unit_length > _LARGEST_UNIT:
-            raise self._too_large()
+        if self._unit_length > _MAX_UNIT_CHARACTERS:
+            raise self._too_large_error()
         if self._is_text and self._text is not None:
             self._text.append(data)
 
-    def _too_large(self) -> DataError:
+    def _too_large_error(self) -> DataError:
         return DataError(
-            f"a unit, tag or comment of {self.file.name} has more than {_LARGEST_UNIT:,} characters",
+            f"a unit, tag or comment of {self.file.name} has more than {_MAX_UNIT_CHARACTERS:,} characters",
             where=f"{self.file}:{self.line}",
             hint="give units with one sentence per language",
         )
 
-    def _unusual(self, problem: str) -> DataError:
+    def _unusual_error(self, problem: str) -> DataError:
         hint = f"export it again: no translation tool writes {self.root.upper()} so"
         return DataError(f"{self.file.name} {problem}", where=f"{self.file}:{self.line}", hint=hint)
 
-    def _skipped_entity(self, name: str, is_parameter: Any) -> None:
-        """A character that only the DTD names, such as &nbsp;: HTML's, since no DTD is read."""
+    def _handle_skipped_entity(self, name: str, is_parameter: Any) -> None:
+        """A character that only the DTD names, such as &nbsp;. No DTD is read, so it is HTML's character."""
         if not is_parameter:
-            self._characters(html5.get(f"{name};", f"&{name};"))
+            self._handle_text(html5.get(f"{name};", f"&{name};"))
 
-    def _refuse_entity(self, name: str, *declaration: Any) -> None:
+    def _handle_entity_declaration(self, name: str, *declaration: Any) -> None:
         raise DataError(
             f"{self.file.name} declares the entity {name[:40]!r}, and a file that declares entities is not read",
             where=f"{self.file}:{self.line}",
@@ -329,12 +329,12 @@ class _XliffParser(_UnitParser):
             self.close_unit()
 
 
-def _line(file: Path, number: int) -> bytes:
-    """A line of a file; empty if it is as long as no line should be."""
-    before = number - 1
+def _read_line(file: Path, number: int) -> bytes:
+    """A line of a file; empty if it is longer than `LONGEST_LINE`."""
+    lines_before = number - 1
     with open_bytes(file) as stream:
-        while before and (part := stream.readline(LONGEST_LINE)):
-            before -= part.endswith(b"\n")
+        while lines_before and (part := stream.readline(LONGEST_LINE)):
+            lines_before -= part.endswith(b"\n")
         line: bytes = stream.readline(LONGEST_LINE)
     return line if len(line) < LONGEST_LINE else b""
 

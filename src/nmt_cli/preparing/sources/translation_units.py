@@ -1,4 +1,4 @@
-"""Translation files: units with a text per language, of which the two of the corpus are taken."""
+"""Translation files: units with a text per language, from which the two languages of the corpus are taken."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import ClassVar, TypeAlias
 from nmt_cli.errors import DataError
 from nmt_cli.languages import match_code, short_code
 from nmt_cli.preparing.chunks import RawChunk, UnitPair, unit_chunks
-from nmt_cli.preparing.sources.base import LocalPairs, Location, OneFileSource, Weight
+from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class UnitsFile(LocalPairs):
             yield from unit_chunks(map(matcher.pair_of, self.units()), origin=self.origin)
         finally:
             matcher.log_languages()
-        matcher.require_pairs()
+        matcher.check_has_pairs()
 
     def count(self, *, most: int) -> int:
         """The number of units, or `most` if there are more."""
@@ -59,9 +59,9 @@ class UnitsSource(OneFileSource):
     format: ClassVar[type[UnitsFile]]
     weight: Weight = 1.0
 
-    def local_pairs(self, file: Path, name: str, location: Location) -> UnitsFile:
+    def local_pairs(self, file: Path, name: str, context: CorpusContext) -> UnitsFile:
         """The two languages of a file."""
-        return self.format(((name, file),), file.name, self.weight, file, location.codes)
+        return self.format(((name, file),), file.name, self.weight, file, context.codes)
 
 
 class _LanguageMatcher:
@@ -70,70 +70,69 @@ class _LanguageMatcher:
     def __init__(self, file: Path, wanted: tuple[str, str]) -> None:
         self._file = file
         self._wanted = wanted
-        self._places: dict[tuple[str, ...], tuple[int | None, int | None]] = {}
+        # For the codes of a unit's texts: the indices of source and target.
+        self._indices: dict[tuple[str, ...], tuple[int | None, int | None]] = {}
         self._taken: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-        self._there: Counter[str] = Counter()
-        self._units = self._pairs = 0
+        self._unpaired_codes: Counter[str] = Counter()
+        self._num_units = self._num_pairs = 0
 
     def pair_of(self, unit: Unit) -> UnitPair:
         """The two texts of a unit; the translation is None if one of them is missing."""
         line, texts = unit
-        self._units += 1
+        self._num_units += 1
         codes = tuple([code for code, _ in texts])
-        if codes not in self._places:
-            if len(self._places) > _MAX_REMEMBERED:
-                self._places.clear()
-            self._places[codes] = _places_of_codes(codes, self._wanted)
-        source, target = self._places[codes]
+        if codes not in self._indices:
+            if len(self._indices) > _MAX_REMEMBERED:
+                self._indices.clear()
+            self._indices[codes] = _match_codes(codes, self._wanted)
+        source, target = self._indices[codes]
         if source is None or target is None:
-            self._there.update(codes)
+            self._unpaired_codes.update(codes)
             return line, "" if source is None else texts[source][1], None
-        self._pairs += 1
+        self._num_pairs += 1
         self._taken[0][codes[source]] += 1
         self._taken[1][codes[target]] += 1
         return line, texts[source][1], texts[target][1]
 
     def log_languages(self) -> None:
         """Log which languages were taken for the two, if they have other codes."""
-        said = []
+        messages = []
         for wanted, taken in zip(self._wanted, self._taken, strict=True):
             codes = [code for code in taken if code]
             if any(code.replace("_", "-").lower() != wanted.replace("_", "-").lower() for code in codes):
-                is_one = len(codes) == 1
-                said.append(f"{wanted} is {' and '.join(c if is_one else f'{c} ({taken[c]:,} pairs)' for c in codes)}")
-        if said:
-            logger.info("%s: %s", self._file.name, ", ".join(said))
+                shown = codes if len(codes) == 1 else [f"{code} ({taken[code]:,} pairs)" for code in codes]
+                messages.append(f"{wanted} is {' and '.join(shown)}")
+        if messages:
+            logger.info("%s: %s", self._file.name, ", ".join(messages))
 
-    def require_pairs(self) -> None:
+    def check_has_pairs(self) -> None:
         """Raise DataError if no unit has both languages."""
-        if self._pairs:
+        if self._num_pairs:
             return
         name, where = self._file.name, str(self._file)
-        if self._units == 0:
+        if self._num_units == 0:
             raise DataError(f"{name} has no units", where=where, hint="give a file with translations")
-        codes = [code for code, _ in self._there.most_common(_LANGUAGES_SHOWN) if code]
+        codes = [code for code, _ in self._unpaired_codes.most_common(_LANGUAGES_SHOWN) if code]
         missing = [code for code in self._wanted if match_code(code, codes) is None] or [self._wanted[1]]
-        if "" in self._there:  # such as the messages of PO, which fit any language
+        if "" in self._unpaired_codes:  # such as the messages of PO, which fit any language
             missing = missing[-1:]
-        there = ", ".join(f"{code} ({self._there[code]:,})" for code in codes)
+        there = ", ".join(f"{code} ({self._unpaired_codes[code]:,})" for code in codes)
         others = list(dict.fromkeys(map(short_code, codes)))
         hint = "export it again, with its translations"
         if len(others) > 1:
             hint = f"name two languages that it has: -l {others[0]}-{others[1]}"
-        elif others and "" in self._there and match_code(others[0], self._wanted) is None:
+        elif others and "" in self._unpaired_codes and match_code(others[0], self._wanted) is None:
             hint = f"name the language of its translations: -l {short_code(self._wanted[0])}-{others[0]}"
-        message = f"none of the {self._units:,} units of {name} has a translation: no text in {' and '.join(missing)}"
+        message = (
+            f"none of the {self._num_units:,} units of {name} has a translation: no text in {' and '.join(missing)}"
+        )
         raise DataError(f"{message}; it has {there}" if there else message, where=where, hint=hint)
 
 
-def _places_of_codes(codes: Sequence[str], wanted: tuple[str, str]) -> tuple[int | None, int | None]:
-    """The places of the two languages among the codes of a unit: by code, then texts without a code in their order."""
-    known = [code for code in codes if code]
-    found = [match_code(code, known) for code in wanted]
-    places = [None if code is None else codes.index(code) for code in found]
-    unknown = [place for place, code in enumerate(codes) if not code]
-    for side in (0, 1):
-        if places[side] is None and unknown:
-            places[side] = unknown.pop(0)
-    source, target = places
+def _match_codes(codes: Sequence[str], wanted: tuple[str, str]) -> tuple[int | None, int | None]:
+    """The indices of the two languages among a unit's codes: by code, then texts without a code in their order."""
+    known_codes = [code for code in codes if code]
+    without_code = iter([index for index, code in enumerate(codes) if not code])
+    matched = [match_code(code, known_codes) for code in wanted]
+    source, target = (next(without_code, None) if code is None else codes.index(code) for code in matched)
     return (source, None) if source == target else (source, target)

@@ -1,4 +1,4 @@
-"""TSV and CSV: rows of cells, of which two columns are taken, by their number, their name, or their language."""
+"""TSV and CSV: rows of cells, from which two columns are taken, by their number, their name, or their language."""
 
 from __future__ import annotations
 
@@ -17,8 +17,15 @@ from pydantic import Field
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import RawChunk, TsvChunk, UnitPair, are_quoted, unit_chunks
-from nmt_cli.preparing.sources.base import LocalPairs, Location, OneFileSource, Weight, empty_file, places_of_languages
-from nmt_cli.preparing.sources.lines import line_chunks, lines_of, on_one_line
+from nmt_cli.preparing.sources.base import (
+    CorpusContext,
+    LocalPairs,
+    OneFileSource,
+    Weight,
+    empty_file_error,
+    find_languages,
+)
+from nmt_cli.preparing.sources.lines import join_lines, line_chunks, read_lines
 from nmt_cli.recipe.section import PositiveInt
 
 logger = logging.getLogger(__name__)
@@ -60,15 +67,15 @@ class TsvSource(OneFileSource):
         left_out = {name: value for name, value in former.items() if getattr(self, name) is None}
         return {**OneFileSource.key(self), **left_out}
 
-    def local_pairs(self, file: Path, name: str, location: Location) -> TsvFile:
+    def local_pairs(self, file: Path, name: str, context: CorpusContext) -> TsvFile:
         """The two columns of a file."""
         lines = [line.decode("utf-8-sig", "replace").rstrip("\r\n") for line in _first_lines(file)]
         first = lines[0].split("\t")
-        columns = _choose_columns(first, file, location, source=self.source, target=self.target, header=self.header)
+        columns = _choose_columns(first, file, context, source=self.source, target=self.target, header=self.header)
         if columns is None:
             if len(first) > 2:
                 warning = "%s has %s columns, and its first line does not name them: column 1 is taken as %s, 2 as %s"
-                logger.warning(warning, name, len(first), *location.codes)
+                logger.warning(warning, name, len(first), *context.codes)
             columns = Columns(1, 2, header=bool(self.header))
         is_quoted = are_quoted(lines)
         if is_quoted:
@@ -93,7 +100,7 @@ class CsvSource(OneFileSource):
     )
     weight: Weight = 1.0
 
-    def local_pairs(self, file: Path, name: str, location: Location) -> CsvFile:
+    def local_pairs(self, file: Path, name: str, context: CorpusContext) -> CsvFile:
         """The two columns of a file."""
         lines = [line.decode("utf-8-sig", "replace") for line in islice(_first_lines(file), _ROWS_COMPARED)]
         delimiter = _DELIMITERS[self.delimiter] if self.delimiter else delimiter_of(lines)
@@ -105,9 +112,9 @@ class CsvSource(OneFileSource):
             )
         rows = list(filter(None, _readable_rows(lines, delimiter)))  # blank lines are no rows
         first = rows[0] if rows else []
-        columns = _choose_columns(first, file, location, source=self.source, target=self.target, header=self.header)
+        columns = _choose_columns(first, file, context, source=self.source, target=self.target, header=self.header)
         if columns is None and len(first) > 2:
-            raise _unnamed_columns(self, file, rows, location)
+            raise _unnamed_columns_error(self, file, rows, context)
         columns = columns or Columns(1, 2, header=bool(self.header))
         return CsvFile(((name, file),), file.name, self.weight, file, *columns, delimiter)
 
@@ -142,11 +149,11 @@ class TsvFile(LocalPairs):
         if max(self.source, self.target) == 1 or any(b"\t" in line for line in lines):
             return
         hint = "kind: tsv takes columns with one tab between them"
-        found = next((name for mark, name in _WRONG_SEPARATORS.items() if all(mark in line for line in lines)), None)
-        if found in ("semicolons", "commas"):
-            hint += f"; these seem to be separated by {found}: write kind: csv, or call the file .csv"
-        elif found:
-            hint += f"; these seem to be separated by {found}: replace them by one tab"
+        separators = [name for mark, name in _WRONG_SEPARATORS.items() if all(mark in line for line in lines)]
+        if separators:
+            is_csv = separators[0] in ("semicolons", "commas")
+            fix = "write kind: csv, or call the file .csv" if is_csv else "replace them by one tab"
+            hint += f"; these seem to be separated by {separators[0]}: {fix}"
         raise DataError(
             f"{self.file.name} has no columns: there is no tab in its first {len(lines):,} lines",
             where=f"{self.file}:{1 + self.header}",
@@ -171,7 +178,7 @@ class CsvFile(LocalPairs):
     def _pairs(self) -> Iterator[UnitPair]:
         """The line and the two cells of each row; blank lines are no rows."""
         source, target, needed = self.source - 1, self.target - 1, max(self.source, self.target)
-        is_first, widest, has_pairs = self.header, 0, False
+        is_header, widest, has_pairs = self.header, 0, False
         lines = _CsvLines(self.file)
         rows = csv.reader(lines, delimiter=self.delimiter, strict=True, skipinitialspace=True)
         while True:
@@ -181,18 +188,20 @@ class CsvFile(LocalPairs):
             except StopIteration:
                 break
             except csv.Error as error:
-                raise _broken_row(self.file, line, str(error)) from None
-            if is_first or not row:
-                is_first = is_first and not row
+                raise _broken_row_error(self.file, line, str(error)) from None
+            if not row:
+                continue
+            if is_header:
+                is_header = False
                 continue
             widest = max(widest, len(row))
             if len(row) < needed:
-                yield line, on_one_line(" ".join(row)), None
+                yield line, join_lines(" ".join(row)), None
             else:
                 has_pairs = True
-                yield line, on_one_line(row[source]), on_one_line(row[target])
+                yield line, join_lines(row[source]), join_lines(row[target])
         if widest == 0:
-            raise empty_file(self.file, below_header=self.header)
+            raise empty_file_error(self.file, below_header=self.header)
         if not has_pairs:
             raise DataError(
                 f"no row of {self.file.name} has a column {needed}: the longest has {widest}",
@@ -205,24 +214,24 @@ class _CsvLines:
     """The lines of a CSV file as text; csv.Error if a row takes too many of them."""
 
     def __init__(self, file: Path) -> None:
-        self._lines = lines_of(file)
-        self._number = 0
-        self._begin = 0
+        self._lines = read_lines(file)
+        self._num_read = 0
+        self._num_before_row = 0
 
     def begin_row(self) -> int:
-        """The number of the line that comes next, where a row begins."""
-        self._begin = self._number
-        return self._number + 1
+        """The number of the next line, where a row begins."""
+        self._num_before_row = self._num_read
+        return self._num_read + 1
 
     def __iter__(self) -> _CsvLines:
         return self
 
     def __next__(self) -> str:
         line = next(self._lines).decode("utf-8", "surrogateescape")
-        self._number += 1
-        if self._number - self._begin > _MAX_LINES_PER_ROW:
+        self._num_read += 1
+        if self._num_read - self._num_before_row > _MAX_LINES_PER_ROW:
             raise csv.Error(f"it is not closed within {_MAX_LINES_PER_ROW} lines")
-        return line.removeprefix("\ufeff") if self._number == 1 else line
+        return line.removeprefix("\ufeff") if self._num_read == 1 else line
 
 
 def _first_lines(file: Path) -> list[bytes]:
@@ -230,15 +239,15 @@ def _first_lines(file: Path) -> list[bytes]:
 
 
 def _choose_columns(
-    first: Sequence[str], file: Path, location: Location, *, source: Column, target: Column, header: bool | None
+    first: Sequence[str], file: Path, context: CorpusContext, *, source: Column, target: Column, header: bool | None
 ) -> Columns | None:
     """The columns that are given by number or name, or that the first line calls by the languages; None if neither."""
     if source is None and target is None:
-        found = None if header is False else places_of_languages(first, location.codes)
-        return None if found is None else Columns(found[0] + 1, found[1] + 1, header=True)
+        indices = None if header is False else find_languages(first, context.codes)
+        return None if indices is None else Columns(indices[0] + 1, indices[1] + 1, header=True)
     src, tgt = (_column_number(column, first, file) for column in (source or 1, target or 2))
-    named = isinstance(source, str) or isinstance(target, str)
-    return Columns(src, tgt, header=named if header is None else header)
+    is_named = isinstance(source, str) or isinstance(target, str)
+    return Columns(src, tgt, header=is_named if header is None else header)
 
 
 def _column_number(column: int | str, first: Sequence[str], file: Path) -> int:
@@ -250,24 +259,25 @@ def _column_number(column: int | str, first: Sequence[str], file: Path) -> int:
         raise DataError(
             f"the first line of {file.name} names no column {column}",
             where=f"{file}:1",
-            hint=f"it has {_shown(first)}: set source and target to two of these, or to their numbers",
+            hint=f"it has {_shorten(first)}: set source and target to two of these, or to their numbers",
         )
     return names.index(column) + 1
 
 
 def delimiter_of(lines: Sequence[str]) -> str | None:
-    """The delimiter with which most of the first rows have one number of columns; None if there is none.
+    """The delimiter with which most of the first rows have the same number of columns; None if there is none.
 
-    Quoted cells are emptied first, so that no delimiter inside them counts.
+    Among equal delimiters, two columns are preferred. Quoted cells are emptied first, so that delimiters inside them do
+    not count.
     """
     emptied = _QUOTED_CELL.sub(r"\1x", "".join(lines)).split("\n")
-    ranked = []
-    for place, delimiter in enumerate(_DELIMITERS.values()):
+    fits: dict[str, tuple[float, bool]] = {}
+    for delimiter in _DELIMITERS.values():
         rows = [row for row in _readable_rows(emptied, delimiter) if row]
         width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
         if width > 1:
-            ranked.append((count / len(rows), width == 2, -place, delimiter))
-    return max(ranked)[-1] if ranked else None
+            fits[delimiter] = (count / len(rows), width == 2)
+    return max(fits, key=lambda delimiter: fits[delimiter], default=None)
 
 
 def _readable_rows(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
@@ -276,36 +286,40 @@ def _readable_rows(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
         yield from csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
 
 
-def _unnamed_columns(read_by: CsvSource, file: Path, rows: Sequence[Sequence[str]], location: Location) -> DataError:
+def _unnamed_columns_error(
+    read_by: CsvSource, file: Path, rows: Sequence[Sequence[str]], context: CorpusContext
+) -> DataError:
     """The error for columns without names; its fix takes the two with the most text."""
-    (source, target), first = location.codes, rows[0]
-    lengths = [sum(_text_length(row[place]) for row in rows if place < len(row)) for place in range(len(first))]
-    longest = sorted(sorted(range(len(first)), key=lambda place: -lengths[place])[:2])
+    (source, target), first = context.codes, rows[0]
+    lengths = [sum(_text_length(row[index]) for row in rows if index < len(row)) for index in range(len(first))]
+    by_length = sorted(range(len(first)), key=lambda index: -lengths[index])
+    longest = sorted(by_length[:2])
     names = _likely_header(rows, longest)
-    src, tgt = (names[place] if names else place + 1 for place in longest)
+    src, tgt = (names[index] if names else index + 1 for index in longest)
     otherwise = "" if names else "; if line 1 names the columns, write header: true beside them"
     return DataError(
         f"{file.name} has {len(first)} columns, and its first line does not call any by {source} and {target}: "
-        f"{_shown(first)}",
+        f"{_shorten(first)}",
         where=f"{file}:1",
-        hint=f"name the two columns: add {read_by.setting(location, source=src, target=tgt)}{otherwise}",
+        hint=f"name the two columns: add {read_by.setting(context, source=src, target=tgt)}{otherwise}",
     )
 
 
-def _likely_header(rows: Sequence[Sequence[str]], places: Sequence[int]) -> list[str] | None:
-    """The names in the first row, if it looks like a header and can be told apart; otherwise None.
+def _likely_header(rows: Sequence[Sequence[str]], chosen: Sequence[int]) -> list[str] | None:
+    """The names in the first row, if it looks like a header that names the chosen columns; otherwise None.
 
     A header has no numbers and no sentences. Below it, a column has only numbers, or the two columns have longer texts.
     """
     names, below = [cell.strip() for cell in rows[0]], rows[1:]
-    is_plain = all(_COLUMN_NAME.fullmatch(name) for name in names if name)
-    if not (below and is_plain and all(names[place] and names.count(names[place]) == 1 for place in places)):
+    are_names = all(_COLUMN_NAME.fullmatch(name) for name in names if name)
+    are_unique = all(names[index] and names.count(names[index]) == 1 for index in chosen)
+    if not (below and are_names and are_unique):
         return None
-    columns = [[row[place].strip() for row in below if place < len(row)] for place in range(len(names))]
+    columns = [[row[index].strip() for row in below if index < len(row)] for index in range(len(names))]
     has_numbers = any(
         name and column and all(map(_NUMBER.fullmatch, column)) for name, column in zip(names, columns, strict=True)
     )
-    is_shorter = all(2 * len(names[place]) * len(columns[place]) < len("".join(columns[place])) for place in places)
+    is_shorter = all(2 * len(names[index]) * len(columns[index]) < len("".join(columns[index])) for index in chosen)
     return names if has_numbers or is_shorter else None
 
 
@@ -315,11 +329,11 @@ def _text_length(cell: str) -> int:
     return 0 if " " not in text and any(map(str.isdigit, text)) else len(text)
 
 
-def _broken_row(file: Path, line: int, problem: str) -> DataError:
+def _broken_row_error(file: Path, line: int, message: str) -> DataError:
     reason = {
         "unexpected end of data": "it is not closed before the end of the file",
         "field larger than field limit (131072)": "it is not closed within 131,072 characters",
-    }.get(problem, problem)
+    }.get(message, message)
     return DataError(
         f"a quoted cell in line {line:,} of {file.name} is broken: {reason}",
         where=f"{file}:{line}",
@@ -327,7 +341,7 @@ def _broken_row(file: Path, line: int, problem: str) -> DataError:
     )
 
 
-def _shown(cells: Sequence[str]) -> str:
+def _shorten(cells: Sequence[str]) -> str:
     """The beginnings of some cells, for an error."""
     more = ["..."] if len(cells) > _CELLS_SHOWN else []
     return ", ".join([*(repr(cell.strip()[:_CELL_CHARACTERS]) for cell in cells[:_CELLS_SHOWN]), *more])
