@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -224,8 +225,11 @@ def _batch(tokens: int, *, device: torch.device) -> tuple[Batch, Facts]:
     places = (int(len(src) + 4 * len(src) ** 0.5) // 8 + 2) * 8
     sides = []
     for lengths in (src, tgt):
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        sides.append(TokenizedSide.in_memory(rng.integers(_SPECIAL, _PIECES, offsets[-1]).astype(np.uint16), offsets))
+        with TemporaryDirectory() as folder:
+            ids, offsets = Path(folder, "ids"), Path(folder, "offsets")
+            rng.integers(_SPECIAL, _PIECES, sum(lengths)).astype(np.uint16).tofile(ids)
+            np.array([0, *itertools.accumulate(lengths)], dtype=np.int64).tofile(offsets)
+            sides.append(TokenizedSide(ids, offsets, dtype=np.dtype(np.uint16)))
     pairs = TokenPairs(*sides)
     shape = MicroBatchShape(slots, slots, places, length_bound=SHORT_SENTENCE_TOKENS)
     batch = make_batch(pairs.rows(np.arange(len(src))), pairs, device=device, shape=shape, pinned=False)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from hypothesis import strategies as st
@@ -103,8 +104,8 @@ class Corpus:
 
     @property
     def pairs(self) -> TokenPairs:
-        """Token files with sentences of these lengths."""
-        return TokenPairs(*(tokenized_side(side) for side in (self.src, self.tgt)))
+        """Sentences of these lengths."""
+        return TokenPairs(*(tokenized_side(np.zeros(side.sum(), np.uint16), side) for side in (self.src, self.tgt)))
 
     @property
     def sizes(self) -> Array:
@@ -135,10 +136,13 @@ class Corpus:
         return compute_plan(self.pairs, key=key, invariants=None)
 
 
-def tokenized_side(lengths: Array) -> TokenizedSide:
-    """Sentences of these lengths, all of them zeros."""
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return TokenizedSide.in_memory(np.zeros(offsets[-1], dtype=np.uint16), offsets)
+def tokenized_side(ids: Array, lengths: Array) -> TokenizedSide:
+    """Sentences given end to end, and their lengths; the files are open, so they may be removed."""
+    with TemporaryDirectory() as folder:
+        id_file, offset_file = Path(folder, "ids"), Path(folder, "offsets")
+        ids.tofile(id_file)
+        np.concatenate([[0], np.cumsum(lengths)]).astype("<i8").tofile(offset_file)
+        return TokenizedSide(id_file, offset_file, dtype=ids.dtype)
 
 
 def as_corpus(pairs: list[tuple[int, int]]) -> Corpus:

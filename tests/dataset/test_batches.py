@@ -16,15 +16,16 @@ from nmt_cli.dataset.micro_batches import MicroBatchShape
 from nmt_cli.dataset.prepared_data import TokenizedSide, TokenPairs
 from nmt_cli.model.packing import Packed
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD
+from tests.dataset.synthetic import tokenized_side
 
 CPU = torch.device("cpu")
 # Ids up to the largest that a file of 16 bits holds.
 SENTENCE = st.lists(st.integers(4, 65_535), max_size=6).map(lambda ids: [*ids, EOS])
 
 
-def tokenized_side(rows: list[list[int]], dtype: type[np.unsignedinteger] = np.uint16) -> TokenizedSide:
+def side_of(rows: list[list[int]], dtype: type[np.unsignedinteger] = np.uint16) -> TokenizedSide:
     ids = np.array([token for row in rows for token in row], dtype=dtype)
-    return TokenizedSide.in_memory(ids, np.array([0, *accumulate(len(row) for row in rows)], dtype=np.int64))
+    return tokenized_side(ids, np.array([len(row) for row in rows], dtype=np.int64))
 
 
 def tokens_of(side: Packed) -> list[int]:
@@ -38,7 +39,7 @@ def test_a_batch_holds_the_pairs_asked_for_in_that_order(
 ) -> None:
     sources, targets = ([list(side) for side in sides] for sides in zip(*corpus, strict=True))
     places = data.draw(st.lists(st.integers(0, len(corpus) - 1), min_size=1, max_size=9))
-    pairs = TokenPairs(tokenized_side(sources), tokenized_side(targets))
+    pairs = TokenPairs(side_of(sources), side_of(targets))
     batch = make_batch(pairs.rows(np.array(places)), pairs, device=CPU, shape=None, pinned=False)
 
     chosen = [corpus[place] for place in places]
@@ -63,7 +64,7 @@ def test_a_batch_with_a_shape_has_its_slots_and_dummies_over_all_that_are_empty(
     corpus: list[tuple[list[int], list[int]]], more_src: int, more_tgt: int
 ) -> None:
     sources, targets = ([list(side) for side in sides] for sides in zip(*corpus, strict=True))
-    pairs = TokenPairs(tokenized_side(sources), tokenized_side(targets))
+    pairs = TokenPairs(side_of(sources), side_of(targets))
     src_tokens, tgt_tokens = (sum(map(len, side)) for side in (sources, targets))
     shape = MicroBatchShape(src_tokens + more_src, tgt_tokens + more_tgt, max_sentences=14, length_bound=512)
     rows = pairs.rows(np.arange(len(corpus)))
@@ -95,7 +96,7 @@ def test_a_batch_with_a_shape_has_its_slots_and_dummies_over_all_that_are_empty(
 
 @pytest.mark.parametrize(("lengths", "expected"), [((128, 128), 128), ((129, 5), 512), ((5, 129), 512)])
 def test_the_bound_is_that_of_short_sentences_or_of_the_data(lengths: tuple[int, int], expected: int) -> None:
-    pairs = TokenPairs(*(tokenized_side([[7] * (length - 1) + [EOS]]) for length in lengths))
+    pairs = TokenPairs(*(side_of([[7] * (length - 1) + [EOS]]) for length in lengths))
     shape = MicroBatchShape(256, 256, max_sentences=8, length_bound=512)
     batch = make_batch(pairs.rows(np.array([0])), pairs, device=CPU, shape=shape, pinned=False)
     assert batch.source.length_bound == batch.target.length_bound == expected
@@ -103,7 +104,7 @@ def test_the_bound_is_that_of_short_sentences_or_of_the_data(lengths: tuple[int,
 
 
 def test_pairs_that_a_shape_does_not_hold_are_refused() -> None:
-    pairs = TokenPairs(tokenized_side([[7, EOS]]), tokenized_side([[7, 8, EOS]]))
+    pairs = TokenPairs(side_of([[7, EOS]]), side_of([[7, 8, EOS]]))
     shape = MicroBatchShape(8, 2, max_sentences=8, length_bound=128)
     with pytest.raises(ValueError, match=r"^1 pairs of .* do not fit"):
         make_batch(pairs.rows(np.array([0])), pairs, device=CPU, shape=shape, pinned=False)
@@ -111,7 +112,7 @@ def test_pairs_that_a_shape_does_not_hold_are_refused() -> None:
 
 def test_a_batch_has_tensors_of_its_own_with_the_types_that_embeddings_and_kernels_take() -> None:
     rows = [[70_000, EOS], [EOS]]
-    pairs = TokenPairs(tokenized_side(rows, np.uint32), tokenized_side(rows, np.uint32))
+    pairs = TokenPairs(side_of(rows, np.uint32), side_of(rows, np.uint32))
     for side in (pairs.src, pairs.tgt):
         side.ids.flags.writeable = False  # as files mapped for reading
     batch = make_batch(pairs.rows(np.array([0, 1])), pairs, device=CPU, shape=None, pinned=False)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -45,9 +46,7 @@ def test_what_is_written_in_batches_reads_back_with_eos(
         for batch in batches:
             append_rows(writer, batch)
     rows = [[*row, EOS] for batch in batches for row in batch]
-    ids = np.fromfile(folder / "train.source.ids", dtype="<u2")
-    offsets = np.fromfile(folder / "train.source.offsets", dtype="<i8")
-    tokens = TokenizedSide.in_memory(ids, offsets)
+    tokens = TokenizedSide(folder / "train.source.ids", folder / "train.source.offsets", dtype=np.dtype("<u2"))
     assert [tokens[index].tolist() for index in range(len(tokens))] == rows
     assert tokens.lengths.tolist() == [len(row) for row in rows]
     assert tokens.lengths.dtype == np.int32
@@ -56,29 +55,27 @@ def test_what_is_written_in_batches_reads_back_with_eos(
 
 @given(rows=st.lists(st.lists(st.integers(4, 399), max_size=6), min_size=1, max_size=8), data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_sentences_are_gathered_from_files_as_from_memory(
+def test_gathered_sentences_are_those_that_were_written(
     tmp_path_factory: pytest.TempPathFactory, rows: list[list[int]], data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("tokens")
     with TokenWriter(folder, split="train", side="source", dtype="uint16") as writer:
         append_rows(writer, rows)
-    ids, offsets = folder / "train.source.ids", folder / "train.source.offsets"
-    in_files = TokenizedSide.open(ids, offsets, dtype=np.dtype("<u2"))
-    in_memory = TokenizedSide.in_memory(np.fromfile(ids, dtype="<u2"), np.fromfile(offsets, dtype="<i8"))
-    places = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=9)))
+    side = TokenizedSide(folder / "train.source.ids", folder / "train.source.offsets", dtype=np.dtype("<u2"))
+    indices = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=9)))
     start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(rows) + 1)] * 2)))
-    for side in (in_files, in_memory):
-        gathered = side.gather(side.offsets[places], side.lengths[places])
-        assert gathered.tolist() == [token for place in places for token in (*rows[place], EOS)]
-        assert side.read_offsets(start, stop).tolist() == in_memory.offsets[start:stop].tolist()
-        assert side.num_tokens == sum(len(row) + 1 for row in rows)
+    gathered = side.gather(side.offsets[indices], side.lengths[indices])
+    assert gathered.tolist() == [token for index in indices for token in (*rows[index], EOS)]
+    offsets = [0, *accumulate(len(row) + 1 for row in rows)]
+    assert side.read_offsets(start, stop).tolist() == offsets[start:stop]
+    assert side.num_tokens == offsets[-1]
 
 
 def test_a_token_file_that_is_cut_short_while_it_is_read_is_named(tmp_path: Path) -> None:
     with TokenWriter(tmp_path, split="train", side="source", dtype="uint16") as writer:
         append_rows(writer, [[7] * 5000])
     path = tmp_path / "train.source.ids"
-    side = TokenizedSide.open(path, tmp_path / "train.source.offsets", dtype=np.dtype("<u2"))
+    side = TokenizedSide(path, tmp_path / "train.source.offsets", dtype=np.dtype("<u2"))
     os.truncate(path, 100)
     with pytest.raises(DataError) as caught:
         side.gather(np.array([0]), np.array([5001]))

@@ -52,6 +52,8 @@ SMALL = {"encoder_layers": 2, "decoder_layers": 3, "d_model": 32, "d_ff": 48, "h
 # Trains one update of a model with random sentences of 20 pieces, and prints by how much its memory grew at most.
 MEASURE = """
 import json, sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 import numpy as np, torch
 from nmt_cli.dataset.batches import make_batch
 from nmt_cli.dataset.prepared_data import TokenizedSide, TokenPairs
@@ -67,8 +69,11 @@ def peak():
 
 def train(recipe, tokens):
     count = tokens // 20
-    ids = np.random.default_rng(1).integers(4, 8000, count * 20).astype(np.uint16)
-    side = TokenizedSide.in_memory(ids, np.arange(count + 1) * 20)
+    with TemporaryDirectory() as folder:
+        ids, offsets = Path(folder, "ids"), Path(folder, "offsets")
+        np.random.default_rng(1).integers(4, 8000, count * 20).astype(np.uint16).tofile(ids)
+        (np.arange(count + 1) * 20).tofile(offsets)
+        side = TokenizedSide(ids, offsets, dtype=np.dtype(np.uint16))
     model = Transformer(recipe.model, source_vocab=8000, target_vocab=8000)
     pairs, cpu = TokenPairs(side, side), torch.device("cpu")
     updater = Updater(recipe, model, precision="fp32", ranks=Ranks(0, 1, cpu))

@@ -24,7 +24,7 @@ PREPARE_AGAIN = "prepare the data again: give the same nmt prepare command once 
 class Record(BaseModel):
     """A part of a manifest: unknown fields and other types are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
 
 
 class SplitCounts(Record):

@@ -20,8 +20,7 @@ _PAIRS_HEADROOM = 4
 _SLOTS_PER_EMPTY_SLOT = 50
 # Rows of each micro-batch that a swap chooses from: among 64 * 64 swaps, one moves about the tokens in excess.
 _SWAP_CANDIDATES = 64
-# After so many swaps, each device gets another micro-batch. None of 1,085 updates needed one: docs/design/data.md, "The
-# global batch".
+# After so many swaps, each device gets another micro-batch. In docs/design/data.md, none of 1,085 updates needed one.
 _SWAPS_PER_MICRO_BATCH = 16
 
 
@@ -140,10 +139,9 @@ def _swap_until_all_fit(
     if (lengths.sum(axis=0) > num_micro_batches * slots).any():
         return False
     tokens_of_sides = [
-        np.bincount(micro_batch_of_row, weights=side, minlength=num_micro_batches).astype(np.int64)
-        for side in (src, tgt)
+        np.bincount(micro_batch_of_row, weights=side, minlength=num_micro_batches) for side in (src, tgt)
     ]
-    tokens = np.stack(tokens_of_sides, axis=1)  # [micro-batches, sides]
+    tokens = np.stack(tokens_of_sides, axis=1).astype(np.int64)  # [micro-batches, sides]
     for _ in range(_SWAPS_PER_MICRO_BATCH * num_micro_batches):
         excess = np.maximum(tokens - slots, 0).sum(axis=1)
         if not excess.any():

@@ -38,11 +38,7 @@ class SentenceOffsets:
     def lengths(self, pairs: Array) -> Array:
         """The tokens of some pairs, [2, n]: source, then target."""
         indices = pairs.astype(np.int64)
-        return np.stack([side[indices + 1] - side[indices] for side in (self.src, self.tgt)]).astype(np.int64)
-
-    def lengths_between(self, start: int, stop: int) -> Array:
-        """The tokens of the pairs from `start` up to `stop`, [2, n]."""
-        return np.stack([np.diff(side[start : stop + 1]) for side in (self.src, self.tgt)]).astype(np.int64)
+        return np.array([side[indices + 1] - side[indices] for side in (self.src, self.tgt)], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +90,7 @@ def compute_plan(data: TokenPairs, *, key: PlanKey, invariants: EpochInvariants 
     neither side exceeds its budget. If few pairs are left for the last update, the last updates are cut again, evenly.
     Section 5.1 batches pairs by approximate length. Without `invariants`, they follow from the lengths in `data`.
     """
-    offsets = _load_offsets(data)
+    offsets = SentenceOffsets(_load_offsets(data.src), _load_offsets(data.tgt))
     pair_order, classes = _usable_pairs(offsets, max_positions=key.max_positions)
     longest_pairs = _longest_pairs(pair_order, offsets, budget=key.batch_tokens)
     max_pieces = _max_pieces(longest_pairs, offsets)
@@ -119,7 +115,7 @@ def compute_plan(data: TokenPairs, *, key: PlanKey, invariants: EpochInvariants 
 
 def expected_invariants(data: TokenPairs, *, key: PlanKey, cost: SamplingCost) -> EpochInvariants:
     """The invariants of epochs with sampled pieces, from the prepared pieces in `data` and their growth by sampling."""
-    offsets = _load_offsets(data)
+    offsets = SentenceOffsets(_load_offsets(data.src), _load_offsets(data.tgt))
     usable, classes = _usable_pairs(offsets, max_positions=key.max_positions)
     prepared_pieces = _max_pieces(_longest_pairs(usable, offsets, budget=1), offsets)
     sampled_pieces = math.ceil(prepared_pieces * max(cost.src_growth, cost.tgt_growth) * _UNEVEN_GROWTH)
@@ -273,12 +269,13 @@ def _collect_class(pairs: Array, offsets: SentenceOffsets, *, longer_than: int, 
     """Write the pairs whose longer sentence has such a length to the beginning of `pairs`; the size of their class."""
     num_pairs, tokens = 0, np.zeros(2, dtype=np.int64)
     for start in range(0, len(offsets), _BLOCK_PAIRS):
-        lengths = offsets.lengths_between(start, min(start + _BLOCK_PAIRS, len(offsets)))
-        longer = lengths.max(axis=0)
+        stop = min(start + _BLOCK_PAIRS, len(offsets))
+        lengths = [np.diff(side[start : stop + 1]) for side in (offsets.src, offsets.tgt)]
+        longer = np.maximum(*lengths)
         chosen = np.flatnonzero((longer > longer_than) & (longer <= up_to))
         pairs[num_pairs : num_pairs + len(chosen)] = start + chosen
         num_pairs += len(chosen)
-        tokens += lengths[:, chosen].sum(axis=1)
+        tokens += [side[chosen].sum(dtype=np.int64) for side in lengths]
     return _LengthClass(num_pairs, int(tokens[0]), int(tokens[1]))
 
 
@@ -304,12 +301,8 @@ def _max_pieces(longest_pairs: Array, offsets: SentenceOffsets) -> int:
     return int(offsets.lengths(longest_pairs[:1]).max(initial=0))
 
 
-def _load_offsets(data: TokenPairs) -> SentenceOffsets:
-    """The offsets of both sides, copied into memory."""
-    return SentenceOffsets(_load_offsets_of_side(data.src), _load_offsets_of_side(data.tgt))
-
-
-def _load_offsets_of_side(side: TokenizedSide) -> Array:
+def _load_offsets(side: TokenizedSide) -> Array:
+    """The offsets of a side, copied into memory."""
     offsets = _mapped_array(len(side) + 1, narrowest_type(side.num_tokens))
     for start in range(0, len(offsets), _BLOCK_PAIRS):
         stop = min(start + _BLOCK_PAIRS, len(offsets))

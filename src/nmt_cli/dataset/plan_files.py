@@ -19,7 +19,7 @@ from typing import Literal
 from zlib import crc32
 
 import numpy as np
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from nmt_cli.dataset.manifest import Record, TokenDtype
 from nmt_cli.dataset.prepared_data import SIDES, Array, Rows, TokenPairs, open_pairs
@@ -84,8 +84,6 @@ class EpochInvariants(Record):
     sentence of any epoch has more than `max_pieces`. Otherwise `max_pieces` is None.
     """
 
-    model_config = ConfigDict(populate_by_name=True)
-
     num_left_out: int
     budgets: TokenBudgets
     pairs_in_update: int
@@ -101,8 +99,6 @@ class SampledTokens(Record):
 
 
 class _PlanManifest(Record):
-    model_config = ConfigDict(populate_by_name=True)
-
     kind: Literal["plan"] = "plan"
     format: int = FORMAT
     key: PlanKey

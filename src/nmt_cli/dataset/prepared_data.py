@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,8 +24,6 @@ Rows = NDArray[np.void]
 """Where pairs lie in a split, [n]: the fields `pair`, `src_start`, `tgt_start`, `src_length` and `tgt_length`."""
 SIDES = ("source", "target")  # in names of files; rows have `src` and `tgt`
 _OFFSET = np.dtype("<i8")
-_RangeReader = Callable[[list[int], list[int]], bytes]
-"""Given `starts` and `sizes` in bytes, it reads these ranges and joins them."""
 
 
 def row_type(*, num_pairs: int, num_tokens: int, longest: int) -> np.dtype[np.void]:
@@ -61,32 +59,14 @@ _WIDEST_ROW = row_type(num_pairs=2**63, num_tokens=2**63, longest=2**63)
 class TokenizedSide:
     """The sentences of one side of a split: sentence i is `ids[offsets[i]:offsets[i + 1]]`, and ends with EOS.
 
-    Both arrays may be mapped from files. A mapped page counts as memory of the process until the system takes it back,
-    and reading a page also maps its neighbours. `gather` and `read_offsets` map nothing, so they suit a large split.
+    Both arrays are mapped from files. A mapped page counts as memory of the process until the system takes it back, and
+    reading a page also maps its neighbours. `gather` and `read_offsets` map nothing, so they suit a large split.
     """
 
-    def __init__(
-        self,
-        ids: NDArray[np.unsignedinteger],
-        offsets: NDArray[np.int64],
-        *,
-        id_reader: _RangeReader,
-        offset_reader: _RangeReader,
-    ) -> None:
-        self.ids = ids
-        self.offsets = offsets
-        self._id_reader, self._offset_reader = id_reader, offset_reader
-
-    @classmethod
-    def in_memory(cls, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64]) -> TokenizedSide:
-        """The side in two arrays."""
-        return cls(ids, offsets, id_reader=_memory_reader(ids), offset_reader=_memory_reader(offsets))
-
-    @classmethod
-    def open(cls, ids: Path, offsets: Path, *, dtype: np.dtype[Any]) -> TokenizedSide:
-        """The side in two files, which stay open."""
-        arrays = _map_file(ids, dtype), _map_file(offsets, _OFFSET)
-        return cls(*arrays, id_reader=_file_reader(ids), offset_reader=_file_reader(offsets))
+    def __init__(self, id_file: Path, offset_file: Path, *, dtype: np.dtype[Any]) -> None:
+        self.ids: NDArray[np.unsignedinteger] = _map_file(id_file, dtype)
+        self.offsets: NDArray[np.int64] = _map_file(offset_file, _OFFSET)
+        self._id_reader, self._offset_reader = _RangeReader(id_file), _RangeReader(offset_file)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -113,36 +93,31 @@ class TokenizedSide:
     def gather(self, starts: Array, lengths: Array) -> NDArray[np.unsignedinteger]:
         """The ids of sentences, end to end, by their starts in `ids` and their lengths."""
         first_bytes, sizes = ((tokens.astype(np.int64) * self.ids.itemsize).tolist() for tokens in (starts, lengths))
-        return np.frombuffer(self._id_reader(first_bytes, sizes), dtype=self.ids.dtype)
+        return np.frombuffer(self._id_reader.read(first_bytes, sizes), dtype=self.ids.dtype)
 
     def read_offsets(self, start: int, stop: int) -> NDArray[np.int64]:
         """`offsets[start:stop]`."""
         width = _OFFSET.itemsize
-        return np.frombuffer(self._offset_reader([start * width], [(stop - start) * width]), dtype=_OFFSET)
+        return np.frombuffer(self._offset_reader.read([start * width], [(stop - start) * width]), dtype=_OFFSET)
 
 
-def _memory_reader(array: NDArray[Any]) -> _RangeReader:
-    view = np.ascontiguousarray(array).view(np.uint8).data
-    return lambda starts, sizes: b"".join(
-        [view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
-    )
+class _RangeReader:
+    """Reads ranges of bytes of a file, which stays open as long as the reader."""
 
+    def __init__(self, path: Path) -> None:
+        self._path, self._descriptor = path, os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
 
-def _file_reader(path: Path) -> _RangeReader:
-    """A reader of a file, which stays open as long as the reader; the system fetches all ranges at once."""
-    file = os.open(path, os.O_RDONLY)
-
-    def read(starts: list[int], sizes: list[int]) -> bytes:
+    def read(self, starts: list[int], sizes: list[int]) -> bytes:
+        """The ranges end to end; the system fetches all of them at once."""
         if hasattr(os, "posix_fadvise"):  # macOS has none
             for start, size in zip(starts, sizes, strict=True):
-                os.posix_fadvise(file, start, size, os.POSIX_FADV_WILLNEED)
-        content = b"".join([os.pread(file, size, start) for start, size in zip(starts, sizes, strict=True)])
+                os.posix_fadvise(self._descriptor, start, size, os.POSIX_FADV_WILLNEED)
+        content = b"".join([os.pread(self._descriptor, size, start) for start, size in zip(starts, sizes, strict=True)])
         if len(content) != sum(sizes):
-            raise DataError(f"{path.name} was cut short while it was read", where=str(path), hint=PREPARE_AGAIN)
+            message = f"{self._path.name} was cut short while it was read"
+            raise DataError(message, where=str(self._path), hint=PREPARE_AGAIN)
         return content
-
-    weakref.finalize(read, os.close, file)
-    return read
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +201,7 @@ def open_pairs(directory: Path, split: str, *, dtype: TokenDtype) -> TokenPairs:
     stored = np.dtype(dtype).newbyteorder("<")
     stems = [f"{split}.{side}" for side in SIDES]
     files = [(directory / f"{stem}.ids", directory / f"{stem}.offsets") for stem in stems]
-    src, tgt = (TokenizedSide.open(ids, offsets, dtype=stored) for ids, offsets in files)
+    src, tgt = (TokenizedSide(ids, offsets, dtype=stored) for ids, offsets in files)
     return TokenPairs(src, tgt)
 
 

@@ -14,7 +14,7 @@ from nmt_cli.console import Progress
 from nmt_cli.dataset.manifest import InputRecord
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing.corpus import LocatedCorpus, parse_source
-from nmt_cli.preparing.sources.base import LocalPairs, Split, empty_file_error
+from nmt_cli.preparing.sources.base import LocalPairs, Split, empty_error
 
 # Raised when the same inputs and settings give other prepared data than before.
 _PIPELINE_VERSION = 2
@@ -113,5 +113,5 @@ def _input_record(split: Split, name: str, path: Path) -> InputRecord:
     with reading_errors(path):
         record = InputRecord(split=split, name=name, bytes=path.stat().st_size, sha256=file_hash(path))
     if record.bytes == 0:
-        raise empty_file_error(path, below_header=False)
+        raise empty_error(path, below_header=False)
     return record

@@ -150,19 +150,16 @@ def warning_of_little_validation(pairs: Pairs, *, num_train: int) -> str | None:
 
 
 def _warn_of_tokenised(sides: Sequence[TextSide]) -> Iterator[str]:
-    tokenised, signs = [], []
-    for side in sides:
-        if (sign := sign_of_tokenisation(side.lines)) is not None:
-            tokenised.append(side)
-            signs.append(sign)
+    tokenised = [(side, sign) for side in sides if (sign := sign_of_tokenisation(side.lines)) is not None]
     if tokenised:
+        (_, first_sign), *_ = tokenised
         commands = dict.fromkeys(
             conversion(side.file, f"sacremoses -l {short_code(side.language)} detokenize", new="plain")
-            for side in tokenised
+            for side, _ in tokenised
         )
         yield (
-            f"{_join_names(tokenised)} looks tokenised: {signs[0]}; give the text as people write it, or "
-            f"detokenise it: {'; '.join(commands)}"
+            f"{_join_names(side for side, _ in tokenised)} looks tokenised: {first_sign}; give the text as people "
+            f"write it, or detokenise it: {'; '.join(commands)}"
         )
 
 

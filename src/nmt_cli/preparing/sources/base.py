@@ -265,7 +265,7 @@ def _find_language(language: str, names: Sequence[str], lower: Sequence[str]) ->
     return lower.index(english) if english in lower else None
 
 
-def empty_file_error(file: Path, *, below_header: bool) -> DataError:
+def empty_error(file: Path, *, below_header: bool) -> DataError:
     """The error for an empty file, or for a table with nothing but a header."""
     problem = "has only a header" if below_header else "is empty"
     return DataError(f"{file.name} {problem}", where=str(file), hint="give a file with text in it")

@@ -14,14 +14,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing import chunks
 from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, keys_with_text
-from nmt_cli.preparing.sources.base import (
-    CorpusContext,
-    LocalPairs,
-    OneFileSource,
-    Weight,
-    empty_file_error,
-    find_languages,
-)
+from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight, empty_error, find_languages
 from nmt_cli.preparing.sources.lines import line_chunks
 
 if TYPE_CHECKING:
@@ -128,7 +121,7 @@ class TableFile(LocalPairs):
         if pending.num_rows:
             yield _table_chunk(pending, first_row, self.origin)
         elif first_row == 1:
-            raise empty_file_error(self.file, below_header=False)
+            raise empty_error(self.file, below_header=False)
 
     def _batches_of_parquet(self) -> Iterator[pyarrow.Table]:
         """The columns of the keys, so that images, for example, are not read; all columns if a key has no column."""

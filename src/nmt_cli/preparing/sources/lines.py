@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
 from nmt_cli.preparing.chunks import batched
-from nmt_cli.preparing.sources.base import empty_file_error
+from nmt_cli.preparing.sources.base import empty_error
 from nmt_cli.text_encoding import conversion, refuse_other_encoding
 
 LONGEST_LINE = 1 << 20
@@ -41,7 +41,7 @@ def read_lines(file: Path, *, skip: int = 0) -> Iterator[bytes]:
         lines = islice(io.BufferedReader(_BoundedLines(stream, file), buffer_size=_BUFFER), skip, None)
         first = next(lines, None)
         if first is None:
-            raise empty_file_error(file, below_header=skip > 0)
+            raise empty_error(file, below_header=skip > 0)
         yield first
         yield from lines
 

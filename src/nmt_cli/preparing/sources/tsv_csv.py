@@ -17,14 +17,7 @@ from pydantic import Field
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import RawChunk, TsvChunk, UnitPair, are_quoted, unit_chunks
-from nmt_cli.preparing.sources.base import (
-    CorpusContext,
-    LocalPairs,
-    OneFileSource,
-    Weight,
-    empty_file_error,
-    find_languages,
-)
+from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight, empty_error, find_languages
 from nmt_cli.preparing.sources.lines import join_lines, line_chunks, read_lines
 from nmt_cli.recipe.section import PositiveInt
 
@@ -201,7 +194,7 @@ class CsvFile(LocalPairs):
                 has_pairs = True
                 yield line, join_lines(row[source]), join_lines(row[target])
         if widest == 0:
-            raise empty_file_error(self.file, below_header=self.header)
+            raise empty_error(self.file, below_header=self.header)
         if not has_pairs:
             raise DataError(
                 f"no row of {self.file.name} has a column {needed}: the longest has {widest}",
