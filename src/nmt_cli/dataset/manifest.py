@@ -83,20 +83,16 @@ def read_manifest(directory: Path) -> Manifest:
     where, file = str(directory), str(directory / MANIFEST)
     give_another = "give the directory that nmt prepare wrote (its -o)"
     if not directory.is_dir():
-        raise DataError(
-            f"there is no prepared data at {directory}", where=where, hint=f"nmt prepare NAME -o {shlex.quote(where)}"
-        )
+        hint = f"nmt prepare NAME -o {shlex.quote(where)}"
+        raise DataError(f"there is no prepared data at {directory}", where=where, hint=hint)
     if not (directory / MANIFEST).exists():
         raise DataError(f"{directory} is not prepared data: it has no {MANIFEST}", where=where, hint=give_another)
     values = read_json(directory / MANIFEST, error=DataError, hint=PREPARE_AGAIN)
     if not isinstance(values, dict) or values.get("kind") != "prepared data":
         raise DataError(f"{directory} holds something other than prepared data", where=file, hint=give_another)
     if values.get("format") != FORMAT:
-        raise DataError(
-            f"this prepared data has format {values.get('format')}, and this nmt reads format {FORMAT}",
-            where=file,
-            hint="prepare the data again with this version of nmt",
-        )
+        message = f"this prepared data has format {values.get('format')}, and this nmt reads format {FORMAT}"
+        raise DataError(message, where=file, hint="prepare the data again with this version of nmt")
     try:
         return Manifest.model_validate(values)
     except ValidationError as error:

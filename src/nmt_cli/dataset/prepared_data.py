@@ -166,11 +166,8 @@ class PreparedData:
 
     def _check_has_split(self, name: str) -> None:
         if name not in self.manifest.splits:
-            raise DataError(
-                f"the corpus {self.manifest.name} has no {name} split, but {', '.join(self.manifest.splits)}",
-                where=str(self.directory),
-                hint=f"prepare it with --{name} PREFIX",
-            )
+            message = f"the corpus {self.manifest.name} has no {name} split, but {', '.join(self.manifest.splits)}"
+            raise DataError(message, where=str(self.directory), hint=f"prepare it with --{name} PREFIX")
 
     def _lines(self, name: str) -> list[str]:
         text = (self.directory / name).read_bytes().decode("utf-8")

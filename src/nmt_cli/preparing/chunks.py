@@ -32,7 +32,6 @@ _JSON_KINDS = {
     dict: "an object",
 }
 
-
 T = TypeVar("T")
 
 

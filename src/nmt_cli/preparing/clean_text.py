@@ -71,8 +71,8 @@ def write_clean_text(
 ) -> None:
     """Write the cleaned training text, the held-out text unchanged, and the counts; finished shards stay.
 
-    The held-out splits are read first: they are small, so their mistakes show at once. Splits without sources are set
-    aside from the cleaned text.
+    The held-out splits are read first: they are small, so their mistakes show at once. The pairs of splits without
+    sources are set aside from the cleaned text.
     """
     train, languages = sources["train"], corpus.languages
     held_out: dict[str, Pairs] = {
@@ -80,13 +80,13 @@ def write_clean_text(
         for split in corpus.splits
         if split != "train" and split not in corpus.set_aside
     }
-    held_out_texts = text_checks.held_out_sides(held_out, sources, languages)
+    held_out_sides = text_checks.held_out_sides(held_out, sources, languages)
     raw_shards = read_shards(train, limit=corpus.limit)
     first_shard = next(raw_shards)
     beginning = _clean_beginning(first_shard, corpus)
-    text_checks.check_no_pieces([*text_checks.training_sides({0: beginning}, train, languages), *held_out_texts])
+    text_checks.check_no_pieces([*text_checks.training_sides({0: beginning}, train, languages), *held_out_sides])
     # Validation text that is set aside from the training text has the same sides.
-    swapped = _log_warnings(warning_of_swapped_sides(beginning, held_out.get("valid", beginning), languages))
+    swap_warnings = _log_warnings(warning_of_swapped_sides(beginning, held_out.get("valid", beginning), languages))
 
     job, total = CleaningJob(corpus.cleaning, languages, held_out, directory), _expected_pairs(corpus)
     _clean_shards(job, chain([first_shard], raw_shards), total=total, num_workers=num_workers, progress=progress)
@@ -96,13 +96,13 @@ def write_clean_text(
     write_pairs(chosen, directory, languages=languages)
     write_arrays(directory / _COPIES_FILE, {str(number): of_shard for number, of_shard in enumerate(copies)})
 
-    texts = [*text_checks.training_sides(text_checks.sample_by_source(shards), train, languages), *held_out_texts]
-    text_checks.check_no_pieces(texts)  # of the sources after the first
+    sides = [*text_checks.training_sides(text_checks.sample_by_source(shards), train, languages), *held_out_sides]
+    text_checks.check_no_pieces(sides)  # of the sources after the first
     splits, num_train = {**held_out, **chosen}, sum(int(of_shard.sum()) for of_shard in copies)
     warnings = [
-        *swapped,
+        *swap_warnings,
         *_log_warnings(text_checks.warning_of_little_validation(splits["valid"], num_train=num_train)),
-        *_warn_of_training_text(texts, by_source, corpus, is_swapped=bool(swapped)),
+        *_warn_of_training_text(sides, by_source, corpus, is_swapped=bool(swap_warnings)),
     ]
     counts = {
         **dropped_pairs.sum_of_sources(by_source).counts.to_json(),
@@ -115,15 +115,15 @@ def write_clean_text(
 
 
 def _warn_of_training_text(
-    texts: Sequence[text_checks.TextSide],
+    sides: Sequence[text_checks.TextSide],
     by_source: Sequence[dropped_pairs.SourceCounts],
     corpus: Corpus,
     *,
     is_swapped: bool,
 ) -> list[str]:
-    """The warnings of unusual text and of many dropped pairs, each logged. Swapped sides explain some of them."""
+    """Log the warnings of unusual text and of dropped pairs, and return them. Swapped sides explain some of them."""
     many_dropped = None if is_swapped else dropped_pairs.warning_of_dropped_pairs(by_source, corpus.cleaning)
-    unusual_text = text_checks.warnings_of_unusual_text(texts, with_languages=not is_swapped)
+    unusual_text = text_checks.warnings_of_unusual_text(sides, with_languages=not is_swapped)
     return [*_log_warnings(many_dropped, *unusual_text), *dropped_pairs.warn_of_lost_sources(by_source)]
 
 
@@ -210,7 +210,7 @@ def _clean_shards(
         logger.info("cleaned: %s pieces finished before, kept", f"{len(finished):,}")
     done = 0
 
-    def unfinished() -> Iterator[RawShard]:
+    def read_unfinished() -> Iterator[RawShard]:
         nonlocal done
         for shard in shards:
             if shard.number in finished:
@@ -221,13 +221,13 @@ def _clean_shards(
 
     progress("cleaning", 0, total)
     with worker_pool([job] * num_workers, hint=FEWER_WORKERS) as run:
-        for read in run(unfinished()):
+        for read in run(read_unfinished()):
             done += read
             progress("cleaning", done, total)
 
 
 def _remove_and_raise(shards: Sequence[CleanShard], error: DataError | None) -> None:
-    """If there is an error, remove the shards that it is about, and raise it."""
+    """Raise the error, if there is one, and remove the shards, so that the text is cleaned again."""
     if error is not None:
         for shard in shards:
             shard.path.unlink()
@@ -251,7 +251,7 @@ def _clean_beginning(shard: RawShard, corpus: Corpus) -> Pairs:
 
 
 def _log_warnings(*warnings: str | None) -> list[str]:
-    """The warnings that are not None, after they are logged."""
+    """Log the warnings that are not None, and return them."""
     present = [warning for warning in warnings if warning is not None]
     for warning in present:
         logger.warning("%s", warning)

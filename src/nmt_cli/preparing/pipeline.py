@@ -1,4 +1,4 @@
-"""Preparation of a corpus, in stages. An interrupted one continues after its finished stages.
+"""Preparation of a corpus, in stages. An interrupted preparation continues after its finished stages.
 
 1. `inputs.py` finds the local files of the corpus, and fetches all others; `sources/` has a class for each format.
 2. `clean_text.py` reads their pairs in chunks (`chunks.py`), cleans them shard by shard (`shards.py`) by the rules in
@@ -66,7 +66,7 @@ _STAGES = ("cleaned", "tokenizer", "encoded")
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The outcome of a preparation: the folder, its report, and whether it was finished before."""
+    """The outcome of a preparation: the prepared data, its report, and whether it was finished before."""
 
     directory: Path
     report: dict[str, Any]
@@ -80,7 +80,7 @@ def prepare(located: LocatedCorpus, *, output: Path, overwrite: bool, num_worker
     stages stay in `output.partial`, and the same call continues after them.
     """
     if output.is_symlink():
-        output = output.resolve()  # renaming a folder to a link would replace the link
+        output = output.resolve()  # renaming a directory to a link would replace the link
     inputs = find_local_inputs(located)
     if is_prepared_already(output, located.corpus, key=partial(_data_key, located, inputs), overwrite=overwrite):
         discard_interrupted(output)

@@ -1,4 +1,4 @@
-"""The output folder of a preparation, which replaces only prepared data, and the work folder beside it."""
+"""The output directory of a preparation, which replaces only prepared data, and the work folder beside it."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ _KEYS_WITHOUT_EFFECT = DESCRIPTIVE_KEYS | {"name", "train", "valid", "test"}
 
 
 class WorkFolder:
-    """A folder beside the output with a directory for each stage, and the key that the stage was made for."""
+    """A folder beside the output, with a subfolder for each stage and the key that the stage was made for."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def stage(self, name: str, *, key: str, build: Callable[[Path], None], can_resume: Callable[[Path], bool]) -> Path:
-        """The directory of a stage; `build` fills it unless the stage is finished with this key.
+        """The folder of a stage; `build` fills it unless the stage is finished with this key.
 
-        If `can_resume`, a failed or killed `build` has left whole files in the directory. They stay, and the next run
-        with this key continues after them. Otherwise a failure removes the directory.
+        If `can_resume`, a failed or killed `build` has left whole files in the folder. They stay, and the next run
+        with this key continues after them. Otherwise a failure removes the folder.
         """
-        directory, record = self.path / name, self._read_record(name)
+        folder, record = self.path / name, self._read_record(name)
         finished, unfinished = {"key": key}, {"key": key, "is_finished": False}
         if record == finished:
             logger.info("%s: finished before, kept", name)
-            return directory
+            return folder
         if record != unfinished:
-            with files.new_directory(directory, error=DataError) as temporary:
+            with files.new_directory(folder, error=DataError) as temporary:
                 (temporary / _RECORD).write_text(json.dumps(unfinished), encoding="utf-8")
-        files.clear_unfinished_files(directory)
+        files.clear_unfinished_files(folder)
         try:
-            with files.disk_errors(directory, DataError):
-                build(directory)
-            files.write_file(directory / _RECORD, json.dumps(finished), error=DataError)
+            with files.disk_errors(folder, DataError):
+                build(folder)
+            files.write_file(folder / _RECORD, json.dumps(finished), error=DataError)
         except BaseException:
-            if not can_resume(directory):
-                files.remove_directory(directory)
+            if not can_resume(folder):
+                files.remove_directory(folder)
             raise
-        return directory
+        return folder
 
     def discard_stages(self) -> None:
         """Remove all stages, each so that a kill leaves it whole or gone."""
@@ -119,9 +119,8 @@ def is_prepared_already(
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return False
     if kind_of(output) != "data":
-        raise DataError(
-            f"{output} exists and is not prepared data", where=str(output), hint="choose another folder with -o"
-        )
+        message = f"{output} exists and is not prepared data"
+        raise DataError(message, where=str(output), hint="choose another folder with -o")
     if overwrite:
         return False
     try:

@@ -127,10 +127,10 @@ def check_no_pieces(sides: Iterable[TextSide]) -> None:
 def warnings_of_unusual_text(sides: Iterable[TextSide], *, with_languages: bool) -> Iterator[str]:
     """Warnings of text that is not as people write it, or is in another language, each with what to do."""
     sides = [side for side in sides if len(side.lines) >= _MIN_LINES]
-    for check in (_warn_of_tokenised, _warn_of_lower_case, _warn_of_quotes):
+    for check in (_warnings_of_tokenised_text, _warnings_of_lower_case, _warnings_of_quotes):
         yield from check(sides)
     if with_languages and find_spec("py3langid") is not None:
-        yield from _warn_of_other_languages(sides)
+        yield from _warnings_of_other_languages(sides)
 
 
 def warning_of_little_validation(pairs: Pairs, *, num_train: int) -> str | None:
@@ -149,7 +149,7 @@ def warning_of_little_validation(pairs: Pairs, *, num_train: int) -> str | None:
     return None
 
 
-def _warn_of_tokenised(sides: Sequence[TextSide]) -> Iterator[str]:
+def _warnings_of_tokenised_text(sides: Sequence[TextSide]) -> Iterator[str]:
     tokenised = [(side, sign) for side in sides if (sign := sign_of_tokenisation(side.lines)) is not None]
     if tokenised:
         (_, first_sign), *_ = tokenised
@@ -163,7 +163,7 @@ def _warn_of_tokenised(sides: Sequence[TextSide]) -> Iterator[str]:
         )
 
 
-def _warn_of_lower_case(sides: Sequence[TextSide]) -> Iterator[str]:
+def _warnings_of_lower_case(sides: Sequence[TextSide]) -> Iterator[str]:
     lower_cased = [
         side for side in sides if script_of(side.language) in _CASED_SCRIPTS and _has_no_capitals(side.lines)
     ]
@@ -182,7 +182,7 @@ def _has_no_capitals(lines: Sequence[str]) -> bool:
     return num_small >= _MIN_LETTERS and num_capital <= _MAX_CAPITALS * num_small
 
 
-def _warn_of_quotes(sides: Sequence[TextSide]) -> Iterator[str]:
+def _warnings_of_quotes(sides: Sequence[TextSide]) -> Iterator[str]:
     for side in sides:
         quoted = [line for line in side.lines if _QUOTED.fullmatch(line)]
         if len(quoted) >= max(_MIN_QUOTED, _MIN_SHARE_QUOTED * len(side.lines)):
@@ -192,7 +192,7 @@ def _warn_of_quotes(sides: Sequence[TextSide]) -> Iterator[str]:
             )
 
 
-def _warn_of_other_languages(sides: Sequence[TextSide]) -> Iterator[str]:
+def _warnings_of_other_languages(sides: Sequence[TextSide]) -> Iterator[str]:
     sides_by_languages: dict[tuple[str, str], list[tuple[TextSide, float]]] = {}
     for side in sides:
         if identified := _other_language(side):

@@ -130,10 +130,10 @@ def _find_in_folder(folder: Path, member: str) -> Path:
         if exact.is_file():
             return exact
     names = {parts[-1] + ending for ending in COMPRESSION_ENDINGS}
-    there = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    similar = [name for name in there if PurePosixPath(name).name in names]
+    present = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    similar = [name for name in present if PurePosixPath(name).name in names]
     if len(similar) != 1:
-        raise _no_such_member_error(folder, member, similar=similar, names=there)
+        raise _no_such_member_error(folder, member, similar=similar, names=present)
     return folder / similar[0]
 
 

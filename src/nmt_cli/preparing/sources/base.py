@@ -70,7 +70,8 @@ class CorpusLanguages(Section):
 class CorpusContext:
     """The folder that a corpus's relative paths start from, its languages, and answers that its sources share.
 
-    For a source that is fetched, also its split, and all sources of that split. `answers` is the cache of `ask_once`.
+    While a source is fetched, `split` is its split, and `sources` are all sources of that split. `answers` is the cache
+    of `ask_once`.
     """
 
     folder: Path

@@ -61,19 +61,13 @@ def join_lines(text: str) -> str:
 
 def too_long_error(file: Path, line: int) -> DataError:
     """The error for a text that is too long to be a sentence."""
-    return DataError(
-        f"line {line:,} of {file.name} is longer than {LONGEST_LINE:,} bytes",
-        where=f"{file}:{line}",
-        hint="give text with one sentence a line",
-    )
+    message = f"line {line:,} of {file.name} is longer than {LONGEST_LINE:,} bytes"
+    return DataError(message, where=f"{file}:{line}", hint="give text with one sentence a line")
 
 
 def _old_line_ends_error(file: Path) -> DataError:
-    return DataError(
-        f"the lines of {file.name} end with CR alone, as on old Macs",
-        where=f"{file}:1",
-        hint=conversion(file, r"tr '\r' '\n'", new="lf"),
-    )
+    message = f"the lines of {file.name} end with CR alone, as on old Macs"
+    return DataError(message, where=f"{file}:1", hint=conversion(file, r"tr '\r' '\n'", new="lf"))
 
 
 class _BoundedLines(io.RawIOBase):

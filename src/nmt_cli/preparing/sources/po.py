@@ -136,8 +136,5 @@ def _encoding_error(problem: str, file: Path) -> DataError:
 
 
 def _not_po_error(file: Path, line: int) -> DataError:
-    return DataError(
-        f"line {line:,} of {file.name} is not PO",
-        where=f"{file}:{line}",
-        hint='msgfmt --check names what is wrong with it; a PO file has lines such as msgid "text"',
-    )
+    hint = 'msgfmt --check names what is wrong with it; a PO file has lines such as msgid "text"'
+    return DataError(f"line {line:,} of {file.name} is not PO", where=f"{file}:{line}", hint=hint)

@@ -179,12 +179,12 @@ class _UnitParser(ABC):
                 hint='save the file in UTF-8, with encoding="UTF-8" in its first line',
             ) from None
 
-    def _not_well_formed_error(self, message: str, number: int) -> DataError:
+    def _not_well_formed_error(self, parser_message: str, number: int) -> DataError:
         """The error for a line: its bytes that are not UTF-8, its bare & or <, or else the parser's message."""
-        reason, hint = _REASONS.get(message, message), "mend that place, or export the file again"
-        if message == expat.errors.XML_ERROR_INCORRECT_ENCODING:
+        reason, hint = _REASONS.get(parser_message, parser_message), "mend that place, or export the file again"
+        if parser_message == expat.errors.XML_ERROR_INCORRECT_ENCODING:
             refuse_other_encoding(read_beginning(self.file), name=str(self.file))
-        if message == expat.errors.XML_ERROR_INVALID_TOKEN:
+        if parser_message == expat.errors.XML_ERROR_INVALID_TOKEN:
             line = _read_line(self.file, number)
             if self._encoding in ("utf-8", "utf8") and not _is_utf8(line):
                 return not_utf8(line, name=str(self.file), number=number)
@@ -192,8 +192,8 @@ class _UnitParser(ABC):
             if bare is not None and b"\0" not in line:
                 mended = conversion(self.file, f"perl -pe 's/{_UNESCAPED[bare]}/{_ESCAPED[bare]}/g'", new="mended")
                 reason, hint = f"a bare {bare} stands in that line", f"write {_ESCAPED[bare]} for {bare}: {mended}"
-        whole = f"{self.file.name} is not well-formed XML: {reason}"
-        return DataError(whole, where=f"{self.file}:{number}", hint=hint)
+        message = f"{self.file.name} is not well-formed XML: {reason}"
+        return DataError(message, where=f"{self.file}:{number}", hint=hint)
 
     def _handle_xml_declaration(self, version: str, encoding: str | None, standalone: int) -> None:
         self._encoding = (encoding or "utf-8").lower()
@@ -259,11 +259,9 @@ class _UnitParser(ABC):
             self._text.append(data)
 
     def _too_large_error(self) -> DataError:
-        return DataError(
-            f"a unit, tag or comment of {self.file.name} has more than {_MAX_UNIT_CHARACTERS:,} characters",
-            where=f"{self.file}:{self.line}",
-            hint="give units with one sentence per language",
-        )
+        message = f"a unit, tag or comment of {self.file.name} has more than {_MAX_UNIT_CHARACTERS:,} characters"
+        where, hint = f"{self.file}:{self.line}", "give units with one sentence per language"
+        return DataError(message, where=where, hint=hint)
 
     def _unusual_error(self, problem: str) -> DataError:
         hint = f"export it again: no translation tool writes {self.root.upper()} so"

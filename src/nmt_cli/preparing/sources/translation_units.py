@@ -116,7 +116,7 @@ class _LanguageMatcher:
         missing = [code for code in self._wanted if match_code(code, codes) is None] or [self._wanted[1]]
         if "" in self._unpaired_codes:  # such as the messages of PO, which fit any language
             missing = missing[-1:]
-        there = ", ".join(f"{code} ({self._unpaired_codes[code]:,})" for code in codes)
+        present = ", ".join(f"{code} ({self._unpaired_codes[code]:,})" for code in codes)
         others = list(dict.fromkeys(map(short_code, codes)))
         hint = "export it again, with its translations"
         if len(others) > 1:
@@ -126,7 +126,7 @@ class _LanguageMatcher:
         message = (
             f"none of the {self._num_units:,} units of {name} has a translation: no text in {' and '.join(missing)}"
         )
-        raise DataError(f"{message}; it has {there}" if there else message, where=where, hint=hint)
+        raise DataError(f"{message}; it has {present}" if present else message, where=where, hint=hint)
 
 
 def _match_codes(codes: Sequence[str], wanted: tuple[str, str]) -> tuple[int | None, int | None]:
