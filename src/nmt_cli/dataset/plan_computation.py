@@ -88,7 +88,8 @@ def compute_plan(data: TokenPairs, *, key: PlanKey, invariants: EpochInvariants 
 
     Pairs with a long sentence come first, then all others; both classes are shuffled. An update takes pairs while
     neither side exceeds its budget. If few pairs are left for the last update, the last updates are cut again, evenly.
-    Section 5.1 batches pairs by approximate length. Without `invariants`, they follow from the lengths in `data`.
+    Section 5.1 of the paper also batches pairs by approximate length. If `invariants` is None, they are computed from
+    the lengths in `data`.
     """
     offsets = SentenceOffsets(_load_offsets(data.src), _load_offsets(data.tgt))
     pair_order, classes = _usable_pairs(offsets, max_positions=key.max_positions)

@@ -63,7 +63,7 @@ class HubSource(Source):
         return {**self.model_dump(), "otherwise": []}
 
     def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[TableFile]:
-        """The files of the split, in its order; each is downloaded when it is asked for."""
+        """The files of the split, in its order; each file is downloaded when its turn comes."""
         split, columns = self.find_split(context), translation_columns(self.source, self.target, context)
         for path in split.files:
             local, name = split.fetch(path, progress=progress), split.name_of(path)
@@ -71,15 +71,15 @@ class HubSource(Source):
             yield TableFile(((name, local),), origin, self.weight, local, *columns, split.builder, split.options)
 
     def find_split(self, context: CorpusContext) -> HubSplit:
-        """The files of the split. If the hub cannot be reached, they are the files found before that are still cached.
+        """The files of the split; if the hub cannot be reached, the cached files of an earlier call.
 
-        The hub is asked once for each repository. Raises Unreachable if it cannot be reached and nothing is cached,
+        The hub is asked once per repository. Raises Unreachable if it cannot be reached and nothing is cached. Raises
         DataError if there is no such repository, subset or split.
         """
         if self.is_local:
             return _split_of(self, str(self._directory(context).resolve()), commit=None, checksums={})
         question = ("hub", self.repository, self.revision)
-        # The answer may be an error, so that sources of the same repository do not wait for the hub again.
+        # The answer may be an error. Then other sources of the same repository do not wait for the hub again.
         answer = context.ask_once(question, lambda: _commit_and_checksums(self))
         if isinstance(answer, Unreachable):
             cached = _recorded_split(self) or _split_in_hub_cache(self)
