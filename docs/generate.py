@@ -95,7 +95,7 @@ def foreign_keys() -> str:
     rows = []
     for file, keys in (("recipe", RECIPE_KEYS), ("corpus", CORPUS_KEYS)):
         for counterpart in keys:
-            settings = " and ".join(f"`{_as_yaml(setting)}`" for setting in counterpart.settings)
+            settings = " and ".join(f"`{_as_yaml(setting)}`" for setting in counterpart.templates)
             here = "; ".join(filter(None, (settings, counterpart.note)))
             rows.append((", ".join(f"`{key}`" for key in counterpart.keys), file, _cell(_without_braces(here))))
     return "\n".join([*_table(("elsewhere", "file", "here"), rows), ""])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nmt_cli.languages import Detected, detect_language, match_code, name_of, script_of, short_code
+from nmt_cli.languages import DetectedLanguage, detect_language, language_name, match_code, script_of, short_code
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_codes_are_matched_as_clients_spell_them(wanted: str, found: str | None)
 
 def test_names_of_languages() -> None:
     names = ["German", "German", "Portuguese", "Norwegian", "tlh"]
-    assert [name_of(code) for code in ("de", "deu", "pt-BR", "nb", "tlh")] == names
+    assert [language_name(code) for code in ("de", "deu", "pt-BR", "nb", "tlh")] == names
 
 
 def test_detection_is_among_the_languages_there_are() -> None:
@@ -59,6 +59,6 @@ def test_detection_is_among_the_languages_there_are() -> None:
     assert code(german, "en", "fr") in ("en", "fr")
     assert code(german, "xx", "fr", "en", "de") == "de"
     assert detect_language(german, among=["de", "en"]) == detect_language(german, among=["en", "de"])
-    assert detect_language("the house", among=["fr"]) == Detected("fr", 1.0, is_only=True)
+    assert detect_language("the house", among=["fr"]) == DetectedLanguage("fr", 1.0, is_only=True)
     assert code("the house", "xx", "yy") is None
     assert code("the house", "xx", "en") is None

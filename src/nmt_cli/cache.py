@@ -15,13 +15,14 @@ from nmt_cli.files import disk_errors, sha256
 
 logger = logging.getLogger(__name__)
 
-ELSEWHERE = "name a folder on another disk: export NMT_CACHE=FOLDER"
+OTHER_CACHE_HINT = "name a folder on another disk: export NMT_CACHE=FOLDER"
 
 
 def cache_folder() -> Path:
     """The folder of downloads, unpacked archives and models of the hub: $NMT_CACHE, or else nmt in the user's cache."""
-    own, general = os.environ.get("NMT_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    return Path(own).expanduser() if own else Path(general or "~/.cache").expanduser() / "nmt"
+    if chosen := os.environ.get("NMT_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nmt"
 
 
 @contextmanager
@@ -42,14 +43,14 @@ def cache_lock(file: Path) -> Iterator[None]:
 
 def writing_errors(file: Path) -> AbstractContextManager[None]:
     """Raise DataError if the block cannot write `file` in the cache."""
-    return disk_errors(file, DataError, elsewhere=ELSEWHERE)
+    return disk_errors(file, DataError, elsewhere=OTHER_CACHE_HINT)
 
 
 def difference(file: Path, *, size: int | None, sha256: str | None) -> str | None:
-    """The difference of a file from the wanted one, in words, or None."""
-    found = file.stat().st_size
-    if size not in (None, found):
-        return f"it has {found:,} bytes, not {size:,}"
+    """The difference of a file from the wanted size and hash, in words; None if there is none."""
+    actual_size = file.stat().st_size
+    if size not in (None, actual_size):
+        return f"it has {actual_size:,} bytes, not {size:,}"
     if sha256 is not None and sha256 != (digest := file_hash(file)):
         return f"its SHA-256 is {digest}, not {sha256}"
     return None
@@ -57,10 +58,10 @@ def difference(file: Path, *, size: int | None, sha256: str | None) -> str | Non
 
 def file_hash(path: Path) -> str:
     """The SHA-256 of a file, computed once unless the file changes."""
-    facts = path.stat()
-    return _hash(path, facts.st_size, facts.st_mtime_ns)
+    status = path.stat()
+    return _hash(path, status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(maxsize=4096)
-def _hash(path: Path, size: int, changed: int) -> str:
+def _hash(path: Path, size: int, modified_at: int) -> str:
     return sha256(path)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from nmt_cli.errors import SETTING, NmtError
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
 
 _SECONDS_BETWEEN_LINES = 30.0
 _USUAL_COLUMNS = 80
+_RED, _PLAIN = "\033[31m", "\033[0m"
 _COMMAND = re.compile(r"\bnmt [a-z]+|--set |\bpip install |\b(?:sed|rm|mv|jq|perl|iconv|cut -f1|python3 -c) |^next:")
-# Control characters (C0 and C1), and characters that reverse the direction of the text after them.
+_C0_AND_C1_CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
+_DIRECTION_CONTROLS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _ESCAPES = {
     code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    for code in (*_C0_AND_C1_CONTROLS, *_DIRECTION_CONTROLS)
     if chr(code) not in "\t\n"
 }
 logger = logging.getLogger(__name__)
@@ -60,12 +63,12 @@ def configure_logging(*, quiet: bool) -> None:
 @contextmanager
 def log_handled_by(handler: logging.Handler) -> Iterator[None]:
     """Give the log of `nmt_cli` to one handler while the block runs."""
-    before = PACKAGE_LOGGER.handlers[:]
+    usual_handlers = PACKAGE_LOGGER.handlers[:]
     PACKAGE_LOGGER.handlers[:] = [handler]
     try:
         yield
     finally:
-        PACKAGE_LOGGER.handlers[:] = before
+        PACKAGE_LOGGER.handlers[:] = usual_handlers
 
 
 def log_to_console(console: Console) -> AbstractContextManager[None]:
@@ -116,18 +119,18 @@ class ProgressLines:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._stage: str | None = None
-        self._since, self._done = 0.0, 0
+        self._logged_at, self._logged_done = 0.0, 0
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         """Note the amount done, and log it if it is time."""
         now = self._clock()
         if stage == self._stage:
-            if now - self._since < _SECONDS_BETWEEN_LINES:
+            if now - self._logged_at < _SECONDS_BETWEEN_LINES:
                 return
-            rate = (done - self._done) / (now - self._since)
+            rate = (done - self._logged_done) / (now - self._logged_at)
             left = "" if total is None or rate <= 0 else f", {time_left((total - done) / rate)}"
             logger.info("%s: %s, %s per second%s", stage, _amount(done, total), f"{rate:,.0f}", left)
-        self._stage, self._since, self._done = stage, now, done
+        self._stage, self._logged_at, self._logged_done = stage, now, done
 
 
 def time_left(seconds: float) -> str:
@@ -184,10 +187,11 @@ def time_text(iso: str) -> str:
 def duration_text(seconds: float) -> str:
     """A time in its two largest units: `45 s`, `3 min 20 s`, `2 h 5 min`, `4 d 7 h`."""
     whole = round(seconds)
-    for size, name, smaller, smaller_name in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+    units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+    for (unit, size), (next_unit, next_size) in pairwise(units):
         if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size} {name}" + (f" {rest} {smaller_name}" if rest else "")
+            rest = whole % size // next_size
+            return f"{whole // size} {unit}" + (f" {rest} {next_unit}" if rest else "")
     return f"{whole} s"
 
 
@@ -196,13 +200,15 @@ def print_error(error: NmtError) -> None:
 
     Settings are shown as flags.
     """
-    place = ", ".join(part for part in (f"`{error.setting}`" if error.setting else None, error.where) if part)
-    red, plain = ("\033[31m", "\033[0m") if is_interactive() and "NO_COLOR" not in os.environ else ("", "")
-    for label, text in (("error:", error.message), ("at:", place), ("fix:", error.hint)):
+    setting = f"`{error.setting}`" if error.setting else None
+    where = ", ".join(filter(None, (setting, error.where)))
+    has_colour = is_interactive() and "NO_COLOR" not in os.environ
+    for label, text in (("error:", error.message), ("at:", where), ("fix:", error.hint)):
         if text:
             shown = _on_screen(f"{label:<7}{_with_flags(text)}", indent=7)
-            shown_label = f"{red}{label}{plain}" if label == "error:" else label
-            sys.stderr.write(f"{shown_label}{shown.removeprefix(label)}\n")
+            if has_colour and label == "error:":
+                shown = f"{_RED}{label}{_PLAIN}{shown.removeprefix(label)}"
+            sys.stderr.write(f"{shown}\n")
     sys.stderr.flush()
 
 

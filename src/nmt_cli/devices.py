@@ -20,12 +20,12 @@ Precision = Literal["bf16", "fp32"]
 PrecisionChoice = Literal["auto", "bf16", "fp32"]
 
 _PYTHON_HEADER = Path(sysconfig.get_path("include")) / "Python.h"
-# How often a waiting OpenMP thread looks for the others before it sleeps. In decoding few times, since a short text on
-# a busy machine should not wait (docs/design/cpu-search.md#threads). In training more often, because few times would
-# make it slower on an idle machine (docs/design/cpu-training.md#waiting).
+# How often a waiting OpenMP thread looks for the others before it sleeps. Few spins suit a short text on a busy machine
+# (docs/design/cpu-search.md#threads), and many spins suit training on an idle machine
+# (docs/design/cpu-training.md#waiting).
 DECODING_SPINS, TRAINING_SPINS = 1_000, 50_000
-# The most tokens of a short sentence: nearly all updates have only such sentences, and attention kernels for them. It
-# stands here because processes without torch plan with it.
+# The most tokens of a short sentence. Nearly all updates have only short sentences, and attention has kernels for them.
+# The number stands here because processes without torch use it too.
 SHORT_SENTENCE_TOKENS = 128
 _FLOAT32_ERROR = 1e-5  # of the largest of sums of 512 products: float32 is near 1e-6, bf16 near 2e-3
 
@@ -49,10 +49,10 @@ def cpu_name() -> str:
 
 
 def bound_spinning(spins: int) -> None:
-    """Let a waiting OpenMP thread look for the others `spins` times, and then sleep; the environment may say otherwise.
+    """Let a waiting OpenMP thread look for the others `spins` times, and then sleep, unless the environment decides.
 
     The default of 300,000 is slow if other programs use the CPUs. torch's OpenMP reads the variable when torch is
-    imported, so this comes before.
+    imported, so call this earlier.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(spins))
@@ -93,8 +93,8 @@ def missing_for_triton() -> MissingTool | None:
         return MissingTool("Python.h is not found", "apt-get install python3-dev")
     home = Path(os.environ.get("TRITON_HOME") or os.path.expanduser("~"))  # Path.home() may raise
     cache = Path(os.environ.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
-    folder = next(each for each in (cache, *cache.parents, Path()) if each.exists())
-    if not os.access(folder, os.W_OK):
+    nearest = next(folder for folder in (cache, *cache.parents, Path()) if folder.exists())
+    if not os.access(nearest, os.W_OK):
         return MissingTool(f"{cache} cannot be written", "set TRITON_CACHE_DIR to a folder that can")
     return None
 

@@ -40,11 +40,11 @@ class NmtError(Exception):
 
     def __str__(self) -> str:
         """The message, the place and the fix, with settings as Python spells them: beam=4."""
-        lines = [self.message, self.where and f"at: {self.where}", f"fix: {self.hint}"]
-        return _in_python("\n".join(line for line in lines if line))
+        lines = [self.message, f"at: {self.where}" if self.where else "", f"fix: {self.hint}"]
+        return _in_python("\n".join(filter(None, lines)))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restored, (type(self), self.message), vars(self)
+        return _restore, (type(self), self.message), vars(self)
 
 
 def _in_python(text: str) -> str:
@@ -60,9 +60,9 @@ def _in_python(text: str) -> str:
     return SETTING.sub(argument, text)
 
 
-def _restored(kind: type[NmtError], message: str) -> NmtError:
+def _restore(family: type[NmtError], message: str) -> NmtError:
     """An error that was pickled in another process; unpickling sets its other fields."""
-    return kind.__new__(kind, message)
+    return family.__new__(family, message)
 
 
 class UsageError(NmtError):
@@ -112,13 +112,13 @@ def nearest_word(word: str, known: Iterable[str]) -> str | None:
 
     Case, leading dashes, and the difference between - and _ do not count.
     """
-    by_spelling = {_spelling(one): one for one in known}
-    wanted = _spelling(word)
-    if similar := difflib.get_close_matches(wanted, by_spelling, n=1, cutoff=_MIN_SIMILARITY):
+    by_spelling = {_normalize(known_word): known_word for known_word in known}
+    prefix = _normalize(word)
+    if similar := difflib.get_close_matches(prefix, by_spelling, n=1, cutoff=_MIN_SIMILARITY):
         return by_spelling[similar[0]]
-    longer = [one for one in by_spelling if len(wanted) >= _MIN_PREFIX_LETTERS and one.startswith(wanted)]
-    return by_spelling[longer[0]] if len(longer) == 1 else None
+    longer = [spelling for spelling in by_spelling if spelling.startswith(prefix)]
+    return by_spelling[longer[0]] if len(longer) == 1 and len(prefix) >= _MIN_PREFIX_LETTERS else None
 
 
-def _spelling(word: str) -> str:
+def _normalize(word: str) -> str:
     return word.lower().lstrip("-").replace("_", "-")

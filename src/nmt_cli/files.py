@@ -25,12 +25,12 @@ from nmt_cli.errors import DataError, ModelError, NmtError
 _BLOCK = 1 << 20
 _PARTIAL, _RETIRED, _REMOVED = ".partial", ".retired", ".removed"
 _ZSTD_BLOCK = 1 << 10  # of compressed bytes: even a bomb makes less than 64 MB of it
-_OTHER_FOLDER = "choose another folder with -o"
-FREE_SPACE = "free some space, then give the same command again: it continues"
+_OTHER_FOLDER_HINT = "choose another folder with -o"
+FREE_SPACE_HINT = "free some space, then give the same command again: it continues"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
-# The codes of a file that cannot be written, the reason in words, and the fix beside another folder.
+# The error numbers of a file that cannot be written, the reason in words, and a fix besides choosing another folder.
 _WRITING_ERRORS = (
-    ((errno.ENOSPC, errno.EDQUOT), "the disk is full", FREE_SPACE),
+    ((errno.ENOSPC, errno.EDQUOT), "the disk is full", FREE_SPACE_HINT),
     ((errno.EACCES, errno.EPERM, errno.EROFS), "no permission to write there", None),
     ((errno.ENOTDIR, errno.EEXIST), "a file stands where a folder must be", None),
     ((errno.ENAMETOOLONG,), "its name is too long for this disk", "choose a shorter one with -o"),
@@ -68,19 +68,19 @@ def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
             retired.rename(final)
 
 
-def check_replaceable(path: Path, *, what: str, is_same_kind: bool, overwrite: bool) -> None:
+def check_replaceable(path: Path, *, kind_name: str, is_same_kind: bool, overwrite: bool) -> None:
     """Raise ModelError unless `path` is new or an empty folder or, with `overwrite`, a folder like the one to write.
 
-    `what` names such a folder, and `is_same_kind` says that `path` is one.
+    `kind_name` names such a folder, and `is_same_kind` says that `path` is one.
     """
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not is_same_kind:
-        message = f"{path} exists and is not {what}, so it is not replaced"
-        raise ModelError(message, where=str(path), hint=_OTHER_FOLDER)
+        message = f"{path} exists and is not {kind_name}, so it is not replaced"
+        raise ModelError(message, where=str(path), hint=_OTHER_FOLDER_HINT)
     if not overwrite:
         hint = "add --overwrite to replace it, or choose another folder with -o"
-        raise ModelError(f"{path} exists already: {what}", where=str(path), hint=hint)
+        raise ModelError(f"{path} exists already: {kind_name}", where=str(path), hint=hint)
 
 
 def remove_directory(path: Path) -> None:
@@ -107,7 +107,7 @@ def clear_interrupted(parent: Path, *, name: str) -> None:
 
 
 @contextmanager
-def locked(directory: Path, *, busy: str, error: type[NmtError]) -> Iterator[None]:
+def lock(directory: Path, *, busy: str, error: type[NmtError]) -> Iterator[None]:
     """Hold the lock of `directory`, which need not exist yet, while the block runs.
 
     Raises `error` with the message `busy` if another process holds it, and `error` if the disk has no locks. The
@@ -121,7 +121,7 @@ def locked(directory: Path, *, busy: str, error: type[NmtError]) -> Iterator[Non
     try:
         yield
     finally:
-        file.unlink(missing_ok=True)  # while it is still held: nobody else's can be under this name
+        file.unlink(missing_ok=True)  # while it is still held, so it cannot be another process's file
         stream.close()
 
 
@@ -169,10 +169,10 @@ def read_json(path: Path, *, error: type[NmtError], hint: str) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise error(f"{path.name} is missing", where=str(path), hint=hint) from None
-    except OSError as problem:
-        raise error(f"{path.name} cannot be read: {problem.strerror}", where=str(path), hint=hint) from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as problem:
-        raise error(f"{path.name} is damaged: {problem}", where=str(path), hint=hint) from None
+    except OSError as cause:
+        raise error(f"{path.name} cannot be read: {cause.strerror}", where=str(path), hint=hint) from None
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as cause:
+        raise error(f"{path.name} is damaged: {cause}", where=str(path), hint=hint) from None
 
 
 def nearest_existing(path: Path) -> Path:
@@ -216,8 +216,7 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
     """
     kind = {".zst": "zstd", ".xz": "xz"}.get(path.suffix, "gzip")
     try:
-        # What goes wrong in the block itself is no error of this file.
-        with reading_errors(path):
+        with reading_errors(path):  # only of opening: an OSError of the caller's block has other causes
             opened = path.open("rb")
         with opened as raw:
             if path.suffix == ".gz":
@@ -230,8 +229,8 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
                     yield io.BufferedReader(stream)
             else:
                 yield raw
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as problem:
-        message = f"{path} is not a whole {kind} file: {problem}"
+    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+        message = f"{path} is not a whole {kind} file: {error}"
         raise DataError(message, where=str(path), hint="fetch it again") from None
 
 
@@ -245,15 +244,15 @@ def reading_errors(path: Path) -> Iterator[None]:
     except IsADirectoryError:
         raise DataError(f"{path} is a directory, not a file", where=str(path), hint="name a file in it") from None
     except PermissionError:
-        raise unreadable(path, name=str(path), error=DataError) from None
-    except OSError as problem:
-        if problem.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
+        raise unreadable_error(path, name=str(path), error=DataError) from None
+    except OSError as error:
+        if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
             raise
-        hint = f"check the path: {problem.strerror}"
+        hint = f"check the path: {error.strerror}"
         raise DataError(f"no such file: {path}", where=str(path.absolute()), hint=hint) from None
 
 
-def unreadable(path: Path, *, name: str, error: type[NmtError]) -> NmtError:
+def unreadable_error(path: Path, *, name: str, error: type[NmtError]) -> NmtError:
     """The `error` for a file that this user may not read."""
     return error(f"{name} may not be read", where=str(path), hint=f"chmod +r {shlex.quote(str(path))}")
 
@@ -266,11 +265,11 @@ def disk_errors(target: Path, error: type[NmtError], *, elsewhere: str | None = 
     """
     try:
         yield
-    except OSError as problem:
+    except OSError as cause:
         for codes, reason, fix in _WRITING_ERRORS:
-            if problem.errno in codes:
-                hint = ", or ".join(filter(None, (fix, elsewhere))) or _OTHER_FOLDER
-                raise error(f"cannot write {target.name}: {reason}", where=str(target), hint=hint) from problem
+            if cause.errno in codes:
+                hint = ", or ".join(filter(None, (fix, elsewhere))) or _OTHER_FOLDER_HINT
+                raise error(f"cannot write {target.name}: {reason}", where=str(target), hint=hint) from cause
         raise
 
 
@@ -282,8 +281,8 @@ class _ZstdReader(io.RawIOBase):
 
     def __init__(self, compressed: BinaryIO) -> None:
         self._compressed = compressed
-        self._block = self._ready = b""
-        self._frame: Any = None
+        self._block = self._decompressed = b""
+        self._frame: Any = None  # the decompressor of a frame that has begun
 
     def readable(self) -> bool:
         return True
@@ -291,7 +290,7 @@ class _ZstdReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         import zstandard
 
-        while not self._ready:
+        while not self._decompressed:
             self._block = self._block or self._compressed.read(_ZSTD_BLOCK)
             if not self._block:
                 if self._frame is not None:
@@ -299,13 +298,14 @@ class _ZstdReader(io.RawIOBase):
                 return 0
             self._frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
             try:
-                self._ready = self._frame.decompress(self._block)
-            except zstandard.ZstdError as problem:
-                raise EOFError(str(problem)) from None
-            self._block = self._frame.unused_data if self._frame.eof else b""
-            self._frame = None if self._frame.eof else self._frame
-        size = min(len(buffer), len(self._ready))
-        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+                self._decompressed = self._frame.decompress(self._block)
+            except zstandard.ZstdError as error:
+                raise EOFError(str(error)) from None
+            self._block = b""
+            if self._frame.eof:
+                self._block, self._frame = self._frame.unused_data, None
+        size = min(len(buffer), len(self._decompressed))
+        buffer[:size], self._decompressed = self._decompressed[:size], self._decompressed[size:]
         return size
 
 
@@ -319,20 +319,18 @@ def _acquire_lock(file: Path, directory: Path, *, busy: str, error: type[NmtErro
             stream.seek(0)
             holder = stream.read().strip()
             stream.close()
-            raise error(
-                f"{busy}{holder and f': {holder}'}",
-                where=str(directory),
-                hint="wait until it ends, or choose another folder with -o",
-            ) from None
-        except OSError as problem:
+            message = f"{busy}: {holder}" if holder else busy
+            hint = "wait until it ends, or choose another folder with -o"
+            raise error(message, where=str(directory), hint=hint) from None
+        except OSError as cause:
             stream.close()
-            if problem.errno not in _NO_LOCKS:
+            if cause.errno not in _NO_LOCKS:
                 raise
             hint = "mount it with flock, or choose a folder on another disk with -o"
             raise error(f"cannot lock {directory}: its disk knows no locks", where=str(file), hint=hint) from None
         if file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat()):
             break
-        stream.close()  # the holder before has just removed it
+        stream.close()  # the earlier holder has just removed this file
     stream.truncate(0)
     stream.write(f"process {os.getpid()} on {socket.gethostname()}")
     stream.flush()

@@ -42,11 +42,11 @@ class HubFailure:
         return self.kind in ("overloaded", "offline", "unreachable")
 
 
-def failure_of(problem: Exception) -> HubFailure:
+def failure_of(error: Exception) -> HubFailure:
     """The failure that an error of the hub's library, or of a library that uses it, stands for."""
     from huggingface_hub import errors
 
-    causes = list(causes_of(problem))
+    causes = list(causes_of(error))
     if any(getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) for cause in causes):
         return HubFailure("disk full", "the disk is full")
     kinds: tuple[tuple[type[Exception], FailureKind], ...] = (
@@ -54,9 +54,9 @@ def failure_of(problem: Exception) -> HubFailure:
         (errors.RevisionNotFoundError, "no revision"),
         (errors.RepositoryNotFoundError, "no repository"),
     )
-    reason = (str(problem).strip() or type(problem).__name__).partition("\n")[0]
-    for error, kind in kinds:
-        if any(isinstance(cause, error) for cause in causes):
+    reason = (str(error).strip() or type(error).__name__).partition("\n")[0]
+    for error_type, kind in kinds:
+        if any(isinstance(cause, error_type) for cause in causes):
             return HubFailure(kind, reason)
     if any(isinstance(cause, errors.OfflineModeIsEnabled) for cause in causes):
         return HubFailure("offline", "HF_HUB_OFFLINE is set")
@@ -68,12 +68,12 @@ def failure_of(problem: Exception) -> HubFailure:
             )
             answer = f"the hub answers {status} {http.client.responses.get(status, '')}".rstrip()
             return HubFailure("overloaded" if is_overloaded else "unreachable", answer)
-    if isinstance(problem, OSError) or any(map(_is_of_the_network, causes)):
+    if isinstance(error, OSError) or any(map(_is_of_the_network, causes)):
         return HubFailure("unreachable", reason)
     return HubFailure("other", reason)
 
 
-def common_refusal(kind: CommonKind, name: str, *, reason: str, page: str) -> tuple[str, str]:
+def message_and_hint(kind: CommonKind, name: str, *, reason: str, page: str) -> tuple[str, str]:
     """The message and the hint for a model or a data set that cannot be downloaded; `page` is its page on the hub."""
     match kind:
         case "disk full":
@@ -89,14 +89,14 @@ def common_refusal(kind: CommonKind, name: str, *, reason: str, page: str) -> tu
 
 
 @contextmanager
-def hub_errors(refusal: Callable[[Exception], NmtError]) -> Iterator[None]:
-    """Raise `refusal` of an error that the hub's library raises in the block, or a library that uses it."""
+def hub_errors(translate: Callable[[Exception], NmtError]) -> Iterator[None]:
+    """Raise `translate(error)` for an error of the hub's library, or of a library that uses it, in the block."""
     try:
         yield
     except NmtError:
         raise
-    except Exception as problem:  # the libraries' errors have no class in common
-        raise refusal(problem) from problem
+    except Exception as error:  # the libraries' errors have no class in common
+        raise translate(error) from error
 
 
 def endpoint() -> str:
@@ -117,15 +117,16 @@ def download(repository: str, path: str, *, repo_type: str, revision: str | None
     return Path(huggingface_hub.hf_hub_download(repository, path, repo_type=repo_type, revision=revision, **reporting))
 
 
-def causes_of(problem: BaseException | None) -> Iterator[BaseException]:
+def causes_of(error: BaseException) -> Iterator[BaseException]:
     """An error and the errors that caused it."""
-    while problem is not None:
-        yield problem
-        problem = problem.__cause__ or problem.__context__
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _reporting_bar(name: str, progress: Progress) -> type[Any]:
-    """A silent bar for the hub's library that reports bytes to a progress."""
+    """A class of silent bars for the hub's library, which report bytes to `progress`."""
     from tqdm import tqdm
 
     class Bar(tqdm):  # type: ignore[misc]  # tqdm carries no types
@@ -140,6 +141,6 @@ def _reporting_bar(name: str, progress: Progress) -> type[Any]:
     return Bar
 
 
-def _is_of_the_network(problem: BaseException) -> bool:
+def _is_of_the_network(error: BaseException) -> bool:
     """True for httpx's connection errors, which the hub's library passes on; they are no OSError."""
-    return any(kind.__name__ == "TransportError" for kind in type(problem).__mro__)
+    return any(base.__name__ == "TransportError" for base in type(error).__mro__)

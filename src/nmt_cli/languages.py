@@ -15,14 +15,14 @@ from nmt_cli.errors import DataError
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
-_FIRST_CHARACTERS = 4000
+_IDENTIFIED_CHARACTERS = 4000  # from the beginning of a text
 
 
-def _table(text: str) -> dict[str, str]:
+def _parse_table(text: str) -> dict[str, str]:
     return dict(entry.split(":") for entry in text.split())
 
 
-_NAMES = _table(
+_LANGUAGE_NAMES = _parse_table(
     """
     af:Afrikaans am:Amharic ar:Arabic az:Azerbaijani be:Belarusian bg:Bulgarian bn:Bengali br:Breton bs:Bosnian
     ca:Catalan cs:Czech cy:Welsh da:Danish de:German el:Greek en:English eo:Esperanto es:Spanish et:Estonian
@@ -38,7 +38,7 @@ _NAMES = _table(
     """
 )
 # The languages that are not written in Latin letters, with their script (ISO 15924).
-_SCRIPTS = _table(
+_USUAL_SCRIPTS = _parse_table(
     """
     ab:Cyrl am:Ethi ar:Arab ary:Arab arz:Arab as:Beng av:Cyrl ba:Cyrl be:Cyrl bg:Cyrl bho:Deva bn:Beng bo:Tibt
     ce:Cyrl ckb:Arab cv:Cyrl dv:Thaa dz:Tibt el:Grek fa:Arab gom:Deva grc:Grek gu:Gujr hbo:Hebr he:Hebr hi:Deva
@@ -49,7 +49,7 @@ _SCRIPTS = _table(
     """
 )
 # How the Unicode names of a script's letters begin; several scripts are written together in some languages.
-_LETTERS = _table(
+_LETTER_NAME_PREFIXES = _parse_table(
     """
     Arab:ARABIC Armn:ARMENIAN Beng:BENGALI Cans:CANADIAN Cher:CHEROKEE Cyrl:CYRILLIC Deva:DEVANAGARI
     Ethi:ETHIOPIC Geor:GEORGIAN Grek:GREEK Gujr:GUJARATI Guru:GURMUKHI Hani:CJK,IDEOGRAPHIC,BOPOMOFO Hebr:HEBREW
@@ -58,10 +58,10 @@ _LETTERS = _table(
     Syrc:SYRIAC Taml:TAMIL Telu:TELUGU Tfng:TIFINAGH Thaa:THAANA Thai:THAI Tibt:TIBETAN
     """
 )
-LETTER_NAMES = {script: tuple(names.split(",")) for script, names in _LETTERS.items()}
-_SAME_LETTERS = {"Hans": "Hani", "Hant": "Hani", "Hang": "Kore", "Hira": "Jpan", "Kana": "Jpan", "Aran": "Arab"}
+LETTER_NAME_PREFIXES = {script: tuple(prefixes.split(",")) for script, prefixes in _LETTER_NAME_PREFIXES.items()}
+_SCRIPT_ALIASES = {"Hans": "Hani", "Hant": "Hani", "Hang": "Kore", "Hira": "Jpan", "Kana": "Jpan", "Aran": "Arab"}
 # ISO 639-3 (and 639-2/B if it differs) to 639-1, for the languages that have both and that data sets name so.
-_SHORT_CODES = _table(
+_TWO_LETTER_CODES = _parse_table(
     """
     afr:af alb:sq amh:am ara:ar arb:ar arm:hy asm:as aze:az azj:az baq:eu bel:be ben:bn bos:bs bre:br bul:bg
     bur:my cat:ca ces:cs chi:zh cmn:zh cym:cy cze:cs dan:da deu:de dut:nl ell:el eng:en epo:eo est:et eus:eu
@@ -76,7 +76,7 @@ _SHORT_CODES = _table(
     """
 )
 # Languages that an identifier takes for each other, or that go by one name.
-_CLOSE = [
+_CLOSE_LANGUAGES = [
     frozenset(codes.split())
     for codes in (
         "da fo nn no sv",
@@ -109,41 +109,41 @@ _CLOSE = [
 
 
 def are_close(code: str, other: str) -> bool:
-    """Whether two languages are one, or so alike that an identifier takes one for the other."""
+    """True if two languages are the same, or so similar that an identifier takes one for the other."""
     codes = {short_code(code), short_code(other)}
-    return len(codes) == 1 or any(codes <= group for group in _CLOSE)
+    return len(codes) == 1 or any(codes <= group for group in _CLOSE_LANGUAGES)
 
 
-def name_of(code: str) -> str:
+def language_name(code: str) -> str:
     """The English name of a language, or its code if the table has no name."""
-    return _NAMES.get(short_code(code), code)
+    return _LANGUAGE_NAMES.get(short_code(code), code)
 
 
 def match_code(wanted: str, codes: Sequence[str]) -> str | None:
-    """The one of `codes` that is meant: `DE` and `deu` are de, and `EN-US` is en if there is no nearer code."""
-    plain = wanted.strip().replace("_", "-").lower()
+    """The code in `codes` that is meant: `DE` and `deu` are de, and `EN-US` is en if there is no nearer code."""
+    normalized = wanted.strip().replace("_", "-").lower()
     for code in codes:
-        if code.replace("_", "-").lower() == plain:
+        if code.replace("_", "-").lower() == normalized:
             return code
-    return next((code for code in codes if short_code(code) == short_code(plain)), None)
+    return next((code for code in codes if short_code(code) == short_code(normalized)), None)
 
 
 def script_of(code: str) -> str:
-    """The script of a language in ISO 15924: the script in its code, as in sr-Latn, or else the usual one.
+    """The script of a language in ISO 15924: the script in its code, as in sr-Latn, or else its usual script.
 
-    Latn if the language is not in the table.
+    A language that is not in the table has Latn.
     """
     for part in re.split("[-_]", code)[1:]:
-        script = _SAME_LETTERS.get(part.title(), part.title())
-        if script in LETTER_NAMES:
+        script = _SCRIPT_ALIASES.get(part.title(), part.title())
+        if script in LETTER_NAME_PREFIXES:
             return script
-    return _SCRIPTS.get(short_code(code), "Latn")
+    return _USUAL_SCRIPTS.get(short_code(code), "Latn")
 
 
 def short_code(code: str) -> str:
     """The language of a code, in two letters if ISO 639-1 has it: de for deu, de-AT and ger_Latn."""
     language = re.split("[-_]", code)[0].lower()
-    return _SHORT_CODES.get(language, language)
+    return _TWO_LETTER_CODES.get(language, language)
 
 
 def language_identifier(*, where: str | None) -> LanguageIdentifier:
@@ -155,7 +155,7 @@ def language_identifier(*, where: str | None) -> LanguageIdentifier:
 
 
 @dataclass(frozen=True, slots=True)
-class Detected:
+class DetectedLanguage:
     """The language of a text by its code, and its probability; `is_only` if there was no other language to choose."""
 
     code: str
@@ -163,19 +163,19 @@ class Detected:
     is_only: bool
 
 
-def detect_language(text: str, *, among: Sequence[str]) -> Detected | None:
+def detect_language(text: str, *, among: Sequence[str]) -> DetectedLanguage | None:
     """The most likely language of a text; a single language is the answer for any text.
 
     None if the identifier knows fewer than two of the languages.
     """
     if len(among) == 1:
-        return Detected(among[0], 1.0, is_only=True)
+        return DetectedLanguage(among[0], 1.0, is_only=True)
     code_of = {short_code(code): code for code in reversed(among)}
-    identifier = _identifier_of(frozenset(code_of))
+    identifier = _identifier_for(frozenset(code_of))
     if identifier is None:
         return None
-    label, confidence = identifier.classify(text[:_FIRST_CHARACTERS])
-    return Detected(code_of[str(label)], float(confidence), is_only=False)
+    label, confidence = identifier.classify(text[:_IDENTIFIED_CHARACTERS])
+    return DetectedLanguage(code_of[str(label)], float(confidence), is_only=False)
 
 
 @cache
@@ -186,12 +186,12 @@ def _load_identifier() -> LanguageIdentifier:
 
 
 @cache
-def _identifier_of(codes: frozenset[str]) -> LanguageIdentifier | None:
+def _identifier_for(codes: frozenset[str]) -> LanguageIdentifier | None:
     """The identifier restricted to these languages, or None if it knows fewer than two of them."""
-    whole = language_identifier(where=None)
-    known = sorted(codes & set(map(str, whole.labels)))
+    full_identifier = language_identifier(where=None)
+    known = sorted(codes & set(map(str, full_identifier.labels)))
     if len(known) < 2:
         return None
-    found = copy(whole)
-    found.set_languages(known)  # takes as long as many detections
-    return found
+    identifier = copy(full_identifier)
+    identifier.set_languages(known)  # takes as long as many detections
+    return identifier

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import torch
@@ -17,13 +17,25 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # the options of 
 # New objects, less freed ones, after which Python collects garbage; Python's default is 700.
 _GC_THRESHOLD = 10_000
 # Parts of messages: torch also reports exhausted memory as a RuntimeError, and oneDNN gives no reason at all.
-_MEMORY_SIGNS = (
+_MEMORY_MESSAGES = (
     "can't allocate memory",
     "not enough memory",
     "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
-_ONEDNN_SIGNS = ("could not create a primitive", "could not execute a primitive")
+_ONEDNN_MESSAGES = ("could not create a primitive", "could not execute a primitive")
+
+
+class _CgroupNames(NamedTuple):
+    """The files of a control group with its limit and its usage, and the key of cached files in memory.stat."""
+
+    limit: str
+    usage: str
+    cached: str
+
+
+_CGROUP_V1 = _CgroupNames("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_CGROUP_V2 = _CgroupNames("memory.max", "memory.current", "inactive_file")
 
 
 def free_gpu_bytes(device: torch.device) -> int:
@@ -39,7 +51,7 @@ def free_cpu_bytes(root: Path = Path("/")) -> int:
 
     `root` is the folder that holds proc and sys.
     """
-    return min([_free_of_machine(root), *_free_of_groups(root)])
+    return min([_free_of_machine(root), *_free_of_cgroups(root)])
 
 
 def keep_freed_memory() -> None:
@@ -66,21 +78,21 @@ def return_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def is_out_of_memory(problem: BaseException, *, must_name_memory: bool = False) -> bool:
+def is_out_of_memory(error: BaseException, *, must_name_memory: bool = False) -> bool:
     """Whether this error, or an error that caused it, says that the memory of a GPU or of the machine is exhausted.
 
     oneDNN gives no reason when it cannot start a product, so its error counts too, unless `must_name_memory`.
     """
     import torch
 
-    signs = () if must_name_memory else _ONEDNN_SIGNS
-    seen: BaseException | None = problem
-    while seen is not None:
-        message = str(seen)
-        is_known = isinstance(seen, torch.OutOfMemoryError | MemoryError)
-        if is_known or any(sign in message for sign in _MEMORY_SIGNS) or message.endswith(signs):
+    vague_messages = () if must_name_memory else _ONEDNN_MESSAGES
+    cause: BaseException | None = error
+    while cause is not None:
+        message = str(cause)
+        names_memory = any(words in message for words in _MEMORY_MESSAGES)
+        if isinstance(cause, torch.OutOfMemoryError | MemoryError) or names_memory or message.endswith(vague_messages):
             return True
-        seen = seen.__cause__ or seen.__context__
+        cause = cause.__cause__ or cause.__context__
     return False
 
 
@@ -102,32 +114,30 @@ def _free_of_machine(root: Path) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _free_of_groups(root: Path) -> Iterator[int]:
+def _free_of_cgroups(root: Path) -> Iterator[int]:
     """The memory that each control group of this process, version 2 or 1, leaves of its limit."""
     for line in _lines(root / "proc/self/cgroup"):
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0":
-            base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
+        hierarchy, controllers, path = line.split(":", 2)
+        if hierarchy == "0":
+            base, names = root / "sys/fs/cgroup", _CGROUP_V2
         elif "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            base = root / "sys/fs/cgroup/memory"
+            base, names = root / "sys/fs/cgroup/memory", _CGROUP_V1
         else:
             continue
         group = base / path.strip("/")
         for folder in (group, *group.parents):
-            yield from _free_of_group(folder, *names)
+            yield from _free_of_cgroup(folder, names)
             if folder == base:
                 break
 
 
-def _free_of_group(folder: Path, limit: str, usage: str, reclaimable: str) -> Iterator[int]:
+def _free_of_cgroup(folder: Path, names: _CgroupNames) -> Iterator[int]:
     """The memory that a group leaves of its limit, without cached files; nothing if the group has no limit."""
-    most, used = ("".join(_lines(folder / name)) for name in (limit, usage))
-    if not (most.isdecimal() and used.isdecimal()):
+    limit, usage = ("".join(_lines(folder / name)) for name in (names.limit, names.usage))
+    if not (limit.isdecimal() and usage.isdecimal()):
         return
-    cached = dict(line.split(" ", 1) for line in _lines(folder / "memory.stat")).get(reclaimable, "0")
-    yield max(int(most) - int(used) + int(cached), 0)
+    statistics = dict(line.split(" ", 1) for line in _lines(folder / "memory.stat"))
+    yield max(int(limit) - int(usage) + int(statistics.get(names.cached, "0")), 0)
 
 
 def _lines(file: Path) -> list[str]:

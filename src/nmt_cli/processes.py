@@ -34,8 +34,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
 LIFELINE = "NMT_LIFELINE"  # read by cli/app.py too
-# Tasks taken beyond one per worker: enough that no worker waits for its next task.
-_TASKS_WAITING = 2
+_TASKS_WAITING = 2  # besides a task per worker, so that no worker waits for its next task
 _SECONDS_TO_END = 5.0
 FEWER_WORKERS = "if memory ran out, run the command again with fewer `workers`"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -58,8 +57,8 @@ class WorkerLost(Exception):
 
     def __init__(self, exit_code: int) -> None:
         self.exit_code = exit_code
-        how = f"was killed ({signal.Signals(-exit_code).name})" if exit_code < 0 else f"ended with code {exit_code}"
-        super().__init__(f"a worker process {how}")
+        end = f"was killed ({signal.Signals(-exit_code).name})" if exit_code < 0 else f"ended with code {exit_code}"
+        super().__init__(f"a worker process {end}")
 
 
 @contextmanager
@@ -92,17 +91,18 @@ def worker_pool(jobs: Sequence[Job[T, R]], *, hint: str) -> Iterator[Callable[[I
             idle.put(worker)
 
     def run(tasks: Iterable[T]) -> Iterator[R]:
-        begun: deque[Future[R]] = deque()
+        pending: deque[Future[R]] = deque()
         for task in tasks:
             # Start another worker only if all others are busy.
-            if len(workers) < len(jobs) and sum(not result.done() for result in begun) >= len(workers):
+            num_busy = sum(not result.done() for result in pending)
+            if len(workers) < len(jobs) and num_busy >= len(workers):
                 workers.append(Worker(jobs[len(workers)], environment=ONE_THREAD))
                 idle.put(workers[-1])
-            begun.append(threads.submit(result_of, task))
-            if len(begun) == len(jobs) + _TASKS_WAITING:
-                yield begun.popleft().result()
-        while begun:
-            yield begun.popleft().result()
+            pending.append(threads.submit(result_of, task))
+            if len(pending) == len(jobs) + _TASKS_WAITING:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
 
     try:
         yield run
@@ -182,7 +182,7 @@ class NmtCommands:
         self._earlier = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         return self
 
-    def __exit__(self, *problem: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         for child in self._children:
             child.end()
         for number, handler in self._earlier.items():
@@ -223,7 +223,7 @@ def end_with_parent() -> None:
     if lifeline := os.environ.pop(LIFELINE, None):
         descriptor, number = map(int, lifeline.split())
         os.set_inheritable(descriptor, False)
-        Thread(target=_die_with, args=(descriptor, number), daemon=True).start()
+        Thread(target=_end_at_close, args=(descriptor, number), daemon=True).start()
 
 
 def run_worker() -> None:
@@ -250,7 +250,8 @@ def _outcome(start: Callable[[], Callable[[Any], Any]], task: Any) -> Any:
         return RuntimeError(f"in a worker process:\n{traceback.format_exc()}")
 
 
-def _die_with(lifeline: int, number: int) -> None:
+def _end_at_close(lifeline: int, number: int) -> None:
+    """End this process by a signal when the other end of its lifeline is closed."""
     # Only the main thread runs handlers. A signal that came to this thread would not wake it.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     os.read(lifeline, 1)  # nothing is ever written there: it returns when the other end is closed

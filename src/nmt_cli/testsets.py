@@ -38,58 +38,59 @@ def find_test_set(
     fetched.
     """
     if name not in DATASETS:
-        raise _unknown_name(name, error, name_where)
+        raise _unknown_name_error(name, error, name_where)
     dataset = DATASETS[name]
     if languages not in dataset.langpairs:
-        raise _unknown_languages(dataset, languages, error, name_where, languages_where)
+        raise _unknown_languages_error(dataset, languages, error, name_where, languages_where)
     assert languages is not None
     folder = Path(SACREBLEU_DIR) / name
     if not folder.is_dir():
         logger.info("fetching %s through sacreBLEU into %s", name, folder)
     try:
         source: str = dataset.get_source_file(languages)
-        # Of sets with several, those that sacreBLEU scores with: of wmt21 the first translator's alone.
+        # Some sets have references that sacreBLEU does not score with: of wmt21 it takes the first translator's only.
         references: list[str] = dataset.get_reference_files(languages)
-    except (Exception, SystemExit) as problem:
-        raise _failure(name, languages, folder, problem) from None
+    except (Exception, SystemExit) as cause:
+        raise _unusable_error(name, languages, folder, cause) from None
     return TestSetFiles(Path(source), [Path(file) for file in references])
 
 
-def _unknown_name(name: str, error: type[NmtError], where: str) -> NmtError:
+def _unknown_name_error(name: str, error: type[NmtError], where: str) -> NmtError:
     message = f"sacreBLEU knows no test set {name!r}"
-    edition = re.fullmatch(r"newstest20(\d\d)", name)
-    name = f"wmt{edition[1]}" if edition else name
+    if edition := re.fullmatch(r"newstest20(\d\d)", name):
+        name = f"wmt{edition[1]}"
     near = difflib.get_close_matches(name, DATASETS, n=3, cutoff=0.5)
     near += [other for other in DATASETS if other.startswith(name) and other not in near][: 3 - len(near)]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     return error(message, where=where, hint=f"{hint}sacrebleu --list names them all")
 
 
-def _unknown_languages(
+def _unknown_languages_error(
     dataset: Dataset, languages: str | None, error: type[NmtError], name_where: str, languages_where: str
 ) -> NmtError:
     pairs = sorted(dataset.langpairs)
     shown = ", ".join(pairs[:_SHOWN_PAIRS]) + (", ..." if len(pairs) > _SHOWN_PAIRS else "")
-    has = f"{dataset.name} has {shown}"
+    known_pairs = f"{dataset.name} has {shown}"
     if languages is None:
-        like = "en-de" if "en-de" in pairs else pairs[0]
+        example = "en-de" if "en-de" in pairs else pairs[0]
         message = f"{name_where} needs the languages of the test set"
-        return error(message, where=name_where, hint=f"add {languages_where} {like}, say; {has}")
-    return error(f"the test set {dataset.name} has no languages {languages!r}", where=languages_where, hint=has)
+        return error(message, where=name_where, hint=f"add {languages_where} {example}, say; {known_pairs}")
+    message = f"the test set {dataset.name} has no languages {languages!r}"
+    return error(message, where=languages_where, hint=known_pairs)
 
 
-def _failure(name: str, languages: str, folder: Path, problem: BaseException) -> DataError:
+def _unusable_error(name: str, languages: str, folder: Path, cause: BaseException) -> DataError:
     """The error for files that sacreBLEU cannot give; it raises anything, or exits because of a wrong checksum."""
-    if isinstance(problem, SystemExit):
+    if isinstance(cause, SystemExit):
         message = f"sacreBLEU refuses what it downloaded of the test set {name}, for the reason above"
         again = f"rm -r {shlex.quote(str(folder))} and try again"
-    elif isinstance(problem, OSError) and not isinstance(problem, FileNotFoundError):
-        reason = re.sub(r"^<urlopen error (.*)>$", r"\1", str(problem))
+    elif isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError):
+        reason = re.sub(r"^<urlopen error (.*)>$", r"\1", str(cause))
         message = f"the test set {name} is not in {folder} and cannot be fetched: {reason}"
         again = "check the network and $https_proxy"
     else:
-        message = f"what is in {folder} of the test set {name} cannot be used: {problem or type(problem).__name__}"
+        message = f"what is in {folder} of the test set {name} cannot be used: {cause or type(cause).__name__}"
         again = f"rm -r {shlex.quote(str(folder))} and try again"
-    elsewhere = f"sacrebleu -t {name} -l {languages} --echo ref"
-    hint = f"{again}; or copy the ~/.sacrebleu that {elsewhere} fills elsewhere to {SACREBLEU_DIR} ($SACREBLEU)"
+    fetch = f"sacrebleu -t {name} -l {languages} --echo ref"
+    hint = f"{again}; or copy the ~/.sacrebleu that {fetch} fills elsewhere to {SACREBLEU_DIR} ($SACREBLEU)"
     return DataError(message, where=str(folder), hint=hint)

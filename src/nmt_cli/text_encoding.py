@@ -7,19 +7,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from shlex import quote
+from typing import NamedTuple
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
 
 STDIN = "stdin"
-# The first bytes of compressed data: the program, the ending of its files if nmt reads them, and a reader to stdout.
-_COMPRESSED = {
-    b"\x1f\x8b": ("gzip", ".gz", "zcat"),
-    b"\x28\xb5\x2f\xfd": ("zstd", ".zst", "zstdcat"),
-    b"\xfd7zXZ\x00": ("xz", ".xz", "xzcat"),
-    b"BZh91AY&SY": ("bzip2", None, "bzcat"),
-    b"PK\x03\x04": ("zip", None, "unzip -p"),
-}
+
+
+class _Compression(NamedTuple):
+    """A program that compresses, the first bytes that it writes, and the command that uncompresses to stdout.
+
+    `ending` is the ending of its files, if nmt reads them.
+    """
+
+    program: str
+    magic: bytes
+    reader: str
+    ending: str | None
+
+
+_COMPRESSIONS = (
+    _Compression("gzip", b"\x1f\x8b", "zcat", ".gz"),
+    _Compression("zstd", b"\x28\xb5\x2f\xfd", "zstdcat", ".zst"),
+    _Compression("xz", b"\xfd7zXZ\x00", "xzcat", ".xz"),
+    _Compression("bzip2", b"BZh91AY&SY", "bzcat", None),
+    _Compression("zip", b"PK\x03\x04", "unzip -p", None),
+)
 _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",  # begins like UTF-16
     codecs.BOM_UTF32_BE: "UTF-32",
@@ -27,50 +41,48 @@ _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_BE: "UTF-16",
 }
 # Windows-1252 has all letters of Latin-1, and quotes and dashes in place of Latin-1's control characters.
-_SINGLE_BYTE = "WINDOWS-1252"
-_IF_SINGLE_BYTE = "if the text is Latin-1 or Windows-1252"
+_WINDOWS_1252 = "WINDOWS-1252"
+_IF_LATIN1 = "if the text is Latin-1 or Windows-1252"
 _BYTES_LOOKED_AT = 64
 _MIN_SHARE_OF_ZEROS = 0.35
 _FILES_SHOWN = 8
 _BLOCK = 1 << 20
 
 
-def refuse_other_encoding(beginning: bytes, *, name: str) -> None:
+def check_encoding(beginning: bytes, *, name: str) -> None:
     """Raise DataError if a text begins like compressed data, UTF-16 or UTF-32; `name` is its file or `STDIN`."""
-    refuse_other_encodings({name: beginning})
+    check_encodings({name: beginning})
 
 
-def refuse_other_encodings(beginnings: Mapping[str, bytes]) -> None:
+def check_encodings(beginnings: Mapping[str, bytes]) -> None:
     """Raise DataError if a text begins like compressed data, UTF-16 or UTF-32; the keys are the texts' files."""
     for name, beginning in beginnings.items():
-        refuse_compressed(beginning, name=name)
-    found = {name: encoding for name, beginning in beginnings.items() if (encoding := _wide_encoding(beginning))}
-    if found:
-        names, encodings = (" and ".join(dict.fromkeys(words)) for words in (map(_short, found), found.values()))
+        check_uncompressed(beginning, name=name)
+    encodings = {name: encoding for name, beginning in beginnings.items() if (encoding := _wide_encoding(beginning))}
+    if encodings:
+        names = " and ".join(dict.fromkeys(map(_short_name, encodings)))
+        verb = "is" if len(encodings) == 1 else "are"
         raise DataError(
-            f"{names} {'is' if len(found) == 1 else 'are'} {encodings}, not UTF-8",
-            where=", ".join(found),
-            hint="; ".join(_convert_hint(name, encoding=encoding) for name, encoding in found.items()),
+            f"{names} {verb} {' and '.join(dict.fromkeys(encodings.values()))}, not UTF-8",
+            where=", ".join(encodings),
+            hint="; ".join(_convert_hint(name, encoding=encoding) for name, encoding in encodings.items()),
         )
 
 
-def refuse_compressed(beginning: bytes, *, name: str) -> None:
+def check_uncompressed(beginning: bytes, *, name: str) -> None:
     """Raise DataError if a text begins like compressed data; `name` is its file or `STDIN`."""
-    for magic, (program, ending, reader) in _COMPRESSED.items():
-        if beginning.startswith(magic):
-            raise DataError(
-                f"{_short(name)} is compressed by {program}, not text",
-                where=name,
-                hint=_uncompress_hint(name, ending=ending, reader=reader),
-            )
+    for compression in _COMPRESSIONS:
+        if beginning.startswith(compression.magic):
+            message = f"{_short_name(name)} is compressed by {compression.program}, not text"
+            raise DataError(message, where=name, hint=_uncompress_hint(name, compression))
 
 
-def not_utf8(line: bytes, *, name: str, number: int) -> DataError:
+def not_utf8_error(line: bytes, *, name: str, number: int) -> DataError:
     """The error for a line that is not UTF-8; it names the first wrong byte."""
     return DataError(
         f"line {number} is not UTF-8: it has the byte 0x{_first_wrong_byte(line):02x}",
         where=f"{name}:{number}",
-        hint=f"{_IF_SINGLE_BYTE}: {_convert_hint(name, encoding=_SINGLE_BYTE)}",
+        hint=f"{_IF_LATIN1}: {_convert_hint(name, encoding=_WINDOWS_1252)}",
     )
 
 
@@ -79,10 +91,10 @@ def files_not_utf8(files: Iterable[Path]) -> list[Path]:
     return [file for file in files if not _is_utf8(file)]
 
 
-def latin1_conversions(files: Sequence[Path]) -> str:
+def latin1_hint(files: Sequence[Path]) -> str:
     """The fix that converts files of Latin-1 or Windows-1252; it has the commands of the first few files."""
-    commands = [_convert_hint(str(file), encoding=_SINGLE_BYTE) for file in files[:_FILES_SHOWN]]
-    return f"{_IF_SINGLE_BYTE}: {'; '.join(commands)}"
+    commands = [_convert_hint(str(file), encoding=_WINDOWS_1252) for file in files[:_FILES_SHOWN]]
+    return f"{_IF_LATIN1}: {'; '.join(commands)}"
 
 
 def conversion(file: Path | None, command: str, *, new: str) -> str:
@@ -106,7 +118,7 @@ def shell_pipe(file: Path | None, command: str) -> str:
 
 def reader_of(file: Path) -> str | None:
     """The program that uncompresses a file to stdout, by the ending of its name; None if nmt knows no such ending."""
-    return next((reader for _, ending, reader in _COMPRESSED.values() if ending == file.suffix), None)
+    return next((known.reader for known in _COMPRESSIONS if known.ending == file.suffix), None)
 
 
 def _is_utf8(file: Path) -> bool:
@@ -134,15 +146,17 @@ def _wide_encoding(beginning: bytes) -> str | None:
 def _first_wrong_byte(line: bytes) -> int:
     try:
         line.decode("utf-8")
-    except UnicodeDecodeError as problem:
-        return line[problem.start]
+    except UnicodeDecodeError as error:
+        return line[error.start]
     raise ValueError("the line is UTF-8")
 
 
-def _uncompress_hint(name: str, *, ending: str | None, reader: str) -> str:
+def _uncompress_hint(name: str, compression: _Compression) -> str:
+    reader, ending = compression.reader, compression.ending
+    if name == STDIN and ending:
+        return f"give it with -i, as a file whose name ends in {ending}, or uncompress it first: {reader} FILE"
     if name == STDIN:
-        named = f"give it with -i, as a file whose name ends in {ending}, or " if ending else ""
-        return f"{named}uncompress it first: {reader} FILE"
+        return f"uncompress it first: {reader} FILE"
     if ending:
         return f"give it a name that says so: mv {quote(name)} {quote(name + ending)}"
     return f"uncompress it first: {reader} {quote(name)} > NEW"
@@ -153,5 +167,5 @@ def _convert_hint(name: str, *, encoding: str) -> str:
     return f"{command}, before the pipe" if name == STDIN else conversion(Path(name), command, new="utf8")
 
 
-def _short(name: str) -> str:
+def _short_name(name: str) -> str:
     return name if name == STDIN else Path(name).name

@@ -27,7 +27,7 @@ from nmt_cli.cli.decode.output import PartialOutput, file_identity
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.preparing.sources.lines import line_chunks
 from nmt_cli.scoring.texts import read_segments
-from nmt_cli.text_encoding import refuse_other_encoding
+from nmt_cli.text_encoding import check_encoding
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.forks import Forked, run_forked
 
@@ -494,7 +494,7 @@ def test_lines_of_text_are_read_whatever_the_file_is_called(tmp_path: Path, name
 
 def test_plain_text_is_not_taken_for_another_encoding() -> None:
     for text in ("", "a", "漢字\n", "BZh is a name\n", "\x00\x00zeros\n", "PK\n", "\u1f8b\n"):
-        refuse_other_encoding(text.encode(), name="x.txt")
+        check_encoding(text.encode(), name="x.txt")
 
 
 def test_bytes_that_are_not_utf8_can_be_replaced(caplog: pytest.LogCaptureFixture) -> None:

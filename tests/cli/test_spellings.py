@@ -186,7 +186,7 @@ def test_only_a_near_word_is_suggested(word: str, known: list[str], near: str | 
 
 @pytest.mark.parametrize("counterpart", RECIPE_KEYS, ids=lambda counterpart: counterpart.keys[0])
 def test_every_setting_that_answers_a_key_makes_a_valid_recipe(counterpart: Counterpart) -> None:
-    ours = " ".join(counterpart.settings)
+    ours = " ".join(counterpart.templates)
     value = next((word for place, word in WORDS.items() if place in ours), None) or _number_for(ours)
     given = counterpart.answer(value, warmup_updates=None)
     arguments = shlex.split(given.as_flags().removeprefix("here it is ").split(NEXT_LINE)[0])

@@ -189,7 +189,7 @@ def test_the_number_of_a_word_does_not_matter_to_unigram_samples(models: dict[To
     largest = [sampler.sample(ids, longest=999, generator=Draws()) for sampler in (empty, full)]
     assert [found.ids.tolist() for found in largest] == [largest[0].ids.tolist()] * 2
     assert processor_of(models["unigram"]).decode([row[:-1].tolist() for row in _lines(largest[0])]) == TEXT[:50]
-    ends = empty._ends.values % (1 << 32)
+    ends = empty._range_ends.values % (1 << 32)
     bounds = np.unique([ends, np.maximum(ends, 1) - 1])
     for _ in range(50):
         draws = Draws(generator.choice(bounds, 10_000))

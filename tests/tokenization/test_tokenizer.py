@@ -137,7 +137,7 @@ def test_words_that_are_remembered_or_forgotten_change_nothing(
     tokenizer: Tokenizer, texts: list[list[list[str]]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_MAX_WORDS", 5)
+        patch.setattr(module, "_MAX_CACHED_WORDS", 5)
         encoder = TextEncoder(tokenizer, kind="bpe")
         for lines in texts:
             assert_encoded_alike(tokenizer, encoder, [" ".join(words) for words in lines])
@@ -169,7 +169,7 @@ def test_lines_are_repeated_and_left_out(tokenizer: Tokenizer) -> None:
     expected = encoder.encode(
         "".join(f"{line}\n" * number for line, number in zip(lines, copies, strict=True)).encode()
     )
-    repeated = encoded.repeated(np.array(copies))
+    repeated = encoded.repeat(np.array(copies))
     assert repeated.ids.tolist() == expected.ids.tolist()
     assert repeated.lengths.tolist() == expected.lengths.tolist()
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli import __version__, files
-from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS, verify_files
+from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS, verify_files
 from nmt_cli.artifacts.model_card import front_matter, join_front_matter, render_card
 from nmt_cli.artifacts.model_directory import (
     AverageLosses,
@@ -46,14 +46,15 @@ def choose_checkpoints(run: Run, *, last: int | None, best: int | None) -> list[
     """
     if (last is None) == (best is None):
         raise ValueError("give exactly one of last and best")
-    found = run.checkpoints()
-    if not found:
+    checkpoints = run.checkpoints()
+    if not checkpoints:
         hint = f"train it: {command_to_continue(run.record.command)}"
         raise ModelError("the run has no checkpoint yet", where=str(run.directory / CHECKPOINTS), hint=hint)
     number = last if best is None else best
-    ranked = found[::-1] if best is None else best_first(found, metric=run.recipe.validation.metric)
-    if number is not None and len(ranked) < number:
-        raise _too_few(run, option="last" if best is None else "best", number=number, num_found=len(ranked))
+    assert number is not None
+    ranked = checkpoints[::-1] if best is None else best_first(checkpoints, metric=run.recipe.validation.metric)
+    if len(ranked) < number:
+        raise _too_few_error(run, option="last" if best is None else "best", number=number, num_found=len(ranked))
     return sorted(ranked[:number], key=lambda checkpoint: checkpoint.update)
 
 
@@ -101,14 +102,15 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Tensor]:
     if not paths:
         raise ValueError("nothing to average")
     checkpoints = [read_checkpoint(path) for path in paths]
-    checkpoints.sort(key=lambda found: (found.update, found.weights_sha256))
-    _refuse_duplicates(checkpoints)
-    _refuse_other_recipes(checkpoints)
+    checkpoints.sort(key=lambda checkpoint: (checkpoint.update, checkpoint.weights_sha256))
+    _check_no_duplicates(checkpoints)
+    _check_same_recipe(checkpoints)
     for checkpoint in checkpoints:
         verify_files(checkpoint.path, error=ModelError, hint=_LEAVE_OUT, hashed=(WEIGHTS,))
-        measures = ("validation loss", checkpoint.loss, 4), ("BLEU", checkpoint.bleu, 2)
-        measured = [f"{name} {value:.{places}f}" for name, value, places in measures if value is not None]
-        logger.info("update %9s  %s", f"{checkpoint.update:,}", "  ".join(measured) or "not validated")
+        loss = "" if checkpoint.loss is None else f"validation loss {checkpoint.loss:.4f}"
+        bleu = "" if checkpoint.bleu is None else f"BLEU {checkpoint.bleu:.2f}"
+        figures = "  ".join(filter(None, (loss, bleu)))
+        logger.info("update %9s  %s", f"{checkpoint.update:,}", figures or "not validated")
     return _mean_of_weights([checkpoint.path for checkpoint in checkpoints], hint=_LEAVE_OUT)
 
 
@@ -121,18 +123,18 @@ def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: b
     check_replaceable(output, overwrite=overwrite)
     configs = [load_saved_config(path) for path in paths]
     for path in paths:
-        verify_files(path, error=ModelError, hint=DAMAGED, hashed=(WEIGHTS, *_TOKENIZERS))
-    _refuse_other_models(paths, configs)
-    weights = _mean_of_weights(paths, hint=DAMAGED)
+        verify_files(path, error=ModelError, hint=DAMAGED_HINT, hashed=(WEIGHTS, *_TOKENIZERS))
+    _check_comparable(paths, configs)
+    weights = _mean_of_weights(paths, hint=DAMAGED_HINT)
     last = configs[-1]
-    longest = [config.longest_source for config in configs]
+    longest_sources = [config.longest_source for config in configs if config.longest_source is not None]
     config = last.model_copy(
         update={
             "nmt_version": __version__,
             "updates": [],
             "validation": [],
             "mean": None,
-            "longest_source": None if None in longest else max(length or 0 for length in longest),
+            "longest_source": max(longest_sources) if len(longest_sources) == len(configs) else None,
         }
     )
     body = render("mean_model_card.md", config=config, paths=[str(path) for path in paths], command=shlex.join(command))
@@ -148,7 +150,7 @@ def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: b
     )
 
 
-def _too_few(run: Run, *, option: Literal["last", "best"], number: int, num_found: int) -> ModelError:
+def _too_few_error(run: Run, *, option: Literal["last", "best"], number: int, num_found: int) -> ModelError:
     """The error if --last or --best asks for `number` checkpoints, and the run has `num_found` of the kind."""
     training = run.recipe.training
     kind = "checkpoint" if num_found == 1 else "checkpoints"
@@ -176,7 +178,7 @@ def _mean_of_weights(directories: Sequence[Path], *, hint: str) -> dict[str, Ten
     """
     with ExitStack() as stack:
         opened = [stack.enter_context(open_tensors(path / WEIGHTS, hint=hint)) for path in directories]
-        _refuse_other_shapes(directories, opened, hint=hint)
+        _check_same_shapes(directories, opened, hint=hint)
         return {name: _mean_of_tensor(name, directories, opened, hint=hint) for name in shapes_in_file(opened[0])}
 
 
@@ -184,31 +186,32 @@ def _mean_of_tensor(name: str, directories: Sequence[Path], opened: Sequence[Any
     total: Tensor | None = None
     for path, tensors in zip(directories, opened, strict=True):
         tensor: Tensor = tensors.get_tensor(name)
-        problem = None
+        where = str(path / WEIGHTS)
         if tensor.dtype != torch.float32:
-            problem = (
-                f"the tensor {name} is {str(tensor.dtype).removeprefix('torch.')}, and not float32 as nmt writes it"
-            )
-        elif not torch.isfinite(tensor).all():
-            problem = f"{path.name} holds values that are not finite, in the tensor {name}"
-        if problem is not None:
-            raise ModelError(problem, where=str(path / WEIGHTS), hint=hint)
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            message = f"the tensor {name} is {dtype}, and not float32 as nmt writes it"
+            raise ModelError(message, where=where, hint=hint)
+        if not torch.isfinite(tensor).all():
+            message = f"{path.name} holds values that are not finite, in the tensor {name}"
+            raise ModelError(message, where=where, hint=hint)
         total = tensor.double() if total is None else total.add_(tensor)
     assert total is not None
     return total.div_(len(directories)).float()
 
 
-def _refuse_duplicates(checkpoints: Sequence[Checkpoint]) -> None:
+def _check_no_duplicates(checkpoints: Sequence[Checkpoint]) -> None:
     seen: dict[str, Checkpoint] = {}
     for checkpoint in checkpoints:
         if earlier := seen.get(checkpoint.weights_sha256):
             is_same = earlier.path.resolve() == checkpoint.path.resolve()
-            what = f"{checkpoint.path} is given twice" if is_same else f"{checkpoint.path} is a copy of {earlier.path}"
-            raise ModelError(what, where=str(checkpoint.path), hint="name each checkpoint once")
+            message = "is given twice" if is_same else f"is a copy of {earlier.path}"
+            raise ModelError(
+                f"{checkpoint.path} {message}", where=str(checkpoint.path), hint="name each checkpoint once"
+            )
         seen[checkpoint.weights_sha256] = checkpoint
 
 
-def _refuse_other_recipes(checkpoints: Sequence[Checkpoint]) -> None:
+def _check_same_recipe(checkpoints: Sequence[Checkpoint]) -> None:
     first = checkpoints[0]
     for checkpoint in checkpoints:
         if checkpoint.recipe_fingerprint != first.recipe_fingerprint:
@@ -219,32 +222,34 @@ def _refuse_other_recipes(checkpoints: Sequence[Checkpoint]) -> None:
             )
 
 
-def _refuse_other_shapes(directories: Sequence[Path], opened: Sequence[Any], *, hint: str) -> None:
+def _check_same_shapes(directories: Sequence[Path], opened: Sequence[Any], *, hint: str) -> None:
     expected = shapes_in_file(opened[0])
     for path, tensors in zip(directories, opened, strict=True):
         try:
             check_names_and_shapes(shapes_in_file(tensors), expected=expected, where=str(path / WEIGHTS), hint=hint)
-        except ModelError as problem:
-            message = f"{path.name} does not fit {directories[0].name}: {problem.message}"
-            raise ModelError(message, where=problem.where, hint=problem.hint) from None
+        except ModelError as error:
+            message = f"{path.name} does not fit {directories[0].name}: {error.message}"
+            raise ModelError(message, where=error.where, hint=error.hint) from None
 
 
-def _refuse_other_models(paths: Sequence[Path], configs: Sequence[SavedModelConfig]) -> None:
+def _check_comparable(paths: Sequence[Path], configs: Sequence[SavedModelConfig]) -> None:
     """Raise ModelError for a model that is given twice, or that has another vocabulary or architecture."""
-    hashes = [files.sha256(path / WEIGHTS) for path in paths]
-    for place, (path, config) in enumerate(zip(paths, configs, strict=True)):
+    first_model = configs[0].recipe.model
+    # Learned positions are a table with a row for each of max_positions.
+    may_differ = DROPOUTS if first_model.positions == "learned" else DROPOUTS | {"max_positions"}
+    path_of_weights: dict[str, Path] = {}
+    for path, config in zip(paths, configs, strict=True):
         where = str(path)
-        if hashes[place] in hashes[:place]:
-            twin = paths[hashes.index(hashes[place])]
+        digest = files.sha256(path / WEIGHTS)
+        if twin := path_of_weights.get(digest):
             raise ModelError(f"{path} has the weights of {twin}", where=where, hint="name each model once")
+        path_of_weights[digest] = path
         for name in _TOKENIZERS:
             if files.sha256(path / name) != files.sha256(paths[0] / name):
                 hint = "average models of one vocabulary: a model, and what --init-from made of it"
                 raise ModelError(f"{path} has another {name} than {paths[0]}", where=where, hint=hint)
-        ours, first = config.recipe.model, configs[0].recipe.model
-        # Learned positions are a table with a row for each of max_positions.
-        free = DROPOUTS if first.positions == "learned" else DROPOUTS | {"max_positions"}
-        for key in type(ours).model_fields:
-            if key not in free and getattr(ours, key) != getattr(first, key):
-                message = f"{path} has model.{key} {getattr(ours, key)}, and {paths[0]} {getattr(first, key)}"
+        for key in type(first_model).model_fields:
+            value, first_value = getattr(config.recipe.model, key), getattr(first_model, key)
+            if key not in may_differ and value != first_value:
+                message = f"{path} has model.{key} {value}, and {paths[0]} {first_value}"
                 raise ModelError(message, where=where, hint="average models of one architecture")

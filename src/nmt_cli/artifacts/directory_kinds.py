@@ -15,7 +15,7 @@ from typing import IO, Any, Literal
 from nmt_cli.artifacts.manifest import CONFIG, MANIFEST, RUN_FILE
 from nmt_cli.errors import ModelError
 
-_MAX_PICKLE_OPERATIONS = 200_000  # are read, to recognise a checkpoint of fairseq
+_MAX_PICKLE_OPERATIONS = 200_000  # enough to see the keys of fairseq's checkpoints
 OWNER_AND_NAME = "a model on the hub is named OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de"
 Kind = Literal["model", "run", "checkpoint", "data"]
 _CTRANSLATE2 = "a CTranslate2 model"
@@ -64,12 +64,13 @@ def foreign_kind(path: Path) -> str | None:
     return None
 
 
-def refuse_fairseq(file: Path) -> None:
-    """Raise ModelError, with what can be done, if a file is a checkpoint of fairseq: a pickle with its keys.
+def check_not_fairseq(file: Path) -> None:
+    """Raise ModelError, with what can be done, if a file is a checkpoint of fairseq: a pickle with certain keys.
 
     Nothing is unpickled.
     """
-    if not file.is_file() or not ("model" in (strings := _strings_in_pickle(file)) and strings & {"args", "cfg"}):
+    strings = _strings_in_pickle(file) if file.is_file() else set()
+    if "model" not in strings or not strings & {"args", "cfg"}:
         return
     name = shlex.quote(str(file))
     raise ModelError(
@@ -81,7 +82,7 @@ def refuse_fairseq(file: Path) -> None:
 
 
 def _strings_in_pickle(file: Path) -> set[str]:
-    """The strings in the pickles of a file of torch.save, of either form; none for any other file."""
+    """The strings in the pickles of a file of torch.save, of either form; none for any other path."""
     strings: set[str] = set()
     with suppress(OSError, ValueError, KeyError, zipfile.BadZipFile), ExitStack() as opened:
         stream: IO[bytes] = opened.enter_context(file.open("rb"))
@@ -98,7 +99,7 @@ def _strings_in_pickle(file: Path) -> set[str]:
     return strings
 
 
-def require_model(path: Path) -> None:
+def check_is_model(path: Path) -> None:
     """Raise ModelError unless `path` is a model directory of ours.
 
     The error says what the path is, and what to type.
@@ -106,50 +107,59 @@ def require_model(path: Path) -> None:
     kind = kind_of(path)
     if kind == "model":
         return
-    other = foreign_kind(path)
-    if not path.exists():
-        message, hint = f"there is no model directory {path}", "check the path; nmt average RUN makes one"
-        if len(path.parts) == 1 or path.parts[0].startswith("hf:"):
-            hint = f"{hint}; {OWNER_AND_NAME}"
-    elif not path.is_dir():
-        refuse_fairseq(path)
-        message, hint = f"{path} is a file, not a model directory", f"try {path.parent}"
-        if path.suffix == ".npz":
-            hint = _import_of(path)
-        elif kind_of(path.parent) is None:
-            hint = _way_to_a_model(path.parent, foreign_kind(path.parent))
-    elif kind == "run":
-        made = [path / name for name in ("averaged", "model") if kind_of(path / name) == "model"]
-        message = f"{path} is a run, not a model directory"
-        hint = f"take its model, {made[0]}" if made else f"make a model of it first: nmt average {path}"
-    elif kind == "checkpoint":
-        message = f"{path} is a checkpoint, not a model directory"
-        hint = f"make a model of it: nmt average {path} -o MODEL"
-    elif kind == "data":
-        message = f"{path} is prepared data, not a model directory"
-        hint = "give a model directory, such as runs/NAME/averaged"
-    elif other is not None:
-        message = f"{path} looks like {other}, for other programs; nmt reads its own model directories"
-        hint = _way_to_a_model(path, other)
-    else:
-        message, hint = f"{path} is not a model directory: it has no {CONFIG}", _way_to_a_model(path, other)
+    check_not_fairseq(path)
+    message, hint = _message_and_hint(path, kind)
     raise ModelError(message, where=str(path), hint=hint)
 
 
-def _way_to_a_model(path: Path, other: str | None) -> str:
+def _message_and_hint(path: Path, kind: Kind | None) -> tuple[str, str]:
+    """The message and the hint for a path that is no model directory of ours."""
+    if not path.exists():
+        hint = "check the path; nmt average RUN makes one"
+        if len(path.parts) == 1 or path.parts[0].startswith("hf:"):
+            hint = f"{hint}; {OWNER_AND_NAME}"
+        return f"there is no model directory {path}", hint
+    if not path.is_dir():
+        return f"{path} is a file, not a model directory", _hint_for_file(path)
+    if kind == "run":
+        made = [path / name for name in ("averaged", "model") if kind_of(path / name) == "model"]
+        hint = f"take its model, {made[0]}" if made else f"make a model of it first: nmt average {path}"
+        return f"{path} is a run, not a model directory", hint
+    if kind == "checkpoint":
+        return f"{path} is a checkpoint, not a model directory", f"make a model of it: nmt average {path} -o MODEL"
+    if kind == "data":
+        hint = "give a model directory, such as runs/NAME/averaged"
+        return f"{path} is prepared data, not a model directory", hint
+    foreign = foreign_kind(path)
+    message = f"{path} is not a model directory: it has no {CONFIG}"
+    if foreign is not None:
+        message = f"{path} looks like {foreign}, for other programs; nmt reads its own model directories"
+    return message, _way_to_a_model(path, foreign)
+
+
+def _hint_for_file(file: Path) -> str:
+    """The command to type if a file is given for a model directory, or the directory to try."""
+    if file.suffix == ".npz":
+        return _import_command(file)
+    if kind_of(file.parent) is None:
+        return _way_to_a_model(file.parent, foreign_kind(file.parent))
+    return f"try {file.parent}"
+
+
+def _way_to_a_model(path: Path, foreign: str | None) -> str:
     """The command to type if `path` is no model directory of ours."""
     if (path / "source.spm").is_file() and (path / "vocab.json").is_file():
-        return _import_of(path)
-    if other == _CTRANSLATE2:
+        return _import_command(path)
+    if foreign == _CTRANSLATE2:
         return "name the model directory that it was exported from: nmt decode -m MODEL --engine ctranslate2"
-    if other == _MARIAN or (other == _HUGGING_FACE and _is_marian(path / "config.json")):
-        return _import_of(path)
-    if other is not None:
+    if foreign == _MARIAN or (foreign == _HUGGING_FACE and _is_marian(path / "config.json")):
+        return _import_command(path)
+    if foreign is not None:
         return "nmt import reads only Marian models: a .npz file, or Hugging Face's form, such as OPUS-MT's"
     return "nmt average runs/NAME makes a model directory of a run"
 
 
-def _import_of(path: Path) -> str:
+def _import_command(path: Path) -> str:
     """The command that makes a model directory of a Marian model. A model in Marian's own form names no languages."""
     is_own_form = path.suffix == ".npz" or any(path.glob("*.npz"))
     languages, reason = (" --languages en-de", ", with its languages") if is_own_form else ("", "")

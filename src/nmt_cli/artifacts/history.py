@@ -120,9 +120,11 @@ class _Reader:
 
     def _train(self, event: Mapping[str, Any], update: int) -> None:
         history = self._history
-        seconds, tokens = _number(event, "seconds"), _number(event, "target_tokens") or 0.0
-        seconds = self._process_seconds if seconds is None else seconds
-        if seconds < self._process_seconds or (history.training and update <= history.training[-1].at.update):
+        tokens = _number(event, "target_tokens") or 0.0
+        given_seconds = _number(event, "seconds")
+        seconds = self._process_seconds if given_seconds is None else given_seconds
+        goes_back = bool(history.training) and update <= history.training[-1].at.update
+        if seconds < self._process_seconds or goes_back:
             self._begin_process(0)  # a run without a checkpoint begins anew, and earlier versions wrote no event for it
         history.seconds += seconds - self._process_seconds
         self._trained_seconds += seconds - self._process_seconds
@@ -187,9 +189,8 @@ def _number(event: Mapping[str, Any], key: str) -> float | None:
 
 def _samples(event: Mapping[str, Any]) -> list[dict[str, str]]:
     """The samples of a validation; earlier versions recorded none."""
-    keys, found = ("source", "reference", "translation"), event.get("samples")
-    return [
-        {key: str(sample[key]) for key in keys}
-        for sample in (found if isinstance(found, list) else [])
-        if isinstance(sample, dict) and sample.keys() >= {*keys}
-    ]
+    keys, samples = ("source", "reference", "translation"), event.get("samples")
+    if not isinstance(samples, list):
+        return []
+    complete = [sample for sample in samples if isinstance(sample, dict) and sample.keys() >= {*keys}]
+    return [{key: str(sample[key]) for key in keys} for sample in complete]

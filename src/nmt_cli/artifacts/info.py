@@ -11,7 +11,7 @@ from typing import Any
 
 from nmt_cli.artifacts.directory_kinds import kind_of
 from nmt_cli.artifacts.history import History
-from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS, verify_files
+from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS, verify_files
 from nmt_cli.artifacts.model_card import read_card
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import Checkpoint, Run, best_first, command_to_continue, model_of_run, read_checkpoint
@@ -51,7 +51,6 @@ def describe_run(run: Run, *, history: History) -> dict[str, Any]:
     measured = [point.measured for point in history.validations]
     losses = [(point.at.update, point.loss) for point in history.training if point.loss is not None]
     checkpoints = run.checkpoints()
-    newest = checkpoints[-1].path / WEIGHTS if checkpoints else None
     models = [path / name for name in ("model", "averaged") if kind_of(path / name) == "model"]
     best = next(iter(best_first(measured, metric=run.recipe.validation.metric)), None)
     return {
@@ -67,10 +66,12 @@ def describe_run(run: Run, *, history: History) -> dict[str, Any]:
         "metric": run.recipe.validation.metric,
         "best_validation": best.model_dump() if best else None,
         "last_validation": measured[-1].model_dump() if measured else None,
-        "validation_curve": [[one.update, one.loss, one.bleu] for one in measured],
+        "validation_curve": [[result.update, result.loss, result.bleu] for result in measured],
         "training_curve": [[round(update), loss] for update, loss in thinned(losses, columns=_CURVE_COLUMNS)],
-        "parameters": parameters_in_file(newest) if newest else None,
-        "checkpoints": [{**_checkpoint(one), "damage": _damage(one.path)} for one in checkpoints],
+        "parameters": parameters_in_file(checkpoints[-1].path / WEIGHTS) if checkpoints else None,
+        "checkpoints": [
+            _checkpoint_values(checkpoint) | {"damage": _damage(checkpoint.path)} for checkpoint in checkpoints
+        ],
         "models": [str(model) for model in models],
         "current_model": str(model_of_run(path)) if models else None,
         "bytes": bytes_in(path),
@@ -89,8 +90,8 @@ def summarise_run(run: Run) -> dict[str, Any]:
         "state": run.state(history),
         "update": history.last_update,
         "updates": run.recipe.training.updates,
-        "best_bleu": max((one.bleu for one in measured if one.bleu is not None), default=None),
-        "lowest_loss": min((one.loss for one in measured), default=None),
+        "best_bleu": max((result.bleu for result in measured if result.bleu is not None), default=None),
+        "lowest_loss": min((result.loss for result in measured), default=None),
         "training_seconds": history.seconds,
         "bytes": bytes_in(run.directory),
     }
@@ -109,7 +110,7 @@ def describe_checkpoint(path: Path) -> dict[str, Any]:
     """A checkpoint: its update, validation results, parameters, and size in bytes."""
     return {
         "kind": "checkpoint",
-        **_checkpoint(read_checkpoint(path)),
+        **_checkpoint_values(read_checkpoint(path)),
         "parameters": parameters_in_file(path / WEIGHTS),
         "bytes": bytes_in(path),
         "damage": _damage(path),
@@ -128,7 +129,7 @@ def parameters_in_file(file: Path) -> int | None:
         return None
 
 
-def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+def _checkpoint_values(checkpoint: Checkpoint) -> dict[str, Any]:
     values = asdict(checkpoint)
     del values["weights_sha256"]
     return values | {"path": str(checkpoint.path)}
@@ -143,7 +144,7 @@ def _license(path: Path) -> str | None:
 def _damage(path: Path) -> str | None:
     """The first file that is missing or has another size, in words. Hashes are not checked, as loading checks them."""
     try:
-        verify_files(path, error=ModelError, hint=DAMAGED, hashed=())
-    except ModelError as problem:
-        return problem.message
+        verify_files(path, error=ModelError, hint=DAMAGED_HINT, hashed=())
+    except ModelError as error:
+        return error.message
     return None

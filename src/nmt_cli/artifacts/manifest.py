@@ -16,13 +16,13 @@ from nmt_cli import files
 from nmt_cli.errors import ModelError, NmtError
 
 MANIFEST = "manifest.json"
+CONFIG = "config.yaml"
+WEIGHTS = "model.safetensors"
+RUN_FILE = "run.json"
+DAMAGED_HINT = "copy the whole directory again from where it was made, or make it again: nmt average runs/NAME"
 _FORMAT = 1
 # Files that people edit. The manifest does not list them.
 _UNLISTED = frozenset({"README.md", "LICENSE", "NOTICE"})
-CONFIG = "config.yaml"
-WEIGHTS = "model.safetensors"
-DAMAGED = "copy the whole directory again from where it was made, or make it again: nmt average runs/NAME"
-RUN_FILE = "run.json"
 
 
 def write_manifest(directory: Path, fields: Mapping[str, Any]) -> None:
@@ -62,7 +62,7 @@ def read_manifest(directory: Path, *, error: type[NmtError], hint: str) -> dict[
 def verify_files(
     directory: Path, *, error: type[NmtError], hint: str, hashed: Collection[str] | None = None
 ) -> dict[str, Any]:
-    """The manifest's fields, after a check that the listed files are there, unchanged.
+    """Check that the listed files are there, unchanged, and return the other fields of the manifest.
 
     `hashed` restricts the slow check of SHA-256 to these files; None checks all. Raises `error` with `hint` for the
     first file that is missing, truncated or changed. Other files may come and go: nothing reads them.
@@ -78,7 +78,7 @@ def verify_files(
         try:
             digest = files.sha256(file)
         except PermissionError:
-            raise files.unreadable(file, name=name, error=error) from None
+            raise files.unreadable_error(file, name=name, error=error) from None
         if digest != listed[name]["sha256"]:
             changed = f"{name} was changed after it was written, or comes from another directory"
             raise error(f"{changed}: its SHA-256 is not the one in {MANIFEST}", where=str(file), hint=hint)
@@ -111,7 +111,7 @@ def model_digest(directory: Path) -> str:
 
     ModelError if the manifest cannot be read.
     """
-    listed = read_manifest(directory, error=ModelError, hint=DAMAGED)["files"]
+    listed = read_manifest(directory, error=ModelError, hint=DAMAGED_HINT)["files"]
     return hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -122,8 +122,8 @@ def holds_model(directory: Path, digest: str) -> bool:
     """
     try:
         return model_digest(directory) == digest
-    except ModelError as problem:
-        reason = problem.__context__
-        if isinstance(reason, OSError) and reason.errno in (errno.EMFILE, errno.ENFILE):
-            raise reason from None
+    except ModelError as error:
+        cause = error.__context__
+        if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
+            raise cause from None
         return False

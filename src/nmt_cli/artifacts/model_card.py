@@ -34,7 +34,7 @@ def render_card(run: Run, *, config: SavedModelConfig, num_parameters: int, comm
         corpus=_corpus(summary),
         splits=summary.get("splits") or {},
         files=[entry for entry in summary.get("inputs", []) if entry.get("sha256")],
-        measured=_thinned(measured, run),
+        measured=_thin(measured, run),
         curve=_curve(measured),
         scores=[result.bleu for result in config.validation if result.bleu is not None],
         signatures=sorted({result.signature for result in config.validation if result.signature}),
@@ -108,11 +108,11 @@ def _curve(measured: Sequence[ValidationResult]) -> dict[str, Any] | None:
     return {"name": name, "bars": bars, "low": min(values), "high": max(values)}
 
 
-def _thinned(measured: Sequence[ValidationResult], run: Run) -> list[ValidationResult]:
+def _thin(measured: Sequence[ValidationResult], run: Run) -> list[ValidationResult]:
     """At most a dozen validation results, evenly over the run, with the last and the best."""
-    every = max(1, math.ceil(len(measured) / (_MAX_ROWS - 2)))  # two rows are kept for the last and the best
+    step = max(1, math.ceil(len(measured) / (_MAX_ROWS - 2)))  # two rows are kept for the last and the best
     best = best_first(measured, metric=run.recipe.validation.metric)[:1]
-    kept = {result.update for result in (*measured[every - 1 :: every], *measured[-1:], *best)}
+    kept = {result.update for result in (*measured[step - 1 :: step], *measured[-1:], *best)}
     return [result for result in measured if result.update in kept]
 
 

@@ -17,8 +17,8 @@ import yaml
 from pydantic import Field, model_validator
 
 from nmt_cli import __version__, files
-from nmt_cli.artifacts.directory_kinds import kind_of, require_model
-from nmt_cli.artifacts.manifest import CONFIG, DAMAGED, WEIGHTS, verify_files, write_manifest
+from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
+from nmt_cli.artifacts.manifest import CONFIG, DAMAGED_HINT, WEIGHTS, verify_files, write_manifest
 from nmt_cli.errors import DataError, ModelError, RecipeError
 from nmt_cli.recipe.schema import LanguagePair, Recipe
 from nmt_cli.recipe.section import PositiveInt, Section, SettingError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nmt_cli.model.transformer import Transformer
     from nmt_cli.tokenization.tokenizer import Tokenizer
 
-_NEEDED = (CONFIG, WEIGHTS, "source.spm", "target.spm")
+_NEEDED_FILES = (CONFIG, WEIGHTS, "source.spm", "target.spm")
 
 
 class Vocabulary(Section):
@@ -96,7 +96,7 @@ class SavedModelConfig(Section):
     def _vocabulary_fits_tying(self) -> SavedModelConfig:
         source, target = self.vocabulary.source, self.vocabulary.target
         if self.recipe.model.tying == "all" and source != target:
-            raise SettingError(f"tying: all needs one vocabulary, not {source} and {target} pieces", DAMAGED)
+            raise SettingError(f"tying: all needs one vocabulary, not {source} and {target} pieces", DAMAGED_HINT)
         return self
 
 
@@ -105,8 +105,8 @@ def dump_saved_config(config: SavedModelConfig) -> str:
 
     Earlier versions of nmt refuse two keys, so these are left out if they are null.
     """
-    refused = {key for key in ("mean", "imported_from") if getattr(config, key) is None}
-    values = config.model_dump(mode="json", exclude=refused)
+    left_out = {key for key in ("mean", "imported_from") if getattr(config, key) is None}
+    values = config.model_dump(mode="json", exclude=left_out)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
 
 
@@ -120,25 +120,27 @@ def load_saved_config(path: Path) -> SavedModelConfig:
     try:
         document = parse_document(file.read_text(encoding="utf-8"), source=str(file))
         values = document.values
-        return validate(document, SavedModelConfig, source=str(file), fix=DAMAGED)
+        return validate(document, SavedModelConfig, source=str(file), fix=DAMAGED_HINT)
     except FileNotFoundError:
-        raise ModelError(f"{CONFIG} is missing", where=str(file), hint=DAMAGED) from None
-    except UnicodeDecodeError as problem:
-        raise ModelError(f"{CONFIG} is damaged: {problem}", where=str(file), hint=DAMAGED) from None
-    except RecipeError as problem:
+        raise ModelError(f"{CONFIG} is missing", where=str(file), hint=DAMAGED_HINT) from None
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{CONFIG} is damaged: {error}", where=str(file), hint=DAMAGED_HINT) from None
+    except RecipeError as error:
         if _is_newer(values):
-            prefix = f"{CONFIG} was written by nmt {values.get('nmt_version')}, and this is {__version__}"
+            versions = f"{CONFIG} was written by nmt {values.get('nmt_version')}, and this is {__version__}"
             hint = "pip install -U nmt-cli"
-            raise ModelError(f"{prefix}: {problem.message}", where=problem.where, hint=hint) from None
-        raise ModelError(problem.message, where=problem.where, hint=problem.hint) from None
+            raise ModelError(f"{versions}: {error.message}", where=error.where, hint=hint) from None
+        raise ModelError(error.message, where=error.where, hint=error.hint) from None
 
 
 def _is_newer(values: Mapping[str, Any]) -> bool:
     """Whether config.yaml has a later format, or comes from a later version, than this nmt."""
-    later_format = isinstance(values.get("format"), int) and values["format"] > 1
-    numbers = [re.findall(r"\d+", str(version)) for version in (values.get("nmt_version", ""), __version__)]
-    theirs, ours = (tuple(map(int, parts)) for parts in numbers)
-    return later_format or theirs > ours
+    has_later_format = isinstance(values.get("format"), int) and values["format"] > 1
+    return has_later_format or _version_numbers(values.get("nmt_version", "")) > _version_numbers(__version__)
+
+
+def _version_numbers(version: object) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", str(version))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +159,8 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
     Sizes and hashes of all files that are read are checked first. Raises ModelError if the directory is no model,
     if a file is missing or damaged, and if weights or tokenizers do not fit config.yaml.
     """
-    require_model(path)
-    verify_files(path, error=ModelError, hint=DAMAGED, hashed=_NEEDED)
+    check_is_model(path)
+    verify_files(path, error=ModelError, hint=DAMAGED_HINT, hashed=_NEEDED_FILES)
     config = load_saved_config(path)
     vocabulary = config.vocabulary
     source = load_tokenizer(path / "source.spm", num_pieces=vocabulary.source)
@@ -166,11 +168,11 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
 
     from nmt_cli.artifacts.weights import check_tensors_fit, load_weights, read_tensors
 
-    architecture, sizes = config.recipe.model, {"source_vocab": vocabulary.source, "target_vocab": vocabulary.target}
-    check_tensors_fit(path / WEIGHTS, architecture, **sizes, hint=DAMAGED)
-    model = _uninitialized(config).to(device=device, dtype=dtype)
-    tensors = read_tensors(path / WEIGHTS, hint=DAMAGED)
-    load_weights(model, tensors, where=str(path / WEIGHTS), hint=DAMAGED)
+    sizes = {"source_vocab": vocabulary.source, "target_vocab": vocabulary.target}
+    check_tensors_fit(path / WEIGHTS, config.recipe.model, **sizes, hint=DAMAGED_HINT)
+    model = _new_model(config).to(device=device, dtype=dtype)
+    tensors = read_tensors(path / WEIGHTS, hint=DAMAGED_HINT)
+    load_weights(model, tensors, where=str(path / WEIGHTS), hint=DAMAGED_HINT)
     return LoadedModel(model.eval(), source, target, config)
 
 
@@ -194,7 +196,7 @@ def save_model(
     check_replaceable(path, overwrite=overwrite)
     check_names_and_shapes(
         shapes_of(weights),
-        expected=shapes_of(weights_of(_uninitialized(config))),
+        expected=shapes_of(weights_of(_new_model(config))),
         where=str(path),
         hint="save the weights of the model that this recipe and these vocabularies make",
     )
@@ -210,7 +212,7 @@ def save_model(
 def check_replaceable(path: Path, *, overwrite: bool) -> None:
     """Raise ModelError unless `path` is missing or empty or, with `overwrite`, a model directory."""
     is_model = kind_of(path) == "model"
-    files.check_replaceable(path, what="a model directory", is_same_kind=is_model, overwrite=overwrite)
+    files.check_replaceable(path, kind_name="a model directory", is_same_kind=is_model, overwrite=overwrite)
 
 
 def load_tokenizer(file: Path, *, num_pieces: int) -> Tokenizer:
@@ -219,18 +221,18 @@ def load_tokenizer(file: Path, *, num_pieces: int) -> Tokenizer:
 
     try:
         tokenizer = Tokenizer.load(file)
-    except DataError as problem:
-        raise ModelError(problem.message, where=problem.where, hint=DAMAGED) from None
+    except DataError as error:
+        raise ModelError(error.message, where=error.where, hint=DAMAGED_HINT) from None
     if tokenizer.vocab_size != num_pieces:
         raise ModelError(
             f"{file.name} has {tokenizer.vocab_size:,} pieces, but {CONFIG} says {num_pieces:,}",
             where=str(file),
-            hint=DAMAGED,
+            hint=DAMAGED_HINT,
         )
     return tokenizer
 
 
-def _uninitialized(config: SavedModelConfig) -> Transformer:
+def _new_model(config: SavedModelConfig) -> Transformer:
     from nmt_cli.artifacts.weights import uninitialized_model
 
     vocabulary = config.vocabulary

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 from nmt_cli import __version__, files
 from nmt_cli.artifacts.directory_kinds import kind_of
 from nmt_cli.artifacts.history import History, read_history
-from nmt_cli.artifacts.manifest import DAMAGED, MANIFEST, RUN_FILE, WEIGHTS, read_manifest
+from nmt_cli.artifacts.manifest import DAMAGED_HINT, MANIFEST, RUN_FILE, WEIGHTS, read_manifest
 from nmt_cli.artifacts.model_directory import SavedModelConfig, ValidationResult, Vocabulary, load_saved_config
 from nmt_cli.errors import ModelError, NmtError
 from nmt_cli.recipe.loading import parse_recipe
@@ -23,7 +23,7 @@ from nmt_cli.recipe.schema import LanguagePair, Recipe
 CHECKPOINTS = "checkpoints"
 State = Literal["training", "finished", "stopped", "not begun"]
 Measured = TypeVar("Measured", "Checkpoint", ValidationResult)
-_DAMAGED_RUN = "restore the file, or start the run anew in another folder"
+_DAMAGED_RUN_HINT = "restore the file, or start the run anew in another folder"
 _UNFINISHED_HINT = "let it finish: nmt train ..., or make a model of what there is: nmt average {run}"
 
 
@@ -54,7 +54,7 @@ class MeasuredTokens(_Record):
 class RunRecord(_Record):
     """run.json: the origin of the run's data, its start, and its command.
 
-    `rules` is the version of the rules of training that the run began with and keeps; properties say what it changes.
+    `rules` is the version of the rules of training that the run began with and keeps. The properties say what they are.
     """
 
     languages: LanguagePair
@@ -85,7 +85,7 @@ class RunRecord(_Record):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run: its folder, the recipe with every value, and run.json."""
+    """A run: its directory, the recipe with every value, and run.json."""
 
     directory: Path
     recipe: Recipe
@@ -202,8 +202,8 @@ def command_to_continue(command: Sequence[str]) -> str:
 def best_first(measured: Sequence[Measured], *, metric: Literal["loss", "bleu"]) -> list[Measured]:
     """The checkpoints or results that have the metric, the best first; of equally good ones, the newer first."""
     sign = -1 if metric == "loss" else 1
-    having = [one for one in measured if getattr(one, metric) is not None]
-    return sorted(having, key=lambda one: (sign * getattr(one, metric), one.update), reverse=True)
+    with_metric = [result for result in measured if getattr(result, metric) is not None]
+    return sorted(with_metric, key=lambda result: (sign * getattr(result, metric), result.update), reverse=True)
 
 
 def open_run(directory: Path) -> Run:
@@ -215,34 +215,35 @@ def open_run(directory: Path) -> Run:
         raise ModelError(
             f"{directory} is not a run: it has no {RUN_FILE}", where=str(directory), hint="nmt train RECIPE makes a run"
         )
-    content = files.read_json(directory / RUN_FILE, error=ModelError, hint=_DAMAGED_RUN)
+    content = files.read_json(directory / RUN_FILE, error=ModelError, hint=_DAMAGED_RUN_HINT)
     try:
         record = RunRecord.model_validate(content)
-    except ValidationError as problem:
-        first = problem.errors()[0]
+    except ValidationError as error:
+        first = error.errors()[0]
         message = f"{RUN_FILE} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise ModelError(message, where=str(directory / RUN_FILE), hint=_DAMAGED_RUN) from None
+        raise ModelError(message, where=str(directory / RUN_FILE), hint=_DAMAGED_RUN_HINT) from None
     recipe_file = directory / "recipe.yaml"
     try:
         recipe = parse_recipe(recipe_file.read_text(encoding="utf-8"), source=str(recipe_file))
-    except (FileNotFoundError, UnicodeDecodeError) as problem:
-        what = "missing" if isinstance(problem, FileNotFoundError) else "not UTF-8"
-        raise ModelError(f"recipe.yaml is {what}", where=str(recipe_file), hint=_DAMAGED_RUN) from None
-    except NmtError as problem:
-        raise ModelError(f"recipe.yaml: {problem.message}", where=problem.where, hint=_DAMAGED_RUN) from None
+    except FileNotFoundError:
+        raise ModelError("recipe.yaml is missing", where=str(recipe_file), hint=_DAMAGED_RUN_HINT) from None
+    except UnicodeDecodeError:
+        raise ModelError("recipe.yaml is not UTF-8", where=str(recipe_file), hint=_DAMAGED_RUN_HINT) from None
+    except NmtError as error:
+        raise ModelError(f"recipe.yaml: {error.message}", where=error.where, hint=_DAMAGED_RUN_HINT) from None
     return Run(directory, recipe, record)
 
 
-def read_checkpoints(folder: Path) -> list[Checkpoint]:
-    """The complete checkpoints in a folder, oldest first. A training may remove some meanwhile."""
-    found = []
-    for manifest in folder.glob(f"update-*/{MANIFEST}"):
+def read_checkpoints(directory: Path) -> list[Checkpoint]:
+    """The complete checkpoints in a directory, oldest first. A training may remove some meanwhile."""
+    checkpoints = []
+    for manifest in directory.glob(f"update-*/{MANIFEST}"):
         try:
-            found.append(read_checkpoint(manifest.parent))
+            checkpoints.append(read_checkpoint(manifest.parent))
         except ModelError:
             if manifest.exists():
                 raise
-    return sorted(found, key=lambda checkpoint: checkpoint.update)
+    return sorted(checkpoints, key=lambda checkpoint: checkpoint.update)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -264,18 +265,18 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def model_of_latest_run(runs: Path) -> Path:
-    """The model of the run in the folder `runs` whose model was written last.
+    """The newest model of the runs in the directory `runs`.
 
     Raises ModelError, which says what to type, if there is no model.
     """
-    folders = [path for path in sorted(runs.glob("*")) if kind_of(path) == "run" and not path.name.startswith(".")]
-    if not folders:
+    paths = [path for path in runs.glob("*") if kind_of(path) == "run" and not path.name.startswith(".")]
+    if not paths:
         raise ModelError(
             f"there is no model: {runs.absolute()} holds no runs",
             where=str(runs),
             hint="name a model with -m MODEL, or train one: nmt train RECIPE",
         )
-    latest = max(folders, key=lambda run: (_model_written_at(run), run))
+    latest = max(paths, key=lambda run: (_model_written_at(run), run))
     if not _model_written_at(latest):
         hint = _UNFINISHED_HINT.format(run=latest)
         raise ModelError(f"no run in {runs} has a finished model", where=str(runs), hint=hint)
@@ -308,5 +309,5 @@ def _model_written_at(run: Path) -> int:
 
 
 def _last_update(model: Path) -> int:
-    updates: list[int] = read_manifest(model, error=ModelError, hint=DAMAGED).get("updates", [])
+    updates: list[int] = read_manifest(model, error=ModelError, hint=DAMAGED_HINT).get("updates", [])
     return max(updates, default=0)

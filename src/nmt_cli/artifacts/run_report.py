@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from nmt_cli import __version__
-from nmt_cli.artifacts.history import Elapsed, History, ValidationPoint
+from nmt_cli.artifacts.history import Elapsed, History, TrainingPoint, ValidationPoint
 from nmt_cli.artifacts.info import describe_run, next_command
 from nmt_cli.artifacts.run import Run, best_first
 from nmt_cli.console import duration_text, size_text, time_text
 from nmt_cli.errors import UsageError
-from nmt_cli.recipe.key_paths import flatten
+from nmt_cli.recipe.key_paths import dotted_key, flatten
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.templates.charts import THINNING_COLUMNS, Line, line_chart
 from nmt_cli.templates.render import render
@@ -34,6 +34,7 @@ _OWN_KEYS = (("name",), ("description",))  # these settings differ between all r
 _TIME_UNITS = (("days", 86_400.0, 3.0), ("hours", 3600.0, 2.0), ("minutes", 60.0, 2.0), ("seconds", 1.0, 0.0))
 _NONE = "—"
 Curve = Sequence[tuple[Elapsed, float]]
+Point = TypeVar("Point", TrainingPoint, ValidationPoint)
 _Setting = tuple[str, list[str]]
 # The first six runs differ by colour and dashes; the next six have their colours, with other dashes.
 _DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "5 2", "12 3 2 3 2 3", "3 6", "12 3", "6 6", "2 2 8 2", "1 2", "14 2 2 2")
@@ -52,10 +53,10 @@ class ReportedRun:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis below the curves: its unit, and the place of a point on it."""
+    """An axis below the curves: its unit, and the position of a point on it."""
 
     unit: str
-    place_of: Callable[[Elapsed], float]
+    position_of: Callable[[Elapsed], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> str:
         mark=PAGE_MARK,
         findings=[text[0].upper() + text[1:] if len(reported) == 1 else text for text in _findings(reported)],
         axes=_axes(reported),
-        charts=list(_drawn_charts(reported)),
+        charts=list(_draw_charts(reported)),
         validations=_validation_rows(reported),
         signatures=sorted(_signatures(reported)),
         samples=list(_samples(reported)),
@@ -146,12 +147,12 @@ def _findings(reported: Sequence[ReportedRun]) -> Iterator[str]:
             is_one = len(history.skipped) == 1
             number = "one update was" if is_one else f"{len(history.skipped):,} updates were"
             yield f"{name}{number} skipped, because gradients were not finite."
-        yield from (f"{name}{text}" for text in _worse_since_the_best(run))
+        yield from (f"{name}{text}" for text in _findings_since_best(run))
     if len(reported) > 1:
         yield from _differences(reported)
 
 
-def _worse_since_the_best(run: ReportedRun) -> Iterator[str]:
+def _findings_since_best(run: ReportedRun) -> Iterator[str]:
     metric, best = run.run.recipe.validation.metric, run.facts["best_validation"]
     if best is None:
         return
@@ -179,10 +180,10 @@ def _signatures(reported: Sequence[ReportedRun]) -> set[str]:
     return {signature for signature in signatures if signature is not None}
 
 
-def _best(run: ReportedRun, metric: str) -> ValidationPoint | None:
+def _best(run: ReportedRun, metric: Literal["loss", "bleu"]) -> ValidationPoint | None:
     """The best validation by `bleu` or `loss`."""
     points = {point.measured.update: point for point in run.history.validations}
-    ranked = best_first([point.measured for point in points.values()], metric="bleu" if metric == "bleu" else "loss")
+    ranked = best_first([point.measured for point in points.values()], metric=metric)
     return points[ranked[0].update] if ranked else None
 
 
@@ -191,7 +192,7 @@ def _axes(reported: Sequence[ReportedRun]) -> dict[str, Axis]:
     ends = [point.at for run in reported for point in run.history.training[-1:]]
     ends += [point.at for run in reported for point in run.history.validations[-1:]]
     longest = max((at.seconds for at in ends), default=0.0)
-    unit, size = next((unit, size) for unit, size, least in _TIME_UNITS if longest >= least * size)
+    unit, size = next((unit, size) for unit, size, fewest in _TIME_UNITS if longest >= fewest * size)
     axes = {"updates": Axis("updates", lambda at: at.update)}
     if any(at.tokens for at in ends):
         axes["tokens"] = Axis("target tokens", lambda at: at.tokens)
@@ -200,13 +201,14 @@ def _axes(reported: Sequence[ReportedRun]) -> dict[str, Axis]:
     return axes
 
 
-def _drawn_charts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
+def _draw_charts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     """Each chart with its title, the unit of its values, and a drawing per axis; no drawing if there are no values."""
     for chart in _charts(reported):
         drawings = {}
-        for name, axis in _axes(reported).items() if any(chart.curves) else ():
+        axes = _axes(reported) if any(chart.curves) else {}
+        for name, axis in axes.items():
             lines = [
-                Line(run.label, run.style, [(axis.place_of(at), value) for at, value in curve])
+                Line(run.label, run.style, [(axis.position_of(at), value) for at, value in curve])
                 for run, curve in zip(reported, chart.curves, strict=True)
             ]
             drawings[name] = line_chart(
@@ -216,12 +218,10 @@ def _drawn_charts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
 
 
 def _charts(reported: Sequence[ReportedRun]) -> list[Chart]:
-    training = [run.history.training for run in reported]
-    validations = [run.history.validations for run in reported]
-    train_loss = [[(point.at, point.loss) for point in points if point.loss is not None] for points in training]
-    rate = [[(p.at, p.learning_rate) for p in points if p.learning_rate is not None] for points in training]
-    valid_loss = [[(point.at, point.measured.loss) for point in points] for points in validations]
-    bleu = [[(p.at, p.measured.bleu) for p in points if p.measured.bleu is not None] for points in validations]
+    train_loss = _curves([run.history.training for run in reported], lambda point: point.loss)
+    rate = _curves([run.history.training for run in reported], lambda point: point.learning_rate)
+    valid_loss = _curves([run.history.validations for run in reported], lambda point: point.measured.loss)
+    bleu = _curves([run.history.validations for run in reported], lambda point: point.measured.bleu)
     unit_of_loss, losses = "nats per target token", [*train_loss, *valid_loss]
     return [
         Chart("Training loss", unit_of_loss, train_loss, number_format="{:.3f}", bounded_by=losses),
@@ -231,21 +231,26 @@ def _charts(reported: Sequence[ReportedRun]) -> list[Chart]:
     ]
 
 
+def _curves(runs: Sequence[Sequence[Point]], value_of: Callable[[Point], float | None]) -> list[Curve]:
+    """The curve of each run, given its points; a point without the value is left out."""
+    return [[(point.at, value) for point in points if (value := value_of(point)) is not None] for points in runs]
+
+
 def _validation_rows(reported: Sequence[ReportedRun]) -> list[tuple[int, list[ValidationPoint | None]]]:
     """The rows of the table of validations: an update, and the validation of each run after it, or None.
 
     There are about two dozen rows. They are spread evenly, and include the best and the last validation of each run.
     """
     by_update: dict[int, dict[int, ValidationPoint]] = {}
-    always: set[int] = set()
+    chosen_updates: set[int] = set()
     for run in reported:
         for point in run.history.validations:
             by_update.setdefault(point.measured.update, {})[run.style] = point
         chosen = (_best(run, "bleu"), _best(run, "loss"), *run.history.validations[-1:])
-        always |= {point.measured.update for point in chosen if point is not None}
+        chosen_updates |= {point.measured.update for point in chosen if point is not None}
     updates = sorted(by_update)
-    every = math.ceil(len(updates) / _MAX_ROWS) or 1
-    kept = sorted({*updates[every - 1 :: every], *always})
+    step = math.ceil(len(updates) / _MAX_ROWS) or 1
+    kept = sorted({*updates[step - 1 :: step], *chosen_updates})
     return [(update, [by_update[update].get(run.style) for run in reported]) for update in kept]
 
 
@@ -295,15 +300,24 @@ def _settings(reported: Sequence[ReportedRun]) -> tuple[list[_Setting], list[_Se
     default = flatten(Recipe(name="default").model_dump(mode="json"))
     paths = dict.fromkeys(path for recipe in (default, *recipes) for path in recipe if path not in _OWN_KEYS)
     sections = {path[:-1] for path in paths}  # null in one recipe may be a section in another
-    rows = [
-        (".".join(path), [_setting_text(recipe, path) for recipe in recipes], _setting_text(default, path))
-        for path in paths
-        if path not in sections
-    ]
-    started = [run.run.record.init_from for run in reported]
-    rows.append(("--init-from", [_NONE if initial is None else initial.path for initial in started], _NONE))
-    different = [(key, values) for key, values, _ in rows if len(set(values)) > 1]
-    common = [(key, [values[0], usual]) for key, values, usual in rows if len(set(values)) == 1 and values[0] != usual]
+    different: list[_Setting] = []
+    common: list[_Setting] = []
+
+    def add(key: str, values: list[str], *, default: str) -> None:
+        if len(set(values)) > 1:
+            different.append((key, values))
+        elif values[0] != default:
+            common.append((key, [values[0], default]))
+
+    for path in paths:
+        if path not in sections:
+            add(
+                dotted_key(path),
+                [_setting_text(recipe, path) for recipe in recipes],
+                default=_setting_text(default, path),
+            )
+    initial_models = [run.run.record.init_from for run in reported]
+    add("--init-from", [_NONE if model is None else model.path for model in initial_models], default=_NONE)
     return different, common
 
 

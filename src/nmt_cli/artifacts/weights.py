@@ -68,16 +68,16 @@ def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def check_names_and_shapes(
-    found: Mapping[str, tuple[int, ...]], *, expected: Mapping[str, tuple[int, ...]], where: str, hint: str
+    shapes: Mapping[str, tuple[int, ...]], *, expected: Mapping[str, tuple[int, ...]], where: str, hint: str
 ) -> None:
     """Raise ModelError for the first tensor that is missing, unexpected or of another shape."""
     for name, shape in expected.items():
-        if name not in found:
+        if name not in shapes:
             raise ModelError(f"the tensor {name} is missing", where=where, hint=hint)
-        if found[name] != shape:
-            message = f"the tensor {name} has shape {list(found[name])}, but the recipe makes it {list(shape)}"
+        if shapes[name] != shape:
+            message = f"the tensor {name} has shape {list(shapes[name])}, but the recipe makes it {list(shape)}"
             raise ModelError(message, where=where, hint=hint)
-    if unexpected := [name for name in found if name not in expected]:
+    if unexpected := [name for name in shapes if name not in expected]:
         raise ModelError(f"the tensor {unexpected[0]} has no place in this model", where=where, hint=hint)
 
 
@@ -96,11 +96,11 @@ def check_tensors_fit(file: Path, config: ModelConfig, *, source_vocab: int, tar
     It compares the header of the file with a model on the meta device, so the check takes little memory.
     """
     with open_tensors(file, hint=hint) as tensors:
-        found = shapes_in_file(tensors)
-    if config.encoder_layers + config.decoder_layers > len(found):
-        message = f"{file.name} has {len(found):,} tensors, which are too few for the layers of the recipe"
+        shapes = shapes_in_file(tensors)
+    if config.encoder_layers + config.decoder_layers > len(shapes):
+        message = f"{file.name} has {len(shapes):,} tensors, which are too few for the layers of the recipe"
         raise ModelError(message, where=str(file), hint=hint)
-    widest = max(max(shape, default=0) for shape in found.values())
+    widest = max(max(shape, default=0) for shape in shapes.values())
     if max(config.d_model, config.d_k, config.d_v) > widest:
         message = f"the widest tensor of {file.name} has {widest:,} columns, and the recipe asks for wider layers"
         raise ModelError(message, where=str(file), hint=hint)
@@ -113,7 +113,7 @@ def check_tensors_fit(file: Path, config: ModelConfig, *, source_vocab: int, tar
     except (RuntimeError, OverflowError):  # more elements than 63 bits count
         message = f"the recipe in {CONFIG} describes a model larger than any memory"
         raise ModelError(message, where=str(file.with_name(CONFIG)), hint=hint) from None
-    check_names_and_shapes(found, expected=shapes_of(weights_of(model)), where=str(file), hint=hint)
+    check_names_and_shapes(shapes, expected=shapes_of(weights_of(model)), where=str(file), hint=hint)
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -156,9 +156,9 @@ def open_tensors(file: Path, *, hint: str) -> Any:
     except FileNotFoundError:
         raise ModelError(f"{file.name} is missing", where=str(file), hint=hint) from None
     except PermissionError:
-        raise files.unreadable(file, name=file.name, error=ModelError) from None
-    except SafetensorError as problem:
-        raise ModelError(f"{file.name} is damaged: {problem}", where=str(file), hint=hint) from None
+        raise files.unreadable_error(file, name=file.name, error=ModelError) from None
+    except SafetensorError as error:
+        raise ModelError(f"{file.name} is damaged: {error}", where=str(file), hint=hint) from None
 
 
 def shapes_in_file(tensors: Any) -> dict[str, tuple[int, ...]]:

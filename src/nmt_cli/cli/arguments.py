@@ -73,7 +73,7 @@ def models_of(given: Sequence[Path] | None) -> list[Path]:
 
     What the user did not name is logged. Raises ModelError for anything else, before torch is imported.
     """
-    from nmt_cli.artifacts.directory_kinds import require_model
+    from nmt_cli.artifacts.directory_kinds import check_is_model
     from nmt_cli.artifacts.run import model_of_latest_run
     from nmt_cli.console import show_progress
     from nmt_cli.interchange.hub_models import find_model
@@ -86,7 +86,7 @@ def models_of(given: Sequence[Path] | None) -> list[Path]:
     for model, path in zip(models, given, strict=True):
         if path != model and path.exists():
             logger.info("model: %s", model)
-        require_model(model)
+        check_is_model(model)
     return models
 
 

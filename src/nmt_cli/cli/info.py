@@ -251,10 +251,10 @@ def _unknown_path(path: Path) -> ModelError:
 
     ModelError at once for a checkpoint of fairseq.
     """
-    from nmt_cli.artifacts.directory_kinds import OWNER_AND_NAME, foreign_kind, kind_of, refuse_fairseq
+    from nmt_cli.artifacts.directory_kinds import OWNER_AND_NAME, check_not_fairseq, foreign_kind, kind_of
 
     where = str(path)
-    refuse_fairseq(path)
+    check_not_fairseq(path)
     if not path.exists():
         hint = f"name a model, a run, a checkpoint or prepared data; {OWNER_AND_NAME}"
         return ModelError(f"there is no {path}", where=where, hint=hint)

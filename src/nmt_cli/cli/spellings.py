@@ -265,7 +265,7 @@ def _without_contradictions(typed: Sequence[str]) -> list[str]:
 
 def _answer_with_setting(option: str, arguments: Sequence[str], typed: Mapping[str, str | None]) -> _Answer | None:
     """The --set for an option that is a key of a recipe, here or in another toolkit, with its value; else None."""
-    from nmt_cli.recipe.key_paths import dotted, key_paths
+    from nmt_cli.recipe.key_paths import dotted_key, key_paths
     from nmt_cli.recipe.mistakes import answer_in, refusal
     from nmt_cli.recipe.schema import Recipe
 
@@ -278,7 +278,7 @@ def _answer_with_setting(option: str, arguments: Sequence[str], typed: Mapping[s
         return _Answer(" ".join(map(as_flag, answer.settings)), answer.note)
     paths = list(key_paths(Recipe))
     sections = {path[:-1] for path in paths}
-    own = [dotted(path) for path in paths if path[-1] == key and path not in sections]
+    own = [dotted_key(path) for path in paths if path[-1] == key and path not in sections]
     refused = next(filter(None, (refusal(f"{name}={value}", Recipe) for name in own)), None)
     amount = "N" if value is None or refused else shlex.quote(value)
     flags = " or ".join(f"--set {name}={amount}" for name in own)

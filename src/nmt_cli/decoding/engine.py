@@ -148,7 +148,7 @@ def _is_ctranslate2_faster(
     """
     import torch
 
-    from nmt_cli.artifacts.directory_kinds import require_model
+    from nmt_cli.artifacts.directory_kinds import check_is_model
     from nmt_cli.artifacts.model_directory import load_saved_config
     from nmt_cli.decoding.ctranslate2.model import unsupported_error
     from nmt_cli.model.cpu_linear import can_pack
@@ -159,7 +159,7 @@ def _is_ctranslate2_faster(
         return False
     if len(directories) > 1 or find_spec("ctranslate2") is None:
         return False
-    require_model(directories[0])
+    check_is_model(directories[0])
     recipe = load_saved_config(directories[0]).recipe
     config = with_overrides(recipe.decoding, overrides)
     # In beam search, CTranslate2 has no minimum length: `CTranslate2Engine.check` says why.

@@ -62,7 +62,7 @@ def export(
     and DataError if `lines` are too few.
     """
     is_same_kind = foreign_kind(output) == _KINDS[to]
-    files.check_replaceable(output, what=_KINDS[to], is_same_kind=is_same_kind, overwrite=overwrite)
+    files.check_replaceable(output, kind_name=_KINDS[to], is_same_kind=is_same_kind, overwrite=overwrite)
     require_package = {"ctranslate2": import_ctranslate2, "huggingface": transformers_library}[to]
     require_package()  # before the model is loaded
     loaded = load_model(model, device=torch.device("cpu"), dtype=torch.float32)

@@ -161,7 +161,7 @@ def _download_error(name: HubName, problem: Exception) -> ModelError:
     kind = failure.kind
     match kind:
         case "disk full" | "gated" | "overloaded":
-            message, hint = hub.common_refusal(kind, str(name), reason=failure.reason, page=page)
+            message, hint = hub.message_and_hint(kind, str(name), reason=failure.reason, page=page)
         case "no revision":
             message = f"{name.repository} has no revision {name.revision} on the hub"
             hint = f"take a commit, a tag or a branch of {page}, or {name.repository} for the newest"

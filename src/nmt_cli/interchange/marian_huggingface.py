@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from nmt_cli import files
-from nmt_cli.artifacts.directory_kinds import kind_of, refuse_fairseq
+from nmt_cli.artifacts.directory_kinds import check_not_fairseq, kind_of
 from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.errors import ModelError
 from nmt_cli.interchange.marian_model import (
@@ -42,7 +42,7 @@ def read_huggingface(directory: Path) -> MarianModel:
     Raises ModelError if it is no Marian model, lacks a file, is damaged or not supported.
     """
     if not directory.is_dir():
-        refuse_fairseq(directory)
+        check_not_fairseq(directory)
         what = "is a file, not a directory" if directory.exists() else "does not exist"
         hint = "name a folder with a Hugging Face model, or OWNER/NAME on the hub"
         raise ModelError(f"{directory} {what}", where=str(directory), hint=hint)

@@ -15,10 +15,10 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 import nmt_cli
-from nmt_cli.cache import ELSEWHERE, cache_folder, cache_lock, difference, file_hash, writing_errors
+from nmt_cli.cache import OTHER_CACHE_HINT, cache_folder, cache_lock, difference, file_hash, writing_errors
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
-from nmt_cli.files import FREE_SPACE
+from nmt_cli.files import FREE_SPACE_HINT
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ def _check_space(part: Path, name: str, needed: int) -> None:
     free = shutil.disk_usage(part.parent).free
     if needed > free:
         message = f"{name} needs {needed / 1e9:.3f} GB, and {free / 1e9:.3f} GB are free"
-        raise DataError(message, where=str(part.with_name(name)), hint=f"{FREE_SPACE}, or {ELSEWHERE}")
+        raise DataError(message, where=str(part.with_name(name)), hint=f"{FREE_SPACE_HINT}, or {OTHER_CACHE_HINT}")
 
 
 def _write_blocks(

@@ -155,7 +155,7 @@ class _SideEncoder:
             text = b"".join(line + b"\n" for line in compress(text.split(b"\n"), is_taken))
         encoded, words, copies = self._encoder.encode(text), words[is_taken], copies[is_taken]
         if (copies != 1).any():
-            encoded, words = encoded.repeated(copies), np.repeat(words, copies)
+            encoded, words = encoded.repeat(copies), np.repeat(words, copies)
         return self._add_statistics(encoded, words)
 
     def _add_statistics(self, encoded: EncodedText, words: NDArray[np.integer]) -> EncodedSide:

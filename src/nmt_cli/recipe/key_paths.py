@@ -11,7 +11,7 @@ from pydantic import BaseModel
 KeyPath = tuple[str | int, ...]
 
 
-def dotted(path: KeyPath) -> str:
+def dotted_key(path: KeyPath) -> str:
     """A path as users write it: `training.optimizer.beta2`."""
     return ".".join(map(str, path))
 

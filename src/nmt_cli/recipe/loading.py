@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.counterparts import as_flag
-from nmt_cli.recipe.key_paths import KeyPath, dotted, flatten
+from nmt_cli.recipe.key_paths import KeyPath, dotted_key, flatten
 from nmt_cli.recipe.other_toolkits_configurations import convert_configuration, toolkit_of
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.recipe.yaml_files import Document, dump_values, merge, parse_document, parse_value, read_document, validate
@@ -23,7 +23,7 @@ Kind = Literal["recipe", "corpus"]
 _COMMANDS: dict[Kind, str] = {"recipe": "nmt train", "corpus": "nmt prepare"}
 _LIST_COMMANDS: dict[Kind, str] = {"recipe": "nmt recipes", "corpus": "nmt corpora"}
 _PAGE_ON_OTHER_TOOLKITS = "docs/how-to/other-toolkits.md"
-_FIX = "write a value of that kind; nmt train base --dry-run shows one for each key"
+_DEFAULT_HINT = "write a value of that kind; nmt train base --dry-run shows one for each key"
 # A child recipe is a system of its own: it does not inherit what its parent is called.
 _KEYS_NOT_INHERITED = ("name", "description")
 # Settings that follow from others if they are null.
@@ -51,11 +51,11 @@ def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> Resolv
     file = find_packaged(str(reference), kind="recipe")
     _check_is_recipe(file)
     named_after_file = Document({"name": file.stem}, {("name",): str(file)})
-    document = merge(named_after_file, _with_parents(file, children=()))
+    document = merge(named_after_file, _read_with_parents(file, children=()))
     for override in overrides:
         document = merge(document, parse_override(override))
     _check_file_name(file, document)
-    recipe = validate(document, Recipe, source=str(file), fix=_FIX)
+    recipe = validate(document, Recipe, source=str(file), fix=_DEFAULT_HINT)
     given = flatten(document.values)
 
     def origin(path: tuple[str, ...]) -> str:
@@ -63,13 +63,14 @@ def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> Resolv
         return _DERIVED_FROM[path] if is_derived else document.origins.get(path, "default")
 
     keys = flatten(recipe.model_dump(mode="json"))
-    return ResolvedRecipe(recipe, {dotted(path): origin(path) for path in keys})
+    return ResolvedRecipe(recipe, {dotted_key(path): origin(path) for path in keys})
 
 
 def _check_file_name(file: Path, document: Document) -> None:
     """Raise RecipeError if a recipe without a name has a file whose name cannot be its run's."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).lstrip("-._")
-    if document.origins["name",] == str(file) and name != file.stem:
+    is_named_after_file = document.origins[("name",)] == str(file)
+    if is_named_after_file and name != file.stem:
         message = f"{file.name} has no name: in it, and {file.stem!r} cannot name a run"
         raise RecipeError(message, where=str(file), hint=f"add name: {name.rstrip('-') or 'mine'} to the file")
 
@@ -81,18 +82,22 @@ def _check_is_recipe(file: Path) -> None:
         hint = "write what differs from base into it, for example extends: base.yaml; or nmt train base"
         raise RecipeError(f"{file.name} holds no recipe: it is empty", where=str(file), hint=hint)
     if toolkit := toolkit_of(values):
-        converted = convert_configuration(values)
-        problem = f"{file.name} is a configuration of {toolkit}, not a recipe"
-        problem += (
-            f"; to set by hand, as {_PAGE_ON_OTHER_TOOLKITS} says: {', '.join(converted.by_hand)}"
-            if converted.by_hand
-            else ""
-        )
-        without_counterpart = ", ".join(converted.without_counterpart)
-        problem += f"; without a counterpart: {without_counterpart}" if without_counterpart else ""
-        output = [f"-o {shlex.quote(converted.output)}"] if converted.output else []
-        hint = " ".join(["nmt train base --data DIR", *output, *map(as_flag, converted.settings)])
-        raise RecipeError(problem, where=str(file), hint=hint)
+        raise _other_toolkit_error(file, values, toolkit=toolkit)
+
+
+def _other_toolkit_error(file: Path, values: dict[str, Any], *, toolkit: str) -> RecipeError:
+    """The error for a configuration of another toolkit; its hint is the command that trains the same system."""
+    converted = convert_configuration(values)
+    parts = [f"{file.name} is a configuration of {toolkit}, not a recipe"]
+    if converted.by_hand:
+        parts.append(f"to set by hand, as {_PAGE_ON_OTHER_TOOLKITS} says: {', '.join(converted.by_hand)}")
+    if converted.without_counterpart:
+        parts.append(f"without a counterpart: {', '.join(converted.without_counterpart)}")
+    command = ["nmt train base --data DIR"]
+    if converted.output:
+        command.append(f"-o {shlex.quote(converted.output)}")
+    command += map(as_flag, converted.settings)
+    return RecipeError("; ".join(parts), where=str(file), hint=" ".join(command))
 
 
 def parse_recipe(text: str, *, source: str) -> Recipe:
@@ -126,11 +131,11 @@ def find_packaged(reference: str, *, kind: Kind) -> Path:
         return folder / f"{name}.yaml"
     files = [f"{Path(reference).with_suffix('')}.{ending}" for ending in ("yaml", "yml") if reference]
     near = [file for file in files if Path(file).is_file()][:1] or _nearest_names(name, names)
-    hint = (
-        f"take a file, or {', '.join(name for name in names if '/' not in name)}; {_LIST_COMMANDS[kind]} describes all"
-    )
     if near:
         hint = f"did you mean {_COMMANDS[kind]} {' or '.join(near)}?"
+    else:
+        top_names = ", ".join(name for name in names if "/" not in name)
+        hint = f"take a file, or {top_names}; {_LIST_COMMANDS[kind]} describes all"
     raise RecipeError(f"there is no {kind} {reference!r}", where=reference or None, hint=hint)
 
 
@@ -158,8 +163,8 @@ def _nearest_names(name: str, names: Sequence[str]) -> list[str]:
     return [by_stem[other] for other in near[:2]]
 
 
-def _with_parents(file: Path, *, children: tuple[Path, ...]) -> Document:
-    """The document of a recipe laid over the ones it extends; `children` are the files that led here."""
+def _read_with_parents(file: Path, *, children: tuple[Path, ...]) -> Document:
+    """A recipe laid over the recipes that it extends; `children` are the files that led here."""
     document = read_document(file)
     if "extends" not in document.values:
         return document
@@ -172,7 +177,7 @@ def _with_parents(file: Path, *, children: tuple[Path, ...]) -> Document:
     if any(parent_file.samefile(member) for member in chain):
         circle = " -> ".join(member.name for member in (*chain, parent_file))
         raise RecipeError(f"recipes extend each other in a circle: {circle}", where=where, hint="remove this line")
-    inherited = _with_parents(parent_file, children=chain)
+    inherited = _read_with_parents(parent_file, children=chain)
     for key in _KEYS_NOT_INHERITED:
         inherited.values.pop(key, None)
         inherited.origins.pop((key,), None)

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from nmt_cli.errors import nearest_word
 from nmt_cli.recipe.counterparts import NEXT_LINE, Answer, counterpart_of
-from nmt_cli.recipe.key_paths import KeyPath, document_path, dotted, fields_at, flatten, key_paths, sections_at
+from nmt_cli.recipe.key_paths import KeyPath, document_path, dotted_key, fields_at, flatten, key_paths, sections_at
 from nmt_cli.recipe.section import SettingError
 
 _PLACEHOLDER = "VALUE"
@@ -51,12 +51,12 @@ _SHOULD_BE = {
 }
 
 
-def error_to_show(problem: ValidationError) -> Any:
+def error_to_show(validation_error: ValidationError) -> Any:
     """The error to show: an unknown key if there is one, because a misspelt key is also a missing one.
 
     If a key takes a number or certain words and the value is text, the error about the words is shown.
     """
-    errors = problem.errors()
+    errors = validation_error.errors()
     unknown = [error for error in errors if error["type"] == "extra_forbidden"]
     wrong_words = [
         error for error in errors if error["type"] == "literal_error" and error["loc"][:-1] == errors[0]["loc"][:-1]
@@ -70,7 +70,7 @@ def error_to_show(problem: ValidationError) -> Any:
 
 def describe(error: Any, path: KeyPath) -> str:
     """One line: the key, its value, and what is allowed there."""
-    name = dotted(path)
+    name = dotted_key(path)
     match error["type"]:
         case "extra_forbidden":
             return f"unknown key {name!r}"
@@ -125,7 +125,7 @@ class InvalidSetting:
             case "string_pattern_mismatch":
                 return "write letters, digits and . _ - only"
             case "int_type" | "float_type":
-                number = _number_meant(value, whole=kind == "int_type")
+                number = _number_meant(value, must_be_whole=kind == "int_type")
                 return None if number is None else f"write {number}"
             case "bool_type":
                 return "write true or false, without quotes"
@@ -133,7 +133,7 @@ class InvalidSetting:
                 return None
 
     @property
-    def range(self) -> str | None:
+    def allowed_range(self) -> str | None:
         """The numbers and words that are allowed, as a hint; None if no number is."""
         for section in sections_at(self.schema, self.path[:-1], values=self.values):
             field = section.model_json_schema()["properties"].get(self.path[-1], {})
@@ -143,7 +143,8 @@ class InvalidSetting:
                 kind = "a whole number" if number["type"] == "integer" else "a number"
                 bounds = [f"{words} {number[bound]:g}" for bound, words in _BOUND_WORDS.items() if bound in number]
                 others = [str(choice.get("const", choice["type"])) for choice in choices if choice is not number]
-                return f"write {' or '.join([' '.join([kind, ' and '.join(bounds)]).rstrip(), *others])}"
+                bounded = " ".join(filter(None, (kind, " and ".join(bounds))))
+                return f"write {' or '.join([bounded, *others])}"
         return None
 
     def _another_key(self, value: Any) -> str:
@@ -161,7 +162,7 @@ class InvalidSetting:
         fields = [section.model_fields[str(key)] for section in sections if key in section.model_fields]
         example = _example(fields[0]) if fields else _PLACEHOLDER
         note = "" if example == _PLACEHOLDER else f"{NEXT_LINE}{example} is an example"
-        return f"add --set {dotted(self.path)}={example}{note}" if self.as_flags else f"add {key}: {example}{note}"
+        return f"add --set {dotted_key(self.path)}={example}{note}" if self.as_flags else f"add {key}: {example}{note}"
 
     def _fix_of(self, error: SettingError) -> str:
         """The fix of a validator, in which each `key: value` is written as a --set, or for its place in YAML.
@@ -174,14 +175,14 @@ class InvalidSetting:
             key = setting["key"].split(".")
             for path in ((*self.path, *key), (*self.path[:-1], *key)):
                 if path in paths:
-                    return f"--set {dotted(path)}={shlex.quote(setting['value'])}"
+                    return f"--set {dotted_key(path)}={shlex.quote(setting['value'])}"
             return setting[0]
 
         def in_yaml(setting: re.Match[str]) -> str:
             *above, key = setting["key"].split(".")
             if not above or (*above, key) not in paths:
                 return setting[0]
-            return f"{setting['write'] or ''}{key}: {setting['value']} below {dotted(tuple(above))}:"
+            return f"{setting['write'] or ''}{key}: {setting['value']} below {dotted_key(tuple(above))}:"
 
         return _SETTING_IN_FIX.sub(as_flag if self.as_flags else in_yaml, error.fix)
 
@@ -202,9 +203,9 @@ class InvalidSetting:
         return "write " + " or ".join(f"{key}: {name}" for name in names) + " in it"
 
     def _variant(self, value: Any) -> str | None:
-        """The section to write in the place of `value`; None if the section has no variants.
+        """The section to write instead of `value`; None if the section has no variants.
 
-        It is the variant whose name is nearest to the value, or any of them.
+        It is the variant whose name is nearest to the value, or else any variant.
         """
         variants = {
             name: section
@@ -214,16 +215,19 @@ class InvalidSetting:
         }
         if not variants:
             return None
-        name = _nearest_choice(value, list(variants)) if isinstance(value, str) else None
-        forms = [_variant_form(section, name=known) for known, section in variants.items() if name in (None, known)]
-        key, examples = dotted(self.path), list(_required_keys(variants[name]).values()) if name else []
-        fix = f"--set {key}='{forms[0]}'" if self.as_flags else f"write {self.path[-1]}: {forms[0]}"
-        if name and not examples and not self.as_flags:
-            fix += f", or --set {key}.name={name}"
-        notes = [f"{given} is an example" for given in examples]
-        if len(forms) > 1:
-            notes.append(f"or {', '.join(forms[1:])}")
-        return NEXT_LINE.join([fix, *notes])
+        nearest = _nearest_choice(value, list(variants)) if isinstance(value, str) else None
+        names = list(variants) if nearest is None else [nearest]
+        first, *others = [_variant_form(variants[name], name=name) for name in names]
+        key = dotted_key(self.path)
+        lines = [f"--set {key}='{first}'" if self.as_flags else f"write {self.path[-1]}: {first}"]
+        if others:
+            lines.append(f"or {', '.join(others)}")
+        elif nearest is not None:
+            examples = _required_keys(variants[nearest]).values()
+            if not examples and not self.as_flags:
+                lines[0] += f", or --set {key}.name={nearest}"
+            lines += [f"{example} is an example" for example in examples]
+        return NEXT_LINE.join(lines)
 
 
 def suggest_key(
@@ -233,15 +237,16 @@ def suggest_key(
 
     The same key elsewhere comes before the answer if it is in several places, or if the answer has no settings.
     """
-    elsewhere = [place for place in key_paths(schema) if place[-1] == path[-1] and place != path]
-    side = _SIDE_ABBREVIATIONS.get(str(path[-1]))
+    *section, key = path
+    side = _SIDE_ABBREVIATIONS.get(str(key))
     if side is not None and side in allowed:
-        return f"did you mean {dotted((*path[:-1], side))}?"
-    if answer is not None and (not elsewhere or (answer.settings and not elsewhere[1:])):
-        return answer.as_flags() if as_flags else answer.as_yaml(dotted(path[:-1]))
-    near = nearest_word(str(path[-1]), allowed)
-    if found := elsewhere or ([(*path[:-1], near)] if near else []):
-        return "did you mean " + " or ".join(map(dotted, found)) + "?"
+        return f"did you mean {dotted_key((*section, side))}?"
+    elsewhere = [other for other in key_paths(schema) if other[-1] == key and other != path]
+    if answer is not None and (not elsewhere or (answer.settings and len(elsewhere) == 1)):
+        return answer.as_flags() if as_flags else answer.as_yaml(dotted_key(tuple(section)))
+    near = nearest_word(str(key), allowed)
+    if suggested := elsewhere or ([(*section, near)] if near else []):
+        return "did you mean " + " or ".join(map(dotted_key, suggested)) + "?"
     return f"allowed here: {', '.join(allowed)}"
 
 
@@ -282,13 +287,15 @@ def _error_of_key(key: str, value: Any, section: type[BaseModel]) -> Any:
     """The error of pydantic about one key of a section; None if there is none."""
     try:
         section.model_validate({key: value})
-    except ValidationError as problem:
-        return next((error for error in problem.errors() if error["loc"][0] == key), None)
+    except ValidationError as validation_error:
+        return next((error for error in validation_error.errors() if error["loc"][0] == key), None)
     return None
 
 
 def _variant_form(section: type[BaseModel], *, name: str) -> str:
-    return "{" + ", ".join(f"{key}: {given}" for key, given in {"name": name, **_required_keys(section)}.items()) + "}"
+    """The variant of this name as a section on one line, with examples for the keys that it requires."""
+    keys = {"name": name, **_required_keys(section)}
+    return "{" + ", ".join(f"{key}: {text}" for key, text in keys.items()) + "}"
 
 
 def _required_keys(section: type[BaseModel]) -> dict[str, str]:
@@ -323,16 +330,17 @@ def _as_value(text: str) -> Any:
     return text
 
 
-def _number_meant(value: Any, *, whole: bool) -> int | float | None:
+def _number_meant(value: Any, *, must_be_whole: bool) -> int | float | None:
     """The number meant by a text: 1_000, or 1e5 if a whole number is asked for."""
     if isinstance(value, bool) or not isinstance(value, str | float):
         return None
-    with suppress(ValueError):
+    try:
         number = float(value)
-        if number.is_integer():
-            return int(number)
-        return None if whole else number
-    return None
+    except ValueError:
+        return None
+    if number.is_integer():
+        return int(number)
+    return None if must_be_whole else number
 
 
 def as_written(value: Any) -> str:

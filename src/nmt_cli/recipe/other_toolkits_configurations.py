@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
 
 from nmt_cli.recipe.counterparts import BATCH_KEYS, as_flag, batch_tokens_of, counterpart_of, plain_key
 from nmt_cli.recipe.key_paths import flatten, value_at
@@ -45,14 +45,22 @@ _TEXT_KEYS = (
     "tgt_subword_nbest",
     "tgt_subword_model",
 )
-# The key that names a schedule and the name, the key of its rate there and here, and the key of its warm-up.
-_SCHEDULES = (
-    ("decay_method", "noam", "learning_rate", "factor", "warmup_steps"),  # OpenNMT-py
-    ("scheduling", "noam", "learning_rate_factor", "factor", "learning_rate_warmup"),  # JoeyNMT
-    ("lr_scheduler", "inverse_sqrt", "lr", "peak", "warmup_updates"),  # fairseq
-)
-_SCHEDULE_KEYS = {
-    key for name_key, _, rate_key, _, warmup_key in _SCHEDULES for key in (name_key, rate_key, warmup_key)
+
+
+class _ScheduleKeys(NamedTuple):
+    """The keys of a toolkit for the name of a schedule, its rate and its warm-up; and its name and rate key in nmt."""
+
+    name_key: str
+    rate_key: str
+    warmup_key: str
+    name: str
+    our_rate_key: str
+
+
+_SCHEDULES = {
+    "OpenNMT-py": _ScheduleKeys("decay_method", "learning_rate", "warmup_steps", "noam", "factor"),
+    "JoeyNMT": _ScheduleKeys("scheduling", "learning_rate_factor", "learning_rate_warmup", "noam", "factor"),
+    "fairseq": _ScheduleKeys("lr_scheduler", "lr", "warmup_updates", "inverse_sqrt", "peak"),
 }
 
 
@@ -61,9 +69,9 @@ def toolkit_of(values: dict[str, Any]) -> str | None:
     keys = {plain_key(key) for key in values}
     sections = [(key, value) for key, value in values.items() if isinstance(value, Mapping)]
     keys |= {f"{plain_key(key)}.{plain_key(inner)}" for key, section in sections for inner in section}
-    found = {name: len(keys.intersection(known.split())) for name, known in _KEYS_OF_TOOLKITS.items()}
-    best = max(found, key=lambda name: found[name])
-    return best if found[best] >= _MIN_KNOWN_KEYS else None
+    num_known = {name: len(keys.intersection(known.split())) for name, known in _KEYS_OF_TOOLKITS.items()}
+    likeliest = max(num_known, key=lambda name: num_known[name])
+    return likeliest if num_known[likeliest] >= _MIN_KNOWN_KEYS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +90,7 @@ class ConvertedConfiguration:
 
 def convert_configuration(values: dict[str, Any]) -> ConvertedConfiguration:
     """The settings that mean the same as a configuration of another toolkit, and the keys that remain."""
-    leaves = {path: _unwrapped(value) for path, value in flatten(values).items()}
+    leaves = {path: _unwrap(value) for path, value in flatten(values).items()}
     given = {plain_key(_key_of_value(path)): value for path, value in reversed(leaves.items())}
     joint_settings, joint_keys = _joint_settings(given, toolkit=toolkit_of(values))
     settings: dict[str, str] = {}
@@ -98,10 +106,10 @@ def convert_configuration(values: dict[str, Any]) -> ConvertedConfiguration:
         elif equivalent := _equivalent_settings(path, value, given):
             if not _add_settings(equivalent, into=settings):
                 by_hand.append(key)
-        elif counterpart.settings and value is not None:
+        elif counterpart.templates and value is not None:
             by_hand.append(key)
     return ConvertedConfiguration(
-        [f"{name}={amount}" for name, amount in (settings | joint_settings).items()],
+        [f"{name}={text}" for name, text in (settings | joint_settings).items()],
         next((str(given[key]) for key in _OUTPUT_KEYS if given.get(key)), None),
         list(dict.fromkeys(by_hand)),
         list(dict.fromkeys(without_counterpart)),
@@ -109,22 +117,24 @@ def convert_configuration(values: dict[str, Any]) -> ConvertedConfiguration:
 
 
 def flags_of_text(values: Mapping[str, Any]) -> list[str]:
-    """The words of `nmt prepare` for the text of a configuration of OpenNMT-py; a general example if it names none."""
+    """The flags of `nmt prepare` for the text of a configuration of OpenNMT-py; a general example if it names none."""
     corpora = values.get("data")
     corpora = corpora if isinstance(corpora, Mapping) else {}
-    words, languages = [], "en-de"
+    flags, languages = [], "en-de"
     for name, corpus in corpora.items():
         sides = [str(value_at(corpus, key) or "") for key in ("path_src", "path_tgt")]
         prefixes = {side.rpartition(".")[0] for side in sides}
         endings = [side.rpartition(".")[2] for side in sides]
         if len(prefixes) == 1 and all(re.fullmatch("[a-z]{2,3}", ending) for ending in endings):
-            words += [f"--{'valid' if name == 'valid' else 'train'} {quote(*prefixes)}"]
+            flags.append(f"--{'valid' if name == 'valid' else 'train'} {quote(*prefixes)}")
             languages = "-".join(endings)
-    words = [*(words or ["--train FILE"]), f"--languages {languages}", "-o data/NAME"]
+    flags = [*(flags or ["--train FILE"]), f"--languages {languages}", "-o data/NAME"]
     shared, model = values.get("share_vocab"), values.get("src_subword_model")
-    words += [as_flag(f"tokenizer.shared={str(shared).lower()}")] if isinstance(shared, bool) else []
-    words += [as_flag(f"tokenizer.model={model}")] if str(model).endswith(".model") else []
-    return words
+    if isinstance(shared, bool):
+        flags.append(as_flag(f"tokenizer.shared={str(shared).lower()}"))
+    if str(model).endswith(".model"):
+        flags.append(as_flag(f"tokenizer.model={model}"))
+    return flags
 
 
 def _joint_settings(given: Mapping[str, Any], *, toolkit: str | None) -> tuple[dict[str, str], set[str]]:
@@ -133,23 +143,23 @@ def _joint_settings(given: Mapping[str, Any], *, toolkit: str | None) -> tuple[d
     keys: set[str] = set()
     if (schedule := _schedule(given)) is not None:
         settings["training.schedule"] = schedule
-        keys |= _SCHEDULE_KEYS
-    product = batch_tokens_of(given)
-    if product and (product.are_gpus_known or toolkit == "OpenNMT-py"):  # whose world_size is 1 by default
-        settings["training.batch_tokens"] = str(product.tokens)
+        keys |= {key for known in _SCHEDULES.values() for key in (known.name_key, known.rate_key, known.warmup_key)}
+    batch = batch_tokens_of(given)
+    if batch is not None and (batch.are_gpus_known or toolkit == "OpenNMT-py"):  # whose world_size is 1 by default
+        settings["training.batch_tokens"] = str(batch.tokens)
         keys |= set(BATCH_KEYS)
     return settings, keys
 
 
 def _schedule(given: Mapping[str, Any]) -> str | None:
     """The value of training.schedule that has the given rates; None if the keys name none, or the schema refuses it."""
-    for name_key, name, rate_key, our_rate_key, warmup_key in _SCHEDULES:
-        if given.get(name_key) == name:
-            rate = given.get(rate_key, 1 if name == "noam" else None)
-            schedule = {"name": name, our_rate_key: rate, "warmup_updates": given.get(warmup_key, 4000)}
-            section = "{" + ", ".join(f"{key}: {value}" for key, value in schedule.items()) + "}"
-            return section if refusal(f"training.schedule={section}", Recipe) is None else None
-    return None
+    keys = next((known for known in _SCHEDULES.values() if given.get(known.name_key) == known.name), None)
+    if keys is None:
+        return None
+    rate = given.get(keys.rate_key, 1 if keys.name == "noam" else None)
+    warmup_updates = given.get(keys.warmup_key, 4000)
+    section = f"{{name: {keys.name}, {keys.our_rate_key}: {rate}, warmup_updates: {warmup_updates}}}"
+    return section if refusal(f"training.schedule={section}", Recipe) is None else None
 
 
 def _needs_no_setting(path: tuple[str, ...], value: Any) -> bool:
@@ -166,12 +176,11 @@ def _add_settings(settings: Mapping[str, str], *, into: dict[str, str]) -> bool:
     """Add settings to `into`; False if a setting has another value there, for example if encoder and decoder differ."""
     do_agree = True
     for name, value in settings.items():
-        values = {into.get(name, value), value}
-        if name == "model.tying" and values == {"all", "target"}:
+        earlier = into.setdefault(name, value)
+        if name == "model.tying" and {earlier, value} == {"all", "target"}:
             into[name] = "all"  # which shares the embedding of the decoder as well
-        else:
-            do_agree = do_agree and len(values) == 1
-            into.setdefault(name, value)
+        elif earlier != value:
+            do_agree = False
     return do_agree
 
 
@@ -206,7 +215,7 @@ def _equivalent_settings(path: tuple[str, ...], value: Any, given: Mapping[str, 
         case "clipping" if value != 0 and given.get("normalization") != "tokens":
             return {}
         case "same value" | "clipping":
-            is_list = isinstance(value, list) and not any("{FIRST}" in setting for setting in counterpart.settings)
+            is_list = isinstance(value, list) and not any("{FIRST}" in template for template in counterpart.templates)
             if is_list or _concerns_data(path):
                 return {}
         case "sampling":  # OpenNMT-py's alpha is a dropout for BPE
@@ -216,8 +225,8 @@ def _equivalent_settings(path: tuple[str, ...], value: Any, given: Mapping[str, 
             return {}
     if any(re.search(r"\bN\b", setting) or refusal(setting, Recipe) for setting in settings):
         return {}
-    return {name: amount for name, _, amount in (setting.partition("=") for setting in settings)}
+    return dict(setting.split("=", 1) for setting in settings)
 
 
-def _unwrapped(value: Any) -> Any:
+def _unwrap(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 else value

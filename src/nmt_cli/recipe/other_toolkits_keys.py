@@ -1,6 +1,7 @@
 """The table of keys of other toolkits, each with the settings of a recipe or a corpus file that stand for it.
 
-The toolkits are fairseq, OpenNMT-py and eole, JoeyNMT, Marian, Sockeye, and Hugging Face's scripts.
+The toolkits are fairseq, OpenNMT-py and eole, JoeyNMT, Marian, Sockeye, and Hugging Face's scripts. `counterparts.py`
+explains the templates, such as `training.updates={VALUE}`.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from nmt_cli.recipe.counterparts import Conversion, Counterpart, as_typed, is_ze
 
 
 def _counterpart(
-    *settings: str,
+    *templates: str,
     keys: str,
     note: str = "",
     note_for_zero: str | None = None,
     format_value: Callable[[Any], str] = as_typed,
     conversion: Conversion = "same value",
 ) -> Counterpart:
-    return Counterpart(tuple(keys.split()), settings, note, note_for_zero, format_value, conversion)
+    return Counterpart(tuple(keys.split()), templates, note, note_for_zero, format_value, conversion)
 
 
 _by_hand = partial(_counterpart, conversion="by hand")

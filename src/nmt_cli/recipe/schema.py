@@ -97,8 +97,8 @@ class ModelConfig(Section):
     @classmethod
     def _word_dropout_has_sides(cls, share: Any) -> Any:
         if isinstance(share, int | float) and not isinstance(share, bool):
-            hint = f"write word_dropout: {{source: {share}, target: {share}}}"
-            raise SettingError(f"model.word_dropout is {share}, but has a share for each side", hint)
+            fix = f"write word_dropout: {{source: {share}, target: {share}}}"
+            raise SettingError(f"model.word_dropout is {share}, but has a share for each side", fix)
         return share
 
     @field_validator("d_k", "d_v", mode="before")
@@ -108,21 +108,22 @@ class ModelConfig(Section):
         if width is not None or d_model is None or heads is None:
             return width
         if d_model % heads:
-            hint = f"write heads: {_nearest_divisor(d_model, heads)}, or give d_k and d_v"
+            fix = f"write heads: {_nearest_divisor(d_model, heads)}, or give d_k and d_v"
             problem = f"model.d_model is {d_model}, which {heads} heads do not divide"
-            raise SettingError(problem, hint, settings=("model.heads", "model.d_model"))
+            raise SettingError(problem, fix, settings=("model.heads", "model.d_model"))
         return d_model // heads
 
     @model_validator(mode="after")
     def _widths_fit(self) -> ModelConfig:
         if self.positions == "rotary" and self.d_k % 2:
-            hint = f"write d_k: {self.d_k + 1}, or positions: sinusoidal"
-            problem, widths = f"rotary positions need an even model.d_k, not {self.d_k}", ("model.d_k", "model.heads")
-            raise SettingError(problem, hint, settings=(*widths, "model.d_model", "model.positions"))
+            fix = f"write d_k: {self.d_k + 1}, or positions: sinusoidal"
+            problem = f"rotary positions need an even model.d_k, not {self.d_k}"
+            settings = ("model.d_k", "model.heads", "model.d_model", "model.positions")
+            raise SettingError(problem, fix, settings=settings)
         if self.positions in ("sinusoidal", "sinusoidal-halves") and self.d_model % 2:
-            hint = f"write d_model: {self.d_model + 1}, or positions: learned"
+            fix = f"write d_model: {self.d_model + 1}, or positions: learned"
             problem = f"sinusoidal positions need an even model.d_model, not {self.d_model}"
-            raise SettingError(problem, hint, settings=("model.d_model", "model.positions"))
+            raise SettingError(problem, fix, settings=("model.d_model", "model.positions"))
         return self
 
 
@@ -202,26 +203,23 @@ class Recipe(Section):
     @classmethod
     def _corpus_is_no_file(cls, corpus: Any) -> Any:
         if isinstance(corpus, str) and (corpus.endswith(".yaml") or "/" in corpus):
-            hint = f"write corpus: {PurePath(corpus).stem}, and give the file to nmt prepare"
-            raise SettingError(f"corpus is the name of a corpus, not its file {corpus!r}", hint)
+            fix = f"write corpus: {PurePath(corpus).stem}, and give the file to nmt prepare"
+            raise SettingError(f"corpus is the name of a corpus, not its file {corpus!r}", fix)
         return corpus
 
     @model_validator(mode="after")
     def _passes_differ(self) -> Recipe:
         cut = getattr(self.training.consistency, "cut", 0)
         if self.training.num_passes > 1 and cut == 0 and not self.model.has_dropout:
-            problem, fix = "training.consistency compares equal passes without dropout", "write model.dropout: 0.1"
+            problem = "training.consistency compares equal passes without dropout"
             settings = ("training.consistency.name", "model.dropout")
-            raise SettingError(problem, fix, settings=settings)
+            raise SettingError(problem, "write model.dropout: 0.1", settings=settings)
         return self
 
     @model_validator(mode="after")
     def _averaged_checkpoints_are_kept(self) -> Recipe:
-        averaging, training = self.averaging, self.training
-        for key, wanted, kept in (
-            ("last", averaging.last, training.keep_last),
-            ("best", averaging.best, training.keep_best),
-        ):
+        for key in ("last", "best"):
+            wanted, kept = getattr(self.averaging, key), getattr(self.training, f"keep_{key}")
             if wanted is not None and wanted > kept:
                 problem = f"averaging.{key} is {wanted}, but training.keep_{key} keeps only {kept} checkpoints"
                 fix = f"raise training.keep_{key} to {wanted}, or lower averaging.{key}"

@@ -224,9 +224,9 @@ class ValidationConfig(Section):
     @model_validator(mode="after")
     def _metric_is_measured(self) -> ValidationConfig:
         if self.metric == "bleu" and not self.bleu:
-            hint = "write metric: loss beside it, or leave bleu at true"
+            fix = "write metric: loss beside it, or leave bleu at true"
             problem = "validation.metric is bleu, so validation.bleu cannot be false"
-            raise SettingError(problem, hint, settings=("validation.bleu", "validation.metric"))
+            raise SettingError(problem, fix, settings=("validation.bleu", "validation.metric"))
         return self
 
 
@@ -241,7 +241,7 @@ class AveragingConfig(Section):
     @model_validator(mode="after")
     def _exactly_one(self) -> AveragingConfig:
         if (self.last is None) == (self.best is None):
-            hint = "write last: 5 and best: null, or the other way round"
+            fix = "write last: 5 and best: null, or the other way round"
             problem = "exactly one of averaging.last and averaging.best is a number, the other null"
-            raise SettingError(problem, hint, settings=("averaging.last", "averaging.best"))
+            raise SettingError(problem, fix, settings=("averaging.last", "averaging.best"))
         return self

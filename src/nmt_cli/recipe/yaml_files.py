@@ -36,13 +36,13 @@ _NOTE_COLUMN = 50
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The values of a YAML mapping, and for each path the place where it was written (`file:line` or a flag)."""
+    """The values of a YAML mapping, and the origin of each path: `file:line`, or a flag."""
 
     values: dict[str, Any]
     origins: dict[KeyPath, str]
 
     def origin(self, path: KeyPath) -> str | None:
-        """Where the value at `path`, or else the nearest section around it, was written."""
+        """The origin of the value at `path`, or else of the nearest section around it."""
         while path:
             if path in self.origins:
                 return self.origins[path]
@@ -54,13 +54,13 @@ def read_document(file: Path) -> Document:
     """The mapping in a YAML file; RecipeError with file and line if it cannot be read."""
     try:
         content = file.read_bytes()
-    except OSError as problem:
+    except OSError as error:
         hint = "check the path and the permission to read it"
-        raise RecipeError(f"cannot read {file.name}: {problem.strerror}", where=str(file), hint=hint) from None
+        raise RecipeError(f"cannot read {file.name}: {error.strerror}", where=str(file), hint=hint) from None
     try:
         text = content.decode("utf-8")
-    except UnicodeDecodeError as problem:
-        line = content.count(b"\n", 0, problem.start) + 1
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
         raise RecipeError(f"{file.name} is not UTF-8", where=f"{file}:{line}", hint="save it as UTF-8") from None
     return parse_document(text, source=str(file))
 
@@ -69,17 +69,17 @@ def parse_document(text: str, *, source: str) -> Document:
     """The mapping in a YAML text; `source` names it in errors and origins."""
     try:
         node = yaml.compose(text, Loader=_CoreLoader)
-    except yaml.MarkedYAMLError as problem:
-        line = problem.problem_mark.line + 1 if problem.problem_mark else 1
-        reason = ", ".join(part for part in (problem.context, problem.problem) if part)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        reason = ", ".join(part for part in (error.context, error.problem) if part)
         hint = "check indentation (spaces, no tabs), quotes and brackets"
         raise RecipeError(f"this is not YAML: {reason}", where=f"{source}:{line}", hint=hint) from None
-    except yaml.reader.ReaderError as problem:
-        # Its text has a second line, of positions.
-        line, reason = text.count("\n", 0, problem.position) + 1, str(problem).splitlines()[0]
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        reason = str(error).splitlines()[0]  # the second line only has the position
         hint = "remove that character, or save the file as plain UTF-8 text"
         raise RecipeError(f"this is not YAML: {reason}", where=f"{source}:{line}", hint=hint) from None
-    constructor = _Constructor(lambda at: f"{source}:{at.start_mark.line + 1}")
+    constructor = _Constructor(lambda node: f"{source}:{node.start_mark.line + 1}")
     values = {} if node is None else constructor.value(node)
     if not isinstance(values, dict):
         raise RecipeError("a mapping of keys to values is expected", where=source, hint="write key: value lines")
@@ -113,18 +113,24 @@ def merge(parent: Document, child: Document) -> Document:
     A section with another `name` is replaced too, because it is another variant.
     """
     values = dict(parent.values)
-    # The empty path is the section itself: its place is the child's.
+    # The empty path is the section itself: its origin is the child's.
     origins = parent.origins | {path: origin for path, origin in child.origins.items() if path == ()}
     for key, value in child.values.items():
-        inner, old = _section_under(child, key), values.get(key)
-        if isinstance(old, dict) and isinstance(value, dict) and value.get("name", old.get("name")) == old.get("name"):
-            inner = merge(_section_under(parent, key), inner)
-            value = inner.values
-        for path in [path for path in origins if path[:1] == (key,)]:
-            del origins[path]
+        section = _section_under(child, key)
+        if _is_same_variant(values.get(key), value):
+            section = merge(_section_under(parent, key), section)
+            value = section.values
         values[key] = value
-        origins.update({(key, *path): origin for path, origin in inner.origins.items()})
+        origins = {path: origin for path, origin in origins.items() if path[:1] != (key,)}
+        origins |= {(key, *path): origin for path, origin in section.origins.items()}
     return Document(values, origins)
+
+
+def _is_same_variant(old: Any, new: Any) -> bool:
+    """True if both values are sections, and the new section has no other name."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return False
+    return "name" not in new or new["name"] == old.get("name")
 
 
 def validate(document: Document, schema: type[Model], *, source: str, fix: str) -> Model:
@@ -135,27 +141,27 @@ def validate(document: Document, schema: type[Model], *, source: str, fix: str) 
     """
     try:
         return schema.model_validate(document.values)
-    except ValidationError as problem:
-        error = error_to_show(problem)
+    except ValidationError as validation_error:
+        error = error_to_show(validation_error)
         path = document_path(error["loc"], document.values)
-        where = _place_of(error, path, document, source=source) or source
+        where = _origin_of_error(error, path, document, source=source) or source
         invalid = InvalidSetting(error, path, schema, document.values, as_flags=where.startswith(_SET))
-        hint = invalid.suggestion or invalid.range or fix
+        hint = invalid.suggestion or invalid.allowed_range or fix
         raise RecipeError(describe(error, path), where=where, hint=hint) from None
 
 
-def _place_of(error: Any, path: KeyPath, document: Document, *, source: str) -> str | None:
+def _origin_of_error(error: Any, path: KeyPath, document: Document, *, source: str) -> str | None:
     """The file and line, or the flag, of the value at `path`; None if it is a default.
 
-    If several settings are at fault, it is the place of one of them: a --set, else a line of `source` or of a parent.
+    If several settings are at fault, it is the origin of one of them: a --set, else a line of `source` or of a parent.
     """
-    problem = error.get("ctx", {}).get("error")
-    if not isinstance(problem, SettingError) or not problem.settings:
+    setting_error = error.get("ctx", {}).get("error")
+    if not isinstance(setting_error, SettingError) or not setting_error.settings:
         return document.origin(path)
-    keys: list[KeyPath] = [tuple(setting.split(".")) for setting in problem.settings]
-    places = [document.origins[key] for key in keys if key in document.origins]
-    nearest = [place for beginning in (_SET, f"{source}:", "") for place in places if place.startswith(beginning)]
-    return nearest[0] if nearest else None
+    paths: list[KeyPath] = [tuple(setting.split(".")) for setting in setting_error.settings]
+    origins = [document.origins[at_fault] for at_fault in paths if at_fault in document.origins]
+    origins.sort(key=lambda origin: (not origin.startswith(_SET), not origin.startswith(f"{source}:")))
+    return origins[0] if origins else None
 
 
 def _lines_with_paths(values: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
@@ -185,7 +191,7 @@ def _section_under(document: Document, key: str) -> Document:
 
 @dataclass(frozen=True, slots=True)
 class _Constructor:
-    """Makes the values of YAML nodes, and notes in `origins` the place of each."""
+    """Makes the values of YAML nodes, and notes their `origins`; `locate` says where a node was written."""
 
     locate: Callable[[yaml.Node], str]
     origins: dict[KeyPath, str] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS, Corpus, TokenizerConfig
 from nmt_cli.preparing.corpus_loading import load_corpus
 from nmt_cli.recipe.counterparts import counterpart_of
-from nmt_cli.recipe.key_paths import dotted, fields_at, flatten
+from nmt_cli.recipe.key_paths import dotted_key, fields_at, flatten
 from nmt_cli.recipe.loading import load_recipe, parse_override
 from nmt_cli.recipe.mistakes import suggest_key
 from nmt_cli.recipe.schema import Recipe, SubwordSampling, num_parameters
@@ -177,7 +177,7 @@ def rehearsal_overrides(
 def _keys_of(settings: Overrides) -> set[str]:
     """The keys that the settings set, with their sections."""
     documents = [parse_override(setting) for setting in (*settings.recipe, *settings.corpus)]
-    return {dotted(path) for document in documents for path in flatten(document.values)}
+    return {dotted_key(path) for document in documents for path in flatten(document.values)}
 
 
 def _check_key(path: tuple[str, ...], *, setting: str) -> None:
@@ -192,7 +192,7 @@ def _check_key(path: tuple[str, ...], *, setting: str) -> None:
             counterpart = counterpart_of(prefix[-1], known)
             answer = None if counterpart is None else counterpart.answer(value, warmup_updates=None)
             hint = suggest_key(prefix, allowed, schema=_AnyKey, answer=answer, as_flags=True)
-            raise RecipeError(f"unknown key {dotted(prefix)!r}", where=f"--set {setting}", hint=hint)
+            raise RecipeError(f"unknown key {dotted_key(prefix)!r}", where=f"--set {setting}", hint=hint)
 
 
 def _belongs_to_recipe(setting: str) -> bool:

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from nmt_cli import files
 from nmt_cli.errors import DataError
-from nmt_cli.text_encoding import STDIN, not_utf8, refuse_other_encoding
+from nmt_cli.text_encoding import STDIN, check_encoding, not_utf8_error
 from nmt_cli.tokenization.pieces import find_piece_mark, sign_of_tokenisation
 
 logger = logging.getLogger(__name__)
@@ -44,12 +44,12 @@ def read_segments(name: str, *, stdin: BinaryIO) -> SegmentedText:
     if content in (b"", BOM_UTF8):
         hint = "look at the command before the pipe" if name == STDIN else "check the path, or write the file again"
         raise DataError(f"{name} is empty: there is nothing to score", where=name, hint=hint)
-    refuse_other_encoding(content, name=name)
+    check_encoding(content, name=name)
     try:
         lines = content.decode("utf-8").removeprefix("\ufeff").split("\n")
     except UnicodeDecodeError as problem:
         line_number = content.count(b"\n", 0, problem.start) + 1
-        raise not_utf8(content.split(b"\n")[line_number - 1], name=name, number=line_number) from None
+        raise not_utf8_error(content.split(b"\n")[line_number - 1], name=name, number=line_number) from None
     if lines[-1] == "":
         lines.pop()
     return SegmentedText(name, lines, hashlib.sha256(content).hexdigest())

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from nmt_cli.errors import UsageError
-from nmt_cli.files import locked
+from nmt_cli.files import lock
 
 _BACKLOG = 1024
 
@@ -95,7 +95,7 @@ def _lock_path(path: Path, ending: ExitStack) -> None:
         raise _wrong_path(path, os.strerror(errno.EISDIR))
     try:
         path.parent.stat()  # else a folder that is not there would be made for the lock
-        ending.enter_context(locked(path, busy="another server has taken it", error=UsageError))
+        ending.enter_context(lock(path, busy="another server has taken it", error=UsageError))
     except UsageError as problem:
         raise _wrong_path(path, problem.message) from None
     except OSError as problem:

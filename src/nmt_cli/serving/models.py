@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nmt_cli.artifacts.directory_kinds import kind_of, require_model
-from nmt_cli.artifacts.manifest import DAMAGED, model_digest, verify_files
+from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
+from nmt_cli.artifacts.manifest import DAMAGED_HINT, model_digest, verify_files
 from nmt_cli.artifacts.model_directory import SavedModelConfig, load_saved_config, load_tokenizer
 from nmt_cli.artifacts.run import model_of_run
 from nmt_cli.errors import ModelError, NmtError, UsageError
-from nmt_cli.languages import Detected, detect_language, match_code
+from nmt_cli.languages import DetectedLanguage, detect_language, match_code
 from nmt_cli.serving.errors import invalid_request, shortened
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue
@@ -128,13 +128,13 @@ class _ModelFiles:
 def _read_model(given: Path) -> _ModelFiles:
     """The model that a directory or run holds now; NmtError if there is none, or it cannot be read."""
     directory = model_of_run(given) if kind_of(given) == "run" else given
-    require_model(directory)
+    check_is_model(directory)
     try:
         # The digest first: workers that agree with it afterwards have read the same model.
         digest = model_digest(directory)
         config = load_saved_config(directory)
         # Only the file that is read here; each worker verifies all files.
-        verify_files(directory, error=ModelError, hint=DAMAGED, hashed=[_TOKENIZER])
+        verify_files(directory, error=ModelError, hint=DAMAGED_HINT, hashed=[_TOKENIZER])
         tokenizer = load_tokenizer(directory / _TOKENIZER, num_pieces=config.vocabulary.source)
         return _ModelFiles(directory, digest, config, tokenizer)
     except OSError as problem:
@@ -147,7 +147,7 @@ class ModelRoute:
     """The model for a text, and the language that was detected if none was given."""
 
     model: ServedModel
-    detected: Detected | None
+    detected: DetectedLanguage | None
 
 
 class ModelRouter:
@@ -211,7 +211,7 @@ class ModelRouter:
             raise invalid_request(f"{code} to {shortened(target)} is not supported", hint=hint, where="target")
         return ModelRoute(self._by_pair[code, chosen], detected)
 
-    def detect(self, text: str, *, target: str | None = None) -> Detected:
+    def detect(self, text: str, *, target: str | None = None) -> DetectedLanguage:
         """The language of a text, among the sources or among the sources of a target."""
         among = self.sources
         if target is not None:

@@ -28,22 +28,23 @@ _JOIN_SENTENCEPIECE = "sed 's/ //g; s/▁/ /g; s/^ //'"
 
 
 def word_ids(pieces: Sequence[str]) -> list[int | None]:
-    """The number, from 0, of the word in which each piece ends; None for a piece that is only space.
+    """The index of the word in which each piece ends; None for a piece that is only space.
 
     Whitespace separates words, as in `str.split`.
     """
-    number, is_inside = -1, False
+    num_words, is_inside_word = 0, False
     words: list[int | None] = []
     for text in _texts_of_pieces(pieces):
-        is_byte_continuation = is_inside and not text  # a later byte of a character
-        word = number if is_byte_continuation else None
+        is_later_byte = not text  # of a character that is spelt in several bytes
+        word = num_words - 1 if is_later_byte and is_inside_word else None
         for character in text:
             if character.isspace():
-                is_inside = False
+                is_inside_word = False
                 continue
-            number += not is_inside
-            is_inside = True
-            word = number
+            if not is_inside_word:
+                is_inside_word = True
+                num_words += 1
+            word = num_words - 1
         words.append(word)
     return words
 
@@ -52,22 +53,22 @@ def word_log_probs(pieces: Sequence[str], piece_log_probs: Sequence[float]) -> l
     """The log-probability of each word, then of EOS if it is scored; their sum is that of the translation."""
     words = word_ids(pieces)
     num_words = max((word for word in words if word is not None), default=-1) + 1
-    summed = [0.0] * num_words
-    following = num_words - 1
+    sums = [0.0] * num_words
+    word_after = num_words - 1
     for word, log_prob in reversed(list(zip(words, piece_log_probs, strict=False))):
-        # Space goes to the word after it; at the end, to the last one.
-        following = following if word is None else word
+        # Space goes to the word after it; at the end, to the last word.
+        word_after = word_after if word is None else word
         if num_words:
-            summed[following] += log_prob
-    return summed + list(piece_log_probs[len(pieces) :])
+            sums[word_after] += log_prob
+    return sums + list(piece_log_probs[len(pieces) :])
 
 
 def word_alignment(
-    source_pieces: Sequence[str], target_pieces: Sequence[str], places: Sequence[int]
+    source_pieces: Sequence[str], target_pieces: Sequence[str], source_indices: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Pairs of source and target words, sorted, from the source place of each target piece."""
+    """Pairs of source and target words, sorted, given the index of the source piece of each target piece."""
     sources, targets = word_ids(source_pieces), word_ids(target_pieces)
-    pairs = {(sources[place], target) for place, target in zip(places, targets, strict=True)}
+    pairs = {(sources[index], target) for index, target in zip(source_indices, targets, strict=True)}
     return sorted((source, target) for source, target in pairs if source is not None and target is not None)
 
 
@@ -86,11 +87,15 @@ class PieceMark:
 
 def find_piece_mark(line: str) -> PieceMark | None:
     """The first mark of a piece in a line, or None if the line holds words."""
-    for mark, pattern in (("▁", _SENTENCEPIECE), ("@@ ", _SUBWORD_NMT)):
-        if mark.strip() in line and (found := pattern.search(line)):
-            around = line[max(found.start() - _CONTEXT_CHARACTERS, 0) : found.end() + _CONTEXT_CHARACTERS]
-            return PieceMark("▁" if mark == "▁" else "@@ ", around)
+    if "▁" in line and (match := _SENTENCEPIECE.search(line)):
+        return PieceMark("▁", _text_around(match))
+    if "@@" in line and (match := _SUBWORD_NMT.search(line)):
+        return PieceMark("@@ ", _text_around(match))
     return None
+
+
+def _text_around(match: re.Match[str]) -> str:
+    return match.string[max(match.start() - _CONTEXT_CHARACTERS, 0) : match.end() + _CONTEXT_CHARACTERS]
 
 
 def mark_of_text_in_pieces(lines: Sequence[str]) -> PieceMark | None:
@@ -102,11 +107,11 @@ def mark_of_text_in_pieces(lines: Sequence[str]) -> PieceMark | None:
 
 def sign_of_tokenisation(lines: Sequence[str]) -> str | None:
     """The sign by which a text looks tokenised; None if it does not."""
-    stops = [line for line in lines if line.endswith(".")]
-    apart = sum(line.endswith(" .") for line in stops)
-    if apart * 2 > len(stops) and apart > _TOKENISED_SHARE * len(lines):
-        return f"{apart:,} of its {len(stops):,} final full stops stand apart"
-    marks = [found[0].strip() for line in lines if (found := _TOKENISED.search(line))]
+    num_stops = sum(line.endswith(".") for line in lines)
+    num_apart = sum(line.endswith(" .") for line in lines)
+    if num_apart * 2 > num_stops and num_apart > _TOKENISED_SHARE * len(lines):
+        return f"{num_apart:,} of its {num_stops:,} final full stops stand apart"
+    marks = [match[0].strip() for line in lines if (match := _TOKENISED.search(line))]
     if len(marks) > _TOKENISED_SHARE * len(lines):
         return f"{len(marks):,} of its {len(lines):,} lines hold marks such as {marks[0]!r}"
     return None
@@ -115,16 +120,13 @@ def sign_of_tokenisation(lines: Sequence[str]) -> str | None:
 def _texts_of_pieces(pieces: Sequence[str]) -> list[str]:
     """The text of each piece. A character spelt in several bytes belongs to its first byte."""
     texts: list[str] = []
-    for is_byte, group in groupby(pieces, key=lambda piece: bool(_BYTE.fullmatch(piece))):
-        run = list(group)
+    for is_byte, group in groupby(pieces, key=lambda piece: _BYTE.fullmatch(piece) is not None):
+        neighbours = list(group)
         if not is_byte:
-            texts += [piece.replace(SPACE_MARK, " ") for piece in run]
+            texts += [piece.replace(SPACE_MARK, " ") for piece in neighbours]
             continue
-        spelt = bytes(int(piece[3:5], 16) for piece in run)
-        placed = [""] * len(run)
-        start = 0
-        for character in spelt.decode("utf-8", errors="surrogateescape"):
-            placed[start] = character
-            start += len(character.encode("utf-8", errors="surrogateescape"))
-        texts += placed
+        spelling = bytes(int(piece[3:5], 16) for piece in neighbours)
+        for character in spelling.decode("utf-8", errors="surrogateescape"):
+            num_bytes = len(character.encode("utf-8", errors="surrogateescape"))
+            texts += [character, *[""] * (num_bytes - 1)]
     return texts

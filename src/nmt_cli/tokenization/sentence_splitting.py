@@ -11,13 +11,15 @@ from nmt_cli.tokenization.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 # The longest source sentence in training, if a model does not say it: nearly all sentences of any corpus are shorter.
-_USUAL_PIECES = 128
+_USUAL_LONGEST = 128
 # Where a sentence may end: before a space, or in Chinese and Japanese without one.
 # Possessive quantifiers and the lookbehind keep texts of nothing but marks from taking quadratic time.
-_END = re.compile(r"(?<![.!?…।])[.!?…।]++[\"'”’»)\]]*+\s++(?=\S)|(?<![。！？])[。！？]++[」』”’）]*+\s*+(?=\S)")
+_SENTENCE_END = re.compile(
+    r"(?<![.!?…।])[.!?…।]++[\"'”’»)\]]*+\s++(?=\S)|(?<![。！？])[。！？]++[」』”’）]*+\s*+(?=\S)"
+)
 _BETWEEN_WORDS = re.compile(r"[\s\"'“‘„«(\[]")
-# More characters than any abbreviation has: what stands further back is not looked at.
-_WORD_WINDOW = 32
+# More characters than any abbreviation has.
+_LONGEST_ABBREVIATION = 32
 _FIRST_LETTER = re.compile(r"[\"'“‘„«(\[¿¡–—-]*(.)", re.DOTALL)
 _ABBREVIATIONS = frozenset(
     re.findall(
@@ -36,7 +38,7 @@ _BOUNDARIES = (
     re.compile(r"[,;:–—]+\s+|[，、；：]\s*"),
     re.compile(r"\s+"),
 )
-_FIRST_GUESS = 64
+_FIRST_GUESS = 64  # characters of a part that fits
 
 
 class LineSplitter:
@@ -48,9 +50,9 @@ class LineSplitter:
 
     def __init__(self, tokenizer: Tokenizer, *, longest_trained: int | None) -> None:
         self._tokenizer = tokenizer
-        self._split_above = longest_trained or _USUAL_PIECES
+        self._split_above = longest_trained or _USUAL_LONGEST
         self._reason = "no line in training had" if longest_trained else "lines in training have seldom"
-        self._has_told = False
+        self._has_logged_split = False
 
     def split(self, text: str, ids: Sequence[int], *, line_number: int, max_pieces: int, has_prefix: bool) -> list[str]:
         """The parts of a line, in order; a blank line has none. `ids` has its pieces.
@@ -64,7 +66,7 @@ class LineSplitter:
         if len(ids) > split_above and not has_prefix:
             parts = split_sentences(text)
         if len(ids) > max_pieces:
-            parts = [cut for part in parts for cut in self._cuts(part, max_pieces=max_pieces, cut_above=split_above)]
+            parts = [cut for part in parts for cut in self._cut(part, max_pieces=max_pieces, longest=split_above)]
         if len(ids) > max_pieces and len(parts) > 1:
             logger.warning(
                 "line %d has %s pieces, and this model takes %s at once: it is translated in %d parts, cut at sentence "
@@ -75,7 +77,7 @@ class LineSplitter:
                 len(parts),
                 f"{split_above:,}",
             )
-        elif len(parts) > 1 and not self._has_told:
+        elif len(parts) > 1 and not self._has_logged_split:
             logger.info(
                 "line %d has %s pieces, and %s more than %s: it is split at sentence ends, as all such lines are",
                 line_number,
@@ -83,15 +85,17 @@ class LineSplitter:
                 self._reason,
                 f"{split_above:,}",
             )
-            self._has_told = True
+            self._has_logged_split = True
         return parts
 
-    def _cuts(self, text: str, *, max_pieces: int, cut_above: int) -> list[str]:
-        if self._size(text) <= max_pieces:
+    def _cut(self, text: str, *, max_pieces: int, longest: int) -> list[str]:
+        """Parts of at most `longest` pieces if the text has more than `max_pieces`, otherwise the whole text."""
+        if self._num_pieces(text) <= max_pieces:
             return [text]
-        return [part for part in split_to_fit(text, fits=lambda part: self._size(part) <= cut_above) if part.strip()]
+        parts = split_to_fit(text, fits=lambda part: self._num_pieces(part) <= longest)
+        return [part for part in parts if part.strip()]
 
-    def _size(self, text: str) -> int:
+    def _num_pieces(self, text: str) -> int:
         return len(self._tokenizer.encode([text.strip()])[0])
 
 
@@ -102,22 +106,22 @@ def split_sentences(line: str) -> list[str]:
     """
     sentences = []
     start = 0
-    for mark in _END.finditer(line):
-        if _is_end(line, start, mark):
+    for mark in _SENTENCE_END.finditer(line):
+        if _ends_sentence(line, start, mark):
             sentences.append(line[start : mark.end()])
             start = mark.end()
     return [*sentences, line[start:]] if start < len(line) else sentences
 
 
-def _is_end(line: str, start: int, mark: re.Match[str]) -> bool:
+def _ends_sentence(line: str, start: int, mark: re.Match[str]) -> bool:
     """True if the sentence that begins at `start` ends at this mark."""
-    following = _FIRST_LETTER.match(line, mark.end())
-    if following is None or following[1].islower():
+    first_letter = _FIRST_LETTER.match(line, mark.end())
+    if first_letter is None or first_letter[1].islower():
         return False
     ends_with_other_mark = not mark[0].startswith(".") or mark[0].startswith("..")
     if ends_with_other_mark:
         return True
-    before = line[max(start, mark.start() - _WORD_WINDOW) : mark.start()]
+    before = line[max(start, mark.start() - _LONGEST_ABBREVIATION) : mark.start()]
     word = _BETWEEN_WORDS.split(before)[-1].lower()
     is_initial, is_number = len(word) < 2, word.replace(".", "").isdigit()
     is_dotted_abbreviation = word[-2:-1] == "."  # z.B.
@@ -140,13 +144,13 @@ def split_to_fit(text: str, *, fits: Callable[[str], bool]) -> list[str]:
 
 
 def _first_part(text: str, start: int, fits: Callable[[str], bool]) -> str:
-    """The first part of what `text` has from `start` on."""
+    """The part of `text` that begins at `start`."""
     longest = _longest_prefix(text, start, fits)
     if start + len(longest) == len(text):
         return longest
     for boundary in _BOUNDARIES:
         ends = [match.end() for match in boundary.finditer(longest)]
-        # A prefix can take more pieces than the whole, so that a prefix of what fits need not fit.
+        # A prefix can have more pieces than the whole text, so it need not fit if the text does.
         end = next((end for end in reversed(ends) if fits(longest[:end])), 0)
         if 2 * end >= len(longest):
             return longest[:end]
@@ -156,14 +160,14 @@ def _first_part(text: str, start: int, fits: Callable[[str], bool]) -> str:
 def _longest_prefix(text: str, start: int, fits: Callable[[str], bool]) -> str:
     """About the longest text from `start` on that fits, by doubling and bisection; at least one character."""
     rest = len(text) - start
-    fitting, tried = 1, _FIRST_GUESS
-    while fitting < rest and fits(text[start : start + tried]):
-        fitting, tried = min(tried, rest), 2 * tried
-    beyond = min(tried, rest + 1)
-    while beyond - fitting > 1:
-        middle = (fitting + beyond) // 2
+    fitting, guess = 1, _FIRST_GUESS
+    while fitting < rest and fits(text[start : start + guess]):
+        fitting, guess = min(guess, rest), 2 * guess
+    too_long = min(guess, rest + 1)
+    while too_long - fitting > 1:
+        middle = (fitting + too_long) // 2
         if fits(text[start : start + middle]):
             fitting = middle
         else:
-            beyond = middle
+            too_long = middle
     return text[start : start + fitting]

@@ -1,7 +1,8 @@
 """SentencePiece models read piece by piece, and rewritten with our special ids.
 
-A SentencePiece model is a protocol buffer. Field 1 is a piece: its text, score and kind. All other fields are copied as
-bytes. A setting is overridden by writing it again, because the last occurrence of a field counts.
+A SentencePiece model is a protocol buffer, that is, a sequence of numbered fields. We read them ourselves because
+SentencePiece's own reader needs the package protobuf, which nmt does not depend on. Fields that nmt does not use are
+copied as bytes. To override a setting, we write it again, because the last occurrence of a field counts.
 """
 
 from __future__ import annotations
@@ -15,20 +16,38 @@ import sentencepiece
 
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, TokenizerKind
 
-_OUR_IDS = [PAD, UNK, BOS, EOS]
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-_PIECES, _TRAINER, _NORMALIZER, _SELF_TEST = 1, 2, 3, 4
-_TEXT, _SCORE, _KIND = 1, 2, 3
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+"""The kinds of pieces, as sentencepiece_model.proto numbers them."""
+
+_OUR_IDS = [PAD, UNK, BOS, EOS]
+_MODEL_TYPES: Mapping[int, TokenizerKind] = {1: "unigram", 2: "bpe"}
+_UNSUPPORTED_MODEL_TYPES = {3: "word", 4: "character"}
 _VARINT_BITS = 64
-# Fields of the trainer's settings (sentencepiece_model.proto); ids and names are those of the special pieces.
-_INPUT_FORMAT, _MODEL_TYPE, _VOCAB_SIZE, _BYTE_FALLBACK, _IDS, _NAMES = 7, 3, 4, 35, (43, 40, 41, 42), (48, 45, 46, 47)
-# Fields of the settings of normalisation: the name of the rules, and the rules.
-_RULES_NAME, _RULES = 1, 2
-# Pieces are written anew. Examples that a model checks itself with may have other pieces then.
-_REWRITTEN = (_PIECES, _SELF_TEST)
-_KINDS: Mapping[int, TokenizerKind] = {1: "unigram", 2: "bpe"}
-_OTHER_KINDS = {3: "word", 4: "character"}
+
+
+# The numbers of fields, by their names in sentencepiece_model.proto.
+class _ModelField:
+    PIECES, TRAINER_SPEC, NORMALIZER_SPEC, SELF_TEST_DATA = 1, 2, 3, 4
+
+
+class _PieceField:
+    PIECE, SCORE, TYPE = 1, 2, 3
+
+
+class _TrainerField:
+    MODEL_TYPE, VOCAB_SIZE, INPUT_FORMAT, BYTE_FALLBACK = 3, 4, 7, 35
+    UNK_ID, BOS_ID, EOS_ID, PAD_ID = 40, 41, 42, 43
+    UNK_PIECE, BOS_PIECE, EOS_PIECE, PAD_PIECE = 45, 46, 47, 48
+
+
+class _NormalizerField:
+    NAME, PRECOMPILED_CHARSMAP = 1, 2
+
+
+class _WireType:
+    """How the content of a field is written."""
+
+    VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +64,13 @@ def read_pieces(model: bytes) -> list[Piece]:
     pieces = []
     try:
         for field in _read_fields(model):
-            if field.number == _PIECES:
+            if field.number == _ModelField.PIECES:
                 parts = {part.number: part.content for part in _read_fields(field.content)}
-                (score,) = struct.unpack("<f", parts.get(_SCORE, bytes(4)))
-                kind, _ = _read_varint(parts.get(_KIND, b"\x01"), 0)
-                pieces.append(Piece(parts[_TEXT].decode("utf-8"), score, kind))
-    except (IndexError, KeyError, struct.error, UnicodeDecodeError) as problem:
-        raise ValueError("no SentencePiece model") from problem
+                (score,) = struct.unpack("<f", parts.get(_PieceField.SCORE, bytes(4)))
+                kind, _ = _read_varint(parts.get(_PieceField.TYPE, bytes([NORMAL])), 0)
+                pieces.append(Piece(parts[_PieceField.PIECE].decode("utf-8"), score, kind))
+    except (IndexError, KeyError, struct.error, UnicodeDecodeError) as error:
+        raise ValueError("no SentencePiece model") from error
     if not pieces:
         raise ValueError("no SentencePiece model: it has no pieces")
     return pieces
@@ -59,30 +78,32 @@ def read_pieces(model: bytes) -> list[Piece]:
 
 def with_pieces(model: bytes, pieces: Sequence[Piece], *, has_bytes: bool) -> bytes:
     """The model with these pieces; the first four are padding, unknown, begin and end."""
-    fields = [_Field(_PIECES, _BYTES, _write_piece(piece)) for piece in pieces]
-    fields += [field for field in _read_fields(model) if field.number not in _REWRITTEN]
-    settings: Mapping[int, int | str] = {
-        _VOCAB_SIZE: len(pieces),
-        _BYTE_FALLBACK: int(has_bytes),
-        **dict(zip(_IDS, range(4), strict=True)),
-        **dict(zip(_NAMES, (piece.text for piece in pieces[:4]), strict=True)),
+    fields = [_bytes_field(_ModelField.PIECES, _write_piece(piece)) for piece in pieces]
+    # The examples with which a model tests itself may be cut into other pieces now.
+    replaced = (_ModelField.PIECES, _ModelField.SELF_TEST_DATA)
+    fields += [field for field in _read_fields(model) if field.number not in replaced]
+    numbers = {
+        _TrainerField.VOCAB_SIZE: len(pieces),
+        _TrainerField.BYTE_FALLBACK: int(has_bytes),
+        _TrainerField.PAD_ID: PAD,
+        _TrainerField.UNK_ID: UNK,
+        _TrainerField.BOS_ID: BOS,
+        _TrainerField.EOS_ID: EOS,
     }
-    trainer = [
-        _Field(number, _VARINT, _write_varint(value))
-        if isinstance(value, int)
-        else _Field(number, _BYTES, value.encode())
-        for number, value in settings.items()
-    ]
-    return _write_fields([*fields, _Field(_TRAINER, _BYTES, _write_fields(trainer))])
+    names = (_TrainerField.PAD_PIECE, _TrainerField.UNK_PIECE, _TrainerField.BOS_PIECE, _TrainerField.EOS_PIECE)
+    trainer = [_varint_field(setting, number) for setting, number in numbers.items()]
+    trainer += [_bytes_field(name, piece.text.encode()) for name, piece in zip(names, pieces, strict=False)]
+    return _write_fields([*fields, _bytes_field(_ModelField.TRAINER_SPEC, _write_fields(trainer))])
 
 
 def without_input_format(model: bytes) -> bytes:
     """The model without the name of the format that its trainer read, so that equal pieces are equal bytes."""
     fields = []
     for field in _read_fields(model):
-        if field.number == _TRAINER:
-            settings = [setting for setting in _read_fields(field.content) if setting.number != _INPUT_FORMAT]
-            field = field._replace(content=_write_fields(settings))
+        if field.number == _ModelField.TRAINER_SPEC:
+            settings = _read_fields(field.content)
+            kept = [setting for setting in settings if setting.number != _TrainerField.INPUT_FORMAT]
+            field = field._replace(content=_write_fields(kept))
         fields.append(field)
     return _write_fields(fields)
 
@@ -108,14 +129,16 @@ def with_our_ids(model: bytes) -> AdaptedModel:
     has both already is returned as it is. ValueError, with the reason, for bytes that are no unigram or BPE model.
     """
     pieces = read_pieces(model)
-    if not {_TRAINER, _NORMALIZER} <= {field.number for field in _read_fields(model)}:  # these stand after the pieces
+    settings_after_pieces = {_ModelField.TRAINER_SPEC, _ModelField.NORMALIZER_SPEC}
+    if not settings_after_pieces <= {field.number for field in _read_fields(model)}:
         raise ValueError("a damaged SentencePiece model: it is cut short, before its settings")
     try:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    except RuntimeError as problem:
-        raise ValueError("no SentencePiece model") from problem
+    except RuntimeError as error:
+        raise ValueError("no SentencePiece model") from error
     kind = tokenizer_kind(model)
-    rules, name = (_last_setting(model, _NORMALIZER, number) for number in (_RULES, _RULES_NAME))
+    rules = _last_setting(model, _ModelField.NORMALIZER_SPEC, _NormalizerField.PRECOMPILED_CHARSMAP)
+    name = _last_setting(model, _ModelField.NORMALIZER_SPEC, _NormalizerField.NAME)
     normalization = (name or b"its own rules").decode(errors="replace") if rules else None
     ids = _special_ids(processor)
     has_bytes = any(piece.kind == BYTE for piece in pieces)
@@ -125,34 +148,35 @@ def with_our_ids(model: bytes) -> AdaptedModel:
     byte_pieces: list[Piece] = []
     if not has_bytes:
         byte_pieces = [Piece(f"<0x{byte:02X}>", 0.0, BYTE) for byte in range(256)]
-        if both := {piece.text for piece in pieces} & {piece.text for piece in byte_pieces}:
-            raise ValueError(f"a model with {min(both)} as text, where bytes are spelt so")
+        if clashes := {piece.text for piece in pieces} & {piece.text for piece in byte_pieces}:
+            raise ValueError(f"a model with {min(clashes)} as text, where bytes are spelt so")
         added.append("256 byte pieces")
-    others = [piece for number, piece in enumerate(pieces) if number not in ids]
-    adapted = with_pieces(model, [*special, *byte_pieces, *others], has_bytes=True)
+    ordinary = [piece for piece_id, piece in enumerate(pieces) if piece_id not in ids]
+    adapted = with_pieces(model, [*special, *byte_pieces, *ordinary], has_bytes=True)
     return AdaptedModel(adapted, kind, len(pieces), added, normalization)
 
 
 def _special_pieces(pieces: Sequence[Piece], ids: Sequence[int]) -> tuple[list[Piece], list[str]]:
-    """The four special pieces by their `ids` in a model, and the names of added ones; a negative id is a gap."""
+    """The four special pieces, given their ids in a model, and the names of those added; -1 is a missing piece."""
     texts = {piece.text for piece in pieces}
     special, added = [], []
-    for id_there, our_name in zip(ids, ("<pad>", "<unk>", "<s>", "</s>"), strict=True):
-        if id_there < 0:
+    for original_id, our_name in zip(ids, ("<pad>", "<unk>", "<s>", "</s>"), strict=True):
+        if original_id < 0:
             text = our_name if our_name not in texts else f"<our {our_name[1:]}"
             added.append(our_name)
             special.append(Piece(text, 0.0, CONTROL))
         else:
-            special.append(pieces[id_there])
+            special.append(pieces[original_id])
     return special, added
 
 
 def tokenizer_kind(model: bytes) -> TokenizerKind:
     """Whether a model is a unigram or a BPE model; ValueError, with its kind, if it is neither."""
-    model_type, _ = _read_varint(_last_setting(model, _TRAINER, _MODEL_TYPE) or b"\x01", 0)
-    if model_type not in _KINDS:
-        raise ValueError(f"a {_OTHER_KINDS.get(model_type, 'strange')} model, not unigram or BPE")
-    return _KINDS[model_type]
+    written = _last_setting(model, _ModelField.TRAINER_SPEC, _TrainerField.MODEL_TYPE)
+    model_type = 1 if written is None else _read_varint(written, 0)[0]
+    if model_type not in _MODEL_TYPES:
+        raise ValueError(f"a {_UNSUPPORTED_MODEL_TYPES.get(model_type, 'strange')} model, not unigram or BPE")
+    return _MODEL_TYPES[model_type]
 
 
 def has_our_ids(model: bytes) -> bool:
@@ -173,58 +197,70 @@ def _last_setting(model: bytes, section: int, setting: int) -> bytes | None:
 
 
 class _Field(NamedTuple):
-    """A field of a message. Its wire type says how the content is written."""
+    """A field of a message."""
 
     number: int
-    wire: int
+    wire_type: int
     content: bytes
+
+
+def _varint_field(number: int, value: int) -> _Field:
+    return _Field(number, _WireType.VARINT, _write_varint(value))
+
+
+def _bytes_field(number: int, content: bytes) -> _Field:
+    return _Field(number, _WireType.BYTES, content)
 
 
 def _read_fields(message: bytes) -> Iterator[_Field]:
     """The fields of a message; IndexError if the message is cut short."""
-    place = 0
-    while place < len(message):
-        tag, place = _read_varint(message, place)
-        number, wire = tag >> 3, tag & 7
-        start = place
-        if wire == _VARINT:
-            _, place = _read_varint(message, place)
-        elif wire == _BYTES:
-            size, start = _read_varint(message, place)
-            place = start + size
-        elif wire in (_FIXED32, _FIXED64):
-            place += 4 if wire == _FIXED32 else 8
-        else:
-            raise IndexError(f"a field of wire type {wire}")
-        if place > len(message):
+    position = 0
+    while position < len(message):
+        tag, position = _read_varint(message, position)
+        number, wire_type = tag >> 3, tag & 7
+        start = position
+        match wire_type:
+            case _WireType.VARINT:
+                _, position = _read_varint(message, position)
+            case _WireType.BYTES:
+                size, start = _read_varint(message, position)
+                position = start + size
+            case _WireType.FIXED32:
+                position += 4
+            case _WireType.FIXED64:
+                position += 8
+            case _:
+                raise IndexError(f"a field of wire type {wire_type}")
+        if position > len(message):
             raise IndexError("it is cut short")
-        yield _Field(number, wire, message[start:place])
+        yield _Field(number, wire_type, message[start:position])
 
 
 def _write_fields(fields: Iterable[_Field]) -> bytes:
     """The message of these fields."""
     message = bytearray()
-    for number, wire, content in fields:
-        message += _write_varint(number << 3 | wire)
-        message += _write_varint(len(content)) if wire == _BYTES else b""
+    for number, wire_type, content in fields:
+        message += _write_varint(number << 3 | wire_type)
+        message += _write_varint(len(content)) if wire_type == _WireType.BYTES else b""
         message += content
     return bytes(message)
 
 
 def _write_piece(piece: Piece) -> bytes:
-    text, score, kind = piece.text.encode(), struct.pack("<f", piece.score), _write_varint(piece.kind)
-    return _write_fields([_Field(_TEXT, _BYTES, text), _Field(_SCORE, _FIXED32, score), _Field(_KIND, _VARINT, kind)])
+    score = struct.pack("<f", piece.score)
+    fields = [_bytes_field(_PieceField.PIECE, piece.text.encode()), _Field(_PieceField.SCORE, _WireType.FIXED32, score)]
+    return _write_fields([*fields, _varint_field(_PieceField.TYPE, piece.kind)])
 
 
-def _read_varint(message: bytes, place: int) -> tuple[int, int]:
-    """The varint at `place`, and the place after it; IndexError if it has no end within 64 bits."""
+def _read_varint(message: bytes, position: int) -> tuple[int, int]:
+    """The varint at `position`, and the position after it; IndexError if it has no end within 64 bits."""
     value = shift = 0
     while shift < _VARINT_BITS:
-        byte = message[place]
-        place += 1
+        byte = message[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, place
+            return value, position
         shift += 7
     raise IndexError("a number without an end")
 

@@ -23,9 +23,10 @@ TokenizerKind = Literal["bpe", "unigram"]
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 
-_MAX_WORDS = 150_000
-_LINE_END = b"\n"
+_MAX_CACHED_WORDS = 150_000
+_LINE_END, _LINE_END_INDEX = b"\n", 0
 _SPACES = re.compile(r" {2,}")
+_PRIVATE_USE = range(0x100000, 0x10FFFE)  # characters to which Unicode gives no meaning
 # Tabs and other control characters that are white space: cleaned training text has none.
 _CONTROL_SPACES = dict.fromkeys((*range(9, 14), *range(28, 32), 133), " ")
 
@@ -67,7 +68,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Pieces in all, with the four special ones and the 256 bytes."""
+        """The number of pieces, with the four special pieces and the 256 bytes."""
         return int(self._processor.get_piece_size())
 
     @property
@@ -78,14 +79,15 @@ class Tokenizer:
     @property
     def byte_ids(self) -> list[int]:
         """The ids of the byte pieces, in which characters outside the vocabulary are spelt; none in some models."""
-        return [piece for piece in range(self.vocab_size) if self._processor.is_byte(piece)]
+        return [piece_id for piece_id in range(self.vocab_size) if self._processor.is_byte(piece_id)]
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """The ids of each line, without BOS and EOS."""
-        # SentencePiece starts a thread for a list, which takes longer than a single line does.
-        alone = len(lines) == 1
-        encode = self._processor.encode
-        rows: list[list[int]] = [encode(lines[0])] if alone else encode(list(lines), num_threads=1)
+        rows: list[list[int]]
+        if len(lines) == 1:  # for a list, SentencePiece starts a thread, which takes longer than a single line
+            rows = [self._processor.encode(lines[0])]
+        else:
+            rows = self._processor.encode(list(lines), num_threads=1)
         if self._mark_ids:
             for position, line in enumerate(lines):
                 if SPACE_MARK in line:
@@ -107,19 +109,20 @@ class Tokenizer:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The pieces of a row of ids as SentencePiece writes them, with U+2581 for a space."""
-        return [self._pieces[piece] for piece in ids]
+        return [self._pieces[piece_id] for piece_id in ids]
 
     @cached_property
     def _pieces(self) -> dict[int, str]:
-        return {piece: str(self._processor.id_to_piece(piece)) for piece in range(self.vocab_size)}
+        return {piece_id: str(self._processor.id_to_piece(piece_id)) for piece_id in range(self.vocab_size)}
 
     def _encode_with_space_marks(self, line: str) -> list[int]:
-        """The ids of a line with U+2581 in it, each of which is spelt in bytes so that it is not taken for a space."""
-        private_use = map(chr, range(0x100000, 0x10FFFE))
-        stand_in = next(c for c in private_use if c not in line and self._processor.piece_to_id(c) == UNK)
+        """The ids of a line with U+2581 in it. This character is spelt in bytes, so it is not taken for a space."""
+        unused = (c for c in map(chr, _PRIVATE_USE) if c not in line and self._processor.piece_to_id(c) == UNK)
+        stand_in = next(unused)
+        stand_in_ids = self._byte_ids(stand_in)
         ids: list[int] = self._processor.encode(line.replace(SPACE_MARK, stand_in))
-        stand_in_ids, position = self._byte_ids(stand_in), 0
         result = []
+        position = 0
         while position < len(ids):
             is_mark = ids[position : position + len(stand_in_ids)] == stand_in_ids
             result += self._mark_ids if is_mark else ids[position : position + 1]
@@ -127,6 +130,7 @@ class Tokenizer:
         return result
 
     def _byte_ids(self, character: str) -> list[int]:
+        """The ids of the bytes of a character; none if the model has no byte pieces."""
         ids = [int(self._processor.piece_to_id(f"<0x{byte:02X}>")) for byte in character.encode()]
         return ids if UNK not in ids else []
 
@@ -141,8 +145,8 @@ class EncodedText:
     ids: NDArray[np.integer]
     lengths: NDArray[np.int64]
 
-    def repeated(self, copies: NDArray[np.integer]) -> EncodedText:
-        """Each line as often as `copies` says, [n]."""
+    def repeat(self, copies: NDArray[np.integer]) -> EncodedText:
+        """A text with as many copies of each line as `copies` says, [n]."""
         starts = np.cumsum(self.lengths) - self.lengths
         lines = np.repeat(np.arange(len(copies)), copies)
         return EncodedText(gather(self.ids, starts[lines], self.lengths[lines]), self.lengths[lines])
@@ -173,44 +177,44 @@ class TextEncoder:
     def _encode_words(self, text: bytes) -> EncodedText:
         words = text.replace(_LINE_END, b" \n ").split(b" ")
         words.pop()  # what follows the last line end
-        if len(self._words) > _MAX_WORDS:
+        if len(self._words) > _MAX_CACHED_WORDS:
             self._words = _WordCache()
-        known = self._words
-        places = known.places_of(words)
-        if new := known.new_words():
-            known.add_ids(self._tokenizer.encode([word.decode() for word in new]))
-        sizes = known.sizes[places]
-        line_ends = np.cumsum(sizes)[places == 0]
-        return EncodedText(gather(known.ids, known.starts[places], sizes), np.diff(line_ends, prepend=0))
+        cache = self._words
+        indices = cache.indices_of(words)
+        if new_words := cache.new_words():
+            cache.add_ids(self._tokenizer.encode([word.decode() for word in new_words]))
+        sizes = cache.sizes[indices]
+        line_ends = np.cumsum(sizes)[indices == _LINE_END_INDEX]
+        return EncodedText(gather(cache.ids, cache.starts[indices], sizes), np.diff(line_ends, prepend=0))
 
 
 class _WordCache:
-    """A cache of words. A word has a place; `ids[starts[place]:][:sizes[place]]` are its ids.
+    """A cache of words. A word has an index; `ids[starts[index]:][:sizes[index]]` are its ids.
 
-    Place 0 is the line end, whose id is EOS.
+    The first word is the line end, whose id is EOS.
     """
 
     def __init__(self) -> None:
-        # Looking up a new word numbers it, at the speed of C. The order of the keys is the order of the places.
-        self._places: defaultdict[bytes, int] = defaultdict(count().__next__)
-        self.places_of([_LINE_END])
+        # A look-up gives a new word the next index, at the speed of C. The keys are in the order of their indices.
+        self._index_of: defaultdict[bytes, int] = defaultdict(count().__next__)
+        self.indices_of([_LINE_END])
         self.starts: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
         self.sizes: NDArray[np.int64] = np.ones(1, dtype=np.int64)
         self.ids: NDArray[np.integer] = np.array([EOS], dtype=np.int32)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._index_of)
 
-    def places_of(self, words: Sequence[bytes]) -> NDArray[np.int64]:
-        """The place of each word; a new word gets the next place."""
-        return np.fromiter(map(self._places.__getitem__, words), dtype=np.int64, count=len(words))
+    def indices_of(self, words: Sequence[bytes]) -> NDArray[np.int64]:
+        """The index of each word; a new word gets the next index."""
+        return np.fromiter(map(self._index_of.__getitem__, words), dtype=np.int64, count=len(words))
 
     def new_words(self) -> list[bytes]:
-        """The words that have a place and no ids yet, in the order of their places."""
-        return list(islice(self._places, len(self.sizes), None))
+        """The words that have an index and no ids yet, by index."""
+        return list(islice(self._index_of, len(self.sizes), None))
 
     def add_ids(self, rows: Sequence[Sequence[int]]) -> None:
-        """Add the ids of the words that had none."""
+        """Add the ids of the new words."""
         sizes = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         self.starts = np.concatenate([self.starts, len(self.ids) + np.cumsum(sizes) - sizes])
         self.sizes = np.concatenate([self.sizes, sizes])
@@ -218,13 +222,13 @@ class _WordCache:
 
 
 def _has_plain_spaces(text: bytes) -> bool:
-    """True if single spaces separate the words of every line, and no line is empty: cleaned text is so."""
-    starts_well = not text.startswith((b" ", _LINE_END))
-    return starts_well and not any(spaces in text for spaces in (b"  ", b" \n", b"\n ", b"\n\n"))
+    """True if single spaces separate the words of every line, and no line is empty, as in cleaned text."""
+    has_space_first = text.startswith((b" ", _LINE_END))
+    return not has_space_first and not any(spaces in text for spaces in (b"  ", b" \n", b"\n ", b"\n\n"))
 
 
 def gather(ids: NDArray[np.integer], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.integer]:
-    """Parts of `ids` end to end, given where each begins and how many ids it has."""
+    """Parts of `ids` end to end, given the start and the size of each part."""
     shifts = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
     shifts += np.arange(len(shifts))
     gathered: NDArray[np.integer] = ids[shifts]

@@ -22,14 +22,14 @@ _RESERVED = "\u2585".encode()
 # SentencePiece writes this number into the model, and unigram's rounding depends on it. It is the same everywhere.
 _TRAINING_THREADS = 16
 _LINES_FOR_CHARACTERS = 10_000
-_FIXED_PIECES = 4 + 256
+_SPECIAL_PIECES, _BYTE_PIECES = 4, 256
 _MIN_PIECES = 300
 _BYTES_PER_PIECE = 60  # docs/design/data.md has the evidence
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerReport:
-    """The number of lines that were given to train a tokenizer on, and of those skipped as unusable; its pieces.
+    """The number of lines given to train a tokenizer, of lines skipped as unusable, and of its pieces.
 
     `recommended_size` is the number of pieces that suits the text.
     """
@@ -89,10 +89,10 @@ def train_tokenizer(
             num_threads=_TRAINING_THREADS,
             minloglevel=2,
         )
-    except RuntimeError as problem:
-        if usable.problem is not None:
-            raise usable.problem from None
-        raise _vocabulary_error(str(problem), vocab_size, recommended_size=usable.recommended_size) from problem
+    except RuntimeError as error:
+        if usable.error is not None:
+            raise usable.error from None
+        raise _vocabulary_error(str(error), vocab_size, recommended_size=usable.recommended_size) from error
     write_file(output, without_input_format(model.getvalue()), error=DataError)
     return TokenizerReport(usable.given, usable.skipped, vocab_size, usable.recommended_size)
 
@@ -100,8 +100,8 @@ def train_tokenizer(
 class _UsableLines:
     """Lines without the unusable ones, which SentencePiece would skip.
 
-    Unusable lines and bytes are counted, and the characters of the first lines are noted. SentencePiece hides an
-    exception of its iterator, Ctrl-C included. `problem` keeps it.
+    It counts lines and bytes, and notes the characters of the first lines. SentencePiece hides an exception of its
+    iterator, Ctrl-C included. `error` keeps it.
     """
 
     def __init__(self, lines: Iterable[bytes]) -> None:
@@ -110,13 +110,14 @@ class _UsableLines:
         self.skipped = 0
         self._num_bytes = 0
         self._characters: set[str] = set()
-        self.problem: Exception | KeyboardInterrupt | None = None
+        self.error: Exception | KeyboardInterrupt | None = None
 
     @property
     def recommended_size(self) -> int:
         """A number of pieces that are frequent enough to be learned: about one per ten words, and all characters."""
-        smallest = max(_MIN_PIECES, _FIXED_PIECES + len(self._characters) + 1)
-        return max(smallest, self._num_bytes // _BYTES_PER_PIECE // 100 * 100)
+        smallest = max(_MIN_PIECES, _SPECIAL_PIECES + _BYTE_PIECES + len(self._characters) + 1)
+        in_hundreds = self._num_bytes // _BYTES_PER_PIECE // 100 * 100
+        return max(smallest, in_hundreds)
 
     def counted_words(self) -> Iterator[bytes]:
         """Each word of the lines with its count, as SentencePiece's TSV; a word with a tab is left out."""
@@ -128,8 +129,8 @@ class _UsableLines:
                 word, count = counts.popitem()
                 if word and b"\t" not in word:
                     yield b"%b\t%d" % (word, count)
-        except KeyboardInterrupt as problem:
-            self.problem = problem
+        except KeyboardInterrupt as error:
+            self.error = error
             raise
 
     def __iter__(self) -> Iterator[bytes]:
@@ -143,16 +144,16 @@ class _UsableLines:
                     self._characters.update(line.decode())
                 self._num_bytes += len(line)
                 yield line
-        except (Exception, KeyboardInterrupt) as problem:
-            self.problem = problem
+        except (Exception, KeyboardInterrupt) as error:
+            self.error = error
             raise
 
 
-def _vocabulary_error(problem: str, vocab_size: int, *, recommended_size: int) -> DataError:
+def _vocabulary_error(reason: str, vocab_size: int, *, recommended_size: int) -> DataError:
     where = "tokenizer.vocab_size"
-    if too_large := re.search(r"set it to a value <= (\d+)", problem):
+    if too_large := re.search(r"set it to a value <= (\d+)", reason):
         return VocabularyTooLargeError(vocab_size, largest=int(too_large[1]), recommended_size=recommended_size)
-    if too_small := re.search(r"smaller than required_chars\. \d+ vs (\d+)", problem):
+    if too_small := re.search(r"smaller than required_chars\. \d+ vs (\d+)", reason):
         smallest = int(too_small[1])
         return DataError(
             f"a vocabulary of {vocab_size:,} pieces is too small: the text's characters, the 256 bytes and "
@@ -161,7 +162,7 @@ def _vocabulary_error(problem: str, vocab_size: int, *, recommended_size: int) -
             hint=f"--set tokenizer.vocab_size={(smallest // 100 + 2) * 100}, or lower tokenizer.character_coverage",
         )
     return DataError(
-        f"SentencePiece cannot train on this text: {problem}",
+        f"SentencePiece cannot train on this text: {reason}",
         where=where,
         hint="check that the training text is what it should be, or try another tokenizer.vocab_size",
     )

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from nmt_cli import files
-from nmt_cli.artifacts.directory_kinds import kind_of, require_model
-from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS, read_manifest, verify_files
+from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
+from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS, read_manifest, verify_files
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import InitialModel, open_run
 from nmt_cli.artifacts.weights import check_names_and_shapes, read_tensors, shapes_of, weights_of
@@ -33,14 +33,14 @@ def describe_initial_model(path: Path, recipe: Recipe, data: PreparedData | None
     `data` is None if there is none yet. Raises ModelError if `path` is no model, DataError if the data has other
     vocabularies, RecipeError if the recipe has another architecture.
     """
-    require_model(path)
-    config, manifest = load_saved_config(path), read_manifest(path, error=ModelError, hint=DAMAGED)
+    check_is_model(path)
+    config, manifest = load_saved_config(path), read_manifest(path, error=ModelError, hint=DAMAGED_HINT)
     if data is not None:
         _check_vocabulary(path, data)
     _check_architecture(path, config.recipe.model, recipe.model)
     sha256 = manifest["files"].get(WEIGHTS, {}).get("sha256")
     if sha256 is None:
-        raise ModelError(f"{WEIGHTS} is missing", where=str(path / WEIGHTS), hint=DAMAGED)
+        raise ModelError(f"{WEIGHTS} is missing", where=str(path / WEIGHTS), hint=DAMAGED_HINT)
     return InitialModel(path=str(path.resolve()), weights_sha256=sha256, updates=config.updates)
 
 
@@ -55,7 +55,7 @@ def with_initial_architecture(
     if kind_of(run) == "run" and not restart and (begun := open_run(run)).record.init_from is not None:
         there, origin = begun.recipe.model, str(run)
     elif init_from is not None:
-        require_model(init_from)
+        check_is_model(init_from)
         there, origin = load_saved_config(init_from).recipe.model, f"--init-from {init_from}"
     else:
         return resolved
@@ -79,17 +79,18 @@ def read_initial_weights(initial: InitialModel, model: Transformer) -> dict[str,
     Raises ModelError if they are missing, or differ from the weights that the run was begun with.
     """
     path = Path(initial.path)
-    require_model(path)
-    verify_files(path, error=ModelError, hint=DAMAGED, hashed=[WEIGHTS])
-    if read_manifest(path, error=ModelError, hint=DAMAGED)["files"][WEIGHTS]["sha256"] != initial.weights_sha256:
+    check_is_model(path)
+    verify_files(path, error=ModelError, hint=DAMAGED_HINT, hashed=[WEIGHTS])
+    listed = read_manifest(path, error=ModelError, hint=DAMAGED_HINT)["files"]
+    if listed[WEIGHTS]["sha256"] != initial.weights_sha256:
         raise ModelError(
             f"the model in {path} is not the one that this run was begun from",
             where=str(path),
             hint="begin anew with --restart (removes the run), or give the run another folder with -o",
         )
-    tensors = read_tensors(path / WEIGHTS, hint=DAMAGED)
+    tensors = read_tensors(path / WEIGHTS, hint=DAMAGED_HINT)
     check_names_and_shapes(
-        shapes_of(tensors), expected=shapes_of(weights_of(model)), where=str(path / WEIGHTS), hint=DAMAGED
+        shapes_of(tensors), expected=shapes_of(weights_of(model)), where=str(path / WEIGHTS), hint=DAMAGED_HINT
     )
     return tensors
 
@@ -136,7 +137,7 @@ def _check_vocabulary(path: Path, data: PreparedData) -> None:
     for side, tokenizer in (("source", tokenizers.source), ("target", tokenizers.target)):
         file = path / f"{side}.spm"
         if not file.is_file():
-            raise ModelError(f"{file.name} is missing", where=str(file), hint=DAMAGED)
+            raise ModelError(f"{file.name} is missing", where=str(file), hint=DAMAGED_HINT)
         if files.sha256(file) != tokenizer.fingerprint:
             raise DataError(
                 f"the data in {data.directory} was prepared with another {side} vocabulary than the model's",

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS
+from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS
 from nmt_cli.artifacts.model_directory import AverageLosses
 from nmt_cli.artifacts.run import Checkpoint, Run
 from nmt_cli.artifacts.weights import load_weights, read_tensors, uninitialized_model
@@ -200,7 +200,7 @@ def measure_average(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoi
     pairs = _usable_pairs(data, max_positions=run.recipe.model.max_positions)
 
     def loss_of(values: Mapping[str, Tensor]) -> float:
-        load_weights(model, values, where=str(newest.path), hint=DAMAGED)
+        load_weights(model, values, where=str(newest.path), hint=DAMAGED_HINT)
         loss, _ = _mean_losses(
             model,
             data.split("valid"),
@@ -212,7 +212,8 @@ def measure_average(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoi
         )
         return loss
 
-    return AverageLosses(loss=loss_of(weights), newest_loss=loss_of(read_tensors(newest.path / WEIGHTS, hint=DAMAGED)))
+    newest_weights = read_tensors(newest.path / WEIGHTS, hint=DAMAGED_HINT)
+    return AverageLosses(loss=loss_of(weights), newest_loss=loss_of(newest_weights))
 
 
 def _usable_pairs(data: PreparedData, *, max_positions: int) -> Array:

@@ -17,7 +17,7 @@ from typing import BinaryIO, Literal
 
 from nmt_cli.cli.decode.refused_files import refuse_structured
 from nmt_cli.errors import DataError, UsageError
-from nmt_cli.text_encoding import STDIN, not_utf8, refuse_other_encoding, shell_pipe
+from nmt_cli.text_encoding import STDIN, check_encoding, not_utf8_error, shell_pipe
 from nmt_cli.tokenization.pieces import mark_of_text_in_pieces
 
 logger = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ class _Decoder:
     def look_at(self, chunk: bytes) -> None:
         """Raise DataError if the first chunk begins like something other than lines of UTF-8."""
         if self._is_at_start:
-            refuse_other_encoding(chunk, name=self._name)
+            check_encoding(chunk, name=self._name)
             if self._name == STDIN:
                 refuse_structured(chunk, name=STDIN)
         self._is_at_start = False
@@ -196,7 +196,7 @@ class _Decoder:
         yield texts
 
     def _invalid_bytes(self, content: bytes, number: int) -> DataError:
-        error = not_utf8(content, name=self._name, number=number)
+        error = not_utf8_error(content, name=self._name, number=number)
         error.message += "; the lines before it are translated" if number > 1 else ""
         error.hint += "; or --errors replace, which writes U+FFFD for each such byte"
         return error

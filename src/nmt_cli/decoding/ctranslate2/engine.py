@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import torch
 
-from nmt_cli.artifacts.directory_kinds import require_model
-from nmt_cli.artifacts.manifest import CONFIG, DAMAGED, verify_files
+from nmt_cli.artifacts.directory_kinds import check_is_model
+from nmt_cli.artifacts.manifest import CONFIG, DAMAGED_HINT, verify_files
 from nmt_cli.artifacts.model_directory import load_saved_config, load_tokenizer
 from nmt_cli.decoding.ctranslate2.batches import MIN_WIDE_TOKENS, batches_for_workers, is_wide
 from nmt_cli.decoding.ctranslate2.model import converted_model, import_ctranslate2
@@ -49,8 +49,8 @@ class CTranslate2Engine:
         self.precision: str = precision
         self.min_wide_tokens = MIN_WIDE_TOKENS if precision == "int8" else 0
         ctranslate2 = import_ctranslate2()
-        require_model(path)
-        verify_files(path, error=ModelError, hint=DAMAGED, hashed=(CONFIG, "source.spm", "target.spm"))
+        check_is_model(path)
+        verify_files(path, error=ModelError, hint=DAMAGED_HINT, hashed=(CONFIG, "source.spm", "target.spm"))
         config = load_saved_config(path)
         self.languages = config.languages
         self.decoding = config.recipe.decoding

@@ -23,7 +23,7 @@ from nmt_cli.preparing.cleaning.rules import (
 from nmt_cli.preparing.corpus import CleaningConfig
 from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import LocalPairs
-from nmt_cli.text_encoding import files_not_utf8, latin1_conversions
+from nmt_cli.text_encoding import files_not_utf8, latin1_hint
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def other_encoding_error(by_source: Sequence[SourceCounts]) -> DataError | None:
         f"{' and '.join(names)} {'is' if len(files) == 1 else 'are'} not UTF-8: {dropped.count:,} of {num_read:,} "
         "pairs cannot be read",
         where=dropped.examples[0].where,
-        hint=f"{latin1_conversions(files)}; then prepare the new files",
+        hint=f"{latin1_hint(files)}; then prepare the new files",
     )
 
 
@@ -165,6 +165,6 @@ def _fix_for(reason: str, counts: SourceCounts, config: CleaningConfig) -> str |
     if reason == HELD_OUT and config.overlap == "report":  # by pairs that are set aside, not by the rule
         return "give validation text in files of its own: --valid FILE"
     if reason == NOT_UTF8 and (files := files_not_utf8(counts.files)):
-        return latin1_conversions(files)
+        return latin1_hint(files)
     relaxed = " ".join(f"--set cleaning.{setting}" for setting in REASONS[reason].relaxed)
     return f"{relaxed} keeps them" if relaxed else None

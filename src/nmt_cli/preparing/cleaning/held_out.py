@@ -19,7 +19,7 @@ from nmt_cli.preparing.chunks import ParsedChunk
 from nmt_cli.preparing.cleaning.rules import is_unicode
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split, read_chunks
 from nmt_cli.preparing.sources.text import TextFiles
-from nmt_cli.text_encoding import files_not_utf8, latin1_conversions
+from nmt_cli.text_encoding import files_not_utf8, latin1_hint
 from nmt_cli.tokenization.tokenizer import normalize_spaces
 
 logger = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ def _check_can_be_kept(chunk: ParsedChunk, index: int, src: str, tgt: str, *, so
         side = int(is_unicode(src))
         problem = f"a {('source', 'target')[side]} that is not valid UTF-8"
         if files := files_not_utf8(file for _, file in source.inputs):
-            fixes = [latin1_conversions(files), *fixes]
+            fixes = [latin1_hint(files), *fixes]
     elif "\n" in src or "\n" in tgt:
         problem, side = "a line break inside a sentence", int("\n" not in src)
     else:

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt_cli.errors import DataError
-from nmt_cli.languages import LETTER_NAMES, language_identifier, script_of, short_code
+from nmt_cli.languages import LETTER_NAME_PREFIXES, language_identifier, script_of, short_code
 
-_KNOWN_NAMES = frozenset(name for names in LETTER_NAMES.values() for name in names)
+_KNOWN_NAMES = frozenset(name for names in LETTER_NAME_PREFIXES.values() for name in names)
 _NUM_CODES = 0x40000  # no letter lies beyond the third plane
 _OWN_SCRIPT, _OTHER_SCRIPT = 1, 2
 
@@ -124,7 +124,7 @@ def _starts(texts: Sequence[str]) -> NDArray[np.int64]:
 @lru_cache(maxsize=2)
 def _scripts_of_characters(script: str) -> NDArray[np.uint8]:
     """For every character: 1 for a letter of the script, 2 for a letter of another script in the table, else 0."""
-    names = LETTER_NAMES[script]
+    names = LETTER_NAME_PREFIXES[script]
     scripts = np.zeros(_NUM_CODES, dtype=np.uint8)
     for code in range(_NUM_CODES):
         character = chr(code)

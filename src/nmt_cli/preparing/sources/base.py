@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
-from nmt_cli.languages import match_code, name_of
+from nmt_cli.languages import language_name, match_code
 from nmt_cli.preparing.chunks import ParsedChunk, RawChunk
 from nmt_cli.preparing.download import download_file
 from nmt_cli.recipe.section import Section, SettingError
@@ -262,7 +262,7 @@ def _find_language(language: str, names: Sequence[str], lower: Sequence[str]) ->
     code = match_code(language, [name for name in names if _CODE.fullmatch(name)])
     if code is not None:
         return names.index(code)
-    english = name_of(language).lower()
+    english = language_name(language).lower()
     return lower.index(english) if english in lower else None
 
 

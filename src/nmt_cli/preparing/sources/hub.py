@@ -156,7 +156,7 @@ def _hub_error(repository: str, name: str, error: Exception) -> DataError:
     match kind:
         case "disk full" | "gated" | "overloaded":
             page = f"{hub.endpoint()}/datasets/{repository}"
-            message, hint = hub.common_refusal(kind, name, reason=failure.reason, page=page)
+            message, hint = hub.message_and_hint(kind, name, reason=failure.reason, page=page)
         case "no revision":
             message = f"{name} has no such revision on the hub"
             hint = "correct revision, or leave it out for the newest"

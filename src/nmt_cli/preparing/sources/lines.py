@@ -13,7 +13,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
 from nmt_cli.preparing.chunks import batched
 from nmt_cli.preparing.sources.base import empty_error
-from nmt_cli.text_encoding import conversion, refuse_other_encoding
+from nmt_cli.text_encoding import check_encoding, conversion
 
 LONGEST_LINE = 1 << 20
 """Bytes of the longest line, and characters of the longest text of other formats."""
@@ -86,7 +86,7 @@ class _BoundedLines(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         block = self._stream.read(len(buffer))
         if self._is_at_start:
-            refuse_other_encoding(block, name=str(self._file))
+            check_encoding(block, name=str(self._file))
             if b"\n" not in block and b"\r" in block.rstrip(b"\r"):
                 raise _old_line_ends_error(self._file)
         self._is_at_start = False

@@ -30,7 +30,7 @@ from nmt_cli.preparing.sources.base import (
 )
 from nmt_cli.preparing.sources.lines import line_chunks, read_beginning, read_lines
 from nmt_cli.recipe.section import SettingError
-from nmt_cli.text_encoding import refuse_other_encodings
+from nmt_cli.text_encoding import check_encodings
 
 COMPRESSION_ENDINGS = ("", ".gz", ".zst", ".xz")
 _KIND_BY_ENDING = {
@@ -132,7 +132,7 @@ class TextFiles(LocalPairs):
 
     def read(self) -> Iterator[RawChunk]:
         """The lines of both files side by side. DataError gives both numbers of lines if they differ."""
-        refuse_other_encodings({str(file): read_beginning(file) for file in (self.source, self.target)})
+        check_encodings({str(file): read_beginning(file) for file in (self.source, self.target)})
         target = read_lines(self.target)
         for first_line, src in line_chunks(self.source):
             start = 0

@@ -22,7 +22,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
 from nmt_cli.preparing.sources.lines import LONGEST_LINE, join_lines, read_beginning
 from nmt_cli.preparing.sources.translation_units import Unit, UnitsFile, UnitsSource
-from nmt_cli.text_encoding import conversion, not_utf8, refuse_compressed, refuse_other_encoding
+from nmt_cli.text_encoding import check_encoding, check_uncompressed, conversion, not_utf8_error
 
 _BLOCK = 1 << 18
 _MAX_TOKEN_BYTES = 1 << 24
@@ -120,7 +120,7 @@ class _UnitParser(ABC):
         with open_bytes(self.file) as stream:
             while block := stream.read(_BLOCK):
                 if num_bytes == 0:
-                    refuse_compressed(block, name=str(self.file))
+                    check_uncompressed(block, name=str(self.file))
                 self._feed(block)
                 num_bytes += len(block)
                 if num_bytes - self._parser.CurrentByteIndex > _MAX_TOKEN_BYTES:
@@ -183,11 +183,11 @@ class _UnitParser(ABC):
         """The error for a line: its bytes that are not UTF-8, its bare & or <, or else the parser's message."""
         reason, hint = _REASONS.get(parser_message, parser_message), "mend that place, or export the file again"
         if parser_message == expat.errors.XML_ERROR_INCORRECT_ENCODING:
-            refuse_other_encoding(read_beginning(self.file), name=str(self.file))
+            check_encoding(read_beginning(self.file), name=str(self.file))
         if parser_message == expat.errors.XML_ERROR_INVALID_TOKEN:
             line = _read_line(self.file, number)
             if self._encoding in ("utf-8", "utf8") and not _is_utf8(line):
-                return not_utf8(line, name=str(self.file), number=number)
+                return not_utf8_error(line, name=str(self.file), number=number)
             bare = next((mark for mark, pattern in _UNESCAPED.items() if re.search(pattern.encode(), line)), None)
             if bare is not None and b"\0" not in line:
                 mended = conversion(self.file, f"perl -pe 's/{_UNESCAPED[bare]}/{_ESCAPED[bare]}/g'", new="mended")

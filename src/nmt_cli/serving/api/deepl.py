@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, create_model, field_validator
 from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
-from nmt_cli.languages import name_of
+from nmt_cli.languages import language_name
 from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response
 from nmt_cli.serving.api.requests import refuse_markup, watch_caller
 from nmt_cli.serving.errors import invalid_request
@@ -180,7 +180,7 @@ async def languages(call: Call[DeepLLanguagesRequest]) -> Response:
     models = call.service.models
     codes = models.targets if call.fields.type == "target" else models.sources
     more = {"supports_formality": False}
-    return json_response([{"language": code.upper(), "name": name_of(code), **more} for code in codes])
+    return json_response([{"language": code.upper(), "name": language_name(code), **more} for code in codes])
 
 
 async def languages_v3(call: Call[DeepLLanguagesV3Request]) -> Response:
@@ -192,7 +192,7 @@ async def languages_v3(call: Call[DeepLLanguagesV3Request]) -> Response:
         [
             {
                 "lang": code,
-                "name": name_of(code),
+                "name": language_name(code),
                 "usable_as_source": code in sources,
                 "usable_as_target": code in targets,
                 "features": {_DETECTION: {"status": "stable"}} if code in sources else {},

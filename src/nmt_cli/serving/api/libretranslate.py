@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, WithJsonSchema
 from starlette.responses import Response
 
-from nmt_cli.languages import Detected, name_of
+from nmt_cli.languages import DetectedLanguage, language_name
 from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response
 from nmt_cli.serving.api.requests import refuse_markup, watch_caller
 from nmt_cli.serving.errors import RequestError, invalid_request, shortened
@@ -144,7 +144,9 @@ async def languages(call: Call[NoFields]) -> Response:
     """Each language, and the languages that it is translated into."""
     models = call.service.models
     codes = dict.fromkeys([*models.sources, *models.targets])
-    return json_response([{"code": code, "name": name_of(code), "targets": models.targets_of(code)} for code in codes])
+    return json_response(
+        [{"code": code, "name": language_name(code), "targets": models.targets_of(code)} for code in codes]
+    )
 
 
 async def settings(call: Call[NoFields]) -> Response:
@@ -162,14 +164,14 @@ async def settings(call: Call[NoFields]) -> Response:
             "filesTranslation": False,
             "supportedFilesFormat": [],
             "language": {
-                "source": {"code": source, "name": name_of(source)},
-                "target": {"code": target, "name": name_of(target)},
+                "source": {"code": source, "name": language_name(source)},
+                "target": {"code": target, "name": language_name(target)},
             },
         }
     )
 
 
-def _detected_language(detected: Detected) -> dict[str, Any]:
+def _detected_language(detected: DetectedLanguage) -> dict[str, Any]:
     return {"confidence": round(100 * detected.confidence, 1), "language": detected.code}
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
-from nmt_cli.languages import Detected, name_of
+from nmt_cli.languages import DetectedLanguage, language_name
 from nmt_cli.serving.api.endpoints import NUMBER, Api, Call, Endpoint, NoFields, NotBlank, json_response
 from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.errors import ClientGone, RequestError, invalid_request, refusal_for
@@ -273,7 +273,7 @@ async def reload(call: Call[NoFields]) -> Response:
     return json_response(answer | error_content(refused), status=refused.status)
 
 
-def _kind_of_detection(detected: Detected | None) -> Literal["given", "detected", "only"]:
+def _kind_of_detection(detected: DetectedLanguage | None) -> Literal["given", "detected", "only"]:
     if detected is None:
         return "given"
     return "only" if detected.is_only else "detected"
@@ -292,8 +292,8 @@ def _model_json(model: ServedModel) -> dict[str, Any]:
     source, target = model.pair
     return {
         "name": model.config.recipe.name,
-        "source": {"code": source, "name": name_of(source)},
-        "target": {"code": target, "name": name_of(target)},
+        "source": {"code": source, "name": language_name(source)},
+        "target": {"code": target, "name": language_name(target)},
         "layers": model.config.recipe.model.decoder_layers,
         "heads": model.config.recipe.model.heads,
         "updates": model.config.updates,
