@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt_cli.templates.charts import Line, axis_ticks, line_chart, short_number, thinned
+from nmt_cli.templates.charts import Line, axis_ticks, line_chart, short_number, thin
 
 VALUES = st.floats(-1e9, 1e9).filter(lambda value: value == 0 or abs(value) > 1e-9)
 SERIES = st.lists(st.floats(-100, 100), min_size=1, max_size=400)
@@ -54,7 +54,7 @@ def test_ticks_are_written_as_short_as_they_are_read() -> None:
 @given(values=SERIES, columns=st.integers(1, 60))
 def test_a_thinned_line_keeps_the_extremes_of_each_column(values: list[float], columns: int) -> None:
     points = [(float(place), value) for place, value in enumerate(values)]
-    kept = thinned(points, columns=columns)
+    kept = thin(points, columns=columns)
     assert kept == sorted(set(kept), key=lambda point: point[0])
     assert set(kept) <= {*points}
     if len(points) <= 2 * columns:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Self, overload
 
@@ -86,16 +87,16 @@ def score(
     Japanese and Korean by it, and paper-bleu and moses-bleu need it. Raises DataError if the texts differ in length or
     are empty. Raises UsageError for an unknown metric.
     """
-    names = [_metric(name, language=language) for name in ([metrics] if isinstance(metrics, str) else metrics)]
+    metric_names = [metrics] if isinstance(metrics, str) else metrics
+    names = [_parse_metric(name, language=language) for name in metric_names]
     lines, columns = list(hypotheses), _reference_columns(references)
-    if isinstance(hypotheses, str) or not all(isinstance(line, str) for column in (lines, *columns) for line in column):
+    if isinstance(hypotheses, str) or not all(isinstance(line, str) for line in chain(lines, *columns)):
         raise TypeError(_LISTS_OF_LINES)
     for column in columns:
         if len(column) != len(lines) or not lines:
             message = f"there are {len(lines):,} hypotheses and {len(column):,} references"
-            raise DataError(
-                message, setting="references", hint="give one reference for each hypothesis, in their order"
-            )
+            hint = "give one reference for each hypothesis, in their order"
+            raise DataError(message, setting="references", hint=hint)
     evaluation_set = EvaluationSet(columns, target_language=language)
     (reports,) = score_systems([lines], evaluation_set, metrics=names, confidence=False)
     return reports[0] if isinstance(metrics, str) else reports
@@ -103,20 +104,21 @@ def score(
 
 def _reference_columns(references: Iterable[str] | Sequence[Sequence[str]]) -> list[list[str]]:
     """One list of lines per set of references; TypeError for a mixture of lines and lists."""
-    given = list(references)
-    columns = [list(one) for one in given if not isinstance(one, str)]
-    if isinstance(references, str) or len(columns) not in (0, len(given)):
+    items = list(references)
+    lines = [item for item in items if isinstance(item, str)]
+    columns = [list(item) for item in items if not isinstance(item, str)]
+    if isinstance(references, str) or (lines and columns):
         raise TypeError(_LISTS_OF_LINES)
-    return columns or [[one for one in given if isinstance(one, str)]]
+    return columns or [lines]
 
 
-def _metric(name: str, *, language: str | None) -> MetricName:
+def _parse_metric(name: str, *, language: str | None) -> MetricName:
     metric = METRICS_BY_NAME.get(name.strip().lower())
     if metric == "comet":
         hint = "nmt score REF -i HYP -s SRC -m comet scores files with it"
         raise UsageError("comet needs the source text, and a program of its own", setting="metrics", hint=hint)
     if metric is None:
-        known = ", ".join(one for one in TITLES if one != "comet")
+        known = ", ".join(title for title in TITLES if title != "comet")
         raise UsageError(f"there is no metric {name!r}", setting="metrics", hint=f"take one of {known}")
     if metric in MOSES_METRICS and language is None:
         message = f"{name} needs to know the target language"

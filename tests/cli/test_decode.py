@@ -22,7 +22,7 @@ from rich.file_proxy import FileProxy
 from nmt_cli import console, files
 from nmt_cli.api import Translator
 from nmt_cli.artifacts import weights
-from nmt_cli.cli.decode.command import Statistics, decode, shown_progress
+from nmt_cli.cli.decode.command import Statistics, decode, show_line_count
 from nmt_cli.cli.decode.input import STANDARD
 from nmt_cli.cli.decode.output import OutputFormat, check_output
 from nmt_cli.decoding import parallel
@@ -385,13 +385,13 @@ def test_the_line_about_progress_leaves_a_terminal_to_the_translations(
     monkeypatch.setattr(console, "is_interactive", lambda: True)
     monkeypatch.setattr(console, "stderr_console", lambda: Console(file=screen, force_terminal=True))
     caplog.set_level(logging.INFO, logger="nmt_cli")
-    with shown_progress(screen.write, Path("text"), is_streamed=False, lines_done=1000) as write_and_count:
+    with show_line_count(screen.write, Path("text"), is_streamed=False, lines_done=1000) as write_and_count:
         assert sys.stdout is screen
         write_and_count("<translations>", 1000)
     before, after = screen.getvalue().split("<translations>")
     assert "1,000 lines translated" in before
     assert before.endswith("\x1b[1A\x1b[2K")  # the line above is cleared
     assert "2,000 lines translated" in after
-    with shown_progress(screen.write, Path("text"), is_streamed=True, lines_done=0) as write_and_count:
+    with show_line_count(screen.write, Path("text"), is_streamed=True, lines_done=0) as write_and_count:
         write_and_count("<more>", 1)
     assert screen.getvalue() == f"{before}<translations>{after}<more>"

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt_cli.cli.decode.command import decode
-from nmt_cli.cli.decode.input import opened_input, read_blocks
+from nmt_cli.cli.decode.input import open_input, read_blocks
 from nmt_cli.cli.decode.output import PartialOutput, file_identity
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.preparing.sources.lines import line_chunks
@@ -398,7 +398,7 @@ def test_files_that_are_no_utf8_are_answered_alike_by_prepare_decode_and_score(
     file.write_bytes(data)
 
     def decode_reads() -> None:
-        with opened_input(file, is_streamed=False, errors="strict") as found:
+        with open_input(file, is_streamed=False, errors="strict") as found:
             list(found)
 
     for read in (
@@ -466,7 +466,7 @@ def test_a_file_with_more_than_a_text_is_refused_with_the_command_that_takes_the
     content = data.encode()
     packed = {".gz": gzip.compress(content), ".xz": lzma.compress(content)}
     Path(name).write_bytes(packed.get(Path(name).suffix, content))
-    with pytest.raises(DataError) as error, opened_input(Path(name), is_streamed=False, errors="strict"):
+    with pytest.raises(DataError) as error, open_input(Path(name), is_streamed=False, errors="strict"):
         pytest.fail("it is opened")
     assert (error.value.message, error.value.where) == (f"{name} is {kind}, not lines of text", name)
     subprocess.run(["bash", "-c", error.value.hint], check=True)
@@ -479,7 +479,7 @@ def test_a_file_with_more_than_a_text_is_refused_with_the_command_that_takes_the
     else:
         assert sum(map(len, blocks([content]))) == data.count("\n")
     Path("my.txt").write_bytes(content)
-    with opened_input(Path("my.txt"), is_streamed=False, errors="strict") as found:
+    with open_input(Path("my.txt"), is_streamed=False, errors="strict") as found:
         assert [line for block in found for line in block] == content.decode().splitlines()
 
 
@@ -487,7 +487,7 @@ def test_a_file_with_more_than_a_text_is_refused_with_the_command_that_takes_the
 def test_lines_of_text_are_read_whatever_the_file_is_called(tmp_path: Path, name: str) -> None:
     for text in ("", "\n", "one house\n", "<b>two</b> tmx\n", "msgid is a word\n", "<?xml is how it begins\n"):
         (tmp_path / name).write_text(text)
-        with opened_input(tmp_path / name, is_streamed=False, errors="strict") as found:
+        with open_input(tmp_path / name, is_streamed=False, errors="strict") as found:
             assert [line for block in found for line in block] == text.splitlines()
         assert [line for block in blocks([text.encode()] if text else []) for line in block] == text.splitlines()
 

@@ -21,11 +21,11 @@ from nmt_cli.artifacts.manifest import MANIFEST
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from nmt_cli.files import sha256
 from nmt_cli.reproducing import chain
-from nmt_cli.reproducing.chain import Outcome, StageEnd, conclusion, rows, run_chain, run_nmt
+from nmt_cli.reproducing.chain import Outcome, StageEnd, conclusion, run_chain, run_nmt, table_rows
 from nmt_cli.reproducing.experiments import EXPERIMENTS, expected_exactly
 from nmt_cli.reproducing.needs import Needs
 from nmt_cli.reproducing.plan import ReproductionPlan, plan_reproduction
-from nmt_cli.reproducing.stages import Measured, Stage, stages_of
+from nmt_cli.reproducing.stages import Measurement, Stage, plan_stages
 from tests.reproducing.test_needs import GPUS
 
 # Says that it is ready, and ends with 75 at the first SIGTERM or SIGINT.
@@ -50,7 +50,7 @@ def copying(plan: ReproductionPlan, number: int, *, lines: int = 1) -> Stage:
         input_hashes=lambda: {"text": sha256(read)},
         output_hashes=lambda: {"text": sha256(written)},
         needs=lambda machine: Needs(),
-        measure=lambda: [Measured("lines", len(written.read_text().splitlines()))],
+        measure=lambda: [Measurement("lines", len(written.read_text().splitlines()))],
     )
 
 
@@ -96,7 +96,7 @@ def test_finished_stages_are_not_repeated(
         outcome = run(plan)
     assert runner.started == ["1", "2", "3"]
     assert "[2/3] copy 2: finished before" in caplog.text
-    assert [row[3:] for row in rows(outcome)] == [("1", "as expected")] * 3
+    assert [row[3:] for row in table_rows(outcome)] == [("1", "as expected")] * 3
 
 
 def test_a_changed_input_makes_a_stage_and_those_after_it_run_again(
@@ -129,7 +129,7 @@ def test_a_stage_that_fails_ends_the_chain_and_the_next_start_goes_on_there(
     outcome = run(plan)
     assert runner.started == ["1", "2"]
     assert outcome.stopped_at is not None
-    assert (outcome.stopped_at.name, outcome.ended) == ("copy 2", StageEnd(6, None))
+    assert (outcome.stopped_at.name, outcome.end) == ("copy 2", StageEnd(6, None))
     assert conclusion(plan, outcome) == "The chain stopped at copy 2; the same command goes on there."
     runner.endings.clear()
     run(plan)
@@ -142,8 +142,8 @@ def test_after_a_signal_no_further_stage_begins(plan: ReproductionPlan, runner: 
     assert runner.started == ["1"]
     assert outcome.stopped_at is not None
     assert outcome.stopped_at.name == "copy 2"
-    assert outcome.ended is not None
-    assert outcome.ended.exit_code == 75
+    assert outcome.end is not None
+    assert outcome.end.exit_code == 75
     assert [stage.name for stage, _ in outcome.figures] == ["copy 1"]
     runner.endings["3"] = StageEnd(0, signal.SIGTERM)
     assert run(plan).stopped_at is None
@@ -151,7 +151,7 @@ def test_after_a_signal_no_further_stage_begins(plan: ReproductionPlan, runner: 
 
 
 def test_scores_of_another_measure_are_made_again(plan: ReproductionPlan) -> None:
-    score = stages_of(plan)[-1]
+    score = plan_stages(plan)[-1]
     assert score.stdout is not None
     score.stdout.parent.mkdir(parents=True, exist_ok=True)
     for file in (plan.data / "test.de", plan.folder / "newstest2014.de", score.stdout):
@@ -169,7 +169,7 @@ def test_to_ask_whether_a_stage_of_a_rehearsal_is_finished_writes_nothing(tmp_pa
     plan = plan_reproduction(
         EXPERIMENTS["base-en-de"], settings=(), limit=2, data=tmp_path / "data", run=tmp_path / "run"
     )
-    average, decode, score = stages_of(plan)[-3:]
+    average, decode, score = plan_stages(plan)[-3:]
     manifest = plan.run / "averaged" / MANIFEST
     for file in (plan.data / "test.en", plan.data / "test.de", manifest, plan.folder / "newstest2014.de"):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ def test_to_ask_whether_a_stage_of_a_rehearsal_is_finished_writes_nothing(tmp_pa
 
 def test_what_is_not_as_expected_is_told_with_the_conclusion(plan: ReproductionPlan) -> None:
     def concluded(plan: ReproductionPlan, bleu: float, checkpoints: int) -> str:
-        average, _, score = stages_of(plan)[-3:]
+        average, _, score = plan_stages(plan)[-3:]
         averaged, scored = average.figure("checkpoints", checkpoints), score.figure("paper BLEU", bleu)
         return conclusion(plan, Outcome([(average, [averaged]), (score, [scored])]))
 

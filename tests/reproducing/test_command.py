@@ -23,7 +23,7 @@ from nmt_cli.reproducing import chain, needs
 from nmt_cli.reproducing.chain import Outcome, StageEnd
 from nmt_cli.reproducing.experiments import EXPERIMENTS
 from nmt_cli.reproducing.plan import plan_reproduction
-from nmt_cli.reproducing.stages import Stage, stages_of
+from nmt_cli.reproducing.stages import Stage, plan_stages
 from tests.forks import Forked
 from tests.hub import Hub, serve_wmt14
 from tests.preparing.corpus_files import invented_pairs
@@ -279,7 +279,7 @@ def test_mistakes_in_the_arguments_are_answered() -> None:
 
 
 def stages() -> list[Stage]:
-    return stages_of(plan_reproduction(EXPERIMENTS["base-en-de"], settings=(), limit=None, data=None, run=None))
+    return plan_stages(plan_reproduction(EXPERIMENTS["base-en-de"], settings=(), limit=None, data=None, run=None))
 
 
 def finish(outcome: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +323,7 @@ def test_a_stage_that_does_not_end_well_gives_its_code_and_how_to_go_on(
     ended: StageEnd, code: int, words: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", logger="nmt_cli"), pytest.raises(typer.Exit) as ending:
-        finish(Outcome([], stopped_at=stages()[4], ended=ended), monkeypatch)
+        finish(Outcome([], stopped_at=stages()[4], end=ended), monkeypatch)
     assert ending.value.exit_code == code
     assert words in caplog.messages
     assert caplog.messages[-1].endswith("nmt reproduce base-en-de")

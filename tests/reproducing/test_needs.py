@@ -13,7 +13,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.reproducing import needs
 from nmt_cli.reproducing.experiments import EXPERIMENTS
-from nmt_cli.reproducing.needs import Hours, Machine, Needs, check_disk, measure_machine
+from nmt_cli.reproducing.needs import Machine, Needs, TimeEstimate, check_disk, measure_machine
 from nmt_cli.reproducing.plan import ReproductionPlan, plan_reproduction
 from tests.artifacts.builders import write_run
 
@@ -53,10 +53,10 @@ def test_hours_follow_from_the_parameters_and_the_rate_measured_here(tmp_path: P
     found = training(tmp_path)
     # Forward and backward, 6 operations a parameter and token, at half and at a fifth of 8 times 100 TFLOP/s.
     work = 6 * 65_073_152 * 25_000 * 100_000
-    assert found.hours is not None
-    assert found.hours.fewest == pytest.approx(work / (800e12 * 0.5) / 3600)
-    assert found.hours.most == pytest.approx(work / (800e12 * 0.2) / 3600)
-    assert found.hours.rate == (
+    assert found.time is not None
+    assert found.time.min_hours == pytest.approx(work / (800e12 * 0.5) / 3600)
+    assert found.time.max_hours == pytest.approx(work / (800e12 * 0.2) / 3600)
+    assert found.time.basis == (
         "8 x GPU in bf16: 20 to 50 % of the 800 TFLOP/s of matrix products measured here; validations not counted"
     )
 
@@ -64,9 +64,9 @@ def test_hours_follow_from_the_parameters_and_the_rate_measured_here(tmp_path: P
 def test_a_training_that_has_begun_is_estimated_by_its_own_speed(tmp_path: Path) -> None:
     run = logged(tmp_path, line(100, 9.0), {"event": "resume", "update": 100}, line(200, 40.0), line(300, 90.0))
     found = training(tmp_path, run=run)
-    assert found.hours is not None
-    assert found.hours.fewest == found.hours.most == pytest.approx(100_000 * 0.5 / 3600)
-    assert found.hours.rate == "the run's own speed, 0.5 s per update"
+    assert found.time is not None
+    assert found.time.min_hours == found.time.max_hours == pytest.approx(100_000 * 0.5 / 3600)
+    assert found.time.basis == "the run's own speed, 0.5 s per update"
 
 
 def test_disk_is_that_of_the_checkpoints_less_what_is_there(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_runs(
     ],
 )
 def test_a_time_is_told_in_one_unit(hours: tuple[float, float], words: str) -> None:
-    assert Needs(hours=Hours(*hours, rate="at 2 lines/s")).lines() == [f"time:   {words} (at 2 lines/s)"]
+    assert Needs(time=TimeEstimate(*hours, basis="at 2 lines/s")).lines() == [f"time:   {words} (at 2 lines/s)"]
 
 
 def test_the_machine_at_hand_is_measured() -> None:

@@ -16,7 +16,7 @@ from nmt_cli.reproducing import chain
 from nmt_cli.reproducing.chain import StageEnd, run_chain
 from nmt_cli.reproducing.experiments import EXPERIMENTS
 from nmt_cli.reproducing.plan import Overrides, ReproductionPlan, plan_reproduction, read_overrides, rehearsal_overrides
-from nmt_cli.reproducing.stages import stages_of
+from nmt_cli.reproducing.stages import plan_stages
 from tests.forks import run_forked
 from tests.hub import serve_wmt14
 from tests.preparing.corpus_files import invented_pairs
@@ -34,7 +34,7 @@ def planned(
 
 
 def commands(plan: ReproductionPlan) -> Sequence[str]:
-    return [stage.command_line for stage in stages_of(plan)]
+    return [stage.command_line for stage in plan_stages(plan)]
 
 
 def test_each_setting_goes_to_the_command_that_it_belongs_to() -> None:
@@ -51,13 +51,13 @@ def test_the_users_vocabulary_goes_before_that_of_a_rehearsal(setting: str) -> N
     plan = planned(setting, limit=2_000)
     assert plan.settings.corpus == (setting,)
     assert plan.corpus.tokenizer.vocab_size == 500
-    assert stages_of(plan)[0].judged["vocabulary"].low == 500
+    assert plan_stages(plan)[0].judged["vocabulary"].low == 500
 
 
 def test_a_vocabulary_that_is_taken_from_elsewhere_is_not_judged_by_its_size() -> None:
     plan = planned("tokenizer.taken_from=runs/other", limit=2_000)
     assert plan.settings.corpus == ("tokenizer.taken_from=runs/other",)
-    assert "vocabulary" not in stages_of(plan)[0].judged
+    assert "vocabulary" not in plan_stages(plan)[0].judged
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def in_a_fork(arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
 def test_the_text_is_prepared_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     plan = planned("tokenizer.vocab_size=400", limit=200)
-    preparation = stages_of(plan)[0]
+    preparation = plan_stages(plan)[0]
     train, held_out = invented_pairs(450, seed=1), invented_pairs(40, seed=2)
     with serve_wmt14(tmp_path / "hub", train_pairs=train, valid_pairs=held_out, test_pairs=held_out) as hub:
         for name, value in hub.environment(tmp_path / "home").items():
@@ -125,7 +125,7 @@ def test_the_text_is_prepared_and_found_again(tmp_path: Path, monkeypatch: pytes
     manifest["corpus"]["train"][0]["otherwise"] = [{"kind": "text", "prefix": "x"}]
     (plan.data / "manifest.json").write_text(json.dumps(manifest))
     assert preparation.is_finished()
-    assert not stages_of(planned("cleaning.max_words=3", "tokenizer.vocab_size=400", limit=200))[0].is_finished()
+    assert not plan_stages(planned("cleaning.max_words=3", "tokenizer.vocab_size=400", limit=200))[0].is_finished()
 
 
 def settings(recipe: str, limit: int, *users: str) -> dict[str, str]:
@@ -190,7 +190,7 @@ def test_another_corpus_is_refused() -> None:
 def test_a_rehearsal_is_not_refused_for_the_size_of_the_whole_corpus() -> None:
     def needed(limit: int | None) -> int:
         plan = planned(name="base-en-fr", limit=limit, data=Path("nowhere"))
-        return sum(amount for _, amount in stages_of(plan)[0].needs(GPUS).disk)
+        return sum(amount for _, amount in plan_stages(plan)[0].needs(GPUS).disk)
 
     assert needed(None) > 7_500_000_000
     assert needed(1_000) == 600_000

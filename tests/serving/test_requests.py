@@ -204,6 +204,16 @@ def test_paths_and_methods_that_do_not_exist(server: Server, method: str, path: 
     assert "error" in answer.json
 
 
+@pytest.mark.parametrize(
+    ("path", "status", "code"), [("/v1/nothing", 404, "no_such_path"), ("/v1/translate", 405, "method_not_allowed")]
+)
+def test_the_code_of_an_error_tells_a_wrong_method_from_a_wrong_path(
+    server: Server, path: str, status: int, code: str
+) -> None:
+    answer = server.get(path)
+    assert (answer.status, answer.json["error"]["code"]) == (status, code)
+
+
 @pytest.mark.parametrize("host", [b"[", b"a]b:x", b"x/../..", b"\xff", b""])
 def test_any_host_is_answered(server: Server, host: bytes) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from nmt_cli.errors import DataError
-from nmt_cli.serving.api.deepl import DeepLTranslateRequest, refuse_unsupported
+from nmt_cli.serving.api.deepl import DeepLTranslateRequest, check_supported
 from nmt_cli.serving.api.requests import watch_caller
-from nmt_cli.serving.errors import ClientGone, RequestError, invalid_request
+from nmt_cli.serving.errors import ClientGone, RequestError, invalid_request_error
 from nmt_cli.serving.keys import ApiKeys, KeyOwner, read_keys
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRouter, ServedModel
@@ -135,7 +135,7 @@ def test_a_refused_request_costs_nothing_and_one_whose_client_leaves_does(tmp_pa
     bob = owner(keys, "bob-secret-key")
     for _ in range(5):
         with pytest.raises(RequestError, match="fr is not supported"), bob.charged(2):
-            raise invalid_request("fr is not supported", hint="source: one of en, de")
+            raise invalid_request_error("fr is not supported", hint="source: one of en, de")
     with pytest.raises(ClientGone), bob.charged(1):
         raise ClientGone
     with bob.charged(1):
@@ -253,8 +253,8 @@ def test_a_number_is_as_good_as_its_digits() -> None:
 def test_only_a_line_break_inside_a_text_is_too_many_for_nonewlines(text: str, is_taken: bool) -> None:
     asked = DeepLTranslateRequest(text=["the sea", text], target_lang="DE", split_sentences="nonewlines")
     if is_taken:
-        refuse_unsupported(asked)
+        check_supported(asked)
         return
     with pytest.raises(RequestError, match="a line break ends a sentence") as error:
-        refuse_unsupported(asked)
+        check_supported(asked)
     assert error.value.hint == "put each sentence on one line, or leave split_sentences out"

@@ -17,7 +17,7 @@ from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import Checkpoint, Run, best_first, command_to_continue, model_of_run, read_checkpoint
 from nmt_cli.errors import ModelError
 from nmt_cli.files import bytes_in
-from nmt_cli.templates.charts import thinned
+from nmt_cli.templates.charts import thin
 
 _CURVE_COLUMNS = 50  # of the training loss; a column has up to four points
 
@@ -67,7 +67,7 @@ def describe_run(run: Run, *, history: History) -> dict[str, Any]:
         "best_validation": best.model_dump() if best else None,
         "last_validation": measured[-1].model_dump() if measured else None,
         "validation_curve": [[result.update, result.loss, result.bleu] for result in measured],
-        "training_curve": [[round(update), loss] for update, loss in thinned(losses, columns=_CURVE_COLUMNS)],
+        "training_curve": [[round(update), loss] for update, loss in thin(losses, columns=_CURVE_COLUMNS)],
         "parameters": parameters_in_file(checkpoints[-1].path / WEIGHTS) if checkpoints else None,
         "checkpoints": [
             _checkpoint_values(checkpoint) | {"damage": _damage(checkpoint.path)} for checkpoint in checkpoints

@@ -19,7 +19,7 @@ import typer
 
 import nmt_cli
 from nmt_cli import console
-from nmt_cli.cli.arguments import Command, Commands, Refusal, as_usage_error, with_plain_path
+from nmt_cli.cli.arguments import ArgumentError, Command, Commands, usage_error_from, with_absolute_path
 from nmt_cli.cli.decoding_options import with_decoding_options
 from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, DataError, NmtError, UsageError
 
@@ -49,7 +49,7 @@ _COMMANDS = {
 _COMPLETION_VARIABLE = "_NMT_COMPLETE"
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors on stderr.")]
-# `_run_and_flush` looks for it in the arguments, so it also works for errors in the arguments.
+# `_run_and_flush` looks for --debug in the arguments, so it also works for errors in the arguments.
 DebugOption = Annotated[bool, typer.Option("--debug", help="A traceback with each error.")]
 
 
@@ -57,19 +57,19 @@ def _with_common_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command with --quiet and --debug, which may stand before it or after it."""
 
     @functools.wraps(command)
-    def run(*, quiet: bool, debug: bool, **options: object) -> None:
+    def command_with_common_options(*, quiet: bool, debug: bool, **options: object) -> None:
         if quiet:
             console.configure_logging(quiet=True)
         command(**options)
 
-    common = {"quiet": QuietOption, "debug": DebugOption}
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-        for name, kind in common.items()
+    common_parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+        for name, annotation in {"quiet": QuietOption, "debug": DebugOption}.items()
     ]
     signature = inspect.signature(command, eval_str=True)
-    vars(run)["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), *added])
-    return run
+    parameters = [*signature.parameters.values(), *common_parameters]
+    vars(command_with_common_options)["__signature__"] = signature.replace(parameters=parameters)  # read by typer
+    return command_with_common_options
 
 
 # Built on import, so `main`, docs/generate.py and the tests share one app with every command. The modules of commands
@@ -134,53 +134,53 @@ def main() -> None:
 
 
 def answer_completion() -> None:
-    """Answer the shell, which asks through the environment how a command line may go on, and exit."""
+    """Answer a shell that asks, through the environment, how a command line may go on; then exit."""
     with contextlib.suppress(NmtError):
         typer.main.get_command(app).main(prog_name="nmt")
     sys.exit(0)
 
 
 def _parse_and_call(arguments: Sequence[str]) -> int:
-    """Parse the arguments and call the command, without typer's own handling of errors; the code that it asks for."""
+    """Parse the arguments and call the command, without typer's own handling of errors; the exit code."""
     command = typer.main.get_command(app)
     try:
-        with command.make_context("nmt", list(map(with_plain_path, arguments))) as context:
+        with command.make_context("nmt", list(map(with_absolute_path, arguments))) as context:
             command.invoke(context)
     except typer.Exit as ending:
         return ending.exit_code
-    except Refusal as refusal:
-        raise as_usage_error(refusal, arguments=arguments) from None
+    except ArgumentError as error:
+        raise usage_error_from(error, arguments=arguments) from None
     return 0
 
 
 def _run_and_report(arguments: Sequence[str]) -> int:
-    """The exit code of one command line whose output may still wait in a buffer."""
+    """Run one command line, and print its error if there is one; the exit code."""
     try:
         return _parse_and_call(arguments or ["--help"])
-    except (NmtError, OSError) as problem:
-        error = problem if isinstance(problem, NmtError) else _error_of_long_name(problem)
-        if error is None or "--debug" in arguments:
+    except (NmtError, OSError) as error:
+        user_error = error if isinstance(error, NmtError) else _long_name_error(error)
+        if user_error is None or "--debug" in arguments:
             raise
-        console.print_error(error)
-        return error.exit_code
+        console.print_error(user_error)
+        return user_error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except SystemExit as ending:
-        # How typer ends after --show-completion, and Rich if stdout was closed; nothing of ours raises it below.
+        # typer ends so after --show-completion, and Rich if stdout was closed. Our own code never exits below `main`.
         return EXIT_CLOSED_PIPE if ending.code else 0
 
 
-def _error_of_long_name(problem: OSError) -> UsageError | None:
+def _long_name_error(error: OSError) -> UsageError | None:
     """The error if a name on the command line, or in a file that it names, is too long for a file."""
-    if problem.errno != errno.ENAMETOOLONG:
+    if error.errno != errno.ENAMETOOLONG:
         return None
-    name = max(str(problem.filename).split(os.sep), key=len)
+    name = max(str(error.filename).split(os.sep), key=len)
     message = f"the name {name[:40]}... is too long for a file: it has {len(os.fsencode(name)):,} bytes"
     return UsageError(message, hint="give a name of at most 200 letters")
 
 
 def _run_and_flush(arguments: Sequence[str]) -> int:
-    """Run one command line; its exit code, after the three lines of an error if there was one."""
+    """Run one command line, print its error if there is one, and flush stdout; the exit code."""
     try:
         code = _run_and_report(arguments)
         if sys.stdout is not None:
@@ -188,20 +188,20 @@ def _run_and_flush(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         _drop_output()
         return EXIT_CLOSED_PIPE
-    except OSError as problem:
-        if "--debug" in arguments or not _is_full_stdout(problem):
+    except OSError as error:
+        if "--debug" in arguments or not _is_full_stdout(error):
             raise
         _drop_output()
-        message = f"cannot write to standard output: {problem.strerror}"
-        error = DataError(message, where="stdout", hint="free some space, or write to another disk")
-        console.print_error(error)
-        return error.exit_code
+        message = f"cannot write to standard output: {error.strerror}"
+        user_error = DataError(message, where="stdout", hint="free some space, or write to another disk")
+        console.print_error(user_error)
+        return user_error.exit_code
     return code
 
 
-def _is_full_stdout(problem: OSError) -> bool:
-    """True if stdout is a file or a device that can be full, and the error of a write that names no file says so."""
-    if problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or problem.filename is not None:
+def _is_full_stdout(error: OSError) -> bool:
+    """True if the error is that stdout, a file or a device, is full."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or error.filename is not None:
         return False
     try:
         mode = os.fstat(sys.stdout.fileno()).st_mode
@@ -211,5 +211,5 @@ def _is_full_stdout(problem: OSError) -> bool:
 
 
 def _drop_output() -> None:
-    """Let the interpreter, which flushes stdout at exit, flush into nothing."""
+    """Redirect stdout to /dev/null, because the interpreter flushes it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

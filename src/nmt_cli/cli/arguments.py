@@ -22,8 +22,8 @@ from nmt_cli.errors import UsageError, nearest_word
 
 logger = logging.getLogger(__name__)
 
-# click's UsageError: the class of every error about arguments.
-Refusal: type[Exception] = typer.BadParameter.__mro__[1]
+# click's UsageError, the class of all errors about arguments.
+ArgumentError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 class Command(TyperCommand):
@@ -51,39 +51,40 @@ class Commands(TyperGroup):
 
         UsageError, with what to type instead, for options that it does not have.
         """
-        name, found, rest = super().resolve_command(ctx, args)
-        command = with_decoding_options(cast("TyperCommand", found))
-        if not ctx.resilient_parsing:  # a shell asks how the line may go on
+        name, registered, rest = super().resolve_command(ctx, args)
+        command = with_decoding_options(cast("TyperCommand", registered))
+        if not ctx.resilient_parsing:  # true while a shell completes the command line
             check_options(str(name), rest, _options_of(command))
         return name, command, rest
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name; UsageError, with the nearest name, if there is none."""
         if cmd_name not in self.commands:
-            ours, near = command_for(cmd_name), nearest_word(cmd_name, self.commands)
-            hint = f"here it is nmt {ours}; " if ours else f"did you mean nmt {near}? " if near else ""
-            raise UsageError(
-                f"there is no command {cmd_name!r}", where=f"nmt {cmd_name}", hint=f"{hint}nmt --help lists them all"
-            )
+            hint = "nmt --help lists them all"
+            if counterpart := command_for(cmd_name):
+                hint = f"here it is nmt {counterpart}; {hint}"
+            elif near := nearest_word(cmd_name, self.commands):
+                hint = f"did you mean nmt {near}? {hint}"
+            raise UsageError(f"there is no command {cmd_name!r}", where=f"nmt {cmd_name}", hint=hint)
         return super().get_command(ctx, cmd_name)
 
 
-def models_of(given: Sequence[Path] | None) -> list[Path]:
-    """The model directories given, the models of the runs given or of names on the hub, or the newest model.
+def find_models(paths: Sequence[Path] | None) -> list[Path]:
+    """The model directories that the paths name, themselves or by a run or a name on the hub; else the newest model.
 
-    What the user did not name is logged. Raises ModelError for anything else, before torch is imported.
+    A directory that the user did not name is logged. ModelError if there is no such model, before torch is imported.
     """
     from nmt_cli.artifacts.directory_kinds import check_is_model
     from nmt_cli.artifacts.run import model_of_latest_run
     from nmt_cli.console import show_progress
     from nmt_cli.interchange.hub_models import find_model
 
-    if not given:
+    if not paths:
         models = [model_of_latest_run(Path("runs"))]
         logger.info("model: %s", models[0])
         return models
-    models = [find_model(path, show_progress=show_progress) for path in given]
-    for model, path in zip(models, given, strict=True):
+    models = [find_model(path, show_progress=show_progress) for path in paths]
+    for model, path in zip(models, paths, strict=True):
         if path != model and path.exists():
             logger.info("model: %s", model)
         check_is_model(model)
@@ -95,17 +96,18 @@ def complete_models(incomplete: str) -> list[str]:
     from nmt_cli.artifacts.directory_kinds import kind_of
     from nmt_cli.cache import cache_folder
 
-    cached, typed = cache_folder() / "models", Path(f"{incomplete}x").parent
-    here = {path for folder in ("runs", "models", typed) for path in Path(folder).glob("*")}
-    names = [str(path) for path in here if kind_of(path) in ("run", "model")]
-    names += [path.relative_to(cached).as_posix() for path in cached.glob("*/*") if kind_of(path) == "model"]
+    typed_folder = Path(f"{incomplete}x").parent
+    local_paths = {path for folder in ("runs", "models", typed_folder) for path in Path(folder).glob("*")}
+    names = [str(path) for path in local_paths if kind_of(path) in ("run", "model")]
+    cache = cache_folder() / "models"
+    names += [path.relative_to(cache).as_posix() for path in cache.glob("*/*") if kind_of(path) == "model"]
     return sorted(name for name in names if name.startswith(incomplete))
 
 
-def with_plain_path(argument: str) -> str:
-    """The argument with ./OWNER/NAME as an absolute path if it could be taken for a name on the hub.
+def with_absolute_path(argument: str) -> str:
+    """The argument; ./OWNER/NAME, which could be taken for a name on the hub, becomes an absolute path.
 
-    A `Path` drops the dot, by which the user says that a path is meant.
+    The user means a path by the dot, and a `Path` would drop the dot.
     """
     match = re.match(r"(?P<option>--[a-z-]+=)?(?P<path>\./+(?P<owner>[^/]+)/+[^/]+/*)$", argument)
     if match is None or os.path.exists(match["owner"]):
@@ -113,51 +115,53 @@ def with_plain_path(argument: str) -> str:
     return (match["option"] or "") + os.path.abspath(match["path"])
 
 
-def one_of(given: str, words: Any, *, flag: str, refusal: str) -> Any:
-    """The word given, if it is one of the Literal `words`; UsageError with the message `refusal` otherwise."""
-    allowed: tuple[str, ...] = get_args(words)
-    if given not in allowed:
-        raise UsageError(refusal, where=flag, hint=f"take one of: {', '.join(allowed)}")
-    return given
+def parse_choice(word: str, choices: Any, *, flag: str, message: str) -> Any:
+    """The word, if it is one of the Literal `choices`; otherwise UsageError with the message."""
+    allowed: tuple[str, ...] = get_args(choices)
+    if word not in allowed:
+        raise UsageError(message, where=flag, hint=f"take one of: {', '.join(allowed)}")
+    return word
 
 
-def as_usage_error(refusal: Exception, *, arguments: Sequence[str]) -> UsageError:
+def usage_error_from(argument_error: Exception, *, arguments: Sequence[str]) -> UsageError:
     """The error of three lines for arguments that typer refused: what is wrong, where, and what to type."""
-    problem: Any = refusal
-    context, parameter = getattr(problem, "ctx", None), getattr(problem, "param", None)
+    error: Any = argument_error
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     command = context.command_path if context is not None else f"nmt {command_name(arguments)}".rstrip()
-    more = f"{command} --help"
-    if parameter is not None and hasattr(problem, "param_type"):
+    if parameter is not None and hasattr(error, "param_type"):
         return _missing_parameter_error(parameter, context, command=command, arguments=arguments)
     if parameter is not None:
         name = max(parameter.opts, key=len)
-        hint = f"{command} {name} {parameter.metavar}; see {more}"
-        return UsageError(_wrong_value_message(problem, name), where=name, hint=hint)
-    option = getattr(problem, "option_name", None)
-    if hasattr(problem, "possibilities"):  # no such option
-        near = nearest_word(problem.option_name, [name for known in problem.ctx.command.params for name in known.opts])
-        hint = f"did you mean {near}? " if near else ""
-        return UsageError(f"{command} has no option {option}", where=option, hint=f"{hint}{more} lists them all")
-    text = str(problem.format_message()).removesuffix(".").replace("(s)", "s")
-    reads_input = context is not None and any("--input" in parameter.opts for parameter in context.command.params)
-    input_option = f"for a file, {command} -i FILE; " if reads_input and "extra argument" in text else ""
-    return UsageError(text[:1].lower() + text[1:], where=option or command, hint=f"{input_option}see {more}")
+        hint = f"{command} {name} {parameter.metavar}; see {command} --help"
+        return UsageError(_wrong_value_message(error, name), where=name, hint=hint)
+    option: Any = getattr(error, "option_name", None)
+    if hasattr(error, "possibilities"):  # there is no such option
+        hint = f"{command} --help lists them all"
+        if near := nearest_word(option, [name for known in error.ctx.command.params for name in known.opts]):
+            hint = f"did you mean {near}? {hint}"
+        return UsageError(f"{command} has no option {option}", where=option, hint=hint)
+    message = str(error.format_message()).removesuffix(".").replace("(s)", "s")
+    hint = f"see {command} --help"
+    reads_input = context is not None and any("--input" in known.opts for known in context.command.params)
+    if reads_input and "extra argument" in message:
+        hint = f"for a file, {command} -i FILE; {hint}"
+    return UsageError(message[:1].lower() + message[1:], where=option or command, hint=hint)
 
 
 def _missing_parameter_error(parameter: Any, context: Any, *, command: str, arguments: Sequence[str]) -> UsageError:
     if isinstance(parameter, TyperArgument):
-        missing, typed = parameter.metavar, f"{command} {_argument_usage(parameter)}"
+        missing, right_command = parameter.metavar, f"{command} {_argument_usage(parameter)}"
     else:
         missing = parameter.opts[0]
         option = f"{missing} {parameter.metavar}"
-        if missing == "--output" and context is not None and (named := context.params.get("directory")):  # nmt import
-            option = f"-o models/{shlex.quote(Path(named).name.removesuffix('.npz'))}"
-        typed = f"nmt {shlex.join(arguments)} {option}"
-    return UsageError(f"{missing} is missing", where=command, hint=f"{typed}; see {command} --help")
+        if missing == "--output" and context is not None and (model := context.params.get("directory")):  # nmt import
+            option = f"-o models/{shlex.quote(Path(model).name.removesuffix('.npz'))}"
+        right_command = f"nmt {shlex.join(arguments)} {option}"
+    return UsageError(f"{missing} is missing", where=command, hint=f"{right_command}; see {command} --help")
 
 
 def _options_of(command: TyperCommand) -> dict[str, str]:
-    """The options of a command, each with the name of its value, or with an empty string if it takes none."""
+    """The options of a command, each with the name of its value; the name is empty if the option takes no value."""
     options = {"-h": "", "--help": ""}
     for parameter in command.params:
         if isinstance(parameter, TyperOption):
@@ -181,11 +185,11 @@ def _argument_usage(argument: TyperArgument) -> str:
     return (name if argument.required else f"[{name}]") + ("..." if argument.nargs != 1 else "")
 
 
-def _wrong_value_message(problem: Any, name: str) -> str:
+def _wrong_value_message(error: Any, name: str) -> str:
     """The value and the allowed values if typer checked it with pydantic; otherwise typer's own words."""
-    cause = problem.__cause__
+    cause = error.__cause__
     if cause is not None and hasattr(cause, "errors"):
         from nmt_cli.recipe.mistakes import describe
 
         return describe(cause.errors()[0], (name,))
-    return f"{name}: {problem.message.removesuffix('.')}"
+    return f"{name}: {error.message.removesuffix('.')}"

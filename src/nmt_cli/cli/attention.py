@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt_cli.cli.arguments import complete_models, models_of, one_of
+from nmt_cli.cli.arguments import complete_models, find_models, parse_choice
 from nmt_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -62,21 +62,22 @@ def attention(
     if model is not None and len(model) > 1:
         message = f"attention is shown of one model, not of {len(model)}"
         raise UsageError(message, where="--model", hint=f"give one of them: -m {model[0]}")
-    (directory,) = models_of(model)
+    (directory,) = find_models(model)
     from nmt_cli.model.teacher_forcing import AttentionPart  # imports torch, which takes seconds
 
-    chosen: AttentionPart = one_of(part, AttentionPart, flag="--part", refusal=f"there is no part called {part!r}")
-    num_layers, num_heads = _num_layers_and_heads(directory, part=chosen)
-    layers = list(range(num_layers)) if layer is None else [_index_of(str(layer), num_layers, "--layer")]
+    message = f"there is no part called {part!r}"
+    chosen_part: AttentionPart = parse_choice(part, AttentionPart, flag="--part", message=message)
+    num_layers, num_heads = _num_layers_and_heads(directory, part=chosen_part)
+    layers = list(range(num_layers)) if layer is None else [_parse_index(str(layer), num_layers, "--layer")]
     match head:
         case "mean":
             heads: list[int | None] = [None]
         case "all":
             heads = list(range(num_heads))
         case _:
-            heads = [_index_of(head, num_heads, "--head", more=", mean or all")]
-    found = _attention_map(directory, source, translation, part=chosen, words=words)
-    _draw_or_print(found, layers=layers, heads=heads, output=output)
+            heads = [_parse_index(head, num_heads, "--head", other_values=", mean or all")]
+    attention_map = _attention_map(directory, source, translation, part=chosen_part, words=words)
+    _draw_or_print(attention_map, layers=layers, heads=heads, output=output)
 
 
 def _check_texts(source: str, translation: str | None) -> None:
@@ -105,12 +106,12 @@ def _num_layers_and_heads(model: Path, *, part: AttentionPart) -> tuple[int, int
     return config.encoder_layers if part == "encoder" else config.decoder_layers, config.heads
 
 
-def _index_of(given: str, count: int, option: str, *, more: str = "") -> int:
-    """The place, from 0, of a layer or head that is counted from 1."""
-    if not given.isdecimal() or not 1 <= int(given) <= count:
-        hint = f"a {option.removeprefix('--')} from 1 to {count}{more}"
-        raise UsageError(f"{option} is {given}, and the model has {count}", where=option, hint=hint)
-    return int(given) - 1
+def _parse_index(number: str, count: int, option: str, *, other_values: str = "") -> int:
+    """The index, from 0, of a layer or head that the user counts from 1."""
+    if not number.isdecimal() or not 1 <= int(number) <= count:
+        hint = f"a {option.removeprefix('--')} from 1 to {count}{other_values}"
+        raise UsageError(f"{option} is {number}, and the model has {count}", where=option, hint=hint)
+    return int(number) - 1
 
 
 def _attention_map(
@@ -127,18 +128,20 @@ def _attention_map(
     maps = AttentionMaps.from_pretrained(model)
     if words:
         return maps.cross_words(source, translation or "")
-    # The encoder sees no translation, and the map of it needs some.
+    # The map of the encoder needs a translation too, although the encoder sees none.
     return maps.pieces(source, source if translation is None else translation, part=part)
 
 
-def _draw_or_print(found: AttentionMap, *, layers: list[int], heads: list[int | None], output: Path | None) -> None:
+def _draw_or_print(
+    attention_map: AttentionMap, *, layers: list[int], heads: list[int | None], output: Path | None
+) -> None:
     """Draw the heads of the layers into a file, or print them; None stands for the mean of all heads."""
     if output is None:
-        typer.echo(found.as_text(layers=layers, heads=heads))
+        typer.echo(attention_map.as_text(layers=layers, heads=heads))
         return
     try:
-        output.write_text(found.as_svg(layers=layers, heads=heads), encoding="utf-8")
-    except OSError as problem:
+        output.write_text(attention_map.as_svg(layers=layers, heads=heads), encoding="utf-8")
+    except OSError as error:
         hint = "give another file with -o"
-        raise DataError(f"cannot write the drawing: {problem.strerror}", where=str(output), hint=hint) from None
+        raise DataError(f"cannot write the drawing: {error.strerror}", where=str(output), hint=hint) from None
     logger.info("%s: written", output)

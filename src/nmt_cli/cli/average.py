@@ -30,8 +30,7 @@ def average(
         ),
     ],
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else RUN/averaged, renewed."),
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else RUN/averaged, renewed.")
     ] = None,
     last: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Take the newest N; else what the recipe says.")
@@ -50,25 +49,26 @@ def average(
 
     if last is not None and best is not None:
         raise UsageError("--last and --best exclude each other", where="--last, --best", hint="give one of them")
+    has_choice = last is not None or best is not None
     if all(kind_of(path) == "model" for path in paths):
-        _average_models(paths, output, has_choice=last is not None or best is not None, overwrite=overwrite)
+        _average_models(paths, output, has_choice=has_choice, overwrite=overwrite)
         return
-    if run_directory := _named_run(paths):
-        run = open_run(run_directory)
-        from nmt_cli.artifacts import average as averaging  # imports torch, which takes seconds
-
-        if last is None and best is None:
-            last, best = run.recipe.averaging.last, run.recipe.averaging.best
-        checkpoints = averaging.choose_checkpoints(run, last=last, best=best)
-    elif last is not None or best is not None:
+    run_directory = _find_run(paths)
+    if run_directory is not None:
+        run, checkpoints = open_run(run_directory), None
+    elif has_choice:
         hint = "name the run instead, or leave the option out: all checkpoints that are named are averaged"
         raise UsageError("--last and --best choose among a run's checkpoints", where="--last, --best", hint=hint)
     else:
-        run, checkpoints = _named_checkpoints(paths)
-        from nmt_cli.artifacts import average as averaging
+        run, checkpoints = _open_checkpoints(paths)
+    from nmt_cli.artifacts.average import choose_checkpoints, write_average_of_checkpoints  # imports torch: seconds
 
+    if checkpoints is None:
+        if not has_choice:
+            last, best = run.recipe.averaging.last, run.recipe.averaging.best
+        checkpoints = choose_checkpoints(run, last=last, best=best)
     model = output if output is not None else run.directory / "averaged"
-    measured = averaging.write_average_of_checkpoints(
+    losses = write_average_of_checkpoints(
         run,
         checkpoints,
         output=model,
@@ -76,48 +76,49 @@ def average(
         command=["nmt", *sys.argv[1:]],
         measure=lambda weights: _validation_losses(run, weights, newest=checkpoints[-1]),
     )
-    what = "1 checkpoint" if len(checkpoints) == 1 else f"the mean of {len(checkpoints)} checkpoints"
-    logger.info("%s: %s", model, what)
+    origin = "1 checkpoint" if len(checkpoints) == 1 else f"the mean of {len(checkpoints)} checkpoints"
+    logger.info("%s: %s", model, origin)
     command = f"nmt decode -m {shlex.quote(str(model))} < input.txt > output.txt"
-    if measured is not None and measured.is_worse:
+    if losses is not None and losses.is_worse:
         command = _warn_of_worse_mean(run, model)
     logger.info("next: %s", command)
 
 
 def _validation_losses(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint) -> AverageLosses | None:
-    """The validation losses of the mean and of its newest part, which the console shows.
+    """The validation losses of the mean and of its newest part, which are logged too.
 
-    None without the data or without free memory.
+    None if the data is missing or too little memory is free.
     """
     from nmt_cli.memory import is_out_of_memory
     from nmt_cli.training.validation import measure_average
 
     try:
-        measured = measure_average(run, weights, newest=newest)
-    except (DataError, RuntimeError) as problem:
-        if not isinstance(problem, DataError) and not is_out_of_memory(problem):
+        losses = measure_average(run, weights, newest=newest)
+    except (DataError, RuntimeError) as error:
+        if not isinstance(error, DataError) and not is_out_of_memory(error):
             raise
-        reason = problem.message if isinstance(problem, DataError) else "too little memory is free"
+        reason = error.message if isinstance(error, DataError) else "too little memory is free"
         logger.info("the mean was not measured on the validation set: %s", reason)
         return None
     logger.info(
         "validation loss: %.4f of the mean, %.4f of its newest part, update %s",
-        measured.loss,
-        measured.newest_loss,
+        losses.loss,
+        losses.newest_loss,
         f"{newest.update:,}",
     )
-    return measured
+    return losses
 
 
 def _warn_of_worse_mean(run: Run, average: Path) -> str:
-    """Warn that the average is worse than its newest part; the command that uses or makes a better model."""
+    """Warn that the average is worse than its newest part; returns the command that uses or makes a better model."""
     from nmt_cli.artifacts.directory_kinds import kind_of
 
     single = run.directory / "model"
     if kind_of(single) == "model":
         is_own = average.resolve() == (run.directory / "averaged").resolve()
-        takes = "decode and serve take" if is_own else "take"
-        logger.warning("the mean is worse than its newest part, so %s %s; -m %s names the mean", takes, single, average)
+        who_takes = "decode and serve take" if is_own else "take"
+        message = "the mean is worse than its newest part, so %s %s; -m %s names the mean"
+        logger.warning(message, who_takes, single, average)
         return f"nmt decode -m {shlex.quote(str(single))} < input.txt > output.txt"
     logger.warning("the mean is worse than its newest part: make a model of that alone")
     return f"nmt average {shlex.quote(str(run.directory))} --last 1"
@@ -130,19 +131,19 @@ def _average_models(paths: Sequence[Path], output: Path | None, *, has_choice: b
     if has_choice:
         hint = "leave the option out: all models that are named are averaged"
         raise UsageError("--last and --best choose among a run's checkpoints", where="--last, --best", hint=hint)
-    named = " ".join(shlex.quote(str(path)) for path in paths)
+    arguments = " ".join(shlex.quote(str(path)) for path in paths)
     if len(paths) < 2:
-        hint = f"name a second one: nmt average {named} MODEL -o DIR"
+        hint = f"name a second one: nmt average {arguments} MODEL -o DIR"
         raise UsageError(f"{paths[0]} is one model, and a mean is of several", where=str(paths[0]), hint=hint)
     if output is None:
-        hint = f"nmt average {named} -o models/mean"
+        hint = f"nmt average {arguments} -o models/mean"
         raise UsageError("a mean of models needs a folder of its own", where="--output", hint=hint)
     write_average_of_models(paths, output=output, overwrite=overwrite, command=["nmt", *sys.argv[1:]])
     logger.info("%s: the mean of %d models; measure it: nmt score", output, len(paths))
     logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
 
 
-def _named_run(paths: Sequence[Path]) -> Path | None:
+def _find_run(paths: Sequence[Path]) -> Path | None:
     """The run that is named, by its folder or the folder of its checkpoints; None if checkpoints are named."""
     from nmt_cli.artifacts.directory_kinds import kind_of
 
@@ -159,7 +160,7 @@ def _named_run(paths: Sequence[Path]) -> Path | None:
     return runs[0] if runs else None
 
 
-def _named_checkpoints(paths: Sequence[Path]) -> tuple[Run, list[Checkpoint]]:
+def _open_checkpoints(paths: Sequence[Path]) -> tuple[Run, list[Checkpoint]]:
     """The checkpoints at `paths` and the run that they belong to."""
     from nmt_cli.artifacts.directory_kinds import kind_of
     from nmt_cli.artifacts.manifest import RUN_FILE
@@ -167,26 +168,24 @@ def _named_checkpoints(paths: Sequence[Path]) -> tuple[Run, list[Checkpoint]]:
 
     for path in paths:
         if kind_of(path) != "checkpoint":
-            what = "is neither a run nor a checkpoint" if path.exists() else "does not exist"
-            raise ModelError(
-                f"{path} {what}", where=str(path), hint="nmt average runs/NAME, or its checkpoints/update-*"
-            )
-    runs = {path.resolve().parents[1]: path for path in paths}
-    if len(runs) > 1:
-        first, second, *_ = runs.values()
+            fault = "is neither a run nor a checkpoint" if path.exists() else "does not exist"
+            hint = "nmt average runs/NAME, or its checkpoints/update-*"
+            raise ModelError(f"{path} {fault}", where=str(path), hint=hint)
+    paths_by_run = {path.resolve().parents[1]: path for path in paths}
+    if len(paths_by_run) > 1:
+        first, second, *_ = paths_by_run.values()
         raise ModelError(
             f"{first} and {second} belong to different runs", where=str(second), hint="average checkpoints of one run"
         )
-    (resolved, path), *_ = runs.items()
-    if not (resolved / RUN_FILE).is_file():
+    ((run_directory, path),) = paths_by_run.items()
+    if not (run_directory / RUN_FILE).is_file():
         raise ModelError(
             f"{path} does not lie in a run: there is no {RUN_FILE} two folders up",
             where=str(path),
             hint="put it back into runs/NAME/checkpoints: the recipe and the tokenizers are in the run",
         )
-    return open_run(_relative_to_here(resolved)), sorted(
-        (read_checkpoint(path) for path in paths), key=lambda found: found.update
-    )
+    checkpoints = sorted(map(read_checkpoint, paths), key=lambda checkpoint: checkpoint.update)
+    return open_run(_relative_to_here(run_directory)), checkpoints
 
 
 def _relative_to_here(path: Path) -> Path:

@@ -45,13 +45,13 @@ def corpora(
     from nmt_cli.recipe.loading import packaged_names
 
     names = [name] if name is not None else packaged_names(kind="corpus")
-    described = [_describe(load_corpus(one, overrides=[]).corpus) for one in names]
+    descriptions = [_describe(load_corpus(reference, overrides=[]).corpus) for reference in names]
     if as_json:
-        print_json(described[0] if name is not None else described)
+        print_json(descriptions[0] if name is not None else descriptions)
     elif name is not None:
-        print_facts(_facts(name, described[0]))
+        print_facts(_facts(name, descriptions[0]))
     else:
-        print_list(_COLUMNS, map(_table_row, described), right_aligned=_NUMBER_COLUMNS, num_sentence_columns=2)
+        print_list(_COLUMNS, map(_table_row, descriptions), right_aligned=_NUMBER_COLUMNS, num_sentence_columns=2)
 
 
 def _describe(corpus: Corpus) -> dict[str, Any]:
@@ -67,7 +67,9 @@ def _describe(corpus: Corpus) -> dict[str, Any]:
         "licence": corpus.licence,
         "citation": corpus.citation,
         "tokenizer": corpus.tokenizer.model_dump(),
-        "sources": {split: [{"from": one or ["local files"]} for one in each] for split, each in downloads.items()},
+        "sources": {
+            split: [{"from": urls or ["local files"]} for urls in sources] for split, sources in downloads.items()
+        },
         "prepared": _describe_prepared(Path("data") / corpus.name),
     }
 
@@ -80,8 +82,8 @@ def _describe_prepared(directory: Path) -> dict[str, Any] | None:
     try:
         manifest = read_manifest(directory)
     except DataError:
-        begun = directory.with_name(f"{directory.name}.partial")
-        return {"directory": str(directory), "finished": False} if begun.is_dir() else None
+        unfinished = directory.with_name(f"{directory.name}.partial")
+        return {"directory": str(directory), "finished": False} if unfinished.is_dir() else None
     return {
         "directory": str(directory),
         "finished": True,

@@ -28,17 +28,19 @@ _PANEL_ORDER = (None, SEARCH, SAMPLING, OUTPUT, COMPUTING)
 def takes_decoding_options(command: Callable[..., None]) -> Callable[..., None]:
     """Let a command take an option for each field of `DecodingConfig`; it gets the given values as `overrides`."""
     signature = inspect.signature(command, eval_str=True)
-    own = {name: parameter for name, parameter in signature.parameters.items() if name != "overrides"}
+    own_parameters = {name: parameter for name, parameter in signature.parameters.items() if name != "overrides"}
 
     @functools.wraps(command)
-    def run(*arguments: object, **options: object) -> None:
-        own_options = {name: value for name, value in options.items() if name in own}
-        overrides = {name: value for name, value in options.items() if name not in own and value is not None}
+    def collect_overrides(*arguments: object, **options: object) -> None:
+        own_options = {name: value for name, value in options.items() if name in own_parameters}
+        decoding_options = {name: value for name, value in options.items() if name not in own_parameters}
+        overrides = {name: value for name, value in decoding_options.items() if value is not None}
         command(*arguments, overrides=overrides, **own_options)
 
     # typer reads __signature__, so `nmt --help` sees the command without `overrides`.
-    vars(run).update(__signature__=signature.replace(parameters=list(own.values())), takes_decoding_options=True)
-    return run
+    own_signature = signature.replace(parameters=list(own_parameters.values()))
+    vars(collect_overrides).update(__signature__=own_signature, takes_decoding_options=True)
+    return collect_overrides
 
 
 def with_decoding_options(command: TyperCommand) -> TyperCommand:
@@ -48,20 +50,20 @@ def with_decoding_options(command: TyperCommand) -> TyperCommand:
         return command
 
     @functools.wraps(callback)
-    def run(**options: object) -> None:
+    def command_with_all_options(**options: object) -> None:
         callback.__wrapped__(**options)
 
     signature = inspect.signature(callback)
     own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in signature.parameters.values()]
-    parameters = sorted([*_decoding_parameters(), *own], key=_place_in_help)
-    vars(run)["__signature__"] = signature.replace(parameters=parameters)
+    parameters = sorted([*_decoding_parameters(), *own], key=_panel_index)
+    vars(command_with_all_options)["__signature__"] = signature.replace(parameters=parameters)
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-    app.command(command.name, cls=type(command))(run)
+    app.command(command.name, cls=type(command))(command_with_all_options)
     return cast("TyperCommand", typer.main.get_command(app))
 
 
-def _place_in_help(parameter: inspect.Parameter) -> int:
-    """The place of a parameter's panel in the help page; arguments and options of no panel come first."""
+def _panel_index(parameter: inspect.Parameter) -> int:
+    """The index of a parameter's panel on the help page; arguments and options of no panel come first."""
     declaration = parameter.annotation.__metadata__[0]  # typer.Option(...) in Annotated[TYPE, typer.Option(...)]
     return _PANEL_ORDER.index(getattr(declaration, "rich_help_panel", None))
 
@@ -73,7 +75,7 @@ def _decoding_parameters() -> Iterator[inspect.Parameter]:
     for name, field in DecodingConfig.model_fields.items():
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
         kind: Any = str if choices else float if field.annotation is float else int
-        meaning = (field.description or "").partition("; null: ")[0]  # which an option cannot be
+        meaning = (field.description or "").partition("; null: ")[0]  # an option cannot be null
         option = typer.Option(
             f"--{name.replace('_', '-')}",
             *_SHORT_FLAGS.get(name, ()),

@@ -11,14 +11,17 @@ from typing import Annotated, Any
 
 import typer
 
-from nmt_cli.cli.printing import is_terminal, print_facts, print_json, print_table
+from nmt_cli.cli.printing import LABEL_WIDTH, is_terminal, print_facts, print_json, print_table
 from nmt_cli.console import duration_text, size_text, time_text
 from nmt_cli.errors import DataError, ModelError, NmtError
 
 _MAX_INPUTS = 10
 _COMMAND_LABELS = ("command", "next", "use")
 _DEFAULT_WIDTH = 80
+# A curve has at least so many bars, and so many spaces around its name, bars and ends.
+_MIN_BARS, _CURVE_SPACES = 10, 4
 _NO_VALUE = "-"
+_RUN_COLUMNS = ("run", "corpus", "state", "updates", "BLEU", "loss", "time", "size")
 
 Facts = Iterator[tuple[str, str]]
 
@@ -41,24 +44,24 @@ def info(
     from nmt_cli.artifacts.directory_kinds import kind_of
     from nmt_cli.artifacts.info import describe_checkpoint, describe_model
 
-    kind, given = kind_of(path), str(path)
+    kind, reference = kind_of(path), str(path)
     if kind is None and (runs := _runs_in(path)):
         _print_runs(path, runs, as_json=as_json)
         return
     if kind is None:
-        path, given = _cached_hub_model(path)
+        path, reference = _cached_hub_model(path)
         kind = "model"
-    describe_path, facts = {
+    describe, facts_of = {
         "model": (describe_model, _model_facts),
         "run": (_describe_run, _run_facts),
         "checkpoint": (describe_checkpoint, _checkpoint_facts),
         "data": (_describe_data, _data_facts),
     }[kind]
-    described = describe_path(path)
+    description = describe(path)
     if as_json:
-        print_json(described)
+        print_json(description)
     else:
-        print_facts(facts(described | {"given": given}), commands=_COMMAND_LABELS)
+        print_facts(facts_of(description | {"reference": reference}), commands=_COMMAND_LABELS)
 
 
 def _runs_in(path: Path) -> list[Path]:
@@ -76,20 +79,17 @@ def _print_runs(folder: Path, runs: list[Path], *, as_json: bool) -> None:
     for path in runs:
         try:
             rows.append(summarise_run(open_run(path)))
-        except NmtError as problem:
-            rows.append({"name": path.name, "path": str(path), "state": "damaged", "problem": problem.message})
+        except NmtError as error:
+            rows.append({"name": path.name, "path": str(path), "state": "damaged", "problem": error.message})
     if as_json:
         print_json({"kind": "runs", "path": str(folder), "runs": rows})
         return
-    header = ("run", "corpus", "state", "updates", "BLEU", "loss", "time", "size")
-    print_table(
-        header,
-        [_run_row(row) if row["state"] != "damaged" else (row["name"], "", row["problem"], *[""] * 5) for row in rows],
-        right_aligned=header[3:],
-    )
+    print_table(_RUN_COLUMNS, map(_run_row, rows), right_aligned=_RUN_COLUMNS[3:])
 
 
 def _run_row(run: dict[str, Any]) -> tuple[str, ...]:
+    if run["state"] == "damaged":
+        return (run["name"], "", run["problem"], *[""] * (len(_RUN_COLUMNS) - 3))
     return (
         run["name"],
         run["corpus"],
@@ -116,12 +116,12 @@ def _describe_data(path: Path) -> dict[str, Any]:
     from nmt_cli.files import read_json
 
     manifest = read_manifest(path)
-    wrong = [name for name, size in manifest.files.items() if _size_of(path / name) != size]
+    damaged_files = [name for name, size in manifest.files.items() if _size_of(path / name) != size]
     try:
         lengths = _length_statistics(read_json(path / "report.json", error=DataError, hint=PREPARE_AGAIN))
     except DataError:
         lengths = None
-        wrong.append("report.json")
+        damaged_files.append("report.json")
     return {
         "kind": "data",
         "path": str(path),
@@ -132,40 +132,42 @@ def _describe_data(path: Path) -> dict[str, Any]:
         "inputs": [record.model_dump(mode="json") for record in manifest.inputs],
         "corpus": manifest.corpus,
         "bytes": sum(manifest.files.values()),
-        "damage": f"missing, cut short or changed: {', '.join(wrong)}" if wrong else None,
+        "damage": f"missing, cut short or changed: {', '.join(damaged_files)}" if damaged_files else None,
     }
 
 
 def _model_facts(model: dict[str, Any]) -> Facts:
     vocabulary, recipe = model["vocabulary"], model["recipe"]
     updates = [f"{update:,}" for update in model["updates"]]
-    averaged = f"mean of {len(updates)} checkpoints: updates " if len(updates) > 1 else "update "
+    of_updates = f"mean of {len(updates)} checkpoints: updates " if len(updates) > 1 else "update "
     yield "model", f"{model['name']}, {_languages_text(model)}"
     yield "directory", f"{model['path']}, {size_text(model['bytes'])}, written by nmt {model['nmt_version']}"
     yield "parameters", _parameters_text(model["parameters"])
     yield "architecture", _architecture_text(recipe["model"])
     yield "vocabulary", _pieces_text(vocabulary["source"], vocabulary["target"], is_shared=vocabulary["shared"])
-    yield "weights", averaged + ", ".join(updates) if updates else "imported from another program"
+    yield "weights", of_updates + ", ".join(updates) if updates else "imported from another program"
     if model["longest_source"]:
         yield "trained on", f"source sentences of up to {model['longest_source']:,} pieces"
-    for measured in model["validation"]:
-        yield "validation", _measured_text(measured)
-    for signature in sorted({one["signature"] for one in model["validation"] if one["signature"]}):
+    for validation in model["validation"]:
+        yield "validation", _validation_text(validation)
+    for signature in sorted({validation["signature"] for validation in model["validation"]} - {None, ""}):
         yield "signature", signature
     if model["imported_from"]:
         yield "hub", model["imported_from"]
     if model["license"]:
         yield "licence", model["license"]
     yield "search", f"beam {recipe['decoding']['beam']}, length penalty {recipe['decoding']['length_penalty']}"
-    yield _damage_fact(model) or ("use", f"nmt decode -m {model['given']} < input.txt > output.txt")
+    yield _damage_fact(model) or ("use", f"nmt decode -m {model['reference']} < input.txt > output.txt")
 
 
 def _run_facts(run: dict[str, Any]) -> Facts:
     from nmt_cli.artifacts.info import next_command
 
     percent = 100 * run["update"] / run["updates"]
-    state = f"finished {time_text(run['finished'])}" if run["finished"] else "not finished"
-    state = "training now" if run["state"] == "training" else state
+    if run["state"] == "training":
+        state = "training now"
+    else:
+        state = f"finished {time_text(run['finished'])}" if run["finished"] else "not finished"
     yield "run", f"{run['name']}, {_languages_text(run)}, corpus {run['corpus']}"
     yield "directory", f"{run['path']}, {size_text(run['bytes'])}"
     yield "progress", f"update {run['update']:,} of {run['updates']:,} ({percent:.0f} %), {state}"
@@ -179,16 +181,17 @@ def _run_facts(run: dict[str, Any]) -> Facts:
         yield "parameters", _parameters_text(run["parameters"])
     yield "architecture", _architecture_text(run["recipe"]["model"])
     if run["last_validation"]:
-        yield "validation", f"last: {_measured_text(run['last_validation'])}"
+        yield "validation", f"last: {_validation_text(run['last_validation'])}"
     if run["best_validation"]:
-        yield "", f"best by {run['metric']}: {_measured_text(run['best_validation'])}"
-    for number, curve in enumerate(_curve_lines(run)):
-        yield "" if number else "curve", curve
+        yield "", f"best by {run['metric']}: {_validation_text(run['best_validation'])}"
+    for index, curve in enumerate(_curve_lines(run)):
+        yield "curve" if index == 0 else "", curve
     checkpoints = run["checkpoints"]
     newest = f", the newest at update {checkpoints[-1]['update']:,}" if checkpoints else ""
     yield "checkpoints", f"{len(checkpoints)}{newest}"
-    for damaged in (one for one in checkpoints if one["damage"]):
-        yield "damage", f"checkpoint at update {damaged['update']:,}: {damaged['damage']}; rm -r {damaged['path']}"
+    for checkpoint in checkpoints:
+        if damage := checkpoint["damage"]:
+            yield "damage", f"checkpoint at update {checkpoint['update']:,}: {damage}; rm -r {checkpoint['path']}"
     for model in run["models"]:
         yield "model", model
     yield "next", next_command(run)
@@ -198,7 +201,8 @@ def _checkpoint_facts(checkpoint: dict[str, Any]) -> Facts:
     yield "checkpoint", f"update {checkpoint['update']:,}"
     yield "directory", f"{checkpoint['path']}, {size_text(checkpoint['bytes'])}"
     yield "parameters", _parameters_text(checkpoint["parameters"])
-    yield "validation", _measured_text(checkpoint) if checkpoint["loss"] is not None else "not measured at this update"
+    is_validated = checkpoint["loss"] is not None
+    yield "validation", _validation_text(checkpoint) if is_validated else "not measured at this update"
     yield _damage_fact(checkpoint) or ("use", f"nmt average {checkpoint['path']} -o MODEL")
 
 
@@ -216,18 +220,17 @@ def _data_facts(data: dict[str, Any]) -> Facts:
             )
     sizes = [data["tokenizers"][side]["vocab_size"] for side in ("source", "target")]
     yield "vocabulary", _pieces_text(*sizes, is_shared=data["shared_vocabulary"])
-    shown, more = data["inputs"][:_MAX_INPUTS], data["inputs"][_MAX_INPUTS:]
-    for record in shown:
+    for record in data["inputs"][:_MAX_INPUTS]:
         yield "input", f"{record['name']} ({record['split']})"
-    if more:
-        yield "", f"and {len(more)} more"
+    if len(data["inputs"]) > _MAX_INPUTS:
+        yield "", f"and {len(data['inputs']) - _MAX_INPUTS} more"
     yield "report", f"{data['path']}/report.html"
     if damage := _damage_fact(data):
         yield damage
 
 
-def _damage_fact(described: dict[str, Any]) -> tuple[str, str] | None:
-    return ("damage", described["damage"]) if described["damage"] else None
+def _damage_fact(description: dict[str, Any]) -> tuple[str, str] | None:
+    return ("damage", description["damage"]) if description["damage"] else None
 
 
 def _cached_hub_model(path: Path) -> tuple[Path, str]:
@@ -237,7 +240,7 @@ def _cached_hub_model(path: Path) -> tuple[Path, str]:
 
     name = hub_name(path)
     if name is None:
-        raise _unknown_path(path)
+        raise _unknown_path_error(path)
     model = cached_model(name)
     if model is None:
         message = f"there is no {path} here, and no model of that name of the hub is in the cache"
@@ -246,10 +249,10 @@ def _cached_hub_model(path: Path) -> tuple[Path, str]:
     return model, str(name)
 
 
-def _unknown_path(path: Path) -> ModelError:
-    """The error for a path that is not ours: what was looked for, and what lies below the path.
+def _unknown_path_error(path: Path) -> ModelError:
+    """The error for a path that nmt did not write: what was looked for, and what lies below the path.
 
-    ModelError at once for a checkpoint of fairseq.
+    ModelError is raised at once for a checkpoint of fairseq.
     """
     from nmt_cli.artifacts.directory_kinds import OWNER_AND_NAME, check_not_fairseq, foreign_kind, kind_of
 
@@ -280,12 +283,12 @@ def _curve_lines(run: dict[str, Any]) -> Iterator[str]:
     is_ascii = not is_terminal() or encoding != "utf8"
     width = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns if is_terminal() else _DEFAULT_WIDTH
     for name, values in curves.items():
-        known = [value for value in values if value is not None]
-        if len(known) > 1:
-            ends = f"{known[0]:.2f} to {known[-1]:.2f}"
-            room = max(width - 13 - len(name) - len(ends) - 4, 10)
-            places = sorted({round(place * (len(known) - 1) / (room - 1)) for place in range(room)})
-            yield f"{name} {sparkline([known[place] for place in places], is_ascii=is_ascii)}  {ends}"
+        points = [value for value in values if value is not None]
+        if len(points) > 1:
+            ends = f"{points[0]:.2f} to {points[-1]:.2f}"
+            num_bars = max(width - LABEL_WIDTH - len(name) - len(ends) - _CURVE_SPACES, _MIN_BARS)
+            indices = sorted({round(bar * (len(points) - 1) / (num_bars - 1)) for bar in range(num_bars)})
+            yield f"{name} {sparkline([points[index] for index in indices], is_ascii=is_ascii)}  {ends}"
 
 
 def _architecture_text(model: dict[str, Any]) -> str:
@@ -295,13 +298,13 @@ def _architecture_text(model: dict[str, Any]) -> str:
     )
 
 
-def _measured_text(measured: dict[str, Any]) -> str:
-    bleu = f", BLEU {measured['bleu']:.2f}" if measured["bleu"] is not None else ""
-    return f"update {measured['update']:,}: loss {measured['loss']:.4f}{bleu}"
+def _validation_text(validation: dict[str, Any]) -> str:
+    bleu = f", BLEU {validation['bleu']:.2f}" if validation["bleu"] is not None else ""
+    return f"update {validation['update']:,}: loss {validation['loss']:.4f}{bleu}"
 
 
-def _languages_text(described: dict[str, Any]) -> str:
-    return f"{described['languages']['source']} to {described['languages']['target']}"
+def _languages_text(description: dict[str, Any]) -> str:
+    return f"{description['languages']['source']} to {description['languages']['target']}"
 
 
 def _pieces_text(source: int, target: int, *, is_shared: bool) -> str:
@@ -314,11 +317,11 @@ def _parameters_text(parameters: int | None) -> str:
 
 def _length_statistics(report: dict[str, Any]) -> dict[str, Any]:
     """By split, side and unit (words, pieces without EOS): mean, percentiles and maximum, without the histogram."""
-    kept = ("mean", "p50", "p90", "p99", "max")
+    keys = ("mean", "p50", "p90", "p99", "max")
     return {
         split: {
-            side: {unit: {key: found[unit][key] for key in kept} for unit in ("words", "pieces")}
-            for side, found in sides.items()
+            side: {unit: {key: facts[unit][key] for key in keys} for unit in ("words", "pieces")}
+            for side, facts in sides.items()
         }
         for split, sides in report["splits"].items()
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt_cli.cli.arguments import complete_models, models_of, one_of
+from nmt_cli.cli.arguments import complete_models, find_models, parse_choice
 from nmt_cli.console import show_progress
 from nmt_cli.errors import ModelError, UsageError
 
@@ -28,10 +28,7 @@ def export(
     model: Annotated[
         Path,
         typer.Argument(
-            metavar="MODEL",
-            help="A model, or a run for its model.",
-            show_default=False,
-            autocompletion=complete_models,
+            metavar="MODEL", help="A model, or a run for its model.", show_default=False, autocompletion=complete_models
         ),
     ],
     to: Annotated[str, typer.Option("--to", metavar="ctranslate2|huggingface", help="The program that will read it.")],
@@ -40,17 +37,11 @@ def export(
         typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else MODEL-TO or MODEL-TO-PRECISION."),
     ] = None,
     precision: Annotated[
-        str | None,
-        typer.Option(metavar="float32|int8|...", help="Precision of CTranslate2's weights; else float32."),
+        str | None, typer.Option(metavar="float32|int8|...", help="Precision of CTranslate2's weights; else float32.")
     ] = None,
     lines: Annotated[
         Path | None,
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="FILE",
-            help="Source text to verify with; else made-up lines.",
-        ),
+        typer.Option("--input", "-i", metavar="FILE", help="Source text to verify with; else made-up lines."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the export at -o.")] = False,
 ) -> None:
@@ -61,10 +52,10 @@ def export(
     from nmt_cli.interchange.exporting import Target
     from nmt_cli.interchange.exporting import export as write_export
 
-    target: Target = one_of(to, Target, flag="--to", refusal=f"there is no export to {to!r}")
+    target: Target = parse_choice(to, Target, flag="--to", message=f"there is no export to {to!r}")
     quantization = _parse_quantization(precision, to=target)
     is_local = model.exists()
-    (model,) = models_of([model])
+    (model,) = find_models([model])
     if output is None:
         suffix = f"-{quantization}" if quantization != "float32" else ""
         name = f"{model.resolve().name}-{target}{suffix}"
@@ -103,7 +94,7 @@ def import_(
     from nmt_cli.interchange.hub_names import hub_name
 
     check_replaceable(output, overwrite=overwrite)
-    pair_given = _parse_languages(languages)
+    given_pair = _parse_languages(languages)
     name = hub_name(directory)
     if name is None and not directory.exists():
         hint = "name a folder with a Hugging Face model, or OWNER/NAME on the hub"
@@ -111,9 +102,9 @@ def import_(
     from nmt_cli.interchange.importing import import_marian  # imports torch, which takes seconds
 
     if name is None:
-        imported = import_marian(directory, output, languages=pair_given, imported_from=None, overwrite=overwrite)
+        imported = import_marian(directory, output, languages=given_pair, imported_from=None, overwrite=overwrite)
     else:
-        imported = import_from_hub(name, output, languages=pair_given, overwrite=overwrite, show_progress=show_progress)
+        imported = import_from_hub(name, output, languages=given_pair, overwrite=overwrite, show_progress=show_progress)
     pair = f"{imported.languages.source}-{imported.languages.target}"
     logger.info("%s: %s, %.1f million parameters", output, pair, imported.num_parameters / 1e6)
     if imported.num_lost_pieces:
@@ -133,9 +124,9 @@ def _parse_quantization(precision: str | None, *, to: Target) -> Quantization:
     if to != "ctranslate2":
         message = "an export to Hugging Face is in float32; transformers converts it to other precisions"
         raise UsageError(message, where="--precision", hint="leave --precision out")
-    refusal = f"CTranslate2 has no precision called {precision!r}"
-    name: Quantization = one_of(precision, Quantization, flag="--precision", refusal=refusal)
-    return name
+    message = f"CTranslate2 has no precision called {precision!r}"
+    quantization: Quantization = parse_choice(precision, Quantization, flag="--precision", message=message)
+    return quantization
 
 
 def _read_lines(file: Path) -> list[str]:
@@ -146,16 +137,16 @@ def _read_lines(file: Path) -> list[str]:
         return list(islice(read_lines(stream, name=str(file)), _MAX_LINES))
 
 
-def _parse_languages(given: str | None) -> LanguagePair | None:
-    if given is None:
+def _parse_languages(pair: str | None) -> LanguagePair | None:
+    if pair is None:
         return None
     from pydantic import ValidationError
 
     from nmt_cli.recipe.schema import LanguagePair
 
-    source, _, target = given.partition("-")
+    source, _, target = pair.partition("-")
     try:
         return LanguagePair(source=source, target=target)
     except ValidationError:
         hint = "write it as --languages en-de"
-        raise UsageError(f"{given!r} is no pair of languages", where="--languages", hint=hint) from None
+        raise UsageError(f"{pair!r} is no pair of languages", where="--languages", hint=hint) from None

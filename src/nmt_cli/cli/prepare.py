@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt_cli.cli.arguments import models_of
+from nmt_cli.cli.arguments import find_models
 from nmt_cli.cli.corpora import complete_corpora
 from nmt_cli.cli.printing import print_whole
 from nmt_cli.cli.recipes import MOST_PAIRS_FOR_SMALL, recipe_for, train_command
@@ -72,8 +72,7 @@ def prepare(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the corpus file; repeatable.")
     ] = None,
     workers: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Processes that clean and encode; else one per CPU."),
+        int | None, typer.Option(min=1, metavar="N", help="Processes that clean and encode; else one per CPU.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the prepared data at -o.")] = False,
     dry_run: Annotated[
@@ -84,8 +83,8 @@ def prepare(
 
     Example: nmt prepare --train my.tsv -l en-de
     """
-    sizes = {"limit": limit, "valid_size": valid_size, "test_size": test_size}
-    settings = [*(overrides or []), *(f"{key}={value}" for key, value in sizes.items() if value is not None)]
+    numbers = {"limit": limit, "valid_size": valid_size, "test_size": test_size}
+    settings = [*(overrides or []), *(f"{key}={value}" for key, value in numbers.items() if value is not None)]
     files: dict[Split, list[str] | None] = {"train": train, "valid": valid, "test": test}
     located = _locate(corpus, files, languages=languages or [], output=output, settings=settings)
     _fetch_model_of_vocabulary(located)
@@ -129,31 +128,41 @@ def _locate(
     settings: list[str],
 ) -> LocatedCorpus:
     """The corpus that the arguments name; UsageError if they name none, or two."""
-    from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus, prepare_command
-    from nmt_cli.preparing.sources.text import kind_of_file, name_without_endings
+    from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
+    from nmt_cli.preparing.sources.text import name_without_endings
 
-    given = {split: paths for split, paths in files.items() if paths}
+    given_files = {split: paths for split, paths in files.items() if paths}
     if corpus is not None:
-        if given or languages:
-            flag = "--languages" if not given else f"--{next(iter(given))}"
-            hint = f"one of: {_USAGE}"
-            if languages and not given and kind_of_file(Path(corpus)):
-                hint = prepare_command(corpus, languages=languages[0])
-            raise UsageError(f"{flag} does not go with the corpus {corpus}", where=flag, hint=hint)
+        if given_files or languages:
+            raise _two_corpora_error(corpus, given_files, languages)
         return load_corpus(corpus, overrides=settings)
-    _refuse_options_as_settings(settings, ["languages", *files])
+    _check_no_options_as_settings(settings, ["languages", *files])
+    if not given_files and not languages:
+        raise UsageError("no corpus is given", hint=_USAGE)
     missing = [flag for flag, value in {"--train": files["train"], "--languages": languages}.items() if not value]
     if missing:
-        what = "no corpus is given" if not (given or languages) else f"{' and '.join(missing)} missing"
-        raise UsageError(what, hint=_USAGE)
+        raise UsageError(f"{' and '.join(missing)} missing", hint=_USAGE)
     if len(languages) > 1:
         message = f"--languages is given {len(languages)} times: {', '.join(languages)}"
         raise UsageError(message, where="--languages", hint=f"give the one that is meant: -l {languages[-1]}")
-    name = output.resolve().name if output is not None else name_without_endings(Path(given["train"][0]))
-    return corpus_from_files(given, languages=languages[0], name=name, overrides=settings)
+    name = output.resolve().name if output is not None else name_without_endings(Path(given_files["train"][0]))
+    return corpus_from_files(given_files, languages=languages[0], name=name, overrides=settings)
 
 
-def _refuse_options_as_settings(settings: Sequence[str], options: Sequence[str]) -> None:
+def _two_corpora_error(corpus: str, files: dict[Split, list[str]], languages: list[str]) -> UsageError:
+    """The error for a named corpus together with files or languages."""
+    from nmt_cli.preparing.corpus_loading import prepare_command
+    from nmt_cli.preparing.sources.text import kind_of_file
+
+    flag, hint = "--languages", f"one of: {_USAGE}"
+    if files:
+        flag = f"--{next(iter(files))}"
+    elif kind_of_file(Path(corpus)):
+        hint = prepare_command(corpus, languages=languages[0])
+    return UsageError(f"{flag} does not go with the corpus {corpus}", where=flag, hint=hint)
+
+
+def _check_no_options_as_settings(settings: Sequence[str], options: Sequence[str]) -> None:
     """Raise UsageError if --set gives plain text to a key that has an option of its own."""
     for setting in settings:
         key, _, value = setting.partition("=")
@@ -163,14 +172,14 @@ def _refuse_options_as_settings(settings: Sequence[str], options: Sequence[str])
 
 
 def _fetch_model_of_vocabulary(located: LocatedCorpus) -> None:
-    """If the vocabulary is that of a model on the hub, put the model into the cache, where the preparation finds it."""
+    """If the vocabulary is taken from a model on the hub, download the model into the cache for the preparation."""
     from nmt_cli.interchange.hub_names import hub_name
 
     taken_from = located.corpus.tokenizer.taken_from
     if taken_from is None or (located.folder / taken_from).exists():
         return
     if hub_name(taken_from) is not None:
-        models_of([Path(taken_from)])
+        find_models([Path(taken_from)])
 
 
 def _show_plan(located: LocatedCorpus, output: Path, *, overwrite: bool) -> None:
@@ -205,11 +214,15 @@ def _size_table(report: dict[str, Any], *, gap: int) -> Table:
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for split, sides in report["splits"].items():
         for side, facts in sides.items():
+            is_first_row = side == "source"
             table.add_row(
-                *((split, f"{report['pairs'][split]:,}") if side == "source" else ("", "")),
+                split if is_first_row else "",
+                f"{report['pairs'][split]:,}" if is_first_row else "",
                 languages[side],
-                *(f"{facts[unit]['mean']:.1f}" for unit in ("words", "pieces")),
-                *(f"{facts['pieces'][key]:,}" for key in ("p99", "max")),
+                f"{facts['words']['mean']:.1f}",
+                f"{facts['pieces']['mean']:.1f}",
+                f"{facts['pieces']['p99']:,}",
+                f"{facts['pieces']['max']:,}",
                 f"{facts['pieces_per_word']:.2f}",
                 f"{facts['byte_rate']:.2%}",
             )
@@ -222,9 +235,9 @@ def _summary_lines(report: dict[str, Any]) -> Iterator[tuple[int, str]]:
 
     cleaning = report["cleaning"]
     dropped = {reason: facts["count"] for reason, facts in cleaning["dropped"].items() if facts["count"]}
-    number = cleaning["read"] - cleaning["kept"]
+    num_dropped = cleaning["read"] - cleaning["kept"]
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
-    line = f"dropped {number:,} of {cleaning['read']:,} training pairs"
+    line = f"dropped {num_dropped:,} of {cleaning['read']:,} training pairs"
     yield logging.INFO, f"{line}: {reasons}" if reasons else line
     for split, facts in report["overlap"].items():
         if facts["sources"] or facts["targets"]:
@@ -241,8 +254,8 @@ def _overlap_line(split: str, facts: dict[str, int], *, setting: str) -> tuple[i
         f"{facts['sources']:,} as sources, {facts['targets']:,} as targets"
     )
     if setting != "report":
-        what = "these pairs" if setting == "pairs" else "all of these"
-        line += f", counted before cleaning.overlap={setting} dropped {what} from training"
+        dropped = "these pairs" if setting == "pairs" else "all of these"
+        line += f", counted before cleaning.overlap={setting} dropped {dropped} from training"
     num_overlapping = max(facts["sources"], facts["targets"])
     num_kept = {"report": num_overlapping, "pairs": num_overlapping - facts["pairs"], "sides": 0}[setting]
     if num_kept <= _MUCH_OVERLAP_SHARE * facts["lines"]:
@@ -251,7 +264,7 @@ def _overlap_line(split: str, facts: dict[str, int], *, setting: str) -> tuple[i
 
 
 def _next_lines(report: dict[str, Any], output: Path, *, model: str | None) -> Iterator[str]:
-    """The command that trains on the data, and what else to know; `model` is the model that has its vocabulary."""
+    """The command that trains on the data, with advice; `model` is the model from which the vocabulary is taken."""
     from nmt_cli.devices import has_gpu_driver
 
     num_pairs, is_shared = report["pairs"]["train"], report["vocabulary"]["shared"]
@@ -276,9 +289,9 @@ def _model_of_vocabulary(located: LocatedCorpus) -> str | None:
     if taken_from is None:
         return None
     path = Path(taken_from).expanduser()
-    found = next((place for place in (located.folder / path, path) if place.exists()), None)
-    if found is None:
+    existing = next((candidate for candidate in (located.folder / path, path) if candidate.exists()), None)
+    if existing is None:
         return taken_from if hub_name(taken_from) is not None else None
-    if kind_of(found) not in ("model", "run"):
+    if kind_of(existing) not in ("model", "run"):
         return None
-    return str(path if path.exists() and path.samefile(found) else found)
+    return str(path if path.exists() and path.samefile(existing) else existing)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-# Columns of a terminal that no table fills.
+# The width of output that is not wrapped: no table is wider.
 _MAX_WIDTH = 1000
-_LABEL_WIDTH = 13
+LABEL_WIDTH = 13
 _LINE_CONTINUATION = " \\"
 # A word of a shell command with its quoted spaces; an option or a redirection stays with the word behind it.
 _SHELL_WORD = re.compile(r"""(?:(?:--?[\w-]+|[<>]) )?(?:'[^']*'|"[^"]*"|\S)+""")
@@ -46,20 +46,17 @@ def print_facts(facts: Iterable[tuple[str, str]], *, commands: Collection[str] =
     from rich.text import Text
 
     console = Console(highlight=False)
-    width = console.width - _LABEL_WIDTH if is_terminal() else _MAX_WIDTH
-    for label, raw in facts:
-        fact = without_controls(raw)
-        lines = _wrapped_command(fact, width) if label in commands else wrap(fact, width=width, indent=0)
-        for number, line in enumerate(lines):
-            console.print(Text.assemble((f"{'' if number else label:<{_LABEL_WIDTH}}", "bold"), line), soft_wrap=True)
+    width = console.width - LABEL_WIDTH if is_terminal() else _MAX_WIDTH
+    for label, fact in facts:
+        text = without_controls(fact)
+        lines = _wrap_command(text, width) if label in commands else wrap(text, width=width, indent=0)
+        for index, line in enumerate(lines):
+            first_column = label if index == 0 else ""
+            console.print(Text.assemble((f"{first_column:<{LABEL_WIDTH}}", "bold"), line), soft_wrap=True)
 
 
 def print_table(
-    header: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    right_aligned: Collection[str],
-    styles: Sequence[str] = (),
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, right_aligned: Collection[str], styles: Sequence[str] = ()
 ) -> None:
     """Print a table: drawn on a terminal, else with tabs.
 
@@ -81,13 +78,9 @@ def print_table(
 
 
 def print_list(
-    header: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    right_aligned: Collection[str],
-    num_sentence_columns: int,
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, right_aligned: Collection[str], num_sentence_columns: int
 ) -> None:
-    """Print a table whose last columns are sentences: on a terminal they stand under their row, else behind tabs."""
+    """Print a table whose last columns are sentences: on a terminal they stand below their row, else behind tabs."""
     if not is_terminal():
         _print_with_tabs(header, rows)
         return
@@ -98,15 +91,16 @@ def print_list(
     console = Console(highlight=False, markup=False, emoji=False)
     cells = [header, *([without_controls(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:-num_sentence_columns]
-    for number, row in enumerate(cells):
+    for index, row in enumerate(cells):
         aligned = [
             cell.rjust(width) if name in right_aligned else cell.ljust(width)
-            for name, cell, width in zip(header, row, widths, strict=False)
+            for name, cell, width in zip(header, row, widths, strict=False)  # without the columns of sentences
         ]
-        console.print(Text("  ".join(aligned).rstrip(), style="bold" if number == 0 else ""), soft_wrap=True)
-        if number:
-            below = "; ".join(text for text in reversed(row[-num_sentence_columns:]) if text)
-            console.print(Padding(Text(below, style="dim"), (0, 0, 0, 4)))
+        is_header = index == 0
+        console.print(Text("  ".join(aligned).rstrip(), style="bold" if is_header else ""), soft_wrap=True)
+        if not is_header:
+            sentences = "; ".join(sentence for sentence in reversed(row[-num_sentence_columns:]) if sentence)
+            console.print(Padding(Text(sentences, style="dim"), (0, 0, 0, 4)))
 
 
 def print_whole(console: Console, table: Table) -> None:
@@ -123,7 +117,7 @@ def _print_with_tabs(header: Sequence[str], rows: Iterable[Sequence[str]]) -> No
     typer.echo("\n".join("\t".join(map(without_controls, row)) for row in (header, *rows)))
 
 
-def _wrapped_command(command: str, width: int) -> list[str]:
+def _wrap_command(command: str, width: int) -> list[str]:
     """The lines of a shell command; a word, with its quoted spaces, stays whole."""
     lines = [""]
     for word in _SHELL_WORD.findall(command) if len(command) > width else [command]:

@@ -45,13 +45,13 @@ def recipes(
     from nmt_cli.recipe.loading import load_recipe, packaged_names
 
     references = [name] if name is not None else _variants_last(packaged_names(kind="recipe"))
-    described = [_describe(reference, load_recipe(reference)) for reference in references]
+    descriptions = [_describe(reference, load_recipe(reference)) for reference in references]
     if as_json:
-        print_json(described[0] if name is not None else described)
+        print_json(descriptions[0] if name is not None else descriptions)
     elif name is not None:
-        print_facts(_facts(described[0]))
+        print_facts(_facts(descriptions[0]))
     else:
-        print_list(_COLUMNS, map(_table_row, described), right_aligned=_NUMBER_COLUMNS, num_sentence_columns=1)
+        print_list(_COLUMNS, map(_table_row, descriptions), right_aligned=_NUMBER_COLUMNS, num_sentence_columns=1)
 
 
 def recipe_for(corpus: str, *, num_pairs: int) -> str:
@@ -89,9 +89,9 @@ def train_command(recipe: str, data: Path, *, is_shared: bool, init_from: str | 
 
 
 def _describe(reference: str, recipe: Recipe) -> dict[str, Any]:
-    """All facts about a recipe; `parameters` is null if nobody knows the vocabulary of its corpus yet.
+    """All facts about a recipe; `parameters` is null if the vocabulary of its corpus is not known yet.
 
-    A recipe without a corpus is described with the vocabulary that `nmt prepare` trains if nothing else is said.
+    A recipe without a corpus is described with the default vocabulary of `nmt prepare`.
     """
     from nmt_cli.preparing.corpus import TokenizerConfig
     from nmt_cli.preparing.corpus_loading import load_corpus
@@ -141,17 +141,15 @@ def _first_sentence(text: str) -> str:
 
 
 def _dropout_texts(model: dict[str, Any]) -> Iterator[str]:
-    """The dropout of a model, and those beside it that it has."""
-    words = model["word_dropout"]
+    """The dropout of a model, and each further kind of dropout that it has."""
     yield f"dropout {model['dropout']:g}"
-    for what, share in (
-        ("attention", model["attention_dropout"]),
-        ("ffn", model["ffn_dropout"]),
-        ("source word", words["source"]),
-        ("target word", words["target"]),
-    ):
-        if share:
-            yield f"{what} dropout {share:g}"
+    further_kinds = {
+        "attention": model["attention_dropout"],
+        "ffn": model["ffn_dropout"],
+        "source word": model["word_dropout"]["source"],
+        "target word": model["word_dropout"]["target"],
+    }
+    yield from (f"{kind} dropout {probability:g}" for kind, probability in further_kinds.items() if probability)
 
 
 def _facts(recipe: dict[str, Any]) -> Iterator[tuple[str, str]]:

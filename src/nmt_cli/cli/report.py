@@ -16,6 +16,7 @@ from nmt_cli.errors import ModelError, NmtError, UsageError
 logger = logging.getLogger(__name__)
 _PAGE_NAME = "report.html"
 _HEAD_BYTES = 4096
+_MAX_NAMED_RUNS = 5
 
 
 def report(
@@ -39,19 +40,19 @@ def report(
     from nmt_cli.artifacts.run import open_run
     from nmt_cli.artifacts.run_report import render_report
 
-    named = list({path.resolve(): path for path in runs}.values())
-    for path in named:
-        if kind_of(path) != "run":
-            raise _not_a_run(path)
-    page = output or (named[0] / _PAGE_NAME if len(named) == 1 else Path(_PAGE_NAME))
+    directories = list({path.resolve(): path for path in runs}.values())
+    for directory in directories:
+        if kind_of(directory) != "run":
+            raise _not_a_run_error(directory)
+    page = output or (directories[0] / _PAGE_NAME if len(directories) == 1 else Path(_PAGE_NAME))
     _check_output(page)
     command = shlex.join(["nmt", *sys.argv[1:]])
-    rendered = render_report([open_run(path) for path in named], command=command, now=datetime.now(UTC))
-    files.write_file(page, rendered, error=UsageError)
+    content = render_report([open_run(directory) for directory in directories], command=command, now=datetime.now(UTC))
+    files.write_file(page, content, error=UsageError)
     logger.info("report: %s", page)
 
 
-def _not_a_run(path: Path) -> NmtError:
+def _not_a_run_error(path: Path) -> NmtError:
     """The error for a path that is no run: what it is, and which runs are near it."""
     from nmt_cli.artifacts.directory_kinds import kind_of
 
@@ -60,18 +61,17 @@ def _not_a_run(path: Path) -> NmtError:
         return ModelError(
             f"there is no {path}", where=where, hint="name runs, such as runs/demo; nmt info runs lists them"
         )
-    above = next((parent for parent in path.parents if kind_of(parent) == "run"), None)
-    if above is not None:
-        return ModelError(f"{path} is a part of a run", where=where, hint=f"nmt report {shlex.quote(str(above))}")
-    below = sorted(child for child in path.iterdir() if kind_of(child) == "run") if path.is_dir() else []
-    if below:
-        hint = f"name the runs in it: nmt report {shlex.join(map(str, below[:5]))}"
+    run_above = next((parent for parent in path.parents if kind_of(parent) == "run"), None)
+    if run_above is not None:
+        return ModelError(f"{path} is a part of a run", where=where, hint=f"nmt report {shlex.quote(str(run_above))}")
+    runs_below = sorted(child for child in path.iterdir() if kind_of(child) == "run") if path.is_dir() else []
+    if runs_below:
+        hint = f"name the runs in it: nmt report {shlex.join(map(str, runs_below[:_MAX_NAMED_RUNS]))}"
         return ModelError(f"{path} is a folder of runs", where=where, hint=hint)
-    what = {"model": "a model", "checkpoint": "a checkpoint", "data": "prepared data"}.get(
-        kind_of(path) or "", "no run"
-    )
+    names_of_kinds = {"model": "a model", "checkpoint": "a checkpoint", "data": "prepared data"}
+    kind = names_of_kinds.get(kind_of(path) or "", "no run")
     hint = "name what nmt train wrote, such as runs/demo; nmt info runs lists them"
-    return ModelError(f"{path} is {what}, and has no metrics of a training", where=where, hint=hint)
+    return ModelError(f"{path} is {kind}, and has no metrics of a training", where=where, hint=hint)
 
 
 def _check_output(page: Path) -> None:

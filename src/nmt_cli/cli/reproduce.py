@@ -61,10 +61,10 @@ def reproduce(
     from nmt_cli.reproducing.chain import run_chain, write_report
     from nmt_cli.reproducing.needs import measure_machine
     from nmt_cli.reproducing.plan import plan_reproduction
-    from nmt_cli.reproducing.stages import stages_of
+    from nmt_cli.reproducing.stages import plan_stages
 
     plan = plan_reproduction(chosen, settings=settings or [], limit=limit, data=data, run=output)
-    stages, machine = stages_of(plan), measure_machine(plan.recipe)
+    stages, machine = plan_stages(plan), measure_machine(plan.recipe)
     if dry_run:
         typer.echo("\n".join(_plan_lines(plan, stages, machine)))
         return
@@ -78,10 +78,11 @@ def _plan_lines(plan: ReproductionPlan, stages: list[Stage], machine: Machine) -
     """The planned stages: commands, needs and expected figures."""
     from nmt_cli.reproducing.experiments import format_expected
 
-    rehearsed = f": a rehearsal on {plan.limit:,} pairs" if plan.limit is not None else ""
-    lines = [f"{plan.experiment.title}{rehearsed}", f"on {machine}"]
+    rehearsal = f": a rehearsal on {plan.limit:,} pairs" if plan.limit is not None else ""
+    lines = [f"{plan.experiment.title}{rehearsal}", f"on {machine}"]
     for number, stage in enumerate(stages, 1):
-        lines += ["", f"[{number}/{len(stages)}] {stage.name}{': finished before' if stage.is_finished() else ''}"]
+        state = ": finished before" if stage.is_finished() else ""
+        lines += ["", f"[{number}/{len(stages)}] {stage.name}{state}"]
         lines += [f"      {line}" for line in (stage.command_line, *stage.needs(machine).lines())]
         for name, expected in stage.judged.items():
             lines.append(f"      expect: {name} {format_expected(name, expected)} ({expected.source})")
@@ -90,12 +91,12 @@ def _plan_lines(plan: ReproductionPlan, stages: list[Stage], machine: Machine) -
 
 def _print_outcome(plan: ReproductionPlan, outcome: Outcome) -> None:
     """Print the table on stdout, with tabs if stdout is no terminal, and the conclusion on stderr."""
-    from nmt_cli.reproducing.chain import HEADER, REPORT_PAGE, conclusion, rows
+    from nmt_cli.reproducing.chain import HEADER, REPORT_PAGE, conclusion, table_rows
 
     if not outcome.figures:
         return
     logger.info("")
-    print_table(HEADER, rows(outcome), right_aligned=("expected", "measured"), styles=_row_colours(outcome))
+    print_table(HEADER, table_rows(outcome), right_aligned=("expected", "measured"), styles=_row_colours(outcome))
     if plan.run.is_dir():
         logger.info("report: %s", plan.run / REPORT_PAGE)
     if outcome.stopped_at is None:
@@ -110,13 +111,13 @@ def _row_colours(outcome: Outcome) -> list[str]:
 def _exit_unless_reproduced(plan: ReproductionPlan, outcome: Outcome) -> None:
     """Exit with the code of the stage that did not end well; ScoreError if a score is too low."""
     command = shlex.join(["nmt", *sys.argv[1:]])
-    if outcome.ended is not None and outcome.stopped_at is not None:
-        if outcome.ended.was_stopped:
+    if outcome.end is not None and outcome.stopped_at is not None:
+        if outcome.end.was_stopped:
             logger.info("stopped in %s; to go on: %s", outcome.stopped_at.name, command)
         else:
-            logger.warning("%s %s", outcome.stopped_at.name, _ending_text(outcome.ended.code))
+            logger.warning("%s %s", outcome.stopped_at.name, _ending_text(outcome.end.code))
             logger.warning("once that is mended, the same command goes on there: %s", command)
-        raise typer.Exit(outcome.ended.exit_code)
+        raise typer.Exit(outcome.end.exit_code)
     for stage, figure in outcome.failures:
         raise ScoreError(
             f"{stage.name}: {figure.name} is {figure.measured_text}, {figure.verdict} where {figure.expected_text}"

@@ -10,14 +10,13 @@ from typing import Annotated
 
 import typer
 
-from nmt_cli.cli.arguments import complete_models, models_of
+from nmt_cli.cli.arguments import complete_models, find_models
 from nmt_cli.errors import UsageError
 
-# A batch takes seconds; a worker that is silent for longer than this hangs.
-_MIN_BATCH_SECONDS = 60.0
+# A batch takes seconds. A worker that does not answer for so long is killed.
+_MIN_BATCH_TIMEOUT_SECONDS = 60.0
 _MAX_BEAM = 16
-# Each has a copy of the model.
-_MAX_DEFAULT_WORKERS = 4
+_MAX_DEFAULT_WORKERS = 4  # each worker has a copy of the model
 
 
 def serve(
@@ -101,9 +100,11 @@ def serve(
     from nmt_cli.serving.service import RequestLimits
     from nmt_cli.serving.worker_model import EngineSettings
 
-    # A run stays a run: the server takes its newer model when there is one.
-    models = [path if path.exists() else models_of([path])[0] for path in model or []] or models_of(None)
+    # The path of a run stays as it is, so that a reload finds the run's newest model.
+    models = [path if path.exists() else find_models([path])[0] for path in model] if model else find_models(None)
     num_workers = workers or _default_workers(engine, num_models=len(models), device=device, precision=precision)
+    _check_origins(cors or [])
+    _check_hosts(allow_host or [])
     settings = ServerSettings(
         models,
         host,
@@ -115,7 +116,7 @@ def serve(
             max_batch_tokens=max_batch_tokens,
             max_wait_seconds=max_wait_ms / 1000,
             max_queued_sentences=queue_size,
-            batch_timeout_seconds=max(_MIN_BATCH_SECONDS, 2 * timeout),
+            batch_timeout_seconds=max(_MIN_BATCH_TIMEOUT_SECONDS, 2 * timeout),
             split_pieces=split_beyond,
         ),
         limits=RequestLimits(
@@ -128,35 +129,36 @@ def serve(
             beam=_MAX_BEAM,
         ),
         keys=ApiKeys([]) if api_key_file is None else read_keys(api_key_file, clock=time.monotonic),
-        allowed=AllowedOrigins(_checked_origins(cors or []), [host.lower(), *_checked_hosts(allow_host or [])]),
+        allowed=AllowedOrigins(cors or [], [host.lower(), *(name.lower() for name in allow_host or [])]),
     )
     run(settings)
 
 
-def _checked_origins(given: Sequence[str]) -> Sequence[str]:
-    """The sites as given; UsageError if one is not written as a browser writes it."""
-    for origin in given:
+def _check_origins(origins: Sequence[str]) -> None:
+    """Raise UsageError if a site is not written as a browser writes it."""
+    for origin in origins:
         if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
             hint = "give scheme and host, as in --cors https://example.org; or --cors '*' for any site"
             raise UsageError(f"{origin!r} is not the address of a site", where="--cors", hint=hint)
-    return given
 
 
-def _checked_hosts(given: Sequence[str]) -> Sequence[str]:
-    """The names in lower case; UsageError if one has a scheme, a port or a path."""
-    for name in given:
+def _check_hosts(names: Sequence[str]) -> None:
+    """Raise UsageError if the name of a host has a scheme, a port or a path."""
+    for name in names:
         if name != "*" and not re.fullmatch(r"[^\s:/@]+", name):
             hint = "give the name alone, as in --allow-host nmt.example.org; or --allow-host '*' for any name"
             raise UsageError(f"{name!r} is not the name of a host", where="--allow-host", hint=hint)
-    return [name.lower() for name in given]
 
 
 def _default_workers(engine: str, *, num_models: int, device: str, precision: str) -> int:
-    """The workers of each model: one on a GPU, else one per CPU: one thread searches a batch at the least cost."""
+    """The number of workers of each model: one on a GPU, otherwise a share of the CPUs.
+
+    On a CPU, many workers of one thread translate more than few workers of many threads.
+    """
     from nmt_cli.devices import choose_device, has_gpu_driver, num_cpus
 
-    is_cpu = device == "cpu" or engine == "ctranslate2" or precision == "int8" or not has_gpu_driver()
-    if is_cpu or choose_device(device).type == "cpu":
+    is_for_cpus = device == "cpu" or engine == "ctranslate2" or precision == "int8" or not has_gpu_driver()
+    if is_for_cpus or choose_device(device).type == "cpu":
         return max(1, min(_MAX_DEFAULT_WORKERS, num_cpus() // num_models))
     return 1
 
@@ -174,8 +176,8 @@ def _check_extra() -> None:
         from nmt_cli.serving.server import missing_library
 
         name = missing_library()
-    except ModuleNotFoundError as problem:
-        name = problem.name
+    except ModuleNotFoundError as error:
+        name = error.name
     if name is not None:
         message = f"nmt serve needs {name}, which is not installed"
         raise UsageError(message, where="nmt serve", hint="pip install 'nmt-cli[serve]'")

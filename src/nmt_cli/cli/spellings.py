@@ -17,9 +17,10 @@ from nmt_cli.recipe.counterparts import NEXT_LINE, as_flag, batch_tokens_of
 
 _PLACEHOLDER = re.compile(r"\{([A-Z]+)\}")
 _EXAMPLE_PAIR = "en-de"
-# By command: what to type here, or a sentence, and the spellings of other toolkits that it answers. {N} is the value
-# that was typed, and a note stands after #. --beam-size stands for -beam_size and --beam_size as well; a spelling with
-# one hyphen stands for itself alone. The settings of a recipe are in nmt_cli.recipe.other_toolkits_keys.
+# By command: each answer, and the spellings of other toolkits that it answers. An answer is what to type here, or a
+# sentence. {N} is the value that was typed, and a note stands after #. --beam-size stands for -beam_size and
+# --beam_size as well; a spelling with one hyphen stands for itself alone. Settings of recipes are in
+# nmt_cli.recipe.other_toolkits_keys.
 SPELLINGS: Mapping[str, Mapping[str, str]] = {
     "prepare": {
         "--languages en-de": "--source-lang --target-lang --src-lang --tgt-lang --trg-lang -s -t",
@@ -141,63 +142,79 @@ COMMANDS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The counterpart of an option of another toolkit: what to type here, and a sentence. Either may be empty."""
+    """The answer to an option of another toolkit: the options to type here, and a sentence. Either may be empty."""
 
-    typed: str
+    options: str
     note: str = ""
 
     def __str__(self) -> str:
-        return NEXT_LINE.join(filter(None, (self.typed and f"here it is {self.typed}", self.note)))
+        return NEXT_LINE.join(filter(None, (self.options and f"here it is {self.options}", self.note)))
 
 
 def check_options(command: str, arguments: Sequence[str], own: Mapping[str, str]) -> None:
-    """Raise UsageError, with what to type instead, if options are not the command's, or two values are spelt otherwise.
+    """Raise UsageError, with what to type instead, for an option that the command does not have or a misspelt value.
 
-    `own` are the options of the command, each with the name of its value, or with an empty string if it takes none.
+    `own` are the options of the command, each with the name of its value; the name is empty if it takes no value.
     """
     foreign: dict[str, str | None] = {}
     for option, value, rest in _split_options(command, arguments, own):
         if option not in own:
             foreign.setdefault(option, value)
-        elif option == "--set" and value and "=" not in value and rest and not rest[0].startswith("-"):
-            after = rest[1] if rest[0] == "=" and rest[1:] else rest[0]
-            message = f"--set takes KEY=VALUE, not {value} {after}"
-            raise UsageError(message, where="--set", hint=f"--set {value}={shlex.quote(after)}")
-        elif own[option] == own.get("--languages") and re.fullmatch("[a-z]{2,3}[_,:/][a-z]{2,3}", value or ""):
-            pair = re.sub("[_,:/]", "-", value or "")
-            message = f"{option} {value}: a hyphen separates the two languages"
-            raise UsageError(message, where=option, hint=f"{option} {pair}")
-    if foreign:
-        answers = {option: _answer(command, option, own=own, arguments=arguments, typed=foreign) for option in foreign}
-        is_one, names = len(foreign) == 1, ", ".join(foreign)
-        message = f"nmt {command} has no option{'' if is_one else 's'} {names}"
-        raise UsageError(message, where=names if is_one else f"nmt {command}", hint=_join_answers(answers))
+        elif option == "--set":
+            _check_setting(value or "", rest)
+        elif own[option] == own.get("--languages"):
+            _check_language_pair(option, value or "")
+    if not foreign:
+        return
+    answers = {option: _answer(command, option, own=own, arguments=arguments, foreign=foreign) for option in foreign}
+    names = ", ".join(foreign)
+    if len(foreign) == 1:
+        raise UsageError(f"nmt {command} has no option {names}", where=names, hint=_join_answers(answers))
+    raise UsageError(f"nmt {command} has no options {names}", where=f"nmt {command}", hint=_join_answers(answers))
+
+
+def _check_setting(setting: str, rest: Sequence[str]) -> None:
+    """Raise UsageError if --set has the key alone, and the value follows as a word: `--set KEY VALUE`."""
+    if setting and "=" not in setting and rest and not rest[0].startswith("-"):
+        value = rest[1] if rest[0] == "=" and rest[1:] else rest[0]
+        message = f"--set takes KEY=VALUE, not {setting} {value}"
+        raise UsageError(message, where="--set", hint=f"--set {setting}={shlex.quote(value)}")
+
+
+def _check_language_pair(option: str, pair: str) -> None:
+    """Raise UsageError if another sign than a hyphen separates the languages: `en_de`."""
+    if re.fullmatch("[a-z]{2,3}[_,:/][a-z]{2,3}", pair):
+        message = f"{option} {pair}: a hyphen separates the two languages"
+        raise UsageError(message, where=option, hint=f"{option} {re.sub('[_,:/]', '-', pair)}")
 
 
 def _answer(
-    command: str, option: str, *, own: Mapping[str, str], arguments: Sequence[str], typed: Mapping[str, str | None]
+    command: str, option: str, *, own: Mapping[str, str], arguments: Sequence[str], foreign: Mapping[str, str | None]
 ) -> _Answer:
-    """The answer to an option that the command does not have; `typed` are all such options, with their values."""
-    value = typed[option]
+    """The answer to one of the `foreign` options, which the command does not have, each with its value."""
+    value = foreign[option]
     if hint := _answer_by_value(command, option, value) or _answer_in_table(command, option):
-        hint, _, note = _with_value(hint.replace(_EXAMPLE_PAIR, _language_pair(arguments)), value).partition(" # ")
-        return _Answer(hint, note) if hint.startswith("-") else _Answer("", hint)
-    if (ours := _with_two_hyphens(option)) in own:
-        amount = shlex.quote(value) if value else own[ours]
-        return _Answer(f"{ours} {amount}" if own[ours] else ours)
-    if command == "train" and (answer := _answer_with_setting(option, arguments, typed)):
+        hint = _fill_in(hint.replace(_EXAMPLE_PAIR, _language_pair(arguments)), value)
+        options, _, note = hint.partition(" # ")
+        return _Answer(options, note) if options.startswith("-") else _Answer("", options)
+    if (respelt := _with_two_hyphens(option)) in own:
+        shown_value = shlex.quote(value) if value else own[respelt]
+        return _Answer(f"{respelt} {shown_value}" if own[respelt] else respelt)
+    if command == "train" and (answer := _answer_with_setting(option, arguments, foreign)):
         return answer
+    hint = f"nmt {command} --help lists them all"
     near = nearest_word(option, [known for known in own if known.startswith("--")])
-    return _Answer("", f"{f'did you mean {near}? ' if near else ''}nmt {command} --help lists them all")
+    return _Answer("", f"did you mean {near}? {hint}" if near else hint)
 
 
 def _answer_by_value(command: str, option: str, value: str | None) -> str | None:
     """The answer to an option that depends on its value; None if it does not."""
     if command == "train" and option in ("--arch", "-a") and value:
         recipe = next((name for arch, name in _RECIPE_OF_ARCHITECTURE.items() if re.fullmatch(arch, value)), None)
+        if recipe is None:
+            return None
         note = f"{NEXT_LINE}it trains with SimCut; --set training.consistency=null trains without it"
-        note = note if recipe == "iwslt14-de-en" else ""
-        return f"name the recipe of its sizes: nmt train {recipe}{note}" if recipe else None
+        return f"name the recipe of its sizes: nmt train {recipe}{note if recipe == 'iwslt14-de-en' else ''}"
     if command in ("train", "prepare") and option in ("--config", "-config") and Path(value or "").is_file():
         return _answer_to_file(command, str(value))
     if command == "train" and option == "--criterion":
@@ -221,15 +238,15 @@ def _answer_to_file(command: str, file: str) -> str:
 def _language_pair(arguments: Sequence[str]) -> str:
     """The two languages that options of other toolkits name, as SOURCE-TARGET; an example if they do not."""
     words = " ".join(arguments)
-    sides = ("--(?:source|src)[-_]lang|-s", "--(?:target|tgt|trg)[-_]lang|-t")
-    found = [re.search(rf"(?<!\S)(?:{side})[= ]([a-z]{{2,3}})\b", words) for side in sides]
-    return "-".join(match[1] for match in found if match) if all(found) else _EXAMPLE_PAIR
+    source = re.search(r"(?<!\S)(?:--(?:source|src)[-_]lang|-s)[= ]([a-z]{2,3})\b", words)
+    target = re.search(r"(?<!\S)(?:--(?:target|tgt|trg)[-_]lang|-t)[= ]([a-z]{2,3})\b", words)
+    return f"{source[1]}-{target[1]}" if source and target else _EXAMPLE_PAIR
 
 
 def _answer_in_table(command: str, option: str) -> str | None:
     """The answer in the table to an option of another toolkit; None if it has none."""
-    ours = {spelling: hint for hint, spellings in SPELLINGS.get(command, {}).items() for spelling in spellings.split()}
-    return ours.get(option) or ours.get(_with_two_hyphens(option))
+    hints = {spelling: hint for hint, spellings in SPELLINGS.get(command, {}).items() for spelling in spellings.split()}
+    return hints.get(option) or hints.get(_with_two_hyphens(option))
 
 
 def _with_two_hyphens(option: str) -> str:
@@ -238,51 +255,53 @@ def _with_two_hyphens(option: str) -> str:
 
 def _join_answers(answers: Mapping[str, _Answer]) -> str:
     """The answers to the options: a line with all that can be typed, and a line for each sentence."""
-    typed: list[str] = []
-    notes: dict[str, list[str]] = {}
+    typable: list[str] = []
+    options_by_note: dict[str, list[str]] = {}
     for option, answer in answers.items():
-        is_choice = re.search(r"[,:] | or ", re.sub("'[^']*'", "", answer.typed)) is not None
-        if answer.typed and not is_choice:
-            typed.append(answer.typed)
+        is_choice = re.search(r"[,:] | or ", re.sub("'[^']*'", "", answer.options)) is not None
+        if answer.options and not is_choice:
+            typable.append(answer.options)
         if note := str(answer) if is_choice else answer.note:
-            notes.setdefault(note, []).append(option)
-    lines = [f"here it is {' '.join(_without_contradictions(typed))}"] if typed else []
-    is_one = len(answers) == 1
-    lines += [note if is_one else f"{', '.join(options)}: {note}" for note, options in notes.items()]
+            options_by_note.setdefault(note, []).append(option)
+    lines = [f"here it is {' '.join(_without_contradictions(typable))}"] if typable else []
+    for note, options in options_by_note.items():
+        lines.append(note if len(answers) == 1 else f"{', '.join(options)}: {note}")
     return NEXT_LINE.join(lines)
 
 
-def _without_contradictions(typed: Sequence[str]) -> list[str]:
+def _without_contradictions(settings: Sequence[str]) -> list[str]:
     """The settings, each once: a whole section comes before its keys, and has neither a second name nor an example."""
-    whole = [re.match(r"--set ([a-z.]+)='\{name: (?!.*RATE)", answer) for answer in typed]
-    sections = [found[1] for found in whole if found]
-    others = tuple(f"--set {section}.name=" for section in sections)
-    kept = [answer for answer in dict.fromkeys(typed) if not answer.startswith(others)]
-    kept = [answer for answer in kept if "peak: RATE" not in answer or "training.schedule" not in sections]
-    keys = tuple(f"--set {section}." for section in sections)
-    return sorted(kept, key=lambda answer: answer.startswith(keys))
+    matches = [re.match(r"--set ([a-z.]+)='\{name: (?!.*RATE)", setting) for setting in settings]
+    whole_sections = [match[1] for match in matches if match]
+    second_names = tuple(f"--set {section}.name=" for section in whole_sections)
+    kept = [setting for setting in dict.fromkeys(settings) if not setting.startswith(second_names)]
+    if "training.schedule" in whole_sections:
+        kept = [setting for setting in kept if "peak: RATE" not in setting]
+    keys = tuple(f"--set {section}." for section in whole_sections)
+    return sorted(kept, key=lambda setting: setting.startswith(keys))
 
 
-def _answer_with_setting(option: str, arguments: Sequence[str], typed: Mapping[str, str | None]) -> _Answer | None:
+def _answer_with_setting(option: str, arguments: Sequence[str], foreign: Mapping[str, str | None]) -> _Answer | None:
     """The --set for an option that is a key of a recipe, here or in another toolkit, with its value; else None."""
     from nmt_cli.recipe.key_paths import dotted_key, key_paths
     from nmt_cli.recipe.mistakes import answer_in, refusal
     from nmt_cli.recipe.schema import Recipe
 
-    key, value = _as_key(option), typed[option]
+    key, value = _as_key(option), foreign[option]
     answer = answer_in(Recipe, key, value, warmup_updates=_warmup_updates(arguments))
-    product = batch_tokens_of({_as_key(one): amount for one, amount in typed.items()})
+    product = batch_tokens_of({_as_key(name): amount for name, amount in foreign.items()})
     if answer and product and answer.settings == ["training.batch_tokens=N"]:
         answer = product.answer
     if answer:
         return _Answer(" ".join(map(as_flag, answer.settings)), answer.note)
     paths = list(key_paths(Recipe))
     sections = {path[:-1] for path in paths}
-    own = [dotted_key(path) for path in paths if path[-1] == key and path not in sections]
-    refused = next(filter(None, (refusal(f"{name}={value}", Recipe) for name in own)), None)
-    amount = "N" if value is None or refused else shlex.quote(value)
-    flags = " or ".join(f"--set {name}={amount}" for name in own)
-    return _Answer(flags, refused or "") if own else None
+    same_keys = [dotted_key(path) for path in paths if path[-1] == key and path not in sections]
+    if not same_keys:
+        return None
+    why_refused = next(filter(None, (refusal(f"{same_key}={value}", Recipe) for same_key in same_keys)), "")
+    shown_value = "N" if value is None or why_refused else shlex.quote(value)
+    return _Answer(" or ".join(f"--set {same_key}={shown_value}" for same_key in same_keys), why_refused)
 
 
 def _as_key(option: str) -> str:
@@ -300,8 +319,8 @@ def _warmup_updates(arguments: Sequence[str]) -> int | None:
 
 
 def command_for(name: str) -> str | None:
-    """Our name of a command of another toolkit."""
-    return next((ours for ours, theirs in COMMANDS.items() if name.lower() in theirs.split()), None)
+    """Our name of a command of another toolkit; None if there is none."""
+    return next((command for command, foreign_names in COMMANDS.items() if name.lower() in foreign_names.split()), None)
 
 
 def command_name(arguments: Sequence[str]) -> str:
@@ -309,7 +328,7 @@ def command_name(arguments: Sequence[str]) -> str:
     return next((argument for argument in arguments if not argument.startswith("-")), "")
 
 
-def _with_value(hint: str, value: str | None) -> str:
+def _fill_in(hint: str, value: str | None) -> str:
     """The hint with the value, quoted for a shell, or with the name of the placeholder if there is no value."""
     return _PLACEHOLDER.sub(lambda placeholder: shlex.quote(value) if value else placeholder[1], hint)
 
@@ -317,7 +336,7 @@ def _with_value(hint: str, value: str | None) -> str:
 def _split_options(
     command: str, arguments: Sequence[str], own: Mapping[str, str]
 ) -> Iterator[tuple[str, str | None, list[str]]]:
-    """The options of a command line, each with its value if there is one, and the words after that."""
+    """The options of a command line, each with its value if there is one, and the words after the value."""
     words = list(arguments)
     while words:
         word = words.pop(0)
@@ -326,17 +345,17 @@ def _split_options(
         option, equals, value = word.partition("=")
         if not re.match(r"--?[A-Za-z]", option):
             continue
+        has_attached_value = bool(equals)
         if short := _short_option(command, word, own):
             option, value = short, word.partition(short[1])[2]
-            equals = value
-        if not own.get(option, "VALUE"):
-            yield option, None, words
-            continue
-        if not equals:
-            has_value = bool(words) and (option in own or not words[0].startswith("-"))
-            yield option, words.pop(0) if has_value else None, words
-        else:
+            has_attached_value = bool(value)
+        takes_value = own.get(option, "VALUE") != ""
+        if takes_value and has_attached_value:
             yield option, value, words
+        elif takes_value and words and (option in own or not words[0].startswith("-")):
+            yield option, words.pop(0), words
+        else:
+            yield option, None, words
 
 
 def _short_option(command: str, word: str, own: Mapping[str, str]) -> str | None:

@@ -87,26 +87,26 @@ def train(
     from nmt_cli.interchange.hub_models import find_model
     from nmt_cli.recipe.loading import resolve_recipe
 
-    with _first_failure_only():
-        _refuse_non_recipe(Path(recipe))
+    with _report_first_failure_only():
+        _check_is_recipe(Path(recipe))
         overrides = [*(settings or []), *([] if precision is None else [f"training.precision={precision}"])]
         overrides += ["training.compile=false"] if no_compile else []
         resolved = resolve_recipe(recipe, overrides=overrides)
         directory = data or _default_data(resolved.recipe, reference=recipe, is_needed=not dry_run)
         if init_from is not None:
             init_from = find_model(init_from, show_progress=show_progress)
-        is_needed = not dry_run or data is not None
-        prepared = _open_data(directory, resolved.recipe) if is_needed else None
+        needs_data = not dry_run or data is not None
+        prepared = _open_data(directory, resolved.recipe) if needs_data else None
         # All that follows imports torch, which takes seconds.
         from nmt_cli.training import start
         from nmt_cli.training.initial_weights import with_initial_architecture
         from nmt_cli.training.runs import named_run
 
         is_packaged = not Path(recipe).is_file()
-        resolved, usual = named_run(
+        resolved, default_output = named_run(
             resolved, directory, init_from=init_from, is_packaged=is_packaged, runs=Path("runs")
         )
-        output = output or usual
+        output = output or default_output
         resolved = with_initial_architecture(resolved, run=output, init_from=init_from, restart=restart)
         if dry_run or prepared is None:
             inputs = _planned_inputs(directory, resolved.recipe, is_named=data is not None, init_from=init_from)
@@ -134,16 +134,16 @@ def train(
             raise typer.Exit(code)
 
 
-def _refuse_non_recipe(path: Path) -> None:
-    """Raise RecipeError if the path is prepared data, a run or text; its fix is the command that was meant."""
+def _check_is_recipe(path: Path) -> None:
+    """Raise RecipeError if the path is prepared data, a run or text; the hint is the command that was meant."""
     from nmt_cli.artifacts.directory_kinds import kind_of
 
     if (kind := kind_of(path)) == "data":
         from nmt_cli.dataset.manifest import read_manifest
 
         manifest = read_manifest(path)
-        fitting = recipe_for(manifest.name, num_pairs=manifest.splits["train"].pairs)
-        hint = train_command(fitting, path, is_shared=manifest.shared_vocabulary, init_from=None)
+        recipe = recipe_for(manifest.name, num_pairs=manifest.splits["train"].pairs)
+        hint = train_command(recipe, path, is_shared=manifest.shared_vocabulary, init_from=None)
         raise RecipeError(f"{path} is prepared data, not a recipe", where=str(path), hint=hint)
     if kind == "run":
         from nmt_cli.artifacts.run import open_run
@@ -169,7 +169,7 @@ def _commands_for_text(path: Path) -> str | None:
 
 
 def _default_data(recipe: Recipe, *, reference: str, is_needed: bool) -> Path:
-    """The folder of the recipe's data; DataError if the data `is_needed`, and the recipe is for any text."""
+    """The directory of the recipe's data; DataError if the data `is_needed`, and the recipe names no corpus."""
     if recipe.corpus is None and is_needed:
         raise DataError(
             f"the recipe {reference} is for your own text, and --data does not name it",
@@ -196,8 +196,8 @@ def _open_data(directory: Path, recipe: Recipe) -> PreparedData:
 
 
 @contextmanager
-def _first_failure_only() -> Iterator[None]:
-    """If this process is one of several ranks, the first rank that fails says why, and the others end silently."""
+def _report_first_failure_only() -> Iterator[None]:
+    """Let only the first of several ranks that fails report its error; the other ranks exit silently."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         yield
         return
@@ -209,26 +209,25 @@ def _first_failure_only() -> Iterator[None]:
         from nmt_cli.training.ranks.ranks import ConnectionLost, earlier_failure
 
         code = error.exit_code if isinstance(error, NmtError) else 1
-        first = earlier_failure(code, is_consequence=isinstance(error, ConnectionLost))
-        if first is None:
+        first_failure = earlier_failure(code, is_consequence=isinstance(error, ConnectionLost))
+        if first_failure is None:
             raise
-        raise typer.Exit(first.exit_code) from None
+        raise typer.Exit(first_failure.exit_code) from None
 
 
 def _planned_inputs(directory: Path, recipe: Recipe, *, is_named: bool, init_from: Path | None) -> RunInputs:
     """The inputs as far as a dry run knows them: above all the sizes of the vocabulary.
 
-    Prepared data has the sizes. Without data, the first of these says them: the model to begin with, the recipe's
-    packaged corpus, the default of `nmt prepare`. A model to begin with is checked as a training would check it.
+    Prepared data has the sizes. Without data, the sizes come from the model of --init-from, the recipe's packaged
+    corpus, or the default of `nmt prepare`, in this order. The model is checked as a training would check it.
     """
     from nmt_cli.artifacts.model_directory import load_saved_config
     from nmt_cli.preparing.corpus import TokenizerConfig
     from nmt_cli.preparing.corpus_loading import load_corpus
     from nmt_cli.recipe.loading import packaged_names
 
-    is_expected = recipe.corpus is not None and (
-        directory.exists() or recipe.corpus not in packaged_names(kind="corpus")
-    )
+    has_packaged_corpus = recipe.corpus in packaged_names(kind="corpus")
+    is_expected = recipe.corpus is not None and (directory.exists() or not has_packaged_corpus)
     data = _open_data(directory, recipe) if is_named or is_expected else None
     from nmt_cli.training.initial_weights import describe_initial_model
     from nmt_cli.training.start import RunInputs, log_other_corpus

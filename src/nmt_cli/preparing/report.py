@@ -124,9 +124,17 @@ def render_page(report: Mapping[str, Any]) -> str:
     bins = {unit: {side: train[side][unit]["histogram"] for side in train} for unit in ("words", "pieces")}
     charts = [length_chart(sides, languages=languages, unit=unit) for unit, sides in bins.items()]
     findings = [*report["warnings"], *_findings(report)]
-    numbers = {"large": large, "share": share, "size": size_text}
-    tables = {"findings": findings, "charts": charts, "reasons": REASONS}
-    return render("data_report.html", report=report, max_inputs=_MAX_INPUTS, **tables, **numbers)
+    return render(
+        "data_report.html",
+        report=report,
+        findings=findings,
+        charts=charts,
+        cleaning_rules=REASONS,
+        max_inputs=_MAX_INPUTS,
+        count_text=large,
+        percent_text=share,
+        size_text=size_text,
+    )
 
 
 def share(part: float, whole: float) -> str:

@@ -59,11 +59,11 @@ class StageEnd:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The figures of the finished stages, and the stage at which the chain stopped, if it stopped."""
+    """The figures of the finished stages; if the chain stopped, also where and how the last process ended."""
 
     figures: Sequence[tuple[Stage, Sequence[Figure]]]
     stopped_at: Stage | None = None
-    ended: StageEnd | None = None
+    end: StageEnd | None = None
 
     @property
     def failures(self) -> list[tuple[Stage, Figure]]:
@@ -76,30 +76,30 @@ def run_chain(plan: ReproductionPlan, stages: Sequence[Stage], machine: Machine)
 
     DataError is raised before a stage if a disk is too small for all that is left to do.
     """
-    measured: list[tuple[Stage, Sequence[Figure]]] = []
-    ended: StageEnd | None = None
+    figures_by_stage: list[tuple[Stage, Sequence[Figure]]] = []
+    end: StageEnd | None = None
     for number, stage in enumerate(stages, 1):
         title = f"[{number}/{len(stages)}] {stage.name}"
-        if ended is not None and ended.was_stopped:
-            return Outcome(measured, stopped_at=stage, ended=ended)
+        if end is not None and end.was_stopped:
+            return Outcome(figures_by_stage, stopped_at=stage, end=end)
         if stage.is_finished():
             logger.info("\n%s: finished before", title)
-            measured.append((stage, stage.figures()))
+            figures_by_stage.append((stage, stage.figures()))
             continue
         remaining = [later.needs(machine) for later in stages[number - 1 :] if not later.is_finished()]
         check_disk(remaining, is_rehearsal=plan.limit is not None)
         logger.info("\n%s", title)
         for line in (stage.command_line, *stage.needs(machine).lines()):
             logger.info("      %s", line)
-        ended = _run_stage(stage)
-        if ended.code:
-            return Outcome(measured, stopped_at=stage, ended=ended)
+        end = _run_stage(stage)
+        if end.code:
+            return Outcome(figures_by_stage, stopped_at=stage, end=end)
         figures = stage.figures()
         for figure in figures:
             expected = f"expected {figure.expected_text}: " if figure.expected_text else ""
             logger.info("      %-18s  %12s   %s%s", figure.name, figure.measured_text, expected, figure.verdict)
-        measured.append((stage, figures))
-    return Outcome(measured)
+        figures_by_stage.append((stage, figures))
+    return Outcome(figures_by_stage)
 
 
 def run_nmt(arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
@@ -112,10 +112,10 @@ def run_nmt(arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
     unfinished = stdout.with_name(f".{stdout.name}.partial")
     try:
         with disk_errors(stdout, DataError), unfinished.open("wb") as stream:
-            ended = _run_process(arguments, stdout=stream.fileno())
-        if ended.code == 0:
+            end = _run_process(arguments, stdout=stream.fileno())
+        if end.code == 0:
             unfinished.replace(stdout)
-        return ended
+        return end
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -127,24 +127,25 @@ def write_report(plan: ReproductionPlan, stages: Sequence[Stage], outcome: Outco
     content = _report_json(plan, outcome, machine)
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_file(plan.run / REPORT, text, error=ModelError)
+    signatures = {figure.detail for _, figures in outcome.figures for figure in figures if "|" in figure.detail}
     page = render(
         "reproduction.md",
         plan=plan,
         conclusion=conclusion(plan, outcome),
-        rows=[HEADER, ["---"] * len(HEADER), *rows(outcome)],
+        rows=[HEADER, ["---"] * len(HEADER), *table_rows(outcome)],
         commands=[stage.command_line for stage in stages],
         figures=outcome.figures,
-        signatures=sorted({figure.detail for _, found in outcome.figures for figure in found if "|" in figure.detail}),
+        signatures=sorted(signatures),
         report=content,
     )
     write_file(plan.run / REPORT_PAGE, page, error=ModelError)
 
 
-def rows(outcome: Outcome) -> Iterator[tuple[str, str, str, str, str]]:
-    """The rows of the table under HEADER; a stage is named in the first of its rows."""
+def table_rows(outcome: Outcome) -> Iterator[tuple[str, ...]]:
+    """The rows of the table under HEADER; the first row of a stage has its name."""
     for stage, figures in outcome.figures:
-        for number, figure in enumerate(figures):
-            name = stage.name if number == 0 else ""
+        for index, figure in enumerate(figures):
+            name = stage.name if index == 0 else ""
             yield name, figure.name, figure.expected_text or "-", figure.measured_text, figure.verdict
 
 
@@ -152,15 +153,19 @@ def conclusion(plan: ReproductionPlan, outcome: Outcome) -> str:
     """The result of the reproduction in a sentence."""
     if outcome.stopped_at is not None:
         return f"The chain stopped at {outcome.stopped_at.name}; the same command goes on there."
-    figures = [(stage.name, figure) for stage, found in outcome.figures for figure in found]
-    unexpected = [f"{name}: {figure.name}" for name, figure in figures if figure.relation in ("below", "above")]
-    others = f"; not as expected: {', '.join(unexpected)}" if unexpected else ""
+    unexpected = [
+        f"{stage.name}: {figure.name}"
+        for stage, figures in outcome.figures
+        for figure in figures
+        if figure.relation in ("below", "above")
+    ]
+    deviations = f"; not as expected: {', '.join(unexpected)}" if unexpected else ""
     if plan.limit is not None:
-        return f"A rehearsal on {plan.limit:,} pairs: every stage has run, and its scores mean nothing{others}."
+        return f"A rehearsal on {plan.limit:,} pairs: every stage has run, and its scores mean nothing{deviations}."
     if outcome.failures:
         return "Not reproduced: " + "; ".join(f"{figure.name} is {figure.verdict}" for _, figure in outcome.failures)
-    changed = f", with {', '.join(plan.changes)}" if plan.changes else ""
-    return f"Reproduced: the paper BLEU of the {plan.experiment.title}{changed}{others or '; all is as expected'}."
+    changes = f", with {', '.join(plan.changes)}" if plan.changes else ""
+    return f"Reproduced: the paper BLEU of the {plan.experiment.title}{changes}{deviations or '; all is as expected'}."
 
 
 def _report_json(plan: ReproductionPlan, outcome: Outcome, machine: Machine) -> dict[str, Any]:
@@ -189,10 +194,10 @@ def _report_json(plan: ReproductionPlan, outcome: Outcome, machine: Machine) -> 
 def _run_stage(stage: Stage) -> StageEnd:
     stage.write_inputs()
     start = time.monotonic()
-    ended = run_nmt(stage.arguments, stdout=stage.stdout)
-    if ended.code == 0:
+    end = run_nmt(stage.arguments, stdout=stage.stdout)
+    if end.code == 0:
         stage.write_record(seconds=time.monotonic() - start)
-    return ended
+    return end
 
 
 def _run_process(arguments: Sequence[str], *, stdout: int | None) -> StageEnd:

@@ -84,10 +84,11 @@ def find_experiment(name: str) -> Experiment:
     """The experiment of that name; UsageError, with the nearest name, if there is none."""
     if name in EXPERIMENTS:
         return EXPERIMENTS[name]
-    by_parts = {_sorted_parts(known): known for known in EXPERIMENTS}  # base-de-en means base-en-de
-    near = difflib.get_close_matches(_sorted_parts(name), by_parts, n=1, cutoff=0.4)
-    more = f"did you mean nmt reproduce {by_parts[near[0]]}? " if near else ""
-    raise UsageError(f"there is no experiment {name!r}", where=name, hint=f"{more}there are {', '.join(EXPERIMENTS)}")
+    names_by_parts = {_sorted_parts(known): known for known in EXPERIMENTS}  # base-de-en means base-en-de
+    hint = f"there are {', '.join(EXPERIMENTS)}"
+    if nearest := difflib.get_close_matches(_sorted_parts(name), names_by_parts, n=1, cutoff=0.4):
+        hint = f"did you mean nmt reproduce {names_by_parts[nearest[0]]}? {hint}"
+    raise UsageError(f"there is no experiment {name!r}", where=name, hint=hint)
 
 
 def _sorted_parts(name: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,14 +29,15 @@ from nmt_cli.training.reporting.metrics import matrix_rate
 _WORK_BYTES_PER_PAIR = 600
 _PAIRS_PER_CORE_SECOND = 20_000
 _SAMPLED_LINES_PER_SECOND = 100_000
-_MOST_OVER_FEWEST_HOURS = 3  # other processors, longer sentences, a larger vocabulary
+_MAX_OVER_MIN_HOURS = 3  # for other processors, longer sentences, a larger vocabulary
 _PREPARING_MEMORY_BYTES = 1_500_000_000
-# The rates of training and search as shares of the rate of plain matrix products, least and most, on a GPU and on a
-# CPU: for GPUs from published systems, for CPUs rough figures.
+# The least and the greatest share of the rate of plain matrix products that training and search reach. The shares for
+# GPUs are from published systems; the shares for CPUs are rough.
 _GPU_TRAINING_SHARES, _CPU_TRAINING_SHARES = (0.2, 0.5), (0.25, 0.5)
 _GPU_SEARCH_SHARES, _CPU_SEARCH_SHARES = (0.01, 0.05), (0.1, 0.35)
 _USABLE_MEMORY_SHARE = 0.9
 _TOKENS_PER_LINE = 30
+_TOKEN_STEP = 256  # a proposed number of tokens is a multiple of this
 _CHECKPOINT_BYTES_PER_PARAMETER = 12  # weights and two moments in float32
 _MODEL_BYTES_PER_PARAMETER = 4
 # Memory of a search, roughly: per parameter of the model, and for torch and the batches.
@@ -70,7 +73,7 @@ class _MachineJob:
     choice: PrecisionChoice
 
     def start(self) -> Callable[[None], Machine]:
-        """The measurement. A Worker sends the job to its process, and calls `start` there."""
+        """The function that measures. A Worker sends the job to its process, and calls `start` there."""
         return self._measure
 
     def _measure(self, _: None) -> Machine:
@@ -106,33 +109,34 @@ def measure_machine(recipe: Recipe) -> Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Hours:
-    """The fewest and the most hours of a stage, and the rate behind them in words."""
+class TimeEstimate:
+    """The time that a stage takes, as a range of hours, and what the estimate is based on, in words."""
 
-    fewest: float
-    most: float
-    rate: str
+    min_hours: float
+    max_hours: float
+    basis: str
 
     @classmethod
-    def from_flops(cls, flops: float, *, flops_per_second: float, shares: tuple[float, float]) -> Hours:
-        """The hours for so many floating-point operations, at the least and the greatest share of the measured rate."""
-        fewest, most = (flops / (flops_per_second * share) / 3600 for share in reversed(shares))
-        low_percent, high_percent = (f"{100 * share:.0f}" for share in shares)
+    def from_flops(cls, flops: float, *, flops_per_second: float, shares: tuple[float, float]) -> TimeEstimate:
+        """The time for floating-point operations, at the least and at the greatest share of the measured rate."""
+        min_share, max_share = shares
+        full_rate_hours = flops / flops_per_second / 3600
         teraflops = f"{flops_per_second / 1e12:,.{0 if flops_per_second >= 1e13 else 2}f}"
-        rate = f"{low_percent} to {high_percent} % of the {teraflops} TFLOP/s of matrix products measured here"
-        return cls(fewest, most, rate)
+        percents = f"{100 * min_share:.0f} to {100 * max_share:.0f} %"
+        basis = f"{percents} of the {teraflops} TFLOP/s of matrix products measured here"
+        return cls(full_rate_hours / max_share, full_rate_hours / min_share, basis)
 
     def __str__(self) -> str:
-        return f"{_duration_text(self.fewest, self.most)} ({self.rate})"
+        return f"{_duration_text(self.min_hours, self.max_hours)} ({self.basis})"
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The remaining needs of a stage: bytes of disk by folder, memory in words, and hours."""
+    """The remaining needs of a stage: bytes of disk by folder, memory in words, and time."""
 
     disk: tuple[tuple[Path, int], ...] = ()
     memory: str = ""
-    hours: Hours | None = None
+    time: TimeEstimate | None = None
 
     def lines(self) -> list[str]:
         """The needs in words."""
@@ -141,7 +145,7 @@ class Needs:
             for folder, amount in self.disk
         ]
         lines += [f"memory: {self.memory}"] if self.memory else []
-        return lines + ([f"time:   {self.hours}"] if self.hours else [])
+        return lines + ([f"time:   {self.time}"] if self.time else [])
 
 
 def preparation_needs(plan: ReproductionPlan, machine: Machine) -> Needs:
@@ -156,18 +160,18 @@ def preparation_needs(plan: ReproductionPlan, machine: Machine) -> Needs:
         disk.insert(0, (cache, corpus.bytes - bytes_in(cache)))
     sampled = min(2 * pairs, corpus.tokenizer.sample_lines)
     hours = (pairs / (_PAIRS_PER_CORE_SECOND * machine.num_cpus) + sampled / _SAMPLED_LINES_PER_SECOND) / 3600
-    rate = f"up to {_PAIRS_PER_CORE_SECOND:,} pairs/s on each of {machine.num_cpus} cores; downloads not counted"
+    basis = f"up to {_PAIRS_PER_CORE_SECOND:,} pairs/s on each of {machine.num_cpus} cores; downloads not counted"
     return Needs(
         disk=tuple((folder, amount) for folder, amount in disk if amount > 0),
         memory=f"about {size_text(_PREPARING_MEMORY_BYTES)}, and more while the vocabulary is trained",
-        hours=Hours(hours, _MOST_OVER_FEWEST_HOURS * hours, rate),
+        time=TimeEstimate(hours, _MAX_OVER_MIN_HOURS * hours, basis),
     )
 
 
 def training_needs(plan: ReproductionPlan, run: Run | None, machine: Machine) -> Needs:
     """The needs of `nmt train`, or of the rest of a training that has begun."""
     training, pieces = plan.recipe.training, plan.corpus.tokenizer.vocab_size
-    needed = estimate(
+    memory = estimate(
         plan.recipe,
         source_vocab=pieces,
         target_vocab=pieces,
@@ -176,21 +180,21 @@ def training_needs(plan: ReproductionPlan, run: Run | None, machine: Machine) ->
     )
     checkpoints = training.keep_last + training.keep_best + 1  # one more while it is written
     bytes_per_parameter = checkpoints * _CHECKPOINT_BYTES_PER_PARAMETER + _MODEL_BYTES_PER_PARAMETER
-    disk = max(needed.num_parameters * bytes_per_parameter - bytes_in(plan.run), 0)
+    disk = max(memory.num_parameters * bytes_per_parameter - bytes_in(plan.run), 0)
+    updates_done = 0 if run is None else max((checkpoint.update for checkpoint in run.checkpoints()), default=0)
+    updates_left = max(training.updates - updates_done, 0)
     seconds_per_update = None if run is None else _seconds_per_update(run)
-    done = 0 if run is None else max((checkpoint.update for checkpoint in run.checkpoints()), default=0)
-    updates_left = max(training.updates - done, 0)
     if seconds_per_update is not None:
-        own_hours = seconds_per_update * updates_left / 3600
-        hours = Hours(own_hours, own_hours, f"the run's own speed, {seconds_per_update:.3g} s per update")
+        hours = seconds_per_update * updates_left / 3600
+        time = TimeEstimate(hours, hours, f"the run's own speed, {seconds_per_update:.3g} s per update")
     else:
-        hours = Hours.from_flops(
-            6 * needed.num_parameters * training.batch_tokens * updates_left,
+        time = TimeEstimate.from_flops(
+            6 * memory.num_parameters * training.batch_tokens * updates_left,  # forward 2, backward 4
             flops_per_second=machine.flops_per_second * machine.num_devices,
             shares=_GPU_TRAINING_SHARES if machine.is_gpu else _CPU_TRAINING_SHARES,
         )
-        hours = replace(hours, rate=f"{machine}: {hours.rate}; validations not counted")
-    return Needs(disk=((plan.run, disk),), memory=_memory_text(needed, plan.recipe, machine), hours=hours)
+        time = replace(time, basis=f"{machine}: {time.basis}; validations not counted")
+    return Needs(disk=((plan.run, disk),), memory=_memory_text(memory, plan.recipe, machine), time=time)
 
 
 def averaging_needs(plan: ReproductionPlan) -> Needs:
@@ -202,27 +206,28 @@ def averaging_needs(plan: ReproductionPlan) -> Needs:
 def decoding_needs(plan: ReproductionPlan, machine: Machine, *, lines: int) -> Needs:
     """The needs of `nmt decode`."""
     memory = plan.num_parameters * _DECODING_BYTES_PER_PARAMETER + _DECODING_BASE_BYTES
-    hours = Hours.from_flops(
+    time = TimeEstimate.from_flops(
         2 * plan.num_parameters * plan.recipe.decoding.beam * lines * _TOKENS_PER_LINE,
         flops_per_second=machine.decoding_flops_per_second,
         shares=_GPU_SEARCH_SHARES if machine.is_gpu else _CPU_SEARCH_SHARES,
     )
-    return Needs(memory=f"about {size_text(memory)}", hours=hours)
+    return Needs(memory=f"about {size_text(memory)}", time=time)
 
 
 def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:
     """Raise DataError if a disk has no room for all that the stages still need."""
-    by_disk: dict[int, tuple[Path, int]] = {}
+    folders: dict[int, Path] = {}  # by disk, the first folder on it
+    needed_bytes: Counter[int] = Counter()  # by disk
     for folder, amount in chain.from_iterable(needs.disk for needs in all_needs):
         disk = nearest_existing(folder).stat().st_dev
-        first_folder, needed = by_disk.get(disk, (folder, 0))
-        by_disk[disk] = first_folder, needed + amount
-    for folder, amount in by_disk.values():
-        free = free_bytes(folder)
-        if amount > free:
+        folders.setdefault(disk, folder)
+        needed_bytes[disk] += amount
+    for disk, folder in folders.items():
+        needed, free = size_text(needed_bytes[disk]), free_bytes(folder)
+        if needed_bytes[disk] > free:
             smaller = "a smaller --limit" if is_rehearsal else "rehearse it first: --limit 10000"
             raise DataError(
-                f"the disk of {folder} has {size_text(free)} free, and what is left to do needs {size_text(amount)}",
+                f"the disk of {folder} has {size_text(free)} free, and what is left to do needs {needed}",
                 where=str(folder),
                 hint=f"free some space, name folders on another disk with --data and -o, or {smaller}",
             )
@@ -239,31 +244,31 @@ def _hub_cache(repository: str) -> Path:
     return Path(HF_HUB_CACHE) / f"datasets--{repository.replace('/', '--')}"
 
 
-def _memory_text(needed: Estimate, recipe: Recipe, machine: Machine) -> str:
+def _memory_text(memory: Estimate, recipe: Recipe, machine: Machine) -> str:
     """The memory that training takes on a device; if it is too much, also the number of tokens that would fit."""
-    total = needed.weight_bytes + needed.activation_bytes
+    total = memory.weight_bytes + memory.activation_bytes
     device = "each GPU's" if machine.is_gpu else "the machine's"
-    memory = f"about {size_text(total)} of {device} {size_text(machine.memory_bytes)}"
+    text = f"about {size_text(total)} of {device} {size_text(machine.memory_bytes)}"
     if total <= machine.memory_bytes:
-        return memory
-    activation_bytes = _USABLE_MEMORY_SHARE * machine.memory_bytes - needed.weight_bytes
-    fitting_tokens = int(activation_bytes / needed.bytes_per_token) // 256 * 256
+        return text
+    activation_bytes = _USABLE_MEMORY_SHARE * machine.memory_bytes - memory.weight_bytes
+    fitting_tokens = int(activation_bytes / memory.bytes_per_token) // _TOKEN_STEP * _TOKEN_STEP
     if fitting_tokens < recipe.model.max_positions:
-        return f"{memory}: too much for such a device"
+        return f"{text}: too much for such a device"
     if recipe.training.max_tokens_per_device == "auto":
-        return f"{memory} for {needed.tokens:,} tokens at once: it will take fewer, about {fitting_tokens:,}"
-    return f"{memory}: too much; less with --set training.max_tokens_per_device={fitting_tokens}"
+        return f"{text} for {memory.tokens:,} tokens at once: it will take fewer, about {fitting_tokens:,}"
+    return f"{text}: too much; less with --set training.max_tokens_per_device={fitting_tokens}"
 
 
-def _duration_text(fewest_hours: float, most_hours: float) -> str:
-    if most_hours < 1 / 60:
+def _duration_text(min_hours: float, max_hours: float) -> str:
+    if max_hours < 1 / 60:
         return "less than a minute"
-    if most_hours < 2:
-        low, high, unit = f"{60 * fewest_hours:.0f}", f"{60 * most_hours:.0f}", "minutes"
-    elif most_hours < 72:
-        low, high, unit = f"{fewest_hours:.1f}", f"{most_hours:.1f}", "hours"
+    if max_hours < 2:
+        low, high, unit = f"{60 * min_hours:.0f}", f"{60 * max_hours:.0f}", "minutes"
+    elif max_hours < 72:
+        low, high, unit = f"{min_hours:.1f}", f"{max_hours:.1f}", "hours"
     else:
-        low, high, unit = f"{fewest_hours / 24:,.1f}", f"{most_hours / 24:,.1f}", "days"
+        low, high, unit = f"{min_hours / 24:,.1f}", f"{max_hours / 24:,.1f}", "days"
     if low == "0":
         return f"up to {high} {unit}"
     return f"about {low} {unit}" if low == high else f"{low} to {high} {unit}"
@@ -271,15 +276,16 @@ def _duration_text(fewest_hours: float, most_hours: float) -> str:
 
 def _seconds_per_update(run: Run) -> float | None:
     """The seconds per update between the last two lines of the log from one start; None if there are no such lines."""
-    earlier: tuple[int, float] | None = None
-    found: float | None = None
+    last_line: dict[str, Any] | None = None
+    seconds_per_update: float | None = None
     for event in run.events():
         if event.get("event") == "resume":
-            earlier = None
+            last_line = None
         if event.get("event") != "train":
             continue
-        update, seconds = event["update"], event["seconds"]
-        if earlier is not None and update > earlier[0] and seconds > earlier[1]:
-            found = (seconds - earlier[1]) / (update - earlier[0])
-        earlier = update, seconds
-    return found
+        if last_line is not None:
+            updates, seconds = (event[key] - last_line[key] for key in ("update", "seconds"))
+            if updates > 0 and seconds > 0:
+                seconds_per_update = seconds / updates
+        last_line = event
+    return seconds_per_update

@@ -119,10 +119,10 @@ def plan_reproduction(
 
 
 def read_overrides(settings: Sequence[str], *, experiment: str) -> Overrides:
-    """The settings, of which every key is one of the recipe or of the corpus file.
+    """The settings, told apart by the file that has their keys: the recipe or the corpus file.
 
-    RecipeError for an unknown key, with the nearest in either; UsageError for a key that both files have, and
-    for `limit`, which is the option --limit.
+    RecipeError, with the nearest key, for a key of neither file. UsageError for a key of both files, and for `limit`,
+    which is the option --limit.
     """
     for setting in settings:
         key = _first_key(setting)
@@ -176,16 +176,17 @@ def rehearsal_overrides(
 
 def _keys_of(settings: Overrides) -> set[str]:
     """The keys that the settings set, with their sections."""
-    documents = [parse_override(setting) for setting in (*settings.recipe, *settings.corpus)]
-    return {dotted_key(path) for document in documents for path in flatten(document.values)}
+    parsed_settings = [parse_override(setting) for setting in (*settings.recipe, *settings.corpus)]
+    return {dotted_key(path) for parsed in parsed_settings for path in flatten(parsed.values)}
 
 
 def _check_key(path: tuple[str, ...], *, setting: str) -> None:
     """Raise RecipeError if a part of the path is in neither schema."""
     for length in range(1, len(path) + 1):
-        allowed, prefix = fields_at(_AnyKey, path[: length - 1], values={}), path[:length]
+        prefix = path[:length]
+        allowed = fields_at(_AnyKey, prefix[:-1], values={})
         if not allowed:
-            return  # below a value that is no section, of which the schema itself tells what it should be
+            return  # the path goes on below a value that is no section: the schema has an error of its own for that
         if prefix[-1] not in allowed:
             value = parse_value(setting.partition("=")[2], source=f"--set {setting}")
             known = (*Corpus.other_toolkits, *Recipe.other_toolkits)

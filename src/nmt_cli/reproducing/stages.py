@@ -55,8 +55,8 @@ _TEST_SETS: Mapping[HeldOutSplit, _TestSet] = {
 }
 
 
-class Measured(NamedTuple):
-    """A figure that a stage has measured; `detail` is the signature of a score."""
+class Measurement(NamedTuple):
+    """A figure as a stage has measured it; `detail` is the signature of a score."""
 
     name: FigureName
     value: float
@@ -68,8 +68,8 @@ class Stage:
     """One `nmt` command of a reproduction, and how to see whether it is finished.
 
     `published` are the experiment's figures. `rehearsed` are the figures that a rehearsal's settings fix: only these
-    judge a rehearsal. `write_inputs` writes the inputs that no earlier stage has written. A stage is `without_record`
-    if its output itself says from which inputs it was made.
+    judge a rehearsal. `write_inputs` writes the inputs that no earlier stage has written. A stage needs no record if
+    its output itself says from which inputs it was made.
     """
 
     plan: ReproductionPlan
@@ -80,10 +80,10 @@ class Stage:
     input_hashes: Callable[[], Hashes]
     output_hashes: Callable[[], Hashes]
     needs: Callable[[Machine], Needs]
-    measure: Callable[[], Iterable[Measured]]
+    measure: Callable[[], Iterable[Measurement]]
     stdout: Path | None = None
     write_inputs: Callable[[], None] = lambda: None
-    without_record: bool = False
+    needs_record: bool = True
 
     @property
     def key(self) -> str:
@@ -118,25 +118,25 @@ class Stage:
     def is_finished(self) -> bool:
         """True if the stage ended well, and nothing that it read or wrote has changed since."""
         try:
-            if self.without_record:
+            if not self.needs_record:
                 return self.output_hashes() == self.input_hashes()
             record = self._read_record()
-            return bool(record) and self._state_now().items() <= record.items()
+            return bool(record) and self._current_state().items() <= record.items()
         except (OSError, DataError, ModelError):
             return False
 
     def write_record(self, *, seconds: float) -> None:
         """Write the record of the stage, which has just ended well."""
-        if not self.without_record:
-            content = json.dumps(self._state_now() | {"seconds": seconds}, indent=2, ensure_ascii=False) + "\n"
+        if self.needs_record:
+            content = json.dumps(self._current_state() | {"seconds": seconds}, indent=2, ensure_ascii=False) + "\n"
             write_file(self._record_file, content, error=DataError)
 
-    def _state_now(self) -> dict[str, Any]:
+    def _current_state(self) -> dict[str, Any]:
         """The command, and the hashes of what it reads and has written."""
         return {"command": self.arguments, "made_from": dict(self.input_hashes()), "made": dict(self.output_hashes())}
 
     def _read_record(self) -> dict[str, Any]:
-        """The record of the stage as it ended; empty if no record can be read and the stage has to run."""
+        """The record of the finished stage; empty if there is none, and then the stage has to run."""
         try:
             record = json.loads(self._record_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -148,11 +148,12 @@ class Stage:
         return self.plan.folder / f"{self.key}.json"
 
 
-def stages_of(plan: ReproductionPlan) -> list[Stage]:
+def plan_stages(plan: ReproductionPlan) -> list[Stage]:
     """The stages in order; newstest2013 is translated only if the paper has figures for it."""
-    validation = [_decoding_stage(plan, "valid"), _scoring_stage(plan, "valid")] if plan.experiment.validation else []
-    test = [_decoding_stage(plan, "test"), _scoring_stage(plan, "test")]
-    return [_preparation_stage(plan), _training_stage(plan), *validation, _averaging_stage(plan), *test]
+    stages = [_preparation_stage(plan), _training_stage(plan)]
+    if plan.experiment.validation:
+        stages += [_decoding_stage(plan, "valid"), _scoring_stage(plan, "valid")]
+    return [*stages, _averaging_stage(plan), _decoding_stage(plan, "test"), _scoring_stage(plan, "test")]
 
 
 def _preparation_stage(plan: ReproductionPlan) -> Stage:
@@ -167,13 +168,13 @@ def _preparation_stage(plan: ReproductionPlan) -> Stage:
         if not corpus.tokenizer.is_given:
             rehearsed["vocabulary"] = expected_exactly(corpus.tokenizer.vocab_size, _REHEARSAL_SOURCE)
 
-    def measure() -> Iterator[Measured]:
+    def measure() -> Iterator[Measurement]:
         manifest = read_manifest(plan.data)
-        yield Measured("pairs read", read_report(plan.data)["cleaning"]["read"])
-        yield Measured("pairs kept", manifest.splits["train"].pairs)
+        yield Measurement("pairs read", read_report(plan.data)["cleaning"]["read"])
+        yield Measurement("pairs kept", manifest.splits["train"].pairs)
         for split, test_set in _TEST_SETS.items():
-            yield Measured(test_set.figure, manifest.splits[split].pairs)
-        yield Measured("vocabulary", manifest.tokenizers.target.vocab_size)
+            yield Measurement(test_set.figure, manifest.splits[split].pairs)
+        yield Measurement("vocabulary", manifest.tokenizers.target.vocab_size)
 
     return Stage(
         plan=plan,
@@ -185,7 +186,7 @@ def _preparation_stage(plan: ReproductionPlan) -> Stage:
         output_hashes=lambda: {"corpus": _sha256_of_corpus(open_prepared(plan.data).manifest.corpus)},
         needs=partial(preparation_needs, plan),
         measure=measure,
-        without_record=True,
+        needs_record=False,
     )
 
 
@@ -203,14 +204,14 @@ def _training_stage(plan: ReproductionPlan) -> Stage:
         run = open_run(plan.run) if (plan.run / RUN_FILE).is_file() else None
         return training_needs(plan, run, machine)
 
-    def measure() -> Iterator[Measured]:
+    def measure() -> Iterator[Measurement]:
         run, last_update = open_run(plan.run), load_saved_config(model).updates[-1]
-        yield Measured("parameters", parameters_in_file(model / WEIGHTS) or 0)
-        yield Measured("updates", last_update)
-        yield Measured("hours", run.seconds_without_validations() / 3600)
+        yield Measurement("parameters", parameters_in_file(model / WEIGHTS) or 0)
+        yield Measurement("updates", last_update)
+        yield Measurement("hours", run.seconds_without_validations() / 3600)
         for validation in run.validations():
             if validation.update == last_update and validation.perplexity is not None:
-                yield Measured("perplexity", validation.perplexity)
+                yield Measurement("perplexity", validation.perplexity)
 
     return Stage(
         plan=plan,
@@ -241,7 +242,7 @@ def _averaging_stage(plan: ReproductionPlan) -> Stage:
         input_hashes=lambda: {"model": _sha256_of_model(plan.run / "model"), "averaging": _sha256_of_text(settings)},
         output_hashes=lambda: {"model": _sha256_of_model(averaged)},
         needs=lambda machine: averaging_needs(plan),
-        measure=lambda: [Measured("checkpoints", len(load_saved_config(averaged).updates))],
+        measure=lambda: [Measurement("checkpoints", len(load_saved_config(averaged).updates))],
     )
 
 
@@ -274,10 +275,10 @@ class _TestSetFiles:
         self.name = _TEST_SETS[split].name
         self.num_lines = plan.num_lines(_TEST_SETS[split].num_lines)
         limit = None if plan.limit is None else self.num_lines
-        self.source, self.reference = (
-            _TestSetText(plan.data / f"{split}.{code}", plan.folder / f"{self.name}.{side}.{code}", limit=limit)
-            for side, code in (("source", languages.source), ("reference", languages.target))
-        )
+        source_lines = plan.folder / f"{self.name}.source.{languages.source}"
+        reference_lines = plan.folder / f"{self.name}.reference.{languages.target}"
+        self.source = _TestSetText(plan.data / f"{split}.{languages.source}", source_lines, limit=limit)
+        self.reference = _TestSetText(plan.data / f"{split}.{languages.target}", reference_lines, limit=limit)
         self.translation = plan.folder / f"{self.name}.{languages.target}"
         self.scores = plan.folder / f"{self.name}.scores.json"
 
@@ -297,9 +298,9 @@ def _decoding_stage(plan: ReproductionPlan, split: HeldOutSplit) -> Stage:
     for name in _SEARCH_OPTIONS:
         arguments += [f"--{name.replace('_', '-')}", str(getattr(plan.recipe.decoding, name))]
 
-    def measure() -> Iterator[Measured]:
+    def measure() -> Iterator[Measurement]:
         with files.translation.open("rb") as stream:
-            yield Measured("lines", sum(1 for _ in stream))
+            yield Measurement("lines", sum(1 for _ in stream))
 
     return Stage(
         plan=plan,
@@ -320,10 +321,10 @@ def _scoring_stage(plan: ReproductionPlan, split: HeldOutSplit) -> Stage:
     texts = [str(files.reference.file), "-i", str(files.translation)]
     languages = f"{plan.corpus.languages.source}-{plan.corpus.languages.target}"
 
-    def measure() -> Iterator[Measured]:
+    def measure() -> Iterator[Measurement]:
         scores: dict[str, Any] = read_json(files.scores, error=DataError, hint=_REMOVE_AND_REPEAT)["scores"]
         for title, name in _FIGURE_OF_METRIC.items():
-            yield Measured(name, scores[title]["score"], scores[title]["signature"])
+            yield Measurement(name, scores[title]["score"], scores[title]["signature"])
 
     return Stage(
         plan=plan,

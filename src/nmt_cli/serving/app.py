@@ -23,9 +23,9 @@ from nmt_cli.serving import metrics
 from nmt_cli.serving.api import deepl, libretranslate, v1
 from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response
 from nmt_cli.serving.api.openapi import openapi_document
-from nmt_cli.serving.errors import ClientGone, RequestError, refusal_for, server_busy
+from nmt_cli.serving.errors import ClientGone, RequestError, request_error_from, server_busy_error
 from nmt_cli.serving.log import LogEvent, request_id, request_id_from
-from nmt_cli.serving.origins import AllowedOrigins, OriginCheckMiddleware, OriginsMiddleware, wrong_origin
+from nmt_cli.serving.origins import AllowedOrigins, CorsMiddleware, HostAndOriginMiddleware, wrong_origin_error
 from nmt_cli.serving.service import Service
 from nmt_cli.templates.render import render
 
@@ -87,7 +87,7 @@ _OPERATIONS = Api(
         ),
     ],
 )
-# The most used first, since a path is compared with one after another. The last has every other path.
+# The most used first, because the router compares a path with one after another. The last API has every other path.
 APIS = (v1.API, deepl.API, libretranslate.API, _OPERATIONS)
 # DeepL and LibreTranslate answer a path with a slash at its end too.
 _PATHS_WITH_SLASH = {endpoint.path for api in (deepl.API, libretranslate.API) for endpoint in api.endpoints}
@@ -96,10 +96,10 @@ _PATHS_WITH_SLASH = {endpoint.path for api in (deepl.API, libretranslate.API) fo
 def create_app(service: Service, *, allowed: AllowedOrigins) -> Starlette:
     """The application of a service for the pages that are allowed to use it."""
     middleware = [
-        # Outermost, so that a page may read every error, and a browser's question does not count as a request.
-        Middleware(OriginsMiddleware, allowed=allowed, refuse=_refuse_origin),
+        # Outermost, so that a page may read every error, and a browser's preflight does not count as a request.
+        Middleware(CorsMiddleware, allowed=allowed, refuse=_refuse_origin),
         Middleware(RequestLogMiddleware, service=service),
-        Middleware(OriginCheckMiddleware, allowed=allowed),
+        Middleware(HostAndOriginMiddleware, allowed=allowed),
         Middleware(WorkLimitMiddleware, service=service),
     ]
     app = Starlette(
@@ -153,12 +153,13 @@ class RequestLogMiddleware:
 
         try:
             await self._app(scope, receive, send_and_note_status)
-        except RequestError as problem:
-            await _error_response(problem, path=scope["path"])(scope, receive, send_and_note_status)
-        except Exception as problem:
+        except RequestError as error:
+            await _error_response(error, path=scope["path"])(scope, receive, send_and_note_status)
+        except Exception as error:
             # Answered here, so that the 500 has the request's id and the form of its API; uvicorn's own has neither.
             if status == _STATUS_CLIENT_GONE:
-                await (await _answer_error(Request(scope), problem))(scope, receive, send_and_note_status)
+                response = await _answer_error(Request(scope), error)
+                await response(scope, receive, send_and_note_status)
             status = 500
             raise  # uvicorn logs it
         finally:
@@ -199,7 +200,7 @@ class WorkLimitMiddleware:
             is_in_work = True
             self._num_in_work += 1
             if self._num_in_work > self._max_in_work and scope["path"] not in _MONITORING_PATHS:
-                raise server_busy("too many requests at once", retry_after_seconds=1)
+                raise server_busy_error("too many requests at once", retry_after_seconds=1)
 
         async def receive_and_begin_work() -> Message:
             message = await receive()
@@ -217,16 +218,17 @@ class WorkLimitMiddleware:
 
 
 async def _refuse_origin(scope: Scope, receive: Receive, send: Send) -> None:
-    await _error_response(wrong_origin(), path=scope["path"])(scope, receive, send)
+    await _error_response(wrong_origin_error(), path=scope["path"])(scope, receive, send)
 
 
 def _as_routed(scope: Scope) -> Scope:
     """The request with the method and path of its route: HEAD as GET, and without a slash at the end of some paths."""
-    path = scope["path"]
-    if scope["method"] == "HEAD":
-        # The answer is GET's; uvicorn leaves its body out.
-        scope = {**scope, "method": "GET"}
-    return {**scope, "path": path[:-1]} if path[-1:] == "/" and path[:-1] in _PATHS_WITH_SLASH else scope
+    method, path = scope["method"], scope["path"]
+    if method == "HEAD":
+        method = "GET"  # uvicorn leaves the body of the answer out
+    if path.removesuffix("/") in _PATHS_WITH_SLASH:
+        path = path.removesuffix("/")
+    return {**scope, "method": method, "path": path}
 
 
 def _has_body(scope: Scope) -> bool:
@@ -234,32 +236,40 @@ def _has_body(scope: Scope) -> bool:
     return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
 
-async def _answer_error(request: Request, problem: Exception) -> Response:
+async def _answer_error(request: Request, error: Exception) -> Response:
     path = request.scope["path"]
-    match problem:
+    match error:
         case ClientGone():
             return Response(status_code=_STATUS_CLIENT_GONE)
         case RequestError():
-            return _error_response(problem, path=path)
+            return _error_response(error, path=path)
         case NmtError():
-            return _error_response(refusal_for(problem, status=400, code="invalid_request"), path=path)
-        case HTTPException(status_code=status):
-            message = {404: "there is no such path", 405: "this path has no such method"}.get(
-                status, "the request is refused"
-            )
-            refused = RequestError(message, hint="see /docs", status=status, code="no_such_path")
-            return _error_response(refused, path=path, headers=problem.headers)
+            return _error_response(request_error_from(error, status=400, code="invalid_request"), path=path)
+        case HTTPException():
+            return _error_response(_routing_error(error.status_code), path=path, headers=error.headers)
         case _:
-            refused = RequestError("the server made a mistake", hint="its log has more", status=500, code="internal")
-            return _error_response(refused, path=path)
+            mistake = RequestError("the server made a mistake", hint="its log has more", status=500, code="internal")
+            return _error_response(mistake, path=path)
 
 
-def _error_response(problem: RequestError, *, path: str, headers: Mapping[str, str] | None = None) -> Response:
+def _routing_error(status: int) -> RequestError:
+    """The error for a request that Starlette's router refuses with this status."""
+    match status:
+        case 404:
+            code, message = "no_such_path", "there is no such path"
+        case 405:
+            code, message = "method_not_allowed", "this path has no such method"
+        case _:
+            code, message = "refused", "the request is refused"
+    return RequestError(message, hint="see /docs", status=status, code=code)
+
+
+def _error_response(error: RequestError, *, path: str, headers: Mapping[str, str] | None = None) -> Response:
     """The refusal in the form of the API that the path belongs to."""
     api = next(api for api in APIS for prefix in api.prefixes if path.startswith(f"{prefix}/"))
-    more = dict(headers or {})
-    if problem.retry_after_seconds is not None:
-        more["Retry-After"] = str(problem.retry_after_seconds)
+    all_headers = dict(headers or {})
+    if error.retry_after_seconds is not None:
+        all_headers["Retry-After"] = str(error.retry_after_seconds)
     # A value that was refused may hold half a character.
-    body = json.dumps(api.error_content(problem), ensure_ascii=False).encode("utf-8", "replace")
-    return Response(body, status_code=problem.status, headers=more, media_type="application/json")
+    body = json.dumps(api.error_content(error), ensure_ascii=False).encode("utf-8", "replace")
+    return Response(body, status_code=error.status, headers=all_headers, media_type="application/json")

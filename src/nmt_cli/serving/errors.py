@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from nmt_cli.errors import NmtError
 
+_MAX_SHOWN_CHARACTERS = 20
+
 
 class RequestError(NmtError):
     """A request that is not served, with an HTTP status, a code for programs, and perhaps the time to try again."""
@@ -29,40 +31,41 @@ class RequestError(NmtError):
         return f"{self.message} ({self.hint})"
 
 
-def refusal_for(problem: NmtError, *, status: int, code: str, retry_after_seconds: int | None = None) -> RequestError:
-    """The refusal of a request that an error of another room makes impossible."""
-    where = problem.where or problem.setting
+def request_error_from(
+    error: NmtError, *, status: int, code: str, retry_after_seconds: int | None = None
+) -> RequestError:
+    """The refusal of a request because of an error of another room."""
     return RequestError(
-        problem.message,
-        hint=problem.hint,
+        error.message,
+        hint=error.hint,
         status=status,
         code=code,
-        where=where,
+        where=error.where or error.setting,
         retry_after_seconds=retry_after_seconds,
     )
 
 
-def invalid_request(message: str, *, hint: str, where: str | None = None) -> RequestError:
+def invalid_request_error(message: str, *, hint: str, where: str | None = None) -> RequestError:
     """A request that makes no sense: 400."""
     return RequestError(message, hint=hint, status=400, code="invalid_request", where=where)
 
 
-def too_large(message: str, *, hint: str, where: str | None = None) -> RequestError:
+def too_large_error(message: str, *, hint: str, where: str | None = None) -> RequestError:
     """A request beyond a limit of the server: 413."""
     return RequestError(message, hint=hint, status=413, code="too_large", where=where)
 
 
-def too_many_texts(number: int, *, most: int) -> RequestError:
-    """A request with more than `most` texts: 413."""
-    return too_large(f"{number:,} texts are too many", hint=f"send at most {most:,} texts in a request")
+def too_many_texts_error(num_texts: int, *, limit: int) -> RequestError:
+    """A request with more texts than the limit: 413."""
+    return too_large_error(f"{num_texts:,} texts are too many", hint=f"send at most {limit:,} texts in a request")
 
 
-def shortened(value: str) -> str:
+def shorten(value: str) -> str:
     """A value that a client sent, short enough for a message."""
-    return value if len(value) <= 20 else value[:20] + "…"
+    return value if len(value) <= _MAX_SHOWN_CHARACTERS else value[:_MAX_SHOWN_CHARACTERS] + "…"
 
 
-def server_busy(message: str, *, retry_after_seconds: int) -> RequestError:
+def server_busy_error(message: str, *, retry_after_seconds: int) -> RequestError:
     """A request that the server has no room or no time for now: 503 with Retry-After."""
     hint = f"try again in {retry_after_seconds} s"
     return RequestError(message, hint=hint, status=503, code="busy", retry_after_seconds=retry_after_seconds)

@@ -21,12 +21,12 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 _MAX_HEAD_BYTES = 1 << 16
-# Read at a time, so that other connections get their turn while much arrives.
+# At most this much is read at a time, so that other connections get their turn.
 _READ_BYTES = 1 << 13
-# A client that has more than this unread must read this much within the patience.
+# While an answer waits to be read, a client must read this much within the patience.
 _MIN_READ_BYTES = 1 << 16
 _NO_REQUEST = "this is no HTTP request that the server takes"
-# Of a server that ends, for requests that are on their way.
+# A server that ends waits this long for requests that are on their way.
 _LINGER_SECONDS = 1.0
 
 
@@ -54,12 +54,12 @@ class _PatientProtocol(HttpToolsProtocol):
     max_connections: int
     patience_seconds: float
     on_refusal: Callable[[int, str], None]
-    # The connections that wait for their clients, the longest wait first: no request is in work, and no answer.
+    # The connections on which the server waits for the client, the longest wait first.
     waiting: dict[_PatientProtocol, None]
-    # The server ends: each answer closes its connection.
+    # True while the server ends: each answer then closes its connection.
     is_ending: bool
-    _patience: asyncio.TimerHandle | None = None
-    _unread: asyncio.TimerHandle | None = None
+    _patience_timer: asyncio.TimerHandle | None = None
+    _reading_timer: asyncio.TimerHandle | None = None
     _is_in_head = False
     _is_in_body = False
     _is_broken = False
@@ -69,25 +69,25 @@ class _PatientProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        if self.client is None:  # a Unix socket: whoever connects is on this machine
+        if self.client is None:  # a Unix socket: the client is on this machine
             self.client = ("127.0.0.1", 0)
         self.flow = _PipelineFlow(transport, self.pipeline)
         transport.max_size = _READ_BYTES
-        # Then `pause_writing` tells of every unread byte.
-        transport.set_write_buffer_limits(high=0)
+        transport.set_write_buffer_limits(high=0)  # so that `pause_writing` is called for every unread byte
         self.waiting[self] = None
         self._start_patience()
         if self.is_ending:
             self.shutdown()
         if len(self.connections) > self.max_connections:
-            # Whoever opens connections and sends nothing keeps nobody out.
-            next(iter(self.waiting))._refuse(503, "too many connections")
+            # The longest wait ends, so a client that opens connections and sends nothing keeps nobody out.
+            longest_waiting = next(iter(self.waiting))
+            longest_waiting._refuse(503, "too many connections")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.waiting.pop(self, None)
-        self._end_patience()
-        if self._unread is not None:
-            self._unread.cancel()
+        self._stop_patience()
+        if self._reading_timer is not None:
+            self._reading_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -101,11 +101,11 @@ class _PatientProtocol(HttpToolsProtocol):
         if self._is_in_head and self._head_bytes > _MAX_HEAD_BYTES:
             self._refuse_request()
         elif not self._is_answered:
-            self._end_patience()
+            self._stop_patience()
         elif self._is_in_head or self._is_in_body:
             self._start_patience()
         elif self.cycle is not None:
-            self._end_patience()
+            self._stop_patience()
             # uvicorn ended its own timer when the data came.
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(
@@ -119,9 +119,9 @@ class _PatientProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         names = [name for name, _ in self.headers]
         is_1_0 = self.parser.get_http_version() == "1.0"
-        num_hosts = names.count(b"host")
-        if num_hosts > 1 or (not is_1_0 and num_hosts == 0) or (is_1_0 and b"transfer-encoding" in names):
-            raise ValueError  # httptools makes a parser's error of it
+        has_one_host = names.count(b"host") == 1 or (is_1_0 and b"host" not in names)
+        if not has_one_host or (is_1_0 and b"transfer-encoding" in names):
+            raise ValueError  # httptools turns it into an error of the parser
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
                 raise ValueError
@@ -139,17 +139,16 @@ class _PatientProtocol(HttpToolsProtocol):
             return
         self._is_in_body, self._head_bytes = False, 0
         super().on_message_complete()
-        self._note_waiting()
+        self._update_waiting()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._note_waiting()
+        self._update_waiting()
         if self._is_in_body and self._is_answered and not self.transport.is_closing():
-            # The rest of the request is thrown away, and might never end.
-            self._start_patience()
+            self._start_patience()  # the rest of the request is thrown away, and might never end
 
     def shutdown(self) -> None:
-        """End with the answer in work, or after a moment: a client that is about to send a request gets its answer."""
+        """Close the connection after the answer in work, or after a moment for a request that is on its way."""
         if self._is_answered:
             self.loop.call_later(_LINGER_SECONDS, self._end_if_idle)
         else:
@@ -157,11 +156,11 @@ class _PatientProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._await_reader(self._num_unread())
+        self._watch_reader(self._num_unread())
 
     def resume_writing(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
+        if self._reading_timer is not None:
+            self._reading_timer.cancel()
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
@@ -172,12 +171,12 @@ class _PatientProtocol(HttpToolsProtocol):
 
         Java's HttpClient offers h2c by default, and the parser would leave out the body of such a request.
         """
-        problem = sys.exc_info()[1]
-        assert isinstance(problem, HttpParserUpgrade)
+        upgrade = sys.exc_info()[1]
+        assert isinstance(upgrade, HttpParserUpgrade)
         self._is_upgrade = False
         head = [b"%s %s HTTP/1.1" % (self.parser.get_method(), self.url)]
         head += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
-        rest = self._chunk[problem.args[0] :]
+        rest = self._chunk[upgrade.args[0] :]
         self.parser = HttpRequestParser(self)
         self.data_received(b"\r\n".join([*head, b"", rest]))
 
@@ -186,8 +185,8 @@ class _PatientProtocol(HttpToolsProtocol):
         """Whether no answer to a request that has begun is outstanding."""
         return self.cycle is None or self.cycle.response_complete
 
-    def _note_waiting(self) -> None:
-        """Go to the end of the connections that wait for their clients, or leave them."""
+    def _update_waiting(self) -> None:
+        """Move this connection to the end of `waiting`, or remove it if the server does not wait for its client."""
         self.waiting.pop(self, None)
         if (self._is_answered or self._is_in_body) and not self.transport.is_closing():
             self.waiting[self] = None
@@ -196,36 +195,36 @@ class _PatientProtocol(HttpToolsProtocol):
         if self._is_answered and not self._is_in_head:
             self.transport.close()
 
-    def _await_reader(self, unread: int) -> None:
-        """Close the connection if the client reads next to nothing: it would hold its place for ever."""
+    def _watch_reader(self, num_unread: int) -> None:
+        """Close the connection if the client hardly reads: it would hold its place forever."""
 
-        def look() -> None:
-            left = self._num_unread()
-            if unread - left >= _MIN_READ_BYTES:
-                self._await_reader(left)
+        def abort_if_stalled() -> None:
+            num_still_unread = self._num_unread()
+            if num_unread - num_still_unread >= _MIN_READ_BYTES:
+                self._watch_reader(num_still_unread)
             else:
                 self.transport.abort()
 
-        self._unread = self.loop.call_later(self.patience_seconds, look)
+        self._reading_timer = self.loop.call_later(self.patience_seconds, abort_if_stalled)
 
     def _num_unread(self) -> int:
-        """Bytes that the client has not received, also those in the system's buffer, which empties after ours."""
+        """Bytes that the client has not received: those in our buffer and those in the system's buffer."""
         unsent = bytearray(4)
         with suppress(OSError):
             fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, unsent)
         return self.transport.get_write_buffer_size() + int.from_bytes(unsent, sys.byteorder)
 
     def _start_patience(self) -> None:
-        if self._patience is None:
-            self._patience = self.loop.call_later(self.patience_seconds, self._give_up)
+        if self._patience_timer is None:
+            self._patience_timer = self.loop.call_later(self.patience_seconds, self._give_up)
 
-    def _end_patience(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _stop_patience(self) -> None:
+        if self._patience_timer is not None:
+            self._patience_timer.cancel()
+            self._patience_timer = None
 
     def _give_up(self) -> None:
-        self._patience = None
+        self._patience_timer = None
         if self._is_in_body:
             self.transport.close()
         elif not self.transport.is_closing():
@@ -234,7 +233,8 @@ class _PatientProtocol(HttpToolsProtocol):
     def _refuse_request(self) -> None:
         """Answer 400 to a request that cannot be read; requests before it are answered first."""
         self._is_broken = True
-        if self._is_answered or (not self.pipeline and self._is_in_body and not self.cycle.response_started):
+        may_answer_now = self._is_in_body and not self.pipeline and not self.cycle.response_started
+        if self._is_answered or may_answer_now:
             self._refuse(400, _NO_REQUEST)
             return
         self.on_refusal(400, _NO_REQUEST)
@@ -244,13 +244,13 @@ class _PatientProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def _refuse(self, status: int, message: str) -> None:
-        """Close the connection, with an answer unless that would be taken for the answer to another request."""
-        self._end_patience()
+        """Close the connection, with an answer if the client cannot take it for the answer to another request."""
+        self._stop_patience()
         self.waiting.pop(self, None)
         self.on_refusal(status, message)
         is_idle = self.cycle is not None and self._is_answered and not self._is_in_head
-        is_begun = not self._is_answered and (self.cycle.response_started or len(self.pipeline) > 0)
-        if is_begun or (status == 503 and is_idle):
+        has_other_answer = not self._is_answered and (self.cycle.response_started or len(self.pipeline) > 0)
+        if has_other_answer or (status == 503 and is_idle):
             self.transport.close()
             return
         body = json.dumps({"error": message, "message": message})
@@ -266,7 +266,7 @@ class _PatientProtocol(HttpToolsProtocol):
 
 
 class _PipelineFlow(FlowControl):
-    """Reads no further while requests wait for the answers to those before them."""
+    """Stops reading while requests wait for the answers to earlier requests."""
 
     def __init__(self, transport: asyncio.Transport, pipeline: deque[Any]) -> None:
         super().__init__(transport)
@@ -278,11 +278,11 @@ class _PipelineFlow(FlowControl):
 
 
 class _AnswerWriter(asyncio.Transport):
-    """The transport of one answer, which sends its head together with the beginning of its body: one packet less."""
+    """The transport of one answer; it sends the head together with the beginning of the body, which saves a packet."""
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         super().__init__()
-        # Until the head is written: with a cycle of references, each answer would wait for the garbage collector.
+        # Dropped once the head is written: a cycle of references would leave each answer to the garbage collector.
         self._cycle: RequestResponseCycle | None = cycle
         self._transport = cycle.transport
         self._head = b""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nmt_cli.errors import DataError, NmtError
-from nmt_cli.serving.errors import RequestError, too_large
+from nmt_cli.serving.errors import RequestError, too_large_error
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class KeyOwner:
         self.digest = digest
         self.is_operator = is_operator
         self.characters = 0
-        self._addresses: dict[str, None] = {}  # that have sent the key, the last one last
+        self._addresses: dict[str, None] = {}  # addresses that have sent the key, the latest last
         self._per_minute = per_minute
         self._clock = clock
         self._capacity = max(1.0, per_minute)
@@ -52,7 +52,7 @@ class KeyOwner:
         if requests > self._capacity:
             message = f"{requests:,} texts are more than the {self._per_minute:g} requests per minute of this key"
             hint = f"send at most {int(self._capacity):,} texts in a request"
-            raise too_large(message, hint=hint)
+            raise too_large_error(message, hint=hint)
         if requests > self._requests_left:
             seconds = math.ceil((requests - self._requests_left) * 60 / self._per_minute)
             state = "has used" if requests == 1 else f"has fewer than {requests:,} left of"
@@ -83,7 +83,7 @@ class KeyOwner:
             del self._addresses[next(iter(self._addresses))]
 
     def take_over(self, other: KeyOwner) -> None:
-        """Go on with what another owner of the same key has used and translated."""
+        """Take over the counts of another owner of the same key."""
         self.characters, self._addresses = other.characters, other._addresses
         self._requests_left, self._filled_at = min(self._capacity, other._requests_left), other._filled_at
 
@@ -93,18 +93,18 @@ class _WrongKeys:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._free_at: dict[str, float] = {}  # when the address may send as many as ever again
+        self._free_at: dict[str, float] = {}  # by address, the time at which all its wrong keys are forgotten
 
     def add(self, address: str) -> None:
         """Count a wrong key."""
         self._free_at[address] = max(self._free_at.pop(address, 0.0), self._clock()) + _SECONDS_PER_WRONG_KEY
         if len(self._free_at) > _MAX_REMEMBERED_ADDRESSES:
-            del self._free_at[next(iter(self._free_at))]  # its last wrong key is the oldest
+            del self._free_at[next(iter(self._free_at))]  # the address whose last wrong key is the oldest
 
     def seconds_to_wait(self, address: str) -> int:
         """Seconds until the address may send another one; 0 if it may now."""
-        busy = self._free_at.get(address, 0.0) - self._clock()
-        return max(0, math.ceil(busy - (_WRONG_KEYS_AT_ONCE - 1) * _SECONDS_PER_WRONG_KEY))
+        seconds_until_free = self._free_at.get(address, 0.0) - self._clock()
+        return max(0, math.ceil(seconds_until_free - (_WRONG_KEYS_AT_ONCE - 1) * _SECONDS_PER_WRONG_KEY))
 
 
 class ApiKeys:
@@ -125,14 +125,14 @@ class ApiKeys:
         return bool(self._owners)
 
     def read_again(self) -> None:
-        """Take the keys that the file has now; keys that it no longer has are refused. DataError: the old keys stay."""
+        """Replace the keys by those in the file now; DataError, and the old keys stay, if they cannot be read."""
         if self._file is None:
             return
-        found = read_keys(self._file, clock=self._clock)._owners
-        for digest in found.keys() & self._owners.keys():
-            found[digest].take_over(self._owners[digest])
-        logger.info("%d keys are read from %s", len(found), self._file)
-        self._owners = found
+        new_owners = read_keys(self._file, clock=self._clock)._owners
+        for digest in new_owners.keys() & self._owners.keys():
+            new_owners[digest].take_over(self._owners[digest])
+        logger.info("%d keys are read from %s", len(new_owners), self._file)
+        self._owners = new_owners
 
     def warn_if_world_readable(self) -> None:
         """Log a warning if every user of the machine can read the file of the keys."""
@@ -140,7 +140,7 @@ class ApiKeys:
             logger.warning("every user of this machine can read the keys: chmod o-r %s", self._file)
 
     def find(self, key: str) -> KeyOwner | None:
-        """The owner of a key; only digests are compared, so the time of a comparison tells nothing of a key."""
+        """The owner of a key. Only digests are compared, so the time of a comparison reveals nothing about a key."""
         return self._owners.get(_digest(key))
 
     def authenticate(
@@ -173,8 +173,8 @@ def read_keys(path: Path, *, clock: Callable[[], float]) -> ApiKeys:
     """The keys of a file, a line each; # begins a comment. DataError names the line that is wrong."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as problem:
-        raise DataError(f"the keys cannot be read: {problem}", where=str(path), hint=f"write {_FORMAT}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"the keys cannot be read: {error}", where=str(path), hint=f"write {_FORMAT}") from None
     owners = list(_owners(lines, path=path, clock=clock))
     if not owners:
         raise DataError(f"{path} has no keys", where=str(path), hint=f"write {_FORMAT}, or leave --api-key-file out")

@@ -18,8 +18,8 @@ _BACKLOG = 1024
 class Listener:
     """A bound socket, which takes connections once `listen` is called.
 
-    The path of a Unix socket is this server's from the start: a lock beside it keeps other servers away. It is removed
-    with the listener. If the server of a path was killed, the next one takes the path over.
+    A lock beside the path of a Unix socket keeps other servers away from the start. `close` removes the socket and the
+    lock. If the server of a path was killed, the next server takes the path over.
     """
 
     def __init__(self, *, host: str, port: int, uds: Path | None) -> None:
@@ -36,13 +36,13 @@ class Listener:
     def listen(self) -> None:
         """Take connections from now on; UsageError if another server has taken the address since it was bound."""
         if self._uds is not None and _identity(self._uds) != self._identity:
-            raise _wrong_path(self._uds, os.strerror(errno.EADDRINUSE))
+            raise _wrong_path_error(self._uds, os.strerror(errno.EADDRINUSE))
         try:
             self.socket.listen(_BACKLOG)
-        except OSError as problem:
+        except OSError as error:
             if self._uds is not None:
-                raise _wrong_path(self._uds, problem.strerror) from None
-            raise _taken_address(self._host, self._port, problem) from None
+                raise _wrong_path_error(self._uds, error.strerror) from None
+            raise _taken_address_error(self._host, self._port, error) from None
 
     @property
     def url(self) -> str:
@@ -74,17 +74,17 @@ class Listener:
 def _bind_address(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (socket.gaierror, UnicodeError) as problem:
-        raise _wrong_host(host, port, getattr(problem, "strerror", "it is no name")) from None
+    except (socket.gaierror, UnicodeError) as error:
+        raise _wrong_host_error(host, port, getattr(error, "strerror", "it is no name")) from None
     with ExitStack() as on_error:
         try:
             listener = on_error.enter_context(socket.socket(family, kind, protocol))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-        except OSError as problem:
-            if problem.errno == errno.EADDRNOTAVAIL:
-                raise _wrong_host(host, port, problem.strerror) from None
-            raise _taken_address(host, port, problem) from None
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise _wrong_host_error(host, port, error.strerror) from None
+            raise _taken_address_error(host, port, error) from None
         on_error.pop_all()  # it stays open
     return listener
 
@@ -92,14 +92,14 @@ def _bind_address(host: str, port: int) -> socket.socket:
 def _lock_path(path: Path, ending: ExitStack) -> None:
     """Keep other servers from a path, until the end; a bound socket that does not listen yet looks like a dead one."""
     if not path.name:
-        raise _wrong_path(path, os.strerror(errno.EISDIR))
+        raise _wrong_path_error(path, os.strerror(errno.EISDIR))
     try:
         path.parent.stat()  # else a folder that is not there would be made for the lock
         ending.enter_context(lock(path, busy="another server has taken it", error=UsageError))
-    except UsageError as problem:
-        raise _wrong_path(path, problem.message) from None
-    except OSError as problem:
-        raise _wrong_path(path, problem.strerror) from None
+    except UsageError as error:
+        raise _wrong_path_error(path, error.message) from None
+    except OSError as error:
+        raise _wrong_path_error(path, error.strerror) from None
 
 
 def _bind_path(path: Path) -> socket.socket:
@@ -108,10 +108,10 @@ def _bind_path(path: Path) -> socket.socket:
         if path.is_socket() and not _is_answered(path):
             path.unlink()
         listener.bind(str(path))
-    except OSError as problem:
+    except OSError as error:
         listener.close()
         # Python itself finds a path too long, and says so without strerror.
-        raise _wrong_path(path, problem.strerror or str(problem)) from None
+        raise _wrong_path_error(path, error.strerror or str(error)) from None
     return listener
 
 
@@ -128,22 +128,22 @@ def _is_answered(path: Path) -> bool:
 def _identity(path: Path) -> tuple[int, int] | None:
     """Device and inode of a file, which another file of the same name would not have; None if there is no file."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
-def _taken_address(host: str, port: int, problem: OSError) -> UsageError:
+def _taken_address_error(host: str, port: int, error: OSError) -> UsageError:
     hint = "give another `port`, or end what listens there; `host: 0.0.0.0` is every address of this machine"
-    return UsageError(f"cannot listen at {host}:{port}: {problem.strerror}", setting="port", hint=hint)
+    return UsageError(f"cannot listen at {host}:{port}: {error.strerror}", setting="port", hint=hint)
 
 
-def _wrong_host(host: str, port: int, reason: object) -> UsageError:
+def _wrong_host_error(host: str, port: int, reason: object) -> UsageError:
     hint = "give an address of this machine: 127.0.0.1, or 0.0.0.0 for every one that it has"
     return UsageError(f"cannot listen at {host}:{port}: {reason}", setting="host", hint=hint)
 
 
-def _wrong_path(path: Path, reason: object) -> UsageError:
+def _wrong_path_error(path: Path, reason: object) -> UsageError:
     hint = "give a short path where no file is, in a folder that you may write to: `uds: /tmp/nmt.sock`"
     return UsageError(f"cannot listen at {path}: {reason}", setting="uds", hint=hint)

@@ -21,8 +21,8 @@ from nmt_cli.console import is_interactive
 
 logger = logging.getLogger(__name__)
 
-# Our own, which has handlers already, and the root: libraries report to the root.
-_LOGGERS = ("nmt_cli", "")
+# Our own logger, which has handlers already, and the root logger, to which libraries report.
+_LOGGER_NAMES = ("nmt_cli", "")
 # What uvicorn says of a connection that is refused with 400.
 _INVALID_REQUEST = "Invalid HTTP request received."
 _SECONDS_BETWEEN_REFUSALS = 1.0
@@ -66,29 +66,29 @@ class JsonFormatter(logging.Formatter):
 @contextmanager
 def server_log() -> Iterator[None]:
     """Log as a server while the block runs: in JSON, unless stderr is a terminal."""
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    before = [(changed.handlers[:], changed.propagate) for changed in loggers]
+    configured = [logging.getLogger(name) for name in _LOGGER_NAMES]
+    saved = [(each_logger.handlers[:], each_logger.propagate) for each_logger in configured]
     configure_server_log()
     try:
         yield
     finally:
-        for changed, (handlers, propagate) in zip(loggers, before, strict=True):
-            changed.handlers[:], changed.propagate = handlers, propagate
+        for each_logger, (handlers, propagate) in zip(configured, saved, strict=True):
+            each_logger.handlers[:], each_logger.propagate = handlers, propagate
 
 
 def configure_server_log() -> None:
     """Log in JSON from now on, unless stderr is a terminal; libraries log in the same form as we do."""
     # The answer 400 already reports a form that cannot be read.
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
-    handlers = logging.getLogger(_LOGGERS[0]).handlers[:]
+    handlers = logging.getLogger(_LOGGER_NAMES[0]).handlers[:]
     if not is_interactive():
         handlers = [logging.StreamHandler(sys.stderr)]
         handlers[0].setFormatter(JsonFormatter())
     for handler in handlers:
         handler.addFilter(lambda record: record.msg != _INVALID_REQUEST)
-    for name in _LOGGERS:
-        changed = logging.getLogger(name)
-        changed.handlers[:], changed.propagate = handlers, False
+    for name in _LOGGER_NAMES:
+        configured = logging.getLogger(name)
+        configured.handlers[:], configured.propagate = handlers, False
 
 
 class RefusalLog:

@@ -14,7 +14,7 @@ from nmt_cli.artifacts.model_directory import SavedModelConfig, load_saved_confi
 from nmt_cli.artifacts.run import model_of_run
 from nmt_cli.errors import ModelError, NmtError, UsageError
 from nmt_cli.languages import DetectedLanguage, detect_language, match_code
-from nmt_cli.serving.errors import invalid_request, shortened
+from nmt_cli.serving.errors import RequestError, invalid_request_error, shorten
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue
 from nmt_cli.serving.worker_model import EngineSettings
@@ -40,15 +40,15 @@ class ModelSettings:
 
 
 class ServedModel:
-    """One language pair. `given` is the directory or run of the command line, looked up again at each reload."""
+    """One language pair. `path` is the model directory or run that the user named; each reload looks it up again."""
 
-    def __init__(self, given: Path, settings: ModelSettings, metrics: ServerMetrics) -> None:
-        self.given = given
+    def __init__(self, path: Path, settings: ModelSettings, metrics: ServerMetrics) -> None:
+        self.path = path
         self._settings = settings
-        found = _read_model(given)
-        self._use(found)
-        self._reloading = asyncio.Lock()
-        self.pair = found.pair
+        files = _read_model(path)
+        self._use(files)
+        self._reload_lock = asyncio.Lock()
+        self.pair = files.pair
         self.name = "-".join(self.pair)
         metrics.name_model(self.name)
         self.queue = BatchQueue(
@@ -75,16 +75,16 @@ class ServedModel:
 
     async def reload(self) -> None:
         """Load the model that its path names now; on any error the old one stays. Reloads wait for each other."""
-        async with self._reloading:
+        async with self._reload_lock:
             # All that may fail comes before the workers are replaced. It may take long, and requests do not wait.
-            found = await asyncio.to_thread(_read_model, self.given)
-            if found.pair != self.pair:
-                message = f"{found.directory} now translates {'-'.join(found.pair)}"
-                raise UsageError(message, where=str(found.directory), hint="restart nmt serve")
-            await self.pool.load(found.directory, found.digest)
-            self._use(found)
+            files = await asyncio.to_thread(_read_model, self.path)
+            if files.pair != self.pair:
+                message = f"{files.directory} now translates {'-'.join(files.pair)}"
+                raise UsageError(message, where=str(files.directory), hint="restart nmt serve")
+            await self.pool.load(files.directory, files.digest)
+            self._use(files)
             self.queue.max_tokens = self._max_batch_tokens
-            logger.info("%s: %s is loaded in its place", self.name, found.directory)
+            logger.info("%s: %s is loaded in its place", self.name, files.directory)
 
     @property
     def wait_seconds(self) -> float:
@@ -94,17 +94,18 @@ class ServedModel:
     @property
     def max_pieces(self) -> int:
         """The source pieces of the longest sentence that is translated whole."""
-        positions, extra = self.config.recipe.model.max_positions, self.config.recipe.decoding.max_extra_tokens
+        max_positions = self.config.recipe.model.max_positions
+        extra_tokens = min(self.config.recipe.decoding.max_extra_tokens, max_positions // 2)
         # The translator would split longer sentences in its own way.
-        return min(self._settings.split_pieces, positions - max(1, min(extra, positions // 2)))
+        return min(self._settings.split_pieces, max_positions - max(1, extra_tokens))
 
     def num_pieces(self, text: str) -> int:
         """Source pieces of a text, EOS not counted."""
         return len(self._tokenizer.encode([as_in_training(text)])[0])
 
-    def _use(self, found: _ModelFiles) -> None:
-        self.directory, self.digest = found.directory, found.digest
-        self.config, self._tokenizer = found.config, found.tokenizer
+    def _use(self, files: _ModelFiles) -> None:
+        self.directory, self.digest = files.directory, files.digest
+        self.config, self._tokenizer = files.config, files.tokenizer
 
     @property
     def _max_batch_tokens(self) -> int:
@@ -125,9 +126,9 @@ class _ModelFiles:
         return self.config.languages.source, self.config.languages.target
 
 
-def _read_model(given: Path) -> _ModelFiles:
+def _read_model(path: Path) -> _ModelFiles:
     """The model that a directory or run holds now; NmtError if there is none, or it cannot be read."""
-    directory = model_of_run(given) if kind_of(given) == "run" else given
+    directory = model_of_run(path) if kind_of(path) == "run" else path
     check_is_model(directory)
     try:
         # The digest first: workers that agree with it afterwards have read the same model.
@@ -137,9 +138,9 @@ def _read_model(given: Path) -> _ModelFiles:
         verify_files(directory, error=ModelError, hint=DAMAGED_HINT, hashed=[_TOKENIZER])
         tokenizer = load_tokenizer(directory / _TOKENIZER, num_pieces=config.vocabulary.source)
         return _ModelFiles(directory, digest, config, tokenizer)
-    except OSError as problem:
+    except OSError as error:
         hint = "the user that runs nmt serve must have the right to read it"
-        raise ModelError(f"the model cannot be read: {problem.strerror}", where=problem.filename, hint=hint) from None
+        raise ModelError(f"the model cannot be read: {error.strerror}", where=error.filename, hint=hint) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +152,13 @@ class ModelRoute:
 
 
 class ModelRouter:
-    """All served models, by source and target."""
+    """All served models, and the choice of the model for a text."""
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
         self._by_pair: dict[tuple[str, str], ServedModel] = {}
         for model in models:
             if model.pair in self._by_pair:
-                message = f"{self._by_pair[model.pair].given} and {model.given} both translate {model.name}"
+                message = f"{self._by_pair[model.pair].path} and {model.path} both translate {model.name}"
                 raise UsageError(message, setting="model", hint="give one model for each language pair")
             self._by_pair[model.pair] = model
 
@@ -176,7 +177,7 @@ class ModelRouter:
 
     def targets_of(self, source: str) -> list[str]:
         """The target languages of a source language; empty if it is only a target."""
-        return [target for one, target in self._by_pair if one == source]
+        return [target for model_source, target in self._by_pair if model_source == source]
 
     @property
     def are_ready(self) -> bool:
@@ -198,29 +199,25 @@ class ModelRouter:
         targets = self.targets_of(code)
         if target is None:
             if len(targets) > 1:
-                message, hint = "the target language is missing", f"give target: one of {', '.join(targets)}"
-                if detected is not None and not detected.is_only:
-                    message += f", and the text was detected as {code}"
-                    hint += "; or give source, if the text is in another language"
-                raise invalid_request(message, hint=hint, where="target")
+                raise _missing_target_error(targets, detected)
             return ModelRoute(self._by_pair[code, targets[0]], detected)
         _matching_code(target, self.targets, name="target")
-        chosen = match_code(target, targets)
-        if chosen is None:
+        target_code = match_code(target, targets)
+        if target_code is None:
             hint = f"give source and target of one of the models: {', '.join(model.name for model in self)}"
-            raise invalid_request(f"{code} to {shortened(target)} is not supported", hint=hint, where="target")
-        return ModelRoute(self._by_pair[code, chosen], detected)
+            raise invalid_request_error(f"{code} to {shorten(target)} is not supported", hint=hint, where="target")
+        return ModelRoute(self._by_pair[code, target_code], detected)
 
     def detect(self, text: str, *, target: str | None = None) -> DetectedLanguage:
         """The language of a text, among the sources or among the sources of a target."""
-        among = self.sources
+        sources = self.sources
         if target is not None:
             _matching_code(target, self.targets, name="target")
-            among = [source for source in among if match_code(target, self.targets_of(source)) is not None]
-        detected = detect_language(text, among=among)
+            sources = [source for source in sources if match_code(target, self.targets_of(source)) is not None]
+        detected = detect_language(text, among=sources)
         if detected is None:
-            hint = f"give the source language: one of {', '.join(among)}"
-            raise invalid_request("these languages cannot be told apart by their text", hint=hint, where="source")
+            hint = f"give the source language: one of {', '.join(sources)}"
+            raise invalid_request_error("these languages cannot be told apart by their text", hint=hint, where="source")
         return detected
 
     async def load(self) -> None:
@@ -232,29 +229,37 @@ class ModelRouter:
         """Load each model again, and return the errors; a model whose load fails stays as it is."""
         logger.info("loading the models again")
         outcomes = await asyncio.gather(*(model.reload() for model in self), return_exceptions=True)
-        problems = []
+        errors = []
         for outcome in outcomes:
             if isinstance(outcome, NmtError):
                 outcome.message = f"the old model stays: {outcome.message}"
                 logger.error("%s; %s", outcome.message, outcome.hint)
-                problems.append(outcome)
+                errors.append(outcome)
             elif isinstance(outcome, Exception):
                 logger.error("the old model stays: a mistake in nmt", exc_info=outcome)
                 hint = "see the server's log, and tell the authors of nmt"
-                problems.append(ModelError("the old model stays: a mistake in nmt", hint=hint))
+                errors.append(ModelError("the old model stays: a mistake in nmt", hint=hint))
             elif outcome is not None:
                 raise outcome
-        return problems
+        return errors
 
     async def close(self) -> None:
         """End all workers."""
         await asyncio.gather(*(model.pool.close() for model in self))
 
 
+def _missing_target_error(targets: Sequence[str], detected: DetectedLanguage | None) -> RequestError:
+    message, hint = "the target language is missing", f"give target: one of {', '.join(targets)}"
+    if detected is not None and not detected.is_only:
+        message += f", and the text was detected as {detected.code}"
+        hint += "; or give source, if the text is in another language"
+    return invalid_request_error(message, hint=hint, where="target")
+
+
 def _matching_code(wanted: str, codes: Sequence[str], *, name: str) -> str:
     """The code that a language of a request names; RequestError if there is none."""
     code = match_code(wanted, codes)
     if code is None:
-        message, hint = f"{shortened(wanted)} is not supported", f"{name}: one of {', '.join(codes)}"
-        raise invalid_request(message, hint=hint, where=name)
+        message, hint = f"{shorten(wanted)} is not supported", f"{name}: one of {', '.join(codes)}"
+        raise invalid_request_error(message, hint=hint, where=name)
     return code

@@ -17,12 +17,12 @@ from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nmt_cli.serving.errors import RequestError, shortened
+from nmt_cli.serving.errors import RequestError, shorten
 
 ANY = "*"
-# They change nothing and cost little, and a browser does not let another site read the answers.
+# These methods change nothing and cost little, and a browser does not let another site read the answers.
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-# They tell nothing of the server, and a load balancer asks under any name.
+# These paths tell nothing of the server, and a load balancer asks for them under any name.
 _PROBES = ("/health", "/ready")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@\s]*)(:[0-9]*)?")
 
@@ -35,16 +35,16 @@ class AllowedOrigins:
     hosts: Sequence[str]
 
     def check(self, scope: Scope) -> None:
-        """Raise RequestError 403 if a page of another site sends the request, or under a foreign name."""
+        """Raise RequestError 403 if the request has a foreign name in Host, or comes from a page of another site."""
         # A header that comes twice, as only programs send it, counts with its last value.
         headers: Mapping[bytes, bytes] = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if scope["path"] not in _PROBES and not self._has_name(host):
-            name = shortened(host.encode("ascii", "backslashreplace").decode())
+            name = shorten(host.encode("ascii", "backslashreplace").decode())
             hint = "nmt serve --allow-host gives the server further names; its IP address always works"
             raise RequestError(f"the server does not answer as {name}", hint=hint, status=403, code="wrong_host")
         if scope["method"] not in _SAFE_METHODS and not self._is_own_page(headers, host):
-            raise wrong_origin()
+            raise wrong_origin_error()
 
     def _has_name(self, host: str) -> bool:
         """Whether the Host header names this server.
@@ -53,10 +53,10 @@ class AllowedOrigins:
         """
         if ANY in self.hosts:
             return True
-        found = _HOST.fullmatch(host)
-        if found is None:
+        match = _HOST.fullmatch(host)
+        if match is None:
             return False
-        name = found[1].rstrip(".")
+        name = match[1].rstrip(".")
         if "." not in name or name.endswith(".localhost") or name in self.hosts or name == socket.gethostname().lower():
             return True
         try:
@@ -66,9 +66,9 @@ class AllowedOrigins:
         return True
 
     def _is_own_page(self, headers: Mapping[bytes, bytes], host: str) -> bool:
-        """Whether no page sends the request, or one of the server's own, or one of an allowed site.
+        """Whether the request comes from no page, from the server's own page, or from a page of an allowed site.
 
-        The order of the questions is that of CrossOriginProtection in Go's net/http. Browsers send Sec-Fetch-Site to
+        The order of the checks is that of CrossOriginProtection in Go's net/http. Browsers send Sec-Fetch-Site to
         https and to this machine only; elsewhere Origin is compared with Host.
         """
         origin = headers.get(b"origin")
@@ -79,14 +79,14 @@ class AllowedOrigins:
         return origin is None or origin.decode("latin-1").lower().partition("://")[2] == host
 
 
-def wrong_origin() -> RequestError:
+def wrong_origin_error() -> RequestError:
     """The refusal of a page: 403."""
     hint = "nmt serve --cors names the sites whose pages may"
     return RequestError("a page of that site may not call the server", hint=hint, status=403, code="wrong_origin")
 
 
-class OriginCheckMiddleware:
-    """Raises RequestError for a page of another site, and for a foreign name of the server."""
+class HostAndOriginMiddleware:
+    """Raises RequestError for a foreign name of the server, and for a page of a site that is not allowed."""
 
     def __init__(self, app: ASGIApp, *, allowed: AllowedOrigins) -> None:
         self._app, self._allowed = app, allowed
@@ -97,8 +97,8 @@ class OriginCheckMiddleware:
         await self._app(scope, receive, send)
 
 
-class OriginsMiddleware(CORSMiddleware):
-    """Lets browsers read the answers on pages of allowed sites; tells pages of other sites that they may not call."""
+class CorsMiddleware(CORSMiddleware):
+    """Adds the CORS headers for pages of allowed sites, and refuses the preflight requests of pages of other sites."""
 
     def __init__(self, app: ASGIApp, *, allowed: AllowedOrigins, refuse: ASGIApp) -> None:
         super().__init__(
@@ -112,7 +112,7 @@ class OriginsMiddleware(CORSMiddleware):
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a browser that asks whether a page may call, or let the application answer."""
+        """Answer a preflight request, or let the application answer."""
         if scope.get("method") == "OPTIONS" and self._refuses_preflight(Headers(scope=scope)):
             await self._refuse(scope, receive, send)
         elif self.allow_origins:
@@ -121,5 +121,5 @@ class OriginsMiddleware(CORSMiddleware):
             await self.app(scope, receive, send)
 
     def _refuses_preflight(self, headers: Headers) -> bool:
-        asks = "access-control-request-method" in headers and "origin" in headers
-        return asks and self.preflight_response(headers).status_code != 200
+        is_preflight = "access-control-request-method" in headers and "origin" in headers
+        return is_preflight and self.preflight_response(headers).status_code != 200

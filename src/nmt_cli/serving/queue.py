@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from nmt_cli.serving.errors import RequestError, server_busy
+from nmt_cli.serving.errors import RequestError, server_busy_error
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, SentenceTask
 
@@ -69,8 +69,7 @@ class BatchQueue:
         self, name: str, *, max_tokens: int, max_wait_seconds: float, max_sentences: int, metrics: ServerMetrics
     ) -> None:
         self.name = name
-        # A model that comes in the place of another may have numbers of its own.
-        self.max_tokens = max_tokens
+        self.max_tokens = max_tokens  # a reloaded model may change it
         # Sentences with fewer tokens get batches of their own. 0: no such limit.
         self.min_wide_tokens = 0
         self._max_wait = max_wait_seconds
@@ -84,26 +83,28 @@ class BatchQueue:
         self._queue: list[QueuedSentence] = []
         self._queued_work = 0
         self._arrived = asyncio.Event()
-        self._one_at_a_time = asyncio.Lock()
+        self._take_lock = asyncio.Lock()  # workers take batches one after another
         self._seconds_per_token = 0.0
         self._last_seconds = 0.0
-        self._num_free = 0  # workers that take a batch
-        self._num_awaited = 0  # sentences that were answered, and for which none have come yet
-        self._num_batches = 0  # that were taken
-        self._turns: dict[str, int] = {}  # the last batch when each client that waits had its turn, or came
+        self._num_free = 0  # workers that wait for a batch
+        # Answered sentences whose clients have not asked again yet.
+        self._num_awaited = 0
+        self._num_batches = 0  # batches that workers have taken
+        # By waiting client: the number of the batch at which it had its last turn, or came.
+        self._turns: dict[str, int] = {}
 
     def submit(self, sentences: Sequence[QueuedSentence]) -> None:
         """Queue the sentences, all or none; RequestError if there is no room for them."""
         self.drop_unwanted()
         if len(self._queue) + len(sentences) > self._max_sentences:
             seconds = max(1, min(60, math.ceil(self.queued_seconds)))
-            raise server_busy(f"{len(self._queue):,} sentences are waiting already", retry_after_seconds=seconds)
+            raise server_busy_error(f"{len(self._queue):,} sentences are waiting already", retry_after_seconds=seconds)
         now = asyncio.get_running_loop().time()
         for sentence in sentences:
             sentence.queued = now
             self._turns.setdefault(sentence.client, self._num_batches)
         self._queue += sentences
-        self._queued_work += sum(one.work for one in sentences)
+        self._queued_work += sum(sentence.work for sentence in sentences)
         self._num_awaited = max(0, self._num_awaited - len(sentences))
         self._note_arrival()
 
@@ -118,37 +119,37 @@ class BatchQueue:
             sentence.num_losses += 1
         wanted = [sentence for sentence in batch if sentence.is_wanted]
         self._queue[:0] = wanted
-        self._queued_work += sum(one.work for one in wanted)
+        self._queued_work += sum(sentence.work for sentence in wanted)
         for sentence in batch:
             self._turns.setdefault(sentence.client, self._num_batches)
         self._note_arrival()
 
-    def refuse(self, problem: RequestError) -> None:
-        """Answer all that wait with an error."""
+    def refuse(self, error: RequestError) -> None:
+        """Answer all waiting sentences with an error."""
         for sentence in self._queue:
             if sentence.is_wanted:
-                sentence.result.set_exception(problem)
+                sentence.result.set_exception(error)
         self._set_queue([])
 
     def learn_speed(self, batch: Sequence[QueuedSentence], *, seconds: float) -> None:
-        """Learn from a batch how long batches take, and each of their tokens.
+        """Learn from a batch how long a batch and a token take.
 
         Call it before the sentences are answered: a client that still waits for an answer is likely to ask again.
         """
         self._last_seconds = seconds
-        self._num_awaited += sum(one.is_wanted for one in batch)
+        self._num_awaited += sum(sentence.is_wanted for sentence in batch)
         if self._is_full(batch):  # in a smaller batch, a token takes longer than it will when many sentences wait
-            measured = seconds / sum(one.work for one in batch)
+            measured = seconds / sum(sentence.work for sentence in batch)
             weight = _RATE_SMOOTHING if self._seconds_per_token else 1.0
             self._seconds_per_token += weight * (measured - self._seconds_per_token)
 
     async def take(self) -> list[QueuedSentence]:
-        """The next batch: once there is a full one, or others have been waited for long enough."""
+        """The next batch, once a batch is full or the worker has waited long enough for more sentences."""
         free_since = asyncio.get_running_loop().time()
         self._num_free += 1
         try:
-            async with self._one_at_a_time:
-                return self._take_out(await self._wait_for_batch(free_since))
+            async with self._take_lock:
+                return self._remove_from_queue(await self._wait_for_batch(free_since))
         finally:
             self._num_free -= 1
 
@@ -180,25 +181,27 @@ class BatchQueue:
         """The sentence that a batch begins with; sentences of a lost worker come first."""
         if self._queue[0].num_losses:
             return self._queue[0]
-        return min(self._queue, key=lambda one: self._turns[one.client])
+        return min(self._queue, key=lambda sentence: self._turns[sentence.client])
 
     def _fill_batch(self) -> list[QueuedSentence]:
-        """The sentence whose turn it is, with those that can be searched with it and are nearest in length."""
+        """The sentence whose turn it is, and the sentences nearest in length that can be searched with it."""
         first = self._next_in_turn()
         if _goes_alone(first):
             return [first]
         max_padded_tokens = self._max_padded_tokens(first.task)
         is_short = first.tokens < self.min_wide_tokens
-        alike = [
-            one
-            for one in self._queue
-            if one.task == first.task and not one.num_losses and (one.tokens < self.min_wide_tokens) == is_short
+        compatible = [
+            sentence
+            for sentence in self._queue
+            if sentence.task == first.task
+            and sentence.num_losses == 0
+            and (sentence.tokens < self.min_wide_tokens) == is_short
         ]
         # Sorting is stable: among equally near sentences, the oldest comes first.
-        alike.sort(key=lambda one: (one is not first, abs(one.tokens - first.tokens)))
+        compatible.sort(key=lambda sentence: (sentence is not first, abs(sentence.tokens - first.tokens)))
         batch: list[QueuedSentence] = []
         longest = 0
-        for sentence in alike:
+        for sentence in compatible:
             longest = max(longest, sentence.tokens)
             if batch and longest * (len(batch) + 1) > max_padded_tokens:
                 break
@@ -207,13 +210,13 @@ class BatchQueue:
 
     def _is_full(self, batch: Sequence[QueuedSentence]) -> bool:
         """Whether the batch has no room for a further sentence of its length."""
-        longest = max(one.tokens for one in batch)
+        longest = max(sentence.tokens for sentence in batch)
         return longest * (len(batch) + 1) > self._max_padded_tokens(batch[0].task)
 
     def _max_padded_tokens(self, task: SentenceTask) -> int:
         return self.max_tokens // (task.beam if isinstance(task, SearchTask) else 1)
 
-    def _take_out(self, batch: Sequence[QueuedSentence]) -> list[QueuedSentence]:
+    def _remove_from_queue(self, batch: Sequence[QueuedSentence]) -> list[QueuedSentence]:
         now = asyncio.get_running_loop().time()
         taken = {id(sentence) for sentence in batch}
         self._num_batches += 1
@@ -222,7 +225,7 @@ class BatchQueue:
         for sentence in batch:
             self._queue_seconds.observe(now - sentence.queued)
         self._batch_sentences.observe(len(batch))
-        self._batch_tokens.observe(len(batch) * max(one.tokens for one in batch))
+        self._batch_tokens.observe(len(batch) * max(sentence.tokens for sentence in batch))
         return list(batch)
 
     def drop_unwanted(self) -> None:
@@ -235,8 +238,8 @@ class BatchQueue:
     def _set_queue(self, sentences: list[QueuedSentence]) -> None:
         """Make these sentences the queue, and forget the turns of other clients."""
         self._queue = sentences
-        self._queued_work = sum(one.work for one in sentences)
-        self._turns = {one.client: self._turns[one.client] for one in sentences}
+        self._queued_work = sum(sentence.work for sentence in sentences)
+        self._turns = {sentence.client: self._turns[sentence.client] for sentence in sentences}
         self._queue_sentences.set(len(sentences))
 
     def _note_arrival(self) -> None:

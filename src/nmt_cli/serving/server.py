@@ -44,8 +44,8 @@ _address_logger = logger.getChild("address")
 _PATIENCE_SECONDS = 15.0
 _CONNECTIONS_PER_REQUEST = 4
 _STDIN = 0
-# Open files besides connections: those of the process itself, and for each worker a socket, a pipe, a folder, and as
-# many for another worker while the model changes.
+# Open files besides connections: some of the process itself, and for each worker a socket, a pipe and a folder. While
+# the model changes, each worker has a second one beside it.
 _FILES_OF_SERVER = 32
 _FILES_PER_WORKER = 6
 _MIN_CONNECTIONS = 8
@@ -77,7 +77,7 @@ def run(settings: ServerSettings) -> None:
     NmtError if the address cannot be taken or a model cannot be loaded.
     """
     if settings.port == 0:
-        _address_logger.setLevel(logging.INFO)  # nobody could know which port it is
+        _address_logger.setLevel(logging.INFO)  # otherwise nobody would know the port
     with server_log(), closing(Listener(host=settings.host, port=settings.port, uds=settings.uds)) as listener:
         remove_left_folders()
         asyncio.run(_serve(settings, listener))
@@ -160,22 +160,22 @@ class _Server(uvicorn.Server):
                 connection.cycle.keep_alive = False
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        accepted = list(self._listener.accept_waiting())
+        waiting = list(self._listener.accept_waiting())
         protocol: Any = self.config.http_protocol_class
-        make = partial(protocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        factory = partial(protocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
         loop = asyncio.get_running_loop()
-        connecting = [loop.create_task(loop.connect_accepted_socket(make, one)) for one in accepted]
+        tasks = [loop.create_task(loop.connect_accepted_socket(factory, connection)) for connection in waiting]
         await super().shutdown(sockets)
-        await asyncio.gather(*connecting, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _handle_loop_exception(
     note_refusal: Callable[[int, str], None], loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 ) -> None:
-    """Report what asyncio cannot raise; a lack of files, which it reports again and again, as refused connections."""
-    problem = context.get("exception")
-    if isinstance(problem, OSError) and problem.errno in (errno.EMFILE, errno.ENFILE):
-        note_refusal(503, f"no connection can be accepted: {problem.strerror}")
+    """Log an error that asyncio cannot raise; a lack of open files counts as a refused connection."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        note_refusal(503, f"no connection can be accepted: {error.strerror}")
     else:
         loop.default_exception_handler(context)
 
@@ -189,7 +189,7 @@ def _tell_systemd(state: str) -> None:
 
 
 def _handle_signals(server: _Server, service: Service, loading: asyncio.Future[None]) -> None:
-    """SIGTERM and Ctrl-C end the server; SIGHUP has it read keys and models again, or ends it with its terminal."""
+    """Let SIGTERM and Ctrl-C end the server; SIGHUP reloads keys and models, or ends the server with its terminal."""
     loop, is_on_terminal = asyncio.get_running_loop(), os.isatty(_STDIN)
     reloads: set[asyncio.Task[list[NmtError]]] = set()  # keeps the tasks alive until they are done
 
@@ -214,23 +214,24 @@ def _handle_signals(server: _Server, service: Service, loading: asyncio.Future[N
 
 
 def _raise_file_limit(settings: ServerSettings) -> int:
-    """Raise the limit of open files if the system lets; the number of connections at once, of which each is a file.
+    """The maximum number of connections, each an open file; the limit of open files is raised as far as possible.
 
-    UsageError if next to none is left beside the server's own files.
+    UsageError if the server's own files leave room for almost no connections.
     """
-    wanted = _CONNECTIONS_PER_REQUEST * settings.limits.requests
-    own = _FILES_OF_SERVER + _FILES_PER_WORKER * settings.model_settings.workers * len(settings.models)
+    wanted_connections = _CONNECTIONS_PER_REQUEST * settings.limits.requests
+    own_files = _FILES_OF_SERVER + _FILES_PER_WORKER * settings.model_settings.workers * len(settings.models)
+    wanted_files = wanted_connections + own_files
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted + own:
-        return wanted
-    allowed = wanted + own if hard == resource.RLIM_INFINITY else min(wanted + own, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    max_connections = allowed - own
-    if max_connections < min(wanted, _MIN_CONNECTIONS):
-        hint = f"allow at least {own + wanted:,}: ulimit -n {own + wanted}, or LimitNOFILE in the unit of systemd"
-        message = f"the system allows {allowed:,} open files, and the server itself needs {own:,}"
+    if soft == resource.RLIM_INFINITY or soft >= wanted_files:
+        return wanted_connections
+    allowed_files = wanted_files if hard == resource.RLIM_INFINITY else min(wanted_files, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed_files, hard))
+    max_connections = allowed_files - own_files
+    if max_connections < min(wanted_connections, _MIN_CONNECTIONS):
+        hint = f"allow at least {wanted_files:,}: ulimit -n {wanted_files}, or LimitNOFILE in the unit of systemd"
+        message = f"the system allows {allowed_files:,} open files, and the server itself needs {own_files:,}"
         raise UsageError(message, where="nmt serve", hint=hint)
-    if max_connections < wanted:
+    if max_connections < wanted_connections:
         message = "at most %d connections at once instead of %d: the system allows %d open files (ulimit -n)"
-        logger.warning(message, max_connections, wanted, allowed)
+        logger.warning(message, max_connections, wanted_connections, allowed_files)
     return max_connections

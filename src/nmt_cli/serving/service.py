@@ -8,10 +8,18 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from nmt_cli.errors import DataError, NmtError
-from nmt_cli.serving.errors import ClientGone, invalid_request, server_busy, shortened, too_large, too_many_texts
+from nmt_cli.serving.errors import (
+    ClientGone,
+    invalid_request_error,
+    server_busy_error,
+    shorten,
+    too_large_error,
+    too_many_texts_error,
+)
 from nmt_cli.serving.keys import ApiKeys, KeyOwner
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
@@ -61,20 +69,20 @@ class Service:
     keys: ApiKeys
     metrics: ServerMetrics
 
-    def check(self, texts: Sequence[str]) -> None:
+    def check_texts(self, texts: Sequence[str]) -> None:
         """Raise RequestError if there are too many texts or characters, or a text is not valid Unicode."""
         if len(texts) > self.limits.texts:
-            raise too_many_texts(len(texts), most=self.limits.texts)
+            raise too_many_texts_error(len(texts), limit=self.limits.texts)
         characters = sum(map(len, texts))
         if characters > self.limits.characters:
             hint = f"send at most {self.limits.characters:,} characters in a request"
-            raise too_large(f"{characters:,} characters are too many", hint=hint)
+            raise too_large_error(f"{characters:,} characters are too many", hint=hint)
         try:
             for text in texts:
                 text.encode()
         except UnicodeEncodeError:
             hint = "send whole characters: a lone surrogate is none"
-            raise invalid_request("the text holds half a character", hint=hint) from None
+            raise invalid_request_error("the text holds half a character", hint=hint) from None
 
     def search_task(
         self,
@@ -87,23 +95,24 @@ class Service:
         prefix: str = "",
         alignments: bool = False,
     ) -> SearchTask:
-        """The search for a request; RequestError beyond the limits. Settings that are None are the model's own.
+        """The search for a request; RequestError beyond the limits. A setting that is None has the model's default.
 
         The beam is at least as wide as the number of translations.
         """
-        own, limits = model.config.recipe.decoding, self.limits
+        defaults, limits = model.config.recipe.decoding, self.limits
         if nbest > limits.alternatives + 1:
             hint = f"ask for at most {limits.alternatives + 1}"
-            raise invalid_request(f"{shortened(str(nbest))} translations are too many", hint=hint, where="nbest")
+            raise invalid_request_error(f"{shorten(str(nbest))} translations are too many", hint=hint, where="nbest")
         if beam is not None and beam > limits.beam:
             hint = f"ask for at most {limits.beam}"
-            raise invalid_request(f"a beam of {shortened(str(beam))} is too wide", hint=hint, where="beam")
-        longest = own.max_extra_tokens
+            raise invalid_request_error(f"a beam of {shorten(str(beam))} is too wide", hint=hint, where="beam")
+        if max_extra_tokens is None:
+            max_extra_tokens = defaults.max_extra_tokens
         return SearchTask(
-            beam=max(own.beam if beam is None else beam, nbest),
+            beam=max(defaults.beam if beam is None else beam, nbest),
             nbest=nbest,
-            length_penalty=own.length_penalty if length_penalty is None else length_penalty,
-            max_extra_tokens=longest if max_extra_tokens is None else min(max_extra_tokens, longest),
+            length_penalty=defaults.length_penalty if length_penalty is None else length_penalty,
+            max_extra_tokens=min(max_extra_tokens, defaults.max_extra_tokens),
             prefix=prefix.strip(),
             alignments=alignments,
         )
@@ -120,38 +129,34 @@ class Service:
         caller: Caller,
     ) -> list[tuple[TranslatedText, ModelRoute]]:
         """The translation of each text by the model for its language, with how that model was found."""
-        self.check(texts)
+        self.check_texts(texts)
         with owner.charged(max(1, len(texts))):
             routes = [self.models.route(source, target, text=text) for text in texts]
-            groups: dict[ServedModel, list[int]] = {}
-            for place, route in enumerate(routes):
-                groups.setdefault(route.model, []).append(place)
+            texts_by_model: dict[ServedModel, list[str]] = {}
+            for text, route in zip(texts, routes, strict=True):
+                texts_by_model.setdefault(route.model, []).append(text)
             calls = [
                 self.translate(
-                    [texts[place] for place in places],
-                    model,
-                    self.search_task(model, nbest=nbest),
-                    by_sentence=by_sentence,
-                    caller=caller,
+                    texts_of_model, model, self.search_task(model, nbest=nbest), by_sentence=by_sentence, caller=caller
                 )
-                for model, places in groups.items()
+                for model, texts_of_model in texts_by_model.items()
             ]
             # Almost always there is a single call, which needs no task.
-            found = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
+            results = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
         owner.characters += sum(map(len, texts))
-        of_model = {model: iter(translated) for model, translated in zip(groups, found, strict=True)}
-        return [(next(of_model[route.model]), route) for route in routes]
+        translations = {model: iter(result) for model, result in zip(texts_by_model, results, strict=True)}
+        return [(next(translations[route.model]), route) for route in routes]
 
     async def reload(self) -> list[NmtError]:
         """Read the keys and load the models again; the errors, which say what stays as it was."""
-        problems: list[NmtError] = []
+        errors: list[NmtError] = []
         try:
             await asyncio.to_thread(self.keys.read_again)
-        except DataError as problem:
-            problem.message = f"the old keys stay: {problem.message}"
-            logger.error("%s; %s", problem.message, problem.hint)
-            problems.append(problem)
-        return problems + await self.models.reload()
+        except DataError as error:
+            error.message = f"the old keys stay: {error.message}"
+            logger.error("%s; %s", error.message, error.hint)
+            errors.append(error)
+        return errors + await self.models.reload()
 
     async def translate(
         self, texts: Sequence[str], model: ServedModel, task: SearchTask, *, by_sentence: bool, caller: Caller
@@ -163,39 +168,45 @@ class Service:
         self, texts: Sequence[str], model: ServedModel, task: SearchTask, *, by_sentence: bool, caller: Caller
     ) -> AsyncIterator[TranslatedText]:
         """The same as `translate`, but each text comes as soon as it and all texts before it are done."""
-        self.check(texts)
-        self.check([task.prefix])
+        self.check_texts(texts)
+        self.check_texts([task.prefix])
         num_pieces = cache(model.num_pieces)
-        split = [
+        split_texts = [
             split_text(text, fits=lambda part: num_pieces(part) <= model.max_pieces, by_sentence=by_sentence)
             for text in texts
         ]
-        waiting = [[_queued(text, num_pieces(text), task, caller) for text in one.sentences] for one in split]
-        everything = [sentence for group in waiting for sentence in group]
-        if len(everything) > self.limits.sentences:
+        sentences_of_texts = [
+            [_queued_sentence(sentence, num_pieces(sentence), task, caller) for sentence in split.sentences]
+            for split in split_texts
+        ]
+        all_sentences = list(chain.from_iterable(sentences_of_texts))
+        if len(all_sentences) > self.limits.sentences:
             hint = f"send at most {self.limits.sentences:,} sentences in a request"
-            raise too_large(f"{len(everything):,} sentences are too many", hint=hint)
-        if task.prefix and len(everything) != 1:
-            raise invalid_request("a prefix is of one sentence", hint="send a single sentence", where="prefix")
+            raise too_large_error(f"{len(all_sentences):,} sentences are too many", hint=hint)
+        if task.prefix and len(all_sentences) != 1:
+            raise invalid_request_error("a prefix is of one sentence", hint="send a single sentence", where="prefix")
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
-            self._submit(everything, model)
-            for one, group in zip(split, waiting, strict=True):
-                await self._wait(group, caller=caller, deadline=deadline)
-                yield TranslatedText(one, [_translated_sentence(sentence) for sentence in group])
+            self._submit(all_sentences, model)
+            for split, sentences in zip(split_texts, sentences_of_texts, strict=True):
+                await self._wait(sentences, caller=caller, deadline=deadline)
+                yield TranslatedText(split, [_translated_sentence(sentence) for sentence in sentences])
         finally:
-            _abandon(everything)
+            _abandon(all_sentences)
 
     async def ask_about_words(
         self, source: str, task: AttentionTask | NextWordsTask, model: ServedModel, *, caller: Caller
     ) -> dict[str, Any]:
         """A worker's answer about single words: next words, or attention."""
-        name, target = ("translation", task.target) if isinstance(task, AttentionTask) else ("prefix", task.prefix)
-        self.check([source, target])
-        for field, text in (("text", source), (name, target)):
+        target_field = {"translation": task.target} if isinstance(task, AttentionTask) else {"prefix": task.prefix}
+        text_fields = {"text": source, **target_field}
+        self.check_texts(list(text_fields.values()))
+        for field, text in text_fields.items():
             if model.num_pieces(text) > model.max_pieces:
-                raise too_large(f"the {field} is too long to look into", hint="send a single sentence", where=field)
-        sentence = _queued(source.strip(), model.num_pieces(source.strip()), task, caller)
+                raise too_large_error(
+                    f"the {field} is too long to look into", hint="send a single sentence", where=field
+                )
+        sentence = _queued_sentence(source.strip(), model.num_pieces(source.strip()), task, caller)
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
             self._submit([sentence], model)
@@ -208,21 +219,19 @@ class Service:
         """Queue the sentences; RequestError at once if they cannot be done in time."""
         if sentences and (refusal := model.pool.refusal) is not None:
             raise refusal
-        behind, allowed = model.wait_seconds, self.limits.timeout_seconds
-        if behind > allowed:
+        timeout = self.limits.timeout_seconds
+        if model.wait_seconds > timeout:
             model.queue.drop_unwanted()
-            behind = model.wait_seconds
-        if behind > allowed:
-            message = f"the server is {behind:.0f} s behind, and a request may take {allowed:g} s"
-            raise server_busy(message, retry_after_seconds=min(60, max(1, int(behind / 2))))
+        if (wait := model.wait_seconds) > timeout:
+            message = f"the server is {wait:.0f} s behind, and a request may take {timeout:g} s"
+            raise server_busy_error(message, retry_after_seconds=min(60, max(1, int(wait / 2))))
         model.queue.submit(sentences)
 
-    async def _wait(self, group: Sequence[QueuedSentence], *, caller: Caller, deadline: float) -> None:
+    async def _wait(self, sentences: Sequence[QueuedSentence], *, caller: Caller, deadline: float) -> None:
         """Wait until all sentences are done; the first error is raised."""
-        if not group:
+        if not sentences:
             return
-        first = group[0].result
-        results: asyncio.Future[Any] = first if len(group) == 1 else asyncio.gather(*(one.result for one in group))
+        results: asyncio.Future[Any] = asyncio.gather(*(sentence.result for sentence in sentences))
         remaining = deadline - asyncio.get_running_loop().time()
         await asyncio.wait([results, caller.gone], timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
         if results.done():
@@ -234,17 +243,18 @@ class Service:
         if caller.gone.done():
             raise ClientGone
         seconds = max(1, int(self.limits.timeout_seconds / 2))
-        raise server_busy("the translation took too long", retry_after_seconds=seconds)
+        raise server_busy_error("the translation took too long", retry_after_seconds=seconds)
 
 
-def _queued(text: str, num_pieces: int, task: SentenceTask, caller: Caller) -> QueuedSentence:
+def _queued_sentence(text: str, num_pieces: int, task: SentenceTask, caller: Caller) -> QueuedSentence:
     return QueuedSentence(text, num_pieces + 1, task, caller.name, asyncio.get_running_loop().create_future())
 
 
 def _translated_sentence(sentence: QueuedSentence) -> TranslatedSentence:
     answer = sentence.result.result()
     candidates = [
-        TextCandidate(one["text"], one["score"], one["log_prob"]) for one in (answer, *answer.get("alternatives", ()))
+        TextCandidate(translation["text"], translation["score"], translation["log_prob"])
+        for translation in (answer, *answer.get("alternatives", ()))
     ]
     return TranslatedSentence(sentence.text, candidates, [list(pair) for pair in answer.get("alignment", ())])
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from nmt_cli.tokenization.sentence_splitting import split_sentences, split_to_fit
 
 _LINE_BREAK = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
-# Characters that mean nothing in a sentence; the model is given a space.
-_SPACE_OF_CONTROL = {code: " " for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r"}
+# Control characters mean nothing in a sentence; the model gets a space instead.
+_CONTROLS_TO_SPACES = {code: " " for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,30 +29,32 @@ class SplitText:
 
 
 def split_text(text: str, *, fits: Callable[[str], bool], by_sentence: bool) -> SplitText:
-    """`text` cut at its line breaks, if `by_sentence` after each sentence, and further if a part does not fit."""
+    """The text cut at its line breaks, with `by_sentence` also after each sentence, and further where needed to fit."""
     sentences: list[str] = []
     gaps = [""]
     for part in _LINE_BREAK.split(text):
-        line = part.translate(_SPACE_OF_CONTROL) if not part.isspace() else part
+        line = part.translate(_CONTROLS_TO_SPACES) if not part.isspace() else part
         if not line.strip():
             gaps[-1] += part
             continue
-        for piece in _fitting_parts(line, fits, by_sentence=by_sentence):
-            sentence = piece.strip()
-            before, _, after = piece.partition(sentence) if sentence else (piece, "", "")
+        for segment in _fitting_segments(line, fits, by_sentence=by_sentence):
+            sentence = segment.strip()
+            if not sentence:
+                gaps[-1] += segment
+                continue
+            before, _, after = segment.partition(sentence)
             gaps[-1] += before
-            if sentence:
-                sentences.append(sentence)
-                gaps.append(after)
+            sentences.append(sentence)
+            gaps.append(after)
     return SplitText(sentences, gaps)
 
 
-def _fitting_parts(line: str, fits: Callable[[str], bool], *, by_sentence: bool) -> list[str]:
-    pieces = []
+def _fitting_segments(line: str, fits: Callable[[str], bool], *, by_sentence: bool) -> list[str]:
+    segments = []
     for sentence in split_sentences(line) if by_sentence else [line]:
         is_short = fits(sentence.strip())
-        pieces += [sentence] if is_short else split_to_fit(sentence, fits=lambda text: fits(text.strip()))
-    return pieces
+        segments += [sentence] if is_short else split_to_fit(sentence, fits=lambda text: fits(text.strip()))
+    return segments
 
 
 @dataclass(frozen=True, slots=True)

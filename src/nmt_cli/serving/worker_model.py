@@ -95,7 +95,7 @@ class WorkerModel:
     """The model of a directory; `digest` identifies the model that was loaded."""
 
     def __init__(self, directory: Path, engine: EngineSettings) -> None:
-        """Load the model; UsageError if its engine lacks something that requests may ask for."""
+        """Load the model; UsageError if its engine cannot do everything that requests may ask for."""
         import torch
 
         from nmt_cli.decoding.engine import open_engine
@@ -109,12 +109,12 @@ class WorkerModel:
         self._directory = directory
         self.min_wide_tokens = self._engine.min_wide_tokens
         self._second_copy: LoadedModel | None = None
-        # After loading: if this equals the digest that the server read before, no other model was loaded.
+        # Computed after loading: if it equals the digest that the server read before, no other model was loaded.
         self.digest = model_digest(directory)
         try:
             self._engine.check(self._translator.settings(samples=0, beam=2))
-        except UsageError as problem:
-            raise UsageError(problem.message, setting="engine", hint="take `engine: torch`") from None
+        except UsageError as error:
+            raise UsageError(error.message, setting="engine", hint="take `engine: torch`") from None
         self._translator.translate(["."], samples=0)  # the first translation is slow
         collect_garbage_rarely()
 
@@ -134,10 +134,10 @@ class WorkerModel:
                     return [self._find_next_words(line, task) for line in lines]
                 case other:
                     assert_never(other)
-        except DeviceError as problem:
-            raise DeviceError(problem.message, hint="give a shorter sentence, or ask for a smaller beam") from None
-        except UsageError as problem:
-            raise UsageError(problem.message, hint="leave out how to search: the model's own settings do") from None
+        except DeviceError as error:
+            raise DeviceError(error.message, hint="give a shorter sentence, or ask for a smaller beam") from None
+        except UsageError as error:
+            raise UsageError(error.message, hint="leave out how to search: the model's own settings do") from None
 
     def _search(self, lines: Sequence[str], task: SearchTask) -> list[dict[str, Any]]:
         """The translations as dicts."""
@@ -170,15 +170,19 @@ class WorkerModel:
     def _find_next_words(self, source: str, task: NextWordsTask) -> dict[str, Any]:
         """The likely next words after the prefix, each with the best translation that has it."""
         loaded, device = self._as_torch_model()
-        begun = " ".join(task.prefix.split())
+        prefix = " ".join(task.prefix.split())
         self._check_fits_model("text", source, loaded.source)
-        self._check_fits_model("prefix", begun, loaded.target)
-        beginnings = likely_next_pieces(loaded, source, begun, count=task.num_words, device=device)
-        prefixes = [f"{begun} {one}".strip() for one in beginnings]
-        found = self._translator.translate([source] * len(prefixes), samples=0, beam=task.beam, prefixes=prefixes)
-        best = best_by_next_word(found, begun)
-        fields = ("text", "score", "log_prob")
-        return {"words": [{"word": word} | {name: getattr(one, name) for name in fields} for word, one in best.items()]}
+        self._check_fits_model("prefix", prefix, loaded.target)
+        pieces = likely_next_pieces(loaded, source, prefix, count=task.num_words, device=device)
+        prefixes = [f"{prefix} {piece}".strip() for piece in pieces]
+        translations = self._translator.translate(
+            [source] * len(prefixes), samples=0, beam=task.beam, prefixes=prefixes
+        )
+        words = [
+            {"word": word, "text": best.text, "score": best.score, "log_prob": best.log_prob}
+            for word, best in best_by_next_word(translations, prefix).items()
+        ]
+        return {"words": words}
 
     def _check_fits_model(self, name: str, text: str, tokenizer: Tokenizer) -> None:
         """Raise DataError, with the name of the request's field, if the text is too long for the model."""
@@ -201,9 +205,9 @@ class WorkerModel:
         if self._second_copy is None:
             # The first check saves reading all of another model. The second sees a model that came during the reading.
             self._check_model_unchanged()
-            found = load_model(self._directory, device=torch.device("cpu"), dtype=torch.float32)
+            loaded = load_model(self._directory, device=torch.device("cpu"), dtype=torch.float32)
             self._check_model_unchanged()
-            self._second_copy = found
+            self._second_copy = loaded
         return self._second_copy, torch.device("cpu")
 
     def _check_model_unchanged(self) -> None:
@@ -223,8 +227,8 @@ def likely_next_pieces(loaded: LoadedModel, source: str, prefix: str, *, count: 
     from nmt_cli.tokenization.tokenizer import BOS, EOS, as_in_training
 
     source_ids, prefix_ids = loaded.source.encode([as_in_training(source)])[0], loaded.target.encode([prefix])[0]
-    found = next_log_probs(loaded.model, [*source_ids, EOS], [BOS, *prefix_ids], device=device)
-    probabilities_V = found.exp().cpu()
+    log_probs_V = next_log_probs(loaded.model, [*source_ids, EOS], [BOS, *prefix_ids], device=device)
+    probabilities_V = log_probs_V.exp().cpu()
     likely = probabilities_V.topk(min(_MAX_PIECES, len(probabilities_V)))
     ids = [
         index
@@ -237,10 +241,10 @@ def likely_next_pieces(loaded: LoadedModel, source: str, prefix: str, *, count: 
 
 def best_by_next_word(translations: Sequence[Translation], prefix: str) -> dict[str, Translation]:
     """The best translation for each word after `prefix`, best first; translations without the prefix are ignored."""
-    begun = prefix.split()
-    found: dict[str, Translation] = {}
-    for one in sorted(translations, key=lambda one: -one.score):
-        words = one.text.split()
-        if words[: len(begun)] == begun and len(words) > len(begun):
-            found.setdefault(words[len(begun)], one)
-    return found
+    prefix_words = prefix.split()
+    best: dict[str, Translation] = {}
+    for translation in sorted(translations, key=lambda translation: -translation.score):
+        words = translation.text.split()
+        if words[: len(prefix_words)] == prefix_words and len(words) > len(prefix_words):
+            best.setdefault(words[len(prefix_words)], translation)
+    return best

@@ -13,7 +13,7 @@ from typing import Any
 
 from nmt_cli.artifacts.manifest import holds_model
 from nmt_cli.errors import DataError, ModelError, NmtError, UsageError
-from nmt_cli.serving.errors import RequestError, refusal_for
+from nmt_cli.serving.errors import RequestError, request_error_from
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue, QueuedSentence
 from nmt_cli.serving.worker_model import EngineSettings
@@ -68,21 +68,21 @@ class WorkerPool:
             if any(worker.digest != digest for worker in workers):
                 hint = "load it again, now that all of it is there"
                 raise ModelError("the model was replaced while it was loaded", where=str(model), hint=hint)
-        except BaseException as problem:
+        except BaseException as error:
             for start in starts:
                 start.cancel()
-            done = await asyncio.gather(*starts, return_exceptions=True)
-            await asyncio.gather(*(worker.close() for worker in done if isinstance(worker, WorkerProcess)))
-            if isinstance(problem, WorkerFailed | OSError):
+            outcomes = await asyncio.gather(*starts, return_exceptions=True)
+            await asyncio.gather(*(outcome.close() for outcome in outcomes if isinstance(outcome, WorkerProcess)))
+            if isinstance(error, WorkerFailed | OSError):
                 hint = "memory or open files may not suffice: see what the log says above"
-                message = f"the model's worker died while it loaded: {problem}"
+                message = f"the model's worker died while it loaded: {error}"
                 raise NmtError(message, where=str(model), hint=hint) from None
             raise
         self._queue.min_wide_tokens = workers[0].min_wide_tokens
-        old = self._slots
+        old_slots = self._slots
         self._slots = [_PoolSlot(self, model, worker) for worker in workers]
         # The caller may be cancelled, but not the batches of the old workers.
-        self._retiring = asyncio.gather(*(slot.retire() for slot in old))
+        self._retiring = asyncio.gather(*(slot.retire() for slot in old_slots))
         await asyncio.shield(self._retiring)
 
     @property
@@ -92,7 +92,7 @@ class WorkerPool:
 
     @property
     def num_answering(self) -> int:
-        """Workers that are alive and have not had their batch for longer than they should need."""
+        """Workers that are alive and not late with their batch."""
         return sum(slot.is_alive and not slot.is_late for slot in self._slots)
 
     @property
@@ -158,7 +158,7 @@ class _PoolSlot:
 
     @property
     def is_late(self) -> bool:
-        """Whether the worker may hang: half of the time is over after which it is killed."""
+        """Whether the worker may hang: half of the timeout is over."""
         if self.state is not _SlotState.ANSWERING:
             return False
         return asyncio.get_running_loop().time() - self._answering_since > self._pool._timeout_seconds / 2
@@ -183,8 +183,8 @@ class _PoolSlot:
                 batch = await self._next_batch(self.worker)
                 self.retry_seconds = 0.0
                 await self._answer_batch(batch, self.worker)
-            except WorkerFailed as problem:
-                logger.error("a worker of %s is replaced: %s", self._queue.name, problem)
+            except WorkerFailed as error:
+                logger.error("a worker of %s is replaced: %s", self._queue.name, error)
                 await self._close_worker(self.worker)
                 self._give_back_or_refuse(batch)
             except Exception:
@@ -226,8 +226,8 @@ class _PoolSlot:
         self.state, self._answering_since = _SlotState.ANSWERING, started
         try:
             answers = await worker.ask(texts, batch[0].task, timeout_seconds=self._pool._timeout_seconds)
-        except NmtError as problem:
-            _refuse(batch, problem)
+        except NmtError as error:
+            _refuse(batch, error)
             return
         seconds = loop.time() - started
         self._queue.learn_speed(batch, seconds=seconds)
@@ -241,8 +241,8 @@ class _PoolSlot:
     def _give_back_or_refuse(self, batch: Sequence[QueuedSentence]) -> None:
         """Queue the batch of a lost worker again; a sentence that lost two workers is refused."""
         hint = "leave it out; the server's log says more"
-        hopeless = [sentence for sentence in batch if sentence.num_losses + 1 >= _MAX_LOSSES]
-        _refuse(hopeless, NmtError("the model died twice on this sentence", hint=hint))
+        refused = [sentence for sentence in batch if sentence.num_losses + 1 >= _MAX_LOSSES]
+        _refuse(refused, NmtError("the model died twice on this sentence", hint=hint))
         self._queue.give_back([sentence for sentence in batch if sentence.num_losses + 1 < _MAX_LOSSES])
 
     async def _start_replacement(self) -> None:
@@ -251,19 +251,18 @@ class _PoolSlot:
             if (refusal := self._pool.refusal) is not None:
                 self._queue.refuse(refusal)
             await asyncio.sleep(self.retry_seconds)
-            longest = _MAX_PAUSE_SECONDS
-            # No file can be opened: the start fails with the same error.
-            with suppress(OSError):
+            max_pause = _MAX_PAUSE_SECONDS
+            with suppress(OSError):  # if no file can be opened, the start below fails with the same error
                 if not holds_model(self._model, self._digest):
-                    longest = _MAX_RELOAD_PAUSE_SECONDS
-            self.retry_seconds = min(max(_MIN_PAUSE_SECONDS, 2 * self.retry_seconds), longest)
+                    max_pause = _MAX_RELOAD_PAUSE_SECONDS
+            self.retry_seconds = min(max(_MIN_PAUSE_SECONDS, 2 * self.retry_seconds), max_pause)
             try:
                 self.worker = await self._start_same_model()
-            except Exception as problem:
+            except Exception as error:
                 self.state = _SlotState.FAILED
                 # An unforeseen error is logged with its traceback.
-                log = logger.error if isinstance(problem, NmtError | WorkerFailed | OSError) else logger.exception
-                reason = problem.message if isinstance(problem, NmtError) else problem
+                log = logger.error if isinstance(error, NmtError | WorkerFailed | OSError) else logger.exception
+                reason = error.message if isinstance(error, NmtError) else error
                 log("no new worker for %s: %s; next try in %.1f s", self._model, reason, self.retry_seconds)
         self.state = _SlotState.WAITING
         self._watching = asyncio.ensure_future(self._watch(self.worker))
@@ -271,7 +270,7 @@ class _PoolSlot:
         logger.warning("a new worker serves %s", self._queue.name)
 
     async def _start_same_model(self) -> WorkerProcess | None:
-        """A worker with the model of the others. If another model is on disk, all slots get it, and this is None."""
+        """A worker with the same model; None if another model is on disk, which all slots then get."""
         if holds_model(self._model, self._digest):
             worker = await WorkerProcess.start(self._model, self._pool._engine)
             if worker.digest == self._digest:
@@ -282,14 +281,14 @@ class _PoolSlot:
         return None
 
 
-def _refuse(sentences: Sequence[QueuedSentence], problem: NmtError) -> None:
+def _refuse(sentences: Sequence[QueuedSentence], error: NmtError) -> None:
     """Answer the sentences with an error: 400 if the request is wrong, else 503."""
-    if isinstance(problem, DataError | UsageError):
-        refused = refusal_for(problem, status=400, code="invalid_request")
+    if isinstance(error, DataError | UsageError):
+        request_error = request_error_from(error, status=400, code="invalid_request")
     else:
         # A model that is gone does not come back.
-        seconds = None if isinstance(problem, ModelError) else 1
-        refused = refusal_for(problem, status=503, code="failed", retry_after_seconds=seconds)
+        seconds = None if isinstance(error, ModelError) else 1
+        request_error = request_error_from(error, status=503, code="failed", retry_after_seconds=seconds)
     for sentence in sentences:
         if sentence.is_wanted:
-            sentence.result.set_exception(refused)
+            sentence.result.set_exception(request_error)

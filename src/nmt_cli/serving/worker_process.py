@@ -30,11 +30,7 @@ _FOLDER_PREFIX = "nmt-serve-"
 # Threads that wait for each other must not spin, since the server itself needs a CPU. Batches have ever new shapes, and
 # oneDNN and torch's layer above it would each keep what they made for the last thousand: hundreds of megabytes. A batch
 # needs more than 32 (docs/design/serving.md#memory).
-_ENVIRONMENT = {
-    "OMP_WAIT_POLICY": "PASSIVE",
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
-    "LRU_CACHE_CAPACITY": "128",
-}
+_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
 
 
 class WorkerFailed(Exception):
@@ -103,12 +99,12 @@ class WorkerProcess:
         try:
             answer: R = await asyncio.wrap_future(self._answer)
             return answer
-        except (WorkerLost, TimeoutError) as problem:
+        except (WorkerLost, TimeoutError) as error:
             self.kill()
-            raise WorkerFailed(str(problem)) from None
-        except RuntimeError as problem:
+            raise WorkerFailed(str(error)) from None
+        except RuntimeError as error:
             self.kill()
-            logger.error("%s", problem)  # with the traceback of the worker
+            logger.error("%s", error)  # with the traceback of the worker
             raise WorkerFailed("a worker process made a mistake") from None
 
 

@@ -11,9 +11,12 @@ from itertools import count, groupby
 from nmt_cli.templates.render import render
 
 _MAX_TICKS = 5
-_MIN_RELATIVE_RANGE = 1e-9  # of the values: ticks have twelve digits, and ticks of a smaller range would be equal
-THINNING_COLUMNS = 200  # into which a long line is divided, each about two units of the drawing wide
-_HOVER_STRIPS = 40  # into which a chart is divided: the mouse over a strip shows the values there
+# If values differ less, relative to their size, the axis begins at 0: ticks have twelve digits, and would be equal.
+_MIN_RELATIVE_RANGE = 1e-9
+# A long line is divided into this many columns, each about two units of the drawing wide.
+THINNING_COLUMNS = 200
+# A chart is divided into this many strips: the mouse over a strip shows the values there.
+_HOVER_STRIPS = 40
 _MAX_MARKED_POINTS = 25  # a longer line has no marks
 # The edges of the plot inside the drawing, in its units.
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50.0, 392.0, 10.0, 186.0
@@ -37,33 +40,33 @@ def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[fl
     A long line is thinned. A line of up to 25 points has a mark at each. The label of the drawing, which screen readers
     read, names the first and the last value of each line.
     """
-    drawn = [line for line in lines if line.points]
-    x_ticks = axis_ticks(0, max(line.points[-1][0] for line in drawn), least_step=0)
+    drawn_lines = [line for line in lines if line.points]
+    x_ticks = axis_ticks(0, max(line.points[-1][0] for line in drawn_lines), least_step=0)
     y_ticks = axis_ticks(*bounds, least_step=0)
 
-    def in_drawing(point: Point) -> Point:
+    def to_drawing(point: Point) -> Point:
         x = _LEFT + (_RIGHT - _LEFT) * point[0] / x_ticks[-1]
         return x, _BOTTOM - (_BOTTOM - _TOP) * (point[1] - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
 
     ends = "; ".join(
         f"{line.name} from {number_format.format(line.points[0][1])} to {number_format.format(line.points[-1][1])}"
-        for line in drawn
+        for line in drawn_lines
     )
     return render(
         "line_chart.html",
         label=f"{title} by {unit}: {ends}",
         unit=unit,
-        x_ticks=[(in_drawing((tick, 0))[0], short_number(tick)) for tick in x_ticks],
-        y_ticks=[(in_drawing((0, tick))[1], short_number(tick)) for tick in y_ticks],
+        x_ticks=[(to_drawing((tick, 0))[0], short_number(tick)) for tick in x_ticks],
+        y_ticks=[(to_drawing((0, tick))[1], short_number(tick)) for tick in y_ticks],
         lines=[
             {
                 "style": line.style,
-                "points": [in_drawing(point) for point in thinned(line.points, columns=THINNING_COLUMNS)],
+                "points": [to_drawing(point) for point in thin(line.points, columns=THINNING_COLUMNS)],
                 "is_marked": len(line.points) <= _MAX_MARKED_POINTS,
             }
-            for line in drawn
+            for line in drawn_lines
         ],
-        strips=list(_hover_strips(drawn, end=x_ticks[-1], unit=unit, number_format=number_format)),
+        strips=list(_hover_strips(drawn_lines, end=x_ticks[-1], unit=unit, number_format=number_format)),
         left=_LEFT,
         right=_RIGHT,
         top=_TOP,
@@ -71,7 +74,7 @@ def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[fl
     )
 
 
-def thinned(points: Sequence[Point], *, columns: int) -> list[Point]:
+def thin(points: Sequence[Point], *, columns: int) -> list[Point]:
     """At most four points per column of the drawing: its first, lowest, highest and last point.
 
     The line through them looks like the line through all points, so no spike is lost. This is the aggregation M4 of
@@ -82,10 +85,10 @@ def thinned(points: Sequence[Point], *, columns: int) -> list[Point]:
     start, width = points[0][0], (points[-1][0] - points[0][0]) / columns or 1.0
     kept: list[Point] = []
     for _, group in groupby(points, key=lambda point: min(int((point[0] - start) / width), columns - 1)):
-        members = list(group)
-        lowest = min(range(len(members)), key=lambda place: members[place][1])
-        highest = max(range(len(members)), key=lambda place: members[place][1])
-        kept += [members[place] for place in sorted({0, lowest, highest, len(members) - 1})]
+        column = list(group)
+        lowest = min(range(len(column)), key=lambda index: column[index][1])
+        highest = max(range(len(column)), key=lambda index: column[index][1])
+        kept += [column[index] for index in sorted({0, lowest, highest, len(column) - 1})]
     return kept
 
 
@@ -104,9 +107,9 @@ def axis_ticks(lowest: float, highest: float, *, least_step: float) -> list[floa
         for step in steps
         if step >= least_step * (1 - 1e-9) and math.ceil(highest / step) - math.floor(lowest / step) <= _MAX_TICKS
     )
-    places = range(math.floor(lowest / step), math.ceil(highest / step) + 1)
-    # Twelve digits: 3 * 0.1 is written 0.30000000000000004.
-    return [float(f"{number * step:.12g}") for number in places]
+    multiples = range(math.floor(lowest / step), math.ceil(highest / step) + 1)
+    # Rounded to twelve digits, because 3 * 0.1 is 0.30000000000000004.
+    return [float(f"{multiple * step:.12g}") for multiple in multiples]
 
 
 def short_number(number: float) -> str:
@@ -123,20 +126,20 @@ def short_number(number: float) -> str:
 def _hover_strips(
     lines: Sequence[Line], *, end: float, unit: str, number_format: str
 ) -> Iterator[tuple[float, float, str]]:
-    """For each strip of the chart its place, its width, and the last value of each line in it, in words."""
+    """For each strip of the chart its left edge, its width, and the last value of each line in it, in words."""
     width = (_RIGHT - _LEFT) / _HOVER_STRIPS
-    for number in range(_HOVER_STRIPS):
-        start, stop = end * number / _HOVER_STRIPS, end * (number + 1) / _HOVER_STRIPS
-        found = []
+    for strip in range(_HOVER_STRIPS):
+        start, stop = end * strip / _HOVER_STRIPS, end * (strip + 1) / _HOVER_STRIPS
+        values = []
         for line in lines:
-            place = bisect_right(line.points, stop, key=lambda point: point[0]) - 1
-            if place >= 0 and (line.points[place][0] > start or number == 0):
-                x, y = line.points[place]
-                found.append(f"{line.name} {number_format.format(y)} at {_value_text(x)}")
-        if found:
-            yield _LEFT + width * number, width, f"{'; '.join(found)} {unit}"
+            last = bisect_right(line.points, stop, key=lambda point: point[0]) - 1
+            if last >= 0 and (line.points[last][0] > start or strip == 0):
+                x, y = line.points[last]
+                values.append(f"{line.name} {number_format.format(y)} at {_axis_text(x)}")
+        if values:
+            yield _LEFT + width * strip, width, f"{'; '.join(values)} {unit}"
 
 
-def _value_text(number: float) -> str:
-    """A place on an axis: whole numbers in full, others with three digits."""
+def _axis_text(number: float) -> str:
+    """A number on an axis: whole numbers in full, others with three digits."""
     return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:.3g}"

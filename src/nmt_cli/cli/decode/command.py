@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt_cli.cli.arguments import complete_models, models_of, one_of
-from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes, count_lines, opened_input, opened_prefixes, without_first
-from nmt_cli.cli.decode.output import OutputFormat, check_output, file_identity, opened_output
+from nmt_cli.cli.arguments import complete_models, find_models, parse_choice
+from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes, count_lines, open_input, open_prefixes, skip_lines
+from nmt_cli.cli.decode.output import OutputFormat, check_output, file_identity, open_output
 from nmt_cli.cli.decoding_options import COMPUTING, OUTPUT, SEARCH, takes_decoding_options
 from nmt_cli.console import live_bars, shows_live_views, time_left
 from nmt_cli.errors import UsageError
@@ -44,8 +44,7 @@ def decode(
         Path, typer.Option("--input", "-i", metavar="FILE", help="Text to translate, .gz and .zst too; - is stdin.")
     ] = STANDARD,
     output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="FILE", help="File to write, continued after a stop; - is stdout."),
+        Path, typer.Option("--output", "-o", metavar="FILE", help="File to write, continued after a stop; - is stdout.")
     ] = STANDARD,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file at -o.")] = False,
     prefix: Annotated[
@@ -122,33 +121,33 @@ def decode(
     formatting = OutputFormat(form, nbest=nbest, word_scores=word_scores, alignments=alignments)
     check_output(output, source=source, prefix=prefix, overwrite=overwrite)
     is_bulk = source != STANDARD and not stream
-    _check_processes(workers, threads, is_bulk=is_bulk)
-    on_invalid_bytes: OnInvalidBytes = one_of(
-        errors, OnInvalidBytes, flag="--errors", refusal=f"there is no --errors {errors}"
-    )
-    with (
-        opened_input(source, is_streamed=stream, errors=on_invalid_bytes) as blocks,
-        opened_prefixes(prefix, source=source) as next_prefixes,
-    ):
-        models = models_of(model)  # refuses a wrong name before torch is imported
+    _check_workers_and_threads(workers, threads, is_bulk=is_bulk)
+    message = f"there is no --errors {errors}"
+    on_invalid_bytes: OnInvalidBytes = parse_choice(errors, OnInvalidBytes, flag="--errors", message=message)
+    with ExitStack() as stack:
+        blocks = stack.enter_context(open_input(source, is_streamed=stream, errors=on_invalid_bytes))
+        next_prefixes = stack.enter_context(open_prefixes(prefix, source=source))
+        models = find_models(model)  # raises the error of a wrong name before torch is imported
         from nmt_cli.decoding import parallel
 
         options = {"nbest": nbest, "mbr": mbr, "word_scores": word_scores, "alignments": alignments}
         job = parallel.TranslationJob(models, engine, precision, device, threads, overrides=overrides, options=options)
         devices = parallel.choose_devices(device, workers=workers, engine=engine, precision=precision, is_bulk=is_bulk)
-        with parallel.parallel_translator(parallel.jobs_for_devices(job, devices)) as run:
-            (probe,) = run([parallel.LineBlock(1, [])])  # refuses wrong settings before it waits for input
-            statistics = Statistics(_engine_and_devices(probe, devices))
-            record = _job_record(probe, job, source=source, prefix=prefix, form=form)
-            is_numbered = formatting.has_numbered_rows
-            with opened_output(output, job=record, overwrite=overwrite, rows_are_numbered=is_numbered) as (write, done):
-                remaining = _numbered_blocks(blocks, next_prefixes, lines_done=done)
-                with shown_progress(write, source, is_streamed=stream, lines_done=done) as write_and_count:
-                    for result in run(remaining):
-                        statistics.add(result.translations, started=result.started, ended=result.ended)
-                        text = formatting.render(result.translations, first_line=done + 1)
-                        write_and_count(text, len(result.translations))
-                        done += len(result.translations)
+        translate = stack.enter_context(parallel.parallel_translator(parallel.jobs_for_devices(job, devices)))
+        (probe,) = translate([parallel.LineBlock(1, [])])  # raises the error of wrong settings before input is awaited
+        statistics = Statistics(_engine_and_devices(probe, devices))
+        record = _job_record(probe, job, source=source, prefix=prefix, form=form)
+        is_numbered = formatting.has_numbered_rows
+        write, done = stack.enter_context(
+            open_output(output, job=record, overwrite=overwrite, rows_are_numbered=is_numbered)
+        )
+        remaining = _numbered_blocks(blocks, next_prefixes, lines_done=done)
+        write_and_count = stack.enter_context(show_line_count(write, source, is_streamed=stream, lines_done=done))
+        for result in translate(remaining):
+            statistics.add(result.translations, started=result.started, ended=result.ended)
+            text = formatting.render(result.translations, first_line=done + 1)
+            write_and_count(text, len(result.translations))
+            done += len(result.translations)
     if stats:
         typer.echo(str(statistics), err=True)
 
@@ -180,14 +179,14 @@ class Statistics:
 
 
 @contextmanager
-def shown_progress(
+def show_line_count(
     write: Callable[[str], object], source: Path, *, is_streamed: bool, lines_done: int
 ) -> Iterator[Callable[[str, int], object]]:
-    """`write` as a function of a text and its number of lines, which are counted on stderr after `lines_done`.
+    """A function that writes a text of a number of lines, and counts the lines on stderr, on from `lines_done`.
 
-    A file shows its length, the share that is done and the time left. The count leaves the screen while translations
-    are written to the same screen. It is not shown if nobody reads stderr, or if it would come between the lines that
-    are typed.
+    If `source` is a file, the length of the file, the share that is done and the time left are shown too. The count
+    leaves the screen while translations are written to the same screen. It is not shown if stderr is no terminal, or
+    between lines that the user types.
     """
     is_typed = is_streamed or (source == STANDARD and sys.stdin.isatty())
     if is_typed or not shows_live_views():
@@ -195,20 +194,19 @@ def shown_progress(
         return
     from rich.progress import BarColumn, TimeElapsedColumn
 
-    is_shared = sys.stdout.isatty()
+    writes_to_screen = sys.stdout.isatty()
     total = count_lines(source) if source.is_file() else None
-    done = "{task.completed:,.0f} lines translated"
+    columns: list[str | BarColumn] = ["{task.completed:,.0f} lines translated"]
     if total is not None:
-        done = "{task.completed:,.0f} of {task.total:,.0f} lines"
-    share = () if total is None else (BarColumn(), "{task.percentage:.0f} %")
-    with live_bars(done, *share, TimeElapsedColumn(), "{task.fields[left]}") as bars:
+        columns = ["{task.completed:,.0f} of {task.total:,.0f} lines", BarColumn(), "{task.percentage:.0f} %"]
+    with live_bars(*columns, TimeElapsedColumn(), "{task.fields[left]}") as bars:
         task = bars.add_task("", total=total, completed=lines_done, left="")
 
         def write_and_count(text: str, num_lines: int) -> None:
-            if is_shared:
+            if writes_to_screen:
                 bars.stop()
             write(text)
-            if is_shared:
+            if writes_to_screen:
                 bars.start()
             bars.advance(task, num_lines)
             seconds = bars.tasks[0].time_remaining
@@ -224,7 +222,7 @@ def _numbered_blocks(
     from nmt_cli.decoding.parallel import LineBlock
 
     number = lines_done + 1
-    for lines in without_first(blocks, lines_done, skip=next_prefixes):
+    for lines in skip_lines(blocks, lines_done, on_skip=next_prefixes):
         yield LineBlock(number, lines, next_prefixes(len(lines)))
         number += len(lines)
 
@@ -233,11 +231,11 @@ def _engine_and_devices(result: TranslatedBlock, devices: Sequence[str]) -> str:
     """The engine, its precision and its devices, for --stats."""
     if len(devices) == 1:
         return f"{result.engine} in {result.precision} on {result.device}"
-    named = list(dict.fromkeys(devices)) if devices[0].startswith("cuda:") else [result.device]
-    return f"{len(devices)} workers of {result.engine} in {result.precision} on {', '.join(named)}"
+    names = list(dict.fromkeys(devices)) if devices[0].startswith("cuda:") else [result.device]
+    return f"{len(devices)} workers of {result.engine} in {result.precision} on {', '.join(names)}"
 
 
-def _check_processes(workers: int | None, threads: int | None, *, is_bulk: bool) -> None:
+def _check_workers_and_threads(workers: int | None, threads: int | None, *, is_bulk: bool) -> None:
     for flag, number in (("--threads", threads), ("--workers", workers)):
         if number is not None and number < 1:
             raise UsageError(f"{flag} is {number}, but should be at least 1", where=flag, hint=f"{flag} 1")

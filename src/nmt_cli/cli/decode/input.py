@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from nmt_cli.cli.decode.refused_files import refuse_structured
+from nmt_cli.cli.decode.structured_files import check_unstructured
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.text_encoding import STDIN, check_encoding, not_utf8_error, shell_pipe
 from nmt_cli.tokenization.pieces import mark_of_text_in_pieces
@@ -37,8 +37,8 @@ OnInvalidBytes = Literal["strict", "replace"]
 
 
 @contextmanager
-def opened_input(source: Path, *, is_streamed: bool, errors: OnInvalidBytes) -> Iterator[Iterator[list[str]]]:
-    """The lines of a file or of stdin, in blocks; `is_streamed` closes a block as soon as no more input is waiting."""
+def open_input(source: Path, *, is_streamed: bool, errors: OnInvalidBytes) -> Iterator[Iterator[list[str]]]:
+    """The lines of a file or of stdin, in blocks; `is_streamed` ends a block as soon as no more input is waiting."""
     from nmt_cli.files import open_bytes
 
     if source == STANDARD:
@@ -46,23 +46,23 @@ def opened_input(source: Path, *, is_streamed: bool, errors: OnInvalidBytes) -> 
             raise UsageError("there is nothing to read: stdin is closed", where="stdin", hint="give a file with -i")
         if sys.stdin.isatty():
             logger.info("type one sentence per line; Ctrl-D ends the input")
-        patience = 0.0 if is_streamed else _NEXT_LINE_SECONDS
-        yield _blocks_as_they_come(sys.stdin.fileno(), patience=patience, name=STDIN, errors=errors)
+        max_wait_seconds = 0.0 if is_streamed else _NEXT_LINE_SECONDS
+        yield _live_blocks(sys.stdin.fileno(), max_wait_seconds=max_wait_seconds, name=STDIN, errors=errors)
         return
     if os.path.isfile(source):
         with open_bytes(source) as beginning:
-            refuse_structured(beginning.read(_CHUNK_BYTES), name=str(source))
+            check_unstructured(beginning.read(_CHUNK_BYTES), name=str(source))
     with open_bytes(source) as stream:
         blocks = _blocks(stream.read, lambda: True, name=str(source), errors=errors)
         if is_streamed and not source.is_file():  # a named pipe
             with suppress(OSError):
-                blocks = _blocks_as_they_come(stream.fileno(), patience=0.0, name=str(source), errors=errors)
+                blocks = _live_blocks(stream.fileno(), max_wait_seconds=0.0, name=str(source), errors=errors)
         yield blocks
 
 
 @contextmanager
-def opened_prefixes(file: Path | None, *, source: Path) -> Iterator[Callable[[int], list[str] | None]]:
-    """A function that takes a number and gives as many next lines of `file`; it gives None if there is no file.
+def open_prefixes(file: Path | None, *, source: Path) -> Iterator[Callable[[int], list[str] | None]]:
+    """A function from a number to that many next lines of `file`, or to None if there is no file.
 
     DataError if `source` has another number of lines: at once if both are files, otherwise at its end.
     """
@@ -83,15 +83,15 @@ def opened_prefixes(file: Path | None, *, source: Path) -> Iterator[Callable[[in
             raise DataError(f"{file} has more lines than the text", where="--prefix", hint=_ONE_PREFIX_PER_LINE)
 
 
-def without_first(blocks: Iterator[list[str]], count: int, *, skip: Callable[[int], object]) -> Iterator[list[str]]:
-    """The blocks without the first `count` lines; `skip` is called with each number of lines left out."""
+def skip_lines(blocks: Iterator[list[str]], count: int, *, on_skip: Callable[[int], object]) -> Iterator[list[str]]:
+    """The blocks without the first `count` lines; `on_skip` is called with each number of skipped lines."""
     for lines in blocks:
-        done = min(count, len(lines))
-        if done:
-            skip(done)
-            count -= done
-        if lines[done:]:
-            yield lines[done:]
+        num_skipped = min(count, len(lines))
+        if num_skipped:
+            on_skip(num_skipped)
+            count -= num_skipped
+        if lines[num_skipped:]:
+            yield lines[num_skipped:]
 
 
 def read_lines(stream: BinaryIO, *, name: str) -> Iterator[str]:
@@ -104,29 +104,30 @@ def read_blocks(
 ) -> Iterator[list[str]]:
     """The lines in `chunks` without their ends (LF or CR LF), in blocks of at most `max_lines`.
 
-    A block is closed early if `has_more` says that the next chunk is not there yet. A line that is not UTF-8 raises
+    A block ends early if `has_more` says that the next chunk is not there yet. A line that is not UTF-8 raises
     DataError, with `name` and its number, after a block with the lines before it, unless `errors` is replace. The error
     recognises compression and UTF-16.
     """
-    decode = _Decoder(name, errors)
+    decoder = _BlockDecoder(name, errors)
     lines: list[bytes] = []
-    unfinished = bytearray()
-    num_read = 0
+    incomplete_line = bytearray()
+    first_line = 1
     for chunk in chunks:
-        decode.look_at(chunk)
+        decoder.check_first_chunk(chunk)
         head, newline, tail = chunk.rpartition(b"\n")
         if newline:
-            lines += (bytes(unfinished) + head).split(b"\n")
-            unfinished.clear()
-        unfinished += tail
+            lines += (bytes(incomplete_line) + head).split(b"\n")
+            incomplete_line.clear()
+        incomplete_line += tail
         while len(lines) >= max_lines or (lines and not has_more()):
-            yield from decode.block(lines[:max_lines], first_line=num_read + 1)
-            num_read += len(lines[:max_lines])
+            block = lines[:max_lines]
+            yield from decoder.decode(block, first_line=first_line)
+            first_line += len(block)
             del lines[:max_lines]
-    if unfinished:
-        lines.append(bytes(unfinished))
+    if incomplete_line:
+        lines.append(bytes(incomplete_line))
     if lines:
-        yield from decode.block(lines, first_line=num_read + 1)
+        yield from decoder.decode(lines, first_line=first_line)
 
 
 def _blocks(
@@ -136,17 +137,18 @@ def _blocks(
     return read_blocks(chunks, has_more=has_more, max_lines=_BLOCK_LINES, name=name, errors=errors)
 
 
-def _blocks_as_they_come(descriptor: int, *, patience: float, name: str, errors: OnInvalidBytes) -> Iterator[list[str]]:
-    """The blocks of a stream; a block is closed if nothing comes for `patience` seconds, or after the longest wait."""
-    since: float | None = None
+def _live_blocks(descriptor: int, *, max_wait_seconds: float, name: str, errors: OnInvalidBytes) -> Iterator[list[str]]:
+    """The blocks of a stream; a block ends if nothing comes for `max_wait_seconds`, or after the longest gathering."""
+    block_started: float | None = None
 
     def has_more() -> bool:
-        nonlocal since
+        nonlocal block_started
         now = time.monotonic()
-        since = since or now
-        if now - since < _MAX_GATHERING_SECONDS and select.select([descriptor], [], [], patience)[0]:
+        block_started = block_started or now
+        may_wait = now - block_started < _MAX_GATHERING_SECONDS
+        if may_wait and select.select([descriptor], [], [], max_wait_seconds)[0]:
             return True
-        since = None
+        block_started = None
         return False
 
     return _blocks(partial(os.read, descriptor), has_more, name=name, errors=errors)
@@ -160,8 +162,8 @@ def count_lines(path: Path) -> int:
         return sum(1 for _ in stream)
 
 
-class _Decoder:
-    """Makes text of lines of bytes; `name` is the file that they come from."""
+class _BlockDecoder:
+    """Decodes blocks of lines of the file `name`."""
 
     def __init__(self, name: str, errors: OnInvalidBytes) -> None:
         self._name = name
@@ -169,15 +171,15 @@ class _Decoder:
         self._is_at_start = True
         self._has_replaced = False
 
-    def look_at(self, chunk: bytes) -> None:
-        """Raise DataError if the first chunk begins like something other than lines of UTF-8."""
+    def check_first_chunk(self, chunk: bytes) -> None:
+        """Raise DataError if the chunk is the first one, and begins like something other than lines of UTF-8."""
         if self._is_at_start:
             check_encoding(chunk, name=self._name)
             if self._name == STDIN:
-                refuse_structured(chunk, name=STDIN)
+                check_unstructured(chunk, name=STDIN)
         self._is_at_start = False
 
-    def block(self, lines: Sequence[bytes], *, first_line: int) -> Iterator[list[str]]:
+    def decode(self, lines: Sequence[bytes], *, first_line: int) -> Iterator[list[str]]:
         """The lines as one block of text; the block ends before a line that is not UTF-8, and DataError follows."""
         texts: list[str] = []
         for number, line in enumerate(lines, first_line):
@@ -188,14 +190,14 @@ class _Decoder:
                 if self._errors == "strict":
                     if texts:
                         yield texts
-                    raise self._invalid_bytes(content, number) from None
+                    raise self._invalid_bytes_error(content, number) from None
                 texts.append(content.decode("utf-8", "replace"))
                 self._warn_of_replacing(number)
         if first_line == 1:
             self._warn_of_pieces(texts)
         yield texts
 
-    def _invalid_bytes(self, content: bytes, number: int) -> DataError:
+    def _invalid_bytes_error(self, content: bytes, number: int) -> DataError:
         error = not_utf8_error(content, name=self._name, number=number)
         error.message += "; the lines before it are translated" if number > 1 else ""
         error.hint += "; or --errors replace, which writes U+FFFD for each such byte"
@@ -203,9 +205,9 @@ class _Decoder:
 
     def _warn_of_pieces(self, texts: Sequence[str]) -> None:
         if (mark := mark_of_text_in_pieces(texts)) is not None:
-            joined = shell_pipe(Path(self._name) if Path(self._name).is_file() else None, mark.join_command)
+            file = Path(self._name) if Path(self._name).is_file() else None
             message = "%s is cut into pieces (%r in %r), but the model cuts words itself; join them first: %s"
-            logger.warning(message, self._name, mark.mark, mark.around, joined)
+            logger.warning(message, self._name, mark.mark, mark.around, shell_pipe(file, mark.join_command))
 
     def _warn_of_replacing(self, number: int) -> None:
         if not self._has_replaced:

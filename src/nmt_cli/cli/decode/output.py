@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nmt_cli.cli.arguments import one_of
+from nmt_cli.cli.arguments import parse_choice
 from nmt_cli.cli.decode.input import STANDARD
 from nmt_cli.errors import DataError, UsageError
 
@@ -38,14 +38,16 @@ class OutputFormat:
     alignments: bool = False
 
     def __post_init__(self) -> None:
-        one_of(self.name, _FormatName, flag="--format", refusal=f"there is no format called {self.name!r}")
-        wanted = {"--nbest": self.nbest > 1, "--word-scores": self.word_scores, "--alignments": self.alignments}
-        flag = next((flag for flag, is_wanted in wanted.items() if is_wanted), None)
-        if self.name == "text" and flag is not None:
-            message = f"--format text has nothing but the translation, so no room for {flag}"
-            if flag == "--nbest":
-                message = f"--format text has one translation per line, not {self.nbest}"
-            raise UsageError(message, where=flag, hint="add --format tsv or --format jsonl")
+        parse_choice(self.name, _FormatName, flag="--format", message=f"there is no format called {self.name!r}")
+        if self.name != "text":
+            return
+        details = {"--nbest": self.nbest > 1, "--word-scores": self.word_scores, "--alignments": self.alignments}
+        for flag, is_given in details.items():
+            if is_given:
+                message = f"--format text has nothing but the translation, so no room for {flag}"
+                if flag == "--nbest":
+                    message = f"--format text has one translation per line, not {self.nbest}"
+                raise UsageError(message, where=flag, hint="add --format tsv or --format jsonl")
 
     @property
     def has_numbered_rows(self) -> bool:
@@ -99,20 +101,21 @@ def check_output(output: Path, *, source: Path, prefix: Path | None, overwrite: 
         return
     if os.path.isdir(output):
         raise UsageError(f"{output} is a directory, not a file", where="--output", hint=f"-o {output / 'FILE'}")
-    for read in (source, prefix or STANDARD):
-        # Devices may be read and written.
-        for written in (*([output] if os.path.isfile(output) else []), *PartialOutput(output.resolve()).files):
-            if read != STANDARD and _are_same_file(read, written):
-                hint = "give another file with -o"
-                raise UsageError(f"{read} is both input and output", where="--output", hint=hint)
+    written_files = list(PartialOutput(output.resolve()).files)
+    if os.path.isfile(output):  # a device may be read and written
+        written_files.append(output)
+    for read_file in (source, prefix or STANDARD):
+        if read_file != STANDARD and any(_are_same_file(read_file, written) for written in written_files):
+            hint = "give another file with -o"
+            raise UsageError(f"{read_file} is both input and output", where="--output", hint=hint)
     _check_not_taken(output, overwrite=overwrite)
 
 
 @contextmanager
-def opened_output(
+def open_output(
     output: Path, *, job: Mapping[str, Any] | None, overwrite: bool, rows_are_numbered: bool
 ) -> Iterator[tuple[Callable[[str], None], int]]:
-    """A function that writes to the output, and how many lines of the input the output already has.
+    """A function that writes to the output, and the number of input lines that the output already has.
 
     DataError if writing fails. The file appears when the block ends well. Until then, and after an error, the text is
     in FILE.partial beside it. The same `job` continues FILE.partial; without a job it cannot be continued.
@@ -166,23 +169,23 @@ class PartialOutput:
         return self.path, self._record
 
     def begin(self, job: Mapping[str, Any] | None, *, may_replace: bool, rows_are_numbered: bool) -> int:
-        """The number of input lines that are done; everything after the last of them is cut off.
+        """The number of input lines that are done; FILE.partial is cut off after the last of them.
 
-        If FILE.partial belongs to another `job`, or to none that is known, it is begun anew with `may_replace`;
-        otherwise UsageError names the differences. With `rows_are_numbered` an input line has several rows that begin
-        with its number, and the rows of the last line may be incomplete.
+        If FILE.partial belongs to another job, or to an unknown one, it is begun anew with `may_replace`; otherwise
+        UsageError names the differences. With `rows_are_numbered` an input line has several rows that begin with its
+        number, and the rows of the last line may be incomplete.
         """
         from nmt_cli.files import write_file
 
-        known = None if job is None else self._known_job()
-        if job is not None and known is not None:
-            if _without_paths(known) == _without_paths(job):
+        old_job = None if job is None else self._recorded_job()
+        if job is not None and old_job is not None:
+            if _without_paths(old_job) == _without_paths(job):
                 done, size = _complete_lines(self.path, rows_are_numbered=rows_are_numbered)
                 os.truncate(self.path, size)
                 return done
             if not may_replace:
                 raise UsageError(
-                    f"{self.path} was begun with other settings: {_differences(known, job)}",
+                    f"{self.path} was begun with other settings: {_differences(old_job, job)}",
                     where=str(self.path),
                     hint="repeat the earlier command to continue it, or add --overwrite to begin anew",
                 )
@@ -199,25 +202,25 @@ class PartialOutput:
         return 0
 
     def keep_text(self, *, may_continue: bool) -> None:
-        """After an error, say where the translations are; without any, remove both files."""
+        """After an error, log where the translations are; without any, remove both files."""
         if self.path.stat().st_size:
-            more = "; the same command continues" if may_continue else ""
-            logger.warning("the translations so far are in %s%s", self.path, more)
+            how_to_continue = "; the same command continues" if may_continue else ""
+            logger.warning("the translations so far are in %s%s", self.path, how_to_continue)
         else:
             self.path.unlink()
             self.forget()
 
     def forget(self) -> None:
-        """Remove the record, once the output is complete or is not to be continued."""
+        """Remove the description of the job."""
         self._record.unlink(missing_ok=True)
 
-    def _known_job(self) -> Mapping[str, Any] | None:
-        """The job on record, if there is one and its text exists."""
+    def _recorded_job(self) -> Mapping[str, Any] | None:
+        """The job in FILE.partial.json; None without that file or FILE.partial."""
         try:
-            known = json.loads(self._record.read_text(encoding="utf-8"))
+            job = json.loads(self._record.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return known if isinstance(known, dict) and self.path.is_file() else None
+        return job if isinstance(job, dict) and self.path.is_file() else None
 
 
 def file_identity(path: Path) -> dict[str, Any]:
@@ -228,9 +231,9 @@ def file_identity(path: Path) -> dict[str, Any]:
     from nmt_cli import files
     from nmt_cli.artifacts.manifest import MANIFEST
 
-    shown = path.parent if path.name == MANIFEST else path
+    shown_path = path.parent if path.name == MANIFEST else path
     with files.reading_errors(path):
-        return {"bytes": path.stat().st_size, "sha256": files.sha256(path), "path": str(shown.absolute())}
+        return {"bytes": path.stat().st_size, "sha256": files.sha256(path), "path": str(shown_path.absolute())}
 
 
 def _write_all(stream: io.FileIO, name: str, text: str) -> None:
@@ -266,44 +269,47 @@ def _write_errors(name: str) -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise
-    except OSError as problem:
-        message = f"cannot write the translations: {problem.strerror}"
+    except OSError as error:
+        message = f"cannot write the translations: {error.strerror}"
         raise DataError(message, where=name, hint="free some space, or give another file with -o") from None
 
 
 def _complete_lines(path: Path, *, rows_are_numbered: bool) -> tuple[int, int]:
     """The number of input lines whose rows are complete, and the bytes that these rows take."""
-    number = start = place = 0
+    number = start_of_line = num_bytes = 0
     with path.open("rb") as stream:
         for row in stream:
             if not row.endswith(b"\n"):
                 break
-            line = int(row.partition(b"\t")[0]) if rows_are_numbered else number + 1
-            if line != number:
-                number, start = line, place
-            place += len(row)
-    # More rows of the last number may be missing.
-    return (max(0, number - 1), start) if rows_are_numbered else (number, place)
+            row_number = int(row.partition(b"\t")[0]) if rows_are_numbered else number + 1
+            if row_number != number:
+                number, start_of_line = row_number, num_bytes
+            num_bytes += len(row)
+    if rows_are_numbered:  # further rows of the last line may be missing
+        return max(0, number - 1), start_of_line
+    return number, num_bytes
 
 
 def _without_paths(job: Mapping[str, Any]) -> dict[str, Any]:
-    """All that decides whether two jobs are the same: a file that was moved is still the same."""
-    return {
-        name: {key: part for key, part in value.items() if key != "path"} if isinstance(value, dict) else value
-        for name, value in job.items()
-        if value is not None
-    }
+    """The values that decide whether two jobs are the same: a file that was moved is still the same."""
+    values = {name: value for name, value in job.items() if value is not None}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            values[name] = {key: part for key, part in value.items() if key != "path"}
+    return values
 
 
-def _differences(known: Mapping[str, Any], job: Mapping[str, Any]) -> str:
-    """The differences between the job on record and this job, in words."""
-    then, now = _without_paths(known), _without_paths(job)
-    changed = [name for name in sorted(then.keys() | now.keys()) if then.get(name) != now.get(name)]
-    shown = [(name, _value_text(known.get(name)), _value_text(job.get(name))) for name in changed]
-    return "; ".join(
-        f"{name} is {new}, which has changed since" if old == new else f"{name} was {old} and is {new}"
-        for name, old, new in shown
-    )
+def _differences(old_job: Mapping[str, Any], job: Mapping[str, Any]) -> str:
+    """The differences between the recorded job and this job, in words."""
+    old_values, values = _without_paths(old_job), _without_paths(job)
+    differences = []
+    for name in sorted(old_values.keys() | values.keys()):
+        if old_values.get(name) != values.get(name):
+            old, new = _value_text(old_job.get(name)), _value_text(job.get(name))
+            differences.append(
+                f"{name} is {new}, which has changed since" if old == new else f"{name} was {old} and is {new}"
+            )
+    return "; ".join(differences)
 
 
 def _value_text(value: Any) -> str:

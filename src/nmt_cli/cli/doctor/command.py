@@ -107,16 +107,16 @@ def _unused_cores(machine: dict[str, Any]) -> Iterator[Finding]:
 def _slow_cpu(machine: dict[str, Any]) -> Iterator[Finding]:
     cpu, torch = machine["cpu"], machine["torch"]
     if cpu["architecture"] == "x86_64" and "avx512f" not in cpu["instructions"] and not torch["gpus"]:
-        has = "AVX2 alone" if "avx2" in cpu["instructions"] else "neither AVX-512 nor AVX2"
-        yield Finding("slow", f"the processor has {has}", "train on a newer machine, or on a GPU")
+        instructions = "AVX2 alone" if "avx2" in cpu["instructions"] else "neither AVX-512 nor AVX2"
+        yield Finding("slow", f"the processor has {instructions}", "train on a newer machine, or on a GPU")
     if not torch["onednn"]:
         problem = f"torch has no oneDNN: products are {torch['blas']}'s, and bf16 is slow"
         yield Finding("slow", problem, "pip install --force-reinstall torch")
-    kinds = {name for path in machine["openmp"] for name in ("libgomp", "libiomp5", "libomp") if f"/{name}" in path}
-    if len(kinds) > 1:
-        problem = f"{len(kinds)} OpenMP runtimes are loaded, whose threads wait for each other: "
-        fix = "install torch and numpy with pip in one environment, not one by conda"
-        yield Finding("slow", problem + ", ".join(machine["openmp"]), fix)
+    paths = machine["openmp"]
+    num_runtimes = sum(any(f"/{name}" in path for path in paths) for name in ("libgomp", "libiomp5", "libomp"))
+    if num_runtimes > 1:
+        problem = f"{num_runtimes} OpenMP runtimes are loaded, whose threads wait for each other: {', '.join(paths)}"
+        yield Finding("slow", problem, "install torch and numpy with pip in one environment, not one by conda")
     if not torch["gpus"] and not machine["extras"]["export"]["installed"]:
         install = machine["extras"]["export"]["install"]
         yield Finding("slow", "CTranslate2 is not installed: --engine auto would take it for int8", install)
@@ -129,11 +129,11 @@ def _low_resources(machine: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             "low", f"{size_text(free)} of memory are free", "end other programs, or lower training.batch_tokens"
         )
-    for name in ("folder", "cache"):
-        place = machine[name]
-        if place["free_bytes"] < _LOW_DISK_BYTES:
-            fix = "export NMT_CACHE=FOLDER" if name == "cache" else "work in a folder on another disk"
-            yield Finding("low", f"{size_text(place['free_bytes'])} of disk are free in {place['path']}", fix)
+    fixes = {"folder": "work in a folder on another disk", "cache": "export NMT_CACHE=FOLDER"}
+    for name, fix in fixes.items():
+        folder = machine[name]
+        if folder["free_bytes"] < _LOW_DISK_BYTES:
+            yield Finding("low", f"{size_text(folder['free_bytes'])} of disk are free in {folder['path']}", fix)
 
 
 def _machine_facts(machine: dict[str, Any]) -> Iterator[tuple[str, str]]:

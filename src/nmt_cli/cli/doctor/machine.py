@@ -13,17 +13,10 @@ from typing import Any
 
 import nmt_cli
 from nmt_cli.cache import cache_folder
-from nmt_cli.devices import (
-    cpu_multiplies_bf16,
-    cpu_name,
-    has_gpu_driver,
-    kernel_text,
-    missing_for_triton,
-    num_cpus,
-)
+from nmt_cli.devices import cpu_multiplies_bf16, cpu_name, has_gpu_driver, kernel_text, missing_for_triton, num_cpus
 from nmt_cli.files import free_bytes, nearest_existing
 
-# PyPI's names. REQUIRED is what nmt always needs; each extra has its command and what it adds.
+# The packages that nmt always needs, and by extra, what the extra is for and the packages that it adds; PyPI's names.
 REQUIRED = (
     *("torch", "numpy", "sentencepiece", "sacrebleu", "sacremoses", "datasets", "pyarrow", "safetensors"),
     *("huggingface-hub", "schedulefree", "pydantic", "pyyaml", "jinja2", "rich", "typer", "zstandard"),
@@ -79,8 +72,8 @@ def _describe_torch() -> dict[str, Any]:
     """The build of torch, its threads, its BLAS and its GPUs."""
     try:
         import torch
-    except (ImportError, OSError) as problem:
-        return {"error": str(problem).partition("\n")[0] or type(problem).__name__}
+    except (ImportError, OSError) as error:
+        return {"error": str(error).partition("\n")[0] or type(error).__name__}
     blas = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
     gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return {
@@ -113,7 +106,7 @@ def _multiplies_float32_by_onednn() -> bool:
 
 def _describe_cpu() -> dict[str, Any]:
     lines = re.findall(r"^(?:flags|Features)\s*:(.*)", kernel_text("/proc/cpuinfo"), flags=re.MULTILINE)
-    found = set(" ".join(lines).split())
+    flags = set(" ".join(lines).split())
     return {
         "name": cpu_name(),
         "architecture": platform.machine(),
@@ -121,9 +114,9 @@ def _describe_cpu() -> dict[str, Any]:
         "usable_cores": num_cpus(),
         "quota_cores": _cpu_quota(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "instructions": [name for name in _INSTRUCTIONS if name in found],
+        "instructions": [name for name in _INSTRUCTIONS if name in flags],
         "bf16": cpu_multiplies_bf16(),
-        "int8": _int8_text(found),
+        "int8": _int8_text(flags),
     }
 
 
@@ -143,8 +136,8 @@ def _cpu_quota() -> float | None:
 def _describe_memory() -> dict[str, int | None]:
     """The machine's memory, from /proc/meminfo; null elsewhere."""
     lines = re.findall(r"^(\w+):\s+(\d+) kB", kernel_text("/proc/meminfo"), flags=re.MULTILINE)
-    found = {name: int(kilobytes) * 1024 for name, kilobytes in lines}
-    return {"total_bytes": found.get("MemTotal"), "free_bytes": found.get("MemAvailable")}
+    sizes = {name: int(kilobytes) * 1024 for name, kilobytes in lines}
+    return {"total_bytes": sizes.get("MemTotal"), "free_bytes": sizes.get("MemAvailable")}
 
 
 def _openmp_libraries() -> list[str]:

@@ -14,14 +14,14 @@ from nmt_cli.cli.score.options import (
     TextNames,
     Texts,
     check_bounds,
+    check_none_beside,
+    check_none_without,
     complete_metrics,
     parse_bounds,
     parse_metrics,
     parse_tokenizer,
     read_texts,
     references_and_metrics,
-    refuse_beside,
-    refuse_without,
 )
 from nmt_cli.cli.score.sentences import ForcedOptions, check_segment_options, print_forced_scores, print_segment_scores
 from nmt_cli.cli.score.show import Comparison, Scores, print_scores, print_scores_as_json
@@ -124,7 +124,7 @@ def score(
     files = TextNames(references, hypotheses or [], baselines or [], source, test_set, languages)
     _check_test_set_or_reference(files)
     if model is not None:
-        others: dict[str, object] = {
+        metric_options: dict[str, object] = {
             "-i": hypotheses,
             "-m": metrics,
             "--tokenize": tokenize,
@@ -138,25 +138,26 @@ def score(
             "--differences": differences,
             "--fail-under": fail_under,
         }
-        refuse_beside("--model", others, why="it gives the probability of REF, which is no score of a translation")
+        why = "it gives the probability of REF, which is no score of a translation"
+        check_none_beside("--model", metric_options, why=why)
         if test_set is None:
-            refuse_without("-t", {"-l": languages})
+            check_none_without("-t", {"-l": languages})
         forced_options = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
         print_forced_scores(read_texts(files), forced_options, with_tokens=tokens, as_json=as_json)
         return
-    refuse_without("--model", {"--tokens": tokens, "--batch-tokens": batch_tokens, "--precision": precision})
+    check_none_without("--model", {"--tokens": tokens, "--batch-tokens": batch_tokens, "--precision": precision})
     files = replace(files, hypotheses=hypotheses or ["-"])
     metric_names = parse_metrics(metrics or [_DEFAULT_METRICS])
     bounds = parse_bounds(fail_under or [], metric_names)
     if "bleu" not in metric_names:
-        refuse_without("-m bleu", {"--tokenize": tokenize, "--lowercase": lowercase})
+        check_none_without("-m bleu", {"--tokenize": tokenize, "--lowercase": lowercase})
     if "paper-bleu" not in metric_names:
-        refuse_without("-m paper-bleu", {"--keep-quotes": keep_quotes})
+        check_none_without("-m paper-bleu", {"--keep-quotes": keep_quotes})
     _check_options(files, metric_names, comet_model=comet_model, device=device, paired=paired)
     shows_segments = by_sentence or differences is not None
     if shows_segments:
-        beside = {"--confidence": confidence, "--paired": paired, "--fail-under": fail_under}
-        check_segment_options(files, metric_names, beside, by_sentence=by_sentence, differences=differences)
+        corpus_options = {"--confidence": confidence, "--paired": paired, "--fail-under": fail_under}
+        check_segment_options(files, metric_names, corpus_options, by_sentence=by_sentence, differences=differences)
     texts = read_texts(files)
     evaluation_set = replace(
         _evaluation_set(texts, metric_names, comet_model=comet_model, device=device),
@@ -170,7 +171,10 @@ def score(
     scores = _score_and_compare(
         texts, evaluation_set, metric_names, confidence=confidence, test="ar" if paired == "ar" else "bs"
     )
-    (print_scores_as_json if as_json else print_scores)(scores)
+    if as_json:
+        print_scores_as_json(scores)
+    else:
+        print_scores(scores)
     check_bounds(scores.values(), bounds)
 
 
@@ -193,12 +197,12 @@ def _check_options(
     if paired not in (None, "bs", "ar"):
         raise UsageError(f"--paired is {paired!r}, but should be bs or ar", where="--paired", hint="--paired bs")
     if not files.baselines:
-        refuse_without("--baseline", {"--paired": paired})
+        check_none_without("--baseline", {"--paired": paired})
     if "comet" not in metrics:
-        refuse_without("-m comet", {"--comet-model": comet_model})
-        refuse_without("-m comet or --model", {"--device": device})
+        check_none_without("-m comet", {"--comet-model": comet_model})
+        check_none_without("-m comet or --model", {"--device": device})
     if files.test_set is None and not {"bleu", *MOSES_METRICS} & set(metrics):
-        refuse_without("-t, -m bleu or -m paper-bleu", {"-l": files.languages})
+        check_none_without("-t, -m bleu or -m paper-bleu", {"-l": files.languages})
     for name in MOSES_METRICS:
         if name in metrics and files.languages is None:
             hint = "add the languages, source first: -l en-de"
@@ -254,9 +258,9 @@ def _score_and_compare(
             for tests_of_metric in tests
             for baseline, result in zip(texts.baselines, tests_of_metric, strict=True)
         ]
-        reports = [
-            [tests_of_metric[0].systems[system].report for tests_of_metric in tests] for system in range(len(systems))
-        ]
+        # Each baseline's test has the same scores of the systems.
+        first_tests = [tests_of_metric[0] for tests_of_metric in tests]
+        reports = [[test.systems[index].report for test in first_tests] for index in range(len(systems))]
     else:
         reports = score_systems(systems, evaluation_set, metrics=metrics, confidence=confidence)
     notes = []

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 
 _STDIN = "-"
+_MAX_DECIMALS = 17  # enough to tell any two scores apart
 
 
 def complete_metrics(incomplete: str) -> list[str]:
     """The metrics, after those already named, for the shell."""
     from nmt_cli.scoring.metrics import TITLES
 
-    before, comma, begun = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in TITLES if name.startswith(begun) and name not in before.split(",")]
+    before, comma, prefix = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in TITLES if name.startswith(prefix) and name not in before.split(",")]
 
 
 def references_and_metrics(references: Sequence[str], metrics: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -35,8 +36,8 @@ def references_and_metrics(references: Sequence[str], metrics: Sequence[str]) ->
         return list(references), []
     from nmt_cli.scoring.metrics import TITLES
 
-    extra = [name for name in references if name in TITLES and not Path(name).exists()]
-    return [name for name in references if name not in extra], [*metrics, *extra]
+    more_metrics = [name for name in references if name in TITLES and not Path(name).exists()]
+    return [name for name in references if name not in more_metrics], [*metrics, *more_metrics]
 
 
 def parse_tokenizer(name: str) -> str:
@@ -86,23 +87,23 @@ def check_bounds(values: Mapping[MetricName, float], bounds: Mapping[MetricName,
 
     for metric, bound in bounds.items():
         title, value = TITLES[metric], values[metric]
-        if not value >= bound:  # no number, as COMET may give, reaches none
+        if not value >= bound:  # `value < bound` would let NaN pass, which COMET may give
             digits = 2
-            while digits < 17 and float(f"{value:.{digits}f}") >= bound:
+            while digits < _MAX_DECIMALS and float(f"{value:.{digits}f}") >= bound:
                 digits += 1
             message = f"{title} is {value:.{digits}f}, below the bound of {bound!r}".removesuffix(".0")
             hint = "find out what made the translation worse, or lower the bound"
             raise ScoreError(message, where=f"--fail-under {title}={bound!r}".removesuffix(".0"), hint=hint)
 
 
-def refuse_beside(option: str, others: Mapping[str, object], *, why: str) -> None:
-    """Raise UsageError if one of the other options is given as well."""
+def check_none_beside(option: str, others: Mapping[str, object], *, why: str) -> None:
+    """Raise UsageError if one of the other options is given beside `option`."""
     for other in _given_options(others):
         raise UsageError(f"{other} does not go with {option}: {why}", where=other, hint=f"leave {other} out")
 
 
-def refuse_without(needed: str, others: Mapping[str, object]) -> None:
-    """Raise UsageError if one of the other options is given, which mean nothing without `needed`."""
+def check_none_without(needed: str, others: Mapping[str, object]) -> None:
+    """Raise UsageError if one of the options is given that mean nothing without `needed`."""
     for other in _given_options(others):
         message, hint = f"{other} means nothing without {needed}", f"add {needed}, or leave {other} out"
         raise UsageError(message, where=other, hint=hint)
@@ -169,24 +170,24 @@ def read_texts(names: TextNames) -> Texts:
     from nmt_cli.scoring.texts import check_hypothesis, check_reference, check_same_number_of_lines, read_segments
 
     _check_stdin(names)
-    _check_systems(names)
+    _check_systems_differ(names)
     languages, source_name, reference_names = names.languages, names.source, names.references
     if languages is not None and not re.fullmatch(r"[A-Za-z_]+-[A-Za-z_]+", languages):
         raise UsageError(f"-l takes two languages, not {languages!r}", where="-l", hint="for example -l en-de")
     if names.test_set is not None:
         from nmt_cli.testsets import find_test_set
 
-        found = find_test_set(names.test_set, languages, error=UsageError, name_where="-t", languages_where="-l")
-        source_name, reference_names = source_name or str(found.source), [str(file) for file in found.references]
+        test_set = find_test_set(names.test_set, languages, error=UsageError, name_where="-t", languages_where="-l")
+        source_name, reference_names = source_name or str(test_set.source), [str(file) for file in test_set.references]
 
     def read(*files: str) -> list[SegmentedText]:
         return [read_segments(file, stdin=sys.stdin.buffer) for file in files]
 
     try:
         hypotheses = read(*names.hypotheses)
-    except DataError as problem:
-        if problem.where == "stdin" and "is empty" in problem.message:
-            problem.hint = _two_files_hint(names) or problem.hint
+    except DataError as error:
+        if error.where == "stdin" and "is empty" in error.message:
+            error.hint = _two_files_hint(names) or error.hint
         raise
     baselines = read(*names.baselines)
     sources = [] if source_name is None else read(source_name)
@@ -239,16 +240,15 @@ def _check_stdin(names: TextNames) -> None:
     """Raise UsageError if several texts are to come from stdin, or one from a terminal."""
     roles = {"hypothesis": names.hypotheses, "baseline": names.baselines, "reference": names.references}
     roles["source"] = [] if names.source is None else [names.source]
-    waiting = [role for role, files in roles.items() for file in files if file == _STDIN]
-    if len(waiting) > 1:
-        hint = "give the hypothesis with -i HYP" if "hypothesis" in waiting else "give the others as files"
-        message = f"stdin can hold one text, but {' and '.join(waiting)} are to come from it"
+    from_stdin = [role for role, files in roles.items() for file in files if file == _STDIN]
+    if len(from_stdin) > 1:
+        hint = "give the hypothesis with -i HYP" if "hypothesis" in from_stdin else "give the others as files"
+        message = f"stdin can hold one text, but {' and '.join(from_stdin)} are to come from it"
         raise UsageError(message, where=_STDIN, hint=hint)
-    if waiting and (sys.stdin is None or sys.stdin.isatty()):
-        message = f"the {waiting[0]} is to come from stdin, but stdin is a terminal"
+    if from_stdin and (sys.stdin is None or sys.stdin.isatty()):
+        message = f"the {from_stdin[0]} is to come from stdin, but stdin is a terminal"
         pipe = "give a file with -i HYP, or pipe: nmt decode < input.txt | nmt score REF"
-        hint = _two_files_hint(names) or pipe
-        raise UsageError(message, where="stdin", hint=hint)
+        raise UsageError(message, where="stdin", hint=_two_files_hint(names) or pipe)
 
 
 def _two_files_hint(names: TextNames) -> str | None:
@@ -259,11 +259,12 @@ def _two_files_hint(names: TextNames) -> str | None:
     return f"if {translation} is the translation, nmt score {reference} -i {translation}"
 
 
-def _check_systems(names: TextNames) -> None:
+def _check_systems_differ(names: TextNames) -> None:
     """Raise UsageError if one file is given as two systems."""
     systems = [*names.hypotheses, *names.baselines]
     for name in systems:
         if systems.count(name) > 1:
-            where = "--baseline" if name in names.baselines else "-i"
-            fault = "the hypothesis and a baseline" if name in names.hypotheses and where != "-i" else "given twice"
+            is_baseline = name in names.baselines
+            fault = "the hypothesis and a baseline" if is_baseline and name in names.hypotheses else "given twice"
+            where = "--baseline" if is_baseline else "-i"
             raise UsageError(f"{name} is {fault}", where=where, hint="give the output of two different systems or runs")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nmt_cli.cli.arguments import models_of
+from nmt_cli.cli.arguments import find_models
 from nmt_cli.cli.printing import is_terminal, print_json
-from nmt_cli.cli.score.options import TextNames, Texts, file_and_hash, refuse_beside
+from nmt_cli.cli.score.options import TextNames, Texts, check_none_beside, file_and_hash
 from nmt_cli.cli.score.show import score_text
 from nmt_cli.errors import UsageError
 
@@ -38,7 +38,7 @@ class _Column:
 def check_segment_options(
     files: TextNames,
     metrics: Sequence[MetricName],
-    beside: Mapping[str, object],
+    corpus_options: Mapping[str, object],
     *,
     by_sentence: bool,
     differences: int | None,
@@ -47,8 +47,8 @@ def check_segment_options(
     from nmt_cli.scoring.metrics import MOSES_METRICS
 
     option = "--sentence" if by_sentence else "--differences"
-    others = {**beside, **({"--differences": differences} if by_sentence else {})}
-    refuse_beside(option, others, why="it shows sentences, and no score of the whole")
+    others = {**corpus_options, "--differences": differences} if by_sentence else corpus_options
+    check_none_beside(option, others, why="it shows sentences, and no score of the whole")
     for name in MOSES_METRICS:
         if name in metrics:
             hint = f"leave {name} out of -m; bleu, chrf, ter and comet have scores of sentences"
@@ -113,7 +113,7 @@ def print_forced_scores(texts: Texts, options: ForcedOptions, *, with_tokens: bo
         raise UsageError(message, where="REF", hint="run it once for each of them")
     from nmt_cli.scoring.forced_decoding import ForcedDecoder, Perplexity
 
-    (model,) = models_of([options.model])
+    (model,) = find_models([options.model])
     decoder = ForcedDecoder(
         model, device=options.device, precision=options.precision, batch_tokens=options.batch_tokens
     )
@@ -143,13 +143,14 @@ def _columns(scores: Sequence[SegmentScores]) -> list[_Column]:
     from nmt_cli.scoring.metrics import TITLES
 
     columns = []
-    for one in scores:
-        title, (system, *baselines) = TITLES[one.name], one.values
-        columns.append(_Column(title, one.name, system))
+    for metric_scores in scores:
+        name, title = metric_scores.name, TITLES[metric_scores.name]
+        system, *baselines = metric_scores.values
+        columns.append(_Column(title, name, system))
         for baseline in baselines:
-            differences = [value - other for value, other in zip(system, baseline, strict=True)]
-            columns.append(_Column(f"{title} baseline", one.name, baseline))
-            columns.append(_Column(f"{title} difference", one.name, differences))
+            differences = [ours - theirs for ours, theirs in zip(system, baseline, strict=True)]
+            columns.append(_Column(f"{title} baseline", name, baseline))
+            columns.append(_Column(f"{title} difference", name, differences))
     return columns
 
 
@@ -207,31 +208,31 @@ def _with_red_words(text: str, references: Sequence[str]) -> Any:
     words = text.split()
     matchers = [difflib.SequenceMatcher(None, reference.split(), words, autojunk=False) for reference in references]
     nearest = max(matchers, key=lambda matcher: matcher.ratio())
-    matched = {place for block in nearest.get_matching_blocks() for place in range(block.b, block.b + block.size)}
+    matched = {index for block in nearest.get_matching_blocks() for index in range(block.b, block.b + block.size)}
     marked = Text()
-    for place, word in enumerate(words):
-        marked.append(" " if place else "")
-        marked.append(word, style=None if place in matched else "red")
+    for index, word in enumerate(words):
+        marked.append(" " if index else "")
+        marked.append(word, style=None if index in matched else "red")
     return marked
 
 
 def _segments_json(texts: Texts, scores: Sequence[SegmentScores], *, differences: int | None) -> dict[str, Any]:
     from nmt_cli.scoring.metrics import TITLES, largest_differences
 
-    result: dict[str, Any] = {"signatures": {TITLES[one.name]: one.signature for one in scores}}
+    result: dict[str, Any] = {"signatures": {TITLES[metric.name]: metric.signature for metric in scores}}
     result |= texts.as_json()
     if texts.baselines:
         result["baseline"] = file_and_hash(texts.baselines[0])
-
     columns = _columns(scores)
 
-    def described(segment: int) -> dict[str, Any]:
+    def describe(segment: int) -> dict[str, Any]:
         return {"line": segment + 1, **{column.title: column.figures[segment] for column in columns}}
 
     if differences is None:
-        return result | {"sentences": [described(segment) for segment in range(texts.num_lines)]}
-    for kind, segments in zip(("gains", "losses"), largest_differences(scores[0], count=differences), strict=True):
-        result[kind] = [described(segment) | _texts_of_segment(texts, segment) for segment in segments]
+        return result | {"sentences": [describe(segment) for segment in range(texts.num_lines)]}
+    gains, losses = largest_differences(scores[0], count=differences)
+    for kind, segments in (("gains", gains), ("losses", losses)):
+        result[kind] = [describe(segment) | _texts_of_segment(texts, segment) for segment in segments]
     return result
 
 

@@ -78,16 +78,16 @@ def print_scores(scores: Scores) -> None:
         return
     from rich.console import Console
 
-    shown = _table_for_terminal(table, scores.texts)
-    print_table(shown.columns, shown.lines(shown.columns), right_aligned=set(shown.columns) - {"metric", "system"})
+    short_table = _table_for_terminal(table, scores.texts)
+    columns = short_table.columns
+    print_table(columns, short_table.lines(columns), right_aligned=set(columns) - {"metric", "system"})
     console = Console(highlight=False, markup=False, emoji=False)
     for note in notes:
         console.print("\n".join(wrap(note, width=console.width, indent=2)), soft_wrap=True)
     for details in _bleu_details(scores):
         console.print(details, soft_wrap=True)
-    for signature in dict.fromkeys(
-        f"{row['metric']}  {row['signature']}" for row in table.rows if row.get("signature")
-    ):
+    signatures = [f"{row['metric']}  {row['signature']}" for row in table.rows if row.get("signature")]
+    for signature in dict.fromkeys(signatures):
         console.print(signature, style="dim", soft_wrap=True)  # on a line that can be copied whole
 
 
@@ -99,28 +99,29 @@ def _lines_for_pipe(table: _Table) -> list[list[str]]:
 
 
 def _table_for_terminal(table: _Table, texts: Texts) -> _Table:
-    """The table as a terminal shows it: short names, each metric once, and no column that a row can do without.
+    """The table as a terminal shows it: short names, each metric once, and no column for baselines or signatures.
 
-    The row of a baseline stands above the systems that are tested against it, so it is marked there.
+    The row of a baseline stands above the systems that are tested against it, so a mark in its row is enough.
     """
     names = [text.name for text in texts.systems]
     labels = dict(zip(names, short_names(names), strict=True))
     labels |= {text.name: f"{labels[text.name]} (baseline)" for text in texts.baselines}
     rows = []
-    for metric, of_metric in groupby(table.rows, key=lambda row: row["metric"]):
-        for number, row in enumerate(of_metric):
+    for metric, rows_of_metric in groupby(table.rows, key=lambda row: row["metric"]):
+        for index, row in enumerate(rows_of_metric):
             system = row.get("system", "")
-            rows.append({**row, "system": labels.get(system, system), "metric": "" if number else metric})
+            rows.append({**row, "system": labels.get(system, system), "metric": metric if index == 0 else ""})
     return _Table([column for column in table.columns if column not in ("baseline", "mean", "signature")], rows)
 
 
 def short_names(files: Sequence[str]) -> list[str]:
     """Names of files without the folders at the beginning, and the parts at the end, that all of them share."""
-    parts = [Path(file).parts for file in files]
-    for end in (0, -1):
-        while min(map(len, parts)) > 1 and len({part[end] for part in parts}) == 1:
-            parts = [part[:-1] if end else part[1:] for part in parts]
-    return [str(Path(*part)) for part in parts]
+    names = [Path(file).parts for file in files]
+    while min(map(len, names)) > 1 and len({parts[0] for parts in names}) == 1:
+        names = [parts[1:] for parts in names]
+    while min(map(len, names)) > 1 and len({parts[-1] for parts in names}) == 1:
+        names = [parts[:-1] for parts in names]
+    return [str(Path(*parts)) for parts in names]
 
 
 def _bleu_details(scores: Scores) -> list[str]:

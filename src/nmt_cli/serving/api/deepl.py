@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from nmt_cli.languages import language_name
 from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response
-from nmt_cli.serving.api.requests import refuse_markup, watch_caller
-from nmt_cli.serving.errors import invalid_request
+from nmt_cli.serving.api.requests import check_no_markup, watch_caller
+from nmt_cli.serving.errors import invalid_request_error
 
 # There is no quota, but the clients want a number.
 _NO_LIMIT = 1_000_000_000_000
@@ -19,7 +19,7 @@ _NO_LIMIT = 1_000_000_000_000
 _UNSUPPORTED = ("glossary_id", "glossary_ids", "style_id", "translation_memory_id", "custom_instructions")
 # The only service, and what it can do with each language that it translates from.
 _TEXTS, _DETECTION = "translate_text", "auto_detection"
-# Lists of what there is none of, by path: clients fill menus with them.
+# Lists that are always empty, by path: clients fill menus with them.
 _EMPTY_LISTS = {
     "/v2/glossaries": "glossaries",
     "/v2/glossary-language-pairs": "supported_languages",
@@ -57,12 +57,12 @@ class DeepLTranslateRequest(BaseModel):
 
     @field_validator("text", mode="before")
     @classmethod
-    def _one_is_a_list(cls, value: Any) -> Any:
+    def _wrap_single_text(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
 
     @field_validator("split_sentences", mode="before")
     @classmethod
-    def _a_number_is_its_digits(cls, value: Any) -> Any:
+    def _number_to_text(cls, value: Any) -> Any:
         return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -146,31 +146,30 @@ class DeepLError(BaseModel):
 
 async def translate(call: Call[DeepLTranslateRequest]) -> Response:
     """Each text translated by the model for its language."""
-    asked = call.fields
-    refuse_unsupported(asked)
+    fields = call.fields
+    check_supported(fields)
     with watch_caller(call.request) as caller:
-        answered = await call.service.translate_each(
-            asked.text,
-            source=asked.source_lang,
-            target=asked.target_lang,
+        routed_translations = await call.service.translate_each(
+            fields.text,
+            source=fields.source_lang,
+            target=fields.target_lang,
             nbest=1,
-            by_sentence=asked.split_sentences != "0",
+            by_sentence=fields.split_sentences != "0",
             owner=call.owner,
             caller=caller,
         )
-    more = {}
-    if asked.model_type:
-        more["model_type_used"] = (
-            "latency_optimized" if asked.model_type == "latency_optimized" else "quality_optimized"
-        )
+    model_type = {}
+    if fields.model_type:
+        is_latency_optimized = fields.model_type == "latency_optimized"
+        model_type["model_type_used"] = "latency_optimized" if is_latency_optimized else "quality_optimized"
     translations = [
         {
             "detected_source_language": route.model.pair[0].upper(),
-            "text": found.text,
+            "text": translated.text,
             "billed_characters": len(text),
-            **more,
+            **model_type,
         }
-        for text, (found, route) in zip(asked.text, answered, strict=True)
+        for text, (translated, route) in zip(fields.text, routed_translations, strict=True)
     ]
     return json_response({"translations": translations})
 
@@ -179,8 +178,9 @@ async def languages(call: Call[DeepLLanguagesRequest]) -> Response:
     """The languages of one side."""
     models = call.service.models
     codes = models.targets if call.fields.type == "target" else models.sources
-    more = {"supports_formality": False}
-    return json_response([{"language": code.upper(), "name": language_name(code), **more} for code in codes])
+    return json_response(
+        [{"language": code.upper(), "name": language_name(code), "supports_formality": False} for code in codes]
+    )
 
 
 async def languages_v3(call: Call[DeepLLanguagesV3Request]) -> Response:
@@ -212,29 +212,31 @@ async def usage(call: Call[NoFields]) -> Response:
     return json_response({"character_count": call.owner.characters, "character_limit": _NO_LIMIT})
 
 
-def refuse_unsupported(asked: DeepLTranslateRequest) -> None:
+def check_supported(fields: DeepLTranslateRequest) -> None:
     """Raise RequestError if a setting asks for a translation that the model cannot make."""
-    refuse_markup(asked.tag_handling or None)
+    check_no_markup(fields.tag_handling or None)
     for name in _UNSUPPORTED:
-        if getattr(asked, name):
-            raise invalid_request(f"{name} is not supported", hint=f"leave {name} out", where=name)
-    if asked.formality in ("more", "less"):
-        hint = f"take prefer_{asked.formality}, or leave formality out"
-        raise invalid_request("'formality' is not supported for given 'target_lang'", hint=hint, where="formality")
-    if asked.split_sentences == "nonewlines" and any(_num_lines(text) > 1 for text in asked.text):
+        if getattr(fields, name):
+            raise invalid_request_error(f"{name} is not supported", hint=f"leave {name} out", where=name)
+    if fields.formality in ("more", "less"):
+        hint = f"take prefer_{fields.formality}, or leave formality out"
+        raise invalid_request_error(
+            "'formality' is not supported for given 'target_lang'", hint=hint, where="formality"
+        )
+    if fields.split_sentences == "nonewlines" and any(_num_lines(text) > 1 for text in fields.text):
         message = "a line break ends a sentence: nonewlines is not supported"
         hint = "put each sentence on one line, or leave split_sentences out"
-        raise invalid_request(message, hint=hint, where="split_sentences")
+        raise invalid_request_error(message, hint=hint, where="split_sentences")
 
 
-def _empty_list(path: str, name: str) -> Endpoint[NoFields]:
+def _empty_list_endpoint(path: str, name: str) -> Endpoint[NoFields]:
     async def answer(call: Call[NoFields]) -> Response:
         return json_response({name: []})
 
-    answer.__name__ = path[1:].translate(str.maketrans("/-", "__"))
+    answer.__name__ = path[1:].translate(str.maketrans("/-", "__"))  # the operation's id in the OpenAPI document
     fields: dict[str, Any] = {name: list[str]}
-    model = create_model(f"DeepL{name.title().replace('_', '')}", **fields)
-    return Endpoint("GET", path, answer, NoFields, model, "An empty list")
+    answer_model = create_model(f"DeepL{name.title().replace('_', '')}", **fields)
+    return Endpoint("GET", path, answer, NoFields, answer_model, "An empty list")
 
 
 def _num_lines(text: str) -> int:
@@ -247,7 +249,7 @@ API = Api(
     prefixes=["/v2", "/v3"],
     operation_prefix="deepl_",
     error=DeepLError,
-    error_content=lambda problem: {"message": problem.sentence},
+    error_content=lambda error: {"message": error.sentence},
     missing_key_status=403,
     endpoints=[
         Endpoint(
@@ -257,7 +259,7 @@ API = Api(
             DeepLTranslateRequest,
             DeepLTranslateAnswer,
             "Translate texts",
-            forms=True,
+            takes_forms=True,
         ),
         Endpoint(
             "GET", "/v2/languages", languages, DeepLLanguagesRequest, list[DeepLLanguage], "The languages of the models"
@@ -271,7 +273,7 @@ API = Api(
             "The languages of the models",
         ),
         Endpoint("GET", "/v3/languages/resources", resources, NoFields, list[DeepLResource], "The services"),
-        *(_empty_list(path, name) for path, name in _EMPTY_LISTS.items()),
+        *(_empty_list_endpoint(path, name) for path, name in _EMPTY_LISTS.items()),
         Endpoint("GET", "/v2/usage", usage, NoFields, DeepLUsage, "Characters translated with this key"),
     ],
 )

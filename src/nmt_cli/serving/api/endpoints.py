@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from nmt_cli.serving.api.requests import read_fields, read_json_fields, validate_fields
 from nmt_cli.serving.errors import RequestError
-from nmt_cli.serving.keys import KeyOwner
+from nmt_cli.serving.keys import ApiKeys, KeyOwner
 from nmt_cli.serving.service import Service
 
 Fields = TypeVar("Fields", bound=BaseModel)
@@ -24,15 +24,15 @@ Fields = TypeVar("Fields", bound=BaseModel)
 _TEXT_ERRORS = (400, 403, 408, 413, 429, 503)
 
 
-def _refuse_text(value: Any) -> Any:
+def _check_not_text(value: Any) -> Any:
     if isinstance(value, str | bool):
         raise PydanticCustomError("number_type", "Input should be a number")
     return value
 
 
-# The last annotation of a field, around its bounds. pydantic alone would read a number from text, and its strict mode
-# would refuse 3.0, which is an integer in JSON.
-NUMBER = BeforeValidator(_refuse_text)
+# The last annotation of a field of numbers, around its bounds. pydantic alone would read a number from text, and its
+# strict mode would refuse 3.0, which is an integer in JSON.
+NUMBER = BeforeValidator(_check_not_text)
 NotBlank = Annotated[str, Field(json_schema_extra={"pattern": r"\S"})]
 """Text that may not be blank: the endpoint says so, and the OpenAPI document too."""
 
@@ -55,9 +55,9 @@ class Call(Generic[Fields]):
 class Endpoint(Generic[Fields]):
     """A path and method of an API, the function that answers, and the models of request and answer.
 
-    `request_model` is read from JSON. With `forms`, and in a GET, it may also be a form or the query string.
-    `answer_model` is only for the OpenAPI document. With `streams`, the answer may also be a stream of that media type.
-    `errors` are the statuses of refusals, if the endpoint needs a key.
+    A request is read from JSON. With `takes_forms`, and in a GET, it may also be a form or the query string. A request
+    that asks for a stream gets `stream_media_type`. `answer_model` and `errors`, the statuses of refusals, are only for
+    the OpenAPI document.
     """
 
     method: str
@@ -66,9 +66,9 @@ class Endpoint(Generic[Fields]):
     request_model: type[Fields]
     answer_model: Any
     summary: str
-    forms: bool = False
+    takes_forms: bool = False
     media_type: str = "application/json"
-    streams: str | None = None
+    stream_media_type: str | None = None
     errors: Sequence[int] = _TEXT_ERRORS
     needs_key: bool = True
 
@@ -94,24 +94,32 @@ class Api:
         return (self._route(endpoint, service) for endpoint in self.endpoints)
 
     def _route(self, endpoint: Endpoint[Any], service: Service) -> Route:
-        model, keys, no_fields = endpoint.request_model, service.keys, NoFields()
+        model, no_fields = endpoint.request_model, NoFields()
         has_fields = model is not NoFields
-        read = read_fields if endpoint.forms or endpoint.method == "GET" else read_json_fields
-        has_key_field = "api_key" in model.model_fields
+        read = read_fields if endpoint.takes_forms or endpoint.method == "GET" else read_json_fields
 
         async def answer(request: Request) -> Response:
-            given = await read(request, service.limits, kind=model) if has_fields else {}
-            owner = keys.anonymous
-            if endpoint.needs_key and keys.are_required:
-                key = given.get("api_key") if has_key_field else None
-                key = key if isinstance(key, str) else None
-                address = request.client.host if request.client else ""
-                owner = keys.authenticate(key, request.headers, address=address, missing_status=self.missing_key_status)
+            raw_fields = await read(request, service.limits, kind=model) if has_fields else {}
+            owner = service.keys.anonymous
+            if endpoint.needs_key and service.keys.are_required:
+                owner = self._authenticate(request, raw_fields, service.keys, model)
                 request.state.client = owner.name
-            fields = validate_fields(model, given) if has_fields else no_fields
+            fields = validate_fields(model, raw_fields) if has_fields else no_fields
             return await endpoint.handler(Call(service, request, fields, owner))
 
         return Route(endpoint.path, _Application(answer), methods=[endpoint.method])
+
+    def _authenticate(
+        self, request: Request, raw_fields: Mapping[str, Any], keys: ApiKeys, model: type[BaseModel]
+    ) -> KeyOwner:
+        """The owner of the key in the field `api_key`, if the model has such a field, or in the headers."""
+        key = raw_fields.get("api_key") if "api_key" in model.model_fields else None
+        return keys.authenticate(
+            key if isinstance(key, str) else None,
+            request.headers,
+            address=request.client.host if request.client else "",
+            missing_status=self.missing_key_status,
+        )
 
 
 class _Application:

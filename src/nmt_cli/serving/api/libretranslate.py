@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from nmt_cli.languages import DetectedLanguage, language_name
 from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response
-from nmt_cli.serving.api.requests import refuse_markup, watch_caller
-from nmt_cli.serving.errors import RequestError, invalid_request, shortened
+from nmt_cli.serving.api.requests import check_no_markup, watch_caller
+from nmt_cli.serving.errors import RequestError, invalid_request_error, shorten
 
 
 class LibreTranslateRequest(BaseModel):
@@ -92,41 +92,45 @@ class LibreError(BaseModel):
     error: str
 
 
-def error_content(problem: RequestError) -> dict[str, Any]:
+def error_content(error: RequestError) -> dict[str, Any]:
     """A refusal as LibreTranslate says it."""
-    return {"error": problem.sentence}
+    return {"error": error.sentence}
 
 
 async def translate(call: Call[LibreTranslateRequest]) -> Response:
     """A text, or each of a list of texts, translated by the model for its language."""
-    asked, limit = call.fields, call.service.limits.alternatives
-    refuse_markup(asked.format)
-    if asked.q == []:
-        raise invalid_request("Invalid request: missing q parameter", hint="q is the text to translate", where="q")
-    if asked.alternatives > limit:
-        message = f"{shortened(str(asked.alternatives))} alternatives are too many"
-        raise invalid_request(message, hint=f"ask for at most {limit}", where="alternatives")
-    texts = [asked.q] if isinstance(asked.q, str) else asked.q
+    fields, limit = call.fields, call.service.limits.alternatives
+    check_no_markup(fields.format)
+    if fields.q == []:
+        raise invalid_request_error(
+            "Invalid request: missing q parameter", hint="q is the text to translate", where="q"
+        )
+    if fields.alternatives > limit:
+        message = f"{shorten(str(fields.alternatives))} alternatives are too many"
+        raise invalid_request_error(message, hint=f"ask for at most {limit}", where="alternatives")
+    texts = [fields.q] if isinstance(fields.q, str) else fields.q
     if not call.request.headers.get("content-type", "").startswith("application/json"):
         # Forms send the line breaks of a text as \r\n.
         texts = ["\n".join(text.splitlines()) if "\r" in text else text for text in texts]
     with watch_caller(call.request) as caller:
-        answered = await call.service.translate_each(
+        routed_translations = await call.service.translate_each(
             texts,
-            source=asked.source,
-            target=asked.target,
-            nbest=1 + asked.alternatives,
+            source=fields.source,
+            target=fields.target,
+            nbest=1 + fields.alternatives,
             by_sentence=True,
             owner=call.owner,
             caller=caller,
         )
-    answer: dict[str, list[Any]] = {"translatedText": [found.text for found, _ in answered]}
-    detected = [_detected_language(route.detected) for _, route in answered if route.detected]
+    answer: dict[str, list[Any]] = {"translatedText": [translated.text for translated, _ in routed_translations]}
+    detected = [_detected_language(route.detected) for _, route in routed_translations if route.detected]
     if detected:
         answer["detectedLanguage"] = detected
-    if asked.alternatives:
-        answer["alternatives"] = [[other.text for other in found.candidates[1:]] for found, _ in answered]
-    is_list = isinstance(asked.q, list)
+    if fields.alternatives:
+        answer["alternatives"] = [
+            [candidate.text for candidate in translated.candidates[1:]] for translated, _ in routed_translations
+        ]
+    is_list = isinstance(fields.q, list)
     return json_response(answer if is_list else {name: values[0] for name, values in answer.items()})
 
 
@@ -134,8 +138,8 @@ async def detect(call: Call[LibreDetectRequest]) -> Response:
     """The most likely language."""
     text = call.fields.q
     if not text:
-        raise invalid_request("Invalid request: missing q parameter", hint="q is the text", where="q")
-    call.service.check([text])
+        raise invalid_request_error("Invalid request: missing q parameter", hint="q is the text", where="q")
+    call.service.check_texts([text])
     with call.owner.charged(1):
         return json_response([_detected_language(call.service.models.detect(text))])
 
@@ -184,7 +188,13 @@ API = Api(
     missing_key_status=400,
     endpoints=[
         Endpoint(
-            "POST", "/translate", translate, LibreTranslateRequest, LibreTranslateAnswer, "Translate text", forms=True
+            "POST",
+            "/translate",
+            translate,
+            LibreTranslateRequest,
+            LibreTranslateAnswer,
+            "Translate text",
+            takes_forms=True,
         ),
         Endpoint(
             "POST",
@@ -193,7 +203,7 @@ API = Api(
             LibreDetectRequest,
             list[LibreDetectedLanguage],
             "Detect the language of a text, among those of the models",
-            forms=True,
+            takes_forms=True,
         ),
         Endpoint(
             "GET",
@@ -205,13 +215,7 @@ API = Api(
             needs_key=False,
         ),
         Endpoint(
-            "GET",
-            "/frontend/settings",
-            settings,
-            NoFields,
-            LibreSettings,
-            "What a page needs to know",
-            needs_key=False,
+            "GET", "/frontend/settings", settings, NoFields, LibreSettings, "What a page needs to know", needs_key=False
         ),
     ],
 )

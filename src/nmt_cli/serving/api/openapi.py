@@ -83,7 +83,7 @@ def _operation(api: Api, endpoint: Endpoint[Any], schemas: dict[str, Any]) -> di
     # up several media types.
     for field in schemas[model.__name__]["properties"].values():
         field.pop("default", None)
-    if endpoint.forms:
+    if endpoint.takes_forms:
         operation["description"] = _FORMS
     operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
     return operation
@@ -92,13 +92,13 @@ def _operation(api: Api, endpoint: Endpoint[Any], schemas: dict[str, Any]) -> di
 def _responses(api: Api, endpoint: Endpoint[Any], schemas: dict[str, Any]) -> dict[str, Any]:
     """The answer of an endpoint, and its refusals, by status."""
     answers = {endpoint.media_type: {"schema": _schema(endpoint.answer_model, schemas, mode="serialization")}}
-    if endpoint.streams is not None:
-        answers[endpoint.streams] = {}
+    if endpoint.stream_media_type is not None:
+        answers[endpoint.stream_media_type] = {}
     responses = {"200": {"description": "The answer.", "content": answers}}
     if not endpoint.needs_key:
         return responses
     reasons = {status: _REASONS[status] for status in endpoint.errors}
-    if endpoint.request_model is not NoFields and endpoint.method == "POST" and not endpoint.forms:
+    if endpoint.request_model is not NoFields and endpoint.method == "POST" and not endpoint.takes_forms:
         reasons[415] = _REASONS[415]
     reasons[api.missing_key_status] = _REASONS_WITH_MISSING_KEY[api.missing_key_status]
     refusal = {"application/json": {"schema": _schema(api.error, schemas, mode="serialization")}}
@@ -123,17 +123,22 @@ def _add_limits(fields: Mapping[str, dict[str, Any]], service: Service) -> None:
     A code may have more parts than the model's own: en-US is en if there is no en-US.
     """
     limits, models = service.limits, service.models
-    sources, targets = (
-        "|".join(dict.fromkeys((*codes, *map(str.upper, codes)))) for codes in (models.sources, models.targets)
-    )
-    bounds: dict[str, tuple[str, Any]] = {
-        "alternatives": ("maximum", limits.alternatives),
-        "nbest": ("maximum", limits.alternatives + 1),
-        "beam": ("maximum", limits.beam),
-        **dict.fromkeys(("source", "source_lang"), ("pattern", f"^(auto|({sources})([-_].*)?)?$")),
-        **dict.fromkeys(("target", "target_lang"), ("pattern", f"^({targets})([-_].*)?$")),
+    sources, targets = _any_case_pattern(models.sources), _any_case_pattern(models.targets)
+    source_pattern, target_pattern = f"^(auto|({sources})([-_].*)?)?$", f"^({targets})([-_].*)?$"
+    constraints: dict[str, dict[str, Any]] = {
+        "alternatives": {"maximum": limits.alternatives},
+        "nbest": {"maximum": limits.alternatives + 1},
+        "beam": {"maximum": limits.beam},
+        "source": {"pattern": source_pattern},
+        "source_lang": {"pattern": source_pattern},
+        "target": {"pattern": target_pattern},
+        "target_lang": {"pattern": target_pattern},
     }
-    for name in bounds.keys() & fields.keys():
-        key, value = bounds[name]
-        schema = fields[name].get("anyOf", [fields[name]])[0]  # the other one is null
-        schema[key] = value
+    for name in constraints.keys() & fields.keys():
+        schema = fields[name].get("anyOf", [fields[name]])[0]  # the second alternative of anyOf is null
+        schema |= constraints[name]
+
+
+def _any_case_pattern(codes: Sequence[str]) -> str:
+    """A regular expression for any of the codes, in lower or upper case."""
+    return "|".join(dict.fromkeys((*codes, *map(str.upper, codes))))

@@ -14,21 +14,22 @@ from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from nmt_cli.serving.errors import RequestError, invalid_request, shortened, too_large, too_many_texts
+from nmt_cli.serving.errors import RequestError, invalid_request_error, shorten, too_large_error, too_many_texts_error
 from nmt_cli.serving.service import Caller, RequestLimits
 
-M = TypeVar("M", bound=BaseModel)
+Fields = TypeVar("Fields", bound=BaseModel)
 
 _MAX_FIELDS = 2000
-# Of a multipart form, beside its texts. A field takes 0.08 ms to read, in which the server does nothing else.
+# Fields of a multipart form beside its texts. Reading a field blocks the server for 0.08 ms.
 _OTHER_FIELDS = 50
 
 
-def _no_constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-_JSON = json.JSONDecoder(parse_constant=_no_constant)
+# JSON has no NaN and no Infinity, which Python's decoder would read.
+_STRICT_JSON = json.JSONDecoder(parse_constant=_reject_constant)
 _HEADER_HINT = "send it with -H 'Content-Type: application/json'"
 _JSON_HINT = "send UTF-8 JSON with Content-Type: application/json"
 
@@ -48,11 +49,11 @@ async def read_fields(request: Request, limits: RequestLimits, *, kind: type[Bas
     if _content_type(request) == "multipart/form-data":
         return fields | await _multipart_fields(body, request.headers, max_fields=limits.texts + _OTHER_FIELDS)
     if body.lstrip().startswith(b"{"):
-        raise invalid_request("the body looks like JSON, and is sent as a form", hint=_HEADER_HINT)
+        raise invalid_request_error("the body looks like JSON, and is sent as a form", hint=_HEADER_HINT)
     try:
         return fields | _form_fields(body.decode("utf-8"))
     except UnicodeDecodeError:
-        raise invalid_request("the body is not UTF-8", hint=_JSON_HINT) from None
+        raise invalid_request_error("the body is not UTF-8", hint=_JSON_HINT) from None
 
 
 async def read_json_fields(request: Request, limits: RequestLimits, *, kind: type[BaseModel]) -> dict[str, Any]:
@@ -75,58 +76,60 @@ def _is_json(request: Request) -> bool:
     return _content_type(request).endswith("json")
 
 
-def validate_fields(kind: type[M], fields: Mapping[str, Any]) -> M:
+def validate_fields(kind: type[Fields], fields: Mapping[str, Any]) -> Fields:
     """The fields as a model; RequestError names the first wrong field, but never shows its value."""
     try:
         return kind.model_validate(fields)
-    except ValidationError as problem:
-        error = problem.errors(include_url=False, include_context=False, include_input=False)[0]
-        name = str(error["loc"][0]) if error["loc"] else "request"
-        names = ", ".join(kind.model_fields)
-        if error["type"] == "missing":
-            hint = f"give {name}; the page at /docs has the parameters of each call"
-            raise invalid_request(f"Invalid request: missing {name} parameter", hint=hint, where=name) from None
-        if error["type"] == "extra_forbidden":
-            name = shortened(name)
-            raise invalid_request(f"Invalid request: there is no {name}", hint=f"take {names}", where=name) from None
-        message = str(error["msg"])
-        raise invalid_request(f"Invalid request: {name}: {message}", hint="see /docs", where=name) from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        name = str(first["loc"][0]) if first["loc"] else "request"
+        match first["type"]:
+            case "missing":
+                reason = f"missing {name} parameter"
+                hint = f"give {name}; the page at /docs has the parameters of each call"
+            case "extra_forbidden":
+                name = shorten(name)
+                reason, hint = f"there is no {name}", f"take {', '.join(kind.model_fields)}"
+            case _:
+                reason, hint = f"{name}: {first['msg']}", "see /docs"
+        raise invalid_request_error(f"Invalid request: {reason}", hint=hint, where=name) from None
 
 
-def refuse_markup(kind: str | None) -> None:
-    """Raise RequestError if the text is not plain."""
-    if kind is not None and kind != "text":
-        message = f"{shortened(kind)} is not supported: tags would be translated as words"
-        raise invalid_request(message, hint="send plain text, with the tags taken out", where="format")
+def check_no_markup(text_format: str | None) -> None:
+    """Raise RequestError if the request names another format than plain text."""
+    if text_format is not None and text_format != "text":
+        message = f"{shorten(text_format)} is not supported: tags would be translated as words"
+        raise invalid_request_error(message, hint="send plain text, with the tags taken out", where="format")
 
 
 @contextmanager
 def watch_caller(request: Request) -> Iterator[Caller]:
     """The caller of a request whose body has been read: the owner of its key, or else its address."""
 
-    async def wait() -> None:
+    async def wait_for_disconnect() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    task = asyncio.ensure_future(wait())
+    disconnected = asyncio.ensure_future(wait_for_disconnect())
     try:
-        owner = request.scope.get("state", {}).get("client")
-        yield Caller(owner or (request.client.host if request.client else ""), task)
+        key_owner = request.scope.get("state", {}).get("client")
+        address = request.client.host if request.client else ""
+        yield Caller(key_owner or address, disconnected)
     finally:
-        task.cancel()
+        disconnected.cancel()
 
 
 async def _read_body(request: Request, *, max_bytes: int, timeout_seconds: float) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
-        _refuse_length(max_bytes)
+        raise _long_body_error(max_bytes)
     body = bytearray()
     try:
         async with asyncio.timeout(timeout_seconds):
             while (message := await request.receive())["type"] == "http.request":
                 body += message["body"]
                 if len(body) > max_bytes:
-                    _refuse_length(max_bytes)
+                    raise _long_body_error(max_bytes)
                 if not message.get("more_body", False):
                     return bytes(body)
     except TimeoutError:
@@ -135,59 +138,60 @@ async def _read_body(request: Request, *, max_bytes: int, timeout_seconds: float
     raise RequestError("the client has gone", hint="stay", status=400, code="gone")
 
 
-def _refuse_length(max_bytes: int) -> NoReturn:
-    raise too_large(f"the body has more than {max_bytes:,} bytes", hint="send the text in several requests")
+def _long_body_error(max_bytes: int) -> RequestError:
+    return too_large_error(f"the body has more than {max_bytes:,} bytes", hint="send the text in several requests")
+
+
+def _many_fields_error(kind: str, *, max_fields: int) -> RequestError:
+    return too_large_error(f"the {kind} has more than {max_fields:,} fields", hint="send fewer")
 
 
 def _json_fields(body: bytes, *, kind: type[BaseModel], max_texts: int) -> dict[str, Any]:
     try:
-        value = _JSON.decode(body.decode("utf-8"))
+        content = _STRICT_JSON.decode(body.decode("utf-8"))
     except UnicodeDecodeError:
-        raise invalid_request("the body is not UTF-8", hint=_JSON_HINT) from None
+        raise invalid_request_error("the body is not UTF-8", hint=_JSON_HINT) from None
     except ValueError:
-        raise invalid_request("the body is not JSON", hint=_JSON_HINT) from None
+        raise invalid_request_error("the body is not JSON", hint=_JSON_HINT) from None
     except RecursionError:
-        raise invalid_request("the JSON is nested too deeply", hint="send an object of texts and numbers") from None
-    if not isinstance(value, dict):
+        raise invalid_request_error(
+            "the JSON is nested too deeply", hint="send an object of texts and numbers"
+        ) from None
+    if not isinstance(content, dict):
         example = f'{{"{next(iter(kind.model_fields))}": "..."}}'
-        raise invalid_request("the JSON is no object", hint=f"send an object, as in {example}")
-    if len(value) > _MAX_FIELDS:
-        _refuse_number("JSON")
+        raise invalid_request_error("the JSON is no object", hint=f"send an object, as in {example}")
+    if len(content) > _MAX_FIELDS:
+        raise _many_fields_error("JSON", max_fields=_MAX_FIELDS)
     # Checked before the values, because thousands of wrong values take long to describe.
-    for one in value.values():
-        if isinstance(one, list) and len(one) > max_texts:
-            raise too_many_texts(len(one), most=max_texts)
-    return value
-
-
-def _refuse_number(kind: str, *, most: int = _MAX_FIELDS) -> NoReturn:
-    raise too_large(f"the {kind} has more than {most:,} fields", hint="send fewer") from None
+    for value in content.values():
+        if isinstance(value, list) and len(value) > max_texts:
+            raise too_many_texts_error(len(value), limit=max_texts)
+    return content
 
 
 def _form_fields(text: str) -> dict[str, Any]:
     try:
-        found = parse_qs(text, keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict")
+        values_by_name = parse_qs(text, keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict")
     except UnicodeDecodeError:
-        raise invalid_request("the form is not UTF-8", hint=_JSON_HINT) from None
+        raise invalid_request_error("the form is not UTF-8", hint=_JSON_HINT) from None
     except ValueError:
-        _refuse_number("form")
-    return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
+        raise _many_fields_error("form", max_fields=_MAX_FIELDS) from None
+    return {name: values[0] if len(values) == 1 else values for name, values in values_by_name.items()}
 
 
 async def _multipart_fields(body: bytes, headers: Headers, *, max_fields: int) -> dict[str, Any]:
     async def stream() -> AsyncGenerator[bytes, None]:
         yield body
 
+    parser = MultiPartParser(headers, stream(), max_files=0, max_fields=max_fields, max_part_size=len(body))
     try:
-        form = await MultiPartParser(
-            headers, stream(), max_files=0, max_fields=max_fields, max_part_size=len(body)
-        ).parse()
-    except MultiPartException as problem:
-        if "Too many fields" in problem.message:
-            _refuse_number("form", most=max_fields)
-        raise invalid_request("the form cannot be read", hint=_JSON_HINT) from None
+        form = await parser.parse()
+    except MultiPartException as error:
+        if "Too many fields" in error.message:
+            raise _many_fields_error("form", max_fields=max_fields) from None
+        raise invalid_request_error("the form cannot be read", hint=_JSON_HINT) from None
     except (UnicodeDecodeError, KeyError, ValueError, LookupError):
-        raise invalid_request("the form cannot be read", hint=_JSON_HINT) from None
+        raise invalid_request_error("the form cannot be read", hint=_JSON_HINT) from None
     fields: dict[str, Any] = {}
     for name in form:
         values = [str(value) for value in form.getlist(name)]

@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from nmt_cli.languages import DetectedLanguage, language_name
 from nmt_cli.serving.api.endpoints import NUMBER, Api, Call, Endpoint, NoFields, NotBlank, json_response
 from nmt_cli.serving.api.requests import watch_caller
-from nmt_cli.serving.errors import ClientGone, RequestError, invalid_request, refusal_for
+from nmt_cli.serving.errors import ClientGone, RequestError, invalid_request_error, request_error_from
 from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.service import Service
 from nmt_cli.serving.texts import TextCandidate, TranslatedText
@@ -71,7 +71,7 @@ class TranslatedTextV1(Candidate):
 
 
 class TranslateAnswer(BaseModel):
-    """The translations in order, by which model, and how the source language was found."""
+    """The translations in order, the languages of the model, and how the source language was found."""
 
     source: str
     target: str
@@ -101,7 +101,7 @@ class NextWord(BaseModel):
 
 
 class NextWordsAnswer(BaseModel):
-    """The words that may come next, that of the best translation first."""
+    """The words that may come next; the word of the best translation is first."""
 
     words: list[NextWord]
 
@@ -180,47 +180,47 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetails
 
 
-def error_content(problem: RequestError) -> dict[str, Any]:
+def error_content(error: RequestError) -> dict[str, Any]:
     """A refusal as this API says it."""
-    return {"error": {name: getattr(problem, name) for name in ("code", "message", "hint", "where")}}
+    return {"error": {name: getattr(error, name) for name in ("code", "message", "hint", "where")}}
 
 
 async def translate(call: Call[TranslateRequest]) -> Response:
     """Texts in one language, translated by one model, at once or as a stream of lines."""
     text, service = call.fields.text, call.service
     texts = [text] if isinstance(text, str) else text
-    service.check(texts)
+    service.check_texts(texts)
     with call.owner.charged(max(1, len(texts))):
         return await _translate(call, texts)
 
 
 async def _translate(call: Call[TranslateRequest], texts: list[str]) -> Response:
-    asked, service = call.fields, call.service
-    route = service.models.route(asked.source, asked.target, text=texts[0] if texts else "")
+    fields, service = call.fields, call.service
+    route = service.models.route(fields.source, fields.target, text=texts[0] if texts else "")
     task = service.search_task(
         route.model,
-        nbest=asked.nbest,
-        beam=asked.beam,
-        length_penalty=asked.length_penalty,
-        max_extra_tokens=asked.max_extra_tokens,
-        prefix=asked.prefix,
-        alignments=asked.alignments,
+        nbest=fields.nbest,
+        beam=fields.beam,
+        length_penalty=fields.length_penalty,
+        max_extra_tokens=fields.max_extra_tokens,
+        prefix=fields.prefix,
+        alignments=fields.alignments,
     )
     call.owner.characters += sum(map(len, texts))
-    by_sentence = asked.split == "sentences"
-    if asked.stream:
+    by_sentence = fields.split == "sentences"
+    if fields.stream:
         lines = _stream_lines(call, texts, route.model, task, by_sentence=by_sentence)
-        # The first line comes before the status is sent, so that a full queue is a 503.
-        first = await anext(lines, b"")
-        return StreamingResponse(_with_first(first, lines), media_type=_NDJSON)
+        # Awaited before the status is sent, so that a full queue is a 503.
+        first_line = await anext(lines, b"")
+        return StreamingResponse(_prepend(first_line, lines), media_type=_NDJSON)
     with watch_caller(call.request) as caller:
         translated = await service.translate(texts, route.model, task, by_sentence=by_sentence, caller=caller)
-    detected = route.detected
+    source, target = route.model.pair
     answer = {
-        "source": route.model.pair[0],
-        "target": route.model.pair[1],
-        "detection": _kind_of_detection(detected),
-        "confidence": 1.0 if detected is None else round(detected.confidence, 4),
+        "source": source,
+        "target": target,
+        "detection": _detection_kind(route.detected),
+        "confidence": 1.0 if route.detected is None else round(route.detected.confidence, 4),
         "translations": [_text_answer(text, task) for text in translated],
     }
     return json_response(answer)
@@ -243,10 +243,10 @@ async def attention(call: Call[AttentionRequest]) -> Response:
         model = _model_for_sentence(call)
         if not task.target:
             hint = "give the translation of the text"
-            raise invalid_request("the translation is blank", hint=hint, where="translation")
+            raise invalid_request_error("the translation is blank", hint=hint, where="translation")
         with watch_caller(call.request) as caller:
-            found = await call.service.ask_about_words(call.fields.text, task, model, caller=caller)
-    return Response(found["map"], media_type="application/json")
+            answer = await call.service.ask_about_words(call.fields.text, task, model, caller=caller)
+    return Response(answer["map"], media_type="application/json")
 
 
 async def models(call: Call[NoFields]) -> Response:
@@ -255,7 +255,7 @@ async def models(call: Call[NoFields]) -> Response:
 
 
 async def reload(call: Call[NoFields]) -> Response:
-    """The models after each was loaded again; 409 if one could not be, and the old one stays."""
+    """The models after each was loaded again; 409 if a model cannot be loaded, and the old model stays."""
     service = call.service
     if not call.owner.is_operator:
         hint = "give a key that --api-key-file marks with the word operator"
@@ -263,28 +263,27 @@ async def reload(call: Call[NoFields]) -> Response:
             hint = "send the server SIGHUP, or start it with --api-key-file and a key marked with the word operator"
         raise RequestError("this takes an operator's key", hint=hint, status=403, code="no_operator")
     call.owner.spend(1)
-    before = {model: model.digest for model in service.models}
-    problems = await service.reload()
-    found = [_model_json(model) | {"is_new": model.digest != digest} for model, digest in before.items()]
-    answer = _models_and_limits(service) | {"models": found}
-    if not problems:
+    old_digests = {model: model.digest for model in service.models}
+    errors = await service.reload()
+    models_json = [_model_json(model) | {"is_new": model.digest != digest} for model, digest in old_digests.items()]
+    answer = _models_and_limits(service) | {"models": models_json}
+    if not errors:
         return json_response(answer)
-    refused = refusal_for(problems[0], status=409, code="not_loaded")
-    return json_response(answer | error_content(refused), status=refused.status)
+    first_error = request_error_from(errors[0], status=409, code="not_loaded")
+    return json_response(answer | error_content(first_error), status=first_error.status)
 
 
-def _kind_of_detection(detected: DetectedLanguage | None) -> Literal["given", "detected", "only"]:
+def _detection_kind(detected: DetectedLanguage | None) -> Literal["given", "detected", "only"]:
     if detected is None:
         return "given"
     return "only" if detected.is_only else "detected"
 
 
 def _models_and_limits(service: Service) -> dict[str, Any]:
-    names = ("characters", "texts", "sentences", "alternatives", "beam")
     return {
         "models": [_model_json(model) for model in service.models],
         "key_required": service.keys.are_required,
-        "limits": {name: getattr(service.limits, name) for name in names},
+        "limits": {name: getattr(service.limits, name) for name in LimitsAnswer.model_fields},
     }
 
 
@@ -304,10 +303,10 @@ def _model_json(model: ServedModel) -> dict[str, Any]:
 
 def _model_for_sentence(call: Call[NextWordsRequest] | Call[AttentionRequest]) -> ServedModel:
     """The model for the sentence of a request; RequestError if the sentence is blank."""
-    asked = call.fields
-    if not asked.text.strip():
-        raise invalid_request("the sentence is blank", hint="give the sentence that is translated", where="text")
-    return call.service.models.route(asked.source, asked.target, text=asked.text).model
+    fields = call.fields
+    if not fields.text.strip():
+        raise invalid_request_error("the sentence is blank", hint="give the sentence that is translated", where="text")
+    return call.service.models.route(fields.source, fields.target, text=fields.text).model
 
 
 async def _stream_lines(
@@ -322,15 +321,15 @@ async def _stream_lines(
                 is_begun = True
         except ClientGone:
             return
-        except RequestError as problem:
+        except RequestError as error:
             if not is_begun:
                 raise
-            yield json.dumps(error_content(problem), ensure_ascii=False).encode() + b"\n"
+            yield json.dumps(error_content(error), ensure_ascii=False).encode() + b"\n"
 
 
-async def _with_first(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for line in rest:
+async def _prepend(first_line: bytes, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first_line
+    async for line in lines:
         yield line
 
 
@@ -338,19 +337,20 @@ def _text_answer(text: TranslatedText, task: SearchTask) -> dict[str, Any]:
     sentences = [
         {
             "source": sentence.source,
-            **_best_and_others(sentence.candidates),
+            **_best_and_alternatives(sentence.candidates),
             "alignment": sentence.alignment if task.alignments else None,
         }
         for sentence in text.sentences
     ]
-    return {**_best_and_others(text.candidates), "sentences": sentences}
+    return {**_best_and_alternatives(text.candidates), "sentences": sentences}
 
 
-def _best_and_others(candidates: Sequence[TextCandidate]) -> dict[str, Any]:
-    best, *others = [
-        {"text": one.text, "score": round(one.score, 6), "log_prob": round(one.log_prob, 6)} for one in candidates
+def _best_and_alternatives(candidates: Sequence[TextCandidate]) -> dict[str, Any]:
+    best, *alternatives = [
+        {"text": candidate.text, "score": round(candidate.score, 6), "log_prob": round(candidate.log_prob, 6)}
+        for candidate in candidates
     ]
-    return {**best, "alternatives": others}
+    return {**best, "alternatives": alternatives}
 
 
 API = Api(
@@ -362,7 +362,13 @@ API = Api(
     missing_key_status=401,
     endpoints=[
         Endpoint(
-            "POST", "/v1/translate", translate, TranslateRequest, TranslateAnswer, "Translate texts", streams=_NDJSON
+            "POST",
+            "/v1/translate",
+            translate,
+            TranslateRequest,
+            TranslateAnswer,
+            "Translate texts",
+            stream_media_type=_NDJSON,
         ),
         Endpoint(
             "POST",

@@ -1,4 +1,4 @@
-"""Files that `nmt decode` refuses because they are no lines of text (TMX, CSV and the like), and what converts them."""
+"""Structured files (TMX, CSV and the like): `nmt decode` refuses them with a command that takes the text out."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class _Structure:
     kind: str
     endings: Collection[str]
     beginning: re.Pattern[bytes]
-    is_certain: bool
     command: str
+    is_certain: bool = True
 
 
 def _xml_command(path: str) -> str:
@@ -50,49 +50,23 @@ _STRUCTURES = (
         "a translation memory (TMX)",
         {".tmx"},
         re.compile(rb"\s*<(?:[?!][^<]*<)*tmx\b"),
-        True,
         _xml_command(".//tu/tuv[1]/seg"),
     ),
     _Structure(
         "XLIFF",
         _XLIFF,
         re.compile(rb"\s*<(?:[?!][^<]*<)*xliff\b[^>]*\bversion=.2"),
-        True,
         _xml_command(".//{*}segment/{*}source"),
     ),
-    _Structure(
-        "XLIFF",
-        _XLIFF,
-        re.compile(rb"\s*<(?:[?!][^<]*<)*xliff\b"),
-        True,
-        _xml_command(".//{*}trans-unit/{*}source"),
-    ),
-    _Structure(
-        "a PO file",
-        {".po", ".pot"},
-        re.compile(rb'(?:#.*\n|\s)*msgid ""\s*\nmsgstr "'),
-        True,
-        _PO_COMMAND,
-    ),
-    _Structure("a table (TSV)", {".tsv"}, re.compile(rb"[^\n]*\t"), False, "cut -f1"),
-    _Structure(
-        "a table (CSV)",
-        {".csv"},
-        re.compile(rb"[^\n]*[,;\t]"),
-        False,
-        _CSV_COMMAND,
-    ),
-    _Structure(
-        "JSON lines",
-        {".jsonl", ".ndjson"},
-        re.compile(rb"\s*\{"),
-        False,
-        _JSON_LINES_COMMAND,
-    ),
+    _Structure("XLIFF", _XLIFF, re.compile(rb"\s*<(?:[?!][^<]*<)*xliff\b"), _xml_command(".//{*}trans-unit/{*}source")),
+    _Structure("a PO file", {".po", ".pot"}, re.compile(rb'(?:#.*\n|\s)*msgid ""\s*\nmsgstr "'), _PO_COMMAND),
+    _Structure("a table (TSV)", {".tsv"}, re.compile(rb"[^\n]*\t"), "cut -f1", is_certain=False),
+    _Structure("a table (CSV)", {".csv"}, re.compile(rb"[^\n]*[,;\t]"), _CSV_COMMAND, is_certain=False),
+    _Structure("JSON lines", {".jsonl", ".ndjson"}, re.compile(rb"\s*\{"), _JSON_LINES_COMMAND, is_certain=False),
 )
 
 
-def refuse_structured(beginning: bytes, *, name: str) -> None:
+def check_unstructured(beginning: bytes, *, name: str) -> None:
     """Raise DataError, with the command that takes the text out, if a text is a file of TMX, CSV or the like.
 
     A file is recognised by the ending of its name and its first bytes. `STDIN` has no ending: the first bytes must do.
