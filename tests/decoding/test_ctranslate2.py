@@ -162,7 +162,7 @@ def test_in_int8_short_sentences_are_not_padded_to_long_ones(tmp_path: Path) -> 
     for precision in ("fp32", "int8"):
         engine = opened(tmp_path / "model", precision=precision)
         assert isinstance(engine, CTranslate2Engine)
-        batches = list(engine._batches(asked, by_limit=False, config=engine.decoding))
+        batches = list(engine._batches(asked, config=engine.decoding))
         assert sorted(len(one.pieces) for batch in batches for one in batch) == sorted(lengths)
         mixed[precision] = sum(len({len(one.pieces) + 1 < 16 for one in batch}) == 2 for batch in batches)
     assert mixed == {"fp32": 1, "int8": 0}
@@ -184,7 +184,7 @@ def test_in_int8_short_pairs_are_not_scored_or_aligned_with_long_ones(tmp_path: 
         widths.append({(len(source) + 1 < 16, len(target) + 1 < 16) for source, target in both})
         return engine._translator.score_batch(sources, targets, **options)
 
-    found = engine._on_pairs(pairs, score, config=engine.decoding)
+    found = list(engine._run_on_pairs(score, pairs, config=engine.decoding))
     assert all(len(some) == 1 for some in widths)
     assert len(set.union(*widths)) == 4
     assert [len(one.log_probs) for one in found] == [1 + len(hypothesis.ids) for _, hypothesis in pairs]

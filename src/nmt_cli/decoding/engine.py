@@ -40,7 +40,7 @@ class Engine(Protocol):
     # Sentences with fewer source tokens, with EOS, are never searched together with longer ones; 0: there is no limit.
     min_wide_tokens: int
 
-    def check(self, config: DecodingConfig) -> None:
+    def check_supported(self, config: DecodingConfig) -> None:
         """Raise UsageError if the engine does not support these settings."""
 
     def search(
@@ -162,7 +162,7 @@ def _is_ctranslate2_faster(
     check_is_model(directories[0])
     recipe = load_saved_config(directories[0]).recipe
     config = with_overrides(recipe.decoding, overrides)
-    # In beam search, CTranslate2 has no minimum length: `CTranslate2Engine.check` says why.
+    # In beam search, CTranslate2 has no minimum length: `CTranslate2Engine.check_supported` says why.
     needs_min_tokens = config.min_tokens > 0 and config.beam > 1
     return unsupported_error(recipe.model) is None and not config.samples and not needs_min_tokens
 

@@ -76,7 +76,7 @@ class TorchEngine:
                 logger.info("the model's matrices are too small to gain from int8: all is in %s", precision)
         return cls(loaded, device=device, precision=precision)
 
-    def check(self, config: DecodingConfig) -> None:
+    def check_supported(self, config: DecodingConfig) -> None:
         """This engine supports all settings."""
 
     def search(

@@ -79,7 +79,7 @@ class LineTranslator:
         config = with_overrides(config or self._engine.decoding, overrides)
         utility = None if mbr is None else parse_utility(mbr)
         check_candidates(nbest, config=config, vocab=self._engine.target.vocab_size, mbr=mbr)
-        self._engine.check(config)
+        self._engine.check_supported(config)
         given = None if prefixes is None else list(prefixes)
         split = self._split(texts, given, config=config, first_line=first_line)
         details = Details(piece_log_probs=word_scores, alignment=alignments)

@@ -24,9 +24,8 @@ from nmt_cli.recipe.schema import DecodingConfig
 # CTranslate2 ends a search when PATIENCE * beam hypotheses have finished, even if a better one is still open. With 1
 # this happened in 17 of 500 sentences, with 2 in none.
 PATIENCE = 2
-# With fewer extra tokens limits cut so many hypotheses that sentences are batched by their limits from the start.
+# With fewer extra tokens many hypotheses reach their limit, so each batch has sentences of one limit from the start.
 _FEW_EXTRA_TOKENS = 5
-_NEVER = frozenset(NEVER_GENERATED)
 _TAKE_TORCH = "leave it out, or take `engine: torch`"
 CTranslate2Precision = Literal["fp32", "int8"]
 
@@ -66,7 +65,7 @@ class CTranslate2Engine:
             str(folder), device="cpu", compute_type=compute_type, inter_threads=threads, intra_threads=1
         )
 
-    def check(self, config: DecodingConfig) -> None:
+    def check_supported(self, config: DecodingConfig) -> None:
         """Raise UsageError for sampling, and for a minimum length in beam search.
 
         The random numbers of CTranslate2 depend on the batch. In beam search, CTranslate2 distributes the probability
@@ -98,14 +97,9 @@ class CTranslate2Engine:
             for source in sources
         ]
         searched = [sentence for sentence in sentences if sentence.pieces]
-        # A batch has one limit, the largest of its sentences' limits. Sentences that their own limit would have cut are
-        # searched again.
-        are_limits_tight = config.max_extra_tokens < _FEW_EXTRA_TOKENS
-        cut = self._search_sentences(searched, by_limit=are_limits_tight, config=config)
-        self._search_sentences(cut, by_limit=True, config=config)
-        # Sentences whose hypotheses have special pieces are searched again without these pieces.
-        special = [sentence for sentence in searched if sentence.has_special]
-        self._search_sentences(special, by_limit=True, config=config, without_special=True)
+        self._search_within_limits(searched, config=config)
+        special = [sentence for sentence in searched if sentence.has_special_pieces]
+        self._search_groups(_group_by_limit(special), config=config, suppressed=NEVER_GENERATED)
         # CTranslate2 renormalises the probabilities if pieces are suppressed or forced.
         is_inexact = config.min_tokens or details.piece_log_probs or any(sentence.prefix for sentence in sentences)
         self._score_again(searched if is_inexact else special, config=config)
@@ -115,109 +109,109 @@ class CTranslate2Engine:
             self._align(searched, config=config)
         return [sentence.hypotheses for sentence in sentences]
 
-    def _batches(
-        self, sentences: Sequence[_Sentence], *, by_limit: bool, config: DecodingConfig
-    ) -> list[list[_Sentence]]:
-        """Batches of sentences of similar length; if they are made `by_limit`, each batch has one limit."""
-        batches: list[list[_Sentence]] = []
-        groups: list[Sequence[_Sentence]] = [sentences]
-        if by_limit:
-            limits = sorted({sentence.limit for sentence in sentences})
-            groups = [[sentence for sentence in sentences if sentence.limit == limit] for limit in limits]
-        for group in groups:
-            lengths = [len(sentence.pieces) + len(sentence.prefix) for sentence in group]
-            for batch in self._batch_indices(lengths, [[sentence.pieces] for sentence in group], config=config):
-                batches.append([group[place] for place in batch])
-        return batches
+    def _search_within_limits(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> None:
+        """Search each sentence up to its own limit.
+
+        CTranslate2 takes one limit per batch, the largest of its sentences. Few hypotheses grow beyond the limit of
+        their own sentence. Only these sentences are searched again, with sentences of the same limit.
+        """
+        if config.max_extra_tokens < _FEW_EXTRA_TOKENS:
+            self._search_groups(_group_by_limit(sentences), config=config, suppressed=())
+            return
+        self._search_groups([sentences], config=config, suppressed=())
+        too_long = [sentence for sentence in sentences if sentence.exceeds_limit]
+        self._search_groups(_group_by_limit(too_long), config=config, suppressed=())
+
+    def _search_groups(
+        self, groups: Sequence[Sequence[_Sentence]], *, config: DecodingConfig, suppressed: Sequence[int]
+    ) -> None:
+        """Search without the `suppressed` ids, in batches of sentences of one group.
+
+        All batches are in CTranslate2's queue at once, so that no worker waits for another.
+        """
+        batches = [batch for group in groups for batch in self._batches(group, config=config)]
+        pending = [self._submit(batch, config=config, suppressed=suppressed) for batch in batches]
+        for batch, results in zip(batches, pending, strict=True):
+            batch_limit = max(sentence.limit for sentence in batch)
+            for sentence, result in zip(batch, results, strict=True):
+                sentence.batch_limit = batch_limit
+                sentence.hypotheses = self._rank(result.result(), limit=sentence.limit, config=config)
+
+    def _submit(self, batch: Sequence[_Sentence], *, config: DecodingConfig, suppressed: Sequence[int]) -> list[Any]:
+        """Put a batch into CTranslate2's queue; returns its future result for each sentence."""
+        longest = max(sentence.limit for sentence in batch)
+        options: dict[str, Any] = {
+            "beam_size": config.beam,
+            # With patience it finishes more hypotheses than the beam, of which our penalty may prefer any.
+            "num_hypotheses": PATIENCE * config.beam if config.beam > 1 else 1,
+            "patience": PATIENCE if config.beam > 1 else 1,
+            "length_penalty": length_exponent(config),
+            "return_scores": True,
+            "min_decoding_length": min(config.min_tokens, longest),
+            "max_decoding_length": longest,
+            "max_input_length": 0,
+            "max_batch_size": len(batch),
+            "asynchronous": True,
+        }
+        prefixes = [sentence.prefix for sentence in batch]
+        if any(prefixes):
+            options["target_prefix"] = prefixes
+        if suppressed:
+            options["suppress_sequences"] = [[piece] for piece in self.target.pieces(suppressed)]
+        futures: list[Any] = self._translator.translate_batch([sentence.pieces for sentence in batch], **options)
+        return futures
+
+    def _rank(self, result: Any, *, limit: int, config: DecodingConfig) -> list[Hypothesis]:
+        """CTranslate2's hypotheses with scores by our penalty, best first."""
+        hypotheses = []
+        for pieces, score in zip(result.hypotheses, result.scores, strict=True):
+            length = max(1, min(len(pieces) + 1, limit))
+            log_prob = float(score) * length ** length_exponent(config)
+            ids = [self._ids[piece] for piece in pieces]
+            hypotheses.append(Hypothesis(ids, log_prob, log_prob / length_penalty(length, config=config)))
+        return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
+
+    def _batches(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> list[list[_Sentence]]:
+        """Batches of sentences of similar length."""
+        lengths = [len(sentence.pieces) + len(sentence.prefix) for sentence in sentences]
+        batches = self._batch_indices(lengths, [[sentence.pieces] for sentence in sentences], config=config)
+        return [[sentences[index] for index in batch] for batch in batches]
 
     def _batch_indices(
         self, lengths: Sequence[int], sequences: Sequence[Sequence[list[str]]], *, config: DecodingConfig
     ) -> list[list[int]]:
         """Batches of sentences by their indices; in int8 all `sequences` of a batch have the same widths."""
         is_int8 = self.precision == "int8"
-        widths = [tuple(is_wide(len(pieces)) for pieces in some if is_int8) for some in sequences]
+        widths = [tuple(is_wide(len(pieces)) for pieces in of_sentence if is_int8) for of_sentence in sequences]
         return batches_for_workers(lengths, widths=widths, config=config, workers=self._translator.num_translators)
 
-    def _on_pairs(
-        self, pairs: Sequence[tuple[_Sentence, Hypothesis]], work: Callable[..., list[Any]], *, config: DecodingConfig
-    ) -> list[Any]:
-        """The results of `work`, a method of CTranslate2, for each pair, in batches of similar length."""
+    def _run_on_pairs(
+        self, method: Callable[..., list[Any]], pairs: Sequence[tuple[_Sentence, Hypothesis]], *, config: DecodingConfig
+    ) -> Iterator[Any]:
+        """The result of a method of CTranslate2 for each pair, computed in batches of similar length."""
         texts = [[sentence.pieces, self.target.pieces(hypothesis.ids)] for sentence, hypothesis in pairs]
         lengths = [max(len(source), len(target)) for source, target in texts]
-        running: dict[int, Any] = {}
+        futures: dict[int, Any] = {}
         for batch in self._batch_indices(lengths, texts, config=config):
-            sources, targets = zip(*(texts[place] for place in batch), strict=True)
-            waiting = work(
+            sources, targets = zip(*(texts[index] for index in batch), strict=True)
+            futures_of_batch = method(
                 list(sources), list(targets), max_input_length=0, max_batch_size=len(batch), asynchronous=True
             )
-            running |= zip(batch, waiting, strict=True)
-        return [running[place].result() for place in range(len(pairs))]
-
-    def _search_sentences(
-        self, sentences: Sequence[_Sentence], *, by_limit: bool, config: DecodingConfig, without_special: bool = False
-    ) -> list[_Sentence]:
-        """Search in batches; returns the sentences to search again, because their own limit would have cut them.
-
-        Unless `without_special`, sentences with pieces that are never generated are marked as special.
-        """
-        cut = []
-        batches = self._batches(sentences, by_limit=by_limit, config=config)
-        for batch, results in self._translate(batches, config=config, without_special=without_special):
-            longest = max(sentence.limit for sentence in batch)
-            for sentence, result in zip(batch, results, strict=True):
-                rows = [list(map(self._ids.__getitem__, pieces)) for pieces in result.hypotheses]
-                if longest > sentence.limit and any(len(ids) >= sentence.limit for ids in rows):
-                    cut.append(sentence)
-                elif not without_special and not all(map(_NEVER.isdisjoint, rows)):
-                    sentence.has_special = True
-                else:
-                    sentence.hypotheses = _ranked(rows, result.scores, limit=sentence.limit, config=config)
-        return cut
-
-    def _translate(
-        self, batches: Sequence[list[_Sentence]], *, config: DecodingConfig, without_special: bool
-    ) -> Iterator[tuple[list[_Sentence], list[Any]]]:
-        """The results of each batch, searched up to its longest limit, with or `without_special` pieces.
-
-        All batches are in CTranslate2's queue at once, so that no worker waits for another.
-        """
-        running = []
-        for batch in batches:
-            prefixes = [sentence.prefix for sentence in batch]
-            longest = max(sentence.limit for sentence in batch)
-            options: dict[str, Any] = {
-                "beam_size": config.beam,
-                # With patience it finishes more hypotheses than the beam, of which our penalty may prefer any.
-                "num_hypotheses": PATIENCE * config.beam if config.beam > 1 else 1,
-                "patience": PATIENCE if config.beam > 1 else 1,
-                "length_penalty": length_exponent(config),
-                "return_scores": True,
-                "min_decoding_length": min(config.min_tokens, longest),
-                "max_decoding_length": longest,
-                "max_input_length": 0,
-                "max_batch_size": len(batch),
-                "asynchronous": True,
-            }
-            if any(prefixes):
-                options["target_prefix"] = prefixes
-            if without_special:
-                options["suppress_sequences"] = [[piece] for piece in self.target.pieces(NEVER_GENERATED)]
-            running.append(self._translator.translate_batch([sentence.pieces for sentence in batch], **options))
-        for batch, results in zip(batches, running, strict=True):
-            yield batch, [waiting.result() for waiting in results]
+            futures |= zip(batch, futures_of_batch, strict=True)
+        return (futures[index].result() for index in range(len(pairs)))
 
     def _score_again(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> None:
         """Replace log-probabilities by the results of forced scoring, piece by piece, and rank the hypotheses again."""
         pairs = [(sentence, hypothesis) for sentence in sentences for hypothesis in sentence.hypotheses]
-        scored = iter(self._on_pairs(pairs, self._translator.score_batch, config=config))
+        results = self._run_on_pairs(self._translator.score_batch, pairs, config=config)
         for sentence in sentences:
-            ranked = []
+            rescored = []
             for hypothesis in sentence.hypotheses:
                 length = min(len(hypothesis.ids) + 1, sentence.limit)
-                terms = list(map(float, next(scored).log_probs))[:length]
-                score = sum(terms) / length_penalty(length, config=config)
-                ranked.append(Hypothesis(hypothesis.ids, sum(terms), score, terms))
-            sentence.hypotheses = sorted(ranked, key=lambda hypothesis: -hypothesis.score)
+                log_probs = list(map(float, next(results).log_probs))[:length]
+                score = sum(log_probs) / length_penalty(length, config=config)
+                rescored.append(Hypothesis(hypothesis.ids, sum(log_probs), score, log_probs))
+            sentence.hypotheses = sorted(rescored, key=lambda hypothesis: -hypothesis.score)
 
     def _align(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> None:
         """Add the position of the source piece with the most attention, for each piece of each hypothesis.
@@ -229,36 +223,43 @@ class CTranslate2Engine:
             (sentence, hypothesis) for sentence in sentences for hypothesis in sentence.hypotheses if hypothesis.ids
         ]
         longest = max((len(hypothesis.ids) for _, hypothesis in pairs), default=0)
-        options = {"beam_size": 1, "return_attention": True, "max_decoding_length": 1 + longest}
-        placed = iter(self._on_pairs(pairs, partial(self._translator.translate_batch, **options), config=config))
+        method = partial(
+            self._translator.translate_batch, beam_size=1, return_attention=True, max_decoding_length=1 + longest
+        )
+        results = self._run_on_pairs(method, pairs, config=config)
         for sentence in sentences:
             for rank, hypothesis in enumerate(sentence.hypotheses):
-                weights = next(placed).attention[0][: len(hypothesis.ids)] if hypothesis.ids else []
-                places = [max(range(len(row)), key=row.__getitem__) for row in weights]
-                sentence.hypotheses[rank] = replace(hypothesis, alignment=places)
+                weights = next(results).attention[0][: len(hypothesis.ids)] if hypothesis.ids else []
+                positions = [max(range(len(row)), key=row.__getitem__) for row in weights]
+                sentence.hypotheses[rank] = replace(hypothesis, alignment=positions)
 
 
 @dataclass(slots=True)
 class _Sentence:
-    """A source and its prefix in pieces, the maximum number of tokens of its translation, and its best hypotheses."""
+    """A source and its prefix in pieces, the limit of tokens of its translation, and its best hypotheses."""
 
     pieces: list[str]
     prefix: list[str]
     limit: int
+    # The limit of the batch in which it was searched.
+    batch_limit: int = 0
     hypotheses: list[Hypothesis] = field(default_factory=lambda: [Hypothesis([], 0.0, 0.0)])
-    has_special: bool = False
+
+    @property
+    def exceeds_limit(self) -> bool:
+        """Whether a hypothesis grew to the sentence's own limit or beyond it, in a batch with a larger limit."""
+        longest = max(len(hypothesis.ids) for hypothesis in self.hypotheses)
+        return self.batch_limit > self.limit and longest >= self.limit
+
+    @property
+    def has_special_pieces(self) -> bool:
+        """Whether a hypothesis has a piece that our search never generates."""
+        return any(not set(NEVER_GENERATED).isdisjoint(hypothesis.ids) for hypothesis in self.hypotheses)
 
 
-def _ranked(
-    rows: Sequence[list[int]], scores: Sequence[float], *, limit: int, config: DecodingConfig
-) -> list[Hypothesis]:
-    """CTranslate2's hypotheses with scores by our penalty, best first."""
-    ranked = []
-    for ids, normalised in zip(rows, scores, strict=True):
-        length = max(1, min(len(ids) + 1, limit))
-        log_prob = float(normalised) * length ** length_exponent(config)
-        ranked.append(Hypothesis(ids, log_prob, log_prob / length_penalty(length, config=config)))
-    return sorted(ranked, key=lambda hypothesis: -hypothesis.score)
+def _group_by_limit(sentences: Sequence[_Sentence]) -> list[list[_Sentence]]:
+    limits = sorted({sentence.limit for sentence in sentences})
+    return [[sentence for sentence in sentences if sentence.limit == limit] for limit in limits]
 
 
 def length_exponent(config: DecodingConfig) -> float:
