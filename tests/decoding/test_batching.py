@@ -47,7 +47,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[int]]]:
     """How many sentences each search had that took part in one of several; one thread puts many aside."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    monkeypatch.setattr(batching, "_STRAGGLERS", 0.6)
+    monkeypatch.setattr(batching, "_STRAGGLER_SHARE", 0.6)
     counts: list[list[int]] = []
     for kind in (BeamSearch, GreedyOrSamplingSearch):
 
@@ -131,7 +131,7 @@ def test_stragglers_in_groups_of_slots_and_with_rare_checks(
     expected = alone(models, asked, config)
     monkeypatch.setattr(decoder_cache, "_shape_multiple_of", lambda x: 16)
     monkeypatch.setattr(beam, "_STEPS_BETWEEN_CHECKS", {"cpu": 2})
-    monkeypatch.setattr(batching, "_STRAGGLERS", 0.5)
+    monkeypatch.setattr(batching, "_STRAGGLER_SHARE", 0.5)
     assert_same(in_batches(models, asked, config, batch_tokens=120), expected)
     assert joined
 
@@ -186,7 +186,7 @@ def test_nothing_is_lost_if_memory_runs_out_among_stragglers(
             step = fails_once(Transformer.step, lambda model, ids, cache: len(cache.num_tokens.unique()) > 1)
             monkeypatch.setattr(Transformer, "step", step)
         case "the end":
-            finish = fails_once(batching.Stragglers.finish, lambda aside: len(aside.numbers) > 3)
+            finish = fails_once(batching.Stragglers.finish, lambda aside: len(aside.sentences) > 3)
             monkeypatch.setattr(batching.Stragglers, "finish", finish)
         case "after some were found":
             # What a first search together found is in hand when a second one fails.

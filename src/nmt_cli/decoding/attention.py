@@ -56,11 +56,11 @@ def align(
         attention_weights(model, sources, inputs, part="cross", layers=[alignment_layer(model)], device=device)[0]
         for model in models
     ]
-    aligned = []
-    for ids, *of_models in zip(targets, *weights_by_model, strict=True):
-        summed_TS = torch.stack([weights_HTS.mean(dim=0) for weights_HTS in of_models]).sum(dim=0)
-        aligned.append(summed_TS[: len(ids), :-1].argmax(dim=-1).tolist())
-    return aligned
+    alignments = []
+    for ids, *weights_of_sentence in zip(targets, *weights_by_model, strict=True):
+        summed_TS = torch.stack([weights_HTS.mean(dim=0) for weights_HTS in weights_of_sentence]).sum(dim=0)
+        alignments.append(summed_TS[: len(ids), :-1].argmax(dim=-1).tolist())
+    return alignments
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +78,24 @@ class AttentionMap:
     def as_json(self) -> dict[str, Any]:
         """The map as JSON, with rounded weights."""
         weights = [
-            [[[round(w, _DIGITS) for w in row] for row in head] for head in layer] for layer in self.weights.tolist()
+            [[[round(weight, _DIGITS) for weight in row] for row in head] for head in layer]
+            for layer in self.weights.tolist()
         ]
         return {"part": self.part, "rows": self.rows, "columns": self.columns, "weights": weights}
 
     def as_text(self, *, layers: Sequence[int], heads: Sequence[int | None]) -> str:
         """The map for a terminal: a panel per layer and head, with two characters per column and the names above."""
         width, height = max(map(_width, self.rows)), max(map(len, self.columns))
-        names = [
-            " " * (width + 1) + "".join(_cell(name.rjust(height)[place]) for name in self.columns).rstrip()
-            for place in range(height)
+        # The names of the columns are written from top to bottom.
+        header = [
+            " " * (width + 1) + "".join(_two_columns(name.rjust(height)[index]) for name in self.columns).rstrip()
+            for index in range(height)
         ]
         lines: list[str] = []
         for panel in self._panels(layers, heads):
-            lines += [panel.title, *names]
+            lines += [panel.title, *header]
             for name, row in zip(self.rows, panel.weights, strict=True):
-                shades = "".join(2 * _SHADES[sum(weight >= bound for bound in _SHADE_BOUNDS)] for weight in row)
+                shades = "".join(2 * _shade(weight) for weight in row)
                 lines.append(f"{' ' * (width - _width(name))}{name} {shades}".rstrip())
             lines.append("")
         return "\n".join(lines)
@@ -157,64 +159,74 @@ class AttentionMaps:
         Weights are summed over the pieces of a source word, and averaged over the pieces of a target word.
         """
         source, target = " ".join(source.split()), " ".join(target.split())
-        found = self.pieces(source, target, part="cross")
-        rows, columns = _word_of_each(found.rows), _word_of_each(found.columns)
-        # Matrices with a row per word, and 1 at each of its pieces.
-        of_source = torch.zeros(columns[-1] + 1, len(columns))
-        of_source[columns, torch.arange(len(columns))] = 1
-        of_target = torch.zeros(rows[-1] + 1, len(rows))
-        of_target[rows, torch.arange(len(rows))] = 1
-        weights = (of_target / of_target.sum(dim=1, keepdim=True)) @ found.weights @ of_source.mT
-        return AttentionMap("cross", _names(target, found.rows, rows), _names(source, found.columns, columns), weights)
+        by_piece = self.pieces(source, target, part="cross")
+        target_words, source_words = _word_numbers(by_piece.rows), _word_numbers(by_piece.columns)
+        target_membership, source_membership = _word_membership(target_words), _word_membership(source_words)
+        target_means = target_membership / target_membership.sum(dim=1, keepdim=True)
+        weights = target_means @ by_piece.weights @ source_membership.mT
+        rows = _word_names(target, by_piece.rows, target_words)
+        columns = _word_names(source, by_piece.columns, source_words)
+        return AttentionMap("cross", rows, columns, weights)
 
     def _encode(self, source: str, target: str) -> tuple[list[int], list[int]]:
         source_ids = self._loaded.source.encode([as_in_training(source)])[0]
         target_ids = self._loaded.target.encode([as_in_training(target)])[0]
-        positions = self._loaded.model.config.max_positions
+        max_pieces = self._loaded.model.config.max_positions - 1
         for name, ids in (("sentence", source_ids), ("translation", target_ids)):
             if not ids:
                 raise DataError(f"the {name} is blank", where=name, hint="give a sentence and its translation")
-            if len(ids) >= positions:
-                hint = "give a shorter sentence"
-                raise DataError(
-                    f"the {name} has {len(ids):,} pieces, and the model takes {positions - 1:,}", where=name, hint=hint
-                )
+            if len(ids) > max_pieces:
+                message = f"the {name} has {len(ids):,} pieces, and the model takes {max_pieces:,}"
+                raise DataError(message, where=name, hint="give a shorter sentence")
         return source_ids, target_ids
 
     def _weights(self, source_ids: Sequence[int], target_ids: Sequence[int], *, part: AttentionPart) -> Tensor:
         model = self._loaded.model
         layers = range(len(model.encoder if part == "encoder" else model.decoder))
         source, target = [*source_ids, EOS], [BOS, *target_ids]
-        found = attention_weights(model, [source], [target], part=part, layers=layers, device=self._device)
-        return torch.stack([weights_HTS for (weights_HTS,) in found]).cpu()
+        weights_by_layer = attention_weights(model, [source], [target], part=part, layers=layers, device=self._device)
+        return torch.stack([weights_HTS for (weights_HTS,) in weights_by_layer]).cpu()
 
 
-def _word_of_each(pieces: Sequence[str]) -> list[int]:
+def _word_numbers(pieces: Sequence[str]) -> list[int]:
     """For each piece, the number of its word; the end of the sentence counts as a word."""
-    words, number = [], -1
-    for place, piece in enumerate(pieces):
-        if place == 0 or piece.startswith(SPACE_MARK) or place == len(pieces) - 1:
+    numbers, number = [], -1
+    for index, piece in enumerate(pieces):
+        if index == 0 or piece.startswith(SPACE_MARK) or index == len(pieces) - 1:
             number += 1
-        words.append(number)
-    return words
+        numbers.append(number)
+    return numbers
 
 
-def _names(text: str, pieces: Sequence[str], words: Sequence[int]) -> list[str]:
+def _word_membership(word_numbers: Sequence[int]) -> Tensor:
+    """A matrix with a row per word and a column per piece: 1 if the piece belongs to the word, otherwise 0."""
+    membership = torch.zeros(word_numbers[-1] + 1, len(word_numbers))
+    membership[word_numbers, torch.arange(len(word_numbers))] = 1
+    return membership
+
+
+def _word_names(text: str, pieces: Sequence[str], word_numbers: Sequence[int]) -> list[str]:
     """The words of the text. If the tokenizer finds other words, the words of its pieces, which may be bytes."""
     names = [*text.split(), _END]
-    if len(names) == words[-1] + 1:
+    if len(names) == word_numbers[-1] + 1:
         return names
-    spelt = [""] * (words[-1] + 1)
-    for piece, word in zip(pieces, words, strict=True):
-        spelt[word] += piece
-    return [name.strip(SPACE_MARK) for name in spelt]
+    joined = [""] * (word_numbers[-1] + 1)
+    for piece, number in zip(pieces, word_numbers, strict=True):
+        joined[number] += piece
+    return [name.strip(SPACE_MARK) for name in joined]
+
+
+def _shade(weight: float) -> str:
+    return _SHADES[sum(weight >= bound for bound in _SHADE_BOUNDS)]
 
 
 def _width(text: str) -> int:
     """Width in a terminal: letters of East Asian scripts take two columns, combining marks none."""
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
+    num_wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    num_combining = sum(unicodedata.combining(character) > 0 for character in text)
+    return len(text) + num_wide - num_combining
 
 
-def _cell(character: str) -> str:
+def _two_columns(character: str) -> str:
+    """The character in two columns of the terminal."""
     return character if _width(character) == 2 else f"{character} "

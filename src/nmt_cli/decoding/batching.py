@@ -30,15 +30,15 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-# The bisection for a batch size ends at this share of the largest size.
-_PRECISION = 1 / 64
+# The search for a batch size by bisection ends at this share of the size.
+_BISECTION_PRECISION = 1 / 64
 # The cost of a step, in sentences: 19 with a beam of 4, 35 in greedy search (docs/design/cpu-search.md#batches).
 _STEP_COST = 24
-# Smaller batches are taken if they need less than this share of the time of the largest batches, by this estimate.
+# Smaller batches are taken if they need less than this share of the estimated time of the largest batches.
 _MAX_TIME_RATIO = 0.95
-_EMPTY = Hypothesis([], 0.0, 0.0)
+_EMPTY_HYPOTHESIS = Hypothesis([], 0.0, 0.0)
 # A search is set aside when at most this share of its sentences is left.
-_STRAGGLERS = 1 / 4
+_STRAGGLER_SHARE = 1 / 4
 
 
 def search_batches(
@@ -79,25 +79,26 @@ class BatchedSearch:
         sizes = SentenceSizes(lengths, config)
 
         def search_batch(batch: list[int], stragglers: Stragglers) -> dict[int, list[Hypothesis]]:
-            if not batch:  # there are no more
+            if not batch:
                 return stragglers.finish()
-            chosen = {number: sources[number] for number in batch}
-            if self._cuda_search is not None and self._cuda_search.supports(list(chosen.values()), config=config):
-                found = self._cuda_search.search(list(chosen.values()), config=config, nbest=nbest)
-                return dict(zip(batch, found, strict=True))
-            return stragglers.run(begin_search(self._models, chosen, config=config, nbest=nbest, device=self._device))
+            batch_sources = {index: sources[index] for index in batch}
+            chosen = list(batch_sources.values())
+            if self._cuda_search is not None and self._cuda_search.supports(chosen, config=config):
+                return dict(zip(batch, self._cuda_search.search(chosen, config=config, nbest=nbest), strict=True))
+            search = begin_search(self._models, batch_sources, config=config, nbest=nbest, device=self._device)
+            return stragglers.run(search)
 
-        def search_in_turn(batches: Iterator[list[int]]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        def search_all(batches: Iterator[list[int]]) -> Iterator[tuple[int, list[Hypothesis]]]:
             stragglers = Stragglers(sizes)
             work = partial(search_batch, stragglers=stragglers)
             with torch.inference_mode():
                 for batch in batches:
                     yield from self._results(work, batch, sizes, stragglers=stragglers)
-                while stragglers.numbers:
+                while stragglers.sentences:
                     yield from self._results(work, [], sizes, stragglers=stragglers)
 
-        found = self._share_among_threads(search_in_turn, sizes, empty=[_EMPTY])
-        return [ranked[:nbest] for ranked in found]
+        nbest_lists = self._share_among_threads(search_all, sizes, empty=[_EMPTY_HYPOTHESIS])
+        return [hypotheses[:nbest] for hypotheses in nbest_lists]
 
     def map(
         self, work: Callable[[list[int]], list[T]], lengths: Sequence[int], *, config: DecodingConfig, empty: T
@@ -108,11 +109,11 @@ class BatchedSearch:
         def work_on_batch(batch: list[int]) -> dict[int, T]:
             return dict(zip(batch, work(batch), strict=True))
 
-        def work_in_turn(batches: Iterator[list[int]]) -> Iterator[tuple[int, T]]:
+        def work_on_all(batches: Iterator[list[int]]) -> Iterator[tuple[int, T]]:
             for batch in batches:
                 yield from self._results(work_on_batch, batch, sizes)
 
-        return self._share_among_threads(work_in_turn, sizes, empty=empty)
+        return self._share_among_threads(work_on_all, sizes, empty=empty)
 
     def _share_among_threads(
         self, work: Callable[[Iterator[list[int]]], Iterator[tuple[int, T]]], sizes: SentenceSizes, *, empty: T
@@ -122,35 +123,35 @@ class BatchedSearch:
         The threads share the CPUs. Whole batches in parallel keep CPUs busier than parallel operations, whose threads
         wait for each other.
         """
-        found = [empty for _ in sizes.lengths]
+        results = [empty for _ in sizes.lengths]
         threads = torch.get_num_threads() if self._device.type == "cpu" else 1
-        waiting = deque(plan_for_threads(sizes.lengths, max_tokens=sizes.max_tokens, threads=threads))
+        remaining = deque(plan_for_threads(sizes.lengths, max_tokens=sizes.max_tokens, threads=threads))
 
         def batches() -> Iterator[list[int]]:
             with suppress(IndexError):  # another thread may have taken the last one
                 while True:
-                    yield waiting.popleft()
+                    yield remaining.popleft()
 
         def take_batches() -> None:
             try:
                 for index, result in work(batches()):
-                    found[index] = result
+                    results[index] = result
             finally:
-                waiting.clear()  # after an error no thread begins another batch
+                remaining.clear()  # after an error no thread begins another batch
 
-        workers = min(threads, len(waiting))
+        workers = min(threads, len(remaining))
         if workers <= 1:
             take_batches()
-            return found
+            return results
         pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
         try:
-            for running in [pool.submit(take_batches) for _ in range(workers)]:
-                running.result()
+            for future in [pool.submit(take_batches) for _ in range(workers)]:
+                future.result()
         finally:
-            waiting.clear()
+            remaining.clear()
             pool.shutdown(cancel_futures=True)
             torch.set_num_threads(threads)
-        return found
+        return results
 
     def _results(
         self,
@@ -160,25 +161,19 @@ class BatchedSearch:
         *,
         stragglers: Stragglers | None = None,
     ) -> Iterator[tuple[int, T]]:
-        """The results of a batch; if memory does not hold it, it is halved until memory does.
+        """The results of a batch by index; a batch that does not fit into memory is halved until its parts do.
 
-        The sentences of `stragglers` are then searched again, because their searches are given up.
+        If memory runs out, the searches of `stragglers` are given up, and their sentences are searched again.
         """
         parts = [batch]
         while parts:
             part = parts.pop()
             if self._may_fit(part, sizes):
-                is_one = len(part) + len(stragglers.numbers if stragglers else []) == 1
-                results = None
-                try:
-                    results = work(part)
-                except (RuntimeError, MemoryError) as problem:
-                    if not is_out_of_memory(problem, must_name_memory=is_one):
-                        raise
+                num_sentences = len(part) + (len(stragglers.sentences) if stragglers else 0)
+                results = _results_unless_out_of_memory(work, part, is_single=num_sentences == 1)
                 if results is not None:
                     yield from results.items()
                     continue
-                # This is outside of the handler, in which the exception still holds the tensors of the search.
                 part = [*part, *(stragglers.drop() if stragglers else [])]
                 self._shrink(part, sizes)
             middle = (len(part) + 1) // 2
@@ -210,19 +205,19 @@ class BatchedSearch:
 
 @dataclass(frozen=True, slots=True)
 class SentenceSizes:
-    """The lengths of all sentences in pieces, by number, and the settings of their search."""
+    """The length of each sentence in pieces, and the settings of their search."""
 
     lengths: Sequence[int]
     config: DecodingConfig
 
     @property
     def max_tokens(self) -> int:
-        """The padded source tokens of a batch at most; each source sentence has several hypotheses."""
+        """The maximum number of padded source tokens per batch; each source sentence has several hypotheses."""
         return self.config.batch_tokens // self.config.num_candidates
 
     def padded_tokens(self, batch: Sequence[int]) -> int:
         """The padded source tokens of a batch, with EOS."""
-        return len(batch) * (max((self.lengths[number] for number in batch), default=0) + 1)
+        return len(batch) * (max((self.lengths[index] for index in batch), default=0) + 1)
 
 
 class Stragglers:
@@ -235,40 +230,41 @@ class Stragglers:
     def __init__(self, sizes: SentenceSizes) -> None:
         self._sizes = sizes
         self._searches: list[ActiveSearch] = []
-        # The sentences of these searches, which are lost if memory runs out in the middle of a search.
-        self.numbers: list[int] = []
+        # The sentences of these searches. A search is lost if memory runs out in the middle of it.
+        self.sentences: list[int] = []
 
     def run(self, search: ActiveSearch) -> dict[int, list[Hypothesis]]:
         """Search until few sentences are open, and set the search aside.
 
-        Returns the results of all sentences that are not set aside, and of some earlier ones, by number.
+        Returns the results of the sentences that are done, by index. They may belong to earlier searches.
         """
-        search.run(down_to=int(search.num_sentences * _STRAGGLERS))
+        search.run(down_to=int(search.num_sentences * _STRAGGLER_SHARE))
         if not search.is_joinable:
             search.run(down_to=0)
-        found = search.read()
-        before = self.numbers
+        results = search.read()
+        before = self.sentences
         try:
-            for share in (_STRAGGLERS, 0.0):
-                if self._sizes.padded_tokens([*self.numbers, *search.sentences]) > self._sizes.max_tokens:
-                    found |= self._run_together(share=share)
+            # To make room, the earlier searches continue until few of their sentences are open, or else to their end.
+            for share in (_STRAGGLER_SHARE, 0.0):
+                if self._sizes.padded_tokens([*self.sentences, *search.sentences]) > self._sizes.max_tokens:
+                    results |= self._run_together(share=share)
         except BaseException:
-            # The results of earlier sentences are lost with `found`.
-            self.numbers = before
+            # The results of earlier sentences are lost with `results`.
+            self.sentences = before
             raise
         if search.num_sentences:
             self._searches.append(search)
-            self.numbers += search.sentences
-        return found
+            self.sentences += search.sentences
+        return results
 
     def finish(self) -> dict[int, list[Hypothesis]]:
         """Continue the searches to their end."""
         return self._run_together(share=0.0)
 
     def drop(self) -> list[int]:
-        """Give up the searches; returns the numbers of their sentences."""
-        numbers, self._searches, self.numbers = self.numbers, [], []
-        return numbers
+        """Give up the searches; returns their sentences."""
+        dropped, self._searches, self.sentences = self.sentences, [], []
+        return dropped
 
     def _run_together(self, *, share: float) -> dict[int, list[Hypothesis]]:
         """Continue all searches together until at most this share of the sentences is open; returns the results."""
@@ -279,10 +275,22 @@ class Stragglers:
             first.join(self._searches[1:])
             del self._searches[1:]
         first.run(down_to=int(first.num_sentences * share))
-        found = first.read()
-        self.numbers = first.sentences
-        self._searches = [first] if self.numbers else []
-        return found
+        results = first.read()
+        self.sentences = first.sentences
+        self._searches = [first] if self.sentences else []
+        return results
+
+
+def _results_unless_out_of_memory(
+    work: Callable[[list[int]], Mapping[int, T]], batch: list[int], *, is_single: bool
+) -> Mapping[int, T] | None:
+    """The results of a batch; None if memory runs out, and then no exception keeps the tensors of the search."""
+    try:
+        return work(batch)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error, must_name_memory=is_single):
+            raise
+        return None
 
 
 def begin_search(
@@ -299,9 +307,9 @@ def begin_search(
     limit is cut there and competes without EOS. Among equal scores the hypothesis that was found first is better, then
     the one with the smaller piece id.
     """
-    chosen = list(sources.values())
-    check_search(models, chosen, config=config, nbest=nbest)
-    ensemble = Ensemble(models, chosen, min_tokens=config.min_tokens, device=device)
+    sentences = list(sources.values())
+    check_search(models, sentences, config=config, nbest=nbest)
+    ensemble = Ensemble(models, sentences, min_tokens=config.min_tokens, device=device)
     longest = min(model.config.max_positions for model in models)
     limits = {
         number: max_output_tokens(source, config=config, max_positions=longest) for number, source in sources.items()
@@ -330,10 +338,10 @@ def plan_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
 
 
 def plan_for_threads(lengths: Sequence[int], *, max_tokens: int, threads: int) -> list[list[int]]:
-    """Batches as in `plan_batches`, or smaller ones, the same number for each of `threads`, if that is faster.
+    """Batches as in `plan_batches`; if it is faster, smaller batches, of which each thread gets the same number.
 
-    Equal numbers avoid that one thread has another batch to search while the others wait. But more batches need more
-    steps in total.
+    With equal numbers no thread waits while another one searches its last batch. But more batches need more steps in
+    total.
     """
     batches = plan_batches(lengths, max_tokens=max_tokens)
     if len(batches) < 2 or threads == 1:
@@ -341,23 +349,24 @@ def plan_for_threads(lengths: Sequence[int], *, max_tokens: int, threads: int) -
     even = batches
     num_batches = math.ceil(len(batches) / threads) * threads
     low, high = 0, max_tokens
-    while high - low > max(1, high * _PRECISION):
+    while high - low > max(1, high * _BISECTION_PRECISION):
         middle = (low + high) // 2
         smaller = plan_batches(lengths, max_tokens=middle)
         if len(smaller) <= num_batches:
             even, high = smaller, middle
         else:
             low = middle
-    before, after = (
-        makespan(((lengths[batch[0]] + 1) * (_STEP_COST + len(batch)) for batch in plan), workers=threads)
-        for plan in (batches, even)
-    )
-    return even if after < _MAX_TIME_RATIO * before else batches
+
+    def estimate_time(plan: list[list[int]]) -> int:
+        costs = ((lengths[batch[0]] + 1) * (_STEP_COST + len(batch)) for batch in plan)
+        return makespan(costs, workers=threads)
+
+    return even if estimate_time(even) < _MAX_TIME_RATIO * estimate_time(batches) else batches
 
 
 def makespan(costs: Iterable[int], *, workers: int) -> int:
     """The time at which the last worker ends, if each free worker takes the next batch."""
-    ends = [0] * workers
+    end_times = [0] * workers
     for cost in costs:
-        heapreplace(ends, ends[0] + cost)
-    return max(ends)
+        heapreplace(end_times, end_times[0] + cost)
+    return max(end_times)

@@ -16,8 +16,8 @@ from nmt_cli.recipe.mistakes import InvalidSetting, describe, error_to_show
 from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
-_KNOWN = {"engine": ("torch", "ctranslate2", "auto"), "precision": ("auto", "fp32", "bf16", "int8")}
-_OF_SAMPLING = ("temperature", "top_k", "top_p", "seed")
+_CHOICES = {"engine": ("torch", "ctranslate2", "auto"), "precision": ("auto", "fp32", "bf16", "int8")}
+_SAMPLING_SETTINGS = ("temperature", "top_k", "top_p", "seed")
 
 
 class Engine(Protocol):
@@ -60,16 +60,16 @@ def open_engine(
     engine. Raises DeviceError if there is no such device, or it has no int8.
     """
     for setting, name in (("engine", engine), ("precision", precision)):
-        if name not in _KNOWN[setting]:
-            hint = f"take one of: {', '.join(_KNOWN[setting])}"
+        if name not in _CHOICES[setting]:
+            hint = f"take one of: {', '.join(_CHOICES[setting])}"
             raise UsageError(f"there is no {setting} called {name!r}", setting=setting, hint=hint)
     if precision == "int8" and engine != "ctranslate2" and device != "auto" and choose_device(device).type != "cpu":
         raise UsageError("int8 is for CPUs", setting="precision", hint="take `precision: bf16`, or add `device: cpu`")
     if engine == "ctranslate2" or (
         engine == "auto" and _is_ctranslate2_faster(directories, device, precision, overrides)
     ):
-        return _ctranslate2(directories, device=device, precision=precision)
-    return _torch(directories, device=device, precision=precision)
+        return _open_ctranslate2(directories, device=device, precision=precision)
+    return _open_torch(directories, device=device, precision=precision)
 
 
 class DecodingOverrides(TypedDict, total=False):
@@ -96,14 +96,15 @@ def with_overrides(config: DecodingConfig, overrides: Mapping[str, object]) -> D
     values = config.model_dump() | changes
     try:
         changed = DecodingConfig.model_validate(values)
-    except ValidationError as problem:
-        error = error_to_show(problem)
+    except ValidationError as invalid:
+        error = error_to_show(invalid)
         name = str(error["loc"][0])
-        own = getattr(config, name)
-        fix = f"leave `{name}` out" if own is None else f"leave `{name}` out, and the model's own {own} is taken"
-        hint = InvalidSetting(error, (name,), DecodingConfig, values, as_flags=False).suggestion or fix
+        hint = InvalidSetting(error, (name,), DecodingConfig, values, as_flags=False).suggestion
+        if not hint:
+            own = getattr(config, name)
+            hint = f"leave `{name}` out" + ("" if own is None else f", and the model's own {own} is taken")
         raise UsageError(describe(error, (f"`{name}`",)), setting=name, hint=hint) from None
-    for name in _OF_SAMPLING:
+    for name in _SAMPLING_SETTINGS:
         if name in changes and not changed.samples:
             message = f"`{name}` is about sampling, and this is a search"
             raise UsageError(message, setting=name, hint=f"add `samples: 1`, or leave `{name}` out")
@@ -114,15 +115,14 @@ def with_overrides(config: DecodingConfig, overrides: Mapping[str, object]) -> D
 
 def check_candidates(nbest: int, *, config: DecodingConfig, vocab: int, mbr: str | None) -> None:
     """Raise UsageError unless the search can find `nbest` translations per sentence."""
-    name, number = ("samples", config.samples) if config.samples else ("beam", config.beam)
-    what = "`samples`" if config.samples else "a beam"
     if nbest < 1:
         raise UsageError(f"`nbest` is {nbest}, but should be at least 1", setting="nbest", hint="take `nbest: 1`")
-    if nbest > number:
+    if nbest > config.num_candidates:
+        setting, needed = ("samples", "`samples`") if config.samples else ("beam", "a beam")
         raise UsageError(
-            f"`nbest: {nbest}` needs {what} of at least {nbest}, but it is {number}",
+            f"`nbest: {nbest}` needs {needed} of at least {nbest}, but it is {config.num_candidates}",
             setting="nbest",
-            hint=f"add `{name}: {nbest}`, or take `nbest: {number}`",
+            hint=f"add `{setting}: {nbest}`, or take `nbest: {config.num_candidates}`",
         )
     if not config.samples and config.beam > vocab:
         raise UsageError(
@@ -130,7 +130,7 @@ def check_candidates(nbest: int, *, config: DecodingConfig, vocab: int, mbr: str
             setting="beam",
             hint="a beam of 4 to 12 is usual: `beam: 4`",
         )
-    if mbr is not None and number < 2:
+    if mbr is not None and config.num_candidates < 2:
         raise UsageError(
             "`mbr` chooses among several translations of a line, and there is one",
             setting="mbr",
@@ -167,14 +167,14 @@ def _is_ctranslate2_faster(
     return unsupported_error(recipe.model) is None and not config.samples and not needs_min_tokens
 
 
-def _torch(directories: Sequence[Path], *, device: str, precision: str) -> Engine:
+def _open_torch(directories: Sequence[Path], *, device: str, precision: str) -> Engine:
     from nmt_cli.decoding.torch_engine import TorchEngine
     from nmt_cli.model.cpu_linear import can_quantize
 
     if precision != "int8":
-        choice, chosen = parse_precision(precision), choose_device(device)
-        dtype = choose_precision(choice, device=chosen, training=False)
-        return TorchEngine.load(directories, device=chosen, precision=dtype)
+        torch_device = choose_device(device)
+        torch_precision = choose_precision(parse_precision(precision), device=torch_device, training=False)
+        return TorchEngine.load(directories, device=torch_device, precision=torch_precision)
     if not can_quantize():
         raise DeviceError(
             "torch does not multiply 8-bit integers exactly on this CPU",
@@ -184,7 +184,7 @@ def _torch(directories: Sequence[Path], *, device: str, precision: str) -> Engin
     return TorchEngine.load(directories, device=choose_device("cpu"), precision="int8")
 
 
-def _ctranslate2(directories: Sequence[Path], *, device: str, precision: str) -> Engine:
+def _open_ctranslate2(directories: Sequence[Path], *, device: str, precision: str) -> Engine:
     from nmt_cli.decoding.ctranslate2.engine import CTranslate2Engine
 
     if precision == "bf16":
@@ -194,7 +194,7 @@ def _ctranslate2(directories: Sequence[Path], *, device: str, precision: str) ->
             hint="take fp32 or int8, or `engine: torch`",
         )
     if device not in ("auto", "cpu"):
-        choose_device(device)
+        choose_device(device)  # first, because it says if there is no such device
         raise UsageError(
             "the engine ctranslate2 translates on the CPU",
             setting="device",

@@ -109,15 +109,15 @@ def parallel_translator(
         return
     level = console.PACKAGE_LOGGER.getEffectiveLevel()
     with worker_pool([_WorkerJob(job, log_level=level) for job in jobs], hint=FEWER_WORKERS) as run:
-        told: set[tuple[str, int]] = set()
+        logged_places: set[tuple[str, int]] = set()
 
         def run_in_workers(blocks: Iterable[LineBlock]) -> Iterator[TranslatedBlock]:
-            problems: list[DataError] = []
-            for translated, messages in run(_until_problem(blocks, problems)):
-                _log_once(messages, told)
+            reading_errors: list[DataError] = []
+            for translated, messages in run(_until_error(blocks, reading_errors)):
+                _log_once(messages, logged_places)
                 yield translated
-            if problems:
-                raise problems[0]
+            if reading_errors:
+                raise reading_errors[0]
 
         yield run_in_workers
 
@@ -135,13 +135,14 @@ def choose_devices(device: str, *, workers: int | None, engine: str, precision: 
 
     If `workers` is None there is one worker per such GPU for a long text (`is_bulk`), otherwise a single worker.
     """
-    number_of_gpus = 0
-    if device in ("auto", "cuda") and engine != "ctranslate2" and precision != "int8" and workers != 1:
-        number_of_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    number = workers or (max(1, number_of_gpus) if is_bulk else 1)
-    if number == 1 or number_of_gpus < 2:
-        return [device] * number
-    return [f"cuda:{place % number_of_gpus}" for place in range(number)]
+    num_gpus = 0
+    may_use_gpus = device in ("auto", "cuda") and engine != "ctranslate2" and precision != "int8"
+    if may_use_gpus and workers != 1 and torch.cuda.is_available():
+        num_gpus = torch.cuda.device_count()
+    num_workers = workers or (max(1, num_gpus) if is_bulk else 1)
+    if num_workers == 1 or num_gpus < 2:
+        return [device] * num_workers
+    return [f"cuda:{index % num_gpus}" for index in range(num_workers)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,52 +153,52 @@ class _WorkerJob:
     log_level: int
 
     def start(self) -> Callable[[LineBlock], tuple[TranslatedBlock, list[LogRecord]]]:
-        """The function for the blocks."""
+        """Open the models; returns the function that translates a block."""
         console.configure_logging(quiet=False)
         console.PACKAGE_LOGGER.setLevel(self.log_level)
         device = choose_device(self.job.device)
         if device.index is not None:
             torch.cuda.set_device(device)  # otherwise tensors without a device would take memory of the first GPU
-        with _kept_messages() as waiting:
+        with _keep_messages() as opening_messages:
             translate = self.job.open()
 
         def work(block: LineBlock) -> tuple[TranslatedBlock, list[LogRecord]]:
-            with _kept_messages() as messages:
+            with _keep_messages() as messages:
                 translated = translate(block)
-            messages[:0] = waiting
-            waiting.clear()
+            messages[:0] = opening_messages
+            opening_messages.clear()
             return translated, messages
 
         return work
 
 
 @contextmanager
-def _kept_messages() -> Iterator[list[LogRecord]]:
-    """The messages that `nmt_cli` logs in a `with` block; if an error ends the block they are logged as usual."""
-    kept = BufferingHandler(sys.maxsize)
+def _keep_messages() -> Iterator[list[LogRecord]]:
+    """Keep the messages that `nmt_cli` logs in a `with` block; if an error ends the block, they are logged as usual."""
+    handler = BufferingHandler(sys.maxsize)
     try:
-        with console.log_handled_by(kept):
-            yield kept.buffer
+        with console.log_handled_by(handler):
+            yield handler.buffer
     except BaseException:
-        for record in kept.buffer:
+        for record in handler.buffer:
             console.PACKAGE_LOGGER.handle(record)
         raise
-    for record in kept.buffer:
+    for record in handler.buffer:
         record.msg, record.args = record.getMessage(), None  # arguments of any type cannot be sent
 
 
-def _log_once(messages: Sequence[LogRecord], told: set[tuple[str, int]]) -> None:
+def _log_once(messages: Sequence[LogRecord], logged_places: set[tuple[str, int]]) -> None:
     """Log the messages of a worker; INFO messages that each worker logs once are logged only once."""
     for message in messages:
         place = (message.pathname, message.lineno)
-        if message.levelno != logging.INFO or place not in told:
+        if message.levelno != logging.INFO or place not in logged_places:
             logging.getLogger(message.name).handle(message)
-        told.add(place)
+        logged_places.add(place)
 
 
-def _until_problem(blocks: Iterable[LineBlock], problems: list[DataError]) -> Iterator[LineBlock]:
-    """The blocks up to an error in reading. The error goes into `problems`, and waits until they are translated."""
+def _until_error(blocks: Iterable[LineBlock], errors: list[DataError]) -> Iterator[LineBlock]:
+    """The blocks up to an error in reading, which goes into `errors`: the blocks before it are translated first."""
     try:
         yield from blocks
-    except DataError as problem:
-        problems.append(problem)
+    except DataError as error:
+        errors.append(error)

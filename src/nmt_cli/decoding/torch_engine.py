@@ -45,10 +45,10 @@ class TorchEngine:
         self.source, self.target = loaded[0].source, loaded[0].target
         self.languages = loaded[0].config.languages
         self.decoding = loaded[0].config.recipe.decoding
-        self.max_positions = min(one.model.config.max_positions for one in loaded)
-        known = (one.config.longest_source for one in loaded)
-        self.longest_source = min((longest for longest in known if longest is not None), default=None)
-        self._models = [one.model for one in loaded]
+        self._models = [loaded_model.model for loaded_model in loaded]
+        self.max_positions = min(model.config.max_positions for model in self._models)
+        longest_sources = (loaded_model.config.longest_source for loaded_model in loaded)
+        self.longest_source = min((longest for longest in longest_sources if longest is not None), default=None)
         self._device = device
         # On a GPU, the time to record a step is saved again within a batch or two.
         is_gpu = device.type == "cuda"
@@ -66,12 +66,13 @@ class TorchEngine:
         is_bf16 = precision == "bf16" or (precision == "int8" and cpu_multiplies_bf16())
         dtype = torch.bfloat16 if is_bf16 else torch.float32
         loaded = [model_directory.load_model(path, device=device, dtype=dtype) for path in directories]
-        for path, one in zip(directories[1:], loaded[1:], strict=True):
-            _check_fits(one, loaded[0], path=path, first_path=directories[0])
+        for path, other in zip(directories[1:], loaded[1:], strict=True):
+            _check_compatible(other, loaded[0], path=path, first_path=directories[0])
         if device.type == "cpu":
             keep_freed_memory()
-            has_int8 = [pack_linear_layers(one.model, is_int8=precision == "int8") for one in loaded]
-            if precision == "int8" and not any(has_int8):
+            is_int8 = precision == "int8"
+            has_int8 = [pack_linear_layers(loaded_model.model, is_int8=is_int8) for loaded_model in loaded]
+            if is_int8 and not any(has_int8):
                 precision = "bf16" if is_bf16 else "fp32"
                 logger.info("the model's matrices are too small to gain from int8: all is in %s", precision)
         return cls(loaded, device=device, precision=precision)
@@ -83,32 +84,38 @@ class TorchEngine:
         self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int, details: Details
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of each source, in input order; a source without pieces has the empty one."""
-        found = self._batches.search(sources, config=config, nbest=nbest)
-        found = self._aligned(sources, found, config=config) if details.alignment else found
+        nbest_lists = self._batches.search(sources, config=config, nbest=nbest)
+        if details.alignment:
+            nbest_lists = self._align(sources, nbest_lists, config=config)
         self._searched += len(sources)
         if self._searched >= _RETURN_EVERY and self._device.type == "cpu":
             self._searched = 0
             return_freed_memory()
-        return found
+        return nbest_lists
 
-    def _aligned(
-        self, sources: Sequence[SourceSentence], found: list[list[Hypothesis]], *, config: DecodingConfig
+    def _align(
+        self, sources: Sequence[SourceSentence], nbest_lists: list[list[Hypothesis]], *, config: DecodingConfig
     ) -> list[list[Hypothesis]]:
-        pairs = [(source.ids, one) for source, ranked in zip(sources, found, strict=True) for one in ranked]
+        """The hypotheses with their alignments."""
+        source_rows = [source.ids for source, ranked in zip(sources, nbest_lists, strict=True) for _ in ranked]
+        target_rows = [hypothesis.ids for ranked in nbest_lists for hypothesis in ranked]
 
         def align_batch(batch: list[int]) -> list[list[int]]:
-            rows, targets = [pairs[index][0] for index in batch], [pairs[index][1].ids for index in batch]
-            return align(self._models, rows, targets, device=self._device)
+            batch_sources, batch_targets = ([rows[index] for index in batch] for rows in (source_rows, target_rows))
+            return align(self._models, batch_sources, batch_targets, device=self._device)
 
-        lengths = [len(row) + len(one.ids) if row else 0 for row, one in pairs]
+        lengths = [
+            len(source) + len(target) if source else 0 for source, target in zip(source_rows, target_rows, strict=True)
+        ]
         no_alignment: list[int] = []
-        aligned = iter(self._batches.map(align_batch, lengths, config=config, empty=no_alignment))
-        return [[replace(one, alignment=next(aligned)) for one in ranked] for ranked in found]
+        alignments = iter(self._batches.map(align_batch, lengths, config=config, empty=no_alignment))
+        return [[replace(hypothesis, alignment=next(alignments)) for hypothesis in ranked] for ranked in nbest_lists]
 
 
-def _check_fits(other: LoadedModel, first: LoadedModel, *, path: Path, first_path: Path) -> None:
+def _check_compatible(other: LoadedModel, first: LoadedModel, *, path: Path, first_path: Path) -> None:
     """Raise ModelError unless both models have the same languages and the same vocabularies."""
-    pair, first_pair = (f"{one.config.languages.source}-{one.config.languages.target}" for one in (other, first))
+    languages, first_languages = other.config.languages, first.config.languages
+    pair, first_pair = (f"{pair.source}-{pair.target}" for pair in (languages, first_languages))
     if pair != first_pair:
         raise ModelError(
             f"{path} translates {pair}, {first_path} {first_pair}: models that translate together need one pair",
@@ -116,8 +123,8 @@ def _check_fits(other: LoadedModel, first: LoadedModel, *, path: Path, first_pat
             hint="give models of the same languages, or translate with one of them",
         )
     for side in ("source", "target"):
-        pieces = [(tokenizer := getattr(one, side)).pieces(range(tokenizer.vocab_size)) for one in (first, other)]
-        if pieces[0] != pieces[1]:
+        tokenizer, first_tokenizer = getattr(other, side), getattr(first, side)
+        if tokenizer.pieces(range(tokenizer.vocab_size)) != first_tokenizer.pieces(range(first_tokenizer.vocab_size)):
             raise ModelError(
                 f"{path} has other {side} pieces than {first_path}: models that translate together need one vocabulary",
                 where=str(path),

@@ -52,35 +52,41 @@ class SplitLine:
         if len(self.parts) == 1:
             best, *others = translated[0]
             return replace(best, alternatives=tuple(others)) if others else best
-        best, *others = [self._joined(ranked) for ranked in zip(*translated, strict=False)]
+        best, *others = [self._join_parts(translations) for translations in zip(*translated, strict=False)]
         return replace(best, alternatives=tuple(others))
 
-    def _joined(self, translations: Sequence[Translation]) -> Translation:
-        text, end = "", 0.0
-        scores: list[float] = []
-        pairs: set[tuple[int, int]] = set()
-        for place, one in enumerate(translations):
-            before = "".join(self.parts[:place])
-            has_space = place > 0 and (before[-1].isspace() or self.parts[place][0].isspace())
-            is_cut_word = place > 0 and not has_space
-            text += " " if has_space else ""
-            is_glued = bool(text and one.text) and not text[-1].isspace() and not one.text[0].isspace()
-            first_source, first_target = len(before.split()) - is_cut_word, len(text.split()) - is_glued
-            pairs |= {(first_source + source, first_target + target) for source, target in one.alignment}
-            words = list(one.word_log_probs[: len(one.text.split())])
-            end += sum(one.word_log_probs[len(words) :])
-            if is_glued and scores and words:
-                scores[-1] += words.pop(0)
-            scores += words
-            text += one.text
-        has_scores = any(one.word_log_probs for one in translations)
+    def _join_parts(self, translations: Sequence[Translation]) -> Translation:
+        """The line's translation, made of one translation of each part."""
+        text = ""
+        word_scores: list[float] = []
+        end_score = 0.0
+        alignment: set[tuple[int, int]] = set()
+        for index, part in enumerate(translations):
+            source_before = "".join(self.parts[:index])
+            has_space = index > 0 and (source_before[-1].isspace() or self.parts[index][0].isspace())
+            if has_space:
+                text += " "
+            # A part may begin inside of a word: of the source, or of the translation.
+            splits_source_word = index > 0 and not has_space
+            splits_target_word = bool(text and part.text) and not (text[-1].isspace() or part.text[0].isspace())
+            first_source = len(source_before.split()) - splits_source_word
+            first_target = len(text.split()) - splits_target_word
+            alignment |= {(first_source + source, first_target + target) for source, target in part.alignment}
+            num_words = len(part.text.split())
+            scores = list(part.word_log_probs[:num_words])
+            end_score += sum(part.word_log_probs[num_words:])
+            if splits_target_word and word_scores and scores:
+                word_scores[-1] += scores.pop(0)
+            word_scores += scores
+            text += part.text
+        has_word_scores = any(part.word_log_probs for part in translations)
         return Translation(
             text,
-            sum(one.score for one in translations),
-            sum(one.log_prob for one in translations),
-            sum(one.num_pieces for one in translations),
-            word_log_probs=(*scores, end) if has_scores else (),
-            alignment=tuple(sorted(pairs)),
+            sum(part.score for part in translations),
+            sum(part.log_prob for part in translations),
+            sum(part.num_pieces for part in translations),
+            word_log_probs=(*word_scores, end_score) if has_word_scores else (),
+            alignment=tuple(sorted(alignment)),
         )
 
 
@@ -94,17 +100,19 @@ def parse_utility(name: str) -> Utility:
 
 
 def best_by_utility(line: Translation, *, utility: Utility, is_sampled: bool, nbest: int) -> Translation:
-    """The candidates of a line ranked by expected utility; samples count alike, others by their probability.
+    """The candidates of a line ranked by expected utility; samples have equal weights, others their probability.
 
     This is minimum Bayes risk decoding: Kumar and Byrne 2004, N04-1022.
     """
     if line == BLANK:
         return line
     candidates = [replace(line, alternatives=()), *line.alternatives]
-    weights = [1.0] * len(candidates) if is_sampled else relative_probabilities([one.log_prob for one in candidates])
-    utilities = expected_utilities([one.text for one in candidates], weights, utility=utility)
+    weights = [1.0] * len(candidates)
+    if not is_sampled:
+        weights = relative_probabilities([candidate.log_prob for candidate in candidates])
+    utilities = expected_utilities([candidate.text for candidate in candidates], weights, utility=utility)
     ranked = sorted(zip(candidates, utilities, strict=True), key=lambda pair: -pair[1])[:nbest]
-    best, *others = [replace(one, utility=value) for one, value in ranked]
+    best, *others = [replace(candidate, utility=value) for candidate, value in ranked]
     return replace(best, alternatives=tuple(others))
 
 
@@ -113,7 +121,7 @@ def expected_utilities(texts: Sequence[str], weights: Sequence[float], *, utilit
     similarity = cache(_similarity(utility))
     total = sum(weights)
     return [
-        sum(weight * similarity(text, other) for other, weight in zip(texts, weights, strict=True)) / total
+        sum(weight * similarity(text, reference) for reference, weight in zip(texts, weights, strict=True)) / total
         for text in texts
     ]
 

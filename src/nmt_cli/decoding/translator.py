@@ -80,29 +80,27 @@ class LineTranslator:
         utility = None if mbr is None else parse_utility(mbr)
         check_candidates(nbest, config=config, vocab=self._engine.target.vocab_size, mbr=mbr)
         self._engine.check_supported(config)
-        given = None if prefixes is None else list(prefixes)
-        split = self._split(texts, given, config=config, first_line=first_line)
+        prefix_texts = None if prefixes is None else list(prefixes)
+        split_lines = self._split(texts, prefix_texts, config=config, first_line=first_line)
         details = Details(piece_log_probs=word_scores, alignment=alignments)
-        found = self._search(split, config=config, nbest=config.num_candidates if utility else nbest, details=details)
         if utility is None:
-            return found
+            return self._search(split_lines, config=config, nbest=nbest, details=details)
+        translations = self._search(split_lines, config=config, nbest=config.num_candidates, details=details)
         is_sampled = config.samples > 0
-        return [
-            best_by_utility(translation, utility=utility, is_sampled=is_sampled, nbest=nbest) for translation in found
-        ]
+        return [best_by_utility(line, utility=utility, is_sampled=is_sampled, nbest=nbest) for line in translations]
 
     def _search(
         self, lines: Sequence[SplitLine], *, config: DecodingConfig, nbest: int, details: Details
     ) -> list[Translation]:
         """The translation of each line; the parts of all lines are searched together."""
         sources = [source for line in lines for source in line.sources]
-        found = self._engine.search(sources, config=config, nbest=nbest, details=details)
-        texts = iter(self._engine.target.decode([hypothesis.ids for ranked in found for hypothesis in ranked]))
-        translated = (
+        nbest_lists = self._engine.search(sources, config=config, nbest=nbest, details=details)
+        texts = iter(self._engine.target.decode([hypothesis.ids for ranked in nbest_lists for hypothesis in ranked]))
+        translations = (
             [self._translation(source, hypothesis, next(texts), details=details) for hypothesis in ranked]
-            for source, ranked in zip(sources, found, strict=True)
+            for source, ranked in zip(sources, nbest_lists, strict=True)
         )
-        return [line.join([next(translated) for _ in line.sources]) for line in lines]
+        return [line.join([next(translations) for _ in line.sources]) for line in lines]
 
     def _split(
         self, lines: Sequence[str], prefixes: Sequence[str] | None, *, config: DecodingConfig, first_line: int
@@ -115,20 +113,21 @@ class LineTranslator:
         encode, positions = self._engine.source.encode, self._engine.max_positions
         # An output may be longer than its source. So positions are kept free for it, but at most half of them.
         longest = positions - max(1, min(config.max_extra_tokens, positions // 2))
-        split = []
-        prefix_ids = self._prefixes(prefixes, num_lines=len(lines), first_line=first_line)
+        prefix_ids = self._encode_prefixes(prefixes, num_lines=len(lines), first_line=first_line)
+        split_lines = []
         for number, (text, ids, prefix) in enumerate(zip(texts, encode(texts), prefix_ids, strict=True), first_line):
             parts = self._splitter.split(text, ids, line_number=number, max_pieces=longest, has_prefix=bool(prefix))
-            is_whole = len(parts) < 2
-            ids_of_parts = [ids] * len(parts) if is_whole else encode([part.strip() for part in parts])
-            sources = [
-                SourceSentence(part_ids, [] if index else prefix, str(number) if is_whole else f"{number}.{index}")
-                for index, part_ids in enumerate(ids_of_parts)
-            ]
-            split.append(SplitLine(parts, sources))
-        return split
+            if len(parts) < 2:
+                sources = [SourceSentence(ids, prefix, str(number)) for _ in parts]
+            else:
+                sources = [
+                    SourceSentence(part_ids, [] if index else prefix, f"{number}.{index}")
+                    for index, part_ids in enumerate(encode([part.strip() for part in parts]))
+                ]
+            split_lines.append(SplitLine(parts, sources))
+        return split_lines
 
-    def _prefixes(self, prefixes: Sequence[str] | None, *, num_lines: int, first_line: int) -> list[list[int]]:
+    def _encode_prefixes(self, prefixes: Sequence[str] | None, *, num_lines: int, first_line: int) -> list[list[int]]:
         """The pieces of the prefix of each line; DataError if a prefix is missing or too long."""
         if prefixes is None:
             return [[] for _ in range(num_lines)]

@@ -26,35 +26,35 @@ _SHRINKING = 0.93
 
 
 def is_wide(length: int) -> bool:
-    """Whether a sequence of `length` pieces, without EOS, has at least `MIN_WIDE_TOKENS` tokens."""
+    """Whether a sequence of `length` pieces has at least `MIN_WIDE_TOKENS` tokens; EOS is the last token."""
     return length + 1 >= MIN_WIDE_TOKENS
 
 
 def batches_for_workers(
     lengths: Sequence[int], *, widths: Sequence[tuple[bool, ...]], config: DecodingConfig, workers: int
 ) -> list[list[int]]:
-    """Indices in batches of the same widths and of similar length, so that the last worker ends early.
+    """Indices in batches of equal `widths` and of similar length, so that the last worker ends early.
 
     More batches leave workers idle for less time, but have more steps in total.
     """
     max_tokens = min(config.batch_tokens, _MAX_TOKENS) // config.beam
-    # Short sentences count as longer, so that no batch has too many.
-    counted = [max(length, max_tokens // _MAX_SENTENCES - 1) for length in lengths]
+    # Short sentences count as longer, so that no batch has more than `_MAX_SENTENCES`.
+    counted_lengths = [max(length, max_tokens // _MAX_SENTENCES - 1) for length in lengths]
     groups = [
         sorted((index for index, other in enumerate(widths) if other == width), key=lambda index: -lengths[index])
         for width in sorted(set(widths), reverse=True)
     ]
-    best = _cut(groups, counted, max_tokens=max_tokens)
-    is_full = len(best) > len(groups)
-    max_batches = max(
-        len(lengths) // _MIN_SENTENCES, math.ceil(len(best) / workers) * workers if is_full else len(best)
-    )
+    best = _split_groups(groups, counted_lengths, max_tokens=max_tokens)
+    max_batches = len(best)
+    if len(best) > len(groups):  # a group has several batches: then all workers may get as many
+        max_batches = math.ceil(len(best) / workers) * workers
+    max_batches = max(max_batches, len(lengths) // _MIN_SENTENCES)
     best_time = makespan(_costs(best, lengths), workers=workers)
     lower_bound = sum(_costs(best, lengths)) / min(workers, max(1, max_batches))  # all workers end at once
     tried_tokens = float(max_tokens)
     while _MAX_TIME_RATIO * best_time > lower_bound and tried_tokens > 1:
         tried_tokens *= _SHRINKING
-        plan = _cut(groups, counted, max_tokens=int(tried_tokens))
+        plan = _split_groups(groups, counted_lengths, max_tokens=int(tried_tokens))
         if len(plan) > max_batches:
             break
         time = makespan(_costs(plan, lengths), workers=workers)
@@ -63,16 +63,16 @@ def batches_for_workers(
     return best
 
 
-def _cut(groups: Sequence[Sequence[int]], counted: Sequence[int], *, max_tokens: int) -> list[list[int]]:
-    """The groups of indices in batches of at most `max_tokens` tokens, by the counted lengths."""
+def _split_groups(groups: Sequence[Sequence[int]], lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
+    """The groups of indices, split into batches of at most `max_tokens` tokens."""
     return [
-        [group[place] for place in batch]
+        [group[position] for position in batch]
         for group in groups
-        for batch in plan_batches([counted[index] for index in group], max_tokens=max_tokens)
+        for batch in plan_batches([lengths[index] for index in group], max_tokens=max_tokens)
     ]
 
 
 def _costs(batches: Sequence[Sequence[int]], lengths: Sequence[int]) -> list[int]:
-    """The cost of each batch, in pieces of one sentence; finished sentences leave the batch."""
-    steps = [[lengths[index] + 1 for index in batch] for batch in batches]
-    return [_STEP_COST * max(batch) + sum(batch) for batch in steps]
+    """The cost of each batch, in tokens of one sentence; finished sentences leave the batch."""
+    num_tokens = [[lengths[index] + 1 for index in batch] for batch in batches]
+    return [_STEP_COST * max(tokens) + sum(tokens) for tokens in num_tokens]

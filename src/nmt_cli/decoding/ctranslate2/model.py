@@ -46,8 +46,8 @@ def write_ctranslate2(loaded: LoadedModel, directory: Path, *, quantization: Qua
     """
     specs = import_ctranslate2().specs
     model, config = loaded.model, loaded.model.config
-    if (problem := unsupported_error(config)) is not None:
-        raise problem
+    if (error := unsupported_error(config)) is not None:
+        raise error
     spec = _empty_spec(specs, model)
     _fill_spec(spec, model)
     source = loaded.source.pieces(range(loaded.config.vocabulary.source))
@@ -64,7 +64,7 @@ def write_ctranslate2(loaded: LoadedModel, directory: Path, *, quantization: Qua
 
 
 def unsupported_error(config: ModelConfig) -> ModelError | None:
-    """The reason why CTranslate2 does not support a model; None if it does."""
+    """The error for a model that CTranslate2 does not support; None if it does."""
     if config.encoder_window is not None:
         return ModelError(
             "CTranslate2 has no restricted self-attention in the encoder, and this model has"
@@ -120,14 +120,14 @@ def _empty_spec(specs: Any, model: Transformer) -> Any:
 
 
 def _activation(specs: Any, model: Transformer) -> Any:
-    known = specs.common_spec.Activation
+    activations = specs.common_spec.Activation
     match model.config.activation:
         case "relu":
-            return known.RELU
+            return activations.RELU
         case "gelu":
-            return known.GELU
+            return activations.GELU
         case "silu" | "swiglu":
-            return known.SWISH
+            return activations.SWISH
         case other:
             assert_never(other)
 
@@ -135,8 +135,7 @@ def _activation(specs: Any, model: Transformer) -> Any:
 def _fill_spec(spec: Any, model: Transformer) -> None:
     """Copy the weights of the model into the specification."""
     encoder, decoder = spec.encoder, spec.decoder
-    source_vocab = model.source_vocab
-    encoder.embeddings[0].weight = _array(model.source_embedding.weight[:source_vocab])
+    encoder.embeddings[0].weight = _array(model.source_embedding.weight[: model.source_vocab])
     decoder.embeddings.weight = _array(model.target_embedding.weight[: model.target_vocab])
     decoder.projection.weight = _array(model.output_weight[: model.target_vocab])
     if model.output_bias is not None:
@@ -145,10 +144,10 @@ def _fill_spec(spec: Any, model: Transformer) -> None:
         side.scale_embeddings = True
         if hasattr(side, "position_encodings"):  # a rotary decoder has none, a rotary encoder takes zeros
             # Forced scoring adds EOS to a translation that was cut at the last position, which takes one more position.
-            longest = max(_MIN_POSITIONS, model.config.max_positions + 1)
-            table = positions_table(model, side=name, at_least=longest)
+            needed = model.config.max_positions + 1
+            table = positions_table(model, side=name, at_least=max(_MIN_POSITIONS, needed))
             # `positions_table` does not extend a learned table, so zeros fill it up.
-            missing = max(0, model.config.max_positions + 1 - len(table))
+            missing = max(0, needed - len(table))
             side.position_encodings.encodings = _array(F.pad(table, (0, 0, 0, missing)))
     if model.config.norm == "pre":
         _fill_norm(encoder.layer_norm, model.encoder_norm)
@@ -210,7 +209,8 @@ class _CopyUnavailable(NmtError):
 
 def converted_model(model: Path, *, version: str) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:
     """The folder with a model in CTranslate2's format, and its handle if it is a temporary one."""
-    folder = model.resolve().with_name(f".{model.resolve().name}.ctranslate2")
+    resolved = model.resolve()
+    folder = resolved.with_name(f".{resolved.name}.ctranslate2")
     key = {"conversion": _CONVERSION_VERSION, "ctranslate2": version, "model": files.sha256(model / MANIFEST)}
     if _is_up_to_date(folder, key):
         return folder, None
