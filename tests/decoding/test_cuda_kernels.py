@@ -83,7 +83,7 @@ def test_a_step_is_products_kernels_and_one_addition(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(type(kernels.choose_candidates), "__getitem__", launcher)
     model = random_model(5, vocab=53, decoder_layers=2)
     beam = CudaSearch([model], device=DEVICE, recorder=Again())
-    sizes = StaticSizes.that_hold(sentences=2, source=3, length=4, beam=2, nbest=1)
+    sizes = StaticSizes.with_room_for(sentences=2, source=3, length=4, beam=2, nbest=1)
     state = beam.state(sizes)
     with Operators() as operators, torch.inference_mode():
         beam._launch_step(state)
@@ -98,7 +98,7 @@ def test_a_step_is_products_kernels_and_one_addition(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("uses_kernels", [True, False])
 def test_no_float32_logits_of_all_pieces_are_made_of_those_in_bf16(uses_kernels: bool) -> None:
     beam = CudaSearch([random_model(1, vocab=53)], device=DEVICE, recorder=Again())
-    state = beam.state(StaticSizes.that_hold(sentences=1, source=3, length=4, beam=2, nbest=1))
+    state = beam.state(StaticSizes.with_room_for(sentences=1, source=3, length=4, beam=2, nbest=1))
     logits = torch.randn(state.log_probs.numel(), 53).bfloat16()
     with Operators() as operators, torch.inference_mode():
         choose_candidates(state, logits, uses_kernels=uses_kernels)
@@ -222,7 +222,7 @@ def random_state(seed: int, *, beam: int, nbest: int, step: int, is_first: bool)
 def written(state: StaticState) -> list[Tensor]:
     """All that a choice writes; of the table of ancestors what is not left to chance."""
     ancestors = state.ancestors[..., : int(state.position) + 1]
-    tree = [state.tree_log_probs, state.tree_pieces, state.tree_parents]
+    tree = [state.tree_log_probs, state.tree_tokens, state.tree_parents]
     open_ones = [state.ids, state.log_probs, state.nodes, ancestors, state.is_done]
     return [*tree, *open_ones, state.finished.scores, state.finished.log_probs, state.finished.nodes]
 
@@ -252,7 +252,7 @@ def test_the_kernels_choose_and_sort_as_the_operators_do(
         for state, uses_kernels in ((by_kernels, True), (plain, False)):
             hypotheses = choose_candidates(state, logits, uses_kernels=uses_kernels)
             sort_candidates(state, hypotheses, uses_kernels=uses_kernels)
-    assert (by_kernels.tree_pieces[2] == 3).any()
+    assert (by_kernels.tree_tokens[2] == 3).any()
     # Equal sums in float32 hang on the order of additions: those of the seed differ.
     for ours, expected in zip(written(by_kernels), written(plain), strict=True):
         torch.testing.assert_close(ours, expected, atol=3e-6, rtol=1e-6)

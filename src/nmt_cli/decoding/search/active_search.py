@@ -43,7 +43,7 @@ class ActiveSearch(ABC):
         config: DecodingConfig,
         device: torch.device,
     ) -> None:
-        """`limits` has the maximum number of pieces of each sentence, which begins with `width` hypotheses of BOS."""
+        """`limits` has the maximum number of tokens of each sentence, which begins with `width` hypotheses of BOS."""
         self._ensemble = ensemble
         self._config = config
         self._tree = HypothesisTree()
@@ -86,30 +86,30 @@ class ActiveSearch(ABC):
         All searches are joinable, and their results have been read. The host waits for the device.
         """
         searches = [self, *others]
-        for one in searches:
-            one._renumber(*one._tree.prune(one._nodes, one._finished.nodes))
+        for search in searches:
+            search._renumber(*search._tree.prune(search._nodes, search._finished.nodes))
         for other in others:
             other._renumber(*self._tree.join(other._tree, other._nodes, other._finished.nodes))
         self._ensemble.join([other._ensemble for other in others])
-        self._sentences = torch.cat([one._sentences for one in searches])
-        self._limits = torch.cat([one._limits for one in searches])
-        self._ids = torch.cat([one._ids for one in searches])
-        self._log_probs = torch.cat([one._log_probs for one in searches])
-        self._nodes = torch.cat([one._nodes for one in searches])
-        self._finished = FinishedHypotheses.concatenated([one._finished for one in searches])
-        self._penalties = max((one._penalties for one in searches), key=lambda one: one.longest)
+        self._sentences = torch.cat([search._sentences for search in searches])
+        self._limits = torch.cat([search._limits for search in searches])
+        self._ids = torch.cat([search._ids for search in searches])
+        self._log_probs = torch.cat([search._log_probs for search in searches])
+        self._nodes = torch.cat([search._nodes for search in searches])
+        self._finished = FinishedHypotheses.concatenate([search._finished for search in searches])
+        self._penalties = max((search._penalties for search in searches), key=lambda penalties: penalties.longest)
 
     def _renumber(self, nodes: Tensor, finished_nodes: Tensor) -> None:
-        """Take other numbers for the nodes of the open and the finished hypotheses."""
+        """Set the numbers of the last nodes of the open and the finished hypotheses."""
         self._nodes, self._finished = nodes, self._finished._replace(nodes=finished_nodes)
 
     @abstractmethod
     def _advance(self) -> None:
-        """Add a piece to each open hypothesis; done sentences leave the batch if there are enough of them."""
+        """Add a token to each open hypothesis; done sentences leave the batch if there are enough of them."""
 
-    def _note_and_drop(self, done: Tensor, finished: FinishedHypotheses, *, kept: Tensor) -> None:
-        """Note the `finished` hypotheses of the `done` sentences, best first, and go on with the `kept` sentences."""
-        self._tree.note_finished(self._sentences[done], finished)
+    def _keep_sentences(self, kept: Tensor, *, done: Tensor, finished: FinishedHypotheses) -> None:
+        """Go on with the `kept` sentences; the `finished` hypotheses of the `done` ones, best first, are results."""
+        self._tree.add_finished(self._sentences[done], finished)
         self._sentences, self._limits = self._sentences[kept], self._limits[kept]
         self._ids, self._log_probs, self._nodes = self._ids[kept], self._log_probs[kept], self._nodes[kept]
         self._finished = self._finished.select(kept)
@@ -128,10 +128,10 @@ def check_search(
 
 
 def plan_compaction(is_done: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The places of the sentences that leave the batch, and of the sentences that stay; None if all stay.
+    """The indices of the sentences that leave the batch, and of the sentences that stay; None if all stay.
 
     `is_done` [B] is boolean. Some done sentences may stay. The second tensor has the new order: only sentences at the
-    end of the batch move, into the free places, so that little is copied. The host waits for the device.
+    end of the batch move, to the free indices, so that little is copied. The host waits for the device.
     """
     done = is_done.tolist()
     num_open = done.count(False)
@@ -141,9 +141,9 @@ def plan_compaction(is_done: Tensor) -> tuple[Tensor, Tensor] | None:
     if num_leaving <= 0:
         return None
     # The last of the done sentences leave, so that few others have to move.
-    leaving = [place for place, is_over in enumerate(done) if is_over][-num_leaving:]
-    movers = set(range(num_staying, len(done))).difference(leaving)
+    leaving = [index for index, sentence_is_done in enumerate(done) if sentence_is_done][-num_leaving:]
+    moving = sorted(set(range(num_staying, len(done))).difference(leaving))
     kept = list(range(num_staying))
-    for place, mover in zip(leaving, sorted(movers), strict=False):
-        kept[place] = mover
+    for free_index, index in zip(leaving, moving, strict=False):
+        kept[free_index] = index
     return torch.tensor(leaving, device=is_done.device), torch.tensor(kept, dtype=torch.long, device=is_done.device)

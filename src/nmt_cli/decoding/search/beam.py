@@ -30,14 +30,14 @@ class Candidates(NamedTuple):
     """
 
     log_probs: Tensor
-    pieces: Tensor
+    tokens: Tensor
     hypotheses: Tensor
 
 
-def candidates(log_probs: Tensor, prefix_log_probs: Tensor, *, count: int) -> Candidates:
+def best_candidates(log_probs: Tensor, prefix_log_probs: Tensor, *, count: int) -> Candidates:
     """The `count` best continuations of each sentence.
 
-    `log_probs` [R, V] belong to the next piece, `prefix_log_probs` [B, W] to the open hypotheses.
+    `log_probs` [R, V] belong to the next token, `prefix_log_probs` [B, W] to the open hypotheses.
     """
     totals, indices = topk_continuations(log_probs, prefix_log_probs, count=count)
     vocabulary = log_probs.size(1)
@@ -76,8 +76,8 @@ class BeamSearch(ActiveSearch):
     def __init__(
         self, ensemble: Ensemble, *, limits: Mapping[int, int], config: DecodingConfig, nbest: int, device: torch.device
     ) -> None:
-        """`limits` are the maximum numbers of pieces, by sentence; `nbest` hypotheses of each sentence are kept."""
-        # Before the first step each sentence has one hypothesis, BOS. The step makes W of it.
+        """`limits` are the maximum numbers of tokens, by sentence; `nbest` hypotheses of each sentence are kept."""
+        # Before the first step each sentence has one hypothesis, BOS. The first step continues it with W hypotheses.
         super().__init__(ensemble, limits=limits, width=1, num_finished=nbest, config=config, device=device)
         self._steps_to_first_limit = min(limits.values())
         self._steps_to_last_limit = max(limits.values())
@@ -107,32 +107,35 @@ class BeamSearch(ActiveSearch):
             self._ensemble.select(rows=(rows if kept is None else rows[kept]).flatten(), sentences=kept)
 
     def _step(self) -> Tensor:
-        """Add a piece to each open hypothesis; returns the rows [B, W] that the new hypotheses continue."""
+        """Add a token to each open hypothesis; returns the rows [B, W] that the new hypotheses continue."""
         width = self._ids.size(1)
         log_probs = self._ensemble.log_probs(self._ids.flatten())
-        # A first step has one hypothesis, and a tiny vocabulary too few pieces: then there are fewer candidates.
+        # A first step has one hypothesis, and a tiny vocabulary has few pieces: then there are fewer candidates.
         count = 2 * self._config.beam
         count = min(count, width * min(count, log_probs.size(1) - len(NEVER_GENERATED)))
-        best = candidates(log_probs, self._log_probs, count=count)
-        nodes = self._tree.grow(best.pieces, self._nodes.gather(1, best.hypotheses), best.log_probs)
-        is_end, was_open = best.pieces == EOS, ~self._is_done[:, None]
+        best = best_candidates(log_probs, self._log_probs, count=count)
+        nodes = self._tree.grow(best.tokens, self._nodes.gather(1, best.hypotheses), best.log_probs)
+        is_end, was_open = best.tokens == EOS, ~self._is_done[:, None]
         penalties = self._penalties.at(self._ensemble.lengths)
         self._finished = finish(self._finished, best.log_probs, nodes, penalties=penalties, has_ended=is_end & was_open)
         # Each open hypothesis has at most one candidate that ends, so at least this many candidates stay open.
         self._log_probs, order = keep_open(best.log_probs, is_end, width=min(self._config.beam, count - width))
-        self._ids, self._nodes = best.pieces.gather(1, order), nodes.gather(1, order)
+        self._ids, self._nodes = best.tokens.gather(1, order), nodes.gather(1, order)
         self._num_steps += 1
         self._steps_to_first_limit -= 1
         self._steps_to_last_limit -= 1
-        is_over = cannot_improve(self._finished, self._log_probs, self._penalties_at_limit)
+        becomes_done = cannot_improve(self._finished, self._log_probs, self._penalties_at_limit)
         if self._steps_to_first_limit <= 0:
-            is_last = self._limits <= self._ensemble.lengths
-            has_ended = is_last[:, None] & was_open
+            is_at_limit = self._limits <= self._ensemble.lengths
             self._finished = finish(
-                self._finished, self._log_probs, self._nodes, penalties=penalties, has_ended=has_ended
+                self._finished,
+                self._log_probs,
+                self._nodes,
+                penalties=penalties,
+                has_ended=is_at_limit[:, None] & was_open,
             )
-            is_over = is_over | is_last
-        self._is_done = self._is_done | is_over
+            becomes_done = becomes_done | is_at_limit
+        self._is_done = self._is_done | becomes_done
         first_rows = torch.arange(len(order), device=order.device)[:, None] * width
         return first_rows + best.hypotheses.gather(1, order)
 
@@ -144,6 +147,6 @@ class BeamSearch(ActiveSearch):
         if compaction is None:
             return None
         done, kept = compaction
-        self._note_and_drop(done, self._finished.select(done), kept=kept)
+        self._keep_sentences(kept, done=done, finished=self._finished.select(done))
         self._penalties_at_limit, self._is_done = self._penalties_at_limit[kept], self._is_done[kept]
         return kept

@@ -50,8 +50,8 @@ _STEPS_BETWEEN_CHECKS = 4
 class _Batch:
     """Sentences searched together, as the host knows them.
 
-    `sentences` are the numbers of the sentences in the first places of a state; the other places hold a copy that is
-    ignored. `step` counts the pieces of each hypothesis; the state's tree begins at `first_step`.
+    `sentences` are the numbers of the sentences in the first rows of a state; the other rows hold a copy, which is
+    ignored. `step` counts the tokens of each hypothesis; the state's tree begins at `first_step`.
     """
 
     limits: list[int]
@@ -85,20 +85,21 @@ class CudaSearch:
         return can_use_kernels(self._device)
 
     def supports(self, sources: Sequence[SourceSentence], *, config: DecodingConfig) -> bool:
-        """Whether it supports this search: no sampling, and no prefixes."""
-        is_free = not config.samples and not any(source.prefix for source in sources)
-        return is_free and self._vocab >= 2 * config.beam + len(NEVER_GENERATED)
+        """Whether it supports this search: without sampling and prefixes."""
+        if config.samples or any(source.prefix for source in sources):
+            return False
+        return self._vocab >= 2 * config.beam + len(NEVER_GENERATED)  # so that each step has enough candidates
 
     def search(
         self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int
     ) -> list[list[Hypothesis]]:
-        """For each source its best hypotheses by score, at most `nbest`, best first."""
+        """The best hypotheses of each source, at most `nbest`, best first."""
         check_search(self._models, sources, config=config, nbest=nbest)
         limits = [max_output_tokens(source, config=config, max_positions=self._max_positions) for source in sources]
         try:
             with torch.inference_mode(), launching_on(self._device):
                 batch = _Batch(limits, config, sentences=list(range(len(sources))))
-                return self._search(batch, self._begin(batch, sources, nbest=nbest))
+                return self._search(batch, self._start(batch, sources, nbest=nbest))
         except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
                 self._free_memory()
@@ -117,7 +118,7 @@ class CudaSearch:
                 hypotheses = batch.tree.read()
                 return [hypotheses[sentence] for sentence in range(len(batch.limits))]
             is_full = batch.step == state.sizes.length
-            sizes = StaticSizes.that_hold(
+            sizes = StaticSizes.with_room_for(
                 sentences=is_done.count(False),
                 source=state.sizes.source,
                 length=batch.step + 1 if is_full else state.sizes.length,
@@ -127,17 +128,19 @@ class CudaSearch:
             if sizes != state.sizes:
                 state = self._move(batch, state, self.state(sizes), is_done=is_done)
 
-    def _begin(self, batch: _Batch, sources: Sequence[SourceSentence], *, nbest: int) -> StaticState:
+    def _start(self, batch: _Batch, sources: Sequence[SourceSentence], *, nbest: int) -> StaticState:
         """A state with the sources, and one open hypothesis each: BOS."""
         packed = pack([[*source.ids, EOS] for source in sources], device=self._device)
         count, config = len(sources), batch.config
-        sizes = StaticSizes.that_hold(sentences=count, source=packed.max_len, length=1, beam=config.beam, nbest=nbest)
+        sizes = StaticSizes.with_room_for(
+            sentences=count, source=packed.max_len, length=1, beam=config.beam, nbest=nbest
+        )
         state = self.state(sizes)
         for model, cache in zip(self._models, state.caches, strict=True):
             write_source(model, cache, model.encode(packed), packed)
         state.source_lengths.fill_(1)[:count] = packed.lengths
-        rows = _masks_and_penalties(max(batch.limits), config=config)
-        state.masks_and_penalties[: len(rows)] = rows
+        masks_and_penalties = _masks_and_penalties(max(batch.limits), config=config)
+        state.masks_and_penalties[: len(masks_and_penalties)] = masks_and_penalties
         penalties = [length_penalty(limit, config=config) for limit in batch.limits]
         state.limits.fill_(1)[:count] = torch.tensor(batch.limits, device=self._device)
         state.penalties_at_limit.fill_(1.0)[:count] = torch.tensor(penalties, device=self._device)
@@ -148,36 +151,39 @@ class CudaSearch:
         state.finished.scores.fill_(-math.inf)
         state.finished.nodes.fill_(-1)
         state.is_done.fill_(False)[count:] = True
-        state.set_counters(position=batch.step, first_new_node=batch.tree.size)
+        state.start_tree(position=batch.step, first_new_node=batch.tree.size)
         return state
 
     def _move(self, batch: _Batch, before: StaticState, after: StaticState, *, is_done: Sequence[bool]) -> StaticState:
         """Write the open sentences into another state, maybe in the same memory; finished sentences leave."""
-        kept = [place for place, is_over in enumerate(is_done) if not is_over]
-        self._add_to_tree(batch, before, [place for place, is_over in enumerate(is_done) if is_over])
-        padded = kept + [kept[0]] * (after.sizes.sentences - len(kept))
-        chosen = torch.tensor(padded, device=self._device)
-        for old, new in zip(before.per_sentence(), after.per_sentence(), strict=True):
-            new.copy_(old.index_select(0, chosen))
-        used = batch.step * before.sizes.beam
+        open_rows = [row for row, sentence_is_done in enumerate(is_done) if not sentence_is_done]
+        self._add_to_tree(batch, before, [row for row, sentence_is_done in enumerate(is_done) if sentence_is_done])
+        num_unused = after.sizes.sentences - len(open_rows)
+        rows = torch.tensor(open_rows + [open_rows[0]] * num_unused, device=self._device)
+        for old, new in zip(before.tensors_by_sentence(), after.tensors_by_sentence(), strict=True):
+            new.copy_(old.index_select(0, rows))
+        used_slots = batch.step * before.sizes.beam
         for old_cache, new_cache in zip(before.caches, after.caches, strict=True):
             for old, new in zip(old_cache.own, new_cache.own, strict=True):
-                new[:, :used] = old[:, :used].index_select(0, chosen)
-        after.ancestors[..., : batch.step] = before.ancestors[..., : batch.step].index_select(0, chosen)
-        after.is_done[len(kept) :] = True
-        batch.sentences = [batch.sentences[place] for place in kept]
+                new[:, :used_slots] = old[:, :used_slots].index_select(0, rows)
+        after.ancestors[..., : batch.step] = before.ancestors[..., : batch.step].index_select(0, rows)
+        after.is_done[len(open_rows) :] = True
+        batch.sentences = [batch.sentences[row] for row in open_rows]
         batch.first_step = batch.step
-        after.set_counters(position=batch.step, first_new_node=batch.tree.size)
+        after.start_tree(position=batch.step, first_new_node=batch.tree.size)
         return after
 
-    def _add_to_tree(self, batch: _Batch, state: StaticState, places: list[int]) -> None:
-        """Put the state's candidates into the tree, and note the finished hypotheses of the sentences at `places`."""
-        columns = (state.tree_pieces, state.tree_parents, state.tree_log_probs)
-        pieces, parents, log_probs = (column[: batch.step - batch.first_step].clone() for column in columns)
-        batch.tree.grow(pieces, parents, log_probs)
-        sentences = torch.tensor([batch.sentences[place] for place in places], dtype=torch.long)
-        finished = state.finished.select(torch.tensor(places, dtype=torch.long, device=self._device))
-        batch.tree.note_finished(sentences, finished)
+    def _add_to_tree(self, batch: _Batch, state: StaticState, done_rows: list[int]) -> None:
+        """Add the state's candidates to the tree of the batch, and the finished hypotheses of the `done_rows`."""
+        num_steps = batch.step - batch.first_step
+        batch.tree.grow(
+            state.tree_tokens[:num_steps].clone(),
+            state.tree_parents[:num_steps].clone(),
+            state.tree_log_probs[:num_steps].clone(),
+        )
+        sentences = torch.tensor([batch.sentences[row] for row in done_rows], dtype=torch.long)
+        finished = state.finished.select(torch.tensor(done_rows, dtype=torch.long, device=self._device))
+        batch.tree.add_finished(sentences, finished)
 
     def state(self, sizes: StaticSizes) -> StaticState:
         """The state of these sizes; a recent one has its recording."""
@@ -192,21 +198,23 @@ class CudaSearch:
     def _new_state(self, sizes: StaticSizes) -> StaticState:
         sentences, beam, nbest = sizes.sentences, sizes.beam, sizes.nbest
         caches = []
+        dtype = self._models[0].output_weight.dtype
         for number, model in enumerate(self._models):
             own, cross = [], []
             for layer, width in enumerate(cache_widths(model)):
-                name, dtype = f"{number}.{layer}", self._models[0].output_weight.dtype
+                name = f"{number}.{layer}"
                 own.append(self._reserve(f"own.{name}", (sentences, sizes.length * beam, width), dtype))
                 cross.append(self._reserve(f"cross.{name}", (sentences, sizes.source, width), dtype))
             caches.append(StaticCache(own, cross))
-        tree, position_rows = (sizes.length, sentences, sizes.candidates), (self._max_positions, NUM_SPECIAL + 1)
+        tree_shape = (sizes.length, sentences, sizes.candidates)
+        rows_shape = (self._max_positions, NUM_SPECIAL + 1)
         return StaticState(
             sizes=sizes,
             caches=caches,
             source_lengths=self._reserve("source_lengths", (sentences,), torch.int32),
             ancestors=self._reserve("ancestors", (sentences, beam, sizes.length), torch.int32),
             counters=self._reserve("counters", (3,), torch.long),
-            masks_and_penalties=self._reserve("masks_and_penalties", position_rows, torch.float32),
+            masks_and_penalties=self._reserve("masks_and_penalties", rows_shape, torch.float32),
             limits=self._reserve("limits", (sentences,), torch.long),
             penalties_at_limit=self._reserve("penalties_at_limit", (sentences,), torch.float32),
             ids=self._reserve("ids", (sentences, beam), torch.long),
@@ -218,13 +226,13 @@ class CudaSearch:
                 self._reserve("finished_nodes", (sentences, nbest), torch.long),
             ),
             is_done=self._reserve("is_done", (sentences,), torch.bool),
-            tree_pieces=self._reserve("tree_pieces", tree, torch.long),
-            tree_parents=self._reserve("tree_parents", tree, torch.long),
-            tree_log_probs=self._reserve("tree_log_probs", tree, torch.float32),
+            tree_tokens=self._reserve("tree_tokens", tree_shape, torch.long),
+            tree_parents=self._reserve("tree_parents", tree_shape, torch.long),
+            tree_log_probs=self._reserve("tree_log_probs", tree_shape, torch.float32),
         )
 
     def _reserve(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A tensor in the memory of that name. It holds zeros or what was written there before, so it is never NaN."""
+        """A tensor in the memory of that name. It holds zeros or earlier values, so it is never NaN."""
         size = math.prod(shape)
         if name not in self._memory or self._memory[name].numel() < size:
             if self._memory.pop(name, None) is not None:
@@ -239,14 +247,14 @@ class CudaSearch:
         self._drop_recordings()
 
     def _drop_recordings(self) -> None:
-        """Drop all recordings, which use other addresses, and their memory."""
+        """Drop all recordings, and their memory."""
         for state in self._states.values():
             state.replay = None  # a search that moves to another state still has this one
         self._states.clear()
         self._recorder.use_new_pool()
 
     def _step(self, state: StaticState) -> None:
-        """Add a piece to each open hypothesis: the first step of a state runs, the second is recorded and replayed."""
+        """Add a token to each open hypothesis: the first step of a state runs, the second is recorded and replayed."""
 
         def advance() -> None:
             self._launch_step(state)
@@ -268,13 +276,13 @@ class CudaSearch:
             state.is_warm = True
 
     def _launch_step(self, state: StaticState) -> None:
-        """Add a piece to each open hypothesis, with a fixed sequence of kernels."""
+        """Add a token to each open hypothesis, with a fixed sequence of kernels."""
         hypotheses = choose_candidates(state, self._logits(state), uses_kernels=self._uses_kernels)
         sort_candidates(state, hypotheses, uses_kernels=self._uses_kernels)
-        state.count_step()
+        state.advance_counters()
 
     def _logits(self, state: StaticState) -> Tensor:
-        """Logits [R, V] of the next pieces; with several models the logarithm of their summed probabilities."""
+        """Logits [R, V] of the next tokens; with several models the logarithm of their summed probabilities."""
         inputs = StepInputs(state.ancestors, state.source_lengths, state.counters)
         logits_by_model = [
             model.logits(static_step(model, state.ids.flatten(), cache, inputs, uses_kernels=self._uses_kernels))

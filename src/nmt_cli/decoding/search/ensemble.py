@@ -1,4 +1,4 @@
-"""Log-probabilities of the next piece of each open hypothesis, by one model or by several together.
+"""Log-probabilities of the next token of each open hypothesis, by one model or by several together.
 
 Shapes: B sentences, W hypotheses per sentence, R = B * W rows, V vocabulary.
 """
@@ -30,7 +30,7 @@ _ENCODER_BATCH_TOKENS = 2048
 class Ensemble:
     """One or more models that decode a batch of sources step by step.
 
-    The probability of a piece is the mean over the models. Translations begin with their prefixes, however unlikely,
+    The probability of a token is the mean over the models. Translations begin with their prefixes, however unlikely,
     and do not end before `min_tokens` pieces. Log-probabilities are float32 in any precision.
     """
 
@@ -46,27 +46,29 @@ class Ensemble:
             model.new_cache(torch.cat([model.encode(batch) for batch in packed]), whole) for model in models
         ]
         self._min_tokens = min_tokens
-        self._min_length = 0  # no hypothesis is shorter after the next piece
-        # [B, width]: the forced piece at each position, or -1 if any piece may follow. The last column is all -1.
+        self._min_length = 0  # no hypothesis is shorter after the next token
+        # [B, width]: the forced piece at each position, or -1 if any token may follow. The last column is all -1.
         width = 1 + max(len(source.prefix) for source in sources)
         forced = [[*source.prefix, *[-1] * (width - len(source.prefix))] for source in sources]
         self._forced_pieces = torch.tensor(forced, dtype=torch.long, device=device)
 
     @property
     def lengths(self) -> Tensor:
-        """The lengths [B] of each sentence's hypotheses after the next piece."""
+        """The lengths [B] of each sentence's hypotheses after the next token."""
         return self._caches[0].num_tokens
 
     def log_probs(self, ids: Tensor) -> Tensor:
-        """Natural log-probabilities [R, V] of the next piece after ids [R]; -inf for pieces that may not follow."""
+        """Natural log-probabilities [R, V] of the next token after ids [R]; -inf for tokens that may not follow."""
         by_model = [
             _log_probs(model, model.step(ids, cache)) for model, cache in zip(self._models, self._caches, strict=True)
         ]
-        mean = by_model[0] if len(by_model) == 1 else torch.stack(by_model).logsumexp(dim=0) - math.log(len(by_model))
+        log_probs = by_model[0]
+        if len(by_model) > 1:
+            log_probs = torch.stack(by_model).logsumexp(dim=0) - math.log(len(by_model))
         self._min_length += 1
         if self._min_length < self._forced_pieces.size(1):
-            return self._force_prefixes(mean)
-        return self._forbid_pieces(mean)
+            return self._force_prefixes(log_probs)
+        return self._forbid_tokens(log_probs)
 
     def select(self, *, rows: Tensor, sentences: Tensor | None) -> None:
         """Continue with `rows` [R'] of the current rows, and with `sentences` [B'] if some have left."""
@@ -79,13 +81,12 @@ class Ensemble:
         """Append the sentences of others, with the same models, `min_tokens` and hypotheses per sentence."""
         for cache, *more in zip(self._caches, *(other._caches for other in others), strict=True):
             cache.join(more)
-        forced = [one._forced_pieces for one in (self, *others)]
-        width = max(each.size(1) for each in forced)
-        filled = [F.pad(each, [0, width - each.size(1)], value=-1) for each in forced]
-        self._forced_pieces = torch.cat(filled)
+        tables = [ensemble._forced_pieces for ensemble in (self, *others)]
+        width = max(table.size(1) for table in tables)
+        self._forced_pieces = torch.cat([F.pad(table, [0, width - table.size(1)], value=-1) for table in tables])
         self._min_length = int(self.lengths.min())
 
-    def _forbid_pieces(self, log_probs: Tensor) -> Tensor:
+    def _forbid_tokens(self, log_probs: Tensor) -> Tensor:
         """Give -inf, in place, to special pieces and, if a hypothesis is too short, to EOS."""
         log_probs[:, :EOS] = -torch.inf
         if self._min_length <= self._min_tokens:
@@ -94,15 +95,16 @@ class Ensemble:
         return log_probs
 
     def _force_prefixes(self, log_probs: Tensor) -> Tensor:
-        """Give -inf, in place, to all pieces but the forced one, if a sentence has one at this position."""
-        width = len(log_probs) // len(self._forced_pieces)
-        column = (self.lengths - 1).clamp(max=self._forced_pieces.size(1) - 1)
-        forced = self._forced_pieces.gather(1, column[:, None]).repeat_interleave(width, dim=0)
-        kept = log_probs.gather(1, forced.clamp(min=0))
+        """Give -inf, in place, to all tokens but the forced piece, if a sentence has one at this position."""
+        rows_per_sentence = len(log_probs) // len(self._forced_pieces)
+        position = (self.lengths - 1).clamp(max=self._forced_pieces.size(1) - 1)
+        forced = self._forced_pieces.gather(1, position[:, None]).repeat_interleave(rows_per_sentence, dim=0)
         is_forced = forced >= 0
-        log_probs = self._forbid_pieces(log_probs).masked_fill_(is_forced, -torch.inf)
-        # A row without a forced piece writes column 0 back: it is PAD, and stays -inf.
-        return log_probs.scatter_(1, forced.clamp(min=0), kept.where(is_forced, log_probs[:, :1]))
+        # In a row without a forced piece, the column is 0, PAD. It is -inf, and stays -inf.
+        column = forced.clamp(min=0)
+        log_prob_of_forced = log_probs.gather(1, column)
+        log_probs = self._forbid_tokens(log_probs).masked_fill_(is_forced, -torch.inf)
+        return log_probs.scatter_(1, column, log_prob_of_forced.where(is_forced, -torch.inf))
 
 
 def _encoder_batches(sentences: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:

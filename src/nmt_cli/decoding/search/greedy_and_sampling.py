@@ -21,7 +21,7 @@ from nmt_cli.tokenization.tokenizer import EOS
 
 
 class GreedyOrSamplingSearch(ActiveSearch):
-    """A search in which each hypothesis continues with the most probable or a sampled piece, until EOS or its limit.
+    """A search in which each hypothesis continues with the most probable or a sampled token, until EOS or its limit.
 
     A sentence may leave the batch when all its hypotheses have ended. Each hypothesis has its own random numbers, so
     its batch changes nothing.
@@ -36,7 +36,7 @@ class GreedyOrSamplingSearch(ActiveSearch):
         config: DecodingConfig,
         device: torch.device,
     ) -> None:
-        """By sentence, `limits` are the maximum numbers of pieces, and `keys` seed the random numbers."""
+        """By sentence, `limits` are the maximum numbers of tokens, and `keys` seed the random numbers."""
         width = config.num_candidates
         super().__init__(ensemble, limits=limits, width=width, num_finished=width, config=config, device=device)
         self._width = width
@@ -58,41 +58,41 @@ class GreedyOrSamplingSearch(ActiveSearch):
         for other in others:
             self._generators |= other._generators
         self._generators = {number: self._generators[number] for number in self.sentences}
-        self._is_open = torch.cat([one._is_open for one in [self, *others]])
+        self._is_open = torch.cat([search._is_open for search in [self, *others]])
 
     def _advance(self) -> None:
-        is_first, self._has_stepped = not self._has_stepped, True
+        is_first = not self._has_stepped
         self._step(is_first=is_first)
+        self._has_stepped = True
         kept = self._drop_done()
         if self.num_sentences and (is_first or kept is not None):
-            rows = self._rows_to_continue(kept, old_width=1 if is_first else self._width)
+            rows = self._rows_to_continue(kept, rows_per_sentence=1 if is_first else self._width)
             self._ensemble.select(rows=rows, sentences=kept)
 
-    def _rows_to_continue(self, kept: Tensor | None, *, old_width: int) -> Tensor:
-        """The rows that continue: the ensemble had `old_width` rows per sentence, and each sentence now has W."""
+    def _rows_to_continue(self, kept: Tensor | None, *, rows_per_sentence: int) -> Tensor:
+        """The ensemble's row of each hypothesis of the `kept` sentences; in the first step all W share a row."""
         sentences = torch.arange(self.num_sentences, device=self._ids.device) if kept is None else kept
-        within = torch.arange(self._width, device=sentences.device) % old_width
-        return (sentences[:, None] * old_width + within).flatten()
+        row_of_hypothesis = torch.arange(self._width, device=sentences.device) % rows_per_sentence
+        return (sentences[:, None] * rows_per_sentence + row_of_hypothesis).flatten()
 
     def _step(self, *, is_first: bool) -> None:
-        """Add a piece to each hypothesis; ended ones stay in the batch, and their results no longer change."""
+        """Add a token to each hypothesis; ended ones stay in the batch, and their results no longer change."""
         last_ids = self._ids[:, :1] if is_first else self._ids
         log_probs = self._ensemble.log_probs(last_ids.flatten())
         if is_first and self._width > 1:
             log_probs = log_probs.repeat_interleave(self._width, dim=0)
-        chosen = self._sample(log_probs) if self._config.samples else first_argmax(log_probs)
-        piece_log_probs = log_probs.gather(1, chosen[:, None]).view_as(self._log_probs)
-        self._ids = chosen.view_as(self._ids)
-        self._log_probs = self._log_probs + piece_log_probs
+        tokens = self._sample(log_probs) if self._config.samples else first_argmax(log_probs)
+        self._ids = tokens.view_as(self._ids)
+        self._log_probs = self._log_probs + log_probs.gather(1, tokens[:, None]).view_as(self._log_probs)
         self._nodes = self._tree.grow(self._ids, self._nodes, self._log_probs)
         lengths = self._ensemble.lengths
-        ends = self._is_open & ((self._ids == EOS) | (self._limits <= lengths)[:, None])
+        ends_now = self._is_open & ((self._ids == EOS) | (self._limits <= lengths)[:, None])
         self._finished = FinishedHypotheses(
-            self._log_probs.where(ends, self._finished.log_probs),
-            (self._log_probs / self._penalties.at(lengths)).where(ends, self._finished.scores),
-            self._nodes.where(ends, self._finished.nodes),
+            self._log_probs.where(ends_now, self._finished.log_probs),
+            (self._log_probs / self._penalties.at(lengths)).where(ends_now, self._finished.scores),
+            self._nodes.where(ends_now, self._finished.nodes),
         )
-        self._is_open = self._is_open & ~ends
+        self._is_open = self._is_open & ~ends_now
 
     def _drop_done(self) -> Tensor | None:
         """Drop done sentences if there are enough of them; returns the others [B'], or None if all stay."""
@@ -102,23 +102,26 @@ class GreedyOrSamplingSearch(ActiveSearch):
         done, kept = compaction
         # Each hypothesis has kept its column. Merging with nothing sorts them, best first.
         nothing = FinishedHypotheses.empty(len(done), 0, device=done.device)
-        self._note_and_drop(done, nothing.best_of_both(self._finished.select(done), count=self._width), kept=kept)
+        finished = nothing.best_of_both(self._finished.select(done), count=self._width)
+        self._keep_sentences(kept, done=done, finished=finished)
         self._is_open = self._is_open[kept]
         return kept
 
     def _sample(self, log_probs: Tensor) -> Tensor:
-        """Sampled next pieces [R], by log_probs [R, V]."""
+        """Sampled next tokens [R], by log_probs [R, V]."""
+        config = self._config
+        logits, columns = log_probs / config.temperature, None
+        if config.top_k is not None:
+            logits, columns = logits.topk(min(config.top_k, logits.size(-1)), dim=-1)
+        elif config.top_p < 1:
+            logits, columns = logits.sort(dim=-1, descending=True, stable=True)
+        probabilities = logits.double().softmax(dim=-1)
+        cumulated = probabilities.cumsum(dim=-1)
+        if config.top_p < 1:
+            # The fewest most probable tokens that together have top_p.
+            is_in_nucleus = cumulated - probabilities < config.top_p
+            cumulated = (probabilities * is_in_nucleus).cumsum(dim=-1)
         uniform = [generator.random() for sentence in self.sentences for generator in self._generators[sentence]]
-        values, columns = log_probs / self._config.temperature, None
-        if self._config.top_k is not None:
-            values, columns = values.topk(min(self._config.top_k, values.size(-1)), dim=-1)
-        elif self._config.top_p < 1:
-            values, columns = values.sort(dim=-1, descending=True, stable=True)
-        weights = values.double().softmax(dim=-1)
-        cumulated = weights.cumsum(dim=-1)
-        if self._config.top_p < 1:
-            # The fewest most probable pieces that together have top_p.
-            cumulated = (weights * (cumulated - weights < self._config.top_p)).cumsum(dim=-1)
         thresholds = cumulated[:, -1] * torch.tensor(uniform, dtype=torch.float64, device=log_probs.device)
-        places = torch.searchsorted(cumulated, thresholds[:, None], right=True)
-        return (places if columns is None else columns.gather(1, places)).squeeze(1)
+        sampled = torch.searchsorted(cumulated, thresholds[:, None], right=True)
+        return (sampled if columns is None else columns.gather(1, sampled)).squeeze(1)

@@ -78,13 +78,13 @@ class FinishedHypotheses(NamedTuple):
         return FinishedHypotheses(*(column[sentences] for column in self))
 
     @staticmethod
-    def concatenated(parts: Sequence[FinishedHypotheses]) -> FinishedHypotheses:
+    def concatenate(parts: Sequence[FinishedHypotheses]) -> FinishedHypotheses:
         """The hypotheses of all sentences, one part after the other."""
         return FinishedHypotheses(*map(torch.cat, zip(*parts, strict=True)))
 
 
 class HypothesisTree:
-    """The prefixes of a search: a node is a piece, the prefix's log-probability, and the parent node or -1.
+    """The prefixes of a search: a node is a token, the prefix's log-probability, and the parent node or -1.
 
     The tree stays on the device until the end, so that a search never waits for it.
     """
@@ -95,85 +95,88 @@ class HypothesisTree:
         self._steps: list[tuple[Tensor, Tensor, Tensor]] = []
         self._finished: list[tuple[Tensor, FinishedHypotheses]] = []
 
-    def grow(self, pieces: Tensor, parents: Tensor, log_probs: Tensor) -> Tensor:
+    def grow(self, tokens: Tensor, parents: Tensor, log_probs: Tensor) -> Tensor:
         """Add nodes; returns their numbers, in the shape of the arguments."""
-        start, self.size = self.size, self.size + pieces.numel()
-        self._steps.append((pieces.flatten(), parents.flatten(), log_probs.flatten()))
-        return torch.arange(start, self.size, device=pieces.device).view_as(pieces)
+        start, self.size = self.size, self.size + tokens.numel()
+        self._steps.append((tokens.flatten(), parents.flatten(), log_probs.flatten()))
+        return torch.arange(start, self.size, device=tokens.device).view_as(tokens)
 
-    def note_finished(self, sentences: Tensor, finished: FinishedHypotheses) -> None:
-        """Note the finished hypotheses [B', F] of the sentences [B']."""
+    def add_finished(self, sentences: Tensor, finished: FinishedHypotheses) -> None:
+        """Add the finished hypotheses [B', F] of the sentences [B'], for the next `read`."""
         self._finished.append((sentences, finished))
 
     def join(self, other: HypothesisTree, *nodes: Tensor) -> list[Tensor]:
         """Take in all nodes of another tree; returns the new numbers of `nodes`."""
         offset, self.size = self.size, self.size + other.size
-        self._steps += [(pieces, _shifted(parents, offset), log_probs) for pieces, parents, log_probs in other._steps]
-        return [_shifted(each, offset) for each in nodes]
+        self._steps += [(tokens, _shift(parents, offset), log_probs) for tokens, parents, log_probs in other._steps]
+        return [_shift(numbers, offset) for numbers in nodes]
 
     def prune(self, *nodes: Tensor) -> list[Tensor]:
         """Keep only these nodes and their ancestors; returns their new numbers.
 
         Call it after `read`: the numbers of nodes change. The host waits for the device.
         """
-        pieces, parents, log_probs = self._columns()
+        tokens, parents, log_probs = self._columns()
         is_kept = torch.zeros_like(parents, dtype=torch.bool)
-        reached = torch.cat([each.flatten() for each in nodes])
+        reached = torch.cat([numbers.flatten() for numbers in nodes])
         while len(reached := reached[reached >= 0].unique()):
             is_kept[reached] = True
             reached = parents[reached]
-        numbers = is_kept.cumsum(0) - 1
-        kept = (pieces[is_kept], _renumbered(parents[is_kept], numbers), log_probs[is_kept])
-        self.size, self._steps = len(kept[0]), [kept]
-        return [_renumbered(each, numbers) for each in nodes]
+        new_numbers = is_kept.cumsum(0) - 1
+        self._steps = [(tokens[is_kept], _renumber(parents[is_kept], new_numbers), log_probs[is_kept])]
+        self.size = len(self._steps[0][0])
+        return [_renumber(numbers, new_numbers) for numbers in nodes]
 
     def read(self) -> dict[int, list[Hypothesis]]:
-        """The hypotheses of each sentence noted since the last call, in their order."""
-        found: dict[int, list[Hypothesis]] = {}
+        """The hypotheses of each sentence that was added since the last call, in their order."""
         if not self._finished:
-            return found
+            return {}
         sentences = torch.cat([numbers for numbers, _ in self._finished])
-        finished = FinishedHypotheses.concatenated([hypotheses for _, hypotheses in self._finished])
+        finished = FinishedHypotheses.concatenate([hypotheses for _, hypotheses in self._finished])
         self._finished = []
         log_probs, scores, nodes = (column.cpu() for column in finished)
         hypotheses = self._hypotheses(nodes.flatten().numpy(), log_probs.flatten().tolist(), scores.flatten().tolist())
+        results: dict[int, list[Hypothesis]] = {}
         for sentence in sentences.tolist():
             ranked = [next(hypotheses) for _ in range(nodes.size(1))]
-            found[sentence] = [one for one in ranked if one.score != -math.inf]
-        return found
+            results[sentence] = [hypothesis for hypothesis in ranked if hypothesis.score != -math.inf]
+        return results
 
     def _hypotheses(self, nodes: NodeArray, log_probs: list[float], scores: list[float]) -> Iterator[Hypothesis]:
         """The hypotheses that end at the nodes [M]; all are followed back to their beginnings at once.
 
         Shapes: M hypotheses, L the length of the longest one plus 1.
         """
-        pieces, parents, prefix_log_probs = (column.cpu().numpy() for column in self._columns())
+        tokens, parents, prefix_log_probs = (column.cpu().numpy() for column in self._columns())
         path: list[NodeArray] = []
         while (nodes >= 0).any():
             path.append(nodes)
             nodes = np.where(nodes >= 0, parents[nodes], -1)
-        # From before the first piece (all -1, log-probability 0) to the last; shorter ones are empty at the start.
+        # From before the first token (all -1, log-probability 0) to the last; shorter ones are empty at the start.
         nodes_LM = np.stack([nodes, *reversed(path)])
         prefix_log_probs_LM = np.where(nodes_LM >= 0, prefix_log_probs[nodes_LM].astype(np.float64), 0.0)
-        columns = (pieces[nodes_LM[1:]].T.tolist(), np.diff(prefix_log_probs_LM, axis=0).T.tolist(), log_probs, scores)
-        for length, row, terms, log_prob, score in zip((nodes_LM >= 0).sum(axis=0).tolist(), *columns, strict=True):
-            first = len(row) - length
-            # The last piece is EOS unless the hypothesis was cut there.
-            ids = row[first:-1] if row[-1:] == [EOS] else row[first:]
-            yield Hypothesis(ids, log_prob, score, terms[first:])
+        lengths = (nodes_LM >= 0).sum(axis=0).tolist()
+        token_rows = tokens[nodes_LM[1:]].T.tolist()
+        log_prob_rows = np.diff(prefix_log_probs_LM, axis=0).T.tolist()
+        for index, length in enumerate(lengths):
+            first = len(token_rows[index]) - length
+            ids = token_rows[index][first:]
+            if ids[-1:] == [EOS]:  # unless the hypothesis was cut
+                ids.pop()
+            yield Hypothesis(ids, log_probs[index], scores[index], log_prob_rows[index][first:])
 
     def _columns(self) -> list[Tensor]:
-        """Pieces, parents and log-probabilities of all nodes."""
+        """Tokens, parents and log-probabilities of all nodes."""
         return [torch.cat(column) for column in zip(*self._steps, strict=True)]
 
 
-def _shifted(nodes: Tensor, offset: int) -> Tensor:
+def _shift(nodes: Tensor, offset: int) -> Tensor:
     """The numbers of the nodes plus `offset`; -1 stays -1."""
     return nodes + offset * (nodes >= 0)
 
 
-def _renumbered(nodes: Tensor, numbers: Tensor) -> Tensor:
-    return numbers[nodes.clamp(min=0)].where(nodes >= 0, -1)
+def _renumber(nodes: Tensor, new_numbers: Tensor) -> Tensor:
+    return new_numbers[nodes.clamp(min=0)].where(nodes >= 0, -1)
 
 
 def length_penalty(length: int, *, config: DecodingConfig) -> float:
@@ -198,8 +201,8 @@ class LengthPenalties:
 
     def __init__(self, longest: int, *, config: DecodingConfig, device: torch.device) -> None:
         self.longest = longest
-        each = [length_penalty(length, config=config) for length in range(1, longest + 1)]
-        self._table = torch.tensor([[1.0], *([one] for one in each)], device=device)
+        penalties = [length_penalty(length, config=config) for length in range(1, longest + 1)]
+        self._table = torch.tensor([1.0, *penalties], device=device)[:, None]
 
     def at(self, lengths: Tensor) -> Tensor:
         """The penalties [B, 1] of the lengths [B]."""

@@ -8,7 +8,6 @@ A GPU runs kernels in Triton (`model/kernels/search.py`). Without Triton, torch'
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,13 +15,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nmt_cli.decoding.search.beam import candidates, cannot_improve, finish, keep_open
+from nmt_cli.decoding.search.beam import best_candidates, cannot_improve, finish, keep_open
 from nmt_cli.decoding.search.hypotheses import FinishedHypotheses
 from nmt_cli.model.static_cache import StaticCache
 from nmt_cli.tokenization.tokenizer import EOS
 
-# Each size costs a recording, so there are few sizes. Empty places cost little: the time of a step depends more on its
-# number of kernels than on the size of its tensors.
+# Each size costs a recording, so there are few sizes: small batches, and powers of two from a minimum on. Unused room
+# costs little: the time of a step depends more on its number of kernels than on the size of its tensors.
 _SMALL_BATCHES = (1, 4)
 _MIN_SENTENCES, _MIN_SOURCE, _MIN_LENGTH = 16, 32, 32
 NUM_SPECIAL = EOS + 1  # the special pieces have the first ids, and EOS is the last of them
@@ -35,7 +34,7 @@ _MAX_KERNEL_BEAM = 32  # one program holds the block maxima of all hypotheses of
 
 
 class StaticSizes(NamedTuple):
-    """Room for sentences, source tokens and pieces; open hypotheses, and finished ones that are kept."""
+    """Room for B sentences, S source tokens and L positions, with W open and F finished hypotheses per sentence."""
 
     sentences: int
     source: int
@@ -44,11 +43,16 @@ class StaticSizes(NamedTuple):
     nbest: int
 
     @classmethod
-    def that_hold(cls, *, sentences: int, source: int, length: int, beam: int, nbest: int) -> StaticSizes:
+    def with_room_for(cls, *, sentences: int, source: int, length: int, beam: int, nbest: int) -> StaticSizes:
         """The smallest sizes with enough room."""
-        small = (size for size in _SMALL_BATCHES if size >= sentences)
-        rounded = next(small, _first_doubling(_MIN_SENTENCES, sentences))
-        return cls(rounded, _first_doubling(_MIN_SOURCE, source), _first_doubling(_MIN_LENGTH, length), beam, nbest)
+        small_batches = (size for size in _SMALL_BATCHES if size >= sentences)
+        return cls(
+            next(small_batches, _double_until(sentences, start=_MIN_SENTENCES)),
+            _double_until(source, start=_MIN_SOURCE),
+            _double_until(length, start=_MIN_LENGTH),
+            beam,
+            nbest,
+        )
 
     @property
     def candidates(self) -> int:
@@ -83,7 +87,7 @@ class StaticState:
     nodes: Tensor
     finished: FinishedHypotheses
     is_done: Tensor
-    tree_pieces: Tensor
+    tree_tokens: Tensor
     tree_parents: Tensor
     tree_log_probs: Tensor
     is_warm: bool = False
@@ -94,17 +98,17 @@ class StaticState:
         num_new_nodes = self.sizes.sentences * self.sizes.candidates
         self._increments = torch.tensor([1, 1, num_new_nodes], device=self.counters.device)
 
-    def set_counters(self, *, position: int, first_new_node: int) -> None:
-        """Set the counters for the first row of the tree."""
+    def start_tree(self, *, position: int, first_new_node: int) -> None:
+        """Let the next step write the first row of the tree."""
         self.counters.copy_(torch.tensor([position, 0, first_new_node]))
 
-    def count_step(self) -> None:
+    def advance_counters(self) -> None:
         """Set the counters for the next step."""
         self.counters.add_(self._increments)
 
     @property
     def position(self) -> Tensor:
-        """The number of pieces of each open hypothesis, [1]."""
+        """The number of tokens of each open hypothesis, [1]."""
         return self.counters[:1]
 
     @property
@@ -117,26 +121,26 @@ class StaticState:
         """The number of this step's first candidate in the whole tree, [1]."""
         return self.counters[2:]
 
-    def per_sentence(self) -> list[Tensor]:
-        """The tensors [B, ...] that move with a sentence, without its past."""
-        cross = [layer for cache in self.caches for layer in cache.cross]
-        chosen = [self.limits, self.penalties_at_limit, self.ids, self.log_probs, self.nodes, self.is_done]
-        return [*cross, self.source_lengths, *chosen, *self.finished]
+    def tensors_by_sentence(self) -> list[Tensor]:
+        """The tensors [B, ...] of the sentences, without the past of their hypotheses."""
+        sources = [*(layer for cache in self.caches for layer in cache.cross), self.source_lengths]
+        hypotheses = [self.ids, self.log_probs, self.nodes, *self.finished]
+        return [*sources, self.limits, self.penalties_at_limit, *hypotheses, self.is_done]
 
 
 def choose_candidates(state: StaticState, logits: Tensor, *, uses_kernels: bool) -> Tensor:
     """The hypotheses [B, C] that the best candidates continue; the candidates go into the tree's next row.
 
-    The hypotheses are the same as from `candidates`, for logits [R, V], by kernels in Triton or by PyTorch's operators.
+    They are the same as from `best_candidates`, for logits [R, V], by kernels in Triton or by PyTorch's operators.
     """
     if uses_kernels and state.sizes.beam <= _MAX_KERNEL_BEAM:
         return _choose_by_kernels(state, logits)
     log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
     special_mask = state.masks_and_penalties.index_select(0, state.position)[:, :NUM_SPECIAL]
     log_probs[:, :NUM_SPECIAL].add_(special_mask)
-    best = candidates(log_probs, state.log_probs, count=state.sizes.candidates)
+    best = best_candidates(log_probs, state.log_probs, count=state.sizes.candidates)
     state.tree_log_probs.index_copy_(0, state.tree_row, best.log_probs[None])
-    state.tree_pieces.index_copy_(0, state.tree_row, best.pieces[None])
+    state.tree_tokens.index_copy_(0, state.tree_row, best.tokens[None])
     state.tree_parents.index_copy_(0, state.tree_row, state.nodes.gather(1, best.hypotheses)[None])
     return best.hypotheses
 
@@ -150,14 +154,12 @@ def sort_candidates(state: StaticState, hypotheses: Tensor, *, uses_kernels: boo
     if uses_kernels:
         _sort_by_kernel(state, hypotheses)
         return
-    log_probs, pieces = (
-        column.index_select(0, state.tree_row)[0] for column in (state.tree_log_probs, state.tree_pieces)
-    )
+    log_probs, tokens = (tree.index_select(0, state.tree_row)[0] for tree in (state.tree_log_probs, state.tree_tokens))
     nodes = torch.arange(log_probs.numel(), device=log_probs.device).view_as(log_probs) + state.first_new_node
-    is_end, is_at_limit = pieces == EOS, state.limits <= state.position + 1
+    is_end, is_at_limit = tokens == EOS, state.limits <= state.position + 1
     open_log_probs, order = keep_open(log_probs, is_end, width=state.sizes.beam)
     state.log_probs.copy_(open_log_probs)
-    torch.gather(pieces, 1, order, out=state.ids)
+    torch.gather(tokens, 1, order, out=state.ids)
     torch.gather(nodes, 1, order, out=state.nodes)
 
     best = finish(
@@ -167,9 +169,9 @@ def sort_candidates(state: StaticState, hypotheses: Tensor, *, uses_kernels: boo
         penalties=state.masks_and_penalties.index_select(0, state.position)[:, NUM_SPECIAL:],
         has_ended=torch.cat([is_end, is_at_limit[:, None].expand_as(state.ids)], dim=1) & ~state.is_done[:, None],
     )
-    for kept, new in zip(state.finished, best, strict=True):
-        kept.copy_(new)
-    state.is_done.logical_or_(cannot_improve(best, state.log_probs, state.penalties_at_limit).logical_or_(is_at_limit))
+    for tensor, new in zip(state.finished, best, strict=True):
+        tensor.copy_(new)
+    state.is_done.logical_or_(is_at_limit | cannot_improve(best, state.log_probs, state.penalties_at_limit))
 
     continued = hypotheses.gather(1, order)
     state.ancestors.copy_(state.ancestors.gather(1, continued[:, :, None].expand_as(state.ancestors)))
@@ -194,7 +196,7 @@ def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
     )  # fmt: skip
     kernels.choose_candidates[(sizes.sentences,)](
         logits, largest, log_sums, state.masks_and_penalties, state.counters, state.log_probs, state.nodes,
-        state.tree_log_probs, state.tree_pieces, state.tree_parents, hypotheses,
+        state.tree_log_probs, state.tree_tokens, state.tree_parents, hypotheses,
         logits.stride(0), vocabulary, num_blocks, sizes.beam, sizes.candidates,
         NUM_SPECIAL=NUM_SPECIAL, BLOCK=block, BLOCKS=next_power_of_2(num_blocks), BEAM=next_power_of_2(sizes.beam),
         CANDIDATES=next_power_of_2(sizes.candidates),
@@ -210,7 +212,7 @@ def _sort_by_kernel(state: StaticState, hypotheses: Tensor) -> None:
 
     sizes = state.sizes
     kernels.sort_candidates[(sizes.sentences,)](
-        state.tree_log_probs, state.tree_pieces, hypotheses, state.masks_and_penalties, state.counters, state.limits,
+        state.tree_log_probs, state.tree_tokens, hypotheses, state.masks_and_penalties, state.counters, state.limits,
         state.penalties_at_limit, state.ids, state.log_probs, state.nodes, state.ancestors, *state.finished,
         state.is_done, sizes.beam, sizes.candidates, sizes.nbest, sizes.length,
         NUM_SPECIAL=NUM_SPECIAL, CANDIDATES=next_power_of_2(sizes.candidates), ENDINGS=next_power_of_2(sizes.nbest),
@@ -218,6 +220,9 @@ def _sort_by_kernel(state: StaticState, hypotheses: Tensor) -> None:
     )  # fmt: skip
 
 
-def _first_doubling(start: int, needed: int) -> int:
-    """The first of `start`, twice `start`, four times `start` and so on that is at least `needed`."""
-    return start << max(0, math.ceil(math.log2(needed / start))) if needed > start else start
+def _double_until(needed: int, *, start: int) -> int:
+    """The first of `start`, 2 * `start`, 4 * `start` and so on that is at least `needed`."""
+    size = start
+    while size < needed:
+        size *= 2
+    return size

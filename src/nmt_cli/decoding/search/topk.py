@@ -1,4 +1,4 @@
-"""The largest of many columns, and in a tie the first: the best piece, and the best continuations of a beam.
+"""The largest of many columns, and in a tie the first: the best token, and the best continuations of a beam.
 
 The maximum of each block of columns is compared first. Shapes: B sentences, W hypotheses per sentence, R = B * W rows,
 C continuations per sentence, V vocabulary.
@@ -25,15 +25,15 @@ def first_argmax(log_probs: Tensor) -> Tensor:
         blocks = torch.cat([blocks, rest], dim=1)
     # `argmax` returns the first maximum, but compares numbers one by one. So it sees only the maxima of the blocks, and
     # then one block.
-    places = blocks.argmax(dim=1, keepdim=True) * _BLOCK_COLUMNS + torch.arange(_BLOCK_COLUMNS, device=log_probs.device)
-    places = places.clamp_(max=vocabulary - 1)
-    chosen = log_probs.gather(1, places).argmax(dim=1, keepdim=True)
-    found: Tensor = places.gather(1, chosen).squeeze(1)
-    return found
+    starts = blocks.argmax(dim=1, keepdim=True) * _BLOCK_COLUMNS
+    columns = (starts + torch.arange(_BLOCK_COLUMNS, device=log_probs.device)).clamp_(max=vocabulary - 1)
+    first_largest = log_probs.gather(1, columns).argmax(dim=1, keepdim=True)
+    argmax: Tensor = columns.gather(1, first_largest).squeeze(1)
+    return argmax
 
 
 def topk_continuations(log_probs: Tensor, prefix_log_probs: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest sums of a prefix [B, W] and a next piece [R, V], and their indices w * V + v; both [B, C].
+    """The `count` largest sums of a prefix [B, W] and a next token [R, V], and their indices w * V + v; both [B, C].
 
     The largest sum comes first, and in a tie the smallest index: torch.topk leaves ties open, and logits in bf16 are
     often equal. Sums are float32, and W * V is less than 2 ** 32.

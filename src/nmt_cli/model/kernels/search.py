@@ -160,7 +160,7 @@ def summarise_blocks(
 @triton.jit
 def choose_candidates(
     logits, largest, log_sums, masks_and_penalties, counters, log_probs, nodes,
-    tree_log_probs, tree_pieces, tree_parents, hypotheses,
+    tree_log_probs, tree_tokens, tree_parents, hypotheses,
     stride, vocabulary, num_blocks, beam, num_candidates,
     NUM_SPECIAL: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BEAM: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
@@ -197,14 +197,14 @@ def choose_candidates(
     out = sentence * num_candidates + candidate
     tree = tl.load(counters + 1) * tl.num_programs(0) * num_candidates + out
     tl.store(tree_log_probs + tree, totals, mask=is_real)
-    tl.store(tree_pieces + tree, places % vocabulary, mask=is_real)
+    tl.store(tree_tokens + tree, places % vocabulary, mask=is_real)
     tl.store(tree_parents + tree, parents, mask=is_real)
     tl.store(hypotheses + out, number, mask=is_real)
 
 
 @triton.jit
 def sort_candidates(
-    tree_log_probs, tree_pieces, hypotheses, masks_and_penalties, counters, limits, penalties_at_limit, ids, log_probs,
+    tree_log_probs, tree_tokens, hypotheses, masks_and_penalties, counters, limits, penalties_at_limit, ids, log_probs,
     nodes, ancestors, finished_log_probs, finished_scores, finished_nodes, is_done,
     beam, num_candidates, num_endings, length,
     NUM_SPECIAL: tl.constexpr, CANDIDATES: tl.constexpr, ENDINGS: tl.constexpr, TILE: tl.constexpr,
@@ -217,7 +217,7 @@ def sort_candidates(
     at = sentence * num_candidates + candidate
     tree = tl.load(counters + 1) * tl.num_programs(0) * num_candidates + at
     totals = tl.load(tree_log_probs + tree, mask=is_real, other=-float("inf"))
-    pieces = tl.load(tree_pieces + tree, mask=is_real, other=0)
+    pieces = tl.load(tree_tokens + tree, mask=is_real, other=0)
     numbers = tl.load(hypotheses + at, mask=is_real, other=0)
     new_nodes = tl.load(counters + 2) + at
 
