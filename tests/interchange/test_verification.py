@@ -11,7 +11,7 @@ import torch
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.batching import search_batches
 from nmt_cli.errors import ModelError
-from nmt_cli.interchange.verification import made_up_lines, usable_lines, verify
+from nmt_cli.interchange.verification import random_lines, usable_lines, verify
 from nmt_cli.model.teacher_forcing import forced_log_probs
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS
@@ -60,14 +60,14 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 
 def test_a_model_agrees_with_itself(loaded: LoadedModel) -> None:
-    lines = made_up_lines(loaded)
+    lines = random_lines(loaded)
     agreement = verify(loaded, Mirror(loaded), lines, is_reduced=False)
     assert (agreement.largest_difference, agreement.same_greedy) == (0, len(lines))
     assert agreement.same_beam == agreement.num_compared_beam
 
 
 def test_scores_that_are_off_are_refused_unless_the_precision_is_reduced(loaded: LoadedModel) -> None:
-    lines = made_up_lines(loaded)
+    lines = random_lines(loaded)
 
     def off(by: float) -> Mirror:
         return Mirror(loaded, scores=lambda row: [row[0] + by, *row[1:]])
@@ -86,7 +86,7 @@ def test_scores_that_are_off_are_refused_unless_the_precision_is_reduced(loaded:
 
 
 def test_other_pieces_and_other_translations_are_refused(loaded: LoadedModel) -> None:
-    lines = made_up_lines(loaded)
+    lines = random_lines(loaded)
     with pytest.raises(ModelError, match="it makes other pieces of the line"):
         verify(loaded, Mirror(loaded, pieces=lambda rows: [row[:-1] for row in rows]), lines, is_reduced=False)
 
@@ -102,7 +102,7 @@ def test_other_pieces_and_other_translations_are_refused(loaded: LoadedModel) ->
 
 def test_a_tie_may_be_broken_either_way(tmp_path: Path) -> None:
     model = load(save_sharp(tmp_path / "m", recipe_with({"tying": "target"})))
-    lines = made_up_lines(model)
+    lines = random_lines(model)
     (best,) = search_batches(
         model.model,
         model.source.encode(lines[:1]),
@@ -123,9 +123,9 @@ def test_a_tie_may_be_broken_either_way(tmp_path: Path) -> None:
     assert agreement.same_greedy < len(lines)
 
 
-def test_made_up_lines_are_spelt_in_the_models_pieces(loaded: LoadedModel, a_hundred_lines: int) -> None:
-    lines = made_up_lines(loaded)
-    assert lines == made_up_lines(loaded)
+def test_random_lines_are_spelt_in_the_models_pieces(loaded: LoadedModel, a_hundred_lines: int) -> None:
+    lines = random_lines(loaded)
+    assert lines == random_lines(loaded)
     assert len(set(lines)) == len(lines) == a_hundred_lines
     used = {piece for row in loaded.source.encode(lines) for piece in row}
     assert len(used) > 30

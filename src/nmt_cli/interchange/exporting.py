@@ -24,11 +24,12 @@ from nmt_cli.artifacts.model_directory import LoadedModel, SavedModelConfig, loa
 from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.decoding.ctranslate2.engine import PATIENCE, length_exponent
 from nmt_cli.decoding.ctranslate2.model import Quantization, import_ctranslate2, write_ctranslate2
+from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
 from nmt_cli.errors import DataError, ModelError
-from nmt_cli.interchange.marian_model import marian_order, reordered
-from nmt_cli.interchange.marian_vocabulary import their_piece
-from nmt_cli.interchange.programs import CTranslate2Program, TransformersProgram, transformers_library
-from nmt_cli.interchange.verification import Agreement, made_up_lines, usable_lines, verify
+from nmt_cli.interchange.marian_model import marian_order, reorder_d_model
+from nmt_cli.interchange.marian_vocabulary import piece_for_marian
+from nmt_cli.interchange.programs import CTranslate2Program, TransformersProgram, import_transformers
+from nmt_cli.interchange.verification import Agreement, random_lines, usable_lines, verify
 from nmt_cli.model.layers import DecoderLayer, EncoderLayer
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.model.weight_layout import Affine, affine_of, attention_projections
@@ -63,14 +64,14 @@ def export(
     """
     is_same_kind = foreign_kind(output) == _KINDS[to]
     files.check_replaceable(output, kind_name=_KINDS[to], is_same_kind=is_same_kind, overwrite=overwrite)
-    require_package = {"ctranslate2": import_ctranslate2, "huggingface": transformers_library}[to]
-    require_package()  # before the model is loaded
+    import_package = {"ctranslate2": import_ctranslate2, "huggingface": import_transformers}[to]
+    import_package()  # a missing package is told before the model is loaded
     loaded = load_model(model, device=torch.device("cpu"), dtype=torch.float32)
-    chosen = made_up_lines(loaded) if lines is None else _comparison_lines(lines, loaded)
+    compared_lines = random_lines(loaded) if lines is None else _choose_lines(lines, loaded)
     with files.new_directory(output, error=ModelError) as temporary:
         for name in ("source.spm", "target.spm"):
             shutil.copyfile(model / name, temporary / name)
-        agreement = _write_and_verify(loaded, temporary, to=to, quantization=quantization, lines=chosen)
+        agreement = _write_and_verify(loaded, temporary, to=to, quantization=quantization, lines=compared_lines)
         card = _card(model, loaded.config, to=to, quantization=quantization, agreement=agreement)
         (temporary / "README.md").write_text(card, encoding="utf-8")
     return agreement
@@ -93,35 +94,37 @@ def _write_and_verify(
 def _write_and_verify_ctranslate2(
     loaded: LoadedModel, directory: Path, *, quantization: Quantization, lines: Sequence[str]
 ) -> Agreement:
-    program = partial(CTranslate2Program, directory, source=loaded.source, target=loaded.target, never=[PAD, UNK, BOS])
+    open_program = partial(
+        CTranslate2Program, directory, source=loaded.source, target=loaded.target, forbidden_ids=NEVER_GENERATED
+    )
     write_ctranslate2(loaded, directory, quantization="float32")
-    agreement = verify(loaded, program(), lines, is_reduced=False)
+    agreement = verify(loaded, open_program(), lines, is_reduced=False)
     if quantization == "float32":
         return agreement
     write_ctranslate2(loaded, directory, quantization=quantization)
-    return verify(loaded, program(), lines, is_reduced=True)
+    return verify(loaded, open_program(), lines, is_reduced=True)
 
 
 def _write_huggingface(loaded: LoadedModel, directory: Path) -> None:
     """Write the weights and the JSON files. Raises ModelError for a model that MarianMTModel cannot express."""
-    _refuse_inexpressible(loaded.model.config)
+    _check_expressible(loaded.model.config)
     weights = {name: tensor.float().contiguous() for name, tensor in marian_weights(loaded.model).items()}
     write_tensors(directory / WEIGHTS, weights)
     for name, content in _json_files(loaded).items():
         (directory / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _comparison_lines(lines: Sequence[str], loaded: LoadedModel) -> list[str]:
+def _choose_lines(lines: Sequence[str], loaded: LoadedModel) -> list[str]:
     """The lines of the user's file that can be compared; DataError if they are too few."""
-    chosen = usable_lines(lines, loaded)
-    if len(chosen) < _MIN_LINES:
+    usable = usable_lines(lines, loaded)
+    if len(usable) < _MIN_LINES:
         raise DataError(
-            f"{len(chosen)} of its {len(lines):,} lines can be compared, and {_MIN_LINES} are needed: different"
+            f"{len(usable)} of its {len(lines):,} lines can be compared, and {_MIN_LINES} are needed: different"
             " ones, not blank, not long, spelt in the model's pieces",
             setting="input",
             hint="give a file of ordinary sentences of the source language, or leave `input` out",
         )
-    return chosen
+    return usable
 
 
 def _card(
@@ -142,29 +145,29 @@ def _card(
         agreement=agreement,
         card=without_usage_section(body),
     )
-    own = {"library_name": _LIBRARIES[to], "pipeline_tag": "translation"}
-    return join_front_matter(front_matter(config.languages) | front | own, text)
+    front_of_export = {"library_name": _LIBRARIES[to], "pipeline_tag": "translation"}
+    return join_front_matter(front_matter(config.languages) | front | front_of_export, text)
 
 
-def _refuse_inexpressible(config: ModelConfig) -> None:
+def _check_expressible(config: ModelConfig) -> None:
     """Raise ModelError for a setting that MarianMTModel cannot express."""
     width, rest = divmod(config.d_model, config.heads)
-    problems = {
+    too_wide = f"d_k: {config.d_k} and d_v: {config.d_v} beyond d_model / heads = {width}"
+    obstacles = {
         f"norm: {config.norm}": config.norm != "post",
         f"norm_type: {config.norm_type}": config.norm_type != "layer",
         f"positions: {config.positions}": config.positions == "rotary",
         f"activation: {config.activation}": config.activation == "swiglu",
         f"encoder_window: {config.encoder_window}": config.encoder_window is not None,
         f"heads: {config.heads}, which do not divide d_model: {config.d_model}": rest != 0,
-        f"d_k: {config.d_k} and d_v: {config.d_v} beyond d_model / heads = {width}": max(config.d_k, config.d_v)
-        > width,
+        too_wide: max(config.d_k, config.d_v) > width,
         f"norm_epsilon: {config.norm_epsilon:g}, where Marian's is 1e-05": config.norm_epsilon > _MAX_NORM_EPSILON,
     }
-    for problem, has_problem in problems.items():
-        if has_problem:
+    for obstacle, exists in obstacles.items():
+        if exists:
             raise ModelError(
-                f"MarianMTModel has no place for a model with {problem}",
-                where=f"model.{problem.partition(':')[0]}",
+                f"MarianMTModel has no place for a model with {obstacle}",
+                where=f"model.{obstacle.partition(':')[0]}",
                 hint="nmt export --to ctranslate2 may take it; nmt decode does",
             )
 
@@ -172,26 +175,28 @@ def _refuse_inexpressible(config: ModelConfig) -> None:
 def marian_weights(model: Transformer) -> dict[str, Tensor]:
     """The weights as MarianMTModel has them: its names, its shapes, and its order of the dimensions of d_model."""
     config = model.config
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     source = model.source_embedding.weight.detach()[: model.source_vocab]
     target = model.target_embedding.weight.detach()[: model.target_vocab]
     if config.tying == "all":
-        found["model.shared.weight"] = source
+        weights["model.shared.weight"] = source
     else:
-        found |= {"model.encoder.embed_tokens.weight": source, "model.decoder.embed_tokens.weight": target}
+        weights |= {"model.encoder.embed_tokens.weight": source, "model.decoder.embed_tokens.weight": target}
     if config.tying == "none":
-        found["lm_head.weight"] = model.output_weight.detach()[: model.target_vocab]
+        weights["lm_head.weight"] = model.output_weight.detach()[: model.target_vocab]
     bias = torch.zeros(model.target_vocab) if model.output_bias is None else model.output_bias.detach()
-    found["final_logits_bias"] = bias[None, : model.target_vocab]
+    weights["final_logits_bias"] = bias[None, : model.target_vocab]
     if config.positions != "sinusoidal":
-        found["model.encoder.embed_positions.weight"] = model.source_embedding.positions.table.detach()
-        found["model.decoder.embed_positions.weight"] = model.target_embedding.positions.table.detach()
+        weights["model.encoder.embed_positions.weight"] = model.source_embedding.positions.table.detach()
+        weights["model.decoder.embed_positions.weight"] = model.target_embedding.positions.table.detach()
     for side, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
         for number, layer in enumerate(layers):
             assert isinstance(layer, EncoderLayer | DecoderLayer)
             for name, tensor in _layer_weights(layer, width=config.d_model // config.heads).items():
-                found[f"model.{side}.layers.{number}.{name}"] = tensor
-    return reordered(found, marian_order(config.d_model)) if config.positions == "sinusoidal" else found
+                weights[f"model.{side}.layers.{number}.{name}"] = tensor
+    if config.positions == "sinusoidal":
+        return reorder_d_model(weights, marian_order(config.d_model))
+    return weights
 
 
 def _layer_weights(layer: EncoderLayer | DecoderLayer, *, width: int) -> dict[str, Tensor]:
@@ -296,4 +301,6 @@ def _tokenizer_config(loaded: LoadedModel) -> dict[str, Any]:
 
 def _vocabulary(tokenizer: Tokenizer) -> dict[str, int]:
     """The ids by MarianTokenizer's names of the pieces, as in vocab.json."""
-    return {their_piece(piece): number for number, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))}
+    return {
+        piece_for_marian(piece): number for number, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))
+    }

@@ -18,6 +18,7 @@ from nmt_cli.interchange.hub_names import HubName
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelInfo
+    from huggingface_hub.hf_api import BlobLfsInfo
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +50,9 @@ def download_model_files(name: HubName, *, progress: Progress | None) -> HubFile
                 name.repository, revision=name.revision, timeout=hub.TIMEOUT_SECONDS, files_metadata=True
             )
     except _Unreachable:
-        if (found := _files_if_cached(name)) is None:
+        if (cached := _files_if_cached(name)) is None:
             raise
-        return found
+        return cached
     return _download_files(name, info, progress=None if progress is None else _in_megabytes(progress))
 
 
@@ -65,7 +66,7 @@ def _download_files(name: HubName, info: ModelInfo, *, progress: Progress | None
     siblings = {file.rfilename: file for file in info.siblings or []}
     commit = str(info.sha)
 
-    def fetch(file: str, revision: str = commit) -> Path:
+    def fetch(file: str, *, revision: str) -> Path:
         with hub.hub_errors(partial(_download_error, name)):
             local = hub.download(name.repository, file, repo_type="model", revision=revision, progress=progress)
         _check_hash(local, file, siblings[file].lfs, name=name)
@@ -73,15 +74,15 @@ def _download_files(name: HubName, info: ModelInfo, *, progress: Progress | None
 
     # config.json is asked for by the name of the branch. Then the hub's cache notes the branch's commit, which
     # `_files_if_cached` needs.
-    config = fetch("config.json", name.revision or "main") if "config.json" in siblings else None
+    config = fetch("config.json", revision=name.revision or "main") if "config.json" in siblings else None
     _check_is_marian(name, config)
     wanted = _files_of_model(name, siblings)
-    in_cache = huggingface_hub.try_to_load_from_cache
-    missing = [file for file in wanted if not isinstance(in_cache(name.repository, file, revision=commit), str)]
+    find_in_cache = partial(huggingface_hub.try_to_load_from_cache, name.repository, revision=commit)
+    missing = [file for file in wanted if not isinstance(find_in_cache(file), str)]
     if missing:
         size = size_text(sum(siblings[file].size or 0 for file in missing))
         logger.info("%s: downloading %s from %s", name, size, hub.endpoint())
-    return HubFiles(commit, {file: fetch(file) for file in ("config.json", *wanted)})
+    return HubFiles(commit, {file: fetch(file, revision=commit) for file in ("config.json", *wanted)})
 
 
 def _files_if_cached(name: HubName) -> HubFiles | None:
@@ -109,9 +110,9 @@ def _check_is_marian(name: HubName, config: Path | None) -> None:
     kind = content.get("model_type") if isinstance(content, dict) else None
     if kind == "marian":
         return
-    what = "no model of transformers: it has no config.json" if config is None else f"a model of type {kind!r}"
+    description = "no model of transformers: it has no config.json" if config is None else f"a model of type {kind!r}"
     hint = f"choose a Marian model, such as OPUS-MT's: {hub.endpoint()}/models?other=marian"
-    message = f"{name} on the hub is {what}, and nmt reads Marian models"
+    message = f"{name} on the hub is {description}, and nmt reads Marian models"
     raise ModelError(message, where=name.page, hint=hint)
 
 
@@ -128,12 +129,12 @@ def _files_of_model(name: HubName, available: Mapping[str, Any]) -> list[str]:
     return [*_NEEDED, *(file for file in _OPTIONAL if file in available), weights]
 
 
-def _check_hash(local: Path, file: str, stored: Any, *, name: HubName) -> None:
+def _check_hash(local: Path, file: str, lfs: BlobLfsInfo | None, *, name: HubName) -> None:
     """Raise ModelError, and remove the file, if its SHA-256 differs from the hub's.
 
-    `stored` has the hub's SHA-256. It is None for a small file.
+    The hub gives the SHA-256 of a file in Git LFS; `lfs` is None for a small file.
     """
-    if stored is None or not (differs := difference(local, size=None, sha256=stored.sha256)):
+    if lfs is None or not (differs := difference(local, size=None, sha256=lfs.sha256)):
         return
     local.resolve().unlink(missing_ok=True)
     local.unlink(missing_ok=True)
@@ -155,9 +156,9 @@ class _Unreachable(ModelError):
     """The hub cannot be reached now."""
 
 
-def _download_error(name: HubName, problem: Exception) -> ModelError:
+def _download_error(name: HubName, error: Exception) -> ModelError:
     """The error for a model that the hub does not give, or that cannot be stored."""
-    failure, page = hub.failure_of(problem), name.page
+    failure, page = hub.failure_of(error), name.page
     kind = failure.kind
     match kind:
         case "disk full" | "gated" | "overloaded":

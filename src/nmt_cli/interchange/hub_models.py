@@ -57,8 +57,8 @@ def cached_model(name: HubName) -> Path | None:
         return None
     try:
         verify_files(name.folder, error=ModelError, hint="", hashed=())
-    except ModelError as problem:
-        logger.warning("%s in the cache is damaged, and is imported again: %s", name, problem.message)
+    except ModelError as error:
+        logger.warning("%s in the cache is damaged, and is imported again: %s", name, error.message)
         return None
     return name.folder
 
@@ -72,18 +72,18 @@ def import_from_hub(
     """
     try:
         with show_progress() as progress:
-            found = download_model_files(name, progress=progress)
+            hub_files = download_model_files(name, progress=progress)
     except KeyboardInterrupt:
         logger.warning("interrupted: the same command goes on; files of %s that are complete are kept", name)
         raise
     from nmt_cli.interchange.importing import import_marian
 
-    with _linked_folder(name, found) as folder:
+    with _folder_of_links(name, hub_files) as folder:
         return import_marian(
             folder,
             output,
             languages=languages,
-            imported_from=f"{name.repository}@{found.commit}",
+            imported_from=f"{name.repository}@{hub_files.commit}",
             overwrite=overwrite,
         )
 
@@ -96,11 +96,11 @@ def _import_into_cache(name: HubName, *, show_progress: ShowProgress) -> Path:
         shutil.rmtree(name.folder, ignore_errors=True)
         try:
             imported = import_from_hub(name, name.folder, languages=None, overwrite=False, show_progress=show_progress)
-        except UsageError as problem:
-            if problem.setting != "languages":
+        except UsageError as error:
+            if error.setting != "languages":
                 raise
             hint = f"nmt import {name} -o MODEL --languages en-de, with its languages, and then -m MODEL"
-            raise ModelError(problem.message, where=problem.where, hint=hint) from None
+            raise ModelError(error.message, where=error.where, hint=hint) from None
     if imported.agreement is None:
         logger.info("%s: %s", name, imported.comparison)
     logger.info("%s: imported, and kept in %s", name, name.folder)
@@ -108,27 +108,28 @@ def _import_into_cache(name: HubName, *, show_progress: ShowProgress) -> Path:
 
 
 @contextmanager
-def _linked_folder(name: HubName, found: HubFiles) -> Iterator[Path]:
+def _folder_of_links(name: HubName, hub_files: HubFiles) -> Iterator[Path]:
     """A temporary folder with links to the files of the model.
 
     It has the model's name, from which an import guesses the languages. Errors in the block name the model on the hub,
     not the folder.
     """
-    in_hub_cache = next(iter(found.files.values())).parents[2]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / name.short_name
         folder.mkdir()
-        for file, local in found.files.items():
+        for file, local in hub_files.files.items():
             (folder / file).symlink_to(local.resolve())
         try:
             yield folder
-        except NmtError as problem:
-            if str(folder) not in f"{problem.message} {problem.where}":
+        except NmtError as error:
+            if str(folder) not in f"{error.message} {error.where}":
                 raise
             from nmt_cli.interchange.marian_model import FETCH_AGAIN
 
-            remove = f"rm -r {shlex.quote(str(in_hub_cache))}"
-            again = f"download it again: {remove}, then the same command; or take another model"
-            message, where = (text.replace(str(folder), str(name)) for text in (problem.message, str(problem.where)))
-            hint = again if problem.hint == FETCH_AGAIN else problem.hint
-            raise type(problem)(message, where=where, hint=hint, setting=problem.setting) from None
+            hint = error.hint
+            if hint == FETCH_AGAIN:
+                model_in_hub_cache = next(iter(hub_files.files.values())).parents[2]
+                remove = f"rm -r {shlex.quote(str(model_in_hub_cache))}"
+                hint = f"download it again: {remove}, then the same command; or take another model"
+            message, where = (text.replace(str(folder), str(name)) for text in (error.message, str(error.where)))
+            raise type(error)(message, where=where, hint=hint, setting=error.setting) from None

@@ -54,8 +54,8 @@ def hub_name(given: str | Path) -> HubName | None:
     if is_path or path.exists() or Path(first).exists():
         return None
     plain = _ADDRESS.sub("", text, count=1).rstrip("/")
-    if found := _NAME.fullmatch(plain):
-        return HubName(found[1], found[2])
+    if match := _NAME.fullmatch(plain):
+        return HubName(match[1], match[2])
     longer = _NAME.match(plain)
     if longer is None or not plain.startswith("/", longer.end()):
         return None

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,12 @@ from nmt_cli.interchange.marian_model import (
     MarianModel,
     damaged_error,
     marian_order,
-    reordered,
+    reorder_d_model,
 )
 from nmt_cli.interchange.marian_npz import find_npz, read_npz
-from nmt_cli.interchange.marian_vocabulary import VocabularyRow, num_lost_pieces, rows_by_our_ids, with_rows
+from nmt_cli.interchange.marian_vocabulary import VocabularyRow, list_rows, num_lost_pieces, rows_by_our_ids
 from nmt_cli.interchange.programs import ConversionError, TransformersProgram, ctranslate2_of_npz
-from nmt_cli.interchange.verification import Agreement, OtherProgram, made_up_lines, verify
+from nmt_cli.interchange.verification import Agreement, OtherProgram, random_lines, verify
 from nmt_cli.recipe.schema import LanguagePair, ModelConfig, Recipe, num_rows
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import Tokenizer
@@ -83,10 +84,10 @@ def import_marian(
     npz = find_npz(directory)
     marian = read_huggingface(directory) if npz is None else read_npz(npz)
     languages = languages or _languages(marian)
-    source = _rows(marian, marian.source_vocabulary, num_rows=marian.settings.vocab_size)
-    target = _rows(marian, marian.target_vocabulary, num_rows=marian.settings.target_rows)
-    source_spm = with_rows(marian.source_spm, source, where=str(marian.directory / "source.spm"))
-    target_spm = with_rows(marian.target_spm, target, where=str(marian.directory / "target.spm"))
+    source = _vocabulary_rows(marian, marian.source_vocabulary, num_rows=marian.settings.vocab_size)
+    target = _vocabulary_rows(marian, marian.target_vocabulary, num_rows=marian.settings.target_rows)
+    source_spm = list_rows(marian.source_spm, source, where=str(marian.directory / "source.spm"))
+    target_spm = list_rows(marian.target_spm, target, where=str(marian.directory / "target.spm"))
     config = SavedModelConfig(
         nmt_version=__version__,
         languages=languages,
@@ -114,22 +115,20 @@ def our_weights(
     """The weights by our names: rows by our ids, d_model in our order, projections of the same input as one."""
     theirs: Mapping[str, Tensor] = marian.weights
     if config.positions == "sinusoidal":
-        theirs = reordered(theirs, marian_order(config.d_model).argsort())
+        theirs = reorder_d_model(theirs, marian_order(config.d_model).argsort())
     shared = theirs.get("model.shared.weight")
-    embeddings = {
-        side: theirs[f"model.{side}.embed_tokens.weight"] if shared is None else shared
-        for side in ("encoder", "decoder")
-    }
-    matrices = {"output_weight": (theirs.get("lm_head.weight", embeddings["decoder"]), target)}
+    encoder_embedding, decoder_embedding = (
+        theirs[f"model.{side}.embed_tokens.weight"] if shared is None else shared for side in ("encoder", "decoder")
+    )
+    order_rows = partial(_order_by_our_ids, multiple=config.embedding_multiple)
+    output_weight = theirs.get("lm_head.weight", decoder_embedding)
+    weights = {"output_weight": order_rows(output_weight, target, missing=0.0)}
     if config.tying != "all":
-        matrices["source_embedding.weight"] = (embeddings["encoder"], source)
+        weights["source_embedding.weight"] = order_rows(encoder_embedding, source, missing=0.0)
     if config.tying == "none":
-        matrices["target_embedding.weight"] = (embeddings["decoder"], target)
-    multiple = config.embedding_multiple
-    weights = {name: _by_our_ids(*pair, multiple=multiple, missing=0.0) for name, pair in matrices.items()}
+        weights["target_embedding.weight"] = order_rows(decoder_embedding, target, missing=0.0)
     if config.output_bias:
-        bias = theirs["final_logits_bias"][0]
-        weights["output_bias"] = _by_our_ids(bias, target, multiple=multiple, missing=MASKED_LOGIT)
+        weights["output_bias"] = order_rows(theirs["final_logits_bias"][0], target, missing=MASKED_LOGIT)
     if config.positions == "learned":
         for side, name in (("source", "encoder"), ("target", "decoder")):
             weights[f"{side}_embedding.positions.table"] = theirs[f"model.{name}.embed_positions.weight"]
@@ -165,7 +164,7 @@ def _layer_weights(theirs: Mapping[str, Tensor], prefix: str, *, ours: str) -> d
     }
 
 
-def _by_our_ids(theirs: Tensor, rows: Sequence[VocabularyRow], *, multiple: int, missing: float) -> Tensor:
+def _order_by_our_ids(theirs: Tensor, rows: Sequence[VocabularyRow], *, multiple: int, missing: float) -> Tensor:
     """The rows (or elements) of `theirs` in our order, followed by zeros up to a multiple.
 
     A row of ours that `theirs` lacks is filled with `missing`.
@@ -178,7 +177,7 @@ def _by_our_ids(theirs: Tensor, rows: Sequence[VocabularyRow], *, multiple: int,
     return ours
 
 
-def _rows(marian: MarianModel, vocabulary: Mapping[str, int], *, num_rows: int) -> list[VocabularyRow]:
+def _vocabulary_rows(marian: MarianModel, vocabulary: Mapping[str, int], *, num_rows: int) -> list[VocabularyRow]:
     """Marian's rows by our ids; ModelError if the vocabulary lacks the unknown piece."""
     settings = marian.settings
     unk_token = marian.tokenizer.get("unk_token") or "<unk>"
@@ -198,9 +197,9 @@ def _rows(marian: MarianModel, vocabulary: Mapping[str, int], *, num_rows: int) 
 def _recipe(marian: MarianModel) -> Recipe:
     values: dict[str, Any] = {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", marian.directory.resolve().name).lstrip("._-") or "imported",
-        "description": f"Imported from a {_form(marian)} model.",
+        "description": f"Imported from a {_format_name(marian)} model.",
         "corpus": "imported",
-        "model": _model(marian),
+        "model": _model_settings(marian),
         "decoding": {
             "beam": marian.settings.num_beams,
             "length_penalty": marian.settings.length_penalty,
@@ -209,15 +208,14 @@ def _recipe(marian: MarianModel) -> Recipe:
     }
     try:
         return Recipe.model_validate(values)
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        what = f"{first['loc'][-1]}: {first['input']}, which nmt's model cannot have: {first['msg']}"
-        file = str(marian.file)
+    except ValidationError as error:
+        first = error.errors()[0]
+        setting = f"{first['loc'][-1]}: {first['input']}, which nmt's model cannot have: {first['msg']}"
         hint = "put another value there and, for the search, in generation_config.json"
-        raise ModelError(f"{marian.directory} has {what}", where=file, hint=hint) from None
+        raise ModelError(f"{marian.directory} has {setting}", where=str(marian.file), hint=hint) from None
 
 
-def _model(marian: MarianModel) -> dict[str, Any]:
+def _model_settings(marian: MarianModel) -> dict[str, Any]:
     """The model section of the recipe."""
     settings = marian.settings
     width = settings.d_model // settings.encoder_attention_heads
@@ -253,9 +251,9 @@ def _languages(marian: MarianModel) -> LanguagePair:
         )
     named = re.search(r"opus-mt-(?:tc-(?:big|base)-)?([A-Za-z_]+)-([A-Za-z_]+)$", marian.directory.resolve().name)
     if named is None:
-        silent = marian.file.name if marian.is_npz else "tokenizer_config.json"
+        file = marian.file.name if marian.is_npz else "tokenizer_config.json"
         raise UsageError(
-            f"the languages of {marian.directory} are not known: its {silent} does not say them",
+            f"the languages of {marian.directory} are not known: its {file} does not say them",
             where=str(marian.directory),
             setting="languages",
             hint="add `languages: en-de`, the source's first",
@@ -280,19 +278,18 @@ def _compare_with_original(
     reader = _CTRANSLATE2 if marian.is_npz else _TRANSFORMERS
     if find_spec(reader.module) is None:
         return None, f'not compared with the original: that needs pip install "nmt-cli[{reader.extra}]"'
-    lines = made_up_lines(loaded)
+    lines = random_lines(loaded)
     program: OtherProgram
     if marian.is_npz:
         try:
             program = ctranslate2_of_npz(marian.file, loaded, source=source, target=target)
-        except ConversionError as problem:
-            return None, f"not compared with the original: {problem}"
+        except ConversionError as error:
+            return None, f"not compared with the original: {error}"
     else:
         program = transformers = TransformersProgram(marian.directory)
         # Marian reads <unk> for a piece that its vocabulary lacks; our tokenizer has no such pieces.
-        pieces = transformers.encode(lines)
-        lines = [line for line, row in zip(lines, pieces, strict=True) if transformers.unknown not in row]
-        lines = lines[:_NUM_LINES]
+        rows = transformers.encode(lines)
+        lines = [line for line, row in zip(lines, rows, strict=True) if transformers.unknown not in row][:_NUM_LINES]
     if not lines:
         message = "no line can be spelt in pieces of vocab.json, so nothing can be compared"
         raise damaged_error(message, where=marian.directory / "vocab.json")
@@ -300,7 +297,7 @@ def _compare_with_original(
     return agreement, f"compared with {reader.name} on {agreement}"
 
 
-def _form(marian: MarianModel) -> str:
+def _format_name(marian: MarianModel) -> str:
     return "Marian" if marian.is_npz else "Hugging Face Marian"
 
 
@@ -311,5 +308,5 @@ def _card(marian: MarianModel, config: SavedModelConfig, *, num_parameters: int,
         front["base_model"] = config.imported_from.partition("@")[0]
     if "license" in values:
         front["license"] = values["license"]
-    numbers = {"num_parameters": num_parameters, "agreement": agreement, "form": _form(marian)}
+    numbers = {"num_parameters": num_parameters, "agreement": agreement, "form": _format_name(marian)}
     return join_front_matter(front, render("imported_model_card.md", config=config, card=body.lstrip(), **numbers))

@@ -31,6 +31,7 @@ from nmt_cli.interchange.marian_model import (
 from nmt_cli.model.transformer import sinusoids
 
 _NORM_EPSILON = 1e-5  # the default of torch, which transformers uses
+_SAME_POSITIONS = 1e-4  # the largest difference of equal position tables
 _ONE_FILE = "they are in several files: load it with transformers, and save it with max_shard_size='100GB'"
 _OLD_WEIGHTS, _WEIGHTS = "pytorch_model.bin", "model.safetensors"
 _USE_TRANSFORMERS = "use it with transformers; OPUS-MT's own models are read"
@@ -43,15 +44,15 @@ def read_huggingface(directory: Path) -> MarianModel:
     """
     if not directory.is_dir():
         check_not_fairseq(directory)
-        what = "is a file, not a directory" if directory.exists() else "does not exist"
+        reason = "is a file, not a directory" if directory.exists() else "does not exist"
         hint = "name a folder with a Hugging Face model, or OWNER/NAME on the hub"
-        raise ModelError(f"{directory} {what}", where=str(directory), hint=hint)
+        raise ModelError(f"{directory} {reason}", where=str(directory), hint=hint)
     if kind_of(directory) == "model":
         hint = f"use it as it is: nmt decode -m {shlex.quote(str(directory))}"
         raise ModelError(f"{directory} is a model directory of nmt already", where=str(directory), hint=hint)
     settings = _settings(directory)
-    _refuse_unsupported(settings, directory)
-    tokenizer = _optional_json(directory / "tokenizer_config.json")
+    _check_supported(settings, directory)
+    tokenizer = _read_optional_json(directory / "tokenizer_config.json")
     source = _vocabulary(directory / "vocab.json", num_rows=settings.vocab_size)
     is_separate = bool(tokenizer.get("separate_vocabs"))
     target_file = directory / ("target_vocab.json" if is_separate else "vocab.json")
@@ -70,8 +71,8 @@ def read_huggingface(directory: Path) -> MarianModel:
         weights=weights,
         source_vocabulary=source,
         target_vocabulary=target,
-        source_spm=_bytes(directory / "source.spm"),
-        target_spm=_bytes(directory / "target.spm"),
+        source_spm=_read_bytes(directory / "source.spm"),
+        target_spm=_read_bytes(directory / "target.spm"),
         has_own_positions=has_own_positions,
         norm="post",
         norm_epsilon=_NORM_EPSILON,
@@ -83,25 +84,25 @@ def _settings(directory: Path) -> MarianConfig:
     content = files.read_json(file, error=ModelError, hint="name a folder with a Hugging Face Marian model, whole")
     kind = content.get("model_type") if isinstance(content, dict) else None
     if kind != "marian":
-        what = f"a Hugging Face model of type {kind!r}" if kind else "no Hugging Face model"
+        description = f"a Hugging Face model of type {kind!r}" if kind else "no Hugging Face model"
         raise ModelError(
-            f"{directory} is {what}, and nmt import reads Marian models, such as OPUS-MT's",
+            f"{directory} is {description}, and nmt import reads Marian models, such as OPUS-MT's",
             where=str(file),
             hint="give a folder whose config.json says model_type: marian",
         )
-    generation = _optional_json(directory / "generation_config.json")
+    generation = _read_optional_json(directory / "generation_config.json")
     settings = {key: value for key, value in {**content, **generation}.items() if value is not None}
     try:
         return MarianConfig.model_validate(settings)
-    except ValidationError as problem:
-        first = problem.errors()[0]
+    except ValidationError as error:
+        first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         raise damaged_error(f"config.json: {name}: {first['msg']}", where=file) from None
 
 
-def _refuse_unsupported(settings: MarianConfig, directory: Path) -> None:
+def _check_supported(settings: MarianConfig, directory: Path) -> None:
     """Raise ModelError for settings of transformers' Marian models that our models do not have."""
-    problems = {
+    obstacles = {
         f"activation_function {settings.activation_function!r}": settings.activation_function not in ACTIVATIONS,
         "embeddings that are not scaled (scale_embedding: false)": not settings.scale_embedding,
         "different heads in encoder and decoder": settings.encoder_attention_heads != settings.decoder_attention_heads,
@@ -110,9 +111,9 @@ def _refuse_unsupported(settings: MarianConfig, directory: Path) -> None:
         "heads that do not divide d_model": settings.d_model % settings.encoder_attention_heads != 0,
     }
     file = directory / "config.json"
-    for problem, has_problem in problems.items():
-        if has_problem:
-            message = f"{directory} has {problem}, which nmt's model has not"
+    for obstacle, exists in obstacles.items():
+        if exists:
+            message = f"{directory} has {obstacle}, which nmt's model has not"
             raise ModelError(message, where=str(file), hint=_USE_TRANSFORMERS)
     pad, end, start = settings.pad_token_id, settings.eos_token_id, settings.decoder_start_token_id
     if end in (pad, start):
@@ -157,8 +158,8 @@ def _read_pickled(file: Path) -> dict[str, Tensor]:
     """The tensors of a file that torch pickled; code in the file is refused, not run."""
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as problem:  # the unpickler raises whatever a damaged file makes of it
-        reason = str(problem).partition("\n")[0].partition(". ")[0]
+    except Exception as error:  # the unpickler raises whatever a damaged file makes of it
+        reason = str(error).partition("\n")[0].partition(". ")[0]
         raise damaged_error(f"{file.name} cannot be read: {reason}", where=file) from None
     if not isinstance(content, Mapping) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
         raise damaged_error(f"{file.name} holds something else than tensors", where=file)
@@ -169,10 +170,10 @@ def _has_own_positions(weights: Mapping[str, Tensor], settings: MarianConfig) ->
     """Whether the weights have positions that differ from Marian's sinusoids."""
     if not all(name in weights for name in POSITION_TABLES):
         return False
-    usual = sinusoids(settings.max_position_embeddings, settings.d_model)[:, marian_order(settings.d_model)]
-    if any(weights[name].shape != usual.shape for name in POSITION_TABLES):
+    marian = sinusoids(settings.max_position_embeddings, settings.d_model)[:, marian_order(settings.d_model)]
+    if any(weights[name].shape != marian.shape for name in POSITION_TABLES):
         return True  # check_shapes then reports the wrong shape
-    return any(float((weights[name] - usual).abs().max()) > 1e-4 for name in POSITION_TABLES)
+    return any(float((weights[name] - marian).abs().max()) > _SAME_POSITIONS for name in POSITION_TABLES)
 
 
 def _merge_copies(weights: dict[str, Tensor], settings: MarianConfig, directory: Path) -> None:
@@ -180,32 +181,33 @@ def _merge_copies(weights: dict[str, Tensor], settings: MarianConfig, directory:
 
     Raises ModelError if a copy differs from its original.
     """
-    is_shared, is_tied = settings.share_encoder_decoder_embeddings, settings.tie_word_embeddings
     shared = "model.shared.weight"
     encoder, decoder = (f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
-    copies = {shared: [encoder, decoder, *(["lm_head.weight"] if is_tied else [])]} if is_shared else {}
-    copies |= {decoder: ["lm_head.weight"]} if is_tied and not is_shared else {}
-    for original, others in copies.items():
-        found = [weights.pop(name) for name in others if name in weights]
-        if original not in weights and found:
-            weights[original] = found[0]
-        if any(not torch.equal(weights[original], other) for other in found):
-            what = "differs from its copies, although config.json says that they are shared"
-            raise damaged_error(f"the tensor {original} {what}", where=directory)
-    if not is_shared:
+    if settings.share_encoder_decoder_embeddings:
+        original, names = shared, [encoder, decoder]
+    else:
+        original, names = decoder, []
         weights.pop(shared, None)
+    if settings.tie_word_embeddings:
+        names = [*names, "lm_head.weight"]
+    copies = [weights.pop(name) for name in names if name in weights]
+    if original not in weights and copies:
+        weights[original] = copies[0]
+    if any(not torch.equal(weights[original], copy) for copy in copies):
+        problem = "differs from its copies, although config.json says that they are shared"
+        raise damaged_error(f"the tensor {original} {problem}", where=directory)
     weights.setdefault("final_logits_bias", torch.zeros(1, settings.target_rows))
 
 
-def _bytes(file: Path) -> bytes:
+def _read_bytes(file: Path) -> bytes:
     try:
         return file.read_bytes()
-    except OSError as problem:
-        is_missing = isinstance(problem, FileNotFoundError)
-        reason = "is missing" if is_missing else f"cannot be read: {problem.strerror}"
+    except OSError as error:
+        is_missing = isinstance(error, FileNotFoundError)
+        reason = "is missing" if is_missing else f"cannot be read: {error.strerror}"
         raise damaged_error(f"{file.name} {reason}", where=file) from None
 
 
-def _optional_json(file: Path) -> dict[str, Any]:
+def _read_optional_json(file: Path) -> dict[str, Any]:
     content = files.read_json(file, error=ModelError, hint=FETCH_AGAIN) if file.is_file() else {}
     return content if isinstance(content, dict) else {}

@@ -99,25 +99,19 @@ def marian_order(d_model: int) -> Tensor:
     return torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
 
 
-def reordered(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
+def reorder_d_model(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
     """The weights of MarianMTModel, by name, with d_model in another order [D]."""
-    return {name: _reordered(name, tensor, order) for name, tensor in weights.items()}
+    return {name: _reorder_tensor(name, tensor, order) for name, tensor in weights.items()}
 
 
-def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
-    """One tensor with d_model reordered.
-
-    The axis is the rows of out_proj and fc2, and the columns of all other matrices. Norms, and the biases of out_proj
-    and fc2, have d_model entries. Other biases stay.
-    """
-    module, _, kind = name.rpartition(".")
-    module = module.rpartition(".")[2]
-    if module.endswith("layer_norm") or (module in ("out_proj", "fc2") and kind == "bias"):
+def _reorder_tensor(name: str, tensor: Tensor, order: Tensor) -> Tensor:
+    """One tensor with d_model in another order: the output of norms, out_proj and fc2, the input of other matrices."""
+    if name == "final_logits_bias":
+        return tensor
+    module, kind = name.split(".")[-2:]
+    if module.endswith("layer_norm") or module in ("out_proj", "fc2"):
         return tensor[order]
-    if module in ("out_proj", "fc2"):
-        return tensor[order, :]
-    has_d_model_columns = kind == "weight" and module != ""
-    return tensor[:, order] if has_d_model_columns else tensor
+    return tensor[:, order] if kind == "weight" else tensor
 
 
 def check_shapes(

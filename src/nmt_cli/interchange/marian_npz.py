@@ -60,7 +60,7 @@ _SUPPORTED: Mapping[str, tuple[Any, ...]] = {
 }
 # The options for the placement of the norms, and their values: d is dropout, a the residual sum, n the norm.
 _NORM_OPTIONS = ("transformer-preprocess", "transformer-postprocess", "transformer-postprocess-top")
-_POST, _PRE = ("", "dan", ""), ("n", "da", "n")
+_POST_NORM, _PRE_NORM = ("", "dan", ""), ("n", "da", "n")
 
 
 def find_npz(path: Path) -> Path | None:
@@ -88,7 +88,7 @@ def read_npz(file: Path) -> MarianModel:
     """
     tensors = _tensors(file)
     options = _options(tensors, file)
-    _refuse_unsupported(options, file)
+    _check_supported(options, file)
     norm = _norm_placement(options, file)
     decoder = _decoder_options(file)
     source_file, target_file = _vocabulary_files(file, options, decoder)
@@ -96,7 +96,7 @@ def read_npz(file: Path) -> MarianModel:
     target, target_spm = _vocabulary(target_file, file.parent / "target.spm")
     sizes = [len(source), len(target)]
     settings = _settings(options, decoder, sizes, eos=target[_END], file=file)
-    weights = dict(_renamed(_NpzTensors(tensors, file), settings, norm=norm))
+    weights = dict(_rename_tensors(_NpzTensors(tensors, file), settings, norm=norm))
     check_shapes(weights, settings, file, has_own_positions=False, norm=norm)
     return MarianModel(
         directory=file.parent,
@@ -121,8 +121,8 @@ def _tensors(file: Path) -> dict[str, Any]:
             raise ValueError("it is one array, a .npy file")
         with content:
             return {name: content[name] for name in content.files}
-    except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as problem:
-        raise damaged_error(f"{file.name} cannot be read: {problem}", where=file) from None
+    except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        raise damaged_error(f"{file.name} cannot be read: {error}", where=file) from None
 
 
 def _options(tensors: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -132,47 +132,53 @@ def _options(tensors: dict[str, Any], file: Path) -> dict[str, Any]:
         raise ModelError(message, where=str(file), hint="name the .npz file that Marian wrote")
     try:
         options = yaml.safe_load(tensors.pop(SETTINGS).tobytes().rstrip(b"\0").decode())
-    except (yaml.YAMLError, UnicodeDecodeError) as problem:
-        raise damaged_error(f"{SETTINGS} in {file.name} cannot be read: {problem}", where=file) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise damaged_error(f"{SETTINGS} in {file.name} cannot be read: {error}", where=file) from None
     if not isinstance(options, dict):
         raise damaged_error(f"{SETTINGS} in {file.name} holds no options", where=file)
     return options
 
 
-def _refuse_unsupported(options: Mapping[str, Any], file: Path) -> None:
+def _check_supported(options: Mapping[str, Any], file: Path) -> None:
     """Raise ModelError with the name of an option that our model cannot express."""
     for name, supported in _SUPPORTED.items():
-        if (value := options.get(name, supported[0])) not in supported:
-            raise _unsupported(name, value, file)
+        value = options.get(name, supported[0])
+        if value not in supported:
+            raise _unsupported_error(name, value, file)
     decoder_width = options.get("transformer-decoder-dim-ffn") or options.get("transformer-dim-ffn")
     if decoder_width != options.get("transformer-dim-ffn"):
-        raise _unsupported("transformer-decoder-dim-ffn", decoder_width, file)
+        raise _unsupported_error("transformer-decoder-dim-ffn", decoder_width, file)
 
 
 def _norm_placement(options: Mapping[str, Any], file: Path) -> NormPlacement:
     """The placement of the norms; ModelError with the name of the option for any other placement."""
-    values = tuple(options.get(name, default) for name, default in zip(_NORM_OPTIONS, _POST, strict=True))
-    expected = _PRE if values[0] == "n" else _POST
+    values = tuple(options.get(name, default) for name, default in zip(_NORM_OPTIONS, _POST_NORM, strict=True))
+    expected = _PRE_NORM if values[0] == "n" else _POST_NORM
     for name, value, expected_value in zip(_NORM_OPTIONS, values, expected, strict=True):
         if value != expected_value:
-            raise _unsupported(name, value, file)
-    return "pre" if expected == _PRE else "post"
+            raise _unsupported_error(name, value, file)
+    return "pre" if expected == _PRE_NORM else "post"
 
 
-def _unsupported(name: str, value: Any, file: Path) -> ModelError:
-    shown = value or "''" if isinstance(value, str) else reprlib.repr(value)[:_LONGEST_VALUE]
-    shown = shown.lower() if isinstance(value, bool) else shown
-    return ModelError(f"{file.name} was trained with --{name} {shown}", where=str(file), hint=_KEEP_MARIAN)
+def _unsupported_error(name: str, value: Any, file: Path) -> ModelError:
+    match value:
+        case str():
+            text = value or "''"
+        case bool():
+            text = str(value).lower()
+        case _:
+            text = reprlib.repr(value)[:_LONGEST_VALUE]
+    return ModelError(f"{file.name} was trained with --{name} {text}", where=str(file), hint=_KEEP_MARIAN)
 
 
 def _decoder_options(file: Path) -> dict[str, Any]:
     """The options with which Marian's decoder is started; Marian writes them beside the model."""
-    for beside in (file.with_name(f"{file.name}.decoder.yml"), file.with_name("decoder.yml")):
-        if beside.is_file():
+    for decoder_file in (file.with_name(f"{file.name}.decoder.yml"), file.with_name("decoder.yml")):
+        if decoder_file.is_file():
             try:
-                content = yaml.safe_load(beside.read_text(encoding="utf-8"))
-            except (yaml.YAMLError, UnicodeDecodeError) as problem:
-                raise damaged_error(f"{beside.name} cannot be read: {problem}", where=beside) from None
+                content = yaml.safe_load(decoder_file.read_text(encoding="utf-8"))
+            except (yaml.YAMLError, UnicodeDecodeError) as error:
+                raise damaged_error(f"{decoder_file.name} cannot be read: {error}", where=decoder_file) from None
             return content if isinstance(content, dict) else {}
     return {}
 
@@ -182,27 +188,24 @@ def _vocabulary_files(file: Path, options: Mapping[str, Any], decoder: Mapping[s
 
     They are one file if the languages share it.
     """
-    named = decoder.get("vocabs") or options.get("vocabs") or []
-    named = named if isinstance(named, list) else [named]
+    folder = file.parent
+    names = decoder.get("vocabs") or options.get("vocabs") or []
+    names = names if isinstance(names, list) else [names]
     named_files = []
-    for name in map(str, named):
-        # Paths of the machine that trained; the files came here with the model.
-        path = next((path for path in (file.parent / name, file.parent / Path(name).name) if path.is_file()), None)
+    for name in map(str, names):
+        # The name may be a path of the machine that trained, and the file lie beside the model.
+        path = next((path for path in (folder / name, folder / Path(name).name) if path.is_file()), None)
         if path is None:
-            raise ModelError(
-                f"there is no vocabulary {name}", where=str(file.parent), hint=f"put it beside {file.name}"
-            )
+            raise ModelError(f"there is no vocabulary {name}", where=str(folder), hint=f"put it beside {file.name}")
         named_files.append(path)
     if named_files:
         return named_files[0], named_files[-1]
-    candidates = [path for path in sorted(file.parent.glob("*")) if path.name.endswith(("vocab.spm", "vocab.yml"))]
-    candidates = candidates or [
-        path for path in (file.parent / "source.spm", file.parent / "target.spm") if path.is_file()
-    ]
+    candidates = [path for path in sorted(folder.glob("*")) if path.name.endswith(("vocab.spm", "vocab.yml"))]
+    candidates = candidates or [path for path in (folder / "source.spm", folder / "target.spm") if path.is_file()]
     if not 1 <= len(candidates) <= 2:
-        which = f"{len(candidates)} vocabularies" if candidates else "no vocabulary"
+        count = f"{len(candidates)} vocabularies" if candidates else "no vocabulary"
         hint = f"put decoder.yml beside {file.name}, with vocabs: [SOURCE, TARGET] in it"
-        raise ModelError(f"{which} beside {file.name}", where=str(file.parent), hint=hint)
+        raise ModelError(f"{count} beside {file.name}", where=str(folder), hint=hint)
     candidates.sort(key=lambda path: (".trg." in path.name or ".tgt." in path.name, path.name))
     return candidates[0], candidates[-1]
 
@@ -213,8 +216,8 @@ def _vocabulary(file: Path, spm: Path) -> tuple[dict[str, int], bytes]:
         model = file.read_bytes()
         try:
             pieces = read_pieces(model)
-        except ValueError as problem:
-            raise damaged_error(f"{file.name} is {problem}", where=file) from None
+        except ValueError as error:
+            raise damaged_error(f"{file.name} is {error}", where=file) from None
         vocabulary = {piece.text: index for index, piece in enumerate(pieces)}
         unknown = next((piece.text for piece in pieces if piece.kind == UNKNOWN), _UNKNOWN)
         vocabulary[_UNKNOWN] = vocabulary.pop(unknown)
@@ -250,8 +253,8 @@ def _settings(
     if options.get("dim-vocabs", sizes) != sizes:
         message = f"the vocabularies have {sizes[0]:,} and {sizes[1]:,} pieces, and {file.name} other numbers of rows"
         raise damaged_error(message, where=file)
-    is_all = bool(options.get("tied-embeddings-all"))
-    is_shared = is_all or bool(options.get("tied-embeddings-src"))
+    ties_all = bool(options.get("tied-embeddings-all"))
+    is_shared = ties_all or bool(options.get("tied-embeddings-src"))
     if sizes[0] != sizes[1] and not is_shared:
         sizes = [max(sizes)] * 2  # the row of the start has one number for both sides
     try:
@@ -273,30 +276,30 @@ def _settings(
             attention_dropout=options.get("transformer-dropout-attention", 0.0),
             activation_dropout=options.get("transformer-dropout-ffn", 0.0),
             share_encoder_decoder_embeddings=is_shared,
-            tie_word_embeddings=is_all or bool(options.get("tied-embeddings")),
+            tie_word_embeddings=ties_all or bool(options.get("tied-embeddings")),
             pad_token_id=sizes[1],
             eos_token_id=eos,
             decoder_start_token_id=sizes[1],
             num_beams=decoder.get("beam-size", DecodingConfig().beam),
             length_penalty=decoder.get("normalize", 0.0),
         )
-    except (KeyError, ValidationError) as problem:
-        what = f"no option {problem}" if isinstance(problem, KeyError) else str(problem.errors()[0]["msg"])
-        raise damaged_error(f"{SETTINGS} in {file.name}: {what}", where=file) from None
+    except (KeyError, ValidationError) as error:
+        reason = f"no option {error}" if isinstance(error, KeyError) else str(error.errors()[0]["msg"])
+        raise damaged_error(f"{SETTINGS} in {file.name}: {reason}", where=file) from None
 
 
 class _NpzTensors:
-    """The tensors of a .npz file, each of which can be taken once; `left` are those not yet taken, by name."""
+    """The tensors of a .npz file, each of which can be taken once; `remaining` has the others by name."""
 
     def __init__(self, arrays: Mapping[str, Any], file: Path) -> None:
         self.file = file
-        self.left = {name: array for name, array in arrays.items() if not name.startswith("special:")}
+        self.remaining = {name: array for name, array in arrays.items() if not name.startswith("special:")}
 
     def take(self, name: str) -> Tensor:
         """A tensor in float32; ModelError if it is missing, quantised or not finite."""
-        if name not in self.left:
+        if name not in self.remaining:
             raise damaged_error(f"the tensor {name} is missing", where=self.file)
-        array = self.left.pop(name)
+        array = self.remaining.pop(name)
         if array.dtype not in (np.float32, np.float16, np.float64):
             message = f"the tensor {name} is {array.dtype}: the model was quantised by marian-conv"
             raise ModelError(message, where=str(self.file), hint="give the model as Marian trained it, in float32")
@@ -316,7 +319,9 @@ class _NpzTensors:
         yield f"{name}.bias", self.take(f"{marian}_bias{suffix}").flatten()
 
 
-def _renamed(tensors: _NpzTensors, settings: MarianConfig, *, norm: NormPlacement) -> Iterator[tuple[str, Tensor]]:
+def _rename_tensors(
+    tensors: _NpzTensors, settings: MarianConfig, *, norm: NormPlacement
+) -> Iterator[tuple[str, Tensor]]:
     """The tensors under transformers' names, in float32; ModelError for a tensor that is missing or left over."""
     suffix = "_pre" if norm == "pre" else ""
     yield from _embeddings(tensors, settings)
@@ -325,7 +330,7 @@ def _renamed(tensors: _NpzTensors, settings: MarianConfig, *, norm: NormPlacemen
         for layer in range(count):
             marian, ours = f"{side}_l{layer + 1}", f"model.{side}.layers.{layer}"
             for kind, name in attentions.items():
-                for letter, part in zip("qkvo", ("q", "k", "v", "out"), strict=True):
+                for letter, part in {"q": "q", "k": "k", "v": "v", "o": "out"}.items():
                     weight, bias = f"{marian}_{kind}_W{letter}", f"{marian}_{kind}_b{letter}"
                     yield from tensors.linear(f"{ours}.{name}.{part}_proj", weight, bias)
                 yield from tensors.layer_norm(f"{ours}.{name}_layer_norm", f"{marian}_{kind}_Wo_ln", suffix)
@@ -334,8 +339,8 @@ def _renamed(tensors: _NpzTensors, settings: MarianConfig, *, norm: NormPlacemen
             yield from tensors.layer_norm(f"{ours}.final_layer_norm", f"{marian}_ffn_ffn_ln", suffix)
         if norm == "pre":
             yield from tensors.layer_norm(f"model.{side}.layer_norm", f"{side}_top_ln", "")
-    if tensors.left:
-        message = f"the tensor {next(iter(tensors.left))} has no place in nmt's model"
+    if tensors.remaining:
+        message = f"the tensor {next(iter(tensors.remaining))} has no place in nmt's model"
         raise ModelError(message, where=str(tensors.file), hint=_KEEP_MARIAN)
 
 
@@ -347,24 +352,24 @@ def _embeddings(tensors: _NpzTensors, settings: MarianConfig) -> Iterator[tuple[
     """
     if settings.share_encoder_decoder_embeddings:
         output_matrix = tensors.take("Wemb")
-        yield "model.shared.weight", _with_rows(output_matrix, settings.vocab_size, value=0.0)
+        yield "model.shared.weight", _pad_rows(output_matrix, settings.vocab_size, value=0.0)
     else:
         source_matrix, output_matrix = tensors.take("encoder_Wemb"), tensors.take("decoder_Wemb")
-        yield "model.encoder.embed_tokens.weight", _with_rows(source_matrix, settings.vocab_size, value=0.0)
-        yield "model.decoder.embed_tokens.weight", _with_rows(output_matrix, settings.target_rows, value=0.0)
+        yield "model.encoder.embed_tokens.weight", _pad_rows(source_matrix, settings.vocab_size, value=0.0)
+        yield "model.decoder.embed_tokens.weight", _pad_rows(output_matrix, settings.target_rows, value=0.0)
     if not settings.tie_word_embeddings:
-        if "decoder_ff_logit_out_Wt" in tensors.left:
+        if "decoder_ff_logit_out_Wt" in tensors.remaining:
             output_matrix = tensors.take("decoder_ff_logit_out_Wt")
         else:
             output_matrix = tensors.take("decoder_ff_logit_out_W").T.contiguous()
-        yield "lm_head.weight", _with_rows(output_matrix, settings.target_rows, value=0.0)
+        yield "lm_head.weight", _pad_rows(output_matrix, settings.target_rows, value=0.0)
     bias = output_matrix.new_zeros(len(output_matrix), 1)
-    if "decoder_ff_logit_out_b" in tensors.left:
+    if "decoder_ff_logit_out_b" in tensors.remaining:
         bias = tensors.take("decoder_ff_logit_out_b").reshape(-1, 1)
-    yield "final_logits_bias", _with_rows(bias, settings.target_rows, value=MASKED_LOGIT).T
+    yield "final_logits_bias", _pad_rows(bias, settings.target_rows, value=MASKED_LOGIT).T
 
 
-def _with_rows(matrix: Tensor, rows: int, *, value: float) -> Tensor:
+def _pad_rows(matrix: Tensor, rows: int, *, value: float) -> Tensor:
     """The matrix with rows of one value at its end; a matrix that is larger stays, for `check_shapes` to refuse."""
     missing = max(0, rows - len(matrix))
     return torch.cat([matrix, matrix.new_full((missing, *matrix.shape[1:]), value)])

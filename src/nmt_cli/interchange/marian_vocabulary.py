@@ -49,19 +49,20 @@ def rows_by_our_ids(
     If Marian's decoder starts with the padding piece, that row becomes our start. Our padding then has no row: no model
     reads padding. A row without a piece in the vocabulary gets a name by its number.
     """
-    texts = {number: our_piece(piece) for piece, number in vocabulary.items()}
-    numbers = (None if pad == start else pad, unknown, start, end)
+    texts = {number: piece_from_marian(piece) for piece, number in vocabulary.items()}
+    special_rows = (None if pad == start else pad, unknown, start, end)
     ordinary = [
         VocabularyRow(texts.get(number, row_name(number)), number)
         for number in range(num_rows)
         if number not in (pad, unknown, start, end)
     ]
-    taken = {row.text for row in ordinary}
-    names = [name if name not in taken else f"<our {name[1:]}" for name in ("<pad>", "<unk>", "<s>", "</s>")]
-    return [*map(VocabularyRow, names, numbers), *ordinary]
+    texts_of_others = {row.text for row in ordinary}
+    special_texts = ("<pad>", "<unk>", "<s>", "</s>")
+    unique_texts = [f"<our {text[1:]}" if text in texts_of_others else text for text in special_texts]
+    return [*map(VocabularyRow, unique_texts, special_rows), *ordinary]
 
 
-def with_rows(model: bytes, rows: Sequence[VocabularyRow], *, where: str) -> bytes:
+def list_rows(model: bytes, rows: Sequence[VocabularyRow], *, where: str) -> bytes:
     """The SentencePiece model with the pieces of `rows`; it cuts text into the same pieces as the original model.
 
     Marian reads <unk> for a piece that the vocabulary lacks. The new model has no such piece, so it spells the text in
@@ -69,25 +70,25 @@ def with_rows(model: bytes, rows: Sequence[VocabularyRow], *, where: str) -> byt
     """
     try:
         known = {piece.text: piece for piece in read_pieces(model)}
-    except ValueError as problem:
-        raise ModelError(f"{problem}", where=where, hint="fetch the file again") from None
-    present = {row.text for row in rows}
-    all_bytes = {piece.text for piece in known.values() if piece.kind == BYTE}
-    has_bytes = bool(all_bytes) and all_bytes <= present
-    lowest = min((piece.score for piece in known.values() if piece.kind == NORMAL), default=0.0) - _UNKNOWN_PENALTY
+    except ValueError as error:
+        raise ModelError(f"{error}", where=where, hint="fetch the file again") from None
+    byte_pieces = {piece.text for piece in known.values() if piece.kind == BYTE}
+    has_bytes = bool(byte_pieces) and byte_pieces <= {row.text for row in rows}
+    scores = [piece.score for piece in known.values() if piece.kind == NORMAL]
+    unknown_score = min(scores, default=0.0) - _UNKNOWN_PENALTY
     pieces = [Piece(row.text, 0.0, kind) for row, kind in zip(rows, _SPECIAL_KINDS, strict=False)]
     for row in rows[len(_SPECIAL_KINDS) :]:
-        pieces.append(_piece_for(row.text, known.get(row.text), has_bytes=has_bytes, lowest=lowest))
+        pieces.append(_piece_for(row.text, known.get(row.text), has_bytes=has_bytes, unknown_score=unknown_score))
     return with_pieces(model, pieces, has_bytes=has_bytes)
 
 
 def num_lost_pieces(model: bytes, rows: Sequence[VocabularyRow]) -> int:
-    """How many ordinary pieces of the model the vocabulary lacks."""
-    present = {row.text for row in rows}
-    return sum(piece.kind in (NORMAL, USER_DEFINED) and piece.text not in present for piece in read_pieces(model))
+    """The number of ordinary pieces of the model that the vocabulary lacks."""
+    texts = {row.text for row in rows}
+    return sum(piece.kind in (NORMAL, USER_DEFINED) and piece.text not in texts for piece in read_pieces(model))
 
 
-def _piece_for(text: str, known: Piece | None, *, has_bytes: bool, lowest: float) -> Piece:
+def _piece_for(text: str, known: Piece | None, *, has_bytes: bool, unknown_score: float) -> Piece:
     """The piece for a row of the vocabulary: a language code, the model's piece of that text, or an unused piece.
 
     An unknown single character becomes an ordinary piece if no byte pieces spell it.
@@ -95,9 +96,9 @@ def _piece_for(text: str, known: Piece | None, *, has_bytes: bool, lowest: float
     if is_language_code(text):
         return Piece(text, 0.0, USER_DEFINED)
     if known is None:
-        return Piece(text, lowest, NORMAL if len(text) == 1 and not has_bytes else UNUSED)
+        return Piece(text, unknown_score, NORMAL if len(text) == 1 and not has_bytes else UNUSED)
     if known.kind == UNKNOWN or (known.kind == BYTE and not has_bytes):
-        return Piece(text, lowest, UNUSED)
+        return Piece(text, unknown_score, UNUSED)
     return known
 
 
@@ -111,11 +112,11 @@ def row_name(number: int) -> str:
     return f"<row {number}>"
 
 
-def our_piece(piece: str) -> str:
+def piece_from_marian(piece: str) -> str:
     """Our name of one of MarianTokenizer's pieces: a language code begins with a space, like other words."""
     return f"{SPACE_MARK}{piece}" if piece.startswith(">>") and piece.endswith("<<") else piece
 
 
-def their_piece(piece: str) -> str:
+def piece_for_marian(piece: str) -> str:
     """MarianTokenizer's name of one of our pieces."""
     return piece[1:] if piece.startswith(_LANGUAGE_CODE_START) and piece.endswith("<<") else piece

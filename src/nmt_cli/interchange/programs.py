@@ -17,11 +17,11 @@ from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.ctranslate2.engine import PATIENCE
 from nmt_cli.decoding.ctranslate2.model import import_ctranslate2
 from nmt_cli.errors import UsageError
-from nmt_cli.interchange.marian_vocabulary import VocabularyRow, our_piece, row_name, their_piece
+from nmt_cli.interchange.marian_vocabulary import VocabularyRow, piece_for_marian, piece_from_marian, row_name
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS, UNK, Tokenizer
 
-_BATCH = 25
+_BATCH_SENTENCES = 25
 
 
 class ConversionError(Exception):
@@ -29,14 +29,14 @@ class ConversionError(Exception):
 
 
 class CTranslate2Program:
-    """A CTranslate2 directory on the CPU; `never` are the target ids in it that no translation may have."""
+    """A CTranslate2 directory on the CPU; no translation may have the target ids `forbidden_ids`."""
 
-    def __init__(self, directory: Path, *, source: Tokenizer, target: Tokenizer, never: Sequence[int]) -> None:
+    def __init__(self, directory: Path, *, source: Tokenizer, target: Tokenizer, forbidden_ids: Sequence[int]) -> None:
         self._source = source
         self._translator = import_ctranslate2().Translator(
             str(directory), device="cpu", inter_threads=1, intra_threads=torch.get_num_threads()
         )
-        self._never = [[piece] for piece in target.pieces(never)]
+        self._forbidden_sequences = [[piece] for piece in target.pieces(forbidden_ids)]
 
     @property
     def name(self) -> str:
@@ -63,7 +63,7 @@ class CTranslate2Program:
             max_decoding_length=longest,
             max_input_length=0,
             max_batch_size=32,
-            suppress_sequences=self._never,
+            suppress_sequences=self._forbidden_sequences,
         )
         return [list(result.hypotheses[0]) for result in results]
 
@@ -87,18 +87,20 @@ def ctranslate2_of_npz(
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{side}.yml" for side in ("source", "target")]
         for file, rows in zip(files, (source, target), strict=True):
-            names = {row.row: row.text for row in rows if row.row is not None and row.text != row_name(row.row)}
-            del names[max(names)]  # the start, which Marian does not have
-            lines = [f"{_quoted(names[number])}: {number}\n" for number in sorted(names)]
+            pieces = {row.row: row.text for row in rows if row.row is not None and row.text != row_name(row.row)}
+            del pieces[max(pieces)]  # the start, which Marian does not have
+            lines = [f"{_quote(pieces[number])}: {number}\n" for number in sorted(pieces)]
             file.write_text("".join(lines), encoding="utf-8")
         try:
             Converter(str(npz), [str(file) for file in files]).convert(f"{folder}/model")
-        except (KeyError, ValueError) as problem:
-            raise ConversionError(f"CTranslate2 does not convert {npz.name}: {problem}") from None
-        return CTranslate2Program(Path(folder) / "model", source=loaded.source, target=loaded.target, never=[UNK])
+        except (KeyError, ValueError) as error:
+            raise ConversionError(f"CTranslate2 does not convert {npz.name}: {error}") from None
+        return CTranslate2Program(
+            Path(folder) / "model", source=loaded.source, target=loaded.target, forbidden_ids=[UNK]
+        )
 
 
-def _quoted(piece: str) -> str:
+def _quote(piece: str) -> str:
     """A piece in the form of a vocabulary of Marian's that CTranslate2 reads."""
     return '"' + piece.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -110,7 +112,7 @@ class TransformersProgram:
 
     def __init__(self, directory: Path) -> None:
         """Load the directory; UsageError if transformers is not installed."""
-        transformers = transformers_library()
+        transformers = import_transformers()
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
         self._tokenizer: Any = transformers.MarianTokenizer.from_pretrained(directory)
@@ -119,7 +121,7 @@ class TransformersProgram:
         is_separate = self._tokenizer.separate_vocabs
         rows = self._model.config.decoder_vocab_size
         self._source_ids: dict[str, int] = self._tokenizer.encoder
-        self._target_ids = _all_rows(self._tokenizer.target_encoder if is_separate else self._source_ids, rows)
+        self._target_ids = _name_all_rows(self._tokenizer.target_encoder if is_separate else self._source_ids, rows)
 
     @property
     def unknown(self) -> str:
@@ -129,60 +131,66 @@ class TransformersProgram:
     def encode(self, lines: Sequence[str]) -> list[list[str]]:
         """The pieces that MarianTokenizer makes of each line."""
         pieces = {number: piece for piece, number in self._source_ids.items()}
-        return [[our_piece(pieces[number]) for number in self._tokenizer(line)["input_ids"][:-1]] for line in lines]
+        return [
+            [piece_from_marian(pieces[number]) for number in self._tokenizer(line)["input_ids"][:-1]] for line in lines
+        ]
 
     @torch.inference_mode()
     def log_probs(self, sources: Sequence[list[str]], targets: Sequence[list[str]]) -> list[list[float]]:
         """The log-probability of each target piece and of EOS after them."""
-        config = self._model.config
-        scored: list[list[float]] = []
-        for start in range(0, len(sources), _BATCH):
-            rows = [self._ids(pieces, self._target_ids) for pieces in targets[start : start + _BATCH]]
-            gold = self._padded(rows)
-            inputs = torch.cat([torch.full_like(gold[:, :1], config.decoder_start_token_id), gold[:, :-1]], dim=1)
-            logits = self._model(**self._inputs(sources[start : start + _BATCH]), decoder_input_ids=inputs).logits
+        start_id = self._model.config.decoder_start_token_id
+        results: list[list[float]] = []
+        for start in range(0, len(sources), _BATCH_SENTENCES):
+            rows = [self._ids(pieces, self._target_ids) for pieces in targets[start : start + _BATCH_SENTENCES]]
+            gold = self._pad(rows)
+            inputs = torch.cat([torch.full_like(gold[:, :1], start_id), gold[:, :-1]], dim=1)
+            logits = self._model(
+                **self._inputs(sources[start : start + _BATCH_SENTENCES]), decoder_input_ids=inputs
+            ).logits
             log_probs = logits.log_softmax(-1).gather(2, gold[:, :, None])[:, :, 0].tolist()
-            scored += [values[: len(row)] for values, row in zip(log_probs, rows, strict=True)]
-        return scored
+            results += [values[: len(row)] for values, row in zip(log_probs, rows, strict=True)]
+        return results
 
     @torch.inference_mode()
     def search(self, sources: Sequence[list[str]], *, config: DecodingConfig, longest: int) -> list[list[str]]:
         """The best hypothesis of each source, of at most `longest` pieces, by the length^alpha form of the penalty."""
-        ids = self._model.config
-        never = {ids.pad_token_id, ids.decoder_start_token_id, self._target_ids[str(self._tokenizer.unk_token)]}
-        beam = {"length_penalty": config.length_penalty, "early_stopping": False} if config.beam > 1 else {}
+        marian = self._model.config
+        forbidden_ids = {marian.pad_token_id, marian.decoder_start_token_id, self._target_ids[self.unknown]}
+        beam_options = {"length_penalty": config.length_penalty, "early_stopping": False} if config.beam > 1 else {}
         pieces = {number: piece for piece, number in self._target_ids.items()}
-        found = []
-        for start in range(0, len(sources), _BATCH):
+        hypotheses = []
+        for start in range(0, len(sources), _BATCH_SENTENCES):
             output = self._model.generate(
-                **self._inputs(sources[start : start + _BATCH]),
+                **self._inputs(sources[start : start + _BATCH_SENTENCES]),
                 num_beams=config.beam,
                 do_sample=False,
-                max_new_tokens=min(longest, ids.max_position_embeddings - 1),
+                max_new_tokens=min(longest, marian.max_position_embeddings - 1),
                 forced_eos_token_id=None,
-                bad_words_ids=[[number] for number in sorted(never)],
-                **beam,
+                bad_words_ids=[[number] for number in sorted(forbidden_ids)],
+                **beam_options,
             )
             for row in output[:, 1:].tolist():
-                ended = [number for number in row if number != ids.pad_token_id]
-                ended = ended[: ended.index(ids.eos_token_id)] if ids.eos_token_id in ended else ended
-                found.append([our_piece(pieces[number]) for number in ended])
-        return found
+                ids = [number for number in row if number != marian.pad_token_id]
+                if marian.eos_token_id in ids:
+                    ids = ids[: ids.index(marian.eos_token_id)]
+                hypotheses.append([piece_from_marian(pieces[number]) for number in ids])
+        return hypotheses
 
-    def _ids(self, pieces: Sequence[str], ids: Mapping[str, int]) -> list[int]:
-        return [*(ids[their_piece(piece)] for piece in pieces), self._model.config.eos_token_id]
+    def _ids(self, pieces: Sequence[str], vocabulary: Mapping[str, int]) -> list[int]:
+        return [*(vocabulary[piece_for_marian(piece)] for piece in pieces), self._model.config.eos_token_id]
 
     def _inputs(self, sources: Sequence[Sequence[str]]) -> dict[str, Tensor]:
         rows = [self._ids(pieces, self._source_ids) for pieces in sources]
-        mask = torch.tensor([[place < len(row) for place in range(max(map(len, rows)))] for row in rows])
-        return {"input_ids": self._padded(rows), "attention_mask": mask.long()}
-
-    def _padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
         width = max(map(len, rows))
-        return torch.tensor([[*row, *[self._model.config.pad_token_id] * (width - len(row))] for row in rows])
+        mask = torch.tensor([[position < len(row) for position in range(width)] for row in rows])
+        return {"input_ids": self._pad(rows), "attention_mask": mask.long()}
+
+    def _pad(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        width, pad_id = max(map(len, rows)), self._model.config.pad_token_id
+        return torch.tensor([[*row, *[pad_id] * (width - len(row))] for row in rows])
 
 
-def transformers_library() -> Any:
+def import_transformers() -> Any:
     """The module transformers; UsageError if it is not installed."""
     try:
         import transformers
@@ -195,7 +203,7 @@ def transformers_library() -> Any:
     return transformers
 
 
-def _all_rows(vocabulary: Mapping[str, int], num_rows: int) -> dict[str, int]:
+def _name_all_rows(vocabulary: Mapping[str, int], num_rows: int) -> dict[str, int]:
     """The vocabulary, with names for the rows of the matrices that have no piece."""
-    named = set(vocabulary.values())
-    return dict(vocabulary) | {row_name(number): number for number in range(num_rows) if number not in named}
+    rows_with_pieces = set(vocabulary.values())
+    return dict(vocabulary) | {row_name(row): row for row in range(num_rows) if row not in rows_with_pieces}

@@ -88,35 +88,43 @@ def verify(loaded: LoadedModel, program: OtherProgram, lines: Sequence[str], *, 
     logger.info("comparing with %s on %d lines", program.name, len(lines))
     rows = loaded.source.encode(lines)
     sources = [loaded.source.pieces(row) for row in rows]
-    for line, ours, other in zip(lines, sources, program.encode(lines), strict=True):
-        if ours != other:
-            raise _disagreement(program, f"makes other pieces of the line {line!r}: {' '.join(other)}")
+    for line, our_pieces, their_pieces in zip(lines, sources, program.encode(lines), strict=True):
+        if our_pieces != their_pieces:
+            raise _disagreement_error(program, f"makes other pieces of the line {line!r}: {' '.join(their_pieces)}")
     # First comparison: log-probabilities of our greedy translations.
     decoding = loaded.config.recipe.decoding
-    extra = min(decoding.max_extra_tokens, _MAX_EXTRA_TOKENS)
-    config = decoding.model_copy(update={"length_penalty_form": "length", "max_extra_tokens": extra})
+    max_extra_tokens = min(decoding.max_extra_tokens, _MAX_EXTRA_TOKENS)
+    config = decoding.model_copy(update={"length_penalty_form": "length", "max_extra_tokens": max_extra_tokens})
     greedy = _OurSearch(loaded, rows, config=config.model_copy(update={"beam": 1}))
-    differences = _differences(loaded, program, rows, greedy.found)
+    differences = _differences(loaded, program, rows, greedy.hypotheses)
     if not is_reduced:
-        full_row, full_target = _pair_of_full_length(loaded, rows, greedy.found)
+        full_row, full_target = _pair_of_full_length(loaded, rows, greedy.hypotheses)
         differences = torch.cat([differences, _differences(loaded, program, [full_row], [full_target])])
     largest, mean = float(differences.max()), float(differences.mean())
     is_close = mean <= _REDUCED_TOLERANCE if is_reduced else largest <= TOLERANCE
     if not is_close:  # or if they are NaN
-        what = f"log-probabilities per piece differ by {mean:.2g} in the mean and by {largest:.2g} at most"
-        raise _disagreement(program, f"gives other scores: {what}")
+        difference = f"log-probabilities per piece differ by {mean:.2g} in the mean and by {largest:.2g} at most"
+        raise _disagreement_error(program, f"gives other scores: {difference}")
     # Second comparison: greedy translations. Pieces of equal probability may differ.
     theirs = program.search(sources, config=greedy.config, longest=greedy.longest)
-    differing = greedy.differing(theirs)
-    for index in [] if is_reduced else differing:
-        if not _is_tie(loaded, rows[index], greedy.found[index], theirs[index]):
-            raise _disagreement(program, f"translates the line {lines[index]!r} otherwise: {' '.join(theirs[index])}")
+    different = greedy.find_different(theirs)
+    for index in sorted(different):
+        if not is_reduced and not _is_tie(loaded, rows[index], greedy.hypotheses[index], theirs[index]):
+            translation = " ".join(theirs[index])
+            raise _disagreement_error(program, f"translates the line {lines[index]!r} otherwise: {translation}")
     # Third comparison, only counted: translations with the model's own beam.
     beam = _OurSearch(loaded, rows, config=config)
-    by_beam = program.search(sources, config=config, longest=beam.longest)
-    compared = beam.ended_on_both_sides(by_beam)
-    same = len(compared - set(beam.differing(by_beam)))
-    return Agreement(len(lines), largest, mean, len(lines) - len(differing), same, len(compared), config.beam)
+    theirs = program.search(sources, config=config, longest=beam.longest)
+    compared = beam.find_uncut(theirs)
+    return Agreement(
+        num_lines=len(lines),
+        largest_difference=largest,
+        mean_difference=mean,
+        same_greedy=len(lines) - len(different),
+        same_beam=len(compared - beam.find_different(theirs)),
+        num_compared_beam=len(compared),
+        beam=config.beam,
+    )
 
 
 def usable_lines(lines: Sequence[str], loaded: LoadedModel) -> list[str]:
@@ -124,11 +132,11 @@ def usable_lines(lines: Sequence[str], loaded: LoadedModel) -> list[str]:
     stripped = dict.fromkeys(line.strip() for line in lines)
     usable = [line for line in stripped if line and not any(mark in line for mark in (SPACE_MARK, "<", ">"))]
     usable = [line for line, row in zip(usable, loaded.source.encode(usable), strict=True) if _fits(row, loaded)]
-    every = max(1, len(usable) // NUM_LINES)
-    return usable[::every][:NUM_LINES]
+    interval = max(1, len(usable) // NUM_LINES)
+    return usable[::interval][:NUM_LINES]
 
 
-def made_up_lines(loaded: LoadedModel) -> list[str]:
+def random_lines(loaded: LoadedModel) -> list[str]:
     """A hundred lines of 2 to 25 random pieces of the source vocabulary; the same model gives the same lines.
 
     Raises ModelError if the tokenizer makes none of the vocabulary's pieces.
@@ -138,10 +146,10 @@ def made_up_lines(loaded: LoadedModel) -> list[str]:
     ids = [piece for piece in range(tokenizer.vocab_size) if piece not in special]
     texts = [piece.replace(SPACE_MARK, " ") for piece in tokenizer.pieces(ids)]
     # A vocabulary of two languages has pieces that the source tokenizer never makes.
-    made = [text for piece, text, row in zip(ids, texts, tokenizer.encode(texts), strict=True) if piece in row]
+    texts = [text for piece, text, row in zip(ids, texts, tokenizer.encode(texts), strict=True) if piece in row]
     # Lengths of 2 to 25 pieces. Four times as many lines as needed, because some are not usable.
-    drawn = Random(1)
-    lines = ["".join(drawn.choices(made, k=2 + number % 24)) for number in range(4 * NUM_LINES if made else 0)]
+    random = Random(1)
+    lines = ["".join(random.choices(texts, k=2 + number % 24)) for number in range(4 * NUM_LINES if texts else 0)]
     usable = usable_lines(lines, loaded)
     if not usable:
         raise ModelError(
@@ -162,27 +170,27 @@ class _OurSearch:
         limits = (max_output_tokens(SourceSentence(row), config=config, max_positions=positions) for row in rows)
         self._limits = [min(limit, positions - 1) for limit in limits]  # so that EOS has a position in every program
         best = search_batches(loaded.model, rows, config=config, nbest=1, device=_CPU)
-        self.found = [hypotheses[0].ids for hypotheses in best]
+        self.hypotheses = [ranked[0].ids for ranked in best]
 
     @property
     def longest(self) -> int:
         """The largest number of pieces that any source may get."""
         return max(self._limits)
 
-    def differing(self, theirs: Sequence[list[str]]) -> list[int]:
-        """The sources whose hypotheses of another program differ from ours in a piece before our limit.
+    def find_different(self, theirs: Sequence[list[str]]) -> set[int]:
+        """The indices of the hypotheses of another program that differ from ours in a piece before our limit.
 
         The limit of a greedy search never changes the pieces before it. The limit of a beam search may.
         """
-        triples = enumerate(zip(self.found, theirs, self._limits, strict=True))
-        return [index for index, (ids, pieces, limit) in triples if self._target.pieces(ids[:limit]) != pieces[:limit]]
+        triples = enumerate(zip(self.hypotheses, theirs, self._limits, strict=True))
+        return {index for index, (ids, pieces, limit) in triples if self._target.pieces(ids[:limit]) != pieces[:limit]}
 
-    def ended_on_both_sides(self, theirs: Sequence[list[str]]) -> set[int]:
-        """The beam searches that ended before the limit in both programs.
+    def find_uncut(self, theirs: Sequence[list[str]]) -> set[int]:
+        """The indices of the hypotheses that ended before the limit in both programs.
 
         Programs cut long hypotheses differently, so the others are not compared.
         """
-        triples = enumerate(zip(self.found, theirs, self._limits, strict=True))
+        triples = enumerate(zip(self.hypotheses, theirs, self._limits, strict=True))
         return {index for index, (ids, pieces, limit) in triples if max(len(ids), len(pieces)) < limit}
 
 
@@ -190,18 +198,18 @@ def _differences(
     loaded: LoadedModel, program: OtherProgram, rows: Sequence[list[int]], targets: Sequence[list[int]]
 ) -> Tensor:
     """The absolute difference of the log-probabilities of each piece and each end of `targets`, one after the other."""
-    longest = loaded.model.config.max_positions - 1  # after which there is a place for the end
+    longest = loaded.model.config.max_positions - 1  # the end takes one more position
     targets = [ids[:longest] for ids in targets]
     sources, gold = ([[*ids, EOS] for ids in side] for side in (rows, targets))
     ours = forced_log_probs(loaded.model, sources, gold, bos=BOS, device=_CPU)
     theirs = program.log_probs(
         [loaded.source.pieces(ids) for ids in rows], [loaded.target.pieces(ids) for ids in targets]
     )
-    for mine, other in zip(ours, theirs, strict=True):
-        if len(mine) != len(other):
-            raise _disagreement(program, f"scores {len(other)} pieces where there are {len(mine)}")
-    first, second = (torch.tensor([value for row in side for value in row]) for side in (ours, theirs))
-    return (first - second).abs()
+    for our_row, their_row in zip(ours, theirs, strict=True):
+        if len(our_row) != len(their_row):
+            raise _disagreement_error(program, f"scores {len(their_row)} pieces where there are {len(our_row)}")
+    our_values, their_values = (torch.tensor([value for row in side for value in row]) for side in (ours, theirs))
+    return (our_values - their_values).abs()
 
 
 def _pair_of_full_length(
@@ -217,12 +225,11 @@ def _pair_of_full_length(
 def _is_tie(loaded: LoadedModel, row: list[int], ours: Sequence[int], theirs: Sequence[str]) -> bool:
     """True if two greedy translations first differ in pieces that our model finds about equally likely."""
     pieces = loaded.target.pieces(range(loaded.target.vocab_size))
-    others = [*(pieces.index(piece) for piece in theirs), EOS]
-    mine = [*ours, EOS]
-    pairs = enumerate(zip(mine, others, strict=False))
-    first = next((place for place, (our_piece, other) in pairs if our_piece != other), 0)
-    distribution = next_log_probs(loaded.model, [*row, EOS], [BOS, *ours[:first]], device=_CPU)
-    return abs(float(distribution[mine[first]] - distribution[others[first]])) <= TOLERANCE
+    our_ids, their_ids = [*ours, EOS], [*(pieces.index(piece) for piece in theirs), EOS]
+    pairs = enumerate(zip(our_ids, their_ids, strict=False))
+    position = next((position for position, (our_id, their_id) in pairs if our_id != their_id), 0)
+    log_probs = next_log_probs(loaded.model, [*row, EOS], [BOS, *ours[:position]], device=_CPU)
+    return abs(float(log_probs[our_ids[position]] - log_probs[their_ids[position]])) <= TOLERANCE
 
 
 def _fits(row: Sequence[int], loaded: LoadedModel) -> bool:
@@ -230,5 +237,5 @@ def _fits(row: Sequence[int], loaded: LoadedModel) -> bool:
     return UNK not in row and 0 < len(row) <= longest
 
 
-def _disagreement(program: OtherProgram, what: str) -> ModelError:
-    return ModelError(f"{program.name} is not the same model as ours: it {what}", hint=_REPORT)
+def _disagreement_error(program: OtherProgram, difference: str) -> ModelError:
+    return ModelError(f"{program.name} is not the same model as ours: it {difference}", hint=_REPORT)
