@@ -14,7 +14,7 @@ import pytest
 import nmt_cli
 from nmt_cli.errors import UsageError
 from nmt_cli.scoring.metrics import EvaluationSet, MetricName, ScoreReport, bleu, score_systems
-from nmt_cli.scoring.moses_bleu import MosesText, PaperText, note_on_comparison
+from nmt_cli.scoring.moses_bleu import MosesBleuTokenizer, PaperTokenizer, note_on_comparison
 from tests.scoring.shell import columns, nmt, run
 
 _HYPOTHESES = ["Der Hund schläft im Garten .", "Zwei Frauen gehen nach Hause.", "Ein Mann liest ein Buch."]
@@ -161,25 +161,27 @@ def test_a_confidence_interval_of_chrf_survives_resamples_without_a_match() -> N
 
 
 def test_compounds_are_split_for_german_alone_and_as_the_script_does() -> None:
-    assert PaperText("de", keeps_quotes=False).reference("Chat-Fenster") == "Chat ##AT##-##AT## Fenster"
+    assert PaperTokenizer("de", keeps_quotes=False).tokenize_reference("Chat-Fenster") == "Chat ##AT##-##AT## Fenster"
     # The substitution takes both neighbours with it, so that the second hyphen of a-b-c stays; but it works on bytes.
-    assert PaperText("de", keeps_quotes=False).reference("a-b-c") == "a ##AT##-##AT## b-c"
-    assert PaperText("de", keeps_quotes=False).reference("A-Ö-B") == "A ##AT##-##AT## Ö ##AT##-##AT## B"
-    assert PaperText("fr", keeps_quotes=False).reference("grand-père") == "grand-père"
+    assert PaperTokenizer("de", keeps_quotes=False).tokenize_reference("a-b-c") == "a ##AT##-##AT## b-c"
+    assert PaperTokenizer("de", keeps_quotes=False).tokenize_reference("A-Ö-B") == "A ##AT##-##AT## Ö ##AT##-##AT## B"
+    assert PaperTokenizer("fr", keeps_quotes=False).tokenize_reference("grand-père") == "grand-père"
 
 
 def test_unicode_punctuation_becomes_ascii_in_the_hypothesis_alone() -> None:
-    text = PaperText("de", keeps_quotes=True)
-    assert text.hypothesis("“Ja”，sagt er。") == "&quot; Ja &quot; , sagt er ."
-    assert text.reference("“Ja”") == "“ Ja ”"
+    text = PaperTokenizer("de", keeps_quotes=True)
+    assert text.tokenize_hypothesis("“Ja”，sagt er。") == "&quot; Ja &quot; , sagt er ."
+    assert text.tokenize_reference("“Ja”") == "“ Ja ”"
 
 
 def test_quotes_of_a_german_reference_become_ascii_as_the_authors_had_them() -> None:
-    assert PaperText("de", keeps_quotes=False).reference("„Ja“, sagt er.") == "&quot; Ja &quot; , sagt er ."
+    assert (
+        PaperTokenizer("de", keeps_quotes=False).tokenize_reference("„Ja“, sagt er.") == "&quot; Ja &quot; , sagt er ."
+    )
     # There is no evidence for other languages.
-    assert PaperText("fr", keeps_quotes=False).reference("„Ja“") == "„ Ja “"
+    assert PaperTokenizer("fr", keeps_quotes=False).tokenize_reference("„Ja“") == "„ Ja “"
     # The hypothesis is what the script makes of it, and the script leaves the lower quote.
-    assert PaperText("de", keeps_quotes=False).hypothesis("„Ja“") == "„ Ja &quot;"
+    assert PaperTokenizer("de", keeps_quotes=False).tokenize_hypothesis("„Ja“") == "„ Ja &quot;"
 
 
 def test_a_reference_without_such_quotes_has_the_same_paper_bleu_either_way(shared_data: Path) -> None:
@@ -201,20 +203,20 @@ def test_ascii_quotes_in_the_translation_match_typographic_ones_of_the_reference
 
 @pytest.mark.parametrize("line", ["Er wurde 28.", "Das sagt Bart. ", "Teil A."])
 def test_a_final_full_stop_stands_apart_whatever_is_before_it(line: str) -> None:
-    assert PaperText("de", keeps_quotes=False).reference(line) == f"{line.strip()[:-1]} ."
+    assert PaperTokenizer("de", keeps_quotes=False).tokenize_reference(line) == f"{line.strip()[:-1]} ."
 
 
 def test_a_blank_line_and_an_ellipsis_stay() -> None:
-    assert PaperText("de", keeps_quotes=False).reference("") == ""
-    assert PaperText("de", keeps_quotes=False).reference("Nun ja...") == "Nun ja ..."
+    assert PaperTokenizer("de", keeps_quotes=False).tokenize_reference("") == ""
+    assert PaperTokenizer("de", keeps_quotes=False).tokenize_reference("Nun ja...") == "Nun ja ..."
 
 
 def test_chinese_in_a_german_line_stays_together_as_in_moses() -> None:
     # As tokenizer.perl prints it.
     line, tokens = "田郷明 sagt: カタカナ, 한국어.", "田郷明 sagt : カタカナ , 한국어 ."
-    assert MosesText("de").tokens(line) == tokens
-    assert MosesText("zh").tokens("你好，世界。") == "你好 ， 世界 。"
-    assert MosesText("hi").tokens("नमस्ते") == "नमस ् ते"
+    assert MosesBleuTokenizer("de").tokenize(line) == tokens
+    assert MosesBleuTokenizer("zh").tokenize("你好，世界。") == "你好 ， 世界 。"
+    assert MosesBleuTokenizer("hi").tokenize("नमस्ते") == "नमस ् ते"
 
 
 def test_moses_bleu_is_what_perl_s_scripts_give_for_lower_cased_text(shared_data: Path) -> None:
@@ -243,9 +245,9 @@ def test_without_a_match_of_four_words_it_is_zero_like_multi_bleu() -> None:
 
 
 def test_a_language_without_abbreviations_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    MosesText("de")
+    MosesBleuTokenizer("de")
     assert caplog.messages == []
-    MosesText("xx")
+    MosesBleuTokenizer("xx")
     assert caplog.messages == ["Moses knows no abbreviations of the language 'xx'; it takes those of English"]
 
 
@@ -307,8 +309,8 @@ def test_every_official_score_of_wmt22_to_nine_digits(shared_data: Path, system:
     ],
 )
 def test_tokens_are_those_of_moses_in_every_line(shared_data: Path, tokens: str, text: str, language: str) -> None:
-    paper = PaperText(language, keeps_quotes=True)
-    prepare = paper.hypothesis if ".hyp." in tokens else paper.reference
+    paper = PaperTokenizer(language, keeps_quotes=True)
+    prepare = paper.tokenize_hypothesis if ".hyp." in tokens else paper.tokenize_reference
     raw, expected = lines_of(shared_data / text), lines_of(shared_data / "moses-reference" / tokens)
     assert len(raw) == len(expected)
     assert [prepare(line) for line in raw] == expected

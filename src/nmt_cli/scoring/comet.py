@@ -32,7 +32,7 @@ _CHECKPOINT = ".ckpt"
 
 @dataclass(frozen=True, slots=True)
 class Comet:
-    """An installation of COMET and one of its models: a name on the hub, or a checkpoint file.
+    """An installation of COMET and a model of it: a name on the hub, or a checkpoint file.
 
     `gpu` is the index of the GPU to use, or None for the CPU.
     """
@@ -60,11 +60,11 @@ class Comet:
     ) -> list[list[float]]:
         """The score of each segment of each system; ModelError, with the program's last line, if it fails."""
         logger.info("COMET: %s with %s", self.program, self.model)
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
             files = [f"{number}.hyp" for number in range(len(systems))]
             for file, lines in zip(["src", "ref", *files], [sources, reference, *systems], strict=True):
-                # A carriage return would end a line there.
+                # COMET would end a line at a carriage return.
                 text = "".join(line.replace("\r", " ") + "\n" for line in lines)
                 (folder / file).write_text(text, encoding="utf-8")
             self._run(["-s", "src", "-r", "ref", "--to_json", "scores.json", "-t", *files], folder)
@@ -75,29 +75,29 @@ class Comet:
         first_line = self.program.read_bytes().partition(b"\n")[0]
         if not first_line.startswith(b"#!"):
             return None
-        question = "import importlib.metadata as m; print(m.version('unbabel-comet'))"
-        command = [*shlex.split(first_line[2:].decode(errors="replace")), "-c", question]
+        script = "import importlib.metadata as m; print(m.version('unbabel-comet'))"
+        command = [*shlex.split(first_line[2:].decode(errors="replace")), "-c", script]
         try:
-            answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+            process = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
         except (OSError, subprocess.SubprocessError):
             return None
-        return answer.stdout.strip() or None
+        return process.stdout.strip() or None
 
     def _run(self, arguments: Sequence[str], folder: Path) -> None:
         model = str(Path(self.model).resolve()) if self.model.endswith(_CHECKPOINT) else self.model
-        num_gpus = "0" if self.gpu is None else "1"  # which of them: _environment
+        num_gpus = "0" if self.gpu is None else "1"  # `_environment` chooses the GPU
         options = ["--only_system", "--quiet", "--model", model, "--gpus", num_gpus]
         command = [str(self.program.absolute()), *arguments, *options]
         try:
             process = subprocess.run(
                 command, cwd=folder, env=self._environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False
             )
-        except OSError as problem:
+        except OSError as error:
             hint = f"make it again: python3 -m venv ~/comet && ~/comet/bin/{_INSTALL}"
-            message = f"{self.program} does not start: {problem.strerror}"
+            message = f"{self.program} does not start: {error.strerror}"
             raise ModelError(message, where=str(self.program), hint=hint) from None
         if process.returncode != 0:
-            raise self._failure(process.stderr.decode(errors="replace"))
+            raise self._program_error(process.stderr.decode(errors="replace"))
 
     def _environment(self) -> dict[str, str]:
         """This process's environment; if the GPU is not the first, only that GPU is visible."""
@@ -107,18 +107,19 @@ class Comet:
         chosen = visible[self.gpu] if self.gpu < len(visible) else str(self.gpu)
         return os.environ | {"CUDA_VISIBLE_DEVICES": chosen}
 
-    def _failure(self, errors: str) -> ModelError:
-        last = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "it said nothing")
+    def _program_error(self, stderr: str) -> ModelError:
+        """The error for a failed run, by the last line that the program wrote."""
+        last_line = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "it said nothing")
         where = str(self.program)
-        if "not supported by COMET" in last:
-            # COMET says so of every model that it cannot fetch, even of an existing one without a network.
+        if "not supported by COMET" in last_line:
+            # COMET says so of every model that it cannot fetch: also of a model that exists, if there is no network.
             hint = "fetch it where there is a network, or give a checkpoint: `comet_model: .../checkpoints/model.ckpt`"
             return ModelError(f"COMET has no model {self.model!r} here and cannot fetch it", where=where, hint=hint)
-        if "pkg_resources" in last:
+        if "pkg_resources" in last_line:
             hint = f"{shlex.quote(str(self.program.with_name('pip')))} install 'setuptools<81'"
             return ModelError("COMET needs a setuptools that still has pkg_resources", where=where, hint=hint)
         hint = f"try it alone: {_PROGRAM} -s SRC -t HYP -r REF --model {self.model}"
-        return ModelError(f"{_PROGRAM} failed: {last}", where=where, hint=hint)
+        return ModelError(f"{_PROGRAM} failed: {last_line}", where=where, hint=hint)
 
 
 def _read_scores(file: Path, *, files: Sequence[str], num_segments: int) -> list[list[float]]:

@@ -1,4 +1,4 @@
-"""Forced decoding: the probability that a model gives to translations which somebody else made."""
+"""Forced decoding: the probability that a model gives to existing translations."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Perplexity:
     words: int = 0
 
     def add(self, score: ForcedScore) -> None:
-        """Count one target; one without a probability is left out, and blank pairs change nothing."""
+        """Count a target; a target without a probability is left out, and blank pairs change nothing."""
         self.lines += 1
         if score.log_prob is None:
             self.left_out += 1
@@ -122,23 +122,22 @@ class ForcedDecoder:
             for source, target in zip(source_rows, target_rows, strict=True)
         ]
         longest = self._loaded.model.config.max_positions
-        fits = [max(map(len, pair)) <= longest for pair in pairs]
-        log_probs_of_pairs = batched_log_probs(
+        is_fitting = [max(len(source), len(target)) <= longest for source, target in pairs]
+        rows_of_log_probs = batched_log_probs(
             self._loaded.model,
-            # An empty pair keeps the place of a pair that is too long.
-            [pair if is_fitting else ([], []) for pair, is_fitting in zip(pairs, fits, strict=True)],
+            # An empty pair stands for a pair that is too long.
+            [pair if fits else ([], []) for pair, fits in zip(pairs, is_fitting, strict=True)],
             max_tokens=self._batch_tokens,
             device=self._device,
         )
-        return [
-            ForcedScore(
-                math.fsum(log_probs) if is_fitting else None,
-                self._loaded.target.pieces(ids),
-                log_probs if is_fitting else None,
-                len(target.split()),
-            )
-            for (_, ids), log_probs, is_fitting, target in zip(pairs, log_probs_of_pairs, fits, targets, strict=True)
-        ]
+        scores = []
+        for (_, ids), text, log_probs, fits in zip(pairs, targets, rows_of_log_probs, is_fitting, strict=True):
+            pieces, num_words = self._loaded.target.pieces(ids), len(text.split())
+            if fits:
+                scores.append(ForcedScore(math.fsum(log_probs), pieces, log_probs, num_words))
+            else:
+                scores.append(ForcedScore(None, pieces, None, num_words))
+        return scores
 
 
 def batched_log_probs(
@@ -148,22 +147,22 @@ def batched_log_probs(
 
     A batch has at most `max_tokens` ids of both sides, or one pair. DeviceError if a batch exhausts the memory.
     """
-    log_probs_of_pairs: list[list[float]] = [[] for _ in pairs]
+    results: list[list[float]] = [[] for _ in pairs]
     # `plan_batches` adds EOS to each length; here both sides have theirs already.
     lengths = [max(0, len(source) + len(target) - 1) for source, target in pairs]
     for batch in plan_batches(lengths, max_tokens=max_tokens):
         sources, targets = zip(*(pairs[index] for index in batch), strict=True)
         try:
             log_probs = forced_log_probs(model, sources, targets, bos=BOS, device=device)
-        except (RuntimeError, MemoryError) as problem:
-            if not is_out_of_memory(problem):
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
                 raise
             message = f"the memory of {device} does not hold a batch of {len(batch)} pairs"
             hint = f"take `batch_tokens: {max(1, max_tokens // 2)}`, or `device: cpu`"
             raise DeviceError(message, setting="batch_tokens", hint=hint) from None
-        for index, of_pair in zip(batch, log_probs, strict=True):
-            log_probs_of_pairs[index] = of_pair
-    return log_probs_of_pairs
+        for index, log_probs_of_pair in zip(batch, log_probs, strict=True):
+            results[index] = log_probs_of_pair
+    return results
 
 
 def _perplexity(log_prob: float, count: int) -> float | None:

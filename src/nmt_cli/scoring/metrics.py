@@ -19,7 +19,7 @@ from sacrebleu.utils import SACREBLEU_DIR
 
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.scoring.comet import Comet, SegmentMean
-from nmt_cli.scoring.moses_bleu import MosesText, PaperText
+from nmt_cli.scoring.moses_bleu import MosesBleuTokenizer, PaperTokenizer
 
 MetricName = Literal["bleu", "paper-bleu", "moses-bleu", "chrf", "chrf++", "ter", "comet"]
 
@@ -126,8 +126,8 @@ class Scorer:
 
     def segment_scores(self, prepared: Sequence[str]) -> list[float]:
         """The score of each segment of one system, on the metric's own scale."""
-        rows = zip(prepared, *self.references, strict=True)
-        return [float(self.metric.sentence_score(hypothesis, rest).score) for hypothesis, *rest in rows]
+        segments = zip(prepared, *self.references, strict=True)
+        return [float(self.metric.sentence_score(hypothesis, refs).score) for hypothesis, *refs in segments]
 
 
 def score_systems(
@@ -140,8 +140,8 @@ def score_systems(
     reports: list[list[ScoreReport]] = [[] for _ in systems]
     for name in metrics:
         scorer = make_scorer(name, evaluation_set, for_segments=False, lengths=[len(system) for system in systems])
-        for found, prepared in zip(reports, scorer.prepare(systems), strict=True):
-            found.append(scorer.report(prepared, confidence=confidence))
+        for reports_of_system, prepared in zip(reports, scorer.prepare(systems), strict=True):
+            reports_of_system.append(scorer.report(prepared, confidence=confidence))
     return reports
 
 
@@ -173,10 +173,11 @@ def make_scorer(
     ValueError if systems of these lengths cannot be scored against the references, or `evaluation_set` lacks
     something that the metric needs.
     """
-    of_references = [len(lines) for lines in evaluation_set.references]
-    if not lengths or not of_references or len({*lengths, *of_references}) > 1 or not lengths[0]:
-        raise ValueError(f"{list(lengths)} hypotheses cannot be scored against references of {of_references} lines")
-    scorer = _scorer_of(name, evaluation_set, for_segments=for_segments)
+    reference_lengths = [len(lines) for lines in evaluation_set.references]
+    is_nothing = not lengths or not reference_lengths or lengths[0] == 0
+    if is_nothing or len({*lengths, *reference_lengths}) > 1:
+        raise ValueError(f"{list(lengths)} hypotheses cannot be scored against references of {reference_lengths} lines")
+    scorer = _choose_scorer(name, evaluation_set, for_segments=for_segments)
     if evaluation_set.test_set is not None:
         # sacreBLEU's signatures take both from the metric.
         vars(scorer.metric).update(test_set=evaluation_set.test_set[0], langpair=evaluation_set.test_set[1])
@@ -190,12 +191,12 @@ def segment_scores(
 
     These scores show where to look. Their mean is not the metric of the corpus, except for COMET.
     """
-    found = []
+    scores = []
     for name in metrics:
         scorer = make_scorer(name, evaluation_set, for_segments=True, lengths=[len(system) for system in systems])
         values = [scorer.segment_scores(prepared) for prepared in scorer.prepare(systems)]
-        found.append(SegmentScores(name, str(scorer.metric.get_signature()), values))
-    return found
+        scores.append(SegmentScores(name, str(scorer.metric.get_signature()), values))
+    return scores
 
 
 def largest_differences(scores: SegmentScores, *, count: int) -> tuple[list[int], list[int]]:
@@ -210,17 +211,17 @@ def largest_differences(scores: SegmentScores, *, count: int) -> tuple[list[int]
     return best[:count], worst[:count]
 
 
-def _scorer_of(name: MetricName, evaluation_set: EvaluationSet, *, for_segments: bool) -> Scorer:
+def _choose_scorer(name: MetricName, evaluation_set: EvaluationSet, *, for_segments: bool) -> Scorer:
     references = evaluation_set.references
     match name:
         case "bleu":
             return Scorer(name, _bleu(evaluation_set, for_segments=for_segments), references, _untouched)
         case "paper-bleu":
             language = _corpus_language(name, evaluation_set, for_segments=for_segments)
-            return _moses_scorer(name, PaperText(language, keeps_quotes=evaluation_set.keep_quotes), references)
+            return _moses_scorer(name, PaperTokenizer(language, keeps_quotes=evaluation_set.keep_quotes), references)
         case "moses-bleu":
             language = _corpus_language(name, evaluation_set, for_segments=for_segments)
-            return _moses_scorer(name, MosesText(language), references)
+            return _moses_scorer(name, MosesBleuTokenizer(language), references)
         case "chrf":
             return Scorer(name, _Chrf(references=references), references, _untouched)
         case "chrf++":
@@ -240,7 +241,7 @@ def _bleu(evaluation_set: EvaluationSet, *, for_segments: bool) -> BLEU:
     """
     tokenizer_name, language = evaluation_set.tokenize, evaluation_set.target_language or ""
     try:
-        # force: no warning of tokenised text, which would name a parameter of sacreBLEU; segments.py has ours.
+        # force: no warning of tokenised text, which would name a parameter of sacreBLEU; texts.py has ours.
         return BLEU(
             lowercase=evaluation_set.lowercase,
             force=True,
@@ -249,13 +250,16 @@ def _bleu(evaluation_set: EvaluationSet, *, for_segments: bool) -> BLEU:
             trg_lang="" if tokenizer_name else language,
             references=evaluation_set.references,
         )
-    except (RuntimeError, OSError, SystemExit) as problem:
-        if tokenizer_name is not None and tokenizer_name not in _EXTRAS:
-            raise _no_tokenizer_model(tokenizer_name, problem) from None
-        extra = _EXTRAS[tokenizer_name] if tokenizer_name else language
+    except (RuntimeError, OSError, SystemExit) as error:
+        if tokenizer_name is None:
+            extra, setting = language, "metrics: bleu"
+            hint = f"pip install 'sacrebleu[{extra}]', or leave bleu out of `metrics`"
+        elif tokenizer_name in _EXTRAS:
+            extra, setting = _EXTRAS[tokenizer_name], f"tokenize: {tokenizer_name}"
+            hint = f"pip install 'sacrebleu[{extra}]'"
+        else:
+            raise _tokenizer_model_error(tokenizer_name, error) from None
         message = f"BLEU needs a tokenizer for the language {extra!r} that is not installed"
-        hint = f"pip install 'sacrebleu[{extra}]'" + ("" if tokenizer_name else ", or leave bleu out of `metrics`")
-        setting = f"tokenize: {tokenizer_name}" if tokenizer_name else "metrics: bleu"
         raise UsageError(message, setting=setting, hint=hint) from None
 
 
@@ -267,14 +271,14 @@ def _corpus_language(name: MetricName, evaluation_set: EvaluationSet, *, for_seg
     return language
 
 
-def _moses_scorer(name: MetricName, text: MosesText, references: Sequence[Sequence[str]]) -> Scorer:
-    tokens = [[text.reference(line) for line in lines] for lines in references]
-    return Scorer(name, text.bleu(tokens), tokens, text.prepare)
+def _moses_scorer(name: MetricName, tokenizer: MosesBleuTokenizer, references: Sequence[Sequence[str]]) -> Scorer:
+    tokens = [[tokenizer.tokenize_reference(line) for line in lines] for lines in references]
+    return Scorer(name, tokenizer.bleu(tokens), tokens, tokenizer.tokenize_systems)
 
 
-def _no_tokenizer_model(name: str, problem: BaseException) -> DataError:
+def _tokenizer_model_error(name: str, error: BaseException) -> DataError:
     folder = Path(SACREBLEU_DIR) / "models"
-    reason = re.sub(r"^<urlopen error (.*)>$", r"\1", str(problem))
+    reason = re.sub(r"^<urlopen error (.*)>$", r"\1", str(error))
     message = f"the model of the tokenizer {name} is not in {folder}, and cannot be fetched: {reason}"
     hint = f"check the network and $https_proxy, or copy the folder {folder} from a machine on which it works"
     return DataError(message, where=str(folder), hint=hint)

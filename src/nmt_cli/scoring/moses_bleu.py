@@ -27,8 +27,8 @@ _ASCII_QUOTES = frozenset({"de"})
 _QUOTES = str.maketrans("„“”", '"""')
 
 
-class MosesText:
-    """Raw text of one language in the tokens of tokenizer.perl."""
+class MosesBleuTokenizer:
+    """Splits raw text of one language into the tokens of tokenizer.perl."""
 
     def __init__(self, language: str) -> None:
         from sacremoses import MosesTokenizer
@@ -40,30 +40,30 @@ class MosesText:
         self._tokenizer = MosesTokenizer(lang=language)
         self._tokenizer.PAD_NOT_ISALNUM = re.compile(rf"([^{_letters_and_digits()}\s\.'\`\,\-])"), r" \1 "
 
-    def prepare(self, systems: Sequence[Sequence[str]]) -> list[list[str]]:
+    def tokenize_systems(self, systems: Sequence[Sequence[str]]) -> list[list[str]]:
         """The tokens of the hypotheses of each system."""
-        return [[self.hypothesis(line) for line in lines] for lines in systems]
+        return [[self.tokenize_hypothesis(line) for line in lines] for lines in systems]
 
     def bleu(self, references: Sequence[Sequence[str]]) -> MosesBleu:
         """The metric: BLEU of lower-cased tokens, against references that are tokens already."""
         return MosesBleu(self.language, lowercase=True, changes={}, references=references)
 
-    def hypothesis(self, line: str) -> str:
+    def tokenize_hypothesis(self, line: str) -> str:
         """The tokens of a hypothesis, with spaces between them."""
-        return self.tokens(line)
+        return self.tokenize(line)
 
-    def reference(self, line: str) -> str:
+    def tokenize_reference(self, line: str) -> str:
         """The tokens of a reference, with spaces between them."""
-        return self.tokens(line)
+        return self.tokenize(line)
 
-    def tokens(self, line: str) -> str:
+    def tokenize(self, line: str) -> str:
         """The tokens of a line, with spaces between them."""
         tokens = self._tokenizer.tokenize(line.strip(), return_str=True, escape=True)
         return _FINAL_STOP.sub(" .", tokens)
 
 
-class PaperText(MosesText):
-    """Raw text in the tokens that the paper's BLEU counts: for German, compounds are split and quotes are ASCII."""
+class PaperTokenizer(MosesBleuTokenizer):
+    """Splits raw text into the tokens of the paper's BLEU: for German, compounds are split and quotes are ASCII."""
 
     def __init__(self, language: str, *, keeps_quotes: bool) -> None:
         from sacremoses import MosesPunctNormalizer
@@ -79,18 +79,20 @@ class PaperText(MosesText):
         changes |= {"quotes": "ascii-ref"} if self._has_ascii_quotes else {}
         return MosesBleu(self.language, lowercase=False, changes=changes, references=references)
 
-    def hypothesis(self, line: str) -> str:
+    def tokenize_hypothesis(self, line: str) -> str:
         """The tokens of a hypothesis; unicode punctuation becomes ASCII first, but for the lower quote."""
-        return self.tokens(self._punctuation.replace_unicode_punct(line))
+        return self.tokenize(self._punctuation.replace_unicode_punct(line))
 
-    def reference(self, line: str) -> str:
+    def tokenize_reference(self, line: str) -> str:
         """The tokens of a reference."""
-        return self.tokens(line.translate(_QUOTES) if self._has_ascii_quotes else line)
+        return self.tokenize(line.translate(_QUOTES) if self._has_ascii_quotes else line)
 
-    def tokens(self, line: str) -> str:
+    def tokenize(self, line: str) -> str:
         """The tokens of a line, with spaces between them."""
-        tokens = super().tokens(line)
-        return _COMPOUND.sub(rb"\1 ##AT##-##AT## \2", tokens.encode()).decode() if self._splits_compounds else tokens
+        tokens = super().tokenize(line)
+        if self._splits_compounds:
+            tokens = _COMPOUND.sub(rb"\1 ##AT##-##AT## \2", tokens.encode()).decode()
+        return tokens
 
 
 def _letters_and_digits() -> str:
@@ -102,12 +104,13 @@ def _letters_and_digits() -> str:
     from sacremoses.corpus import Perluniprops
 
     properties = Perluniprops()
-    found = set(properties.chars("IsAlnum"))
+    characters = set(properties.chars("IsAlnum"))
     for script in ("Hangul", "Han", "Hiragana", "Katakana"):
-        found.update(letter for letter in properties.chars(script) if letter.isalnum())
-    ranges = groupby(enumerate(sorted(map(ord, found))), key=lambda place: place[1] - place[0])
-    runs = [[code for _, code in run] for _, run in ranges]
-    return "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in runs)
+        characters.update(letter for letter in properties.chars(script) if letter.isalnum())
+    # In a run of consecutive codes, a code and its index differ by the same number.
+    runs = groupby(enumerate(sorted(map(ord, characters))), key=lambda indexed: indexed[1] - indexed[0])
+    ranges = [[code for _, code in run] for _, run in runs]
+    return "".join(f"{chr(codes[0])}-{chr(codes[-1])}" for codes in ranges)
 
 
 class _MosesSignature(BLEUSignature):

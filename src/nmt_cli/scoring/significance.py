@@ -27,7 +27,7 @@ from nmt_cli.scoring.metrics import (
 TestName = Literal["bs", "ar"]
 
 TEST_TITLES: dict[TestName, str] = {"bs": "paired bootstrap resampling", "ar": "approximate randomisation"}
-LEVEL = 0.05
+LEVEL = 0.05  # of significance
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +110,8 @@ def paired_tests(
     for name in metrics:
         scorer = make_scorer(name, evaluation_set, for_segments=False, lengths=[len(text) for text in texts])
         prepared = scorer.prepare(texts)
-        prepared_systems = prepared[len(baselines) :]
-        results.append(
-            [_paired_test(scorer, baseline, prepared_systems, test=test) for baseline in prepared[: len(baselines)]]
-        )
+        prepared_baselines, prepared_systems = prepared[: len(baselines)], prepared[len(baselines) :]
+        results.append([_paired_test(scorer, baseline, prepared_systems, test=test) for baseline in prepared_baselines])
     return results
 
 
@@ -121,12 +119,12 @@ def spread(runs: Sequence[Sequence[ScoreReport]]) -> list[Spread]:
     """The mean and deviation of each metric over at least two runs; all runs have their reports in one order."""
     return [
         Spread(
-            of_metric[0].name,
-            statistics.fmean(report.value for report in of_metric),
-            statistics.stdev(report.value for report in of_metric),
-            of_metric[0].signature,
+            reports[0].name,
+            statistics.fmean(report.value for report in reports),
+            statistics.stdev(report.value for report in reports),
+            reports[0].signature,
         )
-        for of_metric in zip(*runs, strict=True)
+        for reports in zip(*runs, strict=True)
     ]
 
 
@@ -143,16 +141,16 @@ def _paired_test(
     )()
     (signature,) = map(str, signatures.values())
     _, cells = columns.values()  # the names of the systems, and the results by the metric
-    of_baseline, *of_systems = (cell for cell in cells if isinstance(cell, Result))
-    first = _resampled_score(of_baseline, name=scorer.name, signature=signature)
+    baseline_result, *results = (cell for cell in cells if isinstance(cell, Result))
+    baseline_score = _resampled_score(baseline_result, name=scorer.name, signature=signature)
     tested = []
-    for result in of_systems:
+    for result in results:
         score = _resampled_score(result, name=scorer.name, signature=signature)
-        difference = score.report.value - first.report.value
+        difference = score.report.value - baseline_score.report.value
         # If all resamples agree, sacreBLEU would take the smallest p-value that there is.
         p_value = 1.0 if difference == 0 or result.p_value is None else float(result.p_value)
         tested.append(TestedScore(score.report, score.mean, difference, p_value))
-    return PairedTestResult(test, first, tested)
+    return PairedTestResult(test, baseline_score, tested)
 
 
 def _resampled_score(result: Result, *, name: MetricName, signature: str) -> ResampledScore:
@@ -164,8 +162,7 @@ def _resampled_score(result: Result, *, name: MetricName, signature: str) -> Res
 def _sentence(score: TestedScore, system: str, baseline: str) -> str:
     if score.difference == 0:
         return f"{system} and {baseline} are equal, p = 1"
-    comparison = "better" if score.is_better else "worse"
+    direction = "better" if score.is_better else "worse"
     difference = f"{abs(score.difference):.{digits_of(score.report.name)}f}"
-    significant = "significant" if score.is_significant else "not significant"
-    comparison = f"{comparison} than {baseline} by {difference}, p = {score.p_value:.4f}"
-    return f"{system} is {comparison}: {significant} at {LEVEL:g}"
+    conclusion = "significant" if score.is_significant else "not significant"
+    return f"{system} is {direction} than {baseline} by {difference}, p = {score.p_value:.4f}: {conclusion} at {LEVEL:g}"

@@ -47,8 +47,8 @@ def read_segments(name: str, *, stdin: BinaryIO) -> SegmentedText:
     check_encoding(content, name=name)
     try:
         lines = content.decode("utf-8").removeprefix("\ufeff").split("\n")
-    except UnicodeDecodeError as problem:
-        line_number = content.count(b"\n", 0, problem.start) + 1
+    except UnicodeDecodeError as error:
+        line_number = content.count(b"\n", 0, error.start) + 1
         raise not_utf8_error(content.split(b"\n")[line_number - 1], name=name, number=line_number) from None
     if lines[-1] == "":
         lines.pop()
@@ -63,14 +63,17 @@ def check_hypothesis(hypothesis: SegmentedText, *, others: Sequence[SegmentedTex
     """
     for other in others:
         check_same_number_of_lines(hypothesis, other)
-    lines = zip(hypothesis.lines, *(other.lines for other in others), strict=True)
-    if num_empty := sum(not line.strip() and all(map(str.strip, rest)) for line, *rest in lines):
-        total = len(hypothesis.lines)
+    segments = zip(hypothesis.lines, *(other.lines for other in others), strict=True)
+    num_empty = sum(not line.strip() and all(map(str.strip, other_lines)) for line, *other_lines in segments)
+    if num_empty > 0:
         logger.warning(
-            "%s is empty in %s of its %s lines, and is scored so", hypothesis.name, f"{num_empty:,}", f"{total:,}"
+            "%s is empty in %s of its %s lines, and is scored so",
+            hypothesis.name,
+            f"{num_empty:,}",
+            f"{len(hypothesis.lines):,}",
         )
     for line_number, line in enumerate(hypothesis.lines, start=1):
-        _refuse_pieces(line, where=f"{hypothesis.name}:{line_number}")
+        _check_no_pieces(line, where=f"{hypothesis.name}:{line_number}")
     if sign := sign_of_tokenisation(hypothesis.lines):
         logger.warning("%s looks tokenised: %s; score detokenised text", hypothesis.name, sign)
 
@@ -89,12 +92,12 @@ def check_same_number_of_lines(text: SegmentedText, other: SegmentedText) -> Non
         raise DataError(message, where=text.name, hint=hint)
 
 
-def _refuse_pieces(line: str, *, where: str) -> None:
+def _check_no_pieces(line: str, *, where: str) -> None:
     """Raise DataError for a line with the marks that SentencePiece and subword-nmt leave in undecoded output."""
     piece = find_piece_mark(line)
     if piece is not None:
         message = f"the hypothesis holds pieces instead of words: {piece.mark!r} in {piece.around!r}"
-        more = "then detokenise the text"
+        next_step = "then detokenise the text"
         if piece.mark == "▁":
-            more = "or spm_decode --model=..., or nmt decode, which writes plain text"
-        raise DataError(message, where=where, hint=f"join the pieces: {piece.join_command}, {more}")
+            next_step = "or spm_decode --model=..., or nmt decode, which writes plain text"
+        raise DataError(message, where=where, hint=f"join the pieces: {piece.join_command}, {next_step}")
