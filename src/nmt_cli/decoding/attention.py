@@ -6,6 +6,7 @@ Shapes: T target tokens or queries, S source tokens or keys, H heads, L layers.
 from __future__ import annotations
 
 import unicodedata
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,9 +85,8 @@ class AttentionMap:
         return {"part": self.part, "rows": self.rows, "columns": self.columns, "weights": weights}
 
     def as_text(self, *, layers: Sequence[int], heads: Sequence[int | None]) -> str:
-        """The map for a terminal: a panel per layer and head, with two characters per column and the names above."""
+        """The map for a terminal: a panel per layer and head, with two characters per column and its name above."""
         width, height = max(map(_width, self.rows)), max(map(len, self.columns))
-        # The names of the columns are written from top to bottom.
         header = [
             " " * (width + 1) + "".join(_two_columns(name.rjust(height)[index]) for name in self.columns).rstrip()
             for index in range(height)
@@ -95,7 +95,7 @@ class AttentionMap:
         for panel in self._panels(layers, heads):
             lines += [panel.title, *header]
             for name, row in zip(self.rows, panel.weights, strict=True):
-                shades = "".join(2 * _shade(weight) for weight in row)
+                shades = "".join(2 * _SHADES[bisect(_SHADE_BOUNDS, weight)] for weight in row)
                 lines.append(f"{' ' * (width - _width(name))}{name} {shades}".rstrip())
             lines.append("")
         return "\n".join(lines)
@@ -214,10 +214,6 @@ def _word_names(text: str, pieces: Sequence[str], word_numbers: Sequence[int]) -
     for piece, number in zip(pieces, word_numbers, strict=True):
         joined[number] += piece
     return [name.strip(SPACE_MARK) for name in joined]
-
-
-def _shade(weight: float) -> str:
-    return _SHADES[sum(weight >= bound for bound in _SHADE_BOUNDS)]
 
 
 def _width(text: str) -> int:

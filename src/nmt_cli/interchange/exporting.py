@@ -83,26 +83,20 @@ def _write_and_verify(
     """Write the files of the other program, beside source.spm and target.spm, and compare it with our model."""
     match to:
         case "ctranslate2":
-            return _write_and_verify_ctranslate2(loaded, directory, quantization=quantization, lines=lines)
+            open_program = partial(
+                CTranslate2Program, directory, loaded.source, loaded.target, forbidden_ids=NEVER_GENERATED
+            )
+            write_ctranslate2(loaded, directory, quantization="float32")
+            agreement = verify(loaded, open_program(), lines, is_reduced=False)
+            if quantization != "float32":
+                write_ctranslate2(loaded, directory, quantization=quantization)
+                agreement = verify(loaded, open_program(), lines, is_reduced=True)
+            return agreement
         case "huggingface":
             _write_huggingface(loaded, directory)
             return verify(loaded, TransformersProgram(directory), lines, is_reduced=False)
         case other:
             assert_never(other)
-
-
-def _write_and_verify_ctranslate2(
-    loaded: LoadedModel, directory: Path, *, quantization: Quantization, lines: Sequence[str]
-) -> Agreement:
-    open_program = partial(
-        CTranslate2Program, directory, source=loaded.source, target=loaded.target, forbidden_ids=NEVER_GENERATED
-    )
-    write_ctranslate2(loaded, directory, quantization="float32")
-    agreement = verify(loaded, open_program(), lines, is_reduced=False)
-    if quantization == "float32":
-        return agreement
-    write_ctranslate2(loaded, directory, quantization=quantization)
-    return verify(loaded, open_program(), lines, is_reduced=True)
 
 
 def _write_huggingface(loaded: LoadedModel, directory: Path) -> None:

@@ -44,19 +44,6 @@ _NUM_LINES = 25
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
-    """A program that reads originals: its name, its module, and the extra of nmt that installs it."""
-
-    name: str
-    module: str
-    extra: str
-
-
-_TRANSFORMERS = _Reader("transformers", module="transformers", extra="huggingface")
-_CTRANSLATE2 = _Reader("CTranslate2", module="ctranslate2", extra="export")
-
-
-@dataclass(frozen=True, slots=True)
 class ImportedModel:
     """The result of an import; `comparison` has its comparison with the original in words.
 
@@ -275,9 +262,9 @@ def _compare_with_original(
     loaded: LoadedModel, marian: MarianModel, *, source: Sequence[VocabularyRow], target: Sequence[VocabularyRow]
 ) -> tuple[Agreement | None, str]:
     """The agreement with the other program that reads the model, or None; and the comparison in words."""
-    reader = _CTRANSLATE2 if marian.is_npz else _TRANSFORMERS
-    if find_spec(reader.module) is None:
-        return None, f'not compared with the original: that needs pip install "nmt-cli[{reader.extra}]"'
+    name, extra = ("CTranslate2", "export") if marian.is_npz else ("transformers", "huggingface")
+    if find_spec(name.lower()) is None:
+        return None, f'not compared with the original: that needs pip install "nmt-cli[{extra}]"'
     lines = random_lines(loaded)
     program: OtherProgram
     if marian.is_npz:
@@ -294,7 +281,7 @@ def _compare_with_original(
         message = "no line can be spelt in pieces of vocab.json, so nothing can be compared"
         raise damaged_error(message, where=marian.directory / "vocab.json")
     agreement = verify(loaded, program, lines, is_reduced=False)
-    return agreement, f"compared with {reader.name} on {agreement}"
+    return agreement, f"compared with {name} on {agreement}"
 
 
 def _format_name(marian: MarianModel) -> str:

@@ -161,13 +161,11 @@ def _norm_placement(options: Mapping[str, Any], file: Path) -> NormPlacement:
 
 
 def _unsupported_error(name: str, value: Any, file: Path) -> ModelError:
-    match value:
-        case str():
-            text = value or "''"
-        case bool():
-            text = str(value).lower()
-        case _:
-            text = reprlib.repr(value)[:_LONGEST_VALUE]
+    text = reprlib.repr(value)[:_LONGEST_VALUE]
+    if isinstance(value, str):
+        text = value or "''"
+    elif isinstance(value, bool):
+        text = text.lower()
     return ModelError(f"{file.name} was trained with --{name} {text}", where=str(file), hint=_KEEP_MARIAN)
 
 

@@ -31,7 +31,7 @@ class ConversionError(Exception):
 class CTranslate2Program:
     """A CTranslate2 directory on the CPU; no translation may have the target ids `forbidden_ids`."""
 
-    def __init__(self, directory: Path, *, source: Tokenizer, target: Tokenizer, forbidden_ids: Sequence[int]) -> None:
+    def __init__(self, directory: Path, source: Tokenizer, target: Tokenizer, *, forbidden_ids: Sequence[int]) -> None:
         self._source = source
         self._translator = import_ctranslate2().Translator(
             str(directory), device="cpu", inter_threads=1, intra_threads=torch.get_num_threads()

@@ -116,15 +116,8 @@ def verify(loaded: LoadedModel, program: OtherProgram, lines: Sequence[str], *, 
     beam = _OurSearch(loaded, rows, config=config)
     theirs = program.search(sources, config=config, longest=beam.longest)
     compared = beam.find_uncut(theirs)
-    return Agreement(
-        num_lines=len(lines),
-        largest_difference=largest,
-        mean_difference=mean,
-        same_greedy=len(lines) - len(different),
-        same_beam=len(compared - beam.find_different(theirs)),
-        num_compared_beam=len(compared),
-        beam=config.beam,
-    )
+    same_greedy, same_beam = len(lines) - len(different), len(compared - beam.find_different(theirs))
+    return Agreement(len(lines), largest, mean, same_greedy, same_beam, len(compared), config.beam)
 
 
 def usable_lines(lines: Sequence[str], loaded: LoadedModel) -> list[str]:

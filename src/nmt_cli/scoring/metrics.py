@@ -216,12 +216,8 @@ def _choose_scorer(name: MetricName, evaluation_set: EvaluationSet, *, for_segme
     match name:
         case "bleu":
             return Scorer(name, _bleu(evaluation_set, for_segments=for_segments), references, _untouched)
-        case "paper-bleu":
-            language = _corpus_language(name, evaluation_set, for_segments=for_segments)
-            return _moses_scorer(name, PaperTokenizer(language, keeps_quotes=evaluation_set.keep_quotes), references)
-        case "moses-bleu":
-            language = _corpus_language(name, evaluation_set, for_segments=for_segments)
-            return _moses_scorer(name, MosesBleuTokenizer(language), references)
+        case "paper-bleu" | "moses-bleu":
+            return _moses_scorer(name, evaluation_set, for_segments=for_segments)
         case "chrf":
             return Scorer(name, _Chrf(references=references), references, _untouched)
         case "chrf++":
@@ -263,17 +259,16 @@ def _bleu(evaluation_set: EvaluationSet, *, for_segments: bool) -> BLEU:
         raise UsageError(message, setting=setting, hint=hint) from None
 
 
-def _corpus_language(name: MetricName, evaluation_set: EvaluationSet, *, for_segments: bool) -> str:
-    """The target language for a metric that is a score of a whole corpus only."""
+def _moses_scorer(
+    name: Literal["paper-bleu", "moses-bleu"], evaluation_set: EvaluationSet, *, for_segments: bool
+) -> Scorer:
     language = evaluation_set.target_language
     if for_segments or language is None:
         raise ValueError(f"{name} is a score of a corpus in a known language")
-    return language
-
-
-def _moses_scorer(name: MetricName, tokenizer: MosesBleuTokenizer, references: Sequence[Sequence[str]]) -> Scorer:
-    tokens = [[tokenizer.tokenize_reference(line) for line in lines] for lines in references]
-    return Scorer(name, tokenizer.bleu(tokens), tokens, tokenizer.tokenize_systems)
+    is_paper, keeps_quotes = name == "paper-bleu", evaluation_set.keep_quotes
+    tokenizer = PaperTokenizer(language, keeps_quotes=keeps_quotes) if is_paper else MosesBleuTokenizer(language)
+    references = [[tokenizer.tokenize_reference(line) for line in lines] for lines in evaluation_set.references]
+    return Scorer(name, tokenizer.bleu(references), references, tokenizer.tokenize_systems)
 
 
 def _tokenizer_model_error(name: str, error: BaseException) -> DataError:

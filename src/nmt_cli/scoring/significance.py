@@ -162,7 +162,7 @@ def _resampled_score(result: Result, *, name: MetricName, signature: str) -> Res
 def _sentence(score: TestedScore, system: str, baseline: str) -> str:
     if score.difference == 0:
         return f"{system} and {baseline} are equal, p = 1"
-    direction = "better" if score.is_better else "worse"
-    difference = f"{abs(score.difference):.{digits_of(score.report.name)}f}"
+    comparison = "better" if score.is_better else "worse"
+    difference = f"{abs(score.difference):.{digits_of(score.report.name)}f}, p = {score.p_value:.4f}"
     conclusion = "significant" if score.is_significant else "not significant"
-    return f"{system} is {direction} than {baseline} by {difference}, p = {score.p_value:.4f}: {conclusion} at {LEVEL:g}"
+    return f"{system} is {comparison} than {baseline} by {difference}: {conclusion} at {LEVEL:g}"

@@ -66,12 +66,8 @@ def check_hypothesis(hypothesis: SegmentedText, *, others: Sequence[SegmentedTex
     segments = zip(hypothesis.lines, *(other.lines for other in others), strict=True)
     num_empty = sum(not line.strip() and all(map(str.strip, other_lines)) for line, *other_lines in segments)
     if num_empty > 0:
-        logger.warning(
-            "%s is empty in %s of its %s lines, and is scored so",
-            hypothesis.name,
-            f"{num_empty:,}",
-            f"{len(hypothesis.lines):,}",
-        )
+        total = f"{len(hypothesis.lines):,}"
+        logger.warning("%s is empty in %s of its %s lines, and is scored so", hypothesis.name, f"{num_empty:,}", total)
     for line_number, line in enumerate(hypothesis.lines, start=1):
         _check_no_pieces(line, where=f"{hypothesis.name}:{line_number}")
     if sign := sign_of_tokenisation(hypothesis.lines):

@@ -127,12 +127,9 @@ class BeamSearch(ActiveSearch):
         becomes_done = cannot_improve(self._finished, self._log_probs, self._penalties_at_limit)
         if self._steps_to_first_limit <= 0:
             is_at_limit = self._limits <= self._ensemble.lengths
+            has_ended = is_at_limit[:, None] & was_open
             self._finished = finish(
-                self._finished,
-                self._log_probs,
-                self._nodes,
-                penalties=penalties,
-                has_ended=is_at_limit[:, None] & was_open,
+                self._finished, self._log_probs, self._nodes, penalties=penalties, has_ended=has_ended
             )
             becomes_done = becomes_done | is_at_limit
         self._is_done = self._is_done | becomes_done

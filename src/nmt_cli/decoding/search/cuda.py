@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -118,7 +118,7 @@ class CudaSearch:
                 hypotheses = batch.tree.read()
                 return [hypotheses[sentence] for sentence in range(len(batch.limits))]
             is_full = batch.step == state.sizes.length
-            sizes = StaticSizes.with_room_for(
+            sizes = StaticSizes.with_room(
                 sentences=is_done.count(False),
                 source=state.sizes.source,
                 length=batch.step + 1 if is_full else state.sizes.length,
@@ -132,9 +132,7 @@ class CudaSearch:
         """A state with the sources, and one open hypothesis each: BOS."""
         packed = pack([[*source.ids, EOS] for source in sources], device=self._device)
         count, config = len(sources), batch.config
-        sizes = StaticSizes.with_room_for(
-            sentences=count, source=packed.max_len, length=1, beam=config.beam, nbest=nbest
-        )
+        sizes = StaticSizes.with_room(sentences=count, source=packed.max_len, length=1, beam=config.beam, nbest=nbest)
         state = self.state(sizes)
         for model, cache in zip(self._models, state.caches, strict=True):
             write_source(model, cache, model.encode(packed), packed)
@@ -175,12 +173,9 @@ class CudaSearch:
 
     def _add_to_tree(self, batch: _Batch, state: StaticState, done_rows: list[int]) -> None:
         """Add the state's candidates to the tree of the batch, and the finished hypotheses of the `done_rows`."""
-        num_steps = batch.step - batch.first_step
-        batch.tree.grow(
-            state.tree_tokens[:num_steps].clone(),
-            state.tree_parents[:num_steps].clone(),
-            state.tree_log_probs[:num_steps].clone(),
-        )
+        trees = (state.tree_tokens, state.tree_parents, state.tree_log_probs)
+        tokens, parents, log_probs = (tree[: batch.step - batch.first_step].clone() for tree in trees)
+        batch.tree.grow(tokens, parents, log_probs)
         sentences = torch.tensor([batch.sentences[row] for row in done_rows], dtype=torch.long)
         finished = state.finished.select(torch.tensor(done_rows, dtype=torch.long, device=self._device))
         batch.tree.add_finished(sentences, finished)
@@ -206,8 +201,7 @@ class CudaSearch:
                 own.append(self._reserve(f"own.{name}", (sentences, sizes.length * beam, width), dtype))
                 cross.append(self._reserve(f"cross.{name}", (sentences, sizes.source, width), dtype))
             caches.append(StaticCache(own, cross))
-        tree_shape = (sizes.length, sentences, sizes.candidates)
-        rows_shape = (self._max_positions, NUM_SPECIAL + 1)
+        tree_shape, rows_shape = (sizes.length, sentences, sizes.candidates), (self._max_positions, NUM_SPECIAL + 1)
         return StaticState(
             sizes=sizes,
             caches=caches,
@@ -255,13 +249,10 @@ class CudaSearch:
 
     def _step(self, state: StaticState) -> None:
         """Add a token to each open hypothesis: the first step of a state runs, the second is recorded and replayed."""
-
-        def advance() -> None:
-            self._launch_step(state)
-
+        launch = partial(self._launch_step, state)
         if state.replay is None and state.is_warm and not self._cannot_record:
             try:
-                state.replay = self._recorder.record(advance)
+                state.replay = self._recorder.record(launch)
             except RuntimeError as error:
                 reason = str(error).strip().partition("\n")[0]
                 logger.warning("no CUDA graph can be made (%s): steps take longer to launch", reason)
@@ -270,9 +261,9 @@ class CudaSearch:
         if state.replay is not None:
             state.replay()
         elif self._cannot_record:
-            advance()
+            launch()
         else:
-            self._recorder.run_on_recording_stream(advance)
+            self._recorder.run_on_recording_stream(launch)
             state.is_warm = True
 
     def _launch_step(self, state: StaticState) -> None:

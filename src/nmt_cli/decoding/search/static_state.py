@@ -43,7 +43,7 @@ class StaticSizes(NamedTuple):
     nbest: int
 
     @classmethod
-    def with_room_for(cls, *, sentences: int, source: int, length: int, beam: int, nbest: int) -> StaticSizes:
+    def with_room(cls, *, sentences: int, source: int, length: int, beam: int, nbest: int) -> StaticSizes:
         """The smallest sizes with enough room."""
         small_batches = (size for size in _SMALL_BATCHES if size >= sentences)
         return cls(
@@ -99,7 +99,7 @@ class StaticState:
         self._increments = torch.tensor([1, 1, num_new_nodes], device=self.counters.device)
 
     def start_tree(self, *, position: int, first_new_node: int) -> None:
-        """Let the next step write the first row of the tree."""
+        """Set the counters for a step that writes the first row of the tree."""
         self.counters.copy_(torch.tensor([position, 0, first_new_node]))
 
     def advance_counters(self) -> None:
