@@ -97,16 +97,17 @@ class TorchEngine:
         self, sources: Sequence[SourceSentence], nbest_lists: list[list[Hypothesis]], *, config: DecodingConfig
     ) -> list[list[Hypothesis]]:
         """The hypotheses with their alignments."""
-        source_rows = [source.ids for source, ranked in zip(sources, nbest_lists, strict=True) for _ in ranked]
-        target_rows = [hypothesis.ids for ranked in nbest_lists for hypothesis in ranked]
+        pairs = [
+            (source.ids, hypothesis.ids)
+            for source, ranked in zip(sources, nbest_lists, strict=True)
+            for hypothesis in ranked
+        ]
 
         def align_batch(batch: list[int]) -> list[list[int]]:
-            batch_sources, batch_targets = ([rows[index] for index in batch] for rows in (source_rows, target_rows))
+            batch_sources, batch_targets = zip(*(pairs[index] for index in batch), strict=True)
             return align(self._models, batch_sources, batch_targets, device=self._device)
 
-        lengths = [
-            len(source) + len(target) if source else 0 for source, target in zip(source_rows, target_rows, strict=True)
-        ]
+        lengths = [len(source) + len(target) if source else 0 for source, target in pairs]
         no_alignment: list[int] = []
         alignments = iter(self._batches.map(align_batch, lengths, config=config, empty=no_alignment))
         return [[replace(hypothesis, alignment=next(alignments)) for hypothesis in ranked] for ranked in nbest_lists]

@@ -123,8 +123,8 @@ def check_shapes(
         if name not in weights:
             raise damaged_error(f"the tensor {name} is missing", where=where)
         if tuple(weights[name].shape) != shape:
-            what = f"has shape {list(weights[name].shape)}, but the settings make it {list(shape)}"
-            raise damaged_error(f"the tensor {name} {what}", where=where)
+            shapes = f"shape {list(weights[name].shape)}, but the settings make it {list(shape)}"
+            raise damaged_error(f"the tensor {name} has {shapes}", where=where)
     if unexpected := [name for name in weights if name not in expected]:
         message = f"the tensor {unexpected[0]} has no place in a Marian model"
         raise ModelError(message, where=str(where), hint="use it with transformers")
