@@ -6,6 +6,7 @@ A mark is an HTML comment right before a block, `<!-- needs: gpus -->`, and says
     file: NAME      it is no command but the content of this file, for the blocks after it
     exits: CODE     in the tests, with a model of six updates, it ends with this exit code
     figures: differ the numbers shown come from a full run; any others in their places will do
+    words: differ   each line shown comes from a trained model; any other line in its place will do
 `<!-- begins: WHAT -->` anywhere on a page says what lies in the folder in which its blocks are run one after the other;
 otherwise it is empty.
 """
@@ -24,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MEASUREMENTS = ROOT / "docs" / "benchmarks" / "README.md"
 NEEDS = {"network", "gpus", "docker", "slurm", "torchrun"}
 BEGINNINGS = {"nothing", "text", "demo", "stopped"}
-MARKS = {"needs", "file", "exits", "figures", "begins"}
+MARKS = {"needs", "file", "exits", "figures", "words", "begins"}
 
 _MARK = re.compile(r"<!-- ([a-z]+): (\S+) -->")
 
