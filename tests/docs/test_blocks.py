@@ -64,6 +64,7 @@ def test_shown_output_is_compared() -> None:
     assert not shows("a 1", "a x", figures="differ")
     assert shows("a\nb c", "x y\nz\n", words="differ")
     assert not shows("a\nb c", "x y\n", words="differ")
+    assert shows("a", "warning: x\ny\n", words="differ")
     assert shows("a\n...\nd", "a\nb\nc\nd\n")
     assert shows("a ... d\n...", "a b c d\ne\n")
     assert not shows("a\n...", "b\na")
@@ -92,6 +93,8 @@ def _shows(expected: str, output: str, block: Block) -> bool:
     """Whether `output` is as shown, up to `...`, spacing, and what may differ. No shown output fits all."""
     if not expected:
         return True
+    if block.marks.get("words") == "differ":
+        output = re.sub(r"^warning: .*\n", "", output, flags=re.MULTILINE)  # a model of six updates writes empty lines
     pattern = ""
     for line in expected.splitlines():
         if line.strip() == "...":
