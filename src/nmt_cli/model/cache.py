@@ -91,7 +91,7 @@ class LayerCache:
     def self_attend(self, module: SelfAttention, x: Tensor, *, step: CacheStep) -> Tensor:
         """Self-attention [R, H * V] of the step's tokens x [R, D], whose keys and values go into its slots."""
         num_sentences, heads, slots = len(self.cross_keys), module.heads, step.slots
-        if module.rotation is None and module.d_k == module.d_v:
+        if module.rotary is None and module.d_k == module.d_v:
             # One view of the product shows queries, keys and values.
             rows = module.qkv.forward(x).view(num_sentences, -1, 3, heads, module.d_k)
             q, k, v = rows.permute(2, 0, 3, 1, 4).unbind()

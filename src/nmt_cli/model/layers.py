@@ -6,6 +6,7 @@ Shapes: N packed target (or only) tokens, M packed source tokens, D d_model, F =
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, assert_never
 
 import torch
@@ -18,8 +19,8 @@ from nmt_cli.model.packing import Layout, Projections
 from nmt_cli.recipe.schema import ModelConfig
 
 
-class Rotation(nn.Module):
-    """Turns components i and i + K/2 of each head by an angle of position * 10000^(-2i / K).
+class RotaryEmbedding(nn.Module):
+    """Rotates components i and i + K/2 of each head by an angle of position * 10000^(-2i / K).
 
     Su et al. 2021, arXiv:2104.09864, equation 15: the product of a query and a key depends on their distance alone.
     """
@@ -35,7 +36,7 @@ class Rotation(nn.Module):
         self.register_buffer("sin", angles.sin().float(), persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x [N, H, K] of tokens at `positions` [N], turned."""
+        """x [N, H, K] of tokens at `positions` [N], rotated."""
         cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
         left, right = x.chunk(2, dim=-1)
         return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1).to(x.dtype)
@@ -48,18 +49,19 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads, self.d_k, self.d_v = config.heads, config.d_k, config.d_v
         self.is_causal, self.window = is_causal, window
-        is_rotary = config.positions == "rotary"
-        self.rotation = Rotation(num_positions=config.max_positions, width=config.d_k) if is_rotary else None
+        self.rotary: RotaryEmbedding | None = None
+        if config.positions == "rotary":
+            self.rotary = RotaryEmbedding(num_positions=config.max_positions, width=config.d_k)
         self.qkv = nn.Linear(config.d_model, config.heads * (2 * config.d_k + config.d_v), bias=config.attention_bias)
         self.output = nn.Linear(config.heads * config.d_v, config.d_model, bias=config.attention_bias)
         self.dropout = Dropout(config.attention_dropout)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        """The mixed values [N, H * V] for x [N, D]. `Residual.leave` multiplies them by `output`."""
-        if self.rotation is None:
+        """The mixed values [N, H * V] for x [N, D]; `Residual` multiplies them by `output`."""
+        if self.rotary is None:
             matrices = [self.qkv(x)]
         else:
-            matrices = [rows.flatten(1) for rows in self.project(x, layout.positions)]
+            matrices = [vectors.flatten(1) for vectors in self.project(x, layout.positions)]
         projections = Projections(matrices, self.heads, self.d_k, self.d_v)
         mixed = attend(
             projections,
@@ -72,10 +74,10 @@ class SelfAttention(nn.Module):
         return mixed.flatten(1)
 
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys [N, H, K], turned if positions are rotary, and values [N, H, V] of x [N, D]."""
+        """Queries and keys [N, H, K], rotated if positions are rotary, and values [N, H, V] of x [N, D]."""
         q, k, v = Projections([self.qkv(x)], self.heads, self.d_k, self.d_v).by_head()
-        if self.rotation is not None:
-            q, k = self.rotation(q, positions), self.rotation(k, positions)
+        if self.rotary is not None:
+            q, k = self.rotary(q, positions), self.rotary(k, positions)
         return q, k, v
 
 
@@ -91,7 +93,7 @@ class CrossAttention(nn.Module):
         self.dropout = Dropout(config.attention_dropout)
 
     def forward(self, x: Tensor, layout: Layout, memory: Tensor, source: Layout) -> Tensor:
-        """The mixed values [N, H * V] for x [N, D] and memory [M, D]. `Residual.leave` multiplies them by `output`."""
+        """The mixed values [N, H * V] for x [N, D] and memory [M, D]; `Residual` multiplies them by `output`."""
         projections = Projections([self.q(x), self.kv(memory)], self.heads, self.d_k, self.d_v)
         mixed = attend(projections, queries=layout, keys=source, is_causal=False, window=None, dropout=self.dropout)
         return mixed.flatten(1)
@@ -105,7 +107,7 @@ class CrossAttention(nn.Module):
 class FeedForward(nn.Module):
     """activation(x W1 + b1) W2 + b2 (equation 2); gated, the first half of x W1 + b1 goes through the activation.
 
-    Dropout falls on the hidden layer, behind the gate.
+    The hidden layer has dropout, after the gate.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -118,30 +120,30 @@ class FeedForward(nn.Module):
         self.uses_kernels = False
 
     def forward(self, x: Tensor) -> Tensor:
-        """The hidden layer [N, F] for x [N, D]. `Residual.leave` multiplies it by `outer`.
+        """The hidden layer [N, F] for x [N, D]; `Residual` multiplies it by `outer`.
 
         With `uses_kernels`, our kernel computes the gradient of a ReLU.
         """
-        hidden: Tensor = self.dropout(self._activated(x))
-        return hidden
-
-    def _activated(self, x: Tensor) -> Tensor:
         if self.activation == "relu" and self.uses_kernels:
-            return linear_relu(x, self.inner.weight, self.inner.bias)
-        hidden: Tensor = self.inner(x)
+            hidden = linear_relu(x, self.inner.weight, self.inner.bias)
+        else:
+            hidden = self._activate(self.inner(x))
+        dropped: Tensor = self.dropout(hidden)
+        return dropped
+
+    def _activate(self, hidden: Tensor) -> Tensor:
         match self.activation:
             case "relu":
-                hidden = F.relu(hidden, inplace=True)
+                return F.relu(hidden, inplace=True)
             case "gelu":
-                hidden = F.gelu(hidden)
+                return F.gelu(hidden)
             case "silu":
-                hidden = F.silu(hidden)
+                return F.silu(hidden)
             case "swiglu":
                 gate, value = hidden.chunk(2, dim=-1)
-                hidden = F.silu(gate) * value
+                return F.silu(gate) * value
             case other:
                 assert_never(other)
-        return hidden
 
 
 def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -169,8 +171,9 @@ class _LinearReLU(torch.autograd.Function):
 
 
 class Residual(nn.Module):
-    """The residual connection of a sub-layer: LayerNorm(x + Dropout(sub-layer(x))) (3.1, 5.4), or the norm first.
+    """The residual connection around a sub-layer, with dropout and a norm (3.1, 5.4).
 
+    Post-norm, as in the paper: norm(x + Dropout(sublayer(x))). Pre-norm: x + Dropout(sublayer(norm(x))).
     With `uses_kernels`, one kernel of ours does everything after the last product of a post-norm sub-layer.
     """
 
@@ -181,22 +184,17 @@ class Residual(nn.Module):
         self.is_pre_norm = config.norm == "pre"
         self.uses_kernels = False
 
-    def enter(self, x: Tensor) -> Tensor:
-        """The sub-layer's input for x [N, D]."""
-        normed: Tensor = self.norm.forward(x) if self.is_pre_norm else x
-        return normed
-
-    def leave(self, x: Tensor, last: nn.Linear, hidden: Tensor) -> Tensor:
-        """The new x [N, D] after a sub-layer, whose output is the product of its `last` layer with `hidden`."""
-        if self.uses_kernels and not self.is_pre_norm and isinstance(self.norm, nn.LayerNorm):
-            return self._leave_by_kernel(x, F.linear(hidden, last.weight), last.bias, self.norm)
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], output: nn.Linear) -> Tensor:
+        """The new x [N, D]; `output` is the last layer of the sub-layer, and `sublayer` is everything before it."""
         # `forward` itself: calls of modules take a tenth of a step for a single sentence on a CPU.
-        out = last.forward(hidden)
+        hidden = sublayer(self.norm.forward(x) if self.is_pre_norm else x)
+        if self.uses_kernels and not self.is_pre_norm and isinstance(self.norm, nn.LayerNorm):
+            return self._add_and_norm_by_kernel(x, F.linear(hidden, output.weight), output.bias, self.norm)
+        out = output.forward(hidden)
         x = x + (self.dropout(out) if self.training else out)
-        normed: Tensor = x if self.is_pre_norm else self.norm.forward(x)
-        return normed
+        return x if self.is_pre_norm else self.norm.forward(x)
 
-    def _leave_by_kernel(self, x: Tensor, out: Tensor, bias: Tensor | None, norm: nn.LayerNorm) -> Tensor:
+    def _add_and_norm_by_kernel(self, x: Tensor, out: Tensor, bias: Tensor | None, norm: nn.LayerNorm) -> Tensor:
         from nmt_cli.model.kernels.residual_norm import residual_norm
 
         seed, probability = (self.dropout.seed, self.dropout.probability) if self.dropout.is_on else (None, 0.0)
@@ -204,7 +202,7 @@ class Residual(nn.Module):
         return y
 
 
-def norm_of(config: ModelConfig) -> nn.Module:
+def norm_of(config: ModelConfig) -> nn.LayerNorm | nn.RMSNorm:
     """A normalisation of d_model components, with a factor for each, and in layer normalisation a bias."""
     match config.norm_type:
         case "layer":
@@ -233,10 +231,9 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, *, self_attend: SelfAttend) -> Tensor:
         """x [M, D] to [M, D]; `self_attend` computes the self-attention."""
-        residual, module = self.self_attention_residual, self.self_attention
-        x = residual.leave(x, module.output, self_attend(module, residual.enter(x)))
-        residual = self.feed_forward_residual
-        return residual.leave(x, self.feed_forward.outer, self.feed_forward(residual.enter(x)))
+        attention = self.self_attention
+        x = self.self_attention_residual.forward(x, partial(self_attend, attention), attention.output)
+        return self.feed_forward_residual.forward(x, self.feed_forward, self.feed_forward.outer)
 
 
 class DecoderLayer(nn.Module):
@@ -256,9 +253,8 @@ class DecoderLayer(nn.Module):
 
         Training attends to whole sentences, and a search to cached keys and values. Everything else is the same.
         """
-        residual, self_module = self.self_attention_residual, self.self_attention
-        x = residual.leave(x, self_module.output, self_attend(self_module, residual.enter(x)))
-        residual, cross_module = self.cross_attention_residual, self.cross_attention
-        x = residual.leave(x, cross_module.output, cross_attend(cross_module, residual.enter(x)))
-        residual = self.feed_forward_residual
-        return residual.leave(x, self.feed_forward.outer, self.feed_forward(residual.enter(x)))
+        attention = self.self_attention
+        x = self.self_attention_residual.forward(x, partial(self_attend, attention), attention.output)
+        cross = self.cross_attention
+        x = self.cross_attention_residual.forward(x, partial(cross_attend, cross), cross.output)
+        return self.feed_forward_residual.forward(x, self.feed_forward, self.feed_forward.outer)

@@ -172,10 +172,10 @@ def _self_attend(module: SelfAttention, x: Tensor, *, kept: Tensor, inputs: Step
     position = inputs.counters[:1]
     q, new = module.qkv(x).split([module.heads * module.d_k, kept.size(-1)], dim=-1)
     q = q.unflatten(-1, (module.heads, module.d_k))
-    if module.rotation is not None:
+    if module.rotary is not None:
         k, v = new.split([module.heads * module.d_k, module.heads * module.d_v], dim=-1)
-        q = module.rotation(q, position)
-        k = module.rotation(k.unflatten(-1, (module.heads, module.d_k)), position)
+        q = module.rotary(q, position)
+        k = module.rotary(k.unflatten(-1, (module.heads, module.d_k)), position)
         new = torch.cat([k.flatten(1), v], dim=-1)
     kept.unflatten(1, (length, beam)).index_copy_(1, position, new.view(-1, 1, beam, new.size(-1)))
     return _attend(q, kept, bias=bias, d_v=module.d_v)
@@ -222,7 +222,7 @@ def _self_attend_by_kernel(module: SelfAttention, x: Tensor, *, kept: Tensor, in
     from nmt_cli.model.kernels import search as kernels
 
     qkv: Tensor = module.qkv(x)
-    cos, sin = (None, None) if module.rotation is None else (module.rotation.cos, module.rotation.sin)
+    cos, sin = (None, None) if module.rotary is None else (module.rotary.cos, module.rotary.sin)
     out = qkv.new_empty(len(qkv), module.heads * module.d_v)
     kernels.attend_to_past[(len(qkv), module.heads)](
         qkv, kept, inputs.ancestors, inputs.counters, cos, sin, out, *inputs.ancestors.shape[1:], module.d_k**-0.5,

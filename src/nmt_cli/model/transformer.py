@@ -23,7 +23,7 @@ from nmt_cli.recipe.schema import ModelConfig, num_rows
 class Positions(nn.Module):
     """A table [max_positions, D] of vectors that are added to the token at each position; learned ones are parameters.
 
-    Rotary positions have a table without rows, because attention turns queries and keys instead.
+    Rotary positions have a table without rows, because attention rotates queries and keys instead.
     """
 
     table: Tensor

@@ -53,7 +53,7 @@ def attend_to_past(
 
     The new key and value of qkv [R, H (2 K + V)] go into the cache [B, L W, H (K + V)]; the slot of a hypothesis is
     position * W + its number. `ancestors` [R, L] has the numbers that a hypothesis had at positions before
-    `counters[0]`. With `cos` and `sin` [positions, K / 2], queries and keys are turned by their position.
+    `counters[0]`. With `cos` and `sin` [positions, K / 2], queries and keys are rotated by their position.
     """
     row, head = tl.program_id(0), tl.program_id(1)
     position = tl.load(counters).to(tl.int32)
@@ -61,8 +61,8 @@ def attend_to_past(
     width = HEADS * (D_K + D_V)
     token = qkv + row * (HEADS * D_K + width)
     query = token + head * D_K
-    q = _rotated(query, cos, sin, position, key_columns, D_K) * scale
-    k = _rotated(query + HEADS * D_K, cos, sin, position, key_columns, D_K)
+    q = _rotate(query, cos, sin, position, key_columns, D_K) * scale
+    k = _rotate(query + HEADS * D_K, cos, sin, position, key_columns, D_K)
     v = tl.load(token + 2 * HEADS * D_K + head * D_V + value_columns, mask=value_columns < D_V, other=0.0)
 
     past = cache + (row // beam).to(tl.int64) * length * beam * width
@@ -109,17 +109,17 @@ def attend_to_source(
 
 
 @triton.jit
-def _rotated(vector, cos, sin, position, columns, D_K: tl.constexpr):
-    """The K components at `vector`, turned as `Rotation` turns them, and rounded as the cache rounds them."""
+def _rotate(vector, cos, sin, position, columns, D_K: tl.constexpr):
+    """The K components at `vector`, rotated as by `RotaryEmbedding`, and rounded as in the cache."""
     is_real = columns < D_K
     x = tl.load(vector + columns, mask=is_real, other=0.0)
     if cos is not None:
         half = D_K // 2
         angle = position * half + columns % half
         other = tl.load(vector + (columns + half) % D_K, mask=is_real, other=0.0).to(tl.float32)
-        turned = x.to(tl.float32) * tl.load(cos + angle, mask=is_real, other=0.0)
-        turned += other * tl.load(sin + angle, mask=is_real, other=0.0) * tl.where(columns < half, -1.0, 1.0)
-        x = turned.to(x.dtype)
+        rotated = x.to(tl.float32) * tl.load(cos + angle, mask=is_real, other=0.0)
+        rotated += other * tl.load(sin + angle, mask=is_real, other=0.0) * tl.where(columns < half, -1.0, 1.0)
+        x = rotated.to(x.dtype)
     return x.to(tl.float32)
 
 
