@@ -55,7 +55,7 @@ def test_layout_facts_are_those_of_a_loop(lengths: list[int]) -> None:
     assert layout.max_len == longest
     assert layout.lengths.tolist() == lengths
     assert layout.positions.tolist() == [place for _, place in places]
-    assert layout.slots.tolist() == [row * longest + place for row, place in places]
+    assert layout.rectangle_index.tolist() == [row * longest + place for row, place in places]
     assert layout.keep_mask.tolist() == [[place < length for place in range(longest)] for length in lengths]
     assert layout.is_rectangular == (len(set(lengths)) == 1)
 

@@ -1,4 +1,4 @@
-"""Sentences laid end to end, their queries, keys and values, and the way to a padded rectangle and back.
+"""Sentences laid end to end, their queries, keys and values, and their conversion to a padded rectangle and back.
 
 Shapes: N slots, B sentences, S or T the longest of them. Only attention ever sees padding.
 """
@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 
 class Spans(NamedTuple):
-    """The places of sentences among N slots, dummy sentences included.
+    """Where each sentence begins and ends among N slots, dummy sentences included.
 
     The shapes are the same in all batches of a training, so compiled code fits them all: `cu_seqlens` [C + 1] int32,
     `positions` [N] int64. No sentence is longer than `length_bound`; an empty one ends where it begins.
@@ -31,7 +30,7 @@ class Spans(NamedTuple):
 class Packed:
     """Token ids [N] of B sentences end to end; sentence b is `ids[cu_seqlens[b]:cu_seqlens[b + 1]]`.
 
-    `positions` [N] int64 is each token's place in its sentence, from 0. The last `num_empty` slots hold no token and
+    `positions` [N] int64 is each token's index in its sentence, from 0. The last `num_empty` slots hold no token and
     have position 0. They bring N to a size that other batches have too, and their results are never used. `max_len` is
     the longest sentence, `length_bound` a limit that is the same for many batches.
 
@@ -66,7 +65,7 @@ class Packed:
 
     @property
     def spans(self) -> Spans:
-        """The places of its sentences, dummy sentences included."""
+        """Where its sentences begin and end, dummy sentences included."""
         return Spans(self.cu_seqlens, self.positions, self.length_bound)
 
     @cached_property
@@ -76,12 +75,12 @@ class Packed:
 
     @cached_property
     def length_groups(self) -> list[tuple[Packed | None, Any]]:
-        """The `LengthGroups` that attention on a CPU made of these queries, by their keys; None for itself."""
+        """The `LengthGroups` that attention on a CPU made of these queries, by their keys; None for their own keys."""
         return []
 
     @cached_property
-    def slots(self) -> Tensor:
-        """Place of each token of a sentence in the flattened rectangle [B * max_len], [num_tokens] int64."""
+    def rectangle_index(self) -> Tensor:
+        """The index of each token in the flattened rectangle [B * max_len], [num_tokens] int64."""
         rows = torch.arange(self.num_sentences, device=self.ids.device)
         rows = torch.repeat_interleave(rows, self.lengths, output_size=self.num_tokens)
         return self.positions[: self.num_tokens] + self.max_len * rows
@@ -114,8 +113,8 @@ class Projections(NamedTuple):
     def split(self) -> list[Tensor]:
         """Queries [N, H K], keys [M, H K] and values [M, H V], views of the matrices."""
         widths = [self.heads * self.d_k, self.heads * self.d_k, self.heads * self.d_v]
-        *first, last = self.matrices
-        return [*first, *last.split(widths[len(first) :], dim=-1)]
+        *single, joined = self.matrices  # the last matrix holds all that have no matrix of their own
+        return [*single, *joined.split(widths[len(single) :], dim=-1)]
 
     def by_head(self) -> list[Tensor]:
         """Queries [N, H, K], keys [M, H, K] and values [M, H, V]."""
@@ -128,13 +127,12 @@ def pack(rows: Sequence[Sequence[int]], *, device: torch.device) -> Packed:
     if not lengths or min(lengths) == 0:
         raise ValueError("cannot pack an empty sentence")
     sizes, ids = torch.tensor(lengths), torch.tensor([token for row in rows for token in row])
-    ends = sizes.cumsum(0)
-    positions = torch.arange(len(ids)) - torch.repeat_interleave(ends - sizes, sizes, output_size=len(ids))
-    longest = max(lengths)
+    ends, longest = sizes.cumsum(0), max(lengths)
+    start_of_sentence = torch.repeat_interleave(ends - sizes, sizes, output_size=len(ids))
     return Packed(
         ids=ids.to(device),
         cu_seqlens=torch.cat([ends.new_zeros(1), ends]).int().to(device),
-        positions=positions.to(device),
+        positions=(torch.arange(len(ids)) - start_of_sentence).to(device),
         num_sentences=len(lengths),
         max_len=longest,
         num_empty=0,
@@ -145,15 +143,18 @@ def pack(rows: Sequence[Sequence[int]], *, device: torch.device) -> Packed:
 def to_rectangle(x: Tensor, layout: Packed) -> Tensor:
     """Tokens [N, ...] laid out as [B, max_len, ...], zeros at the padding."""
     shape = (layout.num_sentences, layout.max_len, *x.shape[1:])
-    x = x[: layout.num_tokens]
+    tokens = x[: layout.num_tokens]
     if layout.is_rectangular:
-        return x.view(shape)
-    return x.new_zeros(shape[0] * shape[1], *shape[2:]).index_copy_(0, layout.slots, x).view(shape)
+        return tokens.view(shape)
+    slots = tokens.new_zeros(layout.num_sentences * layout.max_len, *x.shape[1:])
+    return slots.index_copy_(0, layout.rectangle_index, tokens).view(shape)
 
 
 def from_rectangle(x: Tensor, layout: Packed) -> Tensor:
     """The tokens [N, ...] of a rectangle [B, max_len, ...], zeros in empty slots."""
-    flat = x.reshape(-1, *x.shape[2:])
+    tokens = x.reshape(-1, *x.shape[2:])
     if not layout.is_rectangular:
-        flat = flat.index_select(0, layout.slots)
-    return F.pad(flat, (0, 0) * (flat.ndim - 1) + (0, layout.num_empty)) if layout.num_empty else flat
+        tokens = tokens.index_select(0, layout.rectangle_index)
+    if layout.num_empty:
+        tokens = torch.cat([tokens, tokens.new_zeros(layout.num_empty, *tokens.shape[1:])])
+    return tokens
