@@ -48,7 +48,7 @@ def attend(
         has_dropout=dropout.is_on,
     )
     if kernel in ("triton", "varlen"):
-        return _by_spans(
+        return _attend_spans(
             kernel, projections, queries=queries, keys=keys, is_causal=is_causal, window=window, dropout=dropout
         )
     assert isinstance(queries, Packed)
@@ -86,11 +86,11 @@ def choose_kernel(
         return "products"
     from nmt_cli.model.cuda_attention import varlen_serves
 
-    is_served = not has_dropout and varlen_serves(dtype, d_k=d_k, d_v=d_v, window=window)
-    is_ours = _HAS_TRITON and dtype == torch.bfloat16 and d_k in _TRITON_WIDTHS and d_v in _TRITON_WIDTHS
-    if is_ours and (length_bound <= SHORT_SENTENCE_TOKENS or not is_served):
+    can_use_varlen = not has_dropout and varlen_serves(dtype, d_k=d_k, d_v=d_v, window=window)
+    can_use_triton = _HAS_TRITON and dtype == torch.bfloat16 and d_k in _TRITON_WIDTHS and d_v in _TRITON_WIDTHS
+    if can_use_triton and (length_bound <= SHORT_SENTENCE_TOKENS or not can_use_varlen):
         return "triton"
-    return "varlen" if is_served else "sdpa"
+    return "varlen" if can_use_varlen else "sdpa"
 
 
 def _mask(queries: Packed, keys: Packed, *, is_causal: bool, window: int | None) -> Tensor | None:
@@ -102,10 +102,10 @@ def _mask(queries: Packed, keys: Packed, *, is_causal: bool, window: int | None)
         return torch.ones(queries.max_len, keys.max_len, dtype=torch.bool, device=keys.ids.device).tril()[None, None]
     if window is None:
         return None if keys.is_rectangular else keys.keep_mask[:, None, None, :]
-    rows = torch.arange(queries.max_len, device=keys.ids.device)
-    near_TS = (rows[:, None] - rows).abs() <= window // 2
-    near_BTS = near_TS | ~queries.keep_mask[:, :, None]
-    return (near_BTS & keys.keep_mask[:, None, :])[:, None]
+    positions = torch.arange(queries.max_len, device=keys.ids.device)
+    near_TS = (positions[:, None] - positions).abs() <= window // 2
+    near_or_padded_BTS = near_TS | ~queries.keep_mask[:, :, None]
+    return (near_or_padded_BTS & keys.keep_mask[:, None, :])[:, None]
 
 
 def _without_cudnn() -> AbstractContextManager[None]:
@@ -115,7 +115,7 @@ def _without_cudnn() -> AbstractContextManager[None]:
     return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
-def _by_spans(
+def _attend_spans(
     kernel: Kernel,
     projections: Projections,
     *,
@@ -125,14 +125,13 @@ def _by_spans(
     window: int | None,
     dropout: Dropout,
 ) -> Tensor:
-    """Attention by a kernel for packed sentences, with zeros in slots that no sentence covers."""
-    num_uncovered = _uncovered(queries)
-    sides = [queries, keys, keys][: len(projections.matrices)]
-    covered = [x[: len(x) - _uncovered(side)] for x, side in zip(projections.matrices, sides, strict=True)]
-    projections = projections._replace(matrices=covered)
-    q_spans, k_spans = (side if isinstance(side, Spans) else side.spans for side in (queries, keys))
+    """Attention by a kernel that takes `Spans`, with zeros in slots that no sentence covers."""
     from nmt_cli.model.cuda_attention import attend_triton, attend_varlen
 
+    layouts = [queries, keys, keys][: len(projections.matrices)]
+    covered = [x[: len(x) - _num_uncovered(layout)] for x, layout in zip(projections.matrices, layouts, strict=True)]
+    projections = projections._replace(matrices=covered)
+    q_spans, k_spans = (layout if isinstance(layout, Spans) else layout.spans for layout in (queries, keys))
     if kernel == "triton":
         mixed = attend_triton(
             projections, queries=q_spans, keys=k_spans, is_causal=is_causal, window=window, dropout=dropout
@@ -141,10 +140,11 @@ def _by_spans(
         assert not dropout.is_on, "torch's variable-length kernel has none"
         mixed = attend_varlen(projections, queries=q_spans, keys=k_spans, is_causal=is_causal, window=window)
     mixed = mixed.unflatten(-1, (projections.heads, projections.d_v))
+    num_uncovered = _num_uncovered(queries)
     return F.pad(mixed, (0, 0, 0, 0, 0, num_uncovered)) if num_uncovered else mixed
 
 
-def _uncovered(layout: Layout) -> int:
+def _num_uncovered(layout: Layout) -> int:
     """The number of slots behind the last sentence; 0 if dummy sentences cover them all, as they do in `Spans`."""
     if isinstance(layout, Spans) or layout.cu_seqlens.numel() > layout.num_sentences + 1:
         return 0

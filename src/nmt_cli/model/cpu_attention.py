@@ -66,86 +66,101 @@ class _GroupedAttention(torch.autograd.Function):
         window: int | None,
         dropout: float,
     ) -> Tensor:
-        scale = q.size(2) ** -0.5
+        num_queries, num_keys, scale, dtype = q.size(0), k.size(0), q.size(2) ** -0.5, q.dtype
         queries, keys = groups.queries, groups.keys
-        q_rows, k_rows, v_rows = _gathered(q, queries), _gathered(k, keys), _gathered(v, keys)
+        q_rows, k_rows, v_rows = _to_rectangles(q, queries), _to_rectangles(k, keys), _to_rectangles(v, keys)
         out_rows = v.new_empty(q_rows.size(0), v.size(2))
-        parts = (*map(queries.split, (q_rows, out_rows)), *map(keys.split, (k_rows, v_rows)))
-        ctx.keep_probability, weights, masks = 1 - dropout, [], groups.dropout_masks(dropout, like=q)
-        for group, keep_mask, group_q, group_out, group_k, group_v in zip(groups.groups, masks, *parts, strict=True):
-            mask = group.mask(q.dtype, is_causal=is_causal, window=window)
+        all_weights, dropout_masks = [], groups.dropout_masks(dropout, like=q)
+        # In the loops, q, k, v and the others are rectangles of one group, [B * H, T or S, K or V].
+        for group, dropout_mask, q, k, v, out in zip(
+            groups.groups,
+            dropout_masks,
+            queries.split(q_rows),
+            keys.split(k_rows),
+            keys.split(v_rows),
+            queries.split(out_rows),
+            strict=True,
+        ):
+            mask = group.mask(dtype, is_causal=is_causal, window=window)
             if mask is None:
-                scores = torch.baddbmm(group_q.new_zeros(1), group_q, group_k.mT, beta=0, alpha=scale)
+                scores = torch.baddbmm(q.new_zeros(1), q, k.mT, beta=0, alpha=scale)
             else:
-                scores = torch.baddbmm(mask, group_q, group_k.mT, alpha=scale)
-            weights.append(_in_float32(scores).softmax(-1).to(q.dtype))
-            torch.bmm(_after_dropout(weights[-1], keep_mask, ctx.keep_probability), group_v, out=group_out)
-        ctx.groups, ctx.num_queries, ctx.num_keys = groups, q.size(0), k.size(0)
-        ctx.save_for_backward(q_rows, k_rows, v_rows, *weights, *masks)
-        return _scattered(out_rows, queries, q.size(0))
+                scores = torch.baddbmm(mask, q, k.mT, alpha=scale)
+            weights = _to_float32(scores).softmax(-1).to(dtype)
+            torch.bmm(_drop(weights, dropout_mask, dropout), v, out=out)
+            all_weights.append(weights)
+        ctx.groups, ctx.num_queries, ctx.num_keys, ctx.dropout = groups, num_queries, num_keys, dropout
+        ctx.save_for_backward(q_rows, k_rows, v_rows, *all_weights, *dropout_masks)
+        return _from_rectangles(out_rows, queries, num_queries)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        queries, keys = ctx.groups.queries, ctx.groups.keys
-        q_rows, k_rows, v_rows, *others = ctx.saved_tensors
-        weights, masks = others[: len(others) // 2], others[len(others) // 2 :]
+        queries, keys, dropout = ctx.groups.queries, ctx.groups.keys, ctx.dropout
+        q_rows, k_rows, v_rows, *of_groups = ctx.saved_tensors
+        num_groups = len(ctx.groups.groups)
         scale = q_rows.size(1) ** -0.5
-        dout_rows = _gathered(gradients[0], queries).index_fill_(0, queries.padding, 0)
+        dout_rows = _to_rectangles(gradients[0], queries).index_fill_(0, queries.padding, 0)
         dq_rows, dk_rows, dv_rows = (torch.empty_like(rows) for rows in (q_rows, k_rows, v_rows))
-        parts = (
-            *map(queries.split, (q_rows, dout_rows, dq_rows)),
-            *map(keys.split, (k_rows, v_rows, dk_rows, dv_rows)),
-        )
-        for group_weights, keep_mask, group_q, group_dout, group_dq, group_k, group_v, group_dk, group_dv in zip(
-            weights, masks, *parts, strict=True
+        for weights, dropout_mask, q, k, v, dout, dq, dk, dv in zip(
+            of_groups[:num_groups],
+            of_groups[num_groups:],
+            queries.split(q_rows),
+            keys.split(k_rows),
+            keys.split(v_rows),
+            queries.split(dout_rows),
+            queries.split(dq_rows),
+            keys.split(dk_rows),
+            keys.split(dv_rows),
+            strict=True,
         ):
-            torch.bmm(_after_dropout(group_weights, keep_mask, ctx.keep_probability).mT, group_dout, out=group_dv)
-            dweights = _in_float32(_after_dropout(torch.bmm(group_dout, group_v.mT), keep_mask, ctx.keep_probability))
-            dscores = torch.ops.aten._softmax_backward_data(dweights, _in_float32(group_weights), -1, dweights.dtype)
-            dscores = dscores.to(group_q.dtype)
-            group_dq.baddbmm_(dscores, group_k, beta=0, alpha=scale)
-            group_dk.baddbmm_(dscores.mT, group_q, beta=0, alpha=scale)
+            torch.bmm(_drop(weights, dropout_mask, dropout).mT, dout, out=dv)
+            dweights = _to_float32(_drop(torch.bmm(dout, v.mT), dropout_mask, dropout))
+            dscores = torch.ops.aten._softmax_backward_data(dweights, _to_float32(weights), -1, dweights.dtype)
+            dscores = dscores.to(q.dtype)
+            dq.baddbmm_(dscores, k, beta=0, alpha=scale)
+            dk.baddbmm_(dscores.mT, q, beta=0, alpha=scale)
         return (
-            _scattered(dq_rows, queries, ctx.num_queries),
-            _scattered(dk_rows, keys, ctx.num_keys),
-            _scattered(dv_rows, keys, ctx.num_keys),
+            _from_rectangles(dq_rows, queries, ctx.num_queries),
+            _from_rectangles(dk_rows, keys, ctx.num_keys),
+            _from_rectangles(dv_rows, keys, ctx.num_keys),
             *(None,) * 4,
         )
 
 
-def _gathered(x: Tensor, rectangles: Rectangles) -> Tensor:
+def _to_rectangles(x: Tensor, rectangles: Rectangles) -> Tensor:
     """The vectors of x [N, H, K] as rows [sum of B * H * T, K] of the rectangles; padding repeats the last token."""
     num_slots, heads, width = x.shape
     if x.stride(2) != 1 or x.stride(1) != width or x.stride(0) % width:
         x = x.contiguous()
     # Queries, keys and values are often columns of one matrix. Its rows then hold `step` vectors of K numbers.
     step = x.stride(0) // width
-    rows = x.as_strided(((num_slots - 1) * step + heads, width), (width, 1))
-    return rows.index_select(0, rectangles.rows(step))
+    vectors = x.as_strided(((num_slots - 1) * step + heads, width), (width, 1))
+    return vectors.index_select(0, rectangles.vector_of_each_row(step))
 
 
-def _scattered(rows: Tensor, rectangles: Rectangles, num_slots: int) -> Tensor:
+def _from_rectangles(rows: Tensor, rectangles: Rectangles, num_slots: int) -> Tensor:
     """The vectors [N, H, K] of all tokens and heads, from the rows of the rectangles; zeros in empty slots."""
     out = rows.new_empty(num_slots * rectangles.heads, rows.size(1))
-    torch.index_select(rows, 0, rectangles.places, out=out[: len(rectangles.places)])
-    out[len(rectangles.places) :] = 0
+    row_of_each_vector = rectangles.row_of_each_vector
+    torch.index_select(rows, 0, row_of_each_vector, out=out[: len(row_of_each_vector)])
+    out[len(row_of_each_vector) :] = 0
     return out.view(num_slots, rectangles.heads, -1)
 
 
-def _after_dropout(x: Tensor, bit_mask: Tensor | None, keep_probability: float) -> Tensor:
-    return x if bit_mask is None else apply_bit_mask(x, bit_mask, 1 / keep_probability)
+def _drop(x: Tensor, bit_mask: Tensor | None, probability: float) -> Tensor:
+    return x if bit_mask is None else apply_bit_mask(x, bit_mask, 1 / (1 - probability))
 
 
-def _in_float32(x: Tensor) -> Tensor:
+def _to_float32(x: Tensor) -> Tensor:
     """x in float32 at least."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 class Rectangles:
-    """The rectangles of queries or of keys: which tokens lie in them, and where each token lies.
+    """The rectangles of queries or of keys: which vector lies in each of their rows, and which row has each vector.
 
-    A rectangle has [B * H, width] rows, and the rectangles of all groups follow each other. Tensors are made on first
-    use, and kept for the other layers.
+    A vector is one head of one token. A rectangle has [B * H, width] rows, and the rectangles of all groups follow each
+    other. Tensors are made on first use, and kept for the other layers.
     """
 
     def __init__(
@@ -159,7 +174,7 @@ class Rectangles:
         self.heads = heads
         self._starts, self._lengths = _starts_and_lengths(layout)
         self._groups, self._widths, self._num_repeats = groups, widths, num_repeats
-        self._rows: dict[int, Tensor] = {}
+        self._vector_of_each_row: dict[int, Tensor] = {}
 
     def split(self, rows: Tensor) -> list[Tensor]:
         """The rectangles [B * H, width, K] of each group in rows [all, K]."""
@@ -167,31 +182,28 @@ class Rectangles:
         parts = rows.split([batch * width for batch, width in shapes])
         return [part.view(*shape, rows.size(1)) for part, shape in zip(parts, shapes, strict=True)]
 
-    def rows(self, step: int) -> Tensor:
-        """For each row of the rectangles, the row of its token and head: token * step + head.
-
-        Padding repeats the last token of its sentence.
-        """
-        if step not in self._rows:
+    def vector_of_each_row(self, step: int) -> Tensor:
+        """The index token * step + head of the vector in each row; padding repeats the last token of its sentence."""
+        if step not in self._vector_of_each_row:
             tokens = [
                 self._starts[group, None] + np.minimum(np.arange(width), self._lengths[group, None] - 1)
                 for group, width in zip(self._groups, self._widths, strict=True)
             ]
-            rows = [(part[:, None] * step + np.arange(self.heads)[:, None]).ravel() for part in tokens]
-            self._rows[step] = torch.from_numpy(np.concatenate(rows))
-        return self._rows[step]
+            vectors = [(part[:, None] * step + np.arange(self.heads)[:, None]).ravel() for part in tokens]
+            self._vector_of_each_row[step] = torch.from_numpy(np.concatenate(vectors))
+        return self._vector_of_each_row[step]
 
     @cached_property
-    def places(self) -> Tensor:
-        """The row of the rectangles where each head of each token lies, [num_tokens * H]."""
-        heads, offset = np.arange(self.heads), 0
-        places = np.empty((int(self._lengths.sum()), self.heads), dtype=np.int64)
+    def row_of_each_vector(self) -> Tensor:
+        """The index of the row that has each vector, [num_tokens * H]."""
+        heads, first_row = np.arange(self.heads), 0
+        row_of = np.empty((int(self._lengths.sum()), self.heads), dtype=np.int64)
         for group, width, are_tokens in zip(self._groups, self._widths, self._are_tokens, strict=True):
             tokens = (self._starts[group, None] + np.arange(width))[are_tokens]
-            rows = np.arange(len(group))[:, None] * self.heads * width + np.arange(width)
-            places[tokens] = offset + rows[are_tokens][:, None] + heads * width
-            offset += len(group) * self.heads * width
-        return torch.from_numpy(places.ravel())
+            rows_of_first_head = np.arange(len(group))[:, None] * self.heads * width + np.arange(width)
+            row_of[tokens] = first_row + rows_of_first_head[are_tokens][:, None] + heads * width
+            first_row += len(group) * self.heads * width
+        return torch.from_numpy(row_of.ravel())
 
     @cached_property
     def padding(self) -> Tensor:
@@ -235,11 +247,12 @@ class Group:
         queries, keys = np.arange(self.num_queries)[:, None], np.arange(self.num_keys)
         if is_causal:
             return _as_bias(keys <= queries, dtype)
-        are_real = keys < self.key_lengths[:, None, None]
+        is_key = keys < self.key_lengths[:, None, None]
         if window is None:
-            return None if are_real.all() else _as_bias(are_real, dtype).repeat_interleave(self.heads, 0)
-        is_near = (abs(queries - keys) <= window // 2) | (queries >= self.query_lengths[:, None, None])
-        return _as_bias(is_near & are_real, dtype).repeat_interleave(self.heads, 0)
+            return None if is_key.all() else _as_bias(is_key, dtype).repeat_interleave(self.heads, 0)
+        is_near = abs(queries - keys) <= window // 2
+        is_padded_query = queries >= self.query_lengths[:, None, None]
+        return _as_bias((is_near | is_padded_query) & is_key, dtype).repeat_interleave(self.heads, 0)
 
 
 def _as_bias(is_seen: NDArray[np.bool_], dtype: torch.dtype) -> Tensor:
@@ -259,19 +272,20 @@ class LengthGroups:
         if probability == 0:
             return [None] * len(self.groups)
         shapes = [(len(group.query_lengths) * group.heads, group.num_queries, group.num_keys) for group in self.groups]
-        masks = cpu_bit_mask(sum(map(math.prod, shapes)), probability, like=like).split([*map(math.prod, shapes)])
+        sizes = [math.prod(shape) for shape in shapes]
+        masks = cpu_bit_mask(sum(sizes), probability, like=like).split(sizes)
         return [mask.view(shape) for mask, shape in zip(masks, shapes, strict=True)]
 
 
 def group_by_length(queries: Packed, keys: Packed, *, heads: int) -> LengthGroups:
     """The groups of two layouts of the same sentences; made once for the two, and kept as long as `queries` is."""
-    partner = None if queries is keys else keys  # a layout that held itself would have to be collected as garbage
+    other_keys = None if queries is keys else keys  # a layout that held itself would have to be collected as garbage
     groups: LengthGroups
-    for known, groups in queries.length_groups:
-        if known is partner and groups.queries.heads == heads:
+    for keys_of_groups, groups in queries.length_groups:
+        if keys_of_groups is other_keys and groups.queries.heads == heads:
             return groups
     groups = _make_groups(queries, keys, heads)
-    queries.length_groups.append((partner, groups))
+    queries.length_groups.append((other_keys, groups))
     return groups
 
 
@@ -280,15 +294,22 @@ def _make_groups(queries: Packed, keys: Packed, heads: int) -> LengthGroups:
     order = np.argsort(q_lengths + k_lengths, kind="stable")
     num_repeats = -len(order) % _SENTENCE_MULTIPLE
     order = np.concatenate([np.repeat(order[:1], num_repeats), order])
-    numbers = _cheapest_groups(order, q_lengths, k_lengths)
-    groups = []
-    for part in numbers:
-        q_part, k_part = q_lengths[part], k_lengths[part]
-        groups.append(Group(q_part, k_part, _rounded_width(q_part), max(_MIN_KEYS, _rounded_width(k_part)), heads))
+    sentences_of_groups = _cheapest_groups(order, q_lengths, k_lengths)
+    groups = [
+        Group(
+            q_lengths[sentences],
+            k_lengths[sentences],
+            num_queries=_rounded_width(q_lengths[sentences]),
+            num_keys=max(_MIN_KEYS, _rounded_width(k_lengths[sentences])),
+            heads=heads,
+        )
+        for sentences in sentences_of_groups
+    ]
+    q_widths, k_widths = [group.num_queries for group in groups], [group.num_keys for group in groups]
     return LengthGroups(
         groups,
-        Rectangles(queries, numbers, [group.num_queries for group in groups], heads=heads, num_repeats=num_repeats),
-        Rectangles(keys, numbers, [group.num_keys for group in groups], heads=heads, num_repeats=num_repeats),
+        Rectangles(queries, sentences_of_groups, q_widths, heads=heads, num_repeats=num_repeats),
+        Rectangles(keys, sentences_of_groups, k_widths, heads=heads, num_repeats=num_repeats),
     )
 
 
