@@ -10,7 +10,7 @@ from nmt_cli.errors import UsageError
 from nmt_cli.preparing.corpus_loading import load_corpus
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.reproducing.experiments import EXPERIMENTS, Expected, Experiment, Figure, expected_exactly, find_experiment
-from nmt_cli.training.micro_batch_size import estimate
+from nmt_cli.training.micro_batch_size import estimate_device_needs
 
 ALL = list(EXPERIMENTS.values())
 by_name = pytest.mark.parametrize("experiment", ALL, ids=lambda experiment: experiment.name)
@@ -41,7 +41,9 @@ def test_the_model_has_as_many_parameters_as_table_3_says(experiment: Experiment
         return
     pieces = int(experiment.preparation["vocabulary"].low)
     recipe = load_recipe(experiment.recipe)
-    counted = estimate(recipe, source_vocab=pieces, target_vocab=pieces, precision="fp32", world_size=1).num_parameters
+    counted = estimate_device_needs(
+        recipe, source_vocab=pieces, target_vocab=pieces, precision="fp32", world_size=1
+    ).num_parameters
     assert Figure("parameters", expected, counted).verdict == "as expected"
 
 

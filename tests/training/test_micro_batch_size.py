@@ -26,9 +26,9 @@ from nmt_cli.recipe.loading import parse_recipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training import micro_batch_size
 from nmt_cli.training.micro_batch_size import (
-    Estimate,
+    DeviceNeeds,
     OutOfMemory,
-    estimate,
+    estimate_device_needs,
     even_share,
     warm_up_with_tokens_that_fit,
 )
@@ -292,7 +292,7 @@ def _bytes_for(data: PreparedData, slots: int) -> int:
     """Free memory of which the share that is taken holds so many slots of the tiny model in float32."""
     recipe = parse_recipe(f"name: tiny\n{RECIPE}", source="")
     vocab = data.manifest.tokenizers.source.vocab_size
-    needs = estimate(recipe, source_vocab=vocab, target_vocab=vocab, precision="fp32", world_size=1)
+    needs = estimate_device_needs(recipe, source_vocab=vocab, target_vocab=vocab, precision="fp32", world_size=1)
     return int(3 * needs.bytes_per_token * slots) + 9
 
 
@@ -302,17 +302,17 @@ def _note(run: Path) -> Any:
 
 def needs(
     *, world_size: int = 1, precision: Precision = "fp32", batch_tokens: int = 8000, max_tokens: int = 4000
-) -> Estimate:
+) -> DeviceNeeds:
     training = {"batch_tokens": batch_tokens, "max_tokens_per_device": max_tokens}
     recipe = Recipe.model_validate({"name": "x", "model": {**SMALL, "tying": "none"}, "training": training})
-    return estimate(recipe, source_vocab=500, target_vocab=400, precision=precision, world_size=world_size)
+    return estimate_device_needs(recipe, source_vocab=500, target_vocab=400, precision=precision, world_size=world_size)
 
 
 @pytest.mark.parametrize("tying", ["all", "target", "none"])
 def test_parameters_are_those_of_the_model(tying: str) -> None:
     recipe = Recipe.model_validate({"name": "x", "model": {**SMALL, "tying": tying}})
     source = 400 if tying == "all" else 500
-    found = estimate(recipe, source_vocab=source, target_vocab=400, precision="fp32", world_size=1)
+    found = estimate_device_needs(recipe, source_vocab=source, target_vocab=400, precision="fp32", world_size=1)
     model = Transformer(recipe.model, source_vocab=source, target_vocab=400)
     assert found.num_parameters == sum(parameter.numel() for parameter in set(model.parameters()))
 
@@ -345,14 +345,14 @@ AVERAGES: list[dict[str, Any]] = [
 )
 def test_weights_take_so_many_bytes_each(precision: Precision, training: dict[str, Any], expected: int) -> None:
     recipe = Recipe.model_validate({"name": "x", "model": SMALL, "training": training})
-    found = estimate(recipe, source_vocab=400, target_vocab=400, precision=precision, world_size=1)
+    found = estimate_device_needs(recipe, source_vocab=400, target_vocab=400, precision=precision, world_size=1)
     assert found.weight_bytes == expected * found.num_parameters
 
 
 def test_micro_batches_of_open_size_count_as_a_whole_share() -> None:
     recipe = Recipe.model_validate({"name": "x", "model": SMALL, "training": {"batch_tokens": 8000}})
     assert recipe.training.max_tokens_per_device == "auto"
-    found = estimate(recipe, source_vocab=400, target_vocab=400, precision="fp32", world_size=3)
+    found = estimate_device_needs(recipe, source_vocab=400, target_vocab=400, precision="fp32", world_size=3)
     assert (found.accumulation_steps, found.tokens) == (1, 2667)
     assert found.bytes_per_token * found.tokens == pytest.approx(found.activation_bytes)
 
@@ -391,7 +391,7 @@ def test_memory_is_within_a_factor_of_two_of_what_is_measured(
     )
     assert process.returncode == 0, process.stderr
     measured = int(process.stdout)
-    found = estimate(
+    found = estimate_device_needs(
         Recipe.model_validate(values), source_vocab=8000, target_vocab=8000, precision="fp32", world_size=1
     )
     estimated = found.weight_bytes + found.activation_bytes

@@ -64,7 +64,7 @@ def run_again(function: Callable[[], None]) -> Callable[[], None]:
 def tracing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what is compiled be traced, forward and backward, and run as traced."""
     trace = partial(torch.compile, fullgraph=True, dynamic=False, backend="aot_eager")
-    monkeypatch.setattr(objective, "compiled", trace)
+    monkeypatch.setattr(objective, "compile_whole", trace)
 
 
 def plain_updater(given: Feed, monkeypatch: pytest.MonkeyPatch, *, precision: Precision) -> Updater:
@@ -209,7 +209,9 @@ def test_a_compiler_that_fails_is_an_error_with_a_way_out(
     where: str,
     hint: str,
 ) -> None:
-    monkeypatch.setattr(objective, "compiled", partial(torch.compile, fullgraph=True, dynamic=False, backend=compiler))
+    monkeypatch.setattr(
+        objective, "compile_whole", partial(torch.compile, fullgraph=True, dynamic=False, backend=compiler)
+    )
     given = feed(prepared)
     with pytest.raises(DeviceError, match=f"^{message}") as caught:
         given.updater("fp32").warm_up([given.batch(given.order.full)])

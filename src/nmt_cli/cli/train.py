@@ -114,9 +114,9 @@ def train(
             typer.echo(start.describe_plan(resolved, inputs, device=device, world_size=world_size), nl=False)
             return
         if tensorboard:
-            from nmt_cli.training.reporting.reporter import require_tensorboard
+            from nmt_cli.training.reporting.reporter import check_tensorboard
 
-            require_tensorboard()
+            check_tensorboard()
         code = start.launch_ranks(sys.argv[1:], device=device, gpus=gpus)
         if code is None:
             code = start.train_run(

@@ -64,10 +64,10 @@ def can_use_kernels(device: torch.device) -> bool:
         from nmt_cli.model.kernels import search as kernels
 
         kernels.check(device)
-    except (ImportError, RuntimeError) as problem:
-        if is_out_of_memory(problem):
+    except (ImportError, RuntimeError) as error:
+        if is_out_of_memory(error):
             raise
-        reason = str(problem).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0]
         logger.warning("no kernels in Triton (%s): the search launches more of torch's, and is slower", reason)
         return False
     return True

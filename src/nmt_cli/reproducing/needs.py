@@ -21,7 +21,7 @@ from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.processes import Worker
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.reproducing.plan import ReproductionPlan
-from nmt_cli.training.micro_batch_size import Estimate, estimate
+from nmt_cli.training.micro_batch_size import DeviceNeeds, estimate_device_needs
 from nmt_cli.training.reporting.metrics import matrix_rate
 
 # Rough figures of preparation: bytes on disk per pair, in the work folder and in the prepared data together; pairs that
@@ -171,7 +171,7 @@ def preparation_needs(plan: ReproductionPlan, machine: Machine) -> Needs:
 def training_needs(plan: ReproductionPlan, run: Run | None, machine: Machine) -> Needs:
     """The needs of `nmt train`, or of the rest of a training that has begun."""
     training, pieces = plan.recipe.training, plan.corpus.tokenizer.vocab_size
-    memory = estimate(
+    memory = estimate_device_needs(
         plan.recipe,
         source_vocab=pieces,
         target_vocab=pieces,
@@ -244,7 +244,7 @@ def _hub_cache(repository: str) -> Path:
     return Path(HF_HUB_CACHE) / f"datasets--{repository.replace('/', '--')}"
 
 
-def _memory_text(memory: Estimate, recipe: Recipe, machine: Machine) -> str:
+def _memory_text(memory: DeviceNeeds, recipe: Recipe, machine: Machine) -> str:
     """The memory that training takes on a device; if it is too much, also the number of tokens that would fit."""
     total = memory.weight_bytes + memory.activation_bytes
     device = "each GPU's" if machine.is_gpu else "the machine's"

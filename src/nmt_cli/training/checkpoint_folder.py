@@ -56,10 +56,10 @@ class CheckpointFolder:
                 for name, named in tensors.items():
                     write_tensors(temporary / name, named)
                 self._write_state(temporary, state, validation)
-        except ModelError as problem:
+        except ModelError as error:
             newest = self.newest()
             left = "" if newest is None else f"; the checkpoint of update {newest.update:,} is complete"
-            raise ModelError(f"{problem.message}{left}", where=problem.where, hint=problem.hint) from problem
+            raise ModelError(f"{error.message}{left}", where=error.where, hint=error.hint) from error
         return path
 
     def newest_before_divergence(self, *, spike_nats: float | None, leaving_out: Path | None) -> Checkpoint | None:
@@ -145,9 +145,9 @@ class CheckpointFolder:
         content = files.read_json(checkpoint.path / _STATE, error=ModelError, hint=_hint(checkpoint))
         try:
             return TrainingState(**{**content, "course": LossCourse(**content["course"])})
-        except (TypeError, KeyError) as problem:
+        except (TypeError, KeyError) as error:
             where = str(checkpoint.path / _STATE)
-            raise ModelError(f"{_STATE} has other fields: {problem}", where=where, hint=_OTHER_VERSION) from None
+            raise ModelError(f"{_STATE} has other fields: {error}", where=where, hint=_OTHER_VERSION) from None
 
 
 def tensors_of(weights: MasterWeights, optimizer: Optimizer) -> TensorsByFile:

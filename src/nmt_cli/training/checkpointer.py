@@ -68,7 +68,7 @@ class Checkpointer:
         if self._ranks.is_first:
             self._folder.clear_interrupted()
         self._ranks.barrier()
-        checkpoint = self._found_by_first(self._folder.newest)
+        checkpoint = self._ask_first_rank(self._folder.newest)
         if checkpoint is None:
             has_random_weights = self._run.record.init_from is None
             return TrainingState(self._updater.precision) if has_random_weights else self._load_initial_weights()
@@ -79,7 +79,8 @@ class Checkpointer:
                 where=str(checkpoint.path),
                 hint=f"--precision {state.precision}, another folder with -o, or --restart",
             )
-        self._interim, self._resumed = None if self._is_due(state.update) else checkpoint.path, state
+        self._interim = None if self._is_due(state.update) else checkpoint.path
+        self._resumed = state
         self._ranks.barrier()  # until all have read it: the first may replace it
         return state
 
@@ -116,7 +117,7 @@ class Checkpointer:
         """Go back to the newest checkpoint before the trouble, or to the beginning; the next pairs follow."""
         self.join()
         spike_nats = self._run.recipe.training.spike_nats
-        checkpoint = self._found_by_first(
+        checkpoint = self._ask_first_rank(
             partial(self._folder.newest_before_divergence, spike_nats=spike_nats, leaving_out=self._interim)
         )
         state = self._load_initial_weights() if checkpoint is None else self._load(checkpoint)
@@ -169,10 +170,10 @@ class Checkpointer:
     def _load(self, checkpoint: Checkpoint) -> TrainingState:
         return self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
 
-    def _found_by_first(self, find: Callable[[], Checkpoint | None]) -> Checkpoint | None:
+    def _ask_first_rank(self, find: Callable[[], Checkpoint | None]) -> Checkpoint | None:
         """The checkpoint that the first rank finds: on a shared disk, other machines may see a new file late."""
-        found = find() if self._ranks.is_first else None
-        update = int(self._ranks.broadcast(-1 if found is None else found.update))
+        checkpoint = find() if self._ranks.is_first else None
+        update = int(self._ranks.broadcast(-1 if checkpoint is None else checkpoint.update))
         return None if update < 0 else self._folder.find(update)
 
     def _is_due(self, update: int) -> bool:
@@ -186,8 +187,7 @@ class CheckpointWriter:
     """Does one piece of work at a time: at once or, `in_background`, in a thread that reads copies of the tensors.
 
     On a CPU a thread would compete with the training for cores, and copies need memory. The copies of a GPU's tensors
-    are pinned: the training stream makes them, and the host does not wait. Later copies of tensors of the same names
-    reuse the memory.
+    are pinned: the training stream makes them, and the host does not wait. The next snapshot reuses their memory.
     """
 
     def __init__(self, *, in_background: bool) -> None:
@@ -195,7 +195,7 @@ class CheckpointWriter:
         self._copies: dict[tuple[str, str], Tensor] = {}
         self._copied: torch.cuda.Event | None = None
         self._thread: threading.Thread | None = None
-        self._problem: BaseException | None = None
+        self._error: BaseException | None = None
 
     @property
     def is_done(self) -> bool:
@@ -207,14 +207,14 @@ class CheckpointWriter:
         if not self._in_background:
             return tensors
         assert self.is_done, "a thread is reading the copies"
-        kept = {
+        copies = {
             file: {name: self._copy((file, name), tensor) for name, tensor in named.items()}
             for file, named in tensors.items()
         }
         if any(tensor.is_cuda for named in tensors.values() for tensor in named.values()):
             self._copied = torch.cuda.Event(blocking=True)
             self._copied.record()
-        return kept
+        return copies
 
     def begin(self, work: Callable[[], None]) -> None:
         """Do the work, or begin it in a thread, for which the end of the process does not wait: `join` does."""
@@ -229,9 +229,9 @@ class CheckpointWriter:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        problem, self._problem = self._problem, None
-        if problem is not None:
-            raise problem
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def _copy(self, key: tuple[str, str], tensor: Tensor) -> Tensor:
         if key not in self._copies:
@@ -243,5 +243,5 @@ class CheckpointWriter:
             if self._copied is not None:
                 self._copied.synchronize()
             work()
-        except BaseException as problem:
-            self._problem = problem
+        except BaseException as error:
+            self._error = error

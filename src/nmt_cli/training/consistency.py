@@ -1,4 +1,4 @@
-"""Consistency: each pair passes twice through the model, and both passes are to predict alike.
+"""Consistency: each pair passes twice through the model, and the loss asks both passes to predict alike.
 
 R-Drop (Liang et al. 2021, arXiv:2106.14448) compares two passes with different dropout. SimCut (Gao et al. 2022,
 arXiv:2206.02368) compares a whole pass with one in which some tokens have no embedding. A batch holds all of its pairs,
@@ -27,7 +27,7 @@ class Consistency:
 
     `loss_weights` multiply the smoothed losses of both passes; their sum is 1. `divergence_weights` multiply
     KL(P || Q) and KL(Q || P), where P and Q are the distributions of the first and of the second pass.
-    `cut_probability` is that of a token of the second pass to have no embedding.
+    With `cut_probability`, a token of the second pass has no embedding.
     """
 
     loss_weights: tuple[float, float]
@@ -81,7 +81,7 @@ class Consistency:
         smoothed = (1 - smoothing) * nll - smoothing * log_probs.mean(2)
         log_ratio = log_probs[:, 0] - log_probs[:, 1]
         probs = log_probs.exp_()
-        # KL(P || Q) is the sum of P log(P / Q), and KL(Q || P) that of -Q log(P / Q).
+        # KL(P || Q) is the sum of P log(P / Q), and KL(Q || P) is the sum of -Q log(P / Q).
         divergences = torch.bmm(probs, log_ratio[..., None])[..., 0] * log_ratio.new_tensor([1, -1])
         self._write_gradients(logits, gold, probs, log_ratio, divergences, smoothing=smoothing)
         is_token = (gold[::2] != PAD)[:, None]
@@ -104,23 +104,21 @@ class Consistency:
         (p, q), vocab = probs.unbind(1), probs.size(2)
         p_factor = (log_ratio * pq_weight).add_(p_loss + qp_weight - pq_weight * divergences[:, :1])
         q_factor = (log_ratio * -qp_weight).add_(q_loss + pq_weight - qp_weight * divergences[:, 1:])
+        p_gradient = p_factor.mul_(p).sub_(q, alpha=qp_weight).sub_(p_loss * smoothing / vocab)
+        q_gradient = q_factor.mul_(q).sub_(p, alpha=pq_weight).sub_(q_loss * smoothing / vocab)
         p_logits, q_logits = logits.view(len(gold) // 2, 2, -1).unbind(1)
-        for out, factor, own, other, loss_weight, other_weight in (
-            (p_logits, p_factor, p, q, p_loss, qp_weight),
-            (q_logits, q_factor, q, p, q_loss, pq_weight),
-        ):
-            gradient = factor.mul_(own).sub_(other, alpha=other_weight).sub_(loss_weight * smoothing / vocab)
-            gold_share = gradient.new_full((len(gradient), 1), loss_weight * (smoothing - 1))
-            gradient.scatter_add_(1, gold[::2, None], gold_share)
-            out[:, :vocab] = gradient.where((gold[::2] != PAD)[:, None], 0)
+        gold = gold[::2, None]
+        for out, gradient, loss_weight in ((p_logits, p_gradient, p_loss), (q_logits, q_gradient, q_loss)):
+            gradient.scatter_add_(1, gold, gradient.new_full(gold.shape, loss_weight * (smoothing - 1)))
+            out[:, :vocab] = gradient.where(gold != PAD, 0)
         logits[:, vocab:] = 0
 
 
 def interleaved_order(gold: Tensor) -> Tensor:
     """The order [N] in which the two slots of each target token follow each other; empty slots stay last."""
-    place = torch.arange(len(gold), device=gold.device)
+    index = torch.arange(len(gold), device=gold.device)
     num_tokens = _num_tokens(gold)
-    return torch.where(place < 2 * num_tokens, place // 2 + place % 2 * num_tokens, place)
+    return torch.where(index < 2 * num_tokens, index // 2 + index % 2 * num_tokens, index)
 
 
 def _num_tokens(ids: Tensor) -> Tensor:

@@ -48,8 +48,8 @@ class DataOrder:
     """The updates of a training in turn. Its position is (epoch, index in the epoch's plan), both from 0.
 
     A device takes `max_tokens` slots per side at once. Plans are built when they are needed, in the data's directory
-    or, if that is read-only, in `fallback`. `beat` is called regularly during that time. `has_even_end` is a
-    field of `PlanKey`.
+    or, if this directory is read-only, in `fallback`. Building a plan calls `beat` regularly. `has_even_end` is a field
+    of `PlanKey`.
     """
 
     def __init__(
@@ -112,20 +112,19 @@ class DataOrder:
     @property
     def full(self) -> Rows:
         """The pairs of an ordinary full micro-batch."""
-        return self._dealt(self._rows(self.open().fullest_update))[0]
+        return self._deal(self._rows(self.open().fullest_update))[0]
 
     def batch(self, rows: Rows, *, device: torch.device, pinned: bool) -> Batch:
         """A micro-batch of these rows of the current epoch, with each pair as often as it passes through the model."""
-        number, plan = self._training.num_passes, self.open()
-        make = partial(
-            make_batch, np.tile(rows, number), device=device, shape=self.shape.for_passes(number), pinned=pinned
-        )
+        num_passes, plan = self._training.num_passes, self.open()
+        shape = self.shape.for_passes(num_passes)
+        make = partial(make_batch, np.tile(rows, num_passes), device=device, shape=shape, pinned=pinned)
         if plan.pairs is None:
             return make(self._pairs)
         try:
             return make(plan.pairs)
-        except DataError as problem:
-            pairs = self._built_anew(f"{plan.directory.name}: {problem.message}").pairs
+        except DataError as error:
+            pairs = self._rebuild(f"{plan.directory.name}: {error.message}").pairs
             assert pairs is not None
             return make(pairs)
 
@@ -134,7 +133,7 @@ class DataOrder:
         if self.index >= len(self.open()):
             self.move_to(epoch=self.epoch + 1, index=0)
         rows = self._rows(self.index)
-        micro_batches = self._dealt(rows)
+        micro_batches = self._deal(rows)
         self.index += 1
         return PlannedUpdate(
             micro_batches,
@@ -166,13 +165,13 @@ class DataOrder:
 
     @property
     def _num_micro_batches(self) -> int:
-        """Micro-batches of an update over all ranks; `_dealt` adds one per rank if the pairs do not fit."""
-        size = self._world_size
-        return size * accumulation_steps(
-            batch_tokens=self._training.batch_tokens, max_tokens=self.max_tokens, world_size=size
+        """Micro-batches of an update over all ranks; `_deal` adds one per rank if the pairs do not fit."""
+        steps = accumulation_steps(
+            batch_tokens=self._training.batch_tokens, max_tokens=self.max_tokens, world_size=self._world_size
         )
+        return steps * self._world_size
 
-    def _dealt(self, rows: Rows) -> list[Rows]:
+    def _deal(self, rows: Rows) -> list[Rows]:
         return deal_micro_batches(
             rows, shape=self.shape, num_micro_batches=self._num_micro_batches, world_size=self._world_size
         )
@@ -180,11 +179,11 @@ class DataOrder:
     def _rows(self, index: int) -> Rows:
         try:
             return self.open().rows(index)
-        except DamagedPlan as problem:
-            return self._built_anew(problem).rows(index)
+        except DamagedPlan as error:
+            return self._rebuild(str(error)).rows(index)
 
-    def _built_anew(self, problem: object) -> EpochPlan:
-        logger.warning("the plan %s: it is built anew", problem)
+    def _rebuild(self, damage: str) -> EpochPlan:
+        logger.warning("the plan %s: it is built anew", damage)
         self._close()
         return self._open(anew=True)
 
@@ -221,14 +220,14 @@ class DataOrder:
         if len(plan) == 0:
             raise DataError("no training pair is left", where="training data", hint="raise model.max_positions")
         longest = plan.max_pieces
-        what = "a training sentence has" if self._alpha is None else "a sampled sentence may have up to"
+        subject = "a training sentence has" if self._alpha is None else "a sampled sentence may have up to"
         for setting, limit in (
             ("training.batch_tokens", self._training.batch_tokens),
             ("training.max_tokens_per_device", self.max_tokens),
         ):
             if longest > limit:
                 raise RecipeError(
-                    f"{what} {longest} pieces, more than {setting}, {limit}",
+                    f"{subject} {longest} pieces, more than {setting}, {limit}",
                     where=setting,
                     hint=f"--set {setting}={longest}, or prepare with a smaller cleaning.max_words",
                 )

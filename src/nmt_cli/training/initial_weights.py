@@ -53,24 +53,26 @@ def with_initial_architecture(
     too; if it differs, the run is refused later. ModelError if `init_from` is no model.
     """
     if kind_of(run) == "run" and not restart and (begun := open_run(run)).record.init_from is not None:
-        there, origin = begun.recipe.model, str(run)
+        architecture, origin = begun.recipe.model, str(run)
     elif init_from is not None:
         check_is_model(init_from)
-        there, origin = load_saved_config(init_from).recipe.model, f"--init-from {init_from}"
+        architecture, origin = load_saved_config(init_from).recipe.model, f"--init-from {init_from}"
     else:
         return resolved
-    asked = resolved.recipe.model
-    taken = {
-        key: getattr(there, key)
-        for key in _differing(there, asked)
+    model = resolved.recipe.model
+    changes = {
+        key: getattr(architecture, key)
+        for key in _differing_keys(architecture, model)
         if not resolved.origins.get(f"model.{key}", "").startswith("--set ")
     }
-    if not taken:
+    if not changes:
         return resolved
-    named = [f"{key} {_as_setting(value)} (not {_as_setting(getattr(asked, key))})" for key, value in taken.items()]
-    logger.info("architecture of %s: %s", origin.removeprefix("--init-from "), ", ".join(named))
-    recipe = resolved.recipe.model_copy(update={"model": asked.model_copy(update=taken)})
-    return ResolvedRecipe(recipe, resolved.origins | {f"model.{key}": origin for key in taken})
+    described = [
+        f"{key} {_as_setting(value)} (not {_as_setting(getattr(model, key))})" for key, value in changes.items()
+    ]
+    logger.info("architecture of %s: %s", origin.removeprefix("--init-from "), ", ".join(described))
+    recipe = resolved.recipe.model_copy(update={"model": model.model_copy(update=changes)})
+    return ResolvedRecipe(recipe, resolved.origins | {f"model.{key}": origin for key in changes})
 
 
 def read_initial_weights(initial: InitialModel, model: Transformer) -> dict[str, Tensor]:
@@ -146,22 +148,23 @@ def _check_vocabulary(path: Path, data: PreparedData) -> None:
             )
 
 
-def _check_architecture(path: Path, there: ModelConfig, asked: ModelConfig) -> None:
-    old, new = there.model_dump(mode="json"), asked.model_dump(mode="json")
-    if changed := _differing(there, asked):
-        settings = " ".join(f"--set model.{key}={_as_setting(old[key])}" for key in changed)
+def _check_architecture(path: Path, initial: ModelConfig, model: ModelConfig) -> None:
+    if keys := _differing_keys(initial, model):
+        initial_settings, settings = initial.model_dump(mode="json"), model.model_dump(mode="json")
+        key = keys[0]
         raise RecipeError(
-            f"the model in {path} has model.{changed[0]} {as_written(old[changed[0]])}, and the recipe "
-            f"{as_written(new[changed[0]])}",
+            f"the model in {path} has model.{key} {as_written(initial_settings[key])}, and the recipe "
+            f"{as_written(settings[key])}",
             setting="init_from",
-            hint=f"train with the architecture of the model: {settings}",
+            hint="train with the architecture of the model: "
+            + " ".join(f"--set model.{key}={_as_setting(initial_settings[key])}" for key in keys),
         )
 
 
-def _differing(there: ModelConfig, asked: ModelConfig) -> list[str]:
-    """The settings in which a recipe must agree with the model, and does not."""
-    free = DROPOUTS if there.positions == "learned" else DROPOUTS | {"max_positions"}
-    return [key for key in type(asked).model_fields if key not in free and getattr(there, key) != getattr(asked, key)]
+def _differing_keys(initial: ModelConfig, model: ModelConfig) -> list[str]:
+    """The settings in which a recipe must agree with the initial model, and does not."""
+    free = DROPOUTS if initial.positions == "learned" else DROPOUTS | {"max_positions"}
+    return [key for key in ModelConfig.model_fields if key not in free and getattr(initial, key) != getattr(model, key)]
 
 
 def _as_setting(value: Any) -> str:

@@ -102,10 +102,10 @@ class TrainingLoop:
             while (ending := self._ending_by_recipe()) is None:
                 with self._profiler.update():
                     self._launch_next_update()
-                    problem = self._read_results()
+                    reason = self._read_results()
                 self._checkpointer.announce_if_complete()
-                if problem is not None:
-                    self._roll_back(problem)
+                if reason is not None:
+                    self._roll_back(reason)
                 elif not self._in_flight:  # `_can_wait` lets a result wait only if nothing is due after its update
                     stop = self._validate_and_save_if_due()
                     if stop is not None:
@@ -130,11 +130,11 @@ class TrainingLoop:
         self._in_flight.append(_InFlight(number, loaded, launched))
 
     def _read_results(self) -> str | None:
-        """Read the results of the updates in flight, except the last if it can wait; return at the first problem."""
+        """Read the results of the updates in flight, except the last if it can wait; stop at a reason of divergence."""
         while len(self._in_flight) > 1 or (self._in_flight and not self._can_wait(self._in_flight[0].number)):
             self._record_result(self._in_flight.popleft())
-            if (problem := self.state.reason_of_divergence(self._recipe.training)) is not None:
-                return problem
+            if (reason := self.state.reason_of_divergence(self._recipe.training)) is not None:
+                return reason
         return None
 
     def _can_wait(self, number: int) -> bool:
@@ -190,14 +190,14 @@ class TrainingLoop:
         if self._ranks.is_first:
             logger.warning("update %d is skipped: its gradients are not finite (%s)", update, describe_pairs(pairs))
 
-    def _roll_back(self, problem: str) -> None:
+    def _roll_back(self, reason: str) -> None:
         """Go back to the newest checkpoint before the trouble, and continue from there with the next pairs."""
         training, failed = self._recipe.training, self.state
         self._updates_to_repeat.extend(update.loaded for update in self._in_flight)
         self._in_flight.clear()
         if failed.returns >= training.max_returns:
             times = f", after {failed.returns} return(s) to an earlier checkpoint" if failed.returns else ""
-            raise self._diverged(f"{problem}{times}")
+            raise self._diverged(f"{reason}{times}")
         self._stopwatch.stop()
         self.state = self._checkpointer.roll_back(failed)
         self._agree_on_patience()
@@ -205,14 +205,14 @@ class TrainingLoop:
         self._meter.forget()
         if self._ranks.is_first:
             logger.warning(
-                "%s: back to update %d, and on with other pairs (%s)", problem, self.state.update, self._metrics_file
+                "%s: back to update %d, and on with other pairs (%s)", reason, self.state.update, self._metrics_file
             )
         worst = self._recent.worst()
-        self._reporter.write_event("returned", update=failed.update, to=self.state.update, reason=problem, worst=worst)
+        self._reporter.write_event("returned", update=failed.update, to=self.state.update, reason=reason, worst=worst)
         self._recent.clear()
 
-    def _diverged(self, problem: str) -> TrainingError:
-        return TrainingError(problem, where=str(self._metrics_file), hint=_HINT_ON_DIVERGENCE)
+    def _diverged(self, reason: str) -> TrainingError:
+        return TrainingError(reason, where=str(self._metrics_file), hint=_HINT_ON_DIVERGENCE)
 
     def _validate_and_save_if_due(self) -> Ending | None:
         """Do what is due after the last update; return the ending if a signal stops the training here."""

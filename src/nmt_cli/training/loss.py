@@ -92,10 +92,29 @@ def smoothed_cross_entropy(
     float32. All shapes follow from the arguments, and nothing waits for a GPU. `function` gives the loss and
     the gradient of a block of logits, as `ONE_PASS` does.
     """
-    sums = _SmoothedCrossEntropy.apply(  # type: ignore[no-untyped-call]  # not annotated
-        hidden, output_weight, output_bias, gold, vocab, smoothing, function, torch.is_grad_enabled()
-    )
-    return Loss(*sums)
+    inputs = [tensor for tensor in (hidden, output_weight, output_bias) if tensor is not None]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
+        sums = _SmoothedCrossEntropy.apply(  # type: ignore[no-untyped-call]  # not annotated
+            hidden, output_weight, output_bias, gold, vocab, smoothing, function
+        )
+        return Loss(*sums)
+    weight, bias = _multiplied_rows(output_weight, output_bias, vocab)
+    rows = function.rows_of_block(_max_logits(hidden) // len(weight))
+    return _loss_without_gradient(hidden, weight, bias, gold, vocab=vocab, smoothing=smoothing, rows=rows)
+
+
+def _loss_without_gradient(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, gold: Tensor, *, vocab: int, smoothing: float, rows: int
+) -> Loss:
+    """The loss of one pass, with memory for a single block of `rows` rows of logits."""
+    logits = hidden.new_empty(min(rows, len(hidden)), len(weight))
+    sums = []
+    for hidden_block, gold_block in zip(hidden.split(rows), gold.split(rows), strict=True):
+        logits_block = logits[: len(gold_block)]
+        _multiply(hidden_block, weight, bias, out=logits_block)
+        _, smoothed, nll = _statistics(logits_block, gold_block, vocab, smoothing)
+        sums.append(torch.stack([smoothed, nll]))
+    return Loss(*torch.stack(sums).sum(0))
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -111,38 +130,27 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         vocab: int,
         smoothing: float,
         function: LossFunction,
-        is_grad_enabled: bool,
     ) -> tuple[Tensor, ...]:
-        # Under no_grad `needs_input_grad` still says that the weights would need one.
-        keeps_gradient = is_grad_enabled and any(ctx.needs_input_grad)
-        num_tokens = hidden.size(0)
-        num_columns = min(output_weight.size(0), math.ceil(vocab / _COLUMN_MULTIPLE) * _COLUMN_MULTIPLE)
-        weight, bias = output_weight[:num_columns], None if output_bias is None else output_bias[:num_columns]
-        max_rows = (_CUDA_LOGITS if hidden.is_cuda else _CPU_LOGITS) // num_columns
-        takes_all = keeps_gradient and function.takes_all_rows
-        rows = num_tokens if takes_all else function.rows_of_block(max_rows)
-        logits = hidden.new_empty(num_tokens if keeps_gradient else min(rows, num_tokens), num_columns)
-        losses = []
-        for start in range(0, num_tokens, rows):
-            gold_block = gold[start : start + rows]
-            out = logits[start if keeps_gradient else 0 :][: len(gold_block)]
-            _multiply(hidden[start : start + rows], weight, bias, out=out)
-            if keeps_gradient:
-                sums = function.loss_and_gradient(out, gold_block, vocab, smoothing)
-            else:
-                sums = _statistics(out, gold_block, vocab, smoothing)[1:]
-            losses.append(torch.stack(sums))
-        smoothed, *others = torch.stack(losses).sum(0)
-        if keeps_gradient:
-            ctx.save_for_backward(logits, hidden, output_weight)
-            ctx.has_bias = output_bias is not None
+        weight, bias = _multiplied_rows(output_weight, output_bias, vocab)
+        max_rows = _max_logits(hidden) // len(weight)
+        rows = len(hidden) if function.takes_all_rows else function.rows_of_block(max_rows)
+        logits = hidden.new_empty(len(hidden), len(weight))
+        sums = []
+        for hidden_block, gold_block, logits_block in zip(
+            hidden.split(rows), gold.split(rows), logits.split(rows), strict=True
+        ):
+            _multiply(hidden_block, weight, bias, out=logits_block)
+            sums.append(torch.stack(function.loss_and_gradient(logits_block, gold_block, vocab, smoothing)))
+        ctx.save_for_backward(logits, hidden, output_weight)  # by now the logits are their gradient
+        ctx.has_bias = output_bias is not None
+        smoothed, *others = torch.stack(sums).sum(0)
         ctx.mark_non_differentiable(*others)
         return smoothed, *others
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         logit_gradient, hidden, output_weight = ctx.saved_tensors
-        scale = gradients[0]  # a float32 scalar, which leaves the products in their precision
+        scale = gradients[0]  # of the smoothed loss: a float32 scalar, which leaves the products in their precision
         num_columns = logit_gradient.size(1)
         weight_gradient = torch.empty_like(output_weight)
         torch.mm(logit_gradient.t(), hidden, out=weight_gradient[:num_columns]).mul_(scale)
@@ -152,7 +160,18 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             bias_gradient = output_weight.new_zeros(len(output_weight))
             bias_gradient[:num_columns] = logit_gradient.sum(0, dtype=torch.float32) * scale
         hidden_gradient = (logit_gradient @ output_weight[:num_columns]) * scale
-        return hidden_gradient, weight_gradient, bias_gradient, *(None,) * 5
+        return hidden_gradient, weight_gradient, bias_gradient, *(None,) * 4
+
+
+def _multiplied_rows(output_weight: Tensor, output_bias: Tensor | None, vocab: int) -> tuple[Tensor, Tensor | None]:
+    """The first W rows of the output matrix, and the bias of their logits."""
+    num_rows = math.ceil(vocab / _COLUMN_MULTIPLE) * _COLUMN_MULTIPLE
+    return output_weight[:num_rows], None if output_bias is None else output_bias[:num_rows]
+
+
+def _max_logits(hidden: Tensor) -> int:
+    """The most logits of a block."""
+    return _CUDA_LOGITS if hidden.is_cuda else _CPU_LOGITS
 
 
 def _multiply(hidden: Tensor, weight: Tensor, bias: Tensor | None, *, out: Tensor) -> None:
@@ -166,10 +185,10 @@ def _loss_and_gradient(logits: Tensor, gold: Tensor, vocab: int, smoothing: floa
     """The summed smoothed loss and NLL of logits [R, W]. Overwrites the logits with the gradient of the first."""
     probabilities, smoothed, nll = _statistics(logits, gold, vocab, smoothing)
     is_token = (gold != PAD).float()[:, None]
-    of_gold = (probabilities.gather(1, gold[:, None]) - (1 - smoothing + smoothing / vocab)) * is_token
+    gold_gradient = (probabilities.gather(1, gold[:, None]) - (1 - smoothing + smoothing / vocab)) * is_token
     logits[:, :vocab] = probabilities.sub_(smoothing / vocab).mul_(is_token)
     logits[:, vocab:] = 0
-    logits.scatter_(1, gold[:, None], of_gold.to(logits.dtype))
+    logits.scatter_(1, gold[:, None], gold_gradient.to(logits.dtype))
     return smoothed, nll
 
 

@@ -54,10 +54,10 @@ def fit_to_memory(order: DataOrder, run: Run, model: Transformer, *, precision: 
     name = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else "CPU"
     hardware = {"devices": ranks.size, "device": name, "precision": precision}
     recorded = run.record.max_tokens_per_device
-    is_same_hardware = recorded is not None and recorded.model_dump(exclude={"tokens"}) == hardware
-    tokens = int(ranks.broadcast(recorded.tokens if recorded is not None and is_same_hardware else 0))
+    is_usable = recorded is not None and recorded.model_dump(exclude={"tokens"}) == hardware
+    tokens = int(ranks.broadcast(recorded.tokens if recorded is not None and is_usable else 0))
     if tokens == 0:
-        tokens = _estimated_tokens(run.recipe, model, longest=order.max_pieces, precision=precision, ranks=ranks)
+        tokens = _estimate_tokens(run.recipe, model, longest=order.max_pieces, precision=precision, ranks=ranks)
         if ranks.is_first:
             if recorded is not None:
                 logger.info(
@@ -74,9 +74,9 @@ def fit_to_memory(order: DataOrder, run: Run, model: Transformer, *, precision: 
     return run
 
 
-def _estimated_tokens(recipe: Recipe, model: Transformer, *, longest: int, precision: Precision, ranks: Ranks) -> int:
+def _estimate_tokens(recipe: Recipe, model: Transformer, *, longest: int, precision: Precision, ranks: Ranks) -> int:
     """The tokens that each of the ranks can take at once, by the memory that is free on the fullest of them."""
-    needs = estimate(
+    needs = estimate_device_needs(
         recipe,
         source_vocab=model.source_vocab,
         target_vocab=model.target_vocab,
@@ -85,7 +85,7 @@ def _estimated_tokens(recipe: Recipe, model: Transformer, *, longest: int, preci
     )
     tokens_that_fit = ranks.smallest(int(_usable_bytes(ranks) / needs.bytes_per_token))
     if tokens_that_fit < longest and ranks.device.type == "cpu":
-        raise _too_little_memory(ranks.device, longest)
+        raise _memory_error(ranks.device, longest)
     batch_tokens = recipe.training.batch_tokens
     return even_share(tokens_that_fit, batch_tokens=batch_tokens, world_size=ranks.size, longest=longest)
 
@@ -102,21 +102,21 @@ def warm_up_with_tokens_that_fit(
         warm_up()
         return run
     while True:
-        problem: OutOfMemory | None = None
+        has_failed = False
         try:
             warm_up()
-        except OutOfMemory as error:
-            problem = error
-        if not ranks.any(problem is not None):
+        except OutOfMemory:
+            has_failed = True
+        if not ranks.any(has_failed):
             return run
         release()
-        failed, longest = order.max_tokens, order.max_pieces
-        if failed <= longest:
-            raise _too_little_memory(ranks.device, longest)
+        too_many, longest = order.max_tokens, order.max_pieces
+        if too_many <= longest:
+            raise _memory_error(ranks.device, longest)
         batch_tokens = run.recipe.training.batch_tokens
-        order.limit(even_share(failed // 2, batch_tokens=batch_tokens, world_size=ranks.size, longest=longest))
+        order.limit(even_share(too_many // 2, batch_tokens=batch_tokens, world_size=ranks.size, longest=longest))
         if ranks.is_first:
-            logger.info("memory does not hold %s tokens at once: trying %s", f"{failed:,}", f"{order.max_tokens:,}")
+            logger.info("memory does not hold %s tokens at once: trying %s", f"{too_many:,}", f"{order.max_tokens:,}")
             recorded = run.record.max_tokens_per_device
             assert recorded is not None, "fit_to_memory records a number before the warm-up"
             run = record_max_tokens(run, recorded.model_copy(update={"tokens": order.max_tokens}))
@@ -134,8 +134,8 @@ def even_share(max_tokens: int, *, batch_tokens: int, world_size: int, longest: 
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """The needs of a training. `tokens` counts one side of a full micro-batch; bytes are per device."""
+class DeviceNeeds:
+    """The needs of a training on each of its devices. `tokens` counts one side of a full micro-batch."""
 
     num_parameters: int
     accumulation_steps: int
@@ -149,49 +149,50 @@ class Estimate:
         return self.activation_bytes / self.tokens
 
 
-def estimate(
+def estimate_device_needs(
     recipe: Recipe, *, source_vocab: int, target_vocab: int, precision: Precision, world_size: int
-) -> Estimate:
-    """The needs of a recipe with vocabularies of these sizes on `world_size` devices.
+) -> DeviceNeeds:
+    """The needs of a recipe with vocabularies of these sizes on each of `world_size` devices.
 
     The weights' memory includes gradients and moments; with an average of the weights, also the average and a copy of
-    the weights. The activations are those that one full micro-batch keeps for its backward pass; for `auto`, a device's
-    whole share of an update. Memory of libraries and of the allocator comes on top.
+    the weights. Activations are what one full micro-batch keeps for its backward pass. With `auto`, this micro-batch is
+    a device's whole share of an update. Libraries and the allocator need more memory.
     """
     model, training = recipe.model, recipe.training
     parameters = num_parameters(model, source_vocab=source_vocab, target_vocab=target_vocab)
     has_average = training.ema is not None or training.optimizer.name == "schedule_free"
-    # float32 weight, gradient and two moments; in bf16 also a weight and a gradient; the average and a copy
-    bytes_each = 4 + 4 + 8 + (2 + 2 if precision == "bf16" else 0) + (8 if has_average else 0)
+    bytes_per_parameter = 4 + 4 + 2 * 4  # float32: weight, gradient and two moments
+    if precision == "bf16":
+        bytes_per_parameter += 2 + 2  # bf16: weight and gradient
+    if has_average:
+        bytes_per_parameter += 4 + 4  # float32: the average and a copy of the weights
     tokens = min(max_tokens_of(training), math.ceil(training.batch_tokens / world_size))
-    element = 2 if precision == "bf16" else 4
     logits = num_rows(target_vocab, multiple=model.embedding_multiple)
-    per_pair = training.num_passes * (_kept_per_pair(model) + logits) * element
-    return Estimate(
-        parameters,
-        accumulation_steps(batch_tokens=training.batch_tokens, max_tokens=tokens, world_size=world_size),
-        tokens,
-        parameters * bytes_each,
-        tokens * per_pair,
+    activations_per_token = training.num_passes * (_num_activations(model) + logits)
+    return DeviceNeeds(
+        num_parameters=parameters,
+        accumulation_steps=accumulation_steps(
+            batch_tokens=training.batch_tokens, max_tokens=tokens, world_size=world_size
+        ),
+        tokens=tokens,
+        weight_bytes=parameters * bytes_per_parameter,
+        activation_bytes=tokens * activations_per_token * (2 if precision == "bf16" else 4),
     )
 
 
-def _kept_per_pair(model: ModelConfig) -> int:
-    """Elements kept for backward for one source and one target token, without attention weights and logits.
-
-    Attention: projections, mixed values, output; each sub-layer: dropout mask, residual sum, norm; feed-forward: twice
-    d_ff, and four times with gates; dropout there keeps its mask and its output.
-    """
-    heads_width = model.heads * (2 * model.d_k + 2 * model.d_v)
-    residual = 4 * model.d_model
+def _num_activations(model: ModelConfig) -> int:
+    """Numbers kept for the backward pass for one source and one target token, without attention weights and logits."""
+    attention = model.heads * (2 * model.d_k + 2 * model.d_v)  # queries, keys, values, and mixed values
+    residual = 4 * model.d_model  # the sub-layer's output, dropout mask, sum, norm
+    # Input and output of the activation; with gates, also the gate and the product; dropout's mask and output.
     feed_forward = ((4 if model.activation == "swiglu" else 2) + (2 if model.ffn_dropout else 0)) * model.d_ff
-    encoder = heads_width + 2 * residual + feed_forward
-    decoder = 2 * heads_width + 3 * residual + feed_forward
-    # At last the embedding and the last norm of each side.
-    return model.encoder_layers * encoder + model.decoder_layers * decoder + 2 * residual
+    encoder_layer = attention + 2 * residual + feed_forward
+    decoder_layer = 2 * attention + 3 * residual + feed_forward
+    embeddings_and_last_norms = 2 * residual
+    return model.encoder_layers * encoder_layer + model.decoder_layers * decoder_layer + embeddings_and_last_norms
 
 
-def _too_little_memory(device: torch.device, longest: int) -> OutOfMemory:
+def _memory_error(device: torch.device, longest: int) -> OutOfMemory:
     return OutOfMemory(
         f"the memory of {device} does not hold a micro-batch of one sentence of {longest:,} pieces",
         where="training.max_tokens_per_device",

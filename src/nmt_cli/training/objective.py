@@ -29,7 +29,7 @@ _WIDTH_MULTIPLE = 8
 logger = logging.getLogger(__name__)
 
 # Compiles a function as a whole at its first call, for the shapes and numbers of its arguments.
-compiled = partial(torch.compile, fullgraph=True, dynamic=False)
+compile_whole = partial(torch.compile, fullgraph=True, dynamic=False)
 
 Objective = Callable[[Batch], Loss]
 """Computes the loss of a batch, summed over its target tokens, with gradients for the model's parameters."""
@@ -57,8 +57,8 @@ class CompiledObjective:
 
         torch.compiler.reset()  # torch limits how often a function is compiled, other models included
         self._model, self._smoothing, self._consistency = model, smoothing, consistency
-        self._first_layer_input = compiled(_first_layer_input)
-        self._encode, self._decode = compiled(_encode), compiled(_decode)
+        self._first_layer_input = compile_whole(_first_layer_input)
+        self._encode, self._decode = compile_whole(_encode), compile_whole(_decode)
         kernel: LossAndGradient = partial(loss_and_gradient, pad=PAD)
         if consistency is not None:
             weights = (*consistency.loss_weights, *consistency.divergence_weights)
@@ -137,17 +137,17 @@ def compiling(device: torch.device) -> Iterator[None]:
     """A context for first calls of compiled functions: DeviceError if they cannot be compiled."""
     try:
         yield
-    except RuntimeError as problem:
+    except RuntimeError as error:
         from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 
-        if not isinstance(problem, TorchDynamoException) or is_out_of_memory(problem, must_name_memory=True):
+        if not isinstance(error, TorchDynamoException) or is_out_of_memory(error, must_name_memory=True):
             raise
-        reason = problem.inner_exception if isinstance(problem, BackendCompilerFailed) else problem
+        reason = error.inner_exception if isinstance(error, BackendCompilerFailed) else error
         raise DeviceError(
             f"the model cannot be compiled for {device}",
             where=str(reason).strip().partition("\n")[0],
             hint="--no-compile trains without; compiling needs the Triton that came with torch, and a C compiler",
-        ) from problem
+        ) from error
 
 
 def _loss(model: Transformer, hidden: Tensor, gold: Tensor, *, smoothing: float, function: LossFunction) -> Loss:

@@ -70,10 +70,10 @@ class RecordedSteps:
 
         try:
             first, later = (self._recorder(partial(step, is_first=is_first)) for is_first in (True, False))
-        except RuntimeError as problem:
-            if is_out_of_memory(problem, must_name_memory=True):
+        except RuntimeError as error:
+            if is_out_of_memory(error, must_name_memory=True):
                 raise
-            reason = str(problem).strip().partition("\n")[0]
+            reason = str(error).strip().partition("\n")[0]
             logger.warning("no CUDA graph can be made (%s): updates take longer to launch", reason)
             self._cannot_record = True
             self._recorded.clear()  # replays use a generator that may be gone

@@ -24,7 +24,7 @@ from nmt_cli.dataset.manifest import read_manifest
 from nmt_cli.dataset.plan_cache import PLANS
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError, ModelError, RecipeError
-from nmt_cli.recipe.key_paths import flatten
+from nmt_cli.recipe.key_paths import KeyPath, flatten
 from nmt_cli.recipe.loading import ResolvedRecipe, dump_recipe
 from nmt_cli.recipe.mistakes import as_written
 from nmt_cli.recipe.schema import Recipe
@@ -33,7 +33,7 @@ from nmt_cli.training.initial_weights import describe_initial_model
 
 logger = logging.getLogger(__name__)
 
-_Settings = Mapping[tuple[str, ...], Any]  # by path
+_Settings = Mapping[tuple[str, ...], Any]  # by key path
 _MAX_NAMED = 3  # settings in an error
 
 # Settings that may change between the starts of a run, because its updates do not depend on them.
@@ -72,32 +72,33 @@ def named_run(
     the user sets stays. A run that an earlier nmt began in the same way under a shorter name continues.
     """
     recipe = resolved.recipe
-    shorter_names = [recipe.name]
     is_name_set = resolved.origins["name"].startswith("--set ")
-    changed: dict[str, str] = {}
+    changes: dict[str, str] = {}
     try:
         corpus: str | None = read_manifest(data).name
     except DataError:  # opening the data says what is wrong with it
         corpus = recipe.corpus
     if corpus is not None and corpus != recipe.corpus and is_packaged and not is_name_set:
-        changed["name"] = f"{corpus}-{recipe.name}"
-        changed["description"] = f"The recipe {recipe.name}, trained on the corpus {corpus}."
-        changed["corpus"] = corpus
-    origins = dict.fromkeys(changed, f"--data {data}")
+        changes["name"] = f"{corpus}-{recipe.name}"
+        changes["description"] = f"The recipe {recipe.name}, trained on the corpus {corpus}."
+        changes["corpus"] = corpus
+    origins = dict.fromkeys(changes, f"--data {data}")
+    shorter_names = [recipe.name]
     if init_from is not None and not is_name_set:
-        shorter_names.append(changed.get("name", recipe.name))
-        changed["name"] = f"{shorter_names[-1]}-from-{_name_of(init_from)}"
+        shorter_names.append(changes.get("name", recipe.name))
+        changes["name"] = f"{shorter_names[-1]}-from-{_name_of(init_from)}"
         origins["name"] = f"--init-from {init_from}"
-    named = ResolvedRecipe(recipe.model_copy(update=changed), resolved.origins | origins)
-    run = runs / named.recipe.name
-    if run.exists():
-        return named, run
-    earlier = (runs / name for name in shorter_names)
-    return named, next((one for one in earlier if _is_begun(one, corpus=corpus, init_from=init_from)), run)
+    named = ResolvedRecipe(recipe.model_copy(update=changes), resolved.origins | origins)
+    directory = runs / named.recipe.name
+    if not directory.exists():
+        for name in shorter_names:
+            if _is_begun(runs / name, corpus=corpus, init_from=init_from):
+                return named, runs / name
+    return named, directory
 
 
 def _name_of(model: Path) -> str:
-    """The name of a model for the name of a run: that of its run, or of its folder."""
+    """The name of a model for the name of a run: the name of the model's run, or of its directory."""
     model = model.resolve()
     name = model.parent.name if kind_of(model.parent) == "run" else model.name
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-") or "model"
@@ -108,8 +109,8 @@ def _is_begun(run: Path, *, corpus: str | None, init_from: Path | None) -> bool:
     if kind_of(run) != "run":
         return False
     record = open_run(run).record
-    is_same = init_from is None or (record.init_from is not None and record.init_from.path == str(init_from.resolve()))
-    return is_same and record.corpus == corpus
+    initial = None if record.init_from is None else record.init_from.path
+    return record.corpus == corpus and (init_from is None or initial == str(init_from.resolve()))
 
 
 def open_or_begin(
@@ -130,11 +131,11 @@ def open_or_begin(
         files.remove_directory(directory)
     if (directory / RUN_FILE).is_file():
         run = open_run(directory)
-        problem = _reason_to_refuse(run, recipe, data, init_from)
-        if problem is None:
+        error = _difference_error(run, recipe, data, init_from)
+        if error is None:
             return _continue_with(run, recipe, command, init_from)
         if not _has_saved_nothing(directory):
-            raise problem
+            raise error
         files.remove_directory(directory)
     if directory.exists() and any(directory.iterdir()):
         raise ModelError(
@@ -151,15 +152,15 @@ def open_or_begin(
 
 def _continue_with(run: Run, recipe: Recipe, command: Sequence[str], init_from: Path | None) -> Run:
     """The run with a recipe in which settings that may change have changed; then `command` is what continues it."""
-    old, new = (flatten(one.model_dump(mode="json")) for one in (run.recipe, recipe))
-    # A setting that the old recipe alone has is of the optimizer or schedule before, and is not told.
+    old, new = flatten(run.recipe.model_dump(mode="json")), flatten(recipe.model_dump(mode="json"))
+    # A setting that only the old recipe has belongs to an optimizer or schedule that is no longer used: it is not told.
     changes = _differences(new, {path: old.get(path) for path in new})
     if not changes:
         return run
     logger.info("the run goes on with %s", "; ".join(changes))
     files.write_file(run.directory / "recipe.yaml", dump_recipe(recipe), error=ModelError)
-    is_complete = init_from is not None or run.record.init_from is None  # later starts may leave out --init-from
-    return _update_record(run, command=list(command)) if is_complete else open_run(run.directory)
+    lacks_init_from = init_from is None and run.record.init_from is not None  # later starts may leave it out
+    return open_run(run.directory) if lacks_init_from else _update_record(run, command=list(command))
 
 
 def check_run_path(directory: Path) -> None:
@@ -189,7 +190,7 @@ def recipe_fingerprint(recipe: Recipe, data: PreparedData, *, init_from: Initial
     values = {
         ".".join(path): value
         for path, value in _fixed_settings(recipe).items()
-        if value != defaults.get(path) or not any(path[: len(key)] == key for key in _LATER_SETTINGS)
+        if value != defaults.get(path) or not _is_below(path, _LATER_SETTINGS)
     }
     beginning = [] if init_from is None else [init_from.weights_sha256]
     text = json.dumps([values, data.manifest.fingerprint, _fingerprints(data), *beginning], sort_keys=True)
@@ -207,49 +208,50 @@ def _update_record(run: Run, **values: Any) -> Run:
     return open_run(run.directory)
 
 
-def _reason_to_refuse(run: Run, recipe: Recipe, data: PreparedData, init_from: Path | None) -> RecipeError | None:
-    """Why the run cannot continue with this recipe, data and initial model; None if it can."""
-    the_run, record = f"the run in {run.directory}", run.record
+def _difference_error(run: Run, recipe: Recipe, data: PreparedData, init_from: Path | None) -> RecipeError | None:
+    """The error of a run that cannot continue with this recipe, data and initial model; None if it can."""
+    record = run.record
     hint_new_run = "another folder with -o, or --restart (removes the run)"
     old, new = _fixed_settings(run.recipe), _fixed_settings(recipe)
     if changes := _differences(old, new):
         others = f"; and {len(changes) - _MAX_NAMED} more settings" if len(changes) > _MAX_NAMED else ""
         return RecipeError(
-            f"{the_run} was trained with {'; '.join(changes[:_MAX_NAMED])}{others}",
+            f"the run in {run.directory} was trained with {'; '.join(changes[:_MAX_NAMED])}{others}",
             where=str(run.directory / "recipe.yaml"),
             hint="give the run another folder with -o, or begin anew with --restart (removes the run)",
         )
     fingerprint = record.data_summary.get("fingerprint")
     if record.tokenizers != _fingerprints(data) or fingerprint != data.manifest.fingerprint:
         return RecipeError(
-            f"{the_run} was begun with other data than {data.directory}",
+            f"the run in {run.directory} was begun with other data than {data.directory}",
             where=str(data.directory),
             hint=f"give --data {record.data} if that is unchanged, another folder with -o, or --restart",
         )
     initial_weights = "random weights" if record.init_from is None else record.init_from.path
     if init_from is not None and initial_weights != str(init_from.resolve()):  # later starts may leave out --init-from
         return RecipeError(
-            f"{the_run} was begun from {initial_weights}, not from {init_from}",
+            f"the run in {run.directory} was begun from {initial_weights}, not from {init_from}",
             setting="init_from",
             hint=f"leave out --init-from to continue it with -o {run.directory}, or give {hint_new_run}",
         )
-    folders = (run.directory / CHECKPOINTS).glob("update-*")
-    newest = max((int(path.name.removeprefix("update-")) for path in folders if (path / MANIFEST).is_file()), default=0)
+    manifests = (run.directory / CHECKPOINTS).glob(f"update-*/{MANIFEST}")
+    newest = max((int(manifest.parent.name.removeprefix("update-")) for manifest in manifests), default=0)
     if newest > recipe.training.updates:
         return RecipeError(
-            f"{the_run} has taken {newest:,} updates, more than training.updates, {recipe.training.updates:,}",
+            f"the run in {run.directory} has taken {newest:,} updates, more than training.updates,"
+            f" {recipe.training.updates:,}",
             where="training.updates",
             hint=f"give --set training.updates={newest} or more, {hint_new_run}",
         )
     return None
 
 
-def _differences(these: _Settings, those: _Settings) -> list[str]:
-    """The settings that differ, as KEY THIS, not THAT."""
+def _differences(settings: _Settings, others: _Settings) -> list[str]:
+    """The settings that differ, as KEY VALUE, not OTHER VALUE."""
     return [
-        f"{'.'.join(path)} {as_written(these.get(path))}, not {as_written(those.get(path))}"
-        for path in {**these, **those}
-        if these.get(path) != those.get(path)
+        f"{'.'.join(path)} {as_written(settings.get(path))}, not {as_written(others.get(path))}"
+        for path in {**settings, **others}
+        if settings.get(path) != others.get(path)
     ]
 
 
@@ -258,8 +260,8 @@ def _has_saved_nothing(directory: Path) -> bool:
     files.clear_interrupted(directory / CHECKPOINTS, name="update-*")
     expected = {"recipe.yaml", RUN_FILE, "source.spm", "target.spm", "metrics.jsonl", CHECKPOINTS, ".sanity", PLANS}
     expected |= {"tensorboard", "profile", "report.html"}
-    is_bare = all(entry.name in expected for entry in directory.iterdir())
-    return is_bare and not any((directory / CHECKPOINTS).glob("*"))
+    has_checkpoints = any((directory / CHECKPOINTS).glob("*"))
+    return not has_checkpoints and all(entry.name in expected for entry in directory.iterdir())
 
 
 def _fixed_settings(recipe: Recipe) -> _Settings:
@@ -268,7 +270,12 @@ def _fixed_settings(recipe: Recipe) -> _Settings:
     may_change = [*_MAY_CHANGE]
     if not isinstance(recipe.training.schedule, CosineConfig | WsdConfig):
         may_change.append(("training", "updates"))  # only in these two does the rate depend on the length
-    return {path: value for path, value in settings.items() if not any(path[: len(key)] == key for key in may_change)}
+    return {path: value for path, value in settings.items() if not _is_below(path, may_change)}
+
+
+def _is_below(path: KeyPath, sections: Sequence[KeyPath]) -> bool:
+    """Whether a setting is one of the sections, or lies in one of them."""
+    return any(path[: len(section)] == section for section in sections)
 
 
 def _record(data: PreparedData, recipe: Recipe, command: Sequence[str], initial: InitialModel | None) -> RunRecord:
@@ -309,8 +316,8 @@ def _longest_source(data: PreparedData, initial: InitialModel | None, *, max_pos
         longest = max(longest, int(taken.max(initial=1)) - 1)
     if initial is None:
         return longest or None
-    before = load_saved_config(Path(initial.path)).longest_source
-    return None if before is None else max(before, longest)
+    longest_before = load_saved_config(Path(initial.path)).longest_source
+    return None if longest_before is None else max(longest_before, longest)
 
 
 def _fingerprints(data: PreparedData) -> dict[str, str]:

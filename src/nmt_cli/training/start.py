@@ -22,7 +22,7 @@ from nmt_cli.recipe.key_paths import KeyPath
 from nmt_cli.recipe.loading import ResolvedRecipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.recipe.yaml_files import dump_annotated
-from nmt_cli.training.micro_batch_size import estimate
+from nmt_cli.training.micro_batch_size import estimate_device_needs
 from nmt_cli.training.ranks.launcher import launch
 from nmt_cli.training.ranks.ranks import LAUNCHED, join_ranks
 from nmt_cli.training.ranks.watchdog import watching
@@ -187,7 +187,7 @@ def _describe_needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_siz
     """Lines on the vocabulary, the parameters, the devices, a batch, an epoch and the memory."""
     chosen, training = choose_device(device), recipe.training
     precision = choose_precision(training.precision, device=chosen, training=True)
-    needs = estimate(
+    needs = estimate_device_needs(
         recipe,
         source_vocab=inputs.source_vocab,
         target_vocab=inputs.target_vocab,

@@ -269,8 +269,8 @@ class Updater:
         """Raise OutOfMemory if the device's memory does not hold what a batch needs."""
         try:
             yield
-        except RuntimeError as problem:
-            if not is_out_of_memory(problem, must_name_memory=True):
+        except RuntimeError as error:
+            if not is_out_of_memory(error, must_name_memory=True):
                 raise
             num_passes = self._recipe.training.num_passes
             limit = max(batch.source.ids.numel(), batch.target.ids.numel()) // num_passes

@@ -105,9 +105,9 @@ class Validator:
         self._cuda_search: CudaSearch | None = None
         try:
             bleu([""], [""], target_language=self._target_language)
-        except UsageError as problem:
+        except UsageError as error:
             logger.warning(
-                "%s: BLEU in validation takes the tokens of 13a; %s", problem.message, problem.hint.partition(",")[0]
+                "%s: BLEU in validation takes the tokens of 13a; %s", error.message, error.hint.partition(",")[0]
             )
             self._target_language = None
         self._pairs = data.split("valid")

@@ -27,8 +27,8 @@ def check(device: torch.device) -> None:
     x, numbers = torch.zeros(1, 16, device=device), torch.zeros(1, dtype=torch.long, device=device)
     try:
         embed[(1,)](numbers, x, None, numbers, x, 1.0, WIDTH=16, COLUMNS=16)
-    except (TritonError, OSError, SubprocessError) as problem:
-        raise RuntimeError(f"{type(problem).__name__}: {problem}") from problem
+    except (TritonError, OSError, SubprocessError) as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
 @triton.jit

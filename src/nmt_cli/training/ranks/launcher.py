@@ -43,7 +43,7 @@ def launch(arguments: Sequence[str], *, num_ranks: int) -> int:
                 )
                 for rank in range(num_ranks)
             ]
-            lost = _wait(processes, commands.signals, board)
+            lost = _wait_for_ranks(processes, commands.signals, board)
     finally:
         if console.is_interactive():
             console.stderr_console().show_cursor(True)  # a killed first rank may have hidden it for its live view
@@ -56,32 +56,40 @@ def launch(arguments: Sequence[str], *, num_ranks: int) -> int:
     return max(codes, default=_exit_code_of(commands.signals))
 
 
-def _wait(processes: Sequence[Popen[bytes]], signals: Sequence[int], board: FailureBoard) -> TrainingError | None:
+def _wait_for_ranks(
+    processes: Sequence[Popen[bytes]], signals: Sequence[int], board: FailureBoard
+) -> TrainingError | None:
     """Return when no rank is left, or when ranks that outlive a failure have used up their time.
 
-    Puts the failure of a rank on the board if the rank could not do so itself, and returns its error.
+    Returns the error of a rank that failed first and could not report its failure.
     """
-    ended: set[int] = set()
+    running = dict(enumerate(processes))
     deadline, lost = math.inf, None
-    while len(ended) < len(processes) and time.monotonic() < deadline:
-        for rank, process in enumerate(processes):
-            if rank in ended or (code := process.poll()) is None:
-                continue
-            ended.add(rank)
+    while running and time.monotonic() < deadline:
+        ended = [rank for rank, process in running.items() if process.poll() is not None]
+        for rank in ended:
+            error = _report_failure(running.pop(rank), rank, num_ranks=len(processes), signals=signals, board=board)
+            lost = lost or error
             # Ranks end together when all are done. If one is stopped before it has joined, the others wait in vain.
             deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
-            if code in _EXPECTED_CODES:
-                continue
-            if -code in signals:  # before the rank listened for signals: the others need not report it
-                board.claim(Failure(_exit_code_of(signals), is_stall=False))
-                continue
-            error = _error_of(process, rank, num_ranks=len(processes))
-            if board.claim(Failure(error.exit_code, is_stall=False)) is None:
-                lost = error
         if signals.count(signal.SIGINT) > 1:
             deadline = min(deadline, time.monotonic() + _HASTE_SECONDS)
         time.sleep(_POLL_SECONDS)
     return lost
+
+
+def _report_failure(
+    process: Popen[bytes], rank: int, *, num_ranks: int, signals: Sequence[int], board: FailureBoard
+) -> TrainingError | None:
+    """Put the failure of an ended rank on the board, unless another failure is there; return its error if it is new."""
+    if process.returncode in _EXPECTED_CODES:
+        return None
+    if -process.returncode in signals:  # before the rank listened for signals: the others need not report it
+        board.claim(Failure(_exit_code_of(signals), is_stall=False))
+        return None
+    error = _error_of(process, rank, num_ranks=num_ranks)
+    is_first = board.claim(Failure(error.exit_code, is_stall=False)) is None
+    return error if is_first else None
 
 
 def _exit_code_of(signals: Sequence[int]) -> int:

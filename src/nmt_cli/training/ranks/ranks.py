@@ -128,12 +128,12 @@ class Ranks:
             yield
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError as problem:
+        except RuntimeError as error:
             raise ConnectionLost(
                 f"rank {self.rank} of {self.size} lost the connection to the others",
-                where=_first_line(problem),
+                where=_first_line(error),
                 hint="look for what ended another process; the same command continues from the newest checkpoint",
-            ) from problem
+            ) from error
         self.heartbeat.beat()
 
 
@@ -173,12 +173,12 @@ def join_ranks(device: str) -> Ranks:
             timeout=_COLLECTIVE_TIMEOUT,
             device_id=chosen if chosen.type == "cuda" else None,
         )
-    except (RuntimeError, ValueError) as problem:
+    except (RuntimeError, ValueError) as error:
         raise DeviceError(
             f"the {size} processes of the training did not find each other",
-            where=_first_line(problem),
+            where=_first_line(error),
             hint="check that all were started, and that MASTER_ADDR and MASTER_PORT can be reached from each machine",
-        ) from problem
+        ) from error
     return Ranks(rank, size, chosen, find_failure_board())
 
 
@@ -256,5 +256,5 @@ def _claim_gpu(device: torch.device, store: Store) -> None:
         )
 
 
-def _first_line(problem: Exception) -> str:
-    return str(problem).strip().partition("\n")[0]
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -82,8 +82,8 @@ class Profiler:
             self._folder.mkdir(parents=True, exist_ok=True)
             table.write_text(summary, encoding="utf-8")
             found.export_chrome_trace(str(trace))
-        except OSError as problem:  # no reason to end a training
-            self._print(f"{summary}not written to {self._folder}: {problem.strerror}")
+        except OSError as error:  # no reason to end a training
+            self._print(f"{summary}not written to {self._folder}: {error.strerror}")
         else:
             self._print(f"{summary}written to {table}; {trace} is for https://ui.perfetto.dev")
 

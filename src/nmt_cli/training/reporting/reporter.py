@@ -168,7 +168,7 @@ class Reporter:
         return console.time_left((self._clock() - self._started) / done * (self._updates - update))
 
 
-def require_tensorboard() -> None:
+def check_tensorboard() -> None:
     """UsageError if the package is not installed."""
     if find_spec("tensorboard") is None:
         raise UsageError(
