@@ -134,7 +134,7 @@ def test_a_hypothesis_attends_to_its_own_past(widths: dict[str, Any], place: int
     x = torch.randn(sentences * beam, model.config.d_model)
     before = cache.clone()
     with torch.inference_mode():
-        out = static_cache._self_attend_by_kernel(module, x, kept=cache, inputs=seen)
+        out = static_cache._self_attend_by_kernel(module, x, cache=cache, inputs=seen)
         q, k, v = (one.double() for one in module.double().project(x.double(), torch.full((len(x),), place)))
         for row in range(len(x)):
             sentence, number = divmod(row, beam)
@@ -158,7 +158,7 @@ def test_a_hypothesis_attends_to_its_source_and_nothing_behind_it(widths: dict[s
     seen = StepInputs(torch.zeros(4, beam, 32, dtype=torch.int32), torch.tensor(lengths).int(), torch.tensor([0, 0, 0]))
     x = torch.randn(len(lengths) * beam, model.config.d_model)
     with torch.inference_mode():
-        out = static_cache._cross_attend_by_kernel(module, x, kept=cross, inputs=seen)
+        out = static_cache._cross_attend_by_kernel(module, x, cache=cross, inputs=seen)
         q = module.double().q(x.double()).unflatten(-1, (module.heads, module.d_k))
     for row in range(len(x)):
         own = cross[row // beam, : lengths[row // beam]].double()

@@ -101,11 +101,11 @@ def test_a_line_is_about_the_updates_since_the_last_one() -> None:
     meter = Meter(SPEED)
     meter.add(UPDATE, seconds=10.0, waited=1.0)
     meter.add(UPDATE, seconds=14.0, waited=1.0)
-    sums, figures = meter.line()
+    sums, figures = meter.report()
     assert (sums.source_tokens, sums.target_tokens) == (1000, 600)
     assert figures.target_tokens_per_second == pytest.approx(600 / 14)
     meter.add(UPDATE, seconds=17.0, waited=1.6)
-    sums, figures = meter.line()
+    sums, figures = meter.report()
     assert sums.target_tokens == 300
     assert figures.target_tokens_per_second == pytest.approx(100.0)
     assert figures.waiting == pytest.approx(0.2)
@@ -117,7 +117,7 @@ def test_what_is_forgotten_is_in_no_line() -> None:
     meter.forget()
     meter.add(UPDATE, seconds=12.0, waited=5.0)
     assert meter.recent().loss == 3.0
-    _, figures = meter.line()
+    _, figures = meter.report()
     assert (figures.loss, figures.target_tokens_per_second, figures.waiting) == (3.0, 150.0, 0.0)
 
 

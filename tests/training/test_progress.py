@@ -21,7 +21,7 @@ from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError
 from nmt_cli.training.checkpoint_folder import CheckpointFolder
 from nmt_cli.training.reporting.metrics import Stopwatch, TrainingStatus, UpdateMetrics, UpdateSums
-from nmt_cli.training.reporting.reporter import LineItem, LiveView, Reporter, fitted
+from nmt_cli.training.reporting.reporter import LineItem, LiveView, Reporter, fit_line
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation, Validator
 from tests.forks import Forked
@@ -276,7 +276,7 @@ def view_of(width: int, monkeypatch: pytest.MonkeyPatch) -> LiveView:
     monkeypatch.setenv("COLUMNS", str(width))
     view = LiveView("small", updates=2000)
     view.keep_best("BLEU 31.20", update=1200)
-    view.move(SHOWN_STATUS, SHOWN_METRICS, time_left="0:01:30 left")
+    view.show_status(SHOWN_STATUS, SHOWN_METRICS, time_left="0:01:30 left")
     return view
 
 
@@ -316,7 +316,7 @@ def test_a_name_is_shown_as_it_is_and_cut_where_it_is_long(monkeypatch: pytest.M
     monkeypatch.setenv("COLUMNS", "60")
     for name in ("lr[bold=3]{x}", "a-name-that-says-everything-about-the-recipe-and-its-author"):
         view = LiveView(name, updates=2000)
-        view.move(SHOWN_STATUS, SHOWN_METRICS, time_left="0:01:30 left")
+        view.show_status(SHOWN_STATUS, SHOWN_METRICS, time_left="0:01:30 left")
         bar, *figures = shown(view)
         assert bar.split()[0].rstrip("…") == name[: len(bar.split()[0].rstrip("…"))]
         assert bar.startswith(name[:8])
@@ -330,18 +330,18 @@ def test_the_lightest_goes_first() -> None:
         LineItem("norm 1", "norm 1", 1),
         LineItem("rate 2", "r 2", 2),
     ]
-    assert fitted(parts, width=80) == "loss 3   epoch 7   norm 1   rate 2"
-    assert fitted(parts, width=20) == "loss 3  norm 1  r 2"
-    assert fitted(parts, width=18) == "loss 3  r 2"
-    assert fitted(parts, width=6) == "loss 3"
-    assert fitted(parts, width=3) == "los"
+    assert fit_line(parts, width=80) == "loss 3   epoch 7   norm 1   rate 2"
+    assert fit_line(parts, width=20) == "loss 3  norm 1  r 2"
+    assert fit_line(parts, width=18) == "loss 3  r 2"
+    assert fit_line(parts, width=6) == "loss 3"
+    assert fit_line(parts, width=3) == "los"
 
 
 def test_what_is_not_known_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     view = LiveView("small", updates=2000)
     nothing = UpdateMetrics(math.nan, math.nan, None, math.nan, math.nan, math.nan, 0.5)
-    view.move(TrainingStatus(1, 0, 1e-7, math.inf, math.nan, 1.0), nothing, time_left="")
+    view.show_status(TrainingStatus(1, 0, 1e-7, math.inf, math.nan, 1.0), nothing, time_left="")
     _, learning, speed = shown(view)
     assert learning == "  learning rate 1.00e-07   epoch 1"
     assert speed == "  waiting 50.0%"
@@ -351,5 +351,5 @@ def test_a_note_stands_in_place_of_the_figures_until_the_next_update(monkeypatch
     view = view_of(80, monkeypatch)
     view.show_note("validating after update 1,500")
     assert shown(view)[1:] == ["  validating after update 1,500"]
-    view.move(SHOWN_STATUS, SHOWN_METRICS, time_left="0:01:30 left")
+    view.show_status(SHOWN_STATUS, SHOWN_METRICS, time_left="0:01:30 left")
     assert len(shown(view)) == 3

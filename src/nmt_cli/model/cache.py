@@ -56,11 +56,11 @@ class CacheStep(NamedTuple):
 
 
 class SentenceSelection:
-    """The sentences of a batch that stay; sentences that keep their places are rarely copied."""
+    """The sentences of a batch that stay; a sentence that keeps its index is rarely copied."""
 
     def __init__(self, sentences: Tensor) -> None:
         """`sentences` [B'] in their new order. The host waits for the device."""
-        moved = [place for place, sentence in enumerate(sentences.tolist()) if place != sentence]
+        moved = [index for index, sentence in enumerate(sentences.tolist()) if index != sentence]
         self._num_sentences = len(sentences)
         self._moved = torch.tensor(moved, dtype=torch.long, device=sentences.device)
         self._moved_from = sentences[self._moved]
@@ -83,7 +83,7 @@ class LayerCache:
 
     @classmethod
     def of_source(cls, module: CrossAttention, memory: Tensor, source: Packed, *, slots: int) -> LayerCache:
-        """A cache over memory [M, D]: each sentence has `slots` places, and empty places hold zeros."""
+        """A cache over memory [M, D]: each sentence has `slots` source slots, and empty slots hold zeros."""
         rectangles = (to_rectangle(x, source).transpose(1, 2) for x in module.keys_values(memory))
         k, v = (F.pad(x, (0, 0, 0, slots - source.max_len)).contiguous() for x in rectangles)
         return cls(k, v)
@@ -93,12 +93,14 @@ class LayerCache:
         num_sentences, heads, slots = len(self.cross_keys), module.heads, step.slots
         if module.rotary is None and module.d_k == module.d_v:
             # One view of the product shows queries, keys and values.
-            rows = module.qkv.forward(x).view(num_sentences, -1, 3, heads, module.d_k)
-            q, k, v = rows.permute(2, 0, 3, 1, 4).unbind()
+            qkv = module.qkv.forward(x).view(num_sentences, -1, 3, heads, module.d_k)
+            q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()
         else:
-            each = module.project(x, step.positions)
-            q, k, v = (one.view(num_sentences, -1, *one.shape[1:]).transpose(1, 2) for one in each)
-        self._keys, self._values = _with_room(self._keys, slots), _with_room(self._values, slots)
+            q, k, v = (
+                vectors.view(num_sentences, -1, *vectors.shape[1:]).transpose(1, 2)
+                for vectors in module.project(x, step.positions)
+            )
+        self._keys, self._values = _make_room(self._keys, slots), _make_room(self._values, slots)
         self._keys[:, :, slots.start : slots.end] = k
         self._values[:, :, slots.start : slots.end] = v
         return _attend(q, self._keys[:, :, : slots.seen], self._values[:, :, : slots.seen], bias=step.slot_bias)
@@ -109,14 +111,14 @@ class LayerCache:
         return _attend(q, self.cross_keys, self.cross_values, bias=bias)
 
     def select_sentences(self, selection: SentenceSelection) -> None:
-        """Keep some sentences only."""
+        """Keep only the selected sentences."""
         self.cross_keys, self.cross_values = selection.take(self.cross_keys), selection.take(self.cross_values)
         self._keys, self._values = selection.take(self._keys), selection.take(self._values)
 
     def select_slots(self, chosen: Tensor, *, room: int) -> None:
         """Keep only the chosen slots [B, N] of each sentence, in this order, with memory for `room` slots."""
-        self._keys = _gathered_slots(self._keys, chosen, room=room)
-        self._values = _gathered_slots(self._values, chosen, room=room)
+        self._keys = _gather_slots(self._keys, chosen, room=room)
+        self._values = _gather_slots(self._values, chosen, room=room)
 
     def join(self, others: Sequence[LayerCache], *, longest: int, used: Sequence[slice], room: int) -> None:
         """Append the sentences of other caches. The `used` slots of each are moved so that all end at one slot.
@@ -124,10 +126,10 @@ class LayerCache:
         `longest` is the number of source tokens of the longest sentence.
         """
         layers = [self, *others]
-        self.cross_keys = _concatenated_left_aligned([layer.cross_keys for layer in layers], longest=longest)
-        self.cross_values = _concatenated_left_aligned([layer.cross_values for layer in layers], longest=longest)
-        self._keys = _concatenated_right_aligned([layer._keys for layer in layers], used, room=room)
-        self._values = _concatenated_right_aligned([layer._values for layer in layers], used, room=room)
+        self.cross_keys = _join_left_aligned([layer.cross_keys for layer in layers], longest=longest)
+        self.cross_values = _join_left_aligned([layer.cross_values for layer in layers], longest=longest)
+        self._keys = _join_right_aligned([layer._keys for layer in layers], used, room=room)
+        self._values = _join_right_aligned([layer._values for layer in layers], used, room=room)
 
 
 @dataclass(slots=True)
@@ -155,7 +157,7 @@ class DecoderCache:
     ) -> DecoderCache:
         """An empty cache over memory [M, D] of B sentences."""
         shape_multiple = _shape_multiple_of(memory)
-        slots = _rounded(source.max_len, shape_multiple)
+        slots = _round_up(source.max_len, shape_multiple)
         layers = [LayerCache.of_source(module, memory, source, slots=slots) for module in modules]
         bias = None
         if slots > source.max_len or not source.is_rectangular:
@@ -178,7 +180,7 @@ class DecoderCache:
         if self.slot_bias is not None and self.slot_bias.size(2) < self.num_slots + width:
             self._drop_dead_slots(width)
         start, self.num_slots = self.num_slots, self.num_slots + width
-        seen = _rounded(self.num_slots, self.shape_multiple)
+        seen = _round_up(self.num_slots, self.shape_multiple)
         slots = Slots(start, self.num_slots, seen, self._room(start, width))
         if self.slot_bias is None:
             if width > 1:
@@ -220,12 +222,12 @@ class DecoderCache:
         num_slots = max(lengths)
         room = self._room(num_slots, width)
         slot_biases = [cache._slot_bias_or_zeros() for cache in caches]
-        self.slot_bias = _concatenated_right_aligned(slot_biases, used, room=room, fill=-torch.inf)
+        self.slot_bias = _join_right_aligned(slot_biases, used, room=room, fill=-torch.inf)
         source_biases = [cache._source_bias_or_zeros() for cache in caches]
-        longest = _rounded(max(int((bias == 0).sum(dim=3).max()) for bias in source_biases), self.shape_multiple)
-        self.source_bias = _concatenated_left_aligned(source_biases, longest=longest, dim=3, fill=-torch.inf)
-        for number, layer in enumerate(self.layers):
-            layer.join([cache.layers[number] for cache in others], longest=longest, used=used, room=room)
+        longest = _round_up(max(int((bias == 0).sum(dim=3).max()) for bias in source_biases), self.shape_multiple)
+        self.source_bias = _join_left_aligned(source_biases, longest=longest, dim=3, fill=-torch.inf)
+        for index, layer in enumerate(self.layers):
+            layer.join([cache.layers[index] for cache in others], longest=longest, used=used, room=room)
         self.num_tokens = torch.cat([cache.num_tokens for cache in caches])
         self.num_slots = num_slots
 
@@ -237,7 +239,7 @@ class DecoderCache:
         assert self.slot_bias is not None
         is_live = (self.slot_bias[:, :, : self.num_slots] == 0).any(dim=1)
         num_live = int(is_live.sum(dim=1).max())
-        if _rounded(num_live + width, self.shape_multiple) >= _rounded(self.num_slots + width, self.shape_multiple):
+        if _round_up(num_live + width, self.shape_multiple) >= _round_up(self.num_slots + width, self.shape_multiple):
             return
         room = self._room(num_live, width)
         chosen = is_live.byte().argsort(dim=1, stable=True)[:, self.num_slots - num_live :]
@@ -251,7 +253,7 @@ class DecoderCache:
         """Slots to allocate if `num_slots` are in use and a step needs `width` more."""
         # In bf16 a product with a part of a tensor copies that part, so all memory is seen.
         if self.shape_multiple > 1:
-            return _rounded(num_slots + width, self.shape_multiple)
+            return _round_up(num_slots + width, self.shape_multiple)
         return num_slots + _GROWTH_STEPS * width
 
     def _slot_bias_or_zeros(self) -> Tensor:
@@ -279,7 +281,7 @@ def _score_dtype(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _rounded(number: int, multiple: int) -> int:
+def _round_up(number: int, multiple: int) -> int:
     """The next multiple of `multiple`."""
     return math.ceil(number / multiple) * multiple
 
@@ -307,45 +309,45 @@ def _slot_bias_of_one_hypothesis(slots: Slots, like: Tensor) -> Tensor:
     return bias
 
 
-def _with_room(kept: Tensor, slots: Slots) -> Tensor:
-    """A tensor with room for `slots`; earlier slots are as in `kept`, and later ones are 0."""
-    if slots.seen <= kept.size(2):
-        return kept
-    grown = kept.new_empty(kept.size(0), kept.size(1), slots.room, kept.size(3))
-    grown[:, :, : slots.start] = kept[:, :, : slots.start]
+def _make_room(keys: Tensor, slots: Slots) -> Tensor:
+    """Keys or values [B, H, C, .] with room for `slots`; new slots are 0."""
+    if slots.seen <= keys.size(2):
+        return keys
+    grown = keys.new_empty(keys.size(0), keys.size(1), slots.room, keys.size(3))
+    grown[:, :, : slots.start] = keys[:, :, : slots.start]
     grown[:, :, slots.start :] = 0
     return grown
 
 
-def _gathered_slots(kept: Tensor, chosen: Tensor, *, room: int) -> Tensor:
-    """The chosen slots [B, N] of kept [B, H, C, .], followed by zeros up to `room` slots."""
-    num_sentences, heads, num_slots, width = kept.shape
-    rows = torch.arange(num_sentences * heads, device=kept.device).view(num_sentences, heads, 1) * num_slots
-    picked = kept.reshape(-1, width).index_select(0, (rows + chosen[:, None]).flatten())
-    found = kept.new_zeros(num_sentences, heads, room, width)
-    found[:, :, : chosen.size(1)] = picked.view(num_sentences, heads, -1, width)
-    return found
+def _gather_slots(keys: Tensor, chosen: Tensor, *, room: int) -> Tensor:
+    """The chosen slots [B, N] of keys or values [B, H, C, .], followed by zeros up to `room` slots."""
+    num_sentences, heads, num_slots, width = keys.shape
+    first_rows = torch.arange(num_sentences * heads, device=keys.device).view(num_sentences, heads, 1) * num_slots
+    rows = (first_rows + chosen[:, None]).flatten()
+    gathered = keys.new_zeros(num_sentences, heads, room, width)
+    gathered[:, :, : chosen.size(1)] = (
+        keys.reshape(-1, width).index_select(0, rows).view(num_sentences, heads, -1, width)
+    )
+    return gathered
 
 
-def _concatenated_left_aligned(tensors: Sequence[Tensor], *, longest: int, dim: int = 2, fill: float = 0.0) -> Tensor:
-    """The rows of all tensors, each cut or filled up at the end of `dim` to `longest` places."""
+def _join_left_aligned(tensors: Sequence[Tensor], *, longest: int, dim: int = 2, fill: float = 0.0) -> Tensor:
+    """The sentences of all tensors, each cut or filled up at the end of `dim` to the size `longest`."""
     shape = list(tensors[0].shape)
     shape[0], shape[dim] = sum(map(len, tensors)), longest
     joined = tensors[0].new_full(shape, fill)
-    for each, rows in zip(tensors, joined.split([len(tensor) for tensor in tensors]), strict=True):
-        length = min(longest, each.size(dim))
-        rows.narrow(dim, 0, length).copy_(each.narrow(dim, 0, length))
+    for tensor, sentences in zip(tensors, joined.split([len(tensor) for tensor in tensors]), strict=True):
+        length = min(longest, tensor.size(dim))
+        sentences.narrow(dim, 0, length).copy_(tensor.narrow(dim, 0, length))
     return joined
 
 
-def _concatenated_right_aligned(
-    tensors: Sequence[Tensor], used: Sequence[slice], *, room: int, fill: float = 0.0
-) -> Tensor:
-    """The rows of all tensors, [., ., room, ...]; the used slots of each end where the longest run of them ends."""
-    first, *_ = tensors
-    end = max(part.stop - part.start for part in used)
-    shape = (sum(map(len, tensors)), first.size(1), room, *first.shape[3:])
-    joined = first.new_full(shape, fill)
-    for tensor, part, rows in zip(tensors, used, joined.split([len(tensor) for tensor in tensors]), strict=True):
-        rows[:, :, end - (part.stop - part.start) : end] = tensor[:, :, part]
+def _join_right_aligned(tensors: Sequence[Tensor], used: Sequence[slice], *, room: int, fill: float = 0.0) -> Tensor:
+    """The sentences of all tensors, [., ., room, ...]; the used slots of each tensor end at the same slot."""
+    lengths = [slots.stop - slots.start for slots in used]
+    end = max(lengths)
+    joined = tensors[0].new_full((sum(map(len, tensors)), tensors[0].size(1), room, *tensors[0].shape[3:]), fill)
+    parts = joined.split([len(tensor) for tensor in tensors])
+    for sentences, tensor, slots, length in zip(parts, tensors, used, lengths, strict=True):
+        sentences[:, :, end - length : end] = tensor[:, :, slots]
     return joined

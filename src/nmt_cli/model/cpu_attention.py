@@ -71,16 +71,9 @@ class _GroupedAttention(torch.autograd.Function):
         q_rows, k_rows, v_rows = _to_rectangles(q, queries), _to_rectangles(k, keys), _to_rectangles(v, keys)
         out_rows = v.new_empty(q_rows.size(0), v.size(2))
         all_weights, dropout_masks = [], groups.dropout_masks(dropout, like=q)
-        # In the loops, q, k, v and the others are rectangles of one group, [B * H, T or S, K or V].
-        for group, dropout_mask, q, k, v, out in zip(
-            groups.groups,
-            dropout_masks,
-            queries.split(q_rows),
-            keys.split(k_rows),
-            keys.split(v_rows),
-            queries.split(out_rows),
-            strict=True,
-        ):
+        # In the loop, q, k, v and out are the rectangles of one group, [B * H, T or S, K or V].
+        rectangles = (queries.split(q_rows), keys.split(k_rows), keys.split(v_rows), queries.split(out_rows))
+        for group, dropout_mask, q, k, v, out in zip(groups.groups, dropout_masks, *rectangles, strict=True):
             mask = group.mask(dtype, is_causal=is_causal, window=window)
             if mask is None:
                 scores = torch.baddbmm(q.new_zeros(1), q, k.mT, beta=0, alpha=scale)
@@ -96,22 +89,16 @@ class _GroupedAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         queries, keys, dropout = ctx.groups.queries, ctx.groups.keys, ctx.dropout
-        q_rows, k_rows, v_rows, *of_groups = ctx.saved_tensors
+        q_rows, k_rows, v_rows, *weights_and_masks = ctx.saved_tensors
         num_groups = len(ctx.groups.groups)
+        all_weights, dropout_masks = weights_and_masks[:num_groups], weights_and_masks[num_groups:]
         scale = q_rows.size(1) ** -0.5
         dout_rows = _to_rectangles(gradients[0], queries).index_fill_(0, queries.padding, 0)
         dq_rows, dk_rows, dv_rows = (torch.empty_like(rows) for rows in (q_rows, k_rows, v_rows))
+        inputs = (queries.split(q_rows), keys.split(k_rows), keys.split(v_rows), queries.split(dout_rows))
+        outputs = (queries.split(dq_rows), keys.split(dk_rows), keys.split(dv_rows))
         for weights, dropout_mask, q, k, v, dout, dq, dk, dv in zip(
-            of_groups[:num_groups],
-            of_groups[num_groups:],
-            queries.split(q_rows),
-            keys.split(k_rows),
-            keys.split(v_rows),
-            queries.split(dout_rows),
-            queries.split(dq_rows),
-            keys.split(dk_rows),
-            keys.split(dv_rows),
-            strict=True,
+            all_weights, dropout_masks, *inputs, *outputs, strict=True
         ):
             torch.bmm(_drop(weights, dropout_mask, dropout).mT, dout, out=dv)
             dweights = _to_float32(_drop(torch.bmm(dout, v.mT), dropout_mask, dropout))

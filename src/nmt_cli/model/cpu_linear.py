@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nmt_cli.model.layers import FeedForward
 from nmt_cli.model.transformer import Transformer
 
-_INT8_MAX = 127  # the smallest integer that is used is its negative, so that 0 stays 0
+_INT8_MAX = 127  # integers go from -127 to 127, so that 0 stays 0
 _UINT8_OFFSET = 128  # oneDNN multiplies unsigned by signed integers: this is added to the unsigned ones
 _MIN_ROW_MAXIMUM = 1e-30  # so that rows of zeros have a scale too
 # Smaller matrices gain nothing from integers, because rounding their inputs costs as much.
@@ -51,7 +51,7 @@ def pack_linear_layers(model: Transformer, *, is_int8: bool) -> bool:
     `is_int8` asks for integers in products with large matrices. The model can then neither be trained nor saved.
     """
 
-    def packed(weight: Tensor, bias: Tensor | None, *, is_relu: bool, out: torch.dtype) -> nn.Module:
+    def pack(weight: Tensor, bias: Tensor | None, *, is_relu: bool, out: torch.dtype) -> nn.Module:
         if is_int8 and weight.numel() > _SMALL_MATRIX_ELEMENTS:
             return QuantizedLinear(weight, bias, is_relu=is_relu, out=out)
         return PackedLinear(weight, bias, is_relu=is_relu)
@@ -62,15 +62,15 @@ def pack_linear_layers(model: Transformer, *, is_int8: bool) -> bool:
     with torch.inference_mode():
         for parent, name, child in _children(model):
             if isinstance(child, FeedForward) and child.activation == "relu":
-                inner = packed(child.inner.weight, child.inner.bias, is_relu=True, out=dtype)
+                inner = pack(child.inner.weight, child.inner.bias, is_relu=True, out=dtype)
                 setattr(parent, name, _PackedFeedForward(inner, child.outer))
         for parent, name, child in _children(model):
             if isinstance(child, nn.Linear):
-                setattr(parent, name, packed(child.weight, child.bias, is_relu=False, out=dtype))
+                setattr(parent, name, pack(child.weight, child.bias, is_relu=False, out=dtype))
         vocab = model.target_vocab
         bias = None if model.output_bias is None else model.output_bias[:vocab]
         # The softmax of its products is computed in float32.
-        model.packed_output = packed(model.output_weight[:vocab], bias, is_relu=False, out=torch.float32)
+        model.packed_output = pack(model.output_weight[:vocab], bias, is_relu=False, out=torch.float32)
     return any(isinstance(module, QuantizedLinear) for module in model.modules())
 
 
@@ -108,16 +108,16 @@ class QuantizedLinear(nn.Module):
         rounded = (x / scales).round_().to(torch.int8).view(torch.uint8).add_(_UINT8_OFFSET)
         out: Tensor = torch.ops.onednn.qlinear_pointwise(
             rounded,
-            1.0,
+            1.0,  # the scale of x: `scales` has one for each row, multiplied below
             _UINT8_OFFSET,
             self._weight,
             self._scales,
             self._zeros,
-            None,
-            1.0,
+            None,  # the bias, added below
+            1.0,  # the scale and the zero of the output, which stays in float32
             0,
             torch.float32,
-            "none",
+            "none",  # no activation, so no arguments for it
             [],
             "",
         )

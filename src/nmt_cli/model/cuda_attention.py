@@ -47,8 +47,8 @@ def attend_varlen(
 
 def varlen_serves(dtype: torch.dtype, *, d_k: int, d_v: int, window: int | None) -> bool:
     """Whether torch's kernel takes such queries and keys."""
-    has_its_widths = d_k == d_v <= 256 and d_k % 8 == 0
-    return dtype == torch.bfloat16 and has_its_widths and (window is None or _TAKES_WINDOW)
+    are_widths_served = d_k == d_v <= 256 and d_k % 8 == 0
+    return dtype == torch.bfloat16 and are_widths_served and (window is None or _TAKES_WINDOW)
 
 
 def attend_triton(
@@ -88,7 +88,7 @@ def _attention(
 ) -> tuple[Tensor, Tensor]:
     """The attention output of each query [N, H * V], and the base-2 logarithm of its sum of 2^score [H, N].
 
-    `sizes` are H, K and V. The dropout mask follows from `seed` [2] as in `Dropout`; None drops nothing.
+    `sizes` are H, K and V. `seed` [2] determines the dropout mask, as in `Dropout`; None drops nothing.
     """
     from nmt_cli.model.kernels import attention  # brings in Triton
 
@@ -119,7 +119,7 @@ def _attention_backward(
     reach: int,
     dropout: float,
 ) -> list[Tensor]:
-    """The gradient of each matrix, for the gradient [N, H * V] of what each query got."""
+    """The gradient of each matrix, for the gradient [N, H * V] of the output."""
     from nmt_cli.model.kernels import attention
 
     projections = Projections(matrices, *sizes)
@@ -180,7 +180,10 @@ def _grid(cu_queries: Tensor, projections: Projections) -> tuple[int]:
 
 
 def _options(projections: Projections, *, is_causal: bool, reach: int, dropout: float) -> dict[str, Any]:
-    """A kernel's compiled constants. Three of four sentences fit a tile of 32 rows, and need no loads ahead."""
+    """The constants that a kernel is compiled with.
+
+    Most sentences fit a single tile of 32 rows, so one stage is enough: there is no next tile to load ahead.
+    """
     return {
         "HEADS": projections.heads,
         "D_K": projections.d_k,

@@ -49,13 +49,13 @@ class CudaGraphs:
         """
         graph = torch.cuda.CUDAGraph()
 
-        def recording() -> None:
+        def record_function() -> None:
             # "thread_local" lets other threads, of the loader and of NCCL, make calls that a recording thread must not.
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 function()
 
         try:
-            self.run_on_recording_stream(recording)
+            self.run_on_recording_stream(record_function)
         except RuntimeError:
             self._end_failed_recording(graph)
             raise
@@ -84,9 +84,9 @@ class CudaGraphs:
             torch.cuda.default_generators[index].graphsafe_set_state(torch.Generator(self._device))
 
     def _record_small_graph(self) -> None:
-        """Complete a small recording, which ends the generator's part in the failed one.
+        """Complete a small recording: it ends the generator's part in the failed recording.
 
-        All graphs of the process use this generator. Otherwise torch 2.11 refuses to replay any of them.
+        All graphs of the process use this generator. Without this, torch 2.11 refuses to replay any of them.
         """
         with torch.cuda.graph(
             torch.cuda.CUDAGraph(), stream=torch.cuda.Stream(self._device), capture_error_mode="thread_local"

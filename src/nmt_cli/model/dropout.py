@@ -11,11 +11,9 @@ from torch.nn import functional as F
 
 _BITS = {torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
 _LANES = 256  # 16-bit lanes of a chunk; each lane serves two elements: `cpu_bit_mask` has an example
-_SPLITMIX_GAMMA, _SPLITMIX_FIRST, _SPLITMIX_SECOND = (  # of SplitMix64, Steele et al. 2014, as signed integers
-    0x9E3779B97F4A7C15 - 2**64,
-    0xBF58476D1CE4E5B9 - 2**64,
-    0x94D049BB133111EB - 2**64,
-)
+# The constants of SplitMix64 (Steele et al. 2014) as signed integers.
+_SPLITMIX_GAMMA = 0x9E3779B97F4A7C15 - 2**64
+_SPLITMIX_FIRST, _SPLITMIX_SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 HASH_FACTORS = (0x7FEB352D, 0x846CA68B)
 """The factors of Wellons' hash `lowbias32` (2018)."""
 

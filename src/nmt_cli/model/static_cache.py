@@ -27,7 +27,7 @@ from nmt_cli.model.transformer import Embedding, Transformer
 
 logger = logging.getLogger(__name__)
 
-# The first takes our masks as they are; cuDNN would plan a kernel for each size.
+# The efficient backend takes our masks as they are; cuDNN would plan a kernel for each size.
 _BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 _KEYS_PER_TILE = 64  # keys that a kernel looks at together
 
@@ -80,9 +80,9 @@ def cache_widths(model: Transformer) -> list[int]:
 
 
 def write_source(model: Transformer, cache: StaticCache, memory: Tensor, source: Packed) -> None:
-    """Put the keys and values of memory [M, D] into the first places of `cross`."""
-    for layer, kept in zip(_layers(model), cache.cross, strict=True):
-        kept[: source.num_sentences, : source.max_len] = to_rectangle(layer.cross_attention.kv(memory), source)
+    """Put the keys and values of memory [M, D] into the first rows and slots of `cross`."""
+    for layer, cross in zip(_layers(model), cache.cross, strict=True):
+        cross[: source.num_sentences, : source.max_len] = to_rectangle(layer.cross_attention.kv(memory), source)
 
 
 def static_step(
@@ -99,15 +99,15 @@ def static_step(
     for layer, own, cross in zip(_layers(model), cache.own, cache.cross, strict=True):
         x = layer(
             x,
-            self_attend=partial(_self_attend, kept=own, inputs=inputs, bias=past),
-            cross_attend=partial(_cross_attend, kept=cross, bias=source),
+            self_attend=partial(_self_attend, cache=own, inputs=inputs, bias=past),
+            cross_attend=partial(_cross_attend, cache=cross, bias=source),
         )
     hidden: Tensor = model.decoder_norm(x)
     return hidden
 
 
 def _step_by_kernels(model: Transformer, ids: Tensor, cache: StaticCache, inputs: StepInputs) -> Tensor:
-    """The same by our kernels; one of them adds a sub-layer's output and normalises for the next sub-layer."""
+    """The decoder's output by our kernels; one of them adds a sub-layer's output and normalises for the next."""
     from nmt_cli.model.kernels.residual_norm import add_norm
 
     x = _embed_by_kernel(model.target_embedding, ids, inputs.counters)
@@ -123,11 +123,11 @@ def _step_by_kernels(model: Transformer, ids: Tensor, cache: StaticCache, inputs
         return (x if is_pre_norm else y), y
 
     for layer, own, cross in zip(_layers(model), cache.own, cache.cross, strict=True):
-        hidden = _self_attend_by_kernel(layer.self_attention, y, kept=own, inputs=inputs)
+        hidden = _self_attend_by_kernel(layer.self_attention, y, cache=own, inputs=inputs)
         x, y = add_and_norm(x, layer.self_attention.output, hidden)
-        hidden = _cross_attend_by_kernel(layer.cross_attention, y, kept=cross, inputs=inputs)
+        hidden = _cross_attend_by_kernel(layer.cross_attention, y, cache=cross, inputs=inputs)
         x, y = add_and_norm(x, layer.cross_attention.output, hidden)
-        hidden = _feed_forward_hidden(layer.feed_forward, y)
+        hidden = _hidden_layer(layer.feed_forward, y)
         x, y = add_and_norm(x, layer.feed_forward.outer, hidden)
     return y
 
@@ -153,11 +153,11 @@ def _biases(inputs: StepInputs, cache: StaticCache, *, like: Tensor) -> tuple[Te
     They are 0 at what a hypothesis sees, its own slot included, and -inf elsewhere.
     """
     beam, length = inputs.ancestors.shape[1:]
-    numbers = torch.arange(beam, device=like.device)
+    hypotheses = torch.arange(beam, device=like.device)
     positions = torch.arange(length, device=like.device)[:, None]
     position = inputs.counters[0]
-    is_past = (inputs.ancestors[..., None] == numbers) & (positions < position)
-    is_own = (numbers[:, None, None] == numbers) & (positions == position)
+    is_past = (inputs.ancestors[..., None] == hypotheses) & (positions < position)
+    is_own = (hypotheses[:, None, None] == hypotheses) & (positions == position)
     is_source = torch.arange(cache.cross[0].size(1), device=like.device) < inputs.source_lengths[:, None]
     past, source = (
         torch.zeros_like(mask, dtype=like.dtype).masked_fill_(~mask, -torch.inf)
@@ -166,25 +166,25 @@ def _biases(inputs: StepInputs, cache: StaticCache, *, like: Tensor) -> tuple[Te
     return past.flatten(2)[:, None], source[:, None, None]
 
 
-def _self_attend(module: SelfAttention, x: Tensor, *, kept: Tensor, inputs: StepInputs, bias: Tensor) -> Tensor:
-    """Self-attention [R, H * V] of x [R, D], whose keys and values go into `kept`."""
+def _self_attend(module: SelfAttention, x: Tensor, *, cache: Tensor, inputs: StepInputs, bias: Tensor) -> Tensor:
+    """Self-attention [R, H * V] of x [R, D], whose keys and values go into `cache`."""
     beam, length = inputs.ancestors.shape[1:]
     position = inputs.counters[:1]
-    q, new = module.qkv(x).split([module.heads * module.d_k, kept.size(-1)], dim=-1)
+    q, new = module.qkv(x).split([module.heads * module.d_k, cache.size(-1)], dim=-1)
     q = q.unflatten(-1, (module.heads, module.d_k))
     if module.rotary is not None:
         k, v = new.split([module.heads * module.d_k, module.heads * module.d_v], dim=-1)
         q = module.rotary(q, position)
         k = module.rotary(k.unflatten(-1, (module.heads, module.d_k)), position)
         new = torch.cat([k.flatten(1), v], dim=-1)
-    kept.unflatten(1, (length, beam)).index_copy_(1, position, new.view(-1, 1, beam, new.size(-1)))
-    return _attend(q, kept, bias=bias, d_v=module.d_v)
+    cache.unflatten(1, (length, beam)).index_copy_(1, position, new.view(-1, 1, beam, new.size(-1)))
+    return _attend(q, cache, bias=bias, d_v=module.d_v)
 
 
-def _cross_attend(module: CrossAttention, x: Tensor, *, kept: Tensor, bias: Tensor) -> Tensor:
+def _cross_attend(module: CrossAttention, x: Tensor, *, cache: Tensor, bias: Tensor) -> Tensor:
     """Attention [R, H * V] of x [R, D] to the source."""
     q: Tensor = module.q(x)
-    return _attend(q.unflatten(-1, (module.heads, module.d_k)), kept, bias=bias, d_v=module.d_v)
+    return _attend(q.unflatten(-1, (module.heads, module.d_k)), cache, bias=bias, d_v=module.d_v)
 
 
 def _attend(q: Tensor, keys_values: Tensor, *, bias: Tensor, d_v: int) -> Tensor:
@@ -217,34 +217,34 @@ def _embed_by_kernel(embedding: Embedding, ids: Tensor, counters: Tensor) -> Ten
     return out
 
 
-def _self_attend_by_kernel(module: SelfAttention, x: Tensor, *, kept: Tensor, inputs: StepInputs) -> Tensor:
-    """Self-attention [R, H * V] of x [R, D], whose keys and values go into `kept`."""
+def _self_attend_by_kernel(module: SelfAttention, x: Tensor, *, cache: Tensor, inputs: StepInputs) -> Tensor:
+    """Self-attention [R, H * V] of x [R, D], whose keys and values go into `cache`."""
     from nmt_cli.model.kernels import search as kernels
 
     qkv: Tensor = module.qkv(x)
     cos, sin = (None, None) if module.rotary is None else (module.rotary.cos, module.rotary.sin)
     out = qkv.new_empty(len(qkv), module.heads * module.d_v)
     kernels.attend_to_past[(len(qkv), module.heads)](
-        qkv, kept, inputs.ancestors, inputs.counters, cos, sin, out, *inputs.ancestors.shape[1:], module.d_k**-0.5,
+        qkv, cache, inputs.ancestors, inputs.counters, cos, sin, out, *inputs.ancestors.shape[1:], module.d_k**-0.5,
         **_kernel_constants(module),
     )  # fmt: skip
     return out
 
 
-def _cross_attend_by_kernel(module: CrossAttention, x: Tensor, *, kept: Tensor, inputs: StepInputs) -> Tensor:
+def _cross_attend_by_kernel(module: CrossAttention, x: Tensor, *, cache: Tensor, inputs: StepInputs) -> Tensor:
     """Attention [R, H * V] of x [R, D] to the source."""
     from nmt_cli.model.kernels import search as kernels
 
     q: Tensor = module.q(x)
     out = q.new_empty(len(q), module.heads * module.d_v)
     kernels.attend_to_source[(len(q), module.heads)](
-        q, kept, inputs.source_lengths, out, inputs.ancestors.size(1), kept.size(1), module.d_k**-0.5,
+        q, cache, inputs.source_lengths, out, inputs.ancestors.size(1), cache.size(1), module.d_k**-0.5,
         **_kernel_constants(module),
     )  # fmt: skip
     return out
 
 
-def _feed_forward_hidden(module: FeedForward, x: Tensor) -> Tensor:
+def _hidden_layer(module: FeedForward, x: Tensor) -> Tensor:
     """The hidden layer [R, F] of the feed-forward network for x [R, D]."""
     if module.activation == "relu":
         return linear_relu(x, module.inner.weight, module.inner.bias)

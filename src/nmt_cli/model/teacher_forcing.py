@@ -19,8 +19,7 @@ from nmt_cli.model.transformer import Transformer
 
 AttentionPart = Literal["cross", "encoder", "decoder"]
 
-_CPU_LOGITS = 1 << 22  # at a time
-_CUDA_LOGITS = 1 << 28
+_CPU_LOGITS, _CUDA_LOGITS = 1 << 22, 1 << 28  # at a time
 
 
 def forced_log_probs(
@@ -65,7 +64,7 @@ def attention_weights(
     layers: Sequence[int],
     device: torch.device,
 ) -> list[list[Tensor]]:
-    """softmax(Q K^T / sqrt(d_k)) (equation 1) [H, T, S] in float32, for each of `layers`, which ascend, and sentence.
+    """softmax(Q K^T / sqrt(d_k)) (equation 1) [H, T, S] in float32, for each of the ascending `layers` and sentence.
 
     `part` is the decoder's attention to the source, or the self-attention of encoder or decoder. Sources end in EOS,
     and targets begin with BOS.
@@ -73,19 +72,19 @@ def attention_weights(
     source, target = pack(sources, device=device), pack(targets, device=device)
     self_layout, stack = (source, model.encoder) if part == "encoder" else (target, model.decoder)
     name = "cross_attention" if part == "cross" else "self_attention"
-    wanted = [stack[number].get_submodule(name) for number in layers]
-    found: list[list[Tensor]] = []
+    modules = [stack[layer].get_submodule(name) for layer in layers]
+    weights: list[list[Tensor]] = []
 
     # No hooks: a hook on a module also sees other threads' batches.
     def self_attend(module: SelfAttention, x: Tensor) -> Tensor:
-        if module in wanted:
-            found.append(_self_weights(module, x, self_layout))
+        if module in modules:
+            weights.append(_self_weights(module, x, self_layout))
         out: Tensor = module(x, self_layout)
         return out
 
     def cross_attend(module: CrossAttention, x: Tensor) -> Tensor:
-        if module in wanted:
-            found.append(_cross_weights(module, x, target, memory, source))
+        if module in modules:
+            weights.append(_cross_weights(module, x, target, memory, source))
         out: Tensor = module(x, target, memory, source)
         return out
 
@@ -93,12 +92,12 @@ def attention_weights(
         x: Tensor = model.source_embedding(source)
         for layer in model.encoder[: layers[-1] + 1]:
             x = layer(x, self_attend=self_attend)
-        return found
+        return weights
     memory = model.encode(source)
     x = model.target_embedding(target)
     for layer in model.decoder[: layers[-1] + 1]:
         x = layer(x, self_attend=self_attend, cross_attend=cross_attend)
-    return found
+    return weights
 
 
 def _gold_log_probs(model: Transformer, hidden_ND: Tensor, gold_N: Tensor) -> Tensor:
@@ -113,25 +112,25 @@ def _gold_log_probs(model: Transformer, hidden_ND: Tensor, gold_N: Tensor) -> Te
 
 def _self_weights(module: SelfAttention, x: Tensor, layout: Packed) -> list[Tensor]:
     q_NHK, k_NHK, _ = module.project(x, layout.positions)
-    found = []
-    for q, k in zip(_by_sentence(q_NHK, layout), _by_sentence(k_NHK, layout), strict=True):
-        places = torch.arange(len(q), device=q.device)
-        distance = places[:, None] - places
-        mask_TS = distance >= 0 if module.is_causal else torch.ones_like(distance, dtype=torch.bool)
+    weights = []
+    for q, k in zip(_split_sentences(q_NHK, layout), _split_sentences(k_NHK, layout), strict=True):
+        positions = torch.arange(len(q), device=q.device)
+        distance_TS = positions[:, None] - positions
+        mask_TS = distance_TS >= 0 if module.is_causal else torch.ones_like(distance_TS, dtype=torch.bool)
         if module.window is not None:
-            mask_TS &= distance.abs() <= module.window // 2
-        found.append(_weights(q, k, mask_TS))
-    return found
+            mask_TS &= distance_TS.abs() <= module.window // 2
+        weights.append(_weights(q, k, mask_TS))
+    return weights
 
 
 def _cross_weights(module: CrossAttention, x: Tensor, target: Packed, memory: Tensor, source: Packed) -> list[Tensor]:
     q_NHK = module.q(x).unflatten(-1, (module.heads, module.d_k))
     k_MHK, _ = module.keys_values(memory)
-    pairs = zip(_by_sentence(q_NHK, target), _by_sentence(k_MHK, source), strict=True)
+    pairs = zip(_split_sentences(q_NHK, target), _split_sentences(k_MHK, source), strict=True)
     return [_weights(q, k, None) for q, k in pairs]
 
 
-def _by_sentence(x: Tensor, layout: Packed) -> Sequence[Tensor]:
+def _split_sentences(x: Tensor, layout: Packed) -> Sequence[Tensor]:
     parts: Sequence[Tensor] = x[: layout.num_tokens].float().split(layout.lengths.tolist())
     return parts
 

@@ -62,7 +62,8 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Packed) -> Tensor:
         """The tokens [N] of sentences to [N, D]."""
-        return self.first_layer_input(self.drop_words(self.rows(tokens.ids), tokens), self.encodings(tokens.positions))
+        rows = self.drop_words(self.rows(tokens.ids), tokens)
+        return self.first_layer_input(rows, self.encodings(tokens.positions))
 
     def at(self, ids: Tensor, positions: Tensor) -> Tensor:
         """One token of each row of a search, ids [R] at positions [R], to [R, D]."""
@@ -88,10 +89,10 @@ class Embedding(nn.Module):
         x: Tensor = self.dropout(summed.to(self.weight.dtype))
         return x
 
-    def _look_up(self, table: Tensor, numbers: Tensor) -> Tensor:
+    def _look_up(self, table: Tensor, indices: Tensor) -> Tensor:
         # On a CPU torch sums the gradients of a row in the row's precision: a frequent one needs float32.
         sums_gradients = self.training and table.requires_grad and table.device.type == "cpu"
-        return F.embedding(numbers, table.float() if sums_gradients else table)
+        return F.embedding(indices, table.float() if sums_gradients else table)
 
 
 class Transformer(nn.Module):
@@ -108,9 +109,9 @@ class Transformer(nn.Module):
         self.source_vocab, self.target_vocab = source_vocab, target_vocab
         target = _embedding_matrix(target_vocab, config)
         source = target if config.tying == "all" else _embedding_matrix(source_vocab, config)
-        words = config.word_dropout
-        self.source_embedding = Embedding(source, Positions(config), config, word_dropout=words.source)
-        self.target_embedding = Embedding(target, Positions(config), config, word_dropout=words.target)
+        word_dropout = config.word_dropout
+        self.source_embedding = Embedding(source, Positions(config), config, word_dropout=word_dropout.source)
+        self.target_embedding = Embedding(target, Positions(config), config, word_dropout=word_dropout.target)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         is_pre_norm = config.norm == "pre"
@@ -157,11 +158,11 @@ class Transformer(nn.Module):
         """The decoder's output [R, D] for one more token ids [R] per row; R is a multiple of the cache's sentences."""
         step = cache.begin_step(len(ids), like=self.output_weight)
         x = self.target_embedding.at(ids, step.positions)
-        for layer, kept in zip(self.decoder, cache.layers, strict=True):
+        for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
             x = layer(
                 x,
-                self_attend=partial(kept.self_attend, step=step),
-                cross_attend=partial(kept.cross_attend, bias=cache.source_bias),
+                self_attend=partial(layer_cache.self_attend, step=step),
+                cross_attend=partial(layer_cache.cross_attend, bias=cache.source_bias),
             )
         hidden: Tensor = self.decoder_norm(x)
         return hidden
@@ -171,7 +172,10 @@ class Transformer(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
     def _initialise(self) -> None:
-        """Xavier-uniform matrices, fused as one; zero biases: tensor2tensor at 3d9c62f2, `uniform_unit_scaling`."""
+        """Initialise matrices Xavier-uniformly, a fused one as a whole, and biases with zeros.
+
+        tensor2tensor does the same (3d9c62f2, `uniform_unit_scaling`).
+        """
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -180,9 +184,8 @@ class Transformer(nn.Module):
 
 
 def _embedding_matrix(vocab: int, config: ModelConfig) -> nn.Parameter:
-    """Embedding rows from N(0, 1 / d_model), padded to the recipe's multiple."""
-    rows = num_rows(vocab, multiple=config.embedding_multiple)
-    weight = nn.Parameter(torch.empty(rows, config.d_model))
+    """Rows from N(0, 1 / d_model); their number is a multiple of the recipe's `embedding_multiple`."""
+    weight = nn.Parameter(torch.empty(num_rows(vocab, multiple=config.embedding_multiple), config.d_model))
     nn.init.normal_(weight, std=config.d_model**-0.5)
     return weight
 

@@ -50,12 +50,12 @@ def attention_projections(module: SelfAttention | CrossAttention, *, width: int)
         q = affine_of(module.q)
         k, v = _split(affine_of(module.kv), [heads * d_k, heads * d_v])
     output = affine_of(module.output)
-    columns = _padded(Affine(output.weight.mT, None), heads, width).weight.mT
     return AttentionProjections(
-        _padded(q, heads, width, scale=(width / d_k) ** 0.5),
-        _padded(k, heads, width),
-        _padded(v, heads, width),
-        Affine(columns, output.bias),
+        q=_pad_heads(q, heads, width, scale=(width / d_k) ** 0.5),
+        k=_pad_heads(k, heads, width),
+        v=_pad_heads(v, heads, width),
+        # The output has a column for each number of a head; the others have a row.
+        output=Affine(_pad_heads(Affine(output.weight.mT, None), heads, width).weight.mT, output.bias),
     )
 
 
@@ -89,7 +89,7 @@ def _split(stacked: Affine, sizes: list[int]) -> list[Affine]:
     return [Affine(weight, bias) for weight, bias in zip(stacked.weight.split(sizes), biases, strict=True)]
 
 
-def _padded(projection: Affine, heads: int, width: int, *, scale: float = 1.0) -> Affine:
+def _pad_heads(projection: Affine, heads: int, width: int, *, scale: float = 1.0) -> Affine:
     """The projection [H * K, .] with zeros to [H * W, .] after each head's rows, times `scale`."""
 
     def pad(rows: Tensor) -> Tensor:

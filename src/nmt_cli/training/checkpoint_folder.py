@@ -65,10 +65,11 @@ class CheckpointFolder:
     def newest_before_divergence(self, *, spike_nats: float | None, leaving_out: Path | None) -> Checkpoint | None:
         """The newest checkpoint, except `leaving_out`, that was saved before any sign of trouble."""
         for checkpoint in reversed(read_checkpoints(self.directory)):
-            if checkpoint.path != leaving_out:
-                state = self._state(checkpoint)
-                if state.skipped_in_row == 0 and state.course.is_stable(spike_nats):
-                    return checkpoint
+            if checkpoint.path == leaving_out:
+                continue
+            state = self._state(checkpoint)
+            if state.skipped_in_row == 0 and state.course.is_stable(spike_nats):
+                return checkpoint
         return None
 
     def roll_back_to(self, checkpoint: Checkpoint | None, state: TrainingState) -> None:

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import TracebackType
 
 import torch
 
@@ -33,7 +32,7 @@ _JOIN_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LoadedUpdate:
-    """A planned update, and this rank's batches of it on its device, each with its place among all micro-batches."""
+    """A planned update, and this rank's batches of it on its device, each with its index among all micro-batches."""
 
     planned: PlannedUpdate
     batches: list[tuple[int, Batch]]
@@ -81,11 +80,11 @@ class SideStream(HostToDevice):
         Pinned memory needs no such care, because its allocator sees the copies.
         """
         assert end_of_copies is not None
-        present = torch.cuda.current_stream(self._device)
-        present.wait_event(end_of_copies)
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(end_of_copies)
         for _, batch in batches:
             for tensor in batch.tensors():
-                tensor.record_stream(present)
+                tensor.record_stream(current)
 
 
 class Loader:
@@ -121,9 +120,7 @@ class Loader:
         sys.setswitchinterval(_SWITCH_SECONDS)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._changed:
             self._is_closed = True
             self._ready.clear()
@@ -184,9 +181,11 @@ class Loader:
             with self._changed:
                 num_updates = self._num_left - len(self._ready) - 1
             self._order.plan_ahead(num_updates=num_updates, num_workers=_PLANNING_PROCESSES[self._ranks.device.type])
-        mine = range(self._ranks.rank, len(update.micro_batches), self._ranks.size)
-        own_rows = [(index, rows) for index in mine if len(rows := update.micro_batches[index])]
         device, pinned = self._ranks.device, self._to_device.is_pinned
-        return LoadedUpdate(
-            update, [(index, self._order.batch(rows, device=device, pinned=pinned)) for index, rows in own_rows]
-        )
+        own = range(self._ranks.rank, len(update.micro_batches), self._ranks.size)
+        batches = [
+            (index, self._order.batch(update.micro_batches[index], device=device, pinned=pinned))
+            for index in own
+            if len(update.micro_batches[index])
+        ]
+        return LoadedUpdate(update, batches)

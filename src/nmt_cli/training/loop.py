@@ -28,7 +28,8 @@ from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
 from nmt_cli.training.validation import Validation, Validator
 
 Ending = Literal["finished", "patience", "preempted", "interrupted"]
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_ENDINGS_BY_SIGNAL: dict[int, Ending] = {signal.SIGTERM: "preempted", signal.SIGINT: "interrupted"}
+_NO_SIGNAL = 0
 _ONE_CTRL_C_SECONDS = 1.0
 _HINT_ON_DIVERGENCE = (
     "in a new run, lower the learning rate (training.schedule), or set training.clip_norm=1 or --precision fp32"
@@ -179,7 +180,7 @@ class TrainingLoop:
             seconds=self._stopwatch.seconds,
         )
         if is_log_due:
-            self._reporter.report_updates(status, *self._meter.line())
+            self._reporter.report_updates(status, *self._meter.report())
         self._reporter.show_update(status, self._meter.recent())
 
     def _note_skip(self, pairs: list[int]) -> None:
@@ -215,9 +216,9 @@ class TrainingLoop:
         return TrainingError(reason, where=str(self._metrics_file), hint=_HINT_ON_DIVERGENCE)
 
     def _validate_and_save_if_due(self) -> Ending | None:
-        """Do what is due after the last update; return the ending if a signal stops the training here."""
+        """Validate and save if either is due; return the ending if a signal stops the training here."""
         is_save_due = self._is_checkpoint_due(self.state.update)
-        stop = _ending_by_signal(self._agreed_signal())
+        stop = _ENDINGS_BY_SIGNAL.get(self._agreed_signal() or _NO_SIGNAL)
         if stop is None and self._is_validation_due(self.state.update):
             if is_save_due:
                 self._save()  # a validation may take longer than a preempted machine has left
@@ -281,7 +282,7 @@ class TrainingLoop:
 
     def _ending_by_any_signal(self) -> Ending | None:
         """The ending for a signal to any of the ranks, the same on all ranks; SIGTERM comes before Ctrl-C."""
-        return _ending_by_signal(self._ranks.largest(self._stop.received or 0))
+        return _ENDINGS_BY_SIGNAL.get(self._ranks.largest(self._stop.received or _NO_SIGNAL))
 
     def _agreed_signal(self) -> int | None:
         """The signal that all ranks know of: the sums of an update tell each rank of the others' signals."""
@@ -301,11 +302,11 @@ class StopSignal:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Note signals while the block runs; a second Ctrl-C raises KeyboardInterrupt at once."""
-        earlier = {number: signal.signal(number, self._receive) for number in _SIGNALS}
+        former_handlers = {number: signal.signal(number, self._receive) for number in _ENDINGS_BY_SIGNAL}
         try:
             yield
         finally:
-            for number, handler in earlier.items():
+            for number, handler in former_handlers.items():
                 signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
@@ -327,8 +328,3 @@ class _InFlight:
     number: int
     loaded: LoadedUpdate
     launched: LaunchedUpdate
-
-
-def _ending_by_signal(number: int | None) -> Ending | None:
-    """The ending for a signal."""
-    return "preempted" if number == signal.SIGTERM else "interrupted" if number == signal.SIGINT else None

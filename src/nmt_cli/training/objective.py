@@ -14,12 +14,12 @@ from nmt_cli.dataset.batches import Batch
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS, missing_for_triton
 from nmt_cli.errors import DeviceError
 from nmt_cli.memory import is_out_of_memory
-from nmt_cli.model.attention import choose_kernel
+from nmt_cli.model.attention import Kernel, choose_kernel
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.layers import FeedForward, Residual
 from nmt_cli.model.packing import Spans
 from nmt_cli.model.transformer import Embedding, Transformer
-from nmt_cli.recipe.schema import Recipe
+from nmt_cli.recipe.schema import ModelConfig, Recipe
 from nmt_cli.tokenization.tokenizer import PAD
 from nmt_cli.training.consistency import Consistency, interleaved_order
 from nmt_cli.training.loss import ONE_PASS, Loss, LossAndGradient, LossFunction, smoothed_cross_entropy
@@ -111,7 +111,16 @@ def reason_not_to_compile(recipe: Recipe, *, device: torch.device, dtype: torch.
     model = recipe.model
     if model.d_model % _WIDTH_MULTIPLE or model.d_ff % _WIDTH_MULTIPLE:
         return f"d_model or d_ff is no multiple of {_WIDTH_MULTIPLE}"
-    kernel = choose_kernel(
+    kernel = attention_kernel(model, device=device, dtype=dtype)
+    if kernel not in ("triton", "varlen"):
+        return f"with {kernel} attention, shapes change from batch to batch"
+    missing = missing_for_triton()
+    return None if missing is None else str(missing)
+
+
+def attention_kernel(model: ModelConfig, *, device: torch.device, dtype: torch.dtype) -> Kernel:
+    """The kernel of attention for training on short sentences."""
+    return choose_kernel(
         device,
         dtype,
         d_k=model.d_k,
@@ -120,10 +129,6 @@ def reason_not_to_compile(recipe: Recipe, *, device: torch.device, dtype: torch.
         length_bound=SHORT_SENTENCE_TOKENS,
         has_dropout=model.attention_dropout > 0,
     )
-    if kernel not in ("triton", "varlen"):
-        return f"with {kernel} attention, shapes change from batch to batch"
-    missing = missing_for_triton()
-    return None if missing is None else str(missing)
 
 
 def warn_of_missing_tool(reason: str | None) -> None:

@@ -40,11 +40,11 @@ def learning_rate(schedule: ScheduleConfig, *, update: int, updates: int, d_mode
         case CosineConfig():  # half a cosine to zero after the last update
             if warmup_share <= 1:
                 return schedule.peak * update / schedule.warmup_updates
-            done = (update - schedule.warmup_updates) / max(1, updates - schedule.warmup_updates + 1)
-            return schedule.peak * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+            decay_share = (update - schedule.warmup_updates) / max(1, updates - schedule.warmup_updates + 1)
+            return schedule.peak * 0.5 * (1 + math.cos(math.pi * min(1.0, decay_share)))
         case WsdConfig():  # constant, then linear to zero after the last update
-            left = updates - update + 1
-            return schedule.peak * min(1.0, warmup_share, max(0, left) / (schedule.decay_updates + 1))
+            updates_left = max(0, updates - update + 1)
+            return schedule.peak * min(1.0, warmup_share, updates_left / (schedule.decay_updates + 1))
         case ConstantConfig():
             return schedule.peak * min(1.0, warmup_share)
         case other:
@@ -52,10 +52,10 @@ def learning_rate(schedule: ScheduleConfig, *, update: int, updates: int, d_mode
 
 
 class Optimizer:
-    """Updates master weights [P] by their gradients, as one or two optimizers of torch on views of the weights.
+    """Updates master weights [P] by their gradients, with one or two optimizers of torch on views of the weights.
 
-    `state` has views of all that is carried from update to update besides the weights, by name. Its memory is allocated
-    at once, so a lack of memory shows early. If `can_skip`, `step` takes a `skip`: the device alone decides on a step.
+    `state` has all tensors that an update needs from earlier updates, except the weights, by name. Their memory is
+    allocated at once, so a lack of memory shows early. If `can_skip`, `step` takes a `skip`: the device alone decides.
     """
 
     can_skip = False
@@ -158,7 +158,7 @@ class Muon(Optimizer):
 class ScheduleFree(Optimizer):
     """Schedule-free AdamW (Defazio et al. 2024, arXiv:2405.15682), by its authors' package.
 
-    What is trained is y, between the fast weights z and their weighted mean x; x is what is validated and saved.
+    It trains y, which lies between the fast weights z and their weighted mean x. The mean x is validated and saved.
     """
 
     def __init__(self, weights: MasterWeights, config: ScheduleFreeConfig) -> None:
@@ -166,7 +166,7 @@ class ScheduleFree(Optimizer):
         views = _flat_views(weights)
         self._z = weights.values.clone()
         moments = {"z": self._z, "exp_avg_sq": torch.zeros_like(weights.values)}
-        # The package computes on lists of tensors: two long views take it few operations.
+        # The package computes on lists of tensors: with two long views it needs few operations.
         optimizer: Any = AdamWScheduleFree(
             _parameter_groups(views, config.weight_decay), betas=(config.beta1, config.beta2), eps=config.epsilon
         )
@@ -235,9 +235,10 @@ def _matrices_and_others(
         if value.ndim < 2 or not name.startswith(("encoder.", "decoder.")):
             others[name] = _parameter(value, gradients[name])
             continue
-        parts = [tensor.split(_rows_of_each_matrix(name, value, model)) for tensor in (value, gradients[name])]
-        for number, (part, gradient) in enumerate(zip(*parts, strict=True)):
-            matrices[f"{name}.{number}"] = _parameter(part, gradient)
+        rows = _rows_of_each_matrix(name, value, model)
+        parts = zip(value.split(rows), gradients[name].split(rows), strict=True)
+        for index, (part, gradient) in enumerate(parts):
+            matrices[f"{name}.{index}"] = _parameter(part, gradient)
     return matrices, others
 
 

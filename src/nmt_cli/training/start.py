@@ -50,7 +50,7 @@ def log_other_corpus(manifest: Manifest, recipe: Recipe) -> None:
 
 def world_size(device: str, gpus: int | None) -> int:
     """How many devices share an update: the ranks that were started, else --gpus, else all GPUs, else the CPU."""
-    return _num_started() or gpus or max(num_gpus(device), 1)
+    return _num_started_ranks() or gpus or max(num_gpus(device), 1)
 
 
 def num_gpus(device: str) -> int:
@@ -65,7 +65,7 @@ def launch_ranks(arguments: Sequence[str], *, device: str, gpus: int | None) -> 
 
     None if this process itself is to train: as one of several ranks, or alone.
     """
-    if (started := _num_started()) is not None:
+    if (started := _num_started_ranks()) is not None:
         if gpus is not None and LAUNCHED not in os.environ:
             raise UsageError(
                 f"--gpus {gpus} was given to one of {started} process(es) that torchrun, by WORLD_SIZE, has started",
@@ -76,7 +76,7 @@ def launch_ranks(arguments: Sequence[str], *, device: str, gpus: int | None) -> 
     choose_device(device)
     available = num_gpus(device)
     if gpus is not None and gpus > available:
-        raise _too_few_gpus(gpus, available, device=device)
+        raise _too_few_gpus_error(gpus, available, device=device)
     num_ranks = world_size(device, gpus)
     return launch(arguments, num_ranks=num_ranks) if num_ranks > 1 else None
 
@@ -139,11 +139,12 @@ def describe_plan(resolved: ResolvedRecipe, inputs: RunInputs, *, device: str, w
 def _average_arguments(directory: Path) -> str:
     """Arguments for `nmt average`: the run, and a number if the recipe asks for more checkpoints than there are."""
     run = open_run(directory)
-    averaging, found = run.recipe.averaging, run.checkpoints()
-    option, asked = "--last", averaging.last
+    averaging, checkpoints = run.recipe.averaging, run.checkpoints()
+    option, number = "--last", averaging.last
     if averaging.best is not None:
-        option, asked, found = "--best", averaging.best, best_first(found, metric=run.recipe.validation.metric)
-    fewer = f" {option} {len(found)}" if asked is not None and asked > len(found) else ""
+        option, number = "--best", averaging.best
+        checkpoints = best_first(checkpoints, metric=run.recipe.validation.metric)
+    fewer = f" {option} {len(checkpoints)}" if number is not None and number > len(checkpoints) else ""
     return shlex.quote(str(directory)) + fewer
 
 
@@ -160,7 +161,7 @@ def _sampling_cost(recipe: Recipe, data: PreparedData) -> SamplingCost:
     )
 
 
-def _num_started() -> int | None:
+def _num_started_ranks() -> int | None:
     """The number of ranks, from the environment that our launcher or torchrun sets; None in a process on its own."""
     value = os.environ.get("WORLD_SIZE")
     if value is not None and not (value.isdecimal() and int(value)):
@@ -172,7 +173,7 @@ def _num_started() -> int | None:
     return None if value is None else int(value)
 
 
-def _too_few_gpus(gpus: int, available: int, *, device: str) -> DeviceError:
+def _too_few_gpus_error(gpus: int, available: int, *, device: str) -> DeviceError:
     reason = f"torch {torch.__version__} sees no GPU here"
     hint = "leave out --gpus to train on the CPU, or install a torch build with CUDA and check nvidia-smi"
     if device not in ("auto", "cuda"):

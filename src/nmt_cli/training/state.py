@@ -126,9 +126,9 @@ class RecentUpdates:
         ]
 
 
-def pairs_of(micro_batches: Sequence[Rows], places: Sequence[int]) -> list[int]:
-    """The pairs of some micro-batches of an update: their places in the prepared training data, ascending."""
-    return sorted(int(pair) for place in places for pair in micro_batches[place]["pair"])
+def pairs_of(micro_batches: Sequence[Rows], indices: Sequence[int]) -> list[int]:
+    """The pairs in the micro-batches with these indices, as ascending indices in the prepared training data."""
+    return sorted(int(pair) for index in indices for pair in micro_batches[index]["pair"])
 
 
 def describe_pairs(pairs: Sequence[int]) -> str:

@@ -161,7 +161,7 @@ class Updater:
         target_tokens: int,
         received: Callable[[], int | None],
     ) -> LaunchedUpdate:
-        """Begin update `number`, from 1, with this rank's batches and their places among all `num_micro_batches`.
+        """Begin update `number`, from 1, with this rank's batches and their indices among all `num_micro_batches`.
 
         The targets have `target_tokens` on all ranks together. `received` returns the signal that this rank has
         received; the sums of the update tell all ranks of it.
@@ -172,13 +172,13 @@ class Updater:
             self.model.train()
         figures = torch.zeros(_FIRST_LOSS + self._num_losses * num_micro_batches, device=self._ranks.device)
         losses = figures[_FIRST_LOSS:].view(self._num_losses, num_micro_batches)
-        for place, (index, batch) in enumerate(batches):
+        for position, (index, batch) in enumerate(batches):
             losses[:, index] = self.accumulate(
                 batch,
                 key=(number, index),
                 target_tokens=target_tokens,
-                is_first=place == 0,
-                is_last=place == len(batches) - 1,
+                is_first=position == 0,
+                is_last=position == len(batches) - 1,
             )
         if not batches:
             self._sum_without_backward(is_first=True)
@@ -231,8 +231,8 @@ class Updater:
         """Add the gradients of a batch's loss, divided by a scalar; return the sums of the loss."""
         loss = self._objective(batch)
         is_summed = is_last and self._ranks.size > 1
-        collecting = self._summing if is_summed else self.weights.collecting
-        with collecting(is_first=is_first):
+        collect_gradients = self._summing if is_summed else self.weights.collecting
+        with collect_gradients(is_first=is_first):
             (loss.smoothed / divisor).backward()
         return loss.stacked()
 

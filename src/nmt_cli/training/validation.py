@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +32,7 @@ from nmt_cli.tokenization.tokenizer import Tokenizer, as_in_training
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.objective import plain_loss
+from nmt_cli.training.reporting.metrics import perplexity
 from nmt_cli.training.update import Updater
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Validation:
     def value(self, metric: str) -> float:
         """The value that `validation.metric` names."""
         value = self.bleu if metric == "bleu" else self.loss
-        assert value is not None, "the recipe's schema sees to it that its metric is measured"
+        assert value is not None, "the recipe's schema allows only a metric that is measured"
         return value
 
 
@@ -135,53 +135,57 @@ class Validator:
                 device=self._device,
                 beat=beat,
             )
-            score = self._bleu(beat, limit=limit) if self._recipe.validation.bleu else None
+            score = self._measure_bleu(beat, limit=limit) if self._recipe.validation.bleu else None
         report, samples = (None, ()) if score is None else score
-        perplexity = math.exp(min(nll, 700.0))  # a float holds no more than exp(709)
         return Validation(
             loss,
             nll,
-            perplexity,
+            perplexity(nll),
             bleu=None if report is None else report.value,
             signature=None if report is None else report.signature,
             seconds=time.perf_counter() - start,
             samples=samples,
         )
 
-    def _bleu(self, beat: Callable[[], None], *, limit: int | None) -> tuple[ScoreReport, tuple[Sample, ...]]:
-        config, longest = self._recipe.decoding, self._recipe.model.max_positions - 1
+    def _measure_bleu(self, beat: Callable[[], None], *, limit: int | None) -> tuple[ScoreReport, tuple[Sample, ...]]:
+        longest = self._recipe.model.max_positions - 1
+        sources = [source[:longest] for source in self._sources[:limit]]
+        translations = self._tokenizer.decode(self._search(sources, beat))
+        report = bleu(translations, self._references[:limit], target_language=self._target_language)
+        samples = tuple(
+            Sample(self._source_texts[index], self._references[index], translations[index])
+            for index in _spread_by_length([len(source) for source in sources])
+        )
+        return report, samples
+
+    def _search(self, sources: Sequence[Sequence[int]], beat: Callable[[], None]) -> list[list[int]]:
+        """The ids of the best hypothesis for each source."""
+        config = self._recipe.decoding
         if self._is_recorded:
             config = config.model_copy(update={"batch_tokens": _GPU_BATCH_FACTOR * config.batch_tokens})
             self._cuda_search = self._cuda_search or CudaSearch(
                 [self._translating_model], device=self._device, recorder=CudaGraphs(self._device)
             )
-        rows = [row[:longest] for row in self._sources[:limit]]
-        found: list[list[int]] = [[] for _ in rows]
-        for batch in plan_batches([len(row) for row in rows], max_tokens=config.batch_tokens // config.beam):
+        best: list[list[int]] = [[] for _ in sources]
+        for batch in plan_batches([len(source) for source in sources], max_tokens=config.batch_tokens // config.beam):
             with torch.inference_mode():
-                best = search_batches(
+                hypotheses_of_batch = search_batches(
                     self._translating_model,
-                    [rows[index] for index in batch],
+                    [sources[index] for index in batch],
                     config=config,
                     nbest=1,
                     device=self._device,
                     cuda_search=self._cuda_search,
                 )
-            for index, hypotheses in zip(batch, best, strict=True):
-                found[index] = hypotheses[0].ids
+            for index, hypotheses in zip(batch, hypotheses_of_batch, strict=True):
+                best[index] = hypotheses[0].ids
             beat()
         if self._is_recorded:
             free, total = torch.cuda.mem_get_info(self._device)
             if free < _MIN_FREE_SHARE * total:
                 self._cuda_search = None
                 torch.cuda.empty_cache()
-        translations = self._tokenizer.decode(found)
-        report = bleu(translations, self._references[:limit], target_language=self._target_language)
-        samples = tuple(
-            Sample(self._source_texts[place], self._references[place], translations[place])
-            for place in _spread_by_length([len(row) for row in rows])
-        )
-        return report, samples
+        return best
 
 
 def measure_average(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint) -> AverageLosses:
@@ -243,8 +247,8 @@ def _mean_losses(
     """The smoothed loss and the NLL per target token."""
     totals, tokens = torch.zeros(2, device=device), 0
     model.eval()
-    for part in _batches_by_length(usable, pairs.tgt.lengths, max_tokens=max_tokens):
-        batch = make_batch(pairs.rows(part), pairs, device=device, shape=None, pinned=False)
+    for indices in _batches_by_length(usable, pairs.tgt.lengths, max_tokens=max_tokens):
+        batch = make_batch(pairs.rows(indices), pairs, device=device, shape=None, pinned=False)
         totals += plain_loss(model, smoothing, batch).stacked()
         tokens += batch.target.num_tokens
         beat()
@@ -264,14 +268,14 @@ def _translating_model(recipe: Recipe, data: PreparedData, updater: Updater, *, 
 
 
 def _spread_by_length(lengths: Sequence[int]) -> list[int]:
-    """The places of a few sentences, from short to long: those in the middle of each fifth, by length."""
-    ordered = sorted(range(len(lengths)), key=lambda place: (lengths[place], place))
-    places = [ordered[len(ordered) * (2 * part + 1) // (2 * _NUM_SAMPLES)] for part in range(_NUM_SAMPLES)]
-    return list(dict.fromkeys(places))
+    """The indices of a few sentences, from short to long: the middle of each fifth, in the order of length."""
+    ordered = sorted(range(len(lengths)), key=lambda index: (lengths[index], index))
+    middles = [len(ordered) * (2 * part + 1) // (2 * _NUM_SAMPLES) for part in range(_NUM_SAMPLES)]
+    return list(dict.fromkeys(ordered[middle] for middle in middles))
 
 
 def _batches_by_length(pairs: Array, lengths: NDArray[np.int32], *, max_tokens: int) -> list[Array]:
-    """The pairs in the order of their lengths, divided into parts of about `max_tokens` tokens."""
+    """The pairs in the order of their lengths, divided into batches of about `max_tokens` tokens."""
     ordered = pairs[np.argsort(lengths[pairs], kind="stable")]
-    part = np.cumsum(lengths[ordered], dtype=np.int64) // max_tokens
-    return [ordered[part == number] for number in np.unique(part)]
+    batch_of_pair = np.cumsum(lengths[ordered], dtype=np.int64) // max_tokens
+    return [ordered[batch_of_pair == batch] for batch in np.unique(batch_of_pair)]

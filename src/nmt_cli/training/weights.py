@@ -154,14 +154,13 @@ class MasterWeights:
         """Take the bf16 gradients from their parameters: return their views in the sum, and the gradients."""
         if self._copy is None:
             return [], []
-        found = [
-            (total, parameter.grad)
-            for total, parameter in zip(self._gradient_views, self._parameters, strict=True)
-            if parameter.grad is not None
-        ]
-        for parameter in self._parameters:
-            parameter.grad = None
-        return [total for total, _ in found], [gradient for _, gradient in found]
+        totals, gradients = [], []
+        for total, parameter in zip(self._gradient_views, self._parameters, strict=True):
+            if parameter.grad is not None:
+                totals.append(total)
+                gradients.append(parameter.grad)
+                parameter.grad = None
+        return totals, gradients
 
     def _complete(self, index: int, parameter: Tensor) -> None:
         if self._sum is None:  # the backward pass of an earlier micro-batch
@@ -217,7 +216,7 @@ class GradientSum:
     def __init__(self, gradients: Tensor, buckets: Buckets, *, ranks: Ranks, precision: Precision) -> None:
         self._parts = [gradients[start:stop] for start, stop in buckets.bounds]
         self._of_parameter = buckets.of_parameter
-        self._missing = [buckets.of_parameter.count(number) for number in range(len(buckets.bounds))]
+        self._missing = [buckets.of_parameter.count(bucket) for bucket in range(len(buckets.bounds))]
         self._ranks, self._precision = ranks, precision
         self._begun: list[tuple[Tensor, Work]] = []
 

@@ -1,4 +1,4 @@
-"""The label-smoothed loss of logits and its gradient (section 5.4), and that of two passes: a kernel for each."""
+"""Kernels for the label-smoothed loss of logits with its gradient (section 5.4), of one pass or of two passes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _loss_kernel(
     gold = tl.load(gold_ptr + row).to(tl.int32)
     is_token = gold != PAD
     row_ptr = logits_ptr + row.to(tl.int64) * width
-    # Each lane keeps its own largest score and a sum relative to it; after the row, lanes are combined.
+    # A column of a tile keeps its own largest score, and a sum relative to this score. The sums are joined at the end.
     largest = tl.full([COLUMNS], -1e30, tl.float32)
     exponentials = tl.zeros([COLUMNS], tl.float32)
     scores = tl.zeros([COLUMNS], tl.float32)

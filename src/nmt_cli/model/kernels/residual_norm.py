@@ -18,7 +18,8 @@ from nmt_cli.model.dropout import HASH_FACTORS, keep_limit
 
 _ELEMENTS_PER_PROGRAM = 2048  # elements that a program of `_norm_kernel` holds at a time
 _MAX_PROGRAMS = 396  # programs that share the rows of a backward pass: three for each multiprocessor of an H100 or H200
-_RELU_ROWS, _RELU_COLUMNS = 16, 256
+_RELU_ROWS, _RELU_COLUMNS = 16, 256  # the tile of a program of `_relu_backward_kernel`
+_SUM_ROWS, _SUM_COLUMNS = 128, 32  # the tile of a program of `_sum_rows_kernel`
 _FIRST_FACTOR, _SECOND_FACTOR = (tl.constexpr(factor) for factor in HASH_FACTORS)
 
 
@@ -36,24 +37,14 @@ def residual_norm(
     """LayerNorm(x + Dropout(sublayer_output + bias)) [N, D] (sections 3.1 and 5.4), and the statistics of its rows.
 
     x and sublayer_output [N, D], contiguous; `bias` [D] is the bias of the sub-layer's last product; norm_weight and
-    norm_bias [D]. Statistics [2, N] float32 are the mean and 1 / deviation of each row. The dropout mask follows from
-    `seed` [2] as in `Dropout`; None drops nothing.
+    norm_bias [D]. Statistics [2, N] float32 are the mean and 1 / deviation of each row. `seed` [2] determines the
+    dropout mask, as in `Dropout`; None drops nothing.
     """
     y, statistics = torch.empty_like(x), x.new_empty(2, len(x), dtype=torch.float32)
     _launch_norm(
-        x,
-        sublayer_output,
-        bias,
-        norm_weight,
-        norm_bias,
-        seed=seed,
-        dropout=dropout,
-        epsilon=epsilon,
-        is_rms=False,
-        keeps_sum=False,
-        y=y,
-        statistics=statistics,
-    )
+        x, sublayer_output, bias, norm_weight, norm_bias,
+        seed=seed, dropout=dropout, epsilon=epsilon, is_rms=False, keeps_sum=False, y=y, statistics=statistics,
+    )  # fmt: skip
     return y, statistics
 
 
@@ -101,11 +92,13 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 
 def _backward(ctx: Any, gradient: Tensor, _: None) -> tuple[Tensor | None, ...]:
     x, sublayer_output, bias, norm_weight, statistics, seed = ctx.saved_tensors
-    x_gradient, sublayer_gradient, (of_norm_weight, of_norm_bias, of_bias) = residual_norm_backward(
+    x_gradient, sublayer_gradient, sums = residual_norm_backward(
         gradient.contiguous(), x, sublayer_output, bias, norm_weight, statistics, seed, ctx.dropout
     )
-    bias_gradient = None if bias is None else of_bias
-    return x_gradient, sublayer_gradient, bias_gradient, of_norm_weight, of_norm_bias, None, None, None
+    norm_weight_gradient, norm_bias_gradient, bias_gradient = sums
+    if bias is None:
+        bias_gradient = None
+    return x_gradient, sublayer_gradient, bias_gradient, norm_weight_gradient, norm_bias_gradient, None, None, None
 
 
 residual_norm.register_autograd(_backward, setup_context=_keep_for_backward)
@@ -119,19 +112,9 @@ def add_norm(
     norm_bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
     assert norm.eps is not None, "the recipe has one"
     _launch_norm(
-        x,
-        sublayer_output,
-        bias,
-        norm.weight,
-        norm_bias,
-        seed=None,
-        dropout=0.0,
-        epsilon=norm.eps,
-        is_rms=is_rms,
-        keeps_sum=keeps_sum,
-        y=y,
-        statistics=None,
-    )
+        x, sublayer_output, bias, norm.weight, norm_bias,
+        seed=None, dropout=0.0, epsilon=norm.eps, is_rms=is_rms, keeps_sum=keeps_sum, y=y, statistics=None,
+    )  # fmt: skip
     return y
 
 
@@ -183,11 +166,13 @@ def _(gradient: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
 
 def _sum_of_programs(sums: Tensor, *, like: Tensor) -> Tensor:
     """The sum [K, D] of the sums of all programs [P, K, D], in the precision of `like`."""
-    num_programs, kinds, width = sums.shape
-    total = like.new_empty(kinds, width)
-    grid = (triton.cdiv(kinds * width, 32),)
+    num_programs, num_sums, width = sums.shape
+    total = like.new_empty(num_sums, width)
+    grid = (triton.cdiv(num_sums * width, _SUM_COLUMNS),)
     with launching_on(sums.device):
-        _sum_rows_kernel[grid](sums, total, num_programs, kinds * width, ROWS=128, COLUMNS=32, num_warps=4)
+        _sum_rows_kernel[grid](
+            sums, total, num_programs, num_sums * width, ROWS=_SUM_ROWS, COLUMNS=_SUM_COLUMNS, num_warps=4
+        )
     return total
 
 
@@ -292,10 +277,10 @@ def _norm_backward_kernel(
         tl.store(sublayer_gradient_ptr + index, gradient.to(sublayer_gradient_ptr.dtype.element_ty), mask)
         if bias_ptr is not None:
             bias_sums += tl.where(mask, gradient, 0.0)
-    place = sums_ptr + tl.program_id(0) * 3 * width + column
-    tl.store(place, tl.sum(norm_weight_sums, 0, keep_dims=True), column < width)
-    tl.store(place + width, tl.sum(norm_bias_sums, 0, keep_dims=True), column < width)
-    tl.store(place + 2 * width, tl.sum(bias_sums, 0, keep_dims=True), column < width)
+    row_ptr = sums_ptr + tl.program_id(0) * 3 * width + column
+    tl.store(row_ptr, tl.sum(norm_weight_sums, 0, keep_dims=True), column < width)
+    tl.store(row_ptr + width, tl.sum(norm_bias_sums, 0, keep_dims=True), column < width)
+    tl.store(row_ptr + 2 * width, tl.sum(bias_sums, 0, keep_dims=True), column < width)
 
 
 @triton.jit

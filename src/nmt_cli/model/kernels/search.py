@@ -152,9 +152,9 @@ def summarise_blocks(
     top = tl.maximum(tl.max(x, axis=1), -1e30)
     sums = tl.log(tl.sum(tl.exp(x - top[:, None]), axis=1)) + top
     allowed = x + _special_mask_at(masks_and_penalties, counters, columns, NUM_SPECIAL)
-    places = row * num_blocks + blocks
-    tl.store(largest + places, tl.max(allowed, axis=1), mask=blocks < num_blocks)
-    tl.store(log_sums + places, sums, mask=blocks < num_blocks)
+    index = row * num_blocks + blocks
+    tl.store(largest + index, tl.max(allowed, axis=1), mask=blocks < num_blocks)
+    tl.store(log_sums + index, sums, mask=blocks < num_blocks)
 
 
 @triton.jit
@@ -173,31 +173,31 @@ def choose_candidates(
     rows = sentence * beam + hypothesis
     is_open = hypothesis < beam
     is_block = is_open[:, None] & (block < num_blocks)[None, :]
-    at = rows[:, None] * num_blocks + block[None, :]
-    start = tl.load(log_probs + rows, mask=is_open, other=-float("inf")) - _row_logsumexp(log_sums + at, is_block)
-    totals = tl.load(largest + at, mask=is_block, other=-float("inf")) + start[:, None]
+    index = rows[:, None] * num_blocks + block[None, :]
+    start = tl.load(log_probs + rows, mask=is_open, other=-float("inf")) - _row_logsumexp(log_sums + index, is_block)
+    totals = tl.load(largest + index, mask=is_block, other=-float("inf")) + start[:, None]
     keys = _sort_keys(totals, hypothesis[:, None] * num_blocks + block[None, :], is_block)
     _, chosen = _topk(keys, num_candidates, CANDIDATES)
 
     candidate = tl.arange(0, CANDIDATES)
-    number = chosen // num_blocks
+    number = chosen // num_blocks  # of the hypothesis
     columns = (chosen % num_blocks)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
-    # A tiny vocabulary has fewer blocks than are wanted: no block is -1.
+    # A tiny vocabulary has fewer blocks than candidates: `chosen` is then -1.
     is_column = ((candidate < num_candidates) & (chosen >= 0))[:, None] & (columns < vocabulary)
     row = (sentence * beam + number).to(tl.int64)
     x = tl.load(logits + row[:, None] * stride + columns, mask=is_column, other=-float("inf")).to(tl.float32)
     x += _special_mask_at(masks_and_penalties, counters, columns, NUM_SPECIAL)
     starts = tl.sum(tl.where(hypothesis[None, :] == number[:, None], start[None, :], 0.0), axis=1)
     keys = _sort_keys(x + starts[:, None], number[:, None] * vocabulary + columns, is_column)
-    totals, places = _topk(keys, num_candidates, CANDIDATES)
+    totals, continuation = _topk(keys, num_candidates, CANDIDATES)
 
-    number = places // vocabulary
+    number = continuation // vocabulary
     is_real = candidate < num_candidates
     parents = tl.load(nodes + sentence * beam + number, mask=is_real)
     out = sentence * num_candidates + candidate
     tree = tl.load(counters + 1) * tl.num_programs(0) * num_candidates + out
     tl.store(tree_log_probs + tree, totals, mask=is_real)
-    tl.store(tree_tokens + tree, places % vocabulary, mask=is_real)
+    tl.store(tree_tokens + tree, continuation % vocabulary, mask=is_real)
     tl.store(tree_parents + tree, parents, mask=is_real)
     tl.store(hypotheses + out, number, mask=is_real)
 
@@ -214,21 +214,21 @@ def sort_candidates(
     position = tl.load(counters).to(tl.int32)
     candidate = tl.arange(0, CANDIDATES)
     is_real = candidate < num_candidates
-    at = sentence * num_candidates + candidate
-    tree = tl.load(counters + 1) * tl.num_programs(0) * num_candidates + at
+    index = sentence * num_candidates + candidate
+    tree = tl.load(counters + 1) * tl.num_programs(0) * num_candidates + index
     totals = tl.load(tree_log_probs + tree, mask=is_real, other=-float("inf"))
     pieces = tl.load(tree_tokens + tree, mask=is_real, other=0)
-    numbers = tl.load(hypotheses + at, mask=is_real, other=0)
-    new_nodes = tl.load(counters + 2) + at
+    numbers = tl.load(hypotheses + index, mask=is_real, other=0)
+    new_nodes = tl.load(counters + 2) + index
 
     is_end = is_real & (pieces == NUM_SPECIAL - 1)
     rank = _ranks(is_real, is_end)
     is_kept = is_real & (rank < beam)
     open_totals = tl.where(is_end, -float("inf"), totals)
-    to = sentence * beam + rank
-    tl.store(ids + to, pieces, mask=is_kept)
-    tl.store(log_probs + to, open_totals, mask=is_kept)
-    tl.store(nodes + to, new_nodes, mask=is_kept)
+    row = sentence * beam + rank
+    tl.store(ids + row, pieces, mask=is_kept)
+    tl.store(log_probs + row, open_totals, mask=is_kept)
+    tl.store(nodes + row, new_nodes, mask=is_kept)
     _copy_ancestors(ancestors + sentence * beam * length, numbers, rank, is_kept, position, length, TILE)
 
     is_last = tl.load(limits + sentence) <= position + 1
@@ -238,8 +238,8 @@ def sort_candidates(
     ended = tl.where(ends, totals / penalty, -float("inf"))
     # In a tie: kept endings first, then those with EOS, then those cut at the limit.
     order = num_endings + candidate + tl.where(is_end, 0, num_candidates)
-    at = sentence * num_endings
-    kept = (finished_scores + at, finished_log_probs + at, finished_nodes + at)
+    first = sentence * num_endings
+    kept = (finished_scores + first, finished_log_probs + first, finished_nodes + first)
     worst = _merge_finished(kept, (_sort_keys(ended, order, is_real), totals, new_nodes), num_endings, ENDINGS)
     best = tl.max(tl.where(rank == 0, open_totals, -float("inf")))
     is_decided = worst >= best / tl.load(penalties_at_limit + sentence)
@@ -274,11 +274,11 @@ def _merge_finished(kept, candidates, num_endings, ENDINGS: tl.constexpr):
     """
     scores, log_probs, nodes = kept
     ended, ended_log_probs, ended_nodes = candidates
-    place = tl.arange(0, ENDINGS)
-    is_real = place < num_endings
-    keys = _sort_keys(tl.load(scores + place, mask=is_real, other=0.0), place, is_real)
-    old_log_probs = tl.load(log_probs + place, mask=is_real, other=0.0)
-    old_nodes = tl.load(nodes + place, mask=is_real, other=0)
+    ending = tl.arange(0, ENDINGS)
+    is_real = ending < num_endings
+    keys = _sort_keys(tl.load(scores + ending, mask=is_real, other=0.0), ending, is_real)
+    old_log_probs = tl.load(log_probs + ending, mask=is_real, other=0.0)
+    old_nodes = tl.load(nodes + ending, mask=is_real, other=0)
     # All are read before any is overwritten.
     tl.debug_barrier()
     worst = -float("inf")
@@ -297,9 +297,9 @@ def _merge_finished(kept, candidates, num_endings, ENDINGS: tl.constexpr):
 
 
 @triton.jit
-def _row_logsumexp(places, mask):
-    """The logarithm of the sum of exp of each row [W] of numbers at places [W, N]."""
-    x = tl.load(places, mask=mask, other=-1e30)
+def _row_logsumexp(pointers, mask):
+    """The logarithm of the sum of exp of each row [W] of the numbers at pointers [W, N]."""
+    x = tl.load(pointers, mask=mask, other=-1e30)
     top = tl.max(x, axis=1)
     return top + tl.log(tl.sum(tl.exp(x - top[:, None]), axis=1))
 
@@ -315,10 +315,10 @@ def _special_mask_at(masks_and_penalties, counters, columns, NUM_SPECIAL: tl.con
 
 
 @triton.jit
-def _sort_keys(values, places, mask):
-    """Integers in the order of the values; among equal values, lower places are larger. Outside the mask: `_NO_KEY`."""
+def _sort_keys(values, indices, mask):
+    """Integers in the order of the values; a lower index wins a tie. Outside the mask they are `_NO_KEY`."""
     ascending = _order_preserving(values.to(tl.int32, bitcast=True)).to(tl.int64)
-    return tl.where(mask, (ascending << _INDEX_BITS) | (places.to(tl.int64) ^ _INDEX_MASK), _NO_KEY)
+    return tl.where(mask, (ascending << _INDEX_BITS) | (indices.to(tl.int64) ^ _INDEX_MASK), _NO_KEY)
 
 
 @triton.jit
@@ -335,11 +335,11 @@ def _order_preserving(bits):
 
 @triton.jit
 def _topk(keys, count, SIZE: tl.constexpr):
-    """Values and places of the `count` largest of keys [A, B], largest first, [SIZE]; the place -1 if there is none."""
-    rank = tl.arange(0, SIZE)
-    found = tl.full([SIZE], _NO_KEY, tl.int64)
-    for number in range(count):
+    """Values and indices of the `count` largest of keys [A, B], largest first, [SIZE]; -1 is no index."""
+    position = tl.arange(0, SIZE)
+    largest = tl.full([SIZE], _NO_KEY, tl.int64)
+    for rank in range(count):
         best = tl.max(tl.max(keys, axis=1), axis=0)
-        found = tl.where(rank == number, best, found)
+        largest = tl.where(position == rank, best, largest)
         keys = tl.where(keys == best, _NO_KEY, keys)
-    return _values_of(found), ((found & _INDEX_MASK) ^ _INDEX_MASK).to(tl.int32)
+    return _values_of(largest), ((largest & _INDEX_MASK) ^ _INDEX_MASK).to(tl.int32)

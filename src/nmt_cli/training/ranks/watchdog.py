@@ -46,17 +46,17 @@ def watching(ranks: Ranks, *, seconds: int) -> Iterator[None]:
 
 
 class _Watchdog:
-    """Counts its own ticks instead of seconds on the clock, so a suspended training is no stall."""
+    """Ends a rank that stalls. It counts its own ticks, not seconds of the clock: a suspended training is no stall."""
 
     def __init__(self, ranks: Ranks, board: FailureBoard, *, seconds: int) -> None:
         self._ranks, self._board, self._seconds = ranks, board, seconds
         self._reported_beats, self._seen_beats, self._idle_ticks, self._failed_ticks = 0, 0, 0, 0
 
     def watch(self, done: threading.Event) -> None:
-        """Look once per tick, until `done` is set or the board's owner has ended."""
+        """Check once per tick, until `done` is set or the board's owner has ended."""
         while not done.wait(_TICK_SECONDS):
             try:
-                failure = self._look()
+                failure = self._check_progress()
             except RuntimeError:
                 return
             if failure is not None and failure.is_stall:
@@ -64,12 +64,13 @@ class _Watchdog:
                 _dump_stacks(self._ranks)
                 time.sleep(_DUMP_TICKS * _TICK_SECONDS)  # keep the connection until all have written
                 os._exit(failure.exit_code)
-            self._failed_ticks += failure is not None
-            if failure is not None and self._failed_ticks > _GRACE_TICKS:
-                os._exit(failure.exit_code)
+            if failure is not None:
+                self._failed_ticks += 1
+                if self._failed_ticks > _GRACE_TICKS:
+                    os._exit(failure.exit_code)
 
-    def _look(self) -> Failure | None:
-        """Pass on this rank's progress; the failure that ends the training, if there is one by now."""
+    def _check_progress(self) -> Failure | None:
+        """Report this rank's progress; return the failure that ends the training, if there is one by now."""
         beats = self._ranks.heartbeat.beats
         if beats != self._reported_beats:
             self._reported_beats = beats
@@ -83,7 +84,7 @@ class _Watchdog:
         return failure
 
     def _report_stall(self) -> Failure:
-        """Print that the training hangs, unless another rank has reported a failure first; the first failure."""
+        """Print that the training hangs, unless another rank has reported a failure; return the first failure."""
         error = TrainingError(
             f"none of the ranks has made progress for {self._seconds} seconds: the training hangs",
             where="training.watchdog_seconds",

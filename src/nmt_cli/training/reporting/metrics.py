@@ -119,16 +119,21 @@ class UpdateMetrics:
     @property
     def perplexity(self) -> float:
         """Per target token, of the negative log-likelihood."""
-        return math.exp(min(self.nll, 700.0))
+        return perplexity(self.nll)
+
+
+def perplexity(nll: float) -> float:
+    """The perplexity of a negative log-likelihood in nats per token; exp(700) at most, because exp(710) overflows."""
+    return math.exp(min(nll, 700.0))
 
 
 class Meter:
-    """Adds up the updates of a training, for the metrics since the last line and of the last few updates."""
+    """Adds up the updates of a training, for the metrics since the last report and of the last few updates."""
 
     def __init__(self, speed: Speed) -> None:
         self._speed = speed
-        self._total = self._total_at_line = UpdateSums()
-        # The first entry only marks the beginning of the second.
+        self._total = self._total_at_report = UpdateSums()
+        # Totals after each update: two of them differ by the updates in between.
         self._recent: deque[UpdateSums] = deque([self._total], maxlen=_RECENT_UPDATES)
 
     def add(self, update: UpdateSums, *, seconds: float, waited: float) -> None:
@@ -140,14 +145,14 @@ class Meter:
         """The metrics of the last updates."""
         return UpdateMetrics.of(self._recent[-1] - self._recent[0], speed=self._speed)
 
-    def line(self) -> tuple[UpdateSums, UpdateMetrics]:
-        """The sums since the last line, or since `forget`, and their metrics; the next line begins here."""
-        sums, self._total_at_line = self._total - self._total_at_line, self._total
+    def report(self) -> tuple[UpdateSums, UpdateMetrics]:
+        """The sums since the last report, or since `forget`, and their metrics; the next report begins here."""
+        sums, self._total_at_report = self._total - self._total_at_report, self._total
         return sums, UpdateMetrics.of(sums, speed=self._speed)
 
     def forget(self) -> None:
         """Drop all updates so far from later metrics."""
-        self._total_at_line = self._total
+        self._total_at_report = self._total
         self._recent = deque([self._total], maxlen=_RECENT_UPDATES)
 
 
@@ -182,20 +187,19 @@ class Speed:
 def measure_speed(model: Transformer, ranks: Ranks) -> Speed:
     """The speed of a training of `model`: all ranks measure at once, in the model's precision, and add up their rates.
 
-    Each weight of a matrix that a token passes counts 6 operations: projections, feed-forward layers, and the output's
-    rows that are pieces. Attention scores, about 1 %, and everything else are left out.
+    Each weight of a matrix counts 6 operations for each token that it multiplies: in projections, in feed-forward
+    layers, and in the output's rows of pieces. Attention scores, about 1 %, and everything else are left out.
     """
     ranks.barrier()
     rate = torch.tensor(matrix_rate(ranks.device, model.output_weight.dtype), device=ranks.device)
     ranks.sum(rate)
-    source = sum(map(_num_matrix_weights, model.encoder))
     cross_attentions = [module for module in model.decoder.modules() if isinstance(module, CrossAttention)]
     source_keys_values = sum(_num_matrix_weights(module.kv) for module in cross_attentions)
-    decoder, output = sum(map(_num_matrix_weights, model.decoder)), model.target_vocab * model.config.d_model
+    output = model.target_vocab * model.config.d_model
     return Speed(
-        _FLOPS_PER_WEIGHT * (source + source_keys_values),
-        _FLOPS_PER_WEIGHT * (decoder - source_keys_values + output),
-        rate.item(),
+        flops_per_source_token=_FLOPS_PER_WEIGHT * (_num_matrix_weights(model.encoder) + source_keys_values),
+        flops_per_target_token=_FLOPS_PER_WEIGHT * (_num_matrix_weights(model.decoder) - source_keys_values + output),
+        matrix_rate=rate.item(),
     )
 
 
@@ -207,8 +211,9 @@ def matrix_rate(device: torch.device, dtype: torch.dtype, *, clock: Clock = time
     """
     size = _MATRIX_SIZES[device.type]
     if device.type == "cpu":
-        expected = _fastest_product(_SMALL_MATRIX_SIZE, device, dtype, clock) * (size / _SMALL_MATRIX_SIZE) ** 3
-        size = _SMALL_MATRIX_SIZE if expected > _TARGET_SECONDS / 4 else size
+        expected_seconds = _fastest_product(_SMALL_MATRIX_SIZE, device, dtype, clock) * (size / _SMALL_MATRIX_SIZE) ** 3
+        if expected_seconds > _TARGET_SECONDS / 4:
+            size = _SMALL_MATRIX_SIZE
     rate = 2 * size**3 / _fastest_product(size, device, dtype, clock)
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -218,20 +223,20 @@ def matrix_rate(device: torch.device, dtype: torch.dtype, *, clock: Clock = time
 
 @torch.no_grad()
 def _fastest_product(size: int, device: torch.device, dtype: torch.dtype, clock: Clock) -> float:
-    """The least seconds of a few products of square matrices; the first of them also sets up the library."""
+    """Seconds of the fastest of a few products of square matrices; the first product also sets up the library."""
     # Random numbers, as in training: a GPU multiplies constants faster, because they take less power.
     generator = torch.Generator(device).manual_seed(0)
     left, right = (torch.empty(size, size, device=device).normal_(generator=generator).to(dtype) for _ in range(2))
     out = torch.empty_like(left)
     synchronize = torch.cuda.synchronize if device.type == "cuda" else torch.cpu.synchronize
-    taken: list[float] = []
+    seconds: list[float] = []
     for _ in range(_NUM_PRODUCTS):
         synchronize(device)
         start = clock()
         torch.mm(left, right, out=out)
         synchronize(device)
-        taken.append(clock() - start)
-    return min(taken)
+        seconds.append(clock() - start)
+    return min(seconds)
 
 
 def _ratio(part: float, whole: float) -> float:

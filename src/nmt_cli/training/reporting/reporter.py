@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
@@ -26,10 +25,10 @@ from rich.text import Text
 
 from nmt_cli import __version__, console, files
 from nmt_cli.dataset.micro_batches import accumulation_steps
-from nmt_cli.devices import SHORT_SENTENCE_TOKENS, cpu_name
+from nmt_cli.devices import cpu_name
 from nmt_cli.errors import ModelError, UsageError
-from nmt_cli.model.attention import choose_kernel
 from nmt_cli.recipe.schema import Recipe
+from nmt_cli.training.objective import attention_kernel
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.reporting.metrics import Clock, TrainingStatus, UpdateMetrics, UpdateSums
 from nmt_cli.training.update import Updater
@@ -64,9 +63,7 @@ class Reporter:
             self._event_file = None if self._tensorboard_folder is None else EventFile(self._tensorboard_folder)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._stream is not None:
             self._stream.close()
         if self._event_file is not None:
@@ -100,7 +97,7 @@ class Reporter:
     def show_update(self, status: TrainingStatus, metrics: UpdateMetrics) -> None:
         """Show an update, with the metrics of the last few: in the live view, or in a log that has been silent."""
         if self._view is not None:
-            self._view.move(status, metrics, time_left=self._time_left(status.update))
+            self._view.show_status(status, metrics, time_left=self._time_left(status.update))
         elif self.wants_line:
             self._print_update(status, metrics)
 
@@ -122,7 +119,7 @@ class Reporter:
         self.write_event("validation", update=update, **asdict(measured))
         score = "" if measured.bleu is None else f"  BLEU {measured.bleu:.2f}"
         self.print_line(
-            f"{self._at(update)}  validation loss {measured.loss:.4f}  perplexity {measured.perplexity:.3f}{score}"
+            f"{self._name_of(update)}  validation loss {measured.loss:.4f}  perplexity {measured.perplexity:.3f}{score}"
             f"  in {measured.seconds:.1f} s{'  best so far' if is_best else ''}"
         )
         if is_best and self._view is not None:
@@ -152,13 +149,14 @@ class Reporter:
 
     def _print_update(self, status: TrainingStatus, metrics: UpdateMetrics) -> None:
         self._last_line = self._clock()
-        at, left = self._at(status.update), self._time_left(status.update)
-        speed = f"{metrics.target_tokens_per_second:,.0f} tokens/s"
-        measured = f"loss {metrics.loss:.3f}  learning rate {status.learning_rate:.2e}  {speed}"
-        self.print_line(f"{at}/{self._updates:,}  epoch {status.epoch + 1}  {measured}  {left}")
+        self.print_line(
+            f"{self._name_of(status.update)}/{self._updates:,}  epoch {status.epoch + 1}  loss {metrics.loss:.3f}"
+            f"  learning rate {status.learning_rate:.2e}  {metrics.target_tokens_per_second:,.0f} tokens/s"
+            f"  {self._time_left(status.update)}"
+        )
 
-    def _at(self, update: int) -> str:
-        """The update, padded to the width of the last one."""
+    def _name_of(self, update: int) -> str:
+        """The number of an update after the word, padded to the width of the last number."""
         return f"update {update:>{len(f'{self._updates:,}')},}"
 
     def _time_left(self, update: int) -> str:
@@ -251,10 +249,10 @@ class LiveView(Progress):
         if self._note:
             yield Text(_INDENT + self._note, no_wrap=True, overflow="ellipsis")
             return
-        for parts in self._lines:
-            yield Text(_INDENT + fitted(parts, width=self.console.width - len(_INDENT)), no_wrap=True)
+        for items in self._lines:
+            yield Text(_INDENT + fit_line(items, width=self.console.width - len(_INDENT)), no_wrap=True)
 
-    def move(self, status: TrainingStatus, metrics: UpdateMetrics, *, time_left: str) -> None:
+    def show_status(self, status: TrainingStatus, metrics: UpdateMetrics, *, time_left: str) -> None:
         """Show the status of the training, with the metrics of its last updates."""
         self.update(self._task, completed=status.update, time_left=time_left)
         self._note = ""
@@ -285,30 +283,20 @@ class LiveView(Progress):
         self._best = LineItem(f"best {value} after {update:,}", f"best {value}", 4)
 
 
-def fitted(parts: Sequence[LineItem], *, width: int) -> str:
+def fit_line(items: Sequence[LineItem], *, width: int) -> str:
     """The items in at most `width` characters: in words, else in fewer words, else without the lightest."""
-    for gap, texts in (("   ", [part.text for part in parts]), ("  ", [part.short for part in parts])):
-        line = gap.join(text for text in texts if text)
-        if len(line) <= width:
-            return line
-    shown = [part for part in parts if part.short]
-    while len(line := "  ".join(part.short for part in shown)) > width and len(shown) > 1:
-        shown.remove(min(shown, key=lambda part: part.weight))
+    line = "   ".join(item.text for item in items if item.text)
+    shown = [item for item in items if item.short]
+    while len(line) > width and shown:
+        line = "  ".join(item.short for item in shown)
+        shown.remove(min(shown, key=lambda item: item.weight))
     return line[:width]
 
 
 def describe_training(recipe: Recipe, updater: Updater, ranks: Ranks, *, max_tokens: int) -> str:
     """The first line of a training: the model, its devices, and the micro-batches of an update."""
-    architecture, training, model = recipe.model, recipe.training, updater.model
-    kernel = choose_kernel(
-        ranks.device,
-        model.output_weight.dtype,
-        d_k=architecture.d_k,
-        d_v=architecture.d_v,
-        window=architecture.encoder_window,
-        length_bound=SHORT_SENTENCE_TOKENS,
-        has_dropout=architecture.attention_dropout > 0,
-    )
+    training, model = recipe.training, updater.model
+    kernel = attention_kernel(recipe.model, device=ranks.device, dtype=model.output_weight.dtype)
     reason = updater.reason_not_to_compile
     compiled = "" if ranks.device.type == "cpu" else ", compiled" if reason is None else f", not compiled ({reason})"
     rounds = accumulation_steps(batch_tokens=training.batch_tokens, max_tokens=max_tokens, world_size=ranks.size)
