@@ -323,11 +323,9 @@ def _gather_slots(keys: Tensor, chosen: Tensor, *, room: int) -> Tensor:
     """The chosen slots [B, N] of keys or values [B, H, C, .], followed by zeros up to `room` slots."""
     num_sentences, heads, num_slots, width = keys.shape
     first_rows = torch.arange(num_sentences * heads, device=keys.device).view(num_sentences, heads, 1) * num_slots
-    rows = (first_rows + chosen[:, None]).flatten()
+    vectors = keys.reshape(-1, width).index_select(0, (first_rows + chosen[:, None]).flatten())
     gathered = keys.new_zeros(num_sentences, heads, room, width)
-    gathered[:, :, : chosen.size(1)] = (
-        keys.reshape(-1, width).index_select(0, rows).view(num_sentences, heads, -1, width)
-    )
+    gathered[:, :, : chosen.size(1)] = vectors.view(num_sentences, heads, -1, width)
     return gathered
 
 

@@ -180,10 +180,7 @@ def _grid(cu_queries: Tensor, projections: Projections) -> tuple[int]:
 
 
 def _options(projections: Projections, *, is_causal: bool, reach: int, dropout: float) -> dict[str, Any]:
-    """The constants that a kernel is compiled with.
-
-    Most sentences fit a single tile of 32 rows, so one stage is enough: there is no next tile to load ahead.
-    """
+    """The constants that a kernel is compiled with. Most sentences fit one tile of 32 rows: one stage is enough."""
     return {
         "HEADS": projections.heads,
         "D_K": projections.d_k,

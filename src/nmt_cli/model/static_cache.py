@@ -248,8 +248,7 @@ def _hidden_layer(module: FeedForward, x: Tensor) -> Tensor:
     """The hidden layer [R, F] of the feed-forward network for x [R, D]."""
     if module.activation == "relu":
         return linear_relu(x, module.inner.weight, module.inner.bias)
-    hidden: Tensor = module(x)
-    return hidden
+    return module.forward(x)
 
 
 def _kernel_constants(module: SelfAttention | CrossAttention) -> dict[str, int]:

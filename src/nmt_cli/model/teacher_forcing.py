@@ -79,14 +79,12 @@ def attention_weights(
     def self_attend(module: SelfAttention, x: Tensor) -> Tensor:
         if module in modules:
             weights.append(_self_weights(module, x, self_layout))
-        out: Tensor = module(x, self_layout)
-        return out
+        return module.forward(x, self_layout)
 
     def cross_attend(module: CrossAttention, x: Tensor) -> Tensor:
         if module in modules:
             weights.append(_cross_weights(module, x, target, memory, source))
-        out: Tensor = module(x, target, memory, source)
-        return out
+        return module.forward(x, target, memory, source)
 
     if part == "encoder":
         x: Tensor = model.source_embedding(source)

@@ -30,15 +30,14 @@ class Positions(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        size = (config.max_positions, config.d_model)
         match config.positions:
             case "sinusoidal":
-                self.register_buffer("table", sinusoids(config.max_positions, config.d_model), persistent=False)
+                self.register_buffer("table", sinusoids(*size), persistent=False)
             case "sinusoidal-halves":
-                self.register_buffer(
-                    "table", sinusoids_in_halves(config.max_positions, config.d_model), persistent=False
-                )
+                self.register_buffer("table", sinusoids_in_halves(*size), persistent=False)
             case "learned":
-                self.table = nn.Parameter(torch.empty(config.max_positions, config.d_model))
+                self.table = nn.Parameter(torch.empty(size))
                 nn.init.normal_(self.table, std=config.d_model**-0.5)
             case "rotary":
                 self.register_buffer("table", torch.zeros(0, config.d_model), persistent=False)
@@ -172,10 +171,8 @@ class Transformer(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
     def _initialise(self) -> None:
-        """Initialise matrices Xavier-uniformly, a fused one as a whole, and biases with zeros.
-
-        tensor2tensor does the same (3d9c62f2, `uniform_unit_scaling`).
-        """
+        """Fill matrices from Xavier's uniform distribution, a fused one as a whole, and biases with zeros."""
+        # As tensor2tensor at 3d9c62f2 does with `uniform_unit_scaling`.
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)

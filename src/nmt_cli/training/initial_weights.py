@@ -67,10 +67,8 @@ def with_initial_architecture(
     }
     if not changes:
         return resolved
-    described = [
-        f"{key} {_as_setting(value)} (not {_as_setting(getattr(model, key))})" for key, value in changes.items()
-    ]
-    logger.info("architecture of %s: %s", origin.removeprefix("--init-from "), ", ".join(described))
+    texts = [f"{key} {_as_setting(value)} (not {_as_setting(getattr(model, key))})" for key, value in changes.items()]
+    logger.info("architecture of %s: %s", origin.removeprefix("--init-from "), ", ".join(texts))
     recipe = resolved.recipe.model_copy(update={"model": model.model_copy(update=changes)})
     return ResolvedRecipe(recipe, resolved.origins | {f"model.{key}": origin for key in changes})
 

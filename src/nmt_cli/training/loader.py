@@ -181,11 +181,9 @@ class Loader:
             with self._changed:
                 num_updates = self._num_left - len(self._ready) - 1
             self._order.plan_ahead(num_updates=num_updates, num_workers=_PLANNING_PROCESSES[self._ranks.device.type])
-        device, pinned = self._ranks.device, self._to_device.is_pinned
-        own = range(self._ranks.rank, len(update.micro_batches), self._ranks.size)
         batches = [
-            (index, self._order.batch(update.micro_batches[index], device=device, pinned=pinned))
-            for index in own
-            if len(update.micro_batches[index])
+            (index, self._order.batch(rows, device=self._ranks.device, pinned=self._to_device.is_pinned))
+            for index, rows in enumerate(update.micro_batches)
+            if index % self._ranks.size == self._ranks.rank and len(rows)
         ]
         return LoadedUpdate(update, batches)

@@ -18,8 +18,8 @@ from nmt_cli.tokenization.tokenizer import PAD
 
 _ROW_MULTIPLE = 128  # of the rows of a block; a multiple of each `rows_per_token`
 _COLUMN_MULTIPLE = 128  # a multiple of which W is, if P allows it
-_CPU_LOGITS = 1 << 21  # a block stays in the cache from the product to its gradient; smaller ones slow the product
-_CUDA_LOGITS = 1 << 28
+_CUDA_LOGITS = 1 << 28  # of a block
+_CPU_LOGITS = 1 << 21  # such a block stays in the cache from the product to its gradient; smaller ones slow the product
 
 LossAndGradient = Callable[[Tensor, Tensor, int, float], tuple[Tensor, ...]]
 """Given logits [R, W], gold [R], the vocabulary and epsilon: the sums over rows of the smoothed loss and of the NLL.
@@ -46,11 +46,12 @@ class LossFunction:
         """Whether each pair passes twice through the model, so that a token has a row of each pass."""
         return self.rows_per_token == 2
 
-    def rows_of_block(self, max_rows: int) -> int:
-        """At most `max_rows` rows of whole tokens, or else one token; the same in all updates.
+    def rows_of_block(self, num_columns: int, device: torch.device) -> int:
+        """The rows of whole tokens, at least one token, whose logits are computed at once; the same in all updates.
 
         If possible, it is a multiple of `_ROW_MULTIPLE`: libraries prepare each size that occurs once.
         """
+        max_rows = (_CUDA_LOGITS if device.type == "cuda" else _CPU_LOGITS) // num_columns
         rows = max(self.rows_per_token, max_rows // self.rows_per_token * self.rows_per_token)
         return rows // _ROW_MULTIPLE * _ROW_MULTIPLE or rows
 
@@ -99,7 +100,7 @@ def smoothed_cross_entropy(
         )
         return Loss(*sums)
     weight, bias = _multiplied_rows(output_weight, output_bias, vocab)
-    rows = function.rows_of_block(_max_logits(hidden) // len(weight))
+    rows = function.rows_of_block(len(weight), hidden.device)
     return _loss_without_gradient(hidden, weight, bias, gold, vocab=vocab, smoothing=smoothing, rows=rows)
 
 
@@ -132,8 +133,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         function: LossFunction,
     ) -> tuple[Tensor, ...]:
         weight, bias = _multiplied_rows(output_weight, output_bias, vocab)
-        max_rows = _max_logits(hidden) // len(weight)
-        rows = len(hidden) if function.takes_all_rows else function.rows_of_block(max_rows)
+        rows = len(hidden) if function.takes_all_rows else function.rows_of_block(len(weight), hidden.device)
         logits = hidden.new_empty(len(hidden), len(weight))
         sums = []
         for hidden_block, gold_block, logits_block in zip(
@@ -169,11 +169,6 @@ def _multiplied_rows(output_weight: Tensor, output_bias: Tensor | None, vocab: i
     return output_weight[:num_rows], None if output_bias is None else output_bias[:num_rows]
 
 
-def _max_logits(hidden: Tensor) -> int:
-    """The most logits of a block."""
-    return _CUDA_LOGITS if hidden.is_cuda else _CPU_LOGITS
-
-
 def _multiply(hidden: Tensor, weight: Tensor, bias: Tensor | None, *, out: Tensor) -> None:
     if bias is None:
         torch.mm(hidden, weight.t(), out=out)
@@ -193,7 +188,7 @@ def _loss_and_gradient(logits: Tensor, gold: Tensor, vocab: int, smoothing: floa
 
 
 def _statistics(logits: Tensor, gold: Tensor, vocab: int, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The probabilities [R, V] of the pieces in float32, the sum of the smoothed losses and that of the NLL."""
+    """The probabilities [R, V] of the pieces in float32, the summed smoothed loss, and the summed NLL."""
     scores = logits[:, :vocab].float()
     probabilities = scores.softmax(1)
     # The likeliest piece has a probability of at least 1 / V: its logarithm gives logsumexp without underflow.

@@ -60,15 +60,9 @@ def fit_to_memory(order: DataOrder, run: Run, model: Transformer, *, precision: 
         tokens = _estimate_tokens(run.recipe, model, longest=order.max_pieces, precision=precision, ranks=ranks)
         if ranks.is_first:
             if recorded is not None:
-                logger.info(
-                    "max_tokens_per_device: auto is now %s, found for %d x %s, and was %s, for %d x %s",
-                    f"{tokens:,}",
-                    ranks.size,
-                    name,
-                    f"{recorded.tokens:,}",
-                    recorded.devices,
-                    recorded.device,
-                )
+                new = f"{tokens:,}, found for {ranks.size} x {name}"
+                old = f"{recorded.tokens:,}, for {recorded.devices} x {recorded.device}"
+                logger.info("max_tokens_per_device: auto is now %s, and was %s", new, old)
             run = record_max_tokens(run, MeasuredTokens.model_validate({"tokens": tokens, **hardware}))
     order.limit(tokens)
     return run
@@ -167,13 +161,12 @@ def estimate_device_needs(
     if has_average:
         bytes_per_parameter += 4 + 4  # float32: the average and a copy of the weights
     tokens = min(max_tokens_of(training), math.ceil(training.batch_tokens / world_size))
+    steps = accumulation_steps(batch_tokens=training.batch_tokens, max_tokens=tokens, world_size=world_size)
     logits = num_rows(target_vocab, multiple=model.embedding_multiple)
     activations_per_token = training.num_passes * (_num_activations(model) + logits)
     return DeviceNeeds(
         num_parameters=parameters,
-        accumulation_steps=accumulation_steps(
-            batch_tokens=training.batch_tokens, max_tokens=tokens, world_size=world_size
-        ),
+        accumulation_steps=steps,
         tokens=tokens,
         weight_bytes=parameters * bytes_per_parameter,
         activation_bytes=tokens * activations_per_token * (2 if precision == "bf16" else 4),

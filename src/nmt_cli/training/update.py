@@ -69,12 +69,8 @@ class LaunchedUpdate:
         if self._event is not None:
             with self._ranks.collective():
                 self._event.synchronize()
-        norm, interrupted, terminated, *losses = self._figures.tolist()
-        # Of each kind of loss, one figure per micro-batch.
-        by_kind = [
-            losses[start : start + self._num_micro_batches] for start in range(0, len(losses), self._num_micro_batches)
-        ]
-        smoothed, nll, *kl = by_kind
+        norm, interrupted, terminated = self._figures[:_FIRST_LOSS].tolist()
+        smoothed, nll, *kl = self._figures[_FIRST_LOSS:].view(-1, self._num_micro_batches).tolist()
         is_applied, suspects = math.isfinite(norm), list[int]()
         if not is_applied:
             not_finite = [index for index, loss in enumerate(smoothed) if not math.isfinite(loss)]
