@@ -32,8 +32,8 @@ class MasterWeights:
 
     In fp32 the model's parameters are views of the first vector. In bf16 the model computes with a bf16 copy: `collect`
     adds its gradients to the float32 gradients after each backward pass, and `copy_to_model` updates the copy after an
-    update. `trained_values` are the trained vector while another replaces it. `summing` is for the last backward pass
-    of an update: it collects, and sums over the ranks. The first backward pass of an update begins a new sum.
+    update. `trained_values` keeps the trained vector while another vector replaces it. `summing` is for the last
+    backward pass of an update: it collects, and sums over the ranks. The first pass of an update begins a new sum.
     """
 
     def __init__(self, model: nn.Module, *, precision: Precision) -> None:

@@ -49,6 +49,7 @@ def loss_and_gradient_of_both_passes(
 def _loss_kernel(
     logits_ptr, gold_ptr, losses_ptr, num_rows, width, vocab, smoothing, PAD: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
+    """The losses of a row, which is then overwritten with its gradient."""
     row = tl.program_id(0)
     gold = tl.load(gold_ptr + row).to(tl.int32)
     is_token = gold != PAD

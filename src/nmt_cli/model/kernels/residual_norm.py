@@ -219,6 +219,7 @@ def _norm_kernel(
     EPSILON: tl.constexpr, LIMIT: tl.constexpr, SCALE: tl.constexpr, IS_RMS: tl.constexpr, KEEPS_SUM: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
+    """y = norm(x + Dropout(sublayer_output + bias)) of some rows; `KEEPS_SUM` also writes the sum into x."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, COLUMNS)[None, :]
     mask = (row < num_rows) & (column < width)
@@ -248,6 +249,7 @@ def _norm_backward_kernel(
     x_gradient_ptr, sublayer_gradient_ptr, sums_ptr, num_rows, width,
     LIMIT: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
+    """The gradients of some rows of x and sublayer_output, and their sums for norm_weight, norm_bias and bias."""
     column = tl.arange(0, COLUMNS)[None, :]
     norm_weight = tl.load(norm_weight_ptr + column, column < width, other=0.0).to(tl.float32)
     norm_weight_sums = tl.zeros([ROWS, COLUMNS], tl.float32)
