@@ -59,15 +59,16 @@ class _Watchdog:
                 failure = self._check_progress()
             except RuntimeError:
                 return
-            if failure is not None and failure.is_stall:
+            if failure is None:
+                continue
+            if failure.is_stall:
                 time.sleep(_MESSAGE_SECONDS + self._ranks.rank % _NUM_TURNS * _TURN_SECONDS)
                 _dump_stacks(self._ranks)
                 time.sleep(_DUMP_TICKS * _TICK_SECONDS)  # keep the connection until all have written
                 os._exit(failure.exit_code)
-            if failure is not None:
-                self._failed_ticks += 1
-                if self._failed_ticks > _GRACE_TICKS:
-                    os._exit(failure.exit_code)
+            self._failed_ticks += 1
+            if self._failed_ticks > _GRACE_TICKS:
+                os._exit(failure.exit_code)
 
     def _check_progress(self) -> Failure | None:
         """Report this rank's progress; return the failure that ends the training, if there is one by now."""
