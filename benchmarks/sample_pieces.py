@@ -47,7 +47,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, largest(_megabytes, every_seconds=_WINDOW_SECONDS) as memory:
         wall, processor = time.perf_counter(), _processor_seconds()
         sampled = sample_pieces(
-            data, Path(folder), key=key, invariants=invariants, num_workers=arguments.workers, progress=lambda: None
+            data, Path(folder), key=key, invariants=invariants, num_workers=arguments.workers, beat=lambda: None
         )
         wall, processor = time.perf_counter() - wall, _processor_seconds() - processor
         num_bytes = sum(path.stat().st_size for path in Path(folder).iterdir())

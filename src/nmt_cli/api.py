@@ -89,7 +89,7 @@ def score(
     """
     metric_names = [metrics] if isinstance(metrics, str) else metrics
     names = [_parse_metric(name, language=language) for name in metric_names]
-    lines, columns = list(hypotheses), _reference_columns(references)
+    lines, columns = list(hypotheses), _reference_lists(references)
     if isinstance(hypotheses, str) or not all(isinstance(line, str) for line in chain(lines, *columns)):
         raise TypeError(_LISTS_OF_LINES)
     for column in columns:
@@ -102,7 +102,7 @@ def score(
     return reports[0] if isinstance(metrics, str) else reports
 
 
-def _reference_columns(references: Iterable[str] | Sequence[Sequence[str]]) -> list[list[str]]:
+def _reference_lists(references: Iterable[str] | Sequence[Sequence[str]]) -> list[list[str]]:
     """One list of lines per set of references; TypeError for a mixture of lines and lists."""
     items = list(references)
     lines = [item for item in items if isinstance(item, str)]

@@ -46,13 +46,13 @@ def writing_errors(file: Path) -> AbstractContextManager[None]:
     return disk_errors(file, DataError, elsewhere=OTHER_CACHE_HINT)
 
 
-def difference(file: Path, *, size: int | None, sha256: str | None) -> str | None:
-    """The difference of a file from the wanted size and hash, in words; None if there is none."""
+def mismatch(file: Path, *, expected_size: int | None, expected_sha256: str | None) -> str | None:
+    """The difference of a file from the expected size and hash, in words; None if there is none."""
     actual_size = file.stat().st_size
-    if size not in (None, actual_size):
-        return f"it has {actual_size:,} bytes, not {size:,}"
-    if sha256 is not None and sha256 != (digest := file_hash(file)):
-        return f"its SHA-256 is {digest}, not {sha256}"
+    if expected_size not in (None, actual_size):
+        return f"it has {actual_size:,} bytes, not {expected_size:,}"
+    if expected_sha256 is not None and expected_sha256 != (digest := file_hash(file)):
+        return f"its SHA-256 is {digest}, not {expected_sha256}"
     return None
 
 
@@ -62,6 +62,7 @@ def file_hash(path: Path) -> str:
     return _hash(path, status.st_size, status.st_mtime_ns)
 
 
+# Size and time are part of the key of the cache.
 @lru_cache(maxsize=4096)
 def _hash(path: Path, size: int, modified_at: int) -> str:
     return sha256(path)

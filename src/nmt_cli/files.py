@@ -44,12 +44,12 @@ def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
     """A temporary directory that becomes `final`, synced and renamed, when the block ends well.
 
     An existing `final` is replaced. After an exception nothing of the new directory remains. After a kill,
-    `clear_interrupted` clears the rest. A full disk, a quota or a read-only target is raised as `error`.
+    `clear_partial_directories` clears the rest. A full disk, a quota or a read-only target is raised as `error`.
     """
     temporary, retired = (final.with_name(f".{final.name}{suffix}") for suffix in (_PARTIAL, _RETIRED))
     with disk_errors(final, error):
         final.parent.mkdir(parents=True, exist_ok=True)
-        clear_interrupted(final.parent, name=escape(final.name))
+        clear_partial_directories(final.parent, name=escape(final.name))
         temporary.mkdir()
     try:
         with disk_errors(final, error):
@@ -69,9 +69,9 @@ def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
 
 
 def check_replaceable(path: Path, *, kind_name: str, is_same_kind: bool, overwrite: bool) -> None:
-    """Raise ModelError unless `path` is new or an empty folder or, with `overwrite`, a folder like the one to write.
+    """Raise ModelError unless `path` may be written: it is new, empty, or, with `overwrite`, of the same kind.
 
-    `kind_name` names such a folder, and `is_same_kind` says that `path` is one.
+    `kind_name` names the kind, and `is_same_kind` says that `path` is of it.
     """
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
@@ -91,7 +91,7 @@ def remove_directory(path: Path) -> None:
     shutil.rmtree(removed)
 
 
-def clear_interrupted(parent: Path, *, name: str) -> None:
+def clear_partial_directories(parent: Path, *, name: str) -> None:
     """Clear the leftovers of a killed writer of directories whose names match the pattern `name` in `parent`.
 
     Partial directories are removed. An old directory without a successor gets its name back.
@@ -154,7 +154,7 @@ def write_file(path: Path, content: str | bytes, *, error: type[NmtError]) -> No
             temporary.unlink(missing_ok=True)
 
 
-def clear_unfinished_files(directory: Path) -> None:
+def clear_partial_files(directory: Path) -> None:
     """Remove the partial files that a killed `write_file` left in a directory."""
     for leftover in directory.glob(f".*{_PARTIAL}"):
         leftover.unlink()

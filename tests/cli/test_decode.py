@@ -306,7 +306,7 @@ def test_an_error_leaves_the_old_output_alone_and_keeps_the_new_lines(
     ]
     assert output.read_text() == "kept\n"
     assert unfinished.read_bytes() == lines_of(expected[:2])
-    # With replaced bytes, the same command goes on after the lines that were translated.
+    # With replaced bytes, the same command continues after the lines that were translated.
     process = run(folder, *command, "--errors", "replace", text=b"")
     assert process.returncode == 0
     assert "line 3 is not UTF-8: such bytes are replaced by U+FFFD" in process.stderr.decode()

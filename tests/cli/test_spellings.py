@@ -29,7 +29,7 @@ ALL = commands_with_all_options()
 ANSWERS = [(command, hint, spellings) for command, known in SPELLINGS.items() for hint, spellings in known.items()]
 NO_DROPOUT = "there is none: model.dropout is on the outputs of sub-layers and on embeddings (5.4); leave it out"
 PEAK = "--set training.schedule='{name: inverse_sqrt, peak: 0.0005, warmup_updates: 4000}'"
-RESUMES = "give the same command as before: it resumes by itself"
+RESUMES = "give the same command as before: it continues by itself"
 FILES = "name the files: nmt score REFERENCE -i HYPOTHESIS"
 # Typed values for which a setting is valid, if a number is not.
 WORDS = {"optimizer.name": "adam", "activation": "gelu"}

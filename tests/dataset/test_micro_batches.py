@@ -33,7 +33,7 @@ def budgets_of_data(draw: st.DrawFn) -> tuple[TokenBudgets, int, int]:
     src, tgt = (num_pairs * draw(st.integers(1, 60)) for _ in range(2))
     longest = draw(st.integers(1, 2 * batch_tokens))
     budgets = token_budgets(
-        batch_tokens=batch_tokens, num_pairs=num_pairs, src_tokens=src, tgt_tokens=tgt, max_pieces=longest
+        batch_tokens=batch_tokens, num_pairs=num_pairs, src_tokens=src, tgt_tokens=tgt, max_tokens_in_sentence=longest
     )
     return budgets, batch_tokens, longest
 
@@ -64,7 +64,11 @@ def test_budgets_by_arithmetic(
     num_pairs: int, src_tokens: int, tgt_tokens: int, longest: int, expected: TokenBudgets
 ) -> None:
     found = token_budgets(
-        batch_tokens=1000, num_pairs=num_pairs, src_tokens=src_tokens, tgt_tokens=tgt_tokens, max_pieces=longest
+        batch_tokens=1000,
+        num_pairs=num_pairs,
+        src_tokens=src_tokens,
+        tgt_tokens=tgt_tokens,
+        max_tokens_in_sentence=longest,
     )
     assert found == expected
 
@@ -94,7 +98,11 @@ def test_slots_hold_an_update_and_the_longest_sentence_and_a_device_holds_them(
     max_tokens = max(longest, math.ceil(batch_tokens / parts))
     count = world_size * accumulation_steps(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
     shape = micro_batch_shape(
-        budgets, num_micro_batches=count, pairs_in_update=pairs_in_update, longest=longest, max_tokens=max_tokens
+        budgets,
+        num_micro_batches=count,
+        pairs_in_update=pairs_in_update,
+        max_tokens_in_sentence=longest,
+        max_tokens=max_tokens,
     )
     for slots, limit in ((shape.src_slots, budgets.src), (shape.tgt_slots, budgets.tgt)):
         assert longest <= slots <= max_tokens
@@ -121,7 +129,9 @@ def test_slots_hold_an_update_and_the_longest_sentence_and_a_device_holds_them(
 )
 def test_shapes_by_arithmetic(count: int, max_tokens: int, expected: MicroBatchShape) -> None:
     budgets = TokenBudgets(22_120, 24_988)
-    found = micro_batch_shape(budgets, num_micro_batches=count, pairs_in_update=913, longest=300, max_tokens=max_tokens)
+    found = micro_batch_shape(
+        budgets, num_micro_batches=count, pairs_in_update=913, max_tokens_in_sentence=300, max_tokens=max_tokens
+    )
     assert found == expected
 
 
@@ -163,7 +173,7 @@ class Dealing:
             plan.invariants.budgets,
             num_micro_batches=self.count,
             pairs_in_update=plan.invariants.pairs_in_update,
-            longest=int(corpus.sizes.max()),
+            max_tokens_in_sentence=int(corpus.sizes.max()),
             max_tokens=max_tokens,
         )
 

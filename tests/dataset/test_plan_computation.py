@@ -26,7 +26,7 @@ def budgets_of(corpus: Corpus, usable: list[int], *, batch_tokens: int) -> Token
         num_pairs=len(usable),
         src_tokens=int(corpus.src[usable].sum()),
         tgt_tokens=int(corpus.tgt[usable].sum()),
-        max_pieces=int(corpus.sizes[usable].max(initial=0)),
+        max_tokens_in_sentence=int(corpus.sizes[usable].max(initial=0)),
     )
 
 
@@ -115,7 +115,7 @@ def test_rows_say_where_the_sentences_lie(corpus: Corpus, batch_tokens: int) -> 
 )
 def test_rows_are_as_narrow_as_the_data_allows(sizes: tuple[int, int, int], expected: int) -> None:
     num_pairs, num_tokens, longest = sizes
-    assert row_type(num_pairs=num_pairs, num_tokens=num_tokens, longest=longest).itemsize == expected
+    assert row_type(num_pairs=num_pairs, num_tokens=num_tokens, max_tokens_in_sentence=longest).itemsize == expected
 
 
 @given(CORPORA, BATCH_TOKENS, SEEDS)

@@ -337,21 +337,21 @@ def test_sampling_leaves_out_no_pair_and_makes_none_too_long(bpe: PreparedData) 
     rows = np.concatenate([plan.rows(index) for index in range(len(plan))])
     assert sorted(rows["pair"].tolist()) == taken.tolist()
     assert plan.invariants.num_left_out == len(size) - len(taken)
-    assert max(rows["src_length"].max(), rows["tgt_length"].max()) == limit == plan.max_pieces
+    assert max(rows["src_length"].max(), rows["tgt_length"].max()) == limit == plan.max_tokens_in_sentence
 
 
 def test_the_plan_is_made_of_the_sampled_lengths_and_its_invariants_are_those_of_all_epochs(data: PreparedData) -> None:
     plans = [opened(data, key_of(data, epoch=epoch)) for epoch in range(3)]
     assert len({plan.invariants.model_dump_json() for plan in plans}) == 1
-    assert len({plan.max_pieces for plan in plans}) == 1
+    assert len({plan.max_tokens_in_sentence for plan in plans}) == 1
     on_disk = json.loads((plans[0].directory / "manifest.json").read_bytes())["facts"]
-    assert on_disk["longest"] == plans[0].max_pieces, "earlier versions read the plan too"
+    assert on_disk["longest"] == plans[0].max_tokens_in_sentence, "earlier versions read the plan too"
     plain = opened(data, key_of(data, alpha=None))
     assert len(plans[0]) > 1.1 * len(plain)
     for plan in plans:
         pairs = plan.pairs
         assert pairs is not None
-        assert max(pairs.src.lengths.max(), pairs.tgt.lengths.max()) <= plan.max_pieces
+        assert max(pairs.src.lengths.max(), pairs.tgt.lengths.max()) <= plan.max_tokens_in_sentence
         totals = []
         for index in range(len(plan)):
             rows = plan.rows(index)

@@ -395,6 +395,14 @@ def test_po_gives_its_messages_and_leaves_out_the_fuzzy_and_the_untranslated(tmp
     assert pairs_of(read(tmp_path / "a.po", latin))[0][1] == "%s öffnen"
 
 
+def test_a_po_string_over_many_lines_is_bounded(tmp_path: Path) -> None:
+    text = PO + 'msgid ""\n' + f'"{"x" * 1023} "\n' * 1025
+    error = error_of(tmp_path / "a.po", text)
+    line = text.count("\n")
+    assert error.message == f"the string up to line {line} of a.po is longer than 1,048,576 characters"
+    assert error.where == f"{tmp_path / 'a.po'}:{line}"
+
+
 @pytest.mark.skipif(shutil.which("msgfmt") is None, reason="needs GNU gettext")
 def test_po_is_read_as_gettext_reads_it(tmp_path: Path) -> None:
     import gettext

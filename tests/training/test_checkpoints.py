@@ -245,7 +245,7 @@ def test_no_kill_around_the_renames_loses_a_directory(tmp_path: Path, state: str
     for entry in [*left, "y=neighbour"]:
         name, _, content = entry.partition("=")
         directory(tmp_path / name, content)
-    files.clear_interrupted(tmp_path, name="x")
+    files.clear_partial_directories(tmp_path, name="x")
     found = {path.name: (path / "file").read_text() for path in tmp_path.iterdir()}
     assert found == {"y": "neighbour", **({} if expected is None else {"x": expected})}
     with files.new_directory(tmp_path / "x", error=ModelError) as temporary:

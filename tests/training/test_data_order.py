@@ -240,7 +240,7 @@ def test_a_sampled_sentence_that_no_device_may_take_is_an_error_whose_hint_helps
     recipe, before = tiny_recipe("tokenizer.dropout=0.1"), longest_sentence(prepared)
     with pytest.raises(RecipeError) as caught:
         order_of(prepared, recipe, max_tokens=before).next()
-    longest = order_of(prepared, recipe).max_pieces
+    longest = order_of(prepared, recipe).max_tokens_in_sentence
     assert longest > before
     assert caught.value.message == (
         f"a sampled sentence may have up to {longest} pieces, more than training.max_tokens_per_device, {before}"

@@ -40,7 +40,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "leave it out: text is raw, and nmt prepare learns a SentencePiece model; yours: --set tokenizer.model=FILE": (
             "--bpe --bpe-codes --codes --srcdict --tgtdict --src-vocab --tgt-vocab --vocab"
         ),
-        "the same nmt prepare goes on where it stopped": "--resume",
+        "the same nmt prepare continues where it stopped": "--resume",
     },
     "train": {
         "name a recipe: nmt train base, or nmt train FILE.yaml": "--arch -a --task --config -config --hparams-set",
@@ -48,7 +48,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "--data {DIR}": "--data-dir --prepared-data",
         "--precision bf16": "--fp16 --bf16 --amp --memory-efficient-fp16 --half",
         "--gpus {N}": "--world-size --num-gpus --nproc-per-node --distributed-world-size --ngpus",
-        "give the same command as before: it resumes by itself": (
+        "give the same command as before: it continues by itself": (
             "--restore-file --train-from --resume-from-checkpoint --resume --continue --load-model"
         ),
         "--init-from {MODEL}": "--finetune-from-model --pretrained-model --init-model",

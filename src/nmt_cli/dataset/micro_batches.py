@@ -47,7 +47,7 @@ class MicroBatchShape:
         return math.ceil(max(self.src_slots - src_tokens, self.tgt_slots - tgt_tokens) / SHORT_SENTENCE_TOKENS)
 
     def holds(self, *, src_tokens: int, tgt_tokens: int, num_pairs: int) -> bool:
-        """True if the shape has room for the pairs and for the dummies that they leave."""
+        """Whether the shape has room for the pairs and for the dummies that they leave."""
         if src_tokens > self.src_slots or tgt_tokens > self.tgt_slots:
             return False
         return num_pairs + self.num_dummies(src_tokens=src_tokens, tgt_tokens=tgt_tokens) <= self.max_sentences
@@ -59,15 +59,15 @@ def accumulation_steps(*, batch_tokens: int, max_tokens: int, world_size: int) -
 
 
 def micro_batch_shape(
-    budgets: TokenBudgets, *, num_micro_batches: int, pairs_in_update: int, longest: int, max_tokens: int
+    budgets: TokenBudgets, *, num_micro_batches: int, pairs_in_update: int, max_tokens_in_sentence: int, max_tokens: int
 ) -> MicroBatchShape:
     """The shape of the `num_micro_batches` micro-batches of an update whose sides have their budgets.
 
-    A side has at most `max_tokens` slots, and at least `longest`, the data's longest sentence. `pairs_in_update` is the
+    A side has at most `max_tokens` slots, and at least those of the longest sentence. `pairs_in_update` is the
     average number of pairs in a full update (`EpochInvariants`).
     """
     src_slots, tgt_slots = (
-        max(longest, min(max_tokens, _round_up_slots(math.ceil(budget / num_micro_batches))))
+        max(max_tokens_in_sentence, min(max_tokens, _round_up_slots(math.ceil(budget / num_micro_batches))))
         for budget in (budgets.src, budgets.tgt)
     )
     most_pairs = math.ceil((pairs_in_update + _PAIRS_HEADROOM * math.sqrt(pairs_in_update)) / num_micro_batches)
@@ -75,7 +75,7 @@ def micro_batch_shape(
     dummies_if_full = dummies_if_empty // _SLOTS_PER_EMPTY_SLOT + 2  # two for the remainders
     # The last micro-batches of an epoch may have a single pair, and dummies everywhere else.
     max_sentences = round_up(max(most_pairs + dummies_if_full, 1 + dummies_if_empty), _SMALLEST_MULTIPLE)
-    length_bound = max(SHORT_SENTENCE_TOKENS, 1 << (longest - 1).bit_length())  # the next power of two
+    length_bound = max(SHORT_SENTENCE_TOKENS, 1 << (max_tokens_in_sentence - 1).bit_length())  # the next power of two
     return MicroBatchShape(src_slots, tgt_slots, max_sentences, length_bound)
 
 

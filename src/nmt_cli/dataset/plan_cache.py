@@ -86,7 +86,7 @@ class PlanCache:
                 if directory.exists():
                     # If another process has the lock, that process clears the directory before it builds.
                     with suppress(CacheClosed, _Unwritable, OSError), self._lock(directory):
-                        files.clear_interrupted(directory, name=self._background.key.name)
+                        files.clear_partial_directories(directory, name=self._background.key.name)
             self._background = None
 
     def _build_in_either_directory(self, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
@@ -126,7 +126,7 @@ class PlanCache:
             with suppress(BlockingIOError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
-            self._check_open()
+            self._raise_if_closed()
             if (progress := _progress_of_builders(directory)) != last_progress:
                 last_progress = progress
                 self._beat()
@@ -135,26 +135,26 @@ class PlanCache:
                 is_logged = True
             time.sleep(_POLL_SECONDS)
 
-    def _report_progress(self) -> None:
+    def _beat_unless_closed(self) -> None:
         """Call `beat`; CacheClosed if the cache is closed."""
-        self._check_open()
+        self._raise_if_closed()
         self._beat()
 
-    def _check_open(self) -> None:
+    def _raise_if_closed(self) -> None:
         if self._is_closed:
             raise CacheClosed
 
     def _build_under_lock(self, directory: Path, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
         """Build a plan under the lock of its directory, unless another process built it meanwhile."""
         with self._lock(directory):
-            self._report_progress()
+            self._beat_unless_closed()
             _prune(directory, key)
             plan = None if anew else _find_plan([directory], key)
             return self._build(directory, key, num_workers=num_workers) if plan is None else plan
 
     def _build(self, directory: Path, key: PlanKey, *, num_workers: int) -> EpochPlan:
         start = time.perf_counter()
-        files.clear_interrupted(directory, name="*")
+        files.clear_partial_directories(directory, name="*")
         with files.new_directory(directory / key.name, error=_Unwritable) as temporary:
             pairs, invariants, sampled = self._data.split("train"), None, None
             if key.alpha is not None:
@@ -166,7 +166,7 @@ class PlanCache:
                     key=key,
                     invariants=invariants,
                     num_workers=num_workers,
-                    progress=self._report_progress,
+                    beat=self._beat_unless_closed,
                 )
                 pairs = open_pairs(temporary, SAMPLED, dtype=sampled.dtype)
             computed = compute_plan(pairs, key=key, invariants=invariants)
@@ -209,7 +209,7 @@ class _BackgroundBuilder:
             self._thread.start()
 
     def close(self) -> None:
-        """End the process. An unfinished plan stays unfinished."""
+        """End the process. The files of an unfinished plan stay; `PlanCache.close` removes them."""
         if self._thread.is_alive():
             self._is_closed = True
             self._worker.kill()
@@ -281,7 +281,7 @@ def _progress_of_builders(directory: Path) -> set[tuple[Path, int, int]]:
 
 
 def _prune(directory: Path, key: PlanKey) -> None:
-    """Remove this training's earlier plans, and all but the newest of the others; a plan in use stays."""
+    """Remove this training's earlier plans and the oldest of the others, so that few stay; a plan in use stays."""
     plans = [path for path in directory.iterdir() if not path.name.startswith(".") and path.name != key.name]
     plans.sort(key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
     earlier = [path for path in plans if path.name.startswith(f"{key.training_hash}-") and path.name < key.name]

@@ -94,10 +94,10 @@ def compute_plan(data: TokenPairs, *, key: PlanKey, invariants: EpochInvariants 
     offsets = SentenceOffsets(_load_offsets(data.src), _load_offsets(data.tgt))
     pair_order, classes = _usable_pairs(offsets, max_positions=key.max_positions)
     longest_pairs = _longest_pairs(pair_order, offsets, budget=key.batch_tokens)
-    max_pieces = _max_pieces(longest_pairs, offsets)
+    max_tokens_in_sentence = _max_tokens_in_sentence(longest_pairs, offsets)
     if invariants is None:
-        budgets = _budgets_for(classes, max_pieces=max_pieces, batch_tokens=key.batch_tokens)
-        invariants = _make_invariants(classes, num_pairs=len(data), budgets=budgets, max_pieces=None)
+        budgets = _budgets_for(classes, max_tokens_in_sentence=max_tokens_in_sentence, batch_tokens=key.batch_tokens)
+        invariants = _make_invariants(classes, num_pairs=len(data), budgets=budgets, max_tokens_in_sentence=None)
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([key.seed, _ORDER_PURPOSE, key.epoch])))
     num_long = classes[0].pairs
     generator.shuffle(pair_order[:num_long])
@@ -109,7 +109,7 @@ def compute_plan(data: TokenPairs, *, key: PlanKey, invariants: EpochInvariants 
     if key.has_even_end:
         bounds = _even_out_last_updates(bounds, pair_order, offsets, budgets=invariants.budgets)
     max_tokens = int(max(offsets.src[-1], offsets.tgt[-1]))
-    row_dtype = row_type(num_pairs=len(data), num_tokens=max_tokens, longest=max_pieces)
+    row_dtype = row_type(num_pairs=len(data), num_tokens=max_tokens, max_tokens_in_sentence=max_tokens_in_sentence)
     update_order = generator.permutation(len(bounds) - 1)
     return ComputedPlan(pair_order, bounds, update_order, longest_pairs, invariants, offsets, row_dtype)
 
@@ -118,22 +118,26 @@ def expected_invariants(data: TokenPairs, *, key: PlanKey, cost: SamplingCost) -
     """The invariants of epochs with sampled pieces, from the prepared pieces in `data` and their growth by sampling."""
     offsets = SentenceOffsets(_load_offsets(data.src), _load_offsets(data.tgt))
     usable, classes = _usable_pairs(offsets, max_positions=key.max_positions)
-    prepared_pieces = _max_pieces(_longest_pairs(usable, offsets, budget=1), offsets)
-    sampled_pieces = math.ceil(prepared_pieces * max(cost.src_growth, cost.tgt_growth) * _UNEVEN_GROWTH)
-    max_pieces = max(prepared_pieces, min(sampled_pieces, key.max_positions, key.batch_tokens))
+    prepared = _max_tokens_in_sentence(_longest_pairs(usable, offsets, budget=1), offsets)
+    sampled = math.ceil(prepared * max(cost.src_growth, cost.tgt_growth) * _UNEVEN_GROWTH)
+    max_tokens_in_sentence = max(prepared, min(sampled, key.max_positions, key.batch_tokens))
     sampled_classes = [length_class.after_sampling(cost) for length_class in classes]
-    budgets = _budgets_for(sampled_classes, max_pieces=max_pieces, batch_tokens=key.batch_tokens)
-    return _make_invariants(sampled_classes, num_pairs=len(data), budgets=budgets, max_pieces=max_pieces)
+    budgets = _budgets_for(
+        sampled_classes, max_tokens_in_sentence=max_tokens_in_sentence, batch_tokens=key.batch_tokens
+    )
+    return _make_invariants(
+        sampled_classes, num_pairs=len(data), budgets=budgets, max_tokens_in_sentence=max_tokens_in_sentence
+    )
 
 
 def token_budgets(
-    *, batch_tokens: int, num_pairs: int, src_tokens: int, tgt_tokens: int, max_pieces: int
+    *, batch_tokens: int, num_pairs: int, src_tokens: int, tgt_tokens: int, max_tokens_in_sentence: int
 ) -> TokenBudgets:
     """The budgets of an update: at most `batch_tokens` for the side of the data with more tokens.
 
     The other side's budget is proportional to its tokens, and larger by `_RATIO_MARGIN`. If an epoch has few updates,
-    the budgets are lower, so that all updates are about equally full. A sentence of `max_pieces` fits either side,
-    unless it is longer than `batch_tokens`.
+    the budgets are lower, so that all updates are about equally full. A sentence of `max_tokens_in_sentence` fits
+    either side, unless it is longer than `batch_tokens`.
     """
     larger_side = max(src_tokens, tgt_tokens)
     budget = larger_side
@@ -144,7 +148,7 @@ def token_budgets(
 
     def budget_of_side(tokens: int) -> int:
         in_proportion = math.ceil(budget * tokens / max(larger_side, 1) * (1 + _RATIO_MARGIN))
-        return min(batch_tokens, max(max_pieces, min(budget, in_proportion)))
+        return min(batch_tokens, max(max_tokens_in_sentence, min(budget, in_proportion)))
 
     return TokenBudgets(budget_of_side(src_tokens), budget_of_side(tgt_tokens))
 
@@ -168,25 +172,25 @@ class _LengthClass:
         return math.ceil(self.pairs * min(1, *shares))
 
 
-def _budgets_for(classes: Sequence[_LengthClass], *, max_pieces: int, batch_tokens: int) -> TokenBudgets:
+def _budgets_for(classes: Sequence[_LengthClass], *, max_tokens_in_sentence: int, batch_tokens: int) -> TokenBudgets:
     return token_budgets(
         batch_tokens=batch_tokens,
         num_pairs=sum(length_class.pairs for length_class in classes),
         src_tokens=sum(length_class.src_tokens for length_class in classes),
         tgt_tokens=sum(length_class.tgt_tokens for length_class in classes),
-        max_pieces=max_pieces,
+        max_tokens_in_sentence=max_tokens_in_sentence,
     )
 
 
 def _make_invariants(
-    classes: Sequence[_LengthClass], *, num_pairs: int, budgets: TokenBudgets, max_pieces: int | None
+    classes: Sequence[_LengthClass], *, num_pairs: int, budgets: TokenBudgets, max_tokens_in_sentence: int | None
 ) -> EpochInvariants:
     """The invariants of epochs whose usable pairs, out of `num_pairs`, are in `classes`."""
     return EpochInvariants(
         num_left_out=num_pairs - sum(length_class.pairs for length_class in classes),
         budgets=budgets,
         pairs_in_update=max(length_class.pairs_in_update(budgets) for length_class in classes),
-        max_pieces=max_pieces,
+        max_tokens_in_sentence=max_tokens_in_sentence,
     )
 
 
@@ -297,8 +301,8 @@ def _longest_pairs(usable: Array, offsets: SentenceOffsets, *, budget: int) -> A
     return longest
 
 
-def _max_pieces(longest_pairs: Array, offsets: SentenceOffsets) -> int:
-    """The pieces of the longest sentence, given the longest pairs, longest first; 0 if there is none."""
+def _max_tokens_in_sentence(longest_pairs: Array, offsets: SentenceOffsets) -> int:
+    """The tokens of the longest sentence, given the longest pairs, longest first; 0 if there is none."""
     return int(offsets.lengths(longest_pairs[:1]).max(initial=0))
 
 

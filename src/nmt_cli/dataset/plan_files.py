@@ -81,13 +81,13 @@ class EpochInvariants(Record):
 
     `num_left_out` pairs are too long for the model. A full update has `pairs_in_update` pairs on average, in the class
     of length that has more. If pieces are sampled, `budgets` and `pairs_in_update` follow from expected lengths, and no
-    sentence of any epoch has more than `max_pieces`. Otherwise `max_pieces` is None.
+    sentence of any epoch has more than `max_tokens_in_sentence`. Otherwise `max_tokens_in_sentence` is None.
     """
 
     num_left_out: int
     budgets: TokenBudgets
     pairs_in_update: int
-    max_pieces: int | None = Field(alias="longest", default=None)  # the alias is the key on disk
+    max_tokens_in_sentence: int | None = Field(alias="longest", default=None)  # the alias is the key on disk
 
 
 class SampledTokens(Record):
@@ -137,10 +137,10 @@ class EpochPlan:
         return len(self._starts) - 1
 
     @property
-    def max_pieces(self) -> int:
-        """Pieces of the longest sentence in all epochs of the training; 0 if there is no sentence."""
-        if self.invariants.max_pieces is not None:
-            return self.invariants.max_pieces
+    def max_tokens_in_sentence(self) -> int:
+        """Tokens of the longest sentence, with EOS, in all epochs of the training; 0 if there is no sentence."""
+        if self.invariants.max_tokens_in_sentence is not None:
+            return self.invariants.max_tokens_in_sentence
         longest = self.longest_pairs[:1]
         return max(int(longest[f"{side}_length"].max(initial=0)) for side in ("src", "tgt"))
 
@@ -249,7 +249,7 @@ def _checksums_of_sampled_ids(directory: Path) -> dict[str, int]:
 
 
 def is_in_use(directory: Path) -> bool:
-    """True if a process on any machine holds the plan in `directory` open, or if the file system cannot tell."""
+    """Whether a process on any machine holds the plan in `directory` open, or if the file system cannot tell."""
     try:
         with (directory / _ROWS).open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

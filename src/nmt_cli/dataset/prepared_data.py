@@ -26,10 +26,10 @@ SIDES = ("source", "target")  # in names of files; rows have `src` and `tgt`
 _OFFSET = np.dtype("<i8")
 
 
-def row_type(*, num_pairs: int, num_tokens: int, longest: int) -> np.dtype[np.void]:
+def row_type(*, num_pairs: int, num_tokens: int, max_tokens_in_sentence: int) -> np.dtype[np.void]:
     """The narrowest type of rows for a split of `num_pairs` pairs and at most `num_tokens` tokens per side."""
     fields = {"pair": num_pairs, "src_start": num_tokens, "tgt_start": num_tokens}
-    fields |= {"src_length": longest, "tgt_length": longest}
+    fields |= {"src_length": max_tokens_in_sentence, "tgt_length": max_tokens_in_sentence}
     return np.dtype([(name, narrowest_type(largest)) for name, largest in fields.items()])
 
 
@@ -53,7 +53,7 @@ def num_tokens(rows: Rows, *, side: str) -> int:
     return int(rows[f"{side}_length"].sum(dtype=np.int64))
 
 
-_WIDEST_ROW = row_type(num_pairs=2**63, num_tokens=2**63, longest=2**63)
+_WIDEST_ROW = row_type(num_pairs=2**63, num_tokens=2**63, max_tokens_in_sentence=2**63)
 
 
 class TokenizedSide:

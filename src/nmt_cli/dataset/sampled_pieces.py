@@ -33,7 +33,7 @@ BLOCK_PAIRS = 2048
 _SAMPLING_PURPOSE, _COST_PURPOSE = 2, 3  # in keys of generators; the order of pairs has 1
 _MEMORY_HINT = "if memory ran out, end other programs, then give the same command again: it continues"
 _BYTES_PER_PAIR = 30  # beside its ids: two offsets of 8 bytes, and its row of the plan
-_NUM_RANGES, _PAIRS_PER_RANGE = 64, 64  # of the pairs that the cost is measured on
+_NUM_RANGES, _PAIRS_PER_RANGE = 64, 64  # the sample that the cost is measured on
 
 
 def check_sampling(data: PreparedData, sampling: SubwordSampling) -> None:
@@ -79,7 +79,7 @@ class SamplingCost:
 
 def measure_sampling_cost(data: PreparedData, *, alpha: float, seed: int, max_positions: int) -> SamplingCost:
     """The cost of each epoch, measured on a few thousand pairs spread over the training split."""
-    sampler, key = _PairSampler(data, alpha=alpha, max_pieces=max_positions), (seed, _COST_PURPOSE)
+    sampler, key = _PairSampler(data, alpha=alpha, max_tokens_in_sentence=max_positions), (seed, _COST_PURPOSE)
     ranges = _spread_ranges(len(data.split("train")))
     first_timed = len(ranges) * 3 // 4  # by then, frequent words are cached
     sampled = [sampler.sample(start, stop, key=key) for start, stop in ranges[:first_timed]]
@@ -108,15 +108,15 @@ def sample_pieces(
     key: PlanKey,
     invariants: EpochInvariants,
     num_workers: int,
-    progress: Callable[[], None],
+    beat: Callable[[], None],
 ) -> SampledTokens:
-    """Write the sampled ids of the training split into a directory; `progress` is called now and then.
+    """Write the sampled ids of the training split into a directory; `beat` is called now and then.
 
-    A sentence keeps the ids of the prepared data if it would have more than `invariants.max_pieces`. A word keeps its
-    ids if its text is encoded with other ids.
+    A sentence keeps the ids of the prepared data if it would have more than
+    `invariants.max_tokens_in_sentence`. A word keeps its ids if its text is encoded with other ids.
     """
     num_blocks = math.ceil(len(data.split("train")) / BLOCK_PAIRS)
-    job = SamplingJob(data, key, invariants.max_pieces or key.max_positions)
+    job = _SamplingJob(data, key, invariants.max_tokens_in_sentence or key.max_positions)
     with ExitStack() as stack:
         writers = {
             side: stack.enter_context(TokenWriter(directory, split=SAMPLED, side=side, dtype=data.manifest.dtype))
@@ -126,23 +126,23 @@ def sample_pieces(
         for sides in run(range(num_blocks)):
             for side, text in sides.items():
                 writers[side].append(text.ids, text.lengths)
-            progress()
+            beat()
     source, target = (writers[side].tokens for side in SIDES)
     return SampledTokens(dtype=data.manifest.dtype, source_tokens=source, target_tokens=target)
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingJob:
+class _SamplingJob:
     """Samples the pieces of a block of pairs, given its number."""
 
     data: PreparedData
     key: PlanKey
-    max_pieces: int
+    max_tokens_in_sentence: int
 
     def start(self) -> Callable[[int], dict[str, EncodedText]]:
         """The function for one block."""
         assert self.key.alpha is not None
-        sampler = _PairSampler(self.data, alpha=self.key.alpha, max_pieces=self.max_pieces)
+        sampler = _PairSampler(self.data, alpha=self.key.alpha, max_tokens_in_sentence=self.max_tokens_in_sentence)
         num_pairs, key = len(self.data.split("train")), (self.key.seed, _SAMPLING_PURPOSE, self.key.epoch)
 
         def sample(block: int) -> dict[str, EncodedText]:
@@ -155,8 +155,8 @@ class SamplingJob:
 class _PairSampler:
     """Samples the pieces of consecutive training pairs."""
 
-    def __init__(self, data: PreparedData, *, alpha: float, max_pieces: int) -> None:
-        self._max_pieces = max_pieces
+    def __init__(self, data: PreparedData, *, alpha: float, max_tokens_in_sentence: int) -> None:
+        self._max_tokens_in_sentence = max_tokens_in_sentence
         pairs = data.split("train")
         self._prepared = {"source": pairs.src, "target": pairs.tgt}
         files = {"source": data.source_tokenizer_file, "target": data.target_tokenizer_file}
@@ -167,7 +167,7 @@ class _PairSampler:
         sampled = {}
         for side, seed in zip(SIDES, np.random.SeedSequence([*key, start]).spawn(len(SIDES)), strict=True):
             ids, generator = self.ids(side, start, stop), np.random.default_rng(seed)
-            sampled[side] = self._samplers[side].sample(ids, longest=self._max_pieces, generator=generator)
+            sampled[side] = self._samplers[side].sample(ids, longest=self._max_tokens_in_sentence, generator=generator)
         return sampled
 
     def ids(self, side: str, start: int, stop: int) -> NDArray[np.unsignedinteger]:

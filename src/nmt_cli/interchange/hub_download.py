@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
 from nmt_cli import hub
-from nmt_cli.cache import difference
+from nmt_cli.cache import mismatch
 from nmt_cli.console import Progress, size_text
 from nmt_cli.errors import ModelError
 from nmt_cli.interchange.hub_names import HubName
@@ -134,7 +134,7 @@ def _check_hash(local: Path, file: str, lfs: BlobLfsInfo | None, *, name: HubNam
 
     The hub gives the SHA-256 of a file in Git LFS; `lfs` is None for a small file.
     """
-    if lfs is None or not (differs := difference(local, size=None, sha256=lfs.sha256)):
+    if lfs is None or not (differs := mismatch(local, expected_size=None, expected_sha256=lfs.sha256)):
         return
     local.resolve().unlink(missing_ok=True)
     local.unlink(missing_ok=True)

@@ -35,7 +35,7 @@ from nmt_cli.interchange.marian_npz import find_npz, read_npz
 from nmt_cli.interchange.marian_vocabulary import VocabularyRow, list_rows, num_lost_pieces, rows_by_our_ids
 from nmt_cli.interchange.programs import ConversionError, TransformersProgram, ctranslate2_of_npz
 from nmt_cli.interchange.verification import Agreement, OtherProgram, random_lines, verify
-from nmt_cli.recipe.schema import LanguagePair, ModelConfig, Recipe, num_rows
+from nmt_cli.recipe.schema import LanguagePair, ModelConfig, Recipe, num_embedding_rows
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
@@ -156,7 +156,7 @@ def _order_by_our_ids(theirs: Tensor, rows: Sequence[VocabularyRow], *, multiple
 
     A row of ours that `theirs` lacks is filled with `missing`.
     """
-    ours = theirs.new_zeros(num_rows(len(rows), multiple=multiple), *theirs.shape[1:])
+    ours = theirs.new_zeros(num_embedding_rows(len(rows), multiple=multiple), *theirs.shape[1:])
     ours[: len(rows)] = theirs[[row.row or 0 for row in rows]]
     for number, row in enumerate(rows):
         if row.row is None:

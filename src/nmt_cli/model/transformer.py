@@ -17,7 +17,7 @@ from nmt_cli.model.cache import DecoderCache
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.layers import DecoderLayer, EncoderLayer, norm_of
 from nmt_cli.model.packing import Packed
-from nmt_cli.recipe.schema import ModelConfig, num_rows
+from nmt_cli.recipe.schema import ModelConfig, num_embedding_rows
 
 
 class Positions(nn.Module):
@@ -182,7 +182,7 @@ class Transformer(nn.Module):
 
 def _embedding_matrix(vocab: int, config: ModelConfig) -> nn.Parameter:
     """Rows from N(0, 1 / d_model); their number is a multiple of the recipe's `embedding_multiple`."""
-    weight = nn.Parameter(torch.empty(num_rows(vocab, multiple=config.embedding_multiple), config.d_model))
+    weight = nn.Parameter(torch.empty(num_embedding_rows(vocab, multiple=config.embedding_multiple), config.d_model))
     nn.init.normal_(weight, std=config.d_model**-0.5)
     return weight
 

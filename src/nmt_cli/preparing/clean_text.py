@@ -191,7 +191,7 @@ class CleaningJob:
             facts={
                 "tally": counts.to_json(),
                 "problem": problem,
-                "source": shard.source,
+                "source": shard.source_index,
                 "has_lines": bool(lines),
                 "weight": shard.weight,
                 "chunks": [(raw.origin, raw.first_line, raw.num_pairs) for raw in shard.chunks],

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 import nmt_cli
-from nmt_cli.cache import OTHER_CACHE_HINT, cache_folder, cache_lock, difference, file_hash, writing_errors
+from nmt_cli.cache import OTHER_CACHE_HINT, cache_folder, cache_lock, file_hash, mismatch, writing_errors
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.files import FREE_SPACE_HINT
@@ -43,13 +43,13 @@ def download_file(url: str, *, size: int | None, sha256: str | None, progress: P
     file = cached_file(url)
     with cache_lock(file), writing_errors(file):
         if file.exists():
-            if difference(file, size=size, sha256=sha256) is None:
+            if mismatch(file, expected_size=size, expected_sha256=sha256) is None:
                 return file
             logger.warning("%s in the cache is another version; it is now %s", file.name, _set_aside(file))
         part = file.with_name(f".{file.name}.part")
         _transfer(url, part, file.name, size=size, progress=progress)
         part.replace(file)
-        if differs := difference(file, size=size, sha256=sha256):
+        if differs := mismatch(file, expected_size=size, expected_sha256=sha256):
             hint = f"it is kept as {_set_aside(file)}, and not used; the same command downloads it again"
             raise wrong_file_error(file.name, differs, where=url, hint=hint)
     logger.info("downloaded %s: %s bytes, SHA-256 %s", file.name, f"{file.stat().st_size:,}", file_hash(file))
@@ -67,7 +67,7 @@ def cached_file(url: str) -> Path:
 
 def check_file(file: Path, *, size: int | None, sha256: str | None) -> None:
     """DataError if a file of the user does not have the size or the SHA-256 that it should have."""
-    if differs := difference(file, size=size, sha256=sha256):
+    if differs := mismatch(file, expected_size=size, expected_sha256=sha256):
         hint = "fetch it again; if another version is meant, correct bytes and sha256 in the corpus file"
         raise wrong_file_error(file.name, differs, where=str(file), hint=hint)
 

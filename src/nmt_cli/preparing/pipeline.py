@@ -82,7 +82,8 @@ def prepare(located: LocatedCorpus, *, output: Path, overwrite: bool, num_worker
     if output.is_symlink():
         output = output.resolve()  # renaming a directory to a link would replace the link
     inputs = find_local_inputs(located)
-    if is_prepared_already(output, located.corpus, key=partial(_data_key, located, inputs), overwrite=overwrite):
+    fingerprint_of = partial(_data_key, located, inputs)
+    if is_prepared_already(output, located.corpus, fingerprint_of=fingerprint_of, overwrite=overwrite):
         discard_interrupted(output)
         return Prepared(output, read_report(output), was_finished=True)
     with open_work_folder(output) as work:
@@ -103,7 +104,8 @@ def plan(located: LocatedCorpus, *, output: Path, overwrite: bool) -> Iterator[s
     for split in located.corpus.set_aside:
         yield f"input:  {split}: set aside from the training text"
     yield f"output: {output}"
-    if is_prepared_already(output, located.corpus, key=partial(_data_key, located, inputs), overwrite=overwrite):
+    fingerprint_of = partial(_data_key, located, inputs)
+    if is_prepared_already(output, located.corpus, fingerprint_of=fingerprint_of, overwrite=overwrite):
         yield "to do:  nothing, it is prepared already"
         return
     begun = f"; {work_path(output)} was begun before" if work_path(output).exists() else ""

@@ -30,10 +30,10 @@ _ZSTD_LEVEL = 1
 
 @dataclass(frozen=True, slots=True)
 class RawShard:
-    """Consecutive chunks of one source, and the weight of their pairs. `source` is the index of the source."""
+    """Consecutive chunks of one source, and the weight of their pairs."""
 
     number: int
-    source: int
+    source_index: int
     weight: float
     chunks: list[RawChunk]
 
@@ -85,11 +85,11 @@ class CleanShard:
         """File and line of a pair."""
         if self.facts.get("has_lines"):
             return f"{self.facts['chunks'][0][0]}:{self.array('lines')[index]}"
-        index_in_chunk = int(self.array("places")[index])
+        remaining = int(self.array("places")[index])
         for origin, first_line, num_pairs in self.facts["chunks"]:
-            if index_in_chunk < num_pairs:
-                return f"{origin}:{first_line + index_in_chunk}"
-            index_in_chunk -= num_pairs
+            if remaining < num_pairs:
+                return f"{origin}:{first_line + remaining}"
+            remaining -= num_pairs
         raise self._damaged_error()
 
     def array(self, name: str) -> NDArray[Any]:

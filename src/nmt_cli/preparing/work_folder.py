@@ -46,7 +46,7 @@ class WorkFolder:
         if record != unfinished:
             with files.new_directory(folder, error=DataError) as temporary:
                 (temporary / _RECORD).write_text(json.dumps(unfinished), encoding="utf-8")
-        files.clear_unfinished_files(folder)
+        files.clear_partial_files(folder)
         try:
             with files.disk_errors(folder, DataError):
                 build(folder)
@@ -86,7 +86,7 @@ def open_work_folder(output: Path) -> Iterator[WorkFolder]:
         if not _holds_only_stages(path):
             message = f"{path} is in the way: nmt prepare would work there, and did not make it"
             raise DataError(message, where=str(path), hint="move it away, or choose another -o")
-        files.clear_interrupted(path, name="*")
+        files.clear_partial_directories(path, name="*")
         try:
             yield WorkFolder(path)
         finally:
@@ -99,7 +99,7 @@ def discard_interrupted(output: Path) -> None:
     path = work_path(output)
     if path.is_dir() and _holds_only_stages(path):
         with open_work_folder(output) as work:
-            files.clear_interrupted(output.parent, name=escape(output.name))
+            files.clear_partial_directories(output.parent, name=escape(output.name))
             work.discard_stages()
 
 
@@ -109,11 +109,11 @@ def work_path(output: Path) -> Path:
 
 
 def is_prepared_already(
-    output: Path, corpus: Corpus, *, key: Callable[[Mapping[str, Any]], str], overwrite: bool
+    output: Path, corpus: Corpus, *, fingerprint_of: Callable[[Mapping[str, Any]], str], overwrite: bool
 ) -> bool:
-    """True if `output` already holds this corpus's data, complete. DataError if `output` may not be replaced.
+    """Whether `output` already holds this corpus's data, complete. DataError if `output` may not be replaced.
 
-    Given the corpus in the manifest at `output`, `key` computes the fingerprint of this corpus's data to compare with.
+    `fingerprint_of` takes the corpus in the manifest at `output`, and returns the fingerprint that its data must have.
     `overwrite` replaces prepared data of any kind, but never foreign files.
     """
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
@@ -127,19 +127,19 @@ def is_prepared_already(
         manifest = read_manifest(output)
     except DataError as error:
         raise DataError(error.message, where=error.where, hint="add --overwrite to prepare it again") from None
-    if manifest.fingerprint == key(manifest.corpus):
+    if manifest.fingerprint == fingerprint_of(manifest.corpus):
         return _is_undamaged(output)
     message = f"{output} holds other data: {_first_difference(manifest, corpus)}"
     raise DataError(message, where=str(output), hint="choose another folder with -o, or add --overwrite to replace it")
 
 
 def _holds_only_stages(path: Path) -> bool:
-    """True if a work folder holds nothing but stages, finished or, under hidden names, half-written."""
+    """Whether a work folder holds nothing but stages, finished or, under hidden names, half-written."""
     return all(entry.name.startswith(".") or (entry / _RECORD).is_file() for entry in path.glob("*"))
 
 
 def _is_undamaged(output: Path) -> bool:
-    """True if neither training data nor report is missing or damaged."""
+    """Whether training data and report are there and undamaged."""
     try:
         open_prepared(output)
         read_report(output)

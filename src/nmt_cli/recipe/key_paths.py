@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 KeyPath = tuple[str | int, ...]
 
@@ -57,7 +58,7 @@ def key_paths(schema: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]
 
 def fields_at(schema: type[BaseModel], path: KeyPath, *, values: Any) -> list[str]:
     """The keys that a schema allows in the section at `path` of the document `values`, in the order of the schema."""
-    keys = [key for section in sections_at(schema, path, values=values) for key in section.model_fields]
+    keys = [key for section in sections_at(schema, path, values=values) for key in _fields_by_key(section)]
     return list(dict.fromkeys(keys))
 
 
@@ -66,7 +67,7 @@ def sections_at(schema: type[BaseModel], path: KeyPath, *, values: Any) -> list[
     sections: list[type[BaseModel]] = [schema]
     for part in path:
         values = value_at(values, part)
-        fields = [section.model_fields[str(part)] for section in sections if str(part) in section.model_fields]
+        fields = [field for section in sections if (field := _fields_by_key(section).get(str(part)))]
         # An index, or a key that the user chose, keeps the sections of its list or mapping.
         if fields:
             sections = [section for field in fields for section in _sections_in(field.annotation)]
@@ -88,6 +89,11 @@ def _literals_agree(section: type[BaseModel], values: Any) -> bool:
         return False
     given = {key: field.annotation for key, field in section.model_fields.items() if key in values}
     return all(values[key] in get_args(kind) for key, kind in given.items() if get_origin(kind) is Literal)
+
+
+def _fields_by_key(section: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a section by their keys in a document."""
+    return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
 def _sections_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -91,6 +91,7 @@ class ConvertedConfiguration:
 def convert_configuration(values: dict[str, Any]) -> ConvertedConfiguration:
     """The settings that mean the same as a configuration of another toolkit, and the keys that remain."""
     leaves = {path: _unwrap(value) for path, value in flatten(values).items()}
+    # Reversed, so that the first of two equal keys wins.
     given = {plain_key(_key_of_value(path)): value for path, value in reversed(leaves.items())}
     joint_settings, joint_keys = _joint_settings(given, toolkit=toolkit_of(values))
     settings: dict[str, str] = {}
@@ -145,7 +146,8 @@ def _joint_settings(given: Mapping[str, Any], *, toolkit: str | None) -> tuple[d
         settings["training.schedule"] = schedule
         keys |= {key for known in _SCHEDULES.values() for key in (known.name_key, known.rate_key, known.warmup_key)}
     batch = batch_tokens_of(given)
-    if batch is not None and (batch.are_gpus_known or toolkit == "OpenNMT-py"):  # whose world_size is 1 by default
+    # OpenNMT-py's world_size is 1 by default, so its batch is known without that key.
+    if batch is not None and (batch.are_gpus_known or toolkit == "OpenNMT-py"):
         settings["training.batch_tokens"] = str(batch.tokens)
         keys |= set(BATCH_KEYS)
     return settings, keys
@@ -163,7 +165,7 @@ def _schedule(given: Mapping[str, Any]) -> str | None:
 
 
 def _needs_no_setting(path: tuple[str, ...], value: Any) -> bool:
-    """True if a value is what nmt does anyway, or is of no importance to a recipe."""
+    """Whether a value is what nmt does anyway, or is of no importance to a recipe."""
     key = _key_of_value(path)
     counterpart = counterpart_of(key, RECIPE_KEYS)
     if counterpart is None or counterpart.conversion == "none":
@@ -198,7 +200,7 @@ def _key_of_value(path: tuple[str, ...]) -> str:
 
 
 def _concerns_data(path: tuple[str, ...]) -> bool:
-    """True if a key is about text or vocabulary, or lies in a section about them."""
+    """Whether a key is about text or vocabulary, or lies in a section about them."""
     counterparts = [counterpart_of(key, table) for key in path for table in (RECIPE_KEYS, CORPUS_KEYS)]
     is_text_key = plain_key(_key_of_value(path)) in _TEXT_KEYS
     return is_text_key or any(known is not None and known.conversion == "data" for known in counterparts)
@@ -212,6 +214,7 @@ def _equivalent_settings(path: tuple[str, ...], value: Any, given: Mapping[str, 
         return {}
     settings = counterpart.settings_for(value)
     match counterpart.conversion:
+        # nmt clips the gradient of the mean loss per token; a gradient per sentence has another norm.
         case "clipping" if value != 0 and given.get("normalization") != "tokens":
             return {}
         case "same value" | "clipping":

@@ -70,7 +70,7 @@ RECIPE_KEYS: Sequence[Counterpart] = (
     ),
     _by_hand(
         "training.batch_tokens=N",
-        note="from which accumulation is derived",
+        note="nmt derives accumulation from it",
         keys="update_freq accum_count optimizer_delay update_interval gradient_accumulation_steps batch_multiplier",
     ),
     _by_hand(
@@ -264,7 +264,7 @@ RECIPE_KEYS: Sequence[Counterpart] = (
         "num_devices use_cuda",
     ),
     _leave_out(
-        "leave it out: the same nmt train resumes by itself",
+        "leave it out: the same nmt train continues by itself",
         keys="resume restore_file train_from resume_from_checkpoint load_model reload continue_training",
     ),
     _without_counterpart(

@@ -89,7 +89,7 @@ class ModelConfig(Section):
 
     @property
     def has_dropout(self) -> bool:
-        """True if two passes of training differ by chance."""
+        """Whether two passes of training differ by chance."""
         words = self.word_dropout
         return any((self.dropout, self.attention_dropout, self.ffn_dropout, words.source, words.target))
 
@@ -162,9 +162,9 @@ class DecodingConfig(Section):
         "gnmt", description="divide log P by ((5 + n) / 6)^alpha (Wu et al. 2016), by n^alpha, or by nothing"
     )
     max_extra_tokens: NonNegativeInt = Field(
-        50, description="how many pieces longer than its source a translation may be"
+        50, description="how many pieces longer than its source a translation may be, without EOS"
     )
-    min_tokens: NonNegativeInt = Field(0, description="fewest pieces of a translation")
+    min_tokens: NonNegativeInt = Field(0, description="fewest pieces of a translation, without EOS")
     batch_tokens: PositiveInt = Field(12_288, description="tokens per batch of the search: source pieces times beam")
     samples: NonNegativeInt = Field(0, description="translations to sample for each line; 0: search")
     temperature: Annotated[float, Field(gt=0, le=100)] = Field(
@@ -234,12 +234,12 @@ def _nearest_divisor(d_model: int, heads: int) -> int:
 def num_parameters(model: ModelConfig, *, source_vocab: int, target_vocab: int) -> int:
     """The parameters of a model with vocabularies of these sizes; tied embeddings count once."""
     positions = 2 * model.max_positions * model.d_model if model.positions == "learned" else 0
-    return _layers(model) + positions + _embeddings(model, source_vocab, target_vocab)
+    return _num_in_layers(model) + positions + _num_in_embeddings(model, source_vocab, target_vocab)
 
 
-def _layers(model: ModelConfig) -> int:
+def _num_in_layers(model: ModelConfig) -> int:
     """The parameters of encoder and decoder, with the last norm of each if norms come first."""
-    attention, feed_forward = _attention(model), _feed_forward(model)
+    attention, feed_forward = _num_in_attention(model), _num_in_feed_forward(model)
     norm = model.d_model * (2 if model.norm_type == "layer" else 1)  # a gain and, in layer normalisation, a bias
     encoder_layer = attention + feed_forward + 2 * norm
     decoder_layer = 2 * attention + feed_forward + 3 * norm
@@ -247,14 +247,14 @@ def _layers(model: ModelConfig) -> int:
     return model.encoder_layers * encoder_layer + model.decoder_layers * decoder_layer + last_norms
 
 
-def _attention(model: ModelConfig) -> int:
+def _num_in_attention(model: ModelConfig) -> int:
     """The parameters of one attention: queries, keys, values and the output."""
     keys, values = model.heads * model.d_k, model.heads * model.d_v
     biases = 2 * keys + values + model.d_model if model.attention_bias else 0
     return 2 * model.d_model * keys + 2 * model.d_model * values + biases
 
 
-def _feed_forward(model: ModelConfig) -> int:
+def _num_in_feed_forward(model: ModelConfig) -> int:
     """The parameters of one feed-forward sub-layer; SwiGLU has a second inner matrix, its gate."""
     inner = model.d_ff * (2 if model.activation == "swiglu" else 1)
     into = model.d_model * inner + inner
@@ -262,17 +262,18 @@ def _feed_forward(model: ModelConfig) -> int:
     return into + out
 
 
-def _embeddings(model: ModelConfig, source_vocab: int, target_vocab: int) -> int:
+def _num_in_embeddings(model: ModelConfig, source_vocab: int, target_vocab: int) -> int:
     """The parameters of the tables of embeddings, of the output projection and of its bias.
 
     A table has a multiple of `embedding_multiple` rows.
     """
-    source, target = (num_rows(vocab, multiple=model.embedding_multiple) for vocab in (source_vocab, target_vocab))
+    source = num_embedding_rows(source_vocab, multiple=model.embedding_multiple)
+    target = num_embedding_rows(target_vocab, multiple=model.embedding_multiple)
     tables = {"all": target, "target": source + target, "none": source + 2 * target}[model.tying]
     bias = target if model.output_bias else 0
     return tables * model.d_model + bias
 
 
-def num_rows(vocab: int, *, multiple: int) -> int:
+def num_embedding_rows(vocab: int, *, multiple: int) -> int:
     """The rows of the table of a vocabulary, rounded up to a multiple."""
     return math.ceil(vocab / multiple) * multiple

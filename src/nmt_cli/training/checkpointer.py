@@ -66,7 +66,7 @@ class Checkpointer:
         Raises ModelError if the checkpoint has another precision or cannot be read.
         """
         if self._ranks.is_first:
-            self._folder.clear_interrupted()
+            self._folder.clear_partial_directories()
         self._ranks.barrier()
         checkpoint = self._ask_first_rank(self._folder.newest)
         if checkpoint is None:

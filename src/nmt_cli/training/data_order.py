@@ -94,15 +94,15 @@ class DataOrder:
                 plan.invariants.budgets,
                 num_micro_batches=self._num_micro_batches,
                 pairs_in_update=plan.invariants.pairs_in_update,
-                longest=plan.max_pieces,
+                max_tokens_in_sentence=plan.max_tokens_in_sentence,
                 max_tokens=self.max_tokens,
             )
         return self._shape
 
     @property
-    def max_pieces(self) -> int:
+    def max_tokens_in_sentence(self) -> int:
         """Tokens of the longest sentence, EOS included: no device may take fewer at once."""
-        return self.open().max_pieces
+        return self.open().max_tokens_in_sentence
 
     @property
     def longest(self) -> Rows:
@@ -219,7 +219,7 @@ class DataOrder:
             logger.warning("%d pairs are longer than model.max_positions and are left out", num_left_out)
         if len(plan) == 0:
             raise DataError("no training pair is left", where="training data", hint="raise model.max_positions")
-        longest = plan.max_pieces
+        longest = plan.max_tokens_in_sentence
         subject = "a training sentence has" if self._alpha is None else "a sampled sentence may have up to"
         for setting, limit in (
             ("training.batch_tokens", self._training.batch_tokens),

@@ -20,7 +20,7 @@ from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.memory import free_cpu_bytes, free_gpu_bytes
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.recipe.schema import ModelConfig, Recipe, num_parameters, num_rows
+from nmt_cli.recipe.schema import ModelConfig, Recipe, num_embedding_rows, num_parameters
 from nmt_cli.recipe.training import TrainingConfig
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.ranks.ranks import Ranks
@@ -57,7 +57,9 @@ def fit_to_memory(order: DataOrder, run: Run, model: Transformer, *, precision: 
     is_usable = recorded is not None and recorded.model_dump(exclude={"tokens"}) == hardware
     tokens = int(ranks.broadcast(recorded.tokens if recorded is not None and is_usable else 0))
     if tokens == 0:
-        tokens = _estimate_tokens(run.recipe, model, longest=order.max_pieces, precision=precision, ranks=ranks)
+        tokens = _estimate_tokens(
+            run.recipe, model, longest=order.max_tokens_in_sentence, precision=precision, ranks=ranks
+        )
         if ranks.is_first:
             if recorded is not None:
                 new = f"{tokens:,}, found for {ranks.size} x {name}"
@@ -104,7 +106,7 @@ def warm_up_with_tokens_that_fit(
         if not ranks.any(has_failed):
             return run
         release()
-        too_many, longest = order.max_tokens, order.max_pieces
+        too_many, longest = order.max_tokens, order.max_tokens_in_sentence
         if too_many <= longest:
             raise _memory_error(ranks.device, longest)
         batch_tokens = run.recipe.training.batch_tokens
@@ -162,7 +164,7 @@ def estimate_device_needs(
         bytes_per_parameter += 4 + 4  # float32: the average and a copy of the weights
     tokens = min(max_tokens_of(training), math.ceil(training.batch_tokens / world_size))
     steps = accumulation_steps(batch_tokens=training.batch_tokens, max_tokens=tokens, world_size=world_size)
-    logits = num_rows(target_vocab, multiple=model.embedding_multiple)
+    logits = num_embedding_rows(target_vocab, multiple=model.embedding_multiple)
     activations_per_token = training.num_passes * (_num_activations(model) + logits)
     return DeviceNeeds(
         num_parameters=parameters,

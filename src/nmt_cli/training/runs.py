@@ -257,7 +257,7 @@ def _differences(settings: _Settings, others: _Settings) -> list[str]:
 
 def _has_saved_nothing(directory: Path) -> bool:
     """True if a start failed before its first checkpoint, and left nothing else."""
-    files.clear_interrupted(directory / CHECKPOINTS, name="update-*")
+    files.clear_partial_directories(directory / CHECKPOINTS, name="update-*")
     expected = {"recipe.yaml", RUN_FILE, "source.spm", "target.spm", "metrics.jsonl", CHECKPOINTS, ".sanity", PLANS}
     expected |= {"tensorboard", "profile", "report.html"}
     has_checkpoints = any((directory / CHECKPOINTS).glob("*"))

@@ -17,7 +17,7 @@ from typing import Any, Literal, assert_never
 from pydantic import Field
 
 from nmt_cli import hub
-from nmt_cli.cache import cache_folder, difference, file_hash, writing_errors
+from nmt_cli.cache import cache_folder, file_hash, mismatch, writing_errors
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.download import Unreachable, wrong_file_error
@@ -131,7 +131,7 @@ class HubSplit:
             return Path(path)
         with hub.hub_errors(partial(_hub_error, self.repository, f"{self.repository}/{path}")):
             local = hub.download(self.repository, path, repo_type="dataset", revision=self.commit, progress=progress)
-        if differs := difference(local, size=None, sha256=self.files[path]):
+        if differs := mismatch(local, expected_size=None, expected_sha256=self.files[path]):
             hint = f"it is kept as {_set_aside(local)}, and not used; the same command downloads it again"
             raise wrong_file_error(path, differs, where=self.name_of(path), hint=hint)
         return local

@@ -59,9 +59,9 @@ def join_lines(text: str) -> str:
     return text.strip()
 
 
-def too_long_error(file: Path, line: int) -> DataError:
+def too_long_error(file: Path, line: int, *, text: str, unit: str) -> DataError:
     """The error for a text that is too long to be a sentence."""
-    message = f"line {line:,} of {file.name} is longer than {LONGEST_LINE:,} bytes"
+    message = f"{text} of {file.name} is longer than {LONGEST_LINE:,} {unit}"
     return DataError(message, where=f"{file}:{line}", hint="give text with one sentence a line")
 
 
@@ -92,7 +92,8 @@ class _BoundedLines(io.RawIOBase):
         self._is_at_start = False
         first_line = block.partition(b"\n")[0]
         if self._length + len(first_line) > LONGEST_LINE:
-            raise too_long_error(self._file, self._num_lines + 1)
+            number = self._num_lines + 1
+            raise too_long_error(self._file, number, text=f"line {number:,}", unit="bytes")
         num_line_ends = block.count(b"\n")
         self._num_lines += num_line_ends
         self._length = len(block) - block.rfind(b"\n") - 1 if num_line_ends else self._length + len(block)

@@ -102,7 +102,7 @@ class _Entry:
             raise _not_po_error(file, line)
         self.texts[key] = self.texts.get(key, "") + string[1]
         if len(self.texts[key]) > LONGEST_LINE:
-            raise too_long_error(file, line)
+            raise too_long_error(file, line, text=f"the string up to line {line:,}", unit="characters")
 
 
 def _decode(text: str, encoding: str) -> str:

@@ -65,7 +65,7 @@ class UnitsSource(OneFileSource):
 
 
 class _LanguageMatcher:
-    """Takes the two texts of each unit whose languages match the corpus, loosely, and counts the texts taken."""
+    """The units of a file, read for the two languages of the corpus."""
 
     def __init__(self, file: Path, wanted: tuple[str, str]) -> None:
         self._file = file
@@ -116,21 +116,24 @@ class _LanguageMatcher:
         missing = [code for code in self._wanted if match_code(code, codes) is None] or [self._wanted[1]]
         if "" in self._unpaired_codes:  # such as the messages of PO, which fit any language
             missing = missing[-1:]
-        present = ", ".join(f"{code} ({self._unpaired_codes[code]:,})" for code in codes)
-        others = list(dict.fromkeys(map(short_code, codes)))
-        hint = "export it again, with its translations"
-        if len(others) > 1:
-            hint = f"name two languages that it has: -l {others[0]}-{others[1]}"
-        elif others and "" in self._unpaired_codes and match_code(others[0], self._wanted) is None:
-            hint = f"name the language of its translations: -l {short_code(self._wanted[0])}-{others[0]}"
-        message = (
-            f"none of the {self._num_units:,} units of {name} has a translation: no text in {' and '.join(missing)}"
-        )
-        raise DataError(f"{message}; it has {present}" if present else message, where=where, hint=hint)
+        message = f"none of the {self._num_units:,} units of {name} has a translation"
+        message += f": no text in {' and '.join(missing)}"
+        if codes:
+            message += f"; it has {', '.join(f'{code} ({self._unpaired_codes[code]:,})' for code in codes)}"
+        raise DataError(message, where=where, hint=self._hint_for(codes))
+
+    def _hint_for(self, codes: Sequence[str]) -> str:
+        """The next command for a file without pairs, by the codes of its languages."""
+        languages = list(dict.fromkeys(map(short_code, codes)))
+        if len(languages) > 1:
+            return f"name two languages that it has: -l {languages[0]}-{languages[1]}"
+        if languages and "" in self._unpaired_codes and match_code(languages[0], self._wanted) is None:
+            return f"name the language of its translations: -l {short_code(self._wanted[0])}-{languages[0]}"
+        return "export it again, with its translations"
 
 
 def _match_codes(codes: Sequence[str], wanted: tuple[str, str]) -> tuple[int | None, int | None]:
-    """The indices of the two languages among a unit's codes: by code, then texts without a code in their order."""
+    """The indices of the source and the target text: by their codes, else the next text without a code."""
     known_codes = [code for code in codes if code]
     without_code = iter([index for index, code in enumerate(codes) if not code])
     matched = [match_code(code, known_codes) for code in wanted]
