@@ -329,7 +329,7 @@ def test_every_weight_is_the_mean_and_all_else_is_the_last_model_s(models: list[
     for name, tensor in mean.items():
         assert torch.equal(tensor, ((first[name].double() + second[name].double()) / 2).float())
     config = load_saved_config(tmp_path / "mean")
-    assert (config.updates, config.validation, config.mean) == ([], [], None)
+    assert (config.updates, config.validation, config.average_losses) == ([], [], None)
     assert config.recipe == load_saved_config(models[1]).recipe
     card = (tmp_path / "mean" / "README.md").read_text(encoding="utf-8")
     assert f"the mean of 2 models: `{models[0]}`, `{models[1]}`." in card

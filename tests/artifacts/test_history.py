@@ -47,15 +47,21 @@ def test_times_and_tokens_add_up_over_starts_and_validations() -> None:
     assert history.last_update == 30
 
 
-def test_seconds_without_validations_are_summed_over_the_starts(tmp_path: Path) -> None:
+def test_trained_seconds_are_summed_over_the_starts_without_validations(tmp_path: Path) -> None:
     write_run(tmp_path / "x")
     first, second = [line(100, seconds=9.0), line(200, seconds=18.0)], [line(300, seconds=7.0), line(400, seconds=15.0)]
     events = [*first, validated(200), {"event": "resume"}, *second]
     (tmp_path / "x" / "metrics.jsonl").write_text("\n".join(map(json.dumps, events)))
     run = open_run(tmp_path / "x")
-    assert run.seconds_without_validations() == 33.0
+    assert run.history().trained_seconds == 33.0
     run.metrics_file.unlink()
-    assert run.seconds_without_validations() == 0.0
+    assert run.history().trained_seconds == 0.0
+
+
+def test_a_second_process_that_first_reports_later_than_the_first_ended_adds_its_seconds() -> None:
+    starts = [{"event": "start", "update": update} for update in (0, 10)]
+    history = read_history([starts[0], line(10, seconds=4.0), starts[1], line(20, seconds=9.0)])
+    assert history.trained_seconds == 13.0
 
 
 def test_updates_after_the_checkpoint_of_a_crash_are_lost_from_the_curves_and_not_from_the_time() -> None:

@@ -76,14 +76,14 @@ def test_the_error_is_of_the_family_asked_for(tmp_path: Path) -> None:
 def test_hashes_can_be_restricted_but_sizes_cannot(tmp_path: Path) -> None:
     directory = make(tmp_path / "m")
     (directory / "weights.bin").write_bytes(b"x" * 1024)
-    verify_files(directory, error=ModelError, hint=HINT, hashed=["empty.txt"])
+    verify_files(directory, error=ModelError, hint=HINT, names_to_hash=["empty.txt"])
     with pytest.raises(ModelError, match="changed"):
-        verify_files(directory, error=ModelError, hint=HINT, hashed=["weights.bin"])
+        verify_files(directory, error=ModelError, hint=HINT, names_to_hash=["weights.bin"])
     with pytest.raises(ModelError, match=r"other\.bin is not listed"):
-        verify_files(directory, error=ModelError, hint=HINT, hashed=["other.bin"])
+        verify_files(directory, error=ModelError, hint=HINT, names_to_hash=["other.bin"])
     (directory / "weights.bin").write_bytes(b"x")
     with pytest.raises(ModelError, match="cut short"):
-        verify_files(directory, error=ModelError, hint=HINT, hashed=[])
+        verify_files(directory, error=ModelError, hint=HINT, names_to_hash=[])
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 40, -3])

@@ -117,6 +117,12 @@ def test_samples_stand_with_the_updates_after_which_they_were_made(run: Path) ->
     assert (rows[0], rows[-1]) == (["500", "(empty)"], ["949", "49"])
 
 
+def test_translations_of_one_source_stand_with_their_own_references(run: Path) -> None:
+    add_events(run, validated(500, ("Bank", "bench", "seat"), ("Bank", "bank", "money")))
+    first, second = section(page_of(run), "Samples").split('<div class="example">')[1:]
+    assert [cells(first)[1:], cells(second)[1:]] == [[["500", "seat"]], [["500", "money"]]]
+
+
 def test_a_sample_has_the_languages_of_its_run(tmp_path: Path, run: Path) -> None:
     add_events(run, validated(500, ("A boat .", "Ein Boot .", "Boot .")))
     other = tmp_path / "back"

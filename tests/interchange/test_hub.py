@@ -201,7 +201,7 @@ def test_ctrl_c_in_a_download_says_that_the_same_command_goes_on(machine: Machin
         process.send_signal(signal.SIGINT)
         output, error = process.communicate()
     assert (process.returncode, output) == (130, "")
-    told = f"warning: interrupted: the same command goes on; files of {NAME} that are complete are kept"
+    told = f"warning: interrupted: the same command continues; files of {NAME} that are complete are kept"
     assert error.splitlines()[-1] == told
     hub.seconds_per_block = 0.0
     hub.requests.clear()

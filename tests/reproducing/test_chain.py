@@ -21,7 +21,7 @@ from nmt_cli.artifacts.manifest import MANIFEST
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from nmt_cli.files import sha256
 from nmt_cli.reproducing import chain
-from nmt_cli.reproducing.chain import Outcome, StageEnd, conclusion, run_chain, run_nmt, table_rows
+from nmt_cli.reproducing.chain import Outcome, StageEnd, _run_nmt, conclusion, run_chain, table_rows
 from nmt_cli.reproducing.experiments import EXPERIMENTS, expected_exactly
 from nmt_cli.reproducing.needs import Needs
 from nmt_cli.reproducing.plan import ReproductionPlan, plan_reproduction
@@ -73,7 +73,7 @@ class Runner:
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> Runner:
     stand_in = Runner()
-    monkeypatch.setattr(chain, "run_nmt", stand_in)
+    monkeypatch.setattr(chain, "_run_nmt", stand_in)
     return stand_in
 
 
@@ -130,7 +130,7 @@ def test_a_stage_that_fails_ends_the_chain_and_the_next_start_goes_on_there(
     assert runner.started == ["1", "2"]
     assert outcome.stopped_at is not None
     assert (outcome.stopped_at.name, outcome.end) == ("copy 2", StageEnd(6, None))
-    assert conclusion(plan, outcome) == "The chain stopped at copy 2; the same command goes on there."
+    assert conclusion(plan, outcome) == "The chain stopped at copy 2; the same command continues there."
     runner.endings.clear()
     run(plan)
     assert runner.started == ["1", "2", "2", "3"]
@@ -221,11 +221,11 @@ def command(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("command")
 def test_the_code_of_the_process_is_told() -> None:
-    assert run_nmt(["raise SystemExit(6)"], stdout=None) == StageEnd(6, None)
+    assert _run_nmt(["raise SystemExit(6)"], stdout=None) == StageEnd(6, None)
     assert StageEnd(6, None).exit_code == 6
-    assert run_nmt([""], stdout=None) == StageEnd(0, None)
+    assert _run_nmt([""], stdout=None) == StageEnd(0, None)
     assert StageEnd(0, None).exit_code == 0
-    killed = run_nmt(["import os; os.kill(os.getpid(), 9)"], stdout=None)
+    killed = _run_nmt(["import os; os.kill(os.getpid(), 9)"], stdout=None)
     assert killed == StageEnd(-9, None)
     assert killed.exit_code == 137
 
@@ -233,9 +233,9 @@ def test_the_code_of_the_process_is_told() -> None:
 @pytest.mark.usefixtures("command")
 def test_output_appears_when_the_process_ends_well(tmp_path: Path) -> None:
     file = tmp_path / "scores.json"
-    assert run_nmt(["print('half'); raise SystemExit(1)"], stdout=file).code == 1
+    assert _run_nmt(["print('half'); raise SystemExit(1)"], stdout=file).code == 1
     assert list(tmp_path.iterdir()) == []
-    assert run_nmt(["print('whole')"], stdout=file).code == 0
+    assert _run_nmt(["print('whole')"], stdout=file).code == 0
     assert file.read_text() == "whole\n"
     assert list(tmp_path.iterdir()) == [file]
 
@@ -252,7 +252,7 @@ def test_a_signal_is_passed_on_and_waited_for(tmp_path: Path, number: int, code:
 
     timer = Timer(0, send)
     timer.start()
-    ended = run_nmt([OBEDIENT, str(ready)], stdout=None)
+    ended = _run_nmt([OBEDIENT, str(ready)], stdout=None)
     timer.join()
     assert ended == StageEnd(75, number)
     assert ended.was_stopped

@@ -101,7 +101,7 @@ def test_a_rehearsal_is_stopped_and_goes_on_to_its_end(
 ) -> None:
     stages = Stages(hub, tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(chain, "run_nmt", stages)
+    monkeypatch.setattr(chain, "_run_nmt", stages)
     monkeypatch.setattr(sys, "argv", ["nmt", *ARGUMENTS])
     caplog.set_level("INFO", logger="nmt_cli")
 

@@ -51,13 +51,13 @@ def test_the_users_vocabulary_goes_before_that_of_a_rehearsal(setting: str) -> N
     plan = planned(setting, limit=2_000)
     assert plan.settings.corpus == (setting,)
     assert plan.corpus.tokenizer.vocab_size == 500
-    assert plan_stages(plan)[0].judged["vocabulary"].low == 500
+    assert plan_stages(plan)[0].judging["vocabulary"].low == 500
 
 
 def test_a_vocabulary_that_is_taken_from_elsewhere_is_not_judged_by_its_size() -> None:
     plan = planned("tokenizer.taken_from=runs/other", limit=2_000)
     assert plan.settings.corpus == ("tokenizer.taken_from=runs/other",)
-    assert "vocabulary" not in plan_stages(plan)[0].judged
+    assert "vocabulary" not in plan_stages(plan)[0].judging
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_what_both_files_have_and_what_is_an_option_are_refused() -> None:
 
 
 def in_a_fork(arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
-    """Run an `nmt` command as `run_nmt` does, in a fork in place of a process that begins anew."""
+    """Run an `nmt` command as `_run_nmt` does, in a fork in place of a process that begins anew."""
     assert stdout is None
     return StageEnd(run_forked([sys.executable, "-m", "nmt_cli", *arguments]).returncode, None)
 
@@ -114,7 +114,7 @@ def test_the_text_is_prepared_and_found_again(tmp_path: Path, monkeypatch: pytes
     with serve_wmt14(tmp_path / "hub", train_pairs=train, valid_pairs=held_out, test_pairs=held_out) as hub:
         for name, value in hub.environment(tmp_path / "home").items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(chain, "run_nmt", in_a_fork)
+        monkeypatch.setattr(chain, "_run_nmt", in_a_fork)
         outcome = run_chain(plan, [preparation], GPUS)
     assert outcome.stopped_at is None
     figures = {figure.name: figure.measured for figure in outcome.figures[0][1]}

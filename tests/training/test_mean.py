@@ -1,4 +1,4 @@
-"""`nmt average` measures the mean beside its newest part, and a worse mean is not chosen."""
+"""`nmt average` measures the mean beside its newest checkpoint, and a worse mean is not chosen."""
 
 from __future__ import annotations
 
@@ -59,31 +59,31 @@ def test_the_mean_is_measured_beside_its_newest_part_and_a_worse_one_is_not_chos
 ) -> None:
     caplog.set_level("INFO")
     call(run, last=3)
-    mean = load_saved_config(run / "averaged").mean
+    mean = load_saved_config(run / "averaged").average_losses
     assert mean is not None
     assert mean.loss == pytest.approx(slow_loss(run / "averaged", prepared), abs=1e-4)
     assert mean.newest_loss == pytest.approx(slow_loss(run / "model", prepared), abs=1e-4)
     (in_training,) = (event["loss"] for event in events(run, "validation") if event["update"] == 60)
     assert mean.newest_loss == pytest.approx(in_training, abs=1e-4)
     assert mean.is_worse
-    figures = f"{mean.loss:.4f} of the mean, {mean.newest_loss:.4f} of its newest part, update 60"
+    figures = f"{mean.loss:.4f} of the mean, {mean.newest_loss:.4f} of its newest checkpoint, update 60"
     assert f"validation loss: {figures}" in caplog.messages
     (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
     model = run / "model"
     taken = f"decode and serve take {model}; -m {run / 'averaged'} names the mean"
-    assert warning == f"the mean is worse than its newest part, so {taken}"
+    assert warning == f"the mean is worse than its newest checkpoint, so {taken}"
     assert caplog.messages[-1] == f"next: nmt decode -m {shlex.quote(str(model))} < input.txt > output.txt"
     card = (run / "averaged" / "README.md").read_text(encoding="utf-8")
     assert f"{mean.loss:.4f} of the average, {mean.newest_loss:.4f} of its" in card
-    assert "The average is worse: prefer the newest part." in card
+    assert "The average is worse: prefer the newest checkpoint." in card
     assert model_of_run(run) == model
     assert model_of_latest_run(run.parent) == model
     caplog.clear()
     average([run], output=run.parent / "mean", last=3, best=None, overwrite=False)
-    assert f"newest part, so take {model}; -m {run.parent / 'mean'} names the mean" in caplog.text
+    assert f"newest checkpoint, so take {model}; -m {run.parent / 'mean'} names the mean" in caplog.text
     shutil.rmtree(model)
     call(run, last=3)
-    assert caplog.messages[-2] == "the mean is worse than its newest part: make a model of that alone"
+    assert caplog.messages[-2] == "the mean is worse than its newest checkpoint: make a model of that alone"
     assert caplog.messages[-1] == f"next: nmt average {shlex.quote(str(run))} --last 1"
     assert model_of_run(run) == run / "averaged"  # there is no other
 
@@ -91,7 +91,7 @@ def test_the_mean_is_measured_beside_its_newest_part_and_a_worse_one_is_not_chos
 def test_a_better_mean_is_chosen(run: Path) -> None:
     call(run, last=3)
     config = run / "averaged" / "config.yaml"
-    mean = load_saved_config(run / "averaged").mean
+    mean = load_saved_config(run / "averaged").average_losses
     assert mean is not None
     config.write_text(config.read_text().replace(str(mean.loss), str(mean.newest_loss - 0.1)), encoding="utf-8")
     assert model_of_run(run) == run / "averaged"
@@ -104,7 +104,7 @@ def test_a_gpu_that_a_training_may_have_is_left_alone(run: Path, monkeypatch: py
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "_lazy_init", refuse)
     call(run, last=2)
-    assert load_saved_config(run / "averaged").mean is not None
+    assert load_saved_config(run / "averaged").average_losses is not None
 
 
 def test_without_free_memory_the_mean_is_written_and_not_measured(
@@ -118,13 +118,13 @@ def test_without_free_memory_the_mean_is_written_and_not_measured(
     monkeypatch.setattr("nmt_cli.training.validation.make_batch", fail)
     call(run, last=3)
     assert "the mean was not measured on the validation set: too little memory is free" in caplog.messages
-    assert load_saved_config(run / "averaged").mean is None
+    assert load_saved_config(run / "averaged").average_losses is None
 
 
 def test_a_single_checkpoint_is_no_mean(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     call(run, last=1)
-    assert load_saved_config(run / "averaged").mean is None
+    assert load_saved_config(run / "averaged").average_losses is None
     written = (run / "averaged" / "config.yaml").read_text()
     assert "mean" not in written  # as earlier versions write and read it
     assert "imported_from" not in written
@@ -148,7 +148,7 @@ def test_without_the_data_it_says_that_nothing_was_measured(
             manifest.write_text(manifest.read_text().replace(prepared.manifest.fingerprint, "f" * 64), encoding="utf-8")
         call(run, last=2)
         assert f"the mean was not measured on the validation set: {reason}" in caplog.text
-        assert load_saved_config(run / "averaged").mean is None
+        assert load_saved_config(run / "averaged").average_losses is None
         assert caplog.messages[-1].startswith(f"next: nmt decode -m {run / 'averaged'} ")
     with pytest.raises(DataError, match="holds other data than the run's") as caught:
         measure_average(open_run(run), {}, newest=open_run(run).checkpoints()[-1])

@@ -77,7 +77,9 @@ def write_average_of_checkpoints(
     run.check_tokenizers()
     weights = average_checkpoints([checkpoint.path for checkpoint in checkpoints])
     losses = measure(weights) if measure is not None and len(checkpoints) > 1 else None
-    config = run.model_config_of([checkpoint.update for checkpoint in checkpoints]).model_copy(update={"mean": losses})
+    config = run.model_config_of([checkpoint.update for checkpoint in checkpoints]).model_copy(
+        update={"average_losses": losses}
+    )
     num_parameters = sum(tensor.numel() for tensor in weights.values())
     commands = [run.record.command, *([command] if list(command) != run.record.command else [])]
     card = render_card(run, config=config, num_parameters=num_parameters, commands=commands)
@@ -106,7 +108,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Tensor]:
     _check_no_duplicates(checkpoints)
     _check_same_recipe(checkpoints)
     for checkpoint in checkpoints:
-        verify_files(checkpoint.path, error=ModelError, hint=_LEAVE_OUT, hashed=(WEIGHTS,))
+        verify_files(checkpoint.path, error=ModelError, hint=_LEAVE_OUT, names_to_hash=(WEIGHTS,))
         loss = "" if checkpoint.loss is None else f"validation loss {checkpoint.loss:.4f}"
         bleu = "" if checkpoint.bleu is None else f"BLEU {checkpoint.bleu:.2f}"
         figures = "  ".join(filter(None, (loss, bleu)))
@@ -123,7 +125,7 @@ def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: b
     check_replaceable(output, overwrite=overwrite)
     configs = [load_saved_config(path) for path in paths]
     for path in paths:
-        verify_files(path, error=ModelError, hint=DAMAGED_HINT, hashed=(WEIGHTS, *_TOKENIZERS))
+        verify_files(path, error=ModelError, hint=DAMAGED_HINT, names_to_hash=(WEIGHTS, *_TOKENIZERS))
     _check_comparable(paths, configs)
     weights = _mean_of_weights(paths, hint=DAMAGED_HINT)
     last = configs[-1]
@@ -133,7 +135,7 @@ def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: b
             "nmt_version": __version__,
             "updates": [],
             "validation": [],
-            "mean": None,
+            "average_losses": None,
             "longest_source": max(longest_sources) if len(longest_sources) == len(configs) else None,
         }
     )

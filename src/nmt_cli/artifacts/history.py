@@ -48,6 +48,7 @@ class History:
     resumed from an earlier checkpoint or returned to one. `starts`, `returns` and `skipped` are events as in
     metrics.jsonl. `ending` says why the last process ended; it is None if a process still trains or was killed.
     `last_update` is the newest update in metrics.jsonl, and `last_train_event` its newest `train` event.
+    `trained_seconds` are the seconds spent training, without validations, summed over all starts.
     `target_tokens_per_second` is the mean over all updates.
     """
 
@@ -60,6 +61,7 @@ class History:
     last_update: int = 0
     last_train_event: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    trained_seconds: float = 0.0
     target_tokens_per_second: float | None = None
 
 
@@ -86,7 +88,7 @@ class _Reader:
         self._base_update, self._base_tokens = 0, 0.0  # with the tokens of all updates up to it
         self._tokens_per_update = 0.0
         self._process_seconds = 0.0
-        self._trained_seconds = self._trained_tokens = 0.0
+        self._trained_tokens = 0.0
 
     def read(self, event: Mapping[str, Any], update: int) -> None:
         """Take an event of this update into account."""
@@ -114,9 +116,10 @@ class _Reader:
 
     def finish(self) -> History:
         """The history of all events."""
-        if self._trained_seconds > 0 and self._trained_tokens > 0:
-            self._history.target_tokens_per_second = self._trained_tokens / self._trained_seconds
-        return self._history
+        history = self._history
+        if history.trained_seconds > 0 and self._trained_tokens > 0:
+            history.target_tokens_per_second = self._trained_tokens / history.trained_seconds
+        return history
 
     def _train(self, event: Mapping[str, Any], update: int) -> None:
         history = self._history
@@ -127,7 +130,7 @@ class _Reader:
         if seconds < self._process_seconds or goes_back:
             self._begin_process(0)  # a run without a checkpoint begins anew, and earlier versions wrote no event for it
         history.seconds += seconds - self._process_seconds
-        self._trained_seconds += seconds - self._process_seconds
+        history.trained_seconds += seconds - self._process_seconds
         self._process_seconds = seconds
         self._trained_tokens += tokens
         self._base_tokens += tokens

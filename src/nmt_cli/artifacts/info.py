@@ -36,7 +36,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         "bytes": bytes_in(path),
         "updates": config.updates,
         "validation": [measured.model_dump() for measured in config.validation],
-        "mean": None if config.mean is None else config.mean.model_dump(),
+        "mean": None if config.average_losses is None else config.average_losses.model_dump(),
         "longest_source": config.longest_source,
         "imported_from": config.imported_from,
         "license": _license(path),
@@ -144,7 +144,7 @@ def _license(path: Path) -> str | None:
 def _damage(path: Path) -> str | None:
     """The first file that is missing or has another size, in words. Hashes are not checked, as loading checks them."""
     try:
-        verify_files(path, error=ModelError, hint=DAMAGED_HINT, hashed=())
+        verify_files(path, error=ModelError, hint=DAMAGED_HINT, names_to_hash=())
     except ModelError as error:
         return error.message
     return None

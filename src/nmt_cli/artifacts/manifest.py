@@ -60,18 +60,18 @@ def read_manifest(directory: Path, *, error: type[NmtError], hint: str) -> dict[
 
 
 def verify_files(
-    directory: Path, *, error: type[NmtError], hint: str, hashed: Collection[str] | None = None
+    directory: Path, *, error: type[NmtError], hint: str, names_to_hash: Collection[str] | None = None
 ) -> dict[str, Any]:
     """Check that the listed files are there, unchanged, and return the other fields of the manifest.
 
-    `hashed` restricts the slow check of SHA-256 to these files; None checks all. Raises `error` with `hint` for the
-    first file that is missing, truncated or changed. Other files may come and go: nothing reads them.
+    `names_to_hash` restricts the slow check of SHA-256 to these files; None checks all. Raises `error` with `hint` for
+    the first file that is missing, truncated or changed. Other files may come and go: nothing reads them.
     """
     manifest = read_manifest(directory, error=error, hint=hint)
     listed = manifest["files"]
     for name, entry in listed.items():
         _check_size(directory / name, entry["bytes"], error=error, hint=hint)
-    for name in listed if hashed is None else sorted(hashed):
+    for name in listed if names_to_hash is None else sorted(names_to_hash):
         file = directory / name
         if name not in listed:
             raise error(f"{name} is not listed in {MANIFEST}", where=str(directory / MANIFEST), hint=hint)
@@ -96,7 +96,7 @@ def _check_size(path: Path, expected: int, *, error: type[NmtError], hint: str) 
 
 
 def _lists_files(listed: Any) -> bool:
-    """True for a mapping of plain file names to sizes and hashes; no name leads out of the directory."""
+    """Whether `listed` is a mapping of plain file names to sizes and hashes; no name leads out of the directory."""
     return isinstance(listed, dict) and all(
         Path(name).name == name
         and isinstance(entry, dict)

@@ -67,7 +67,7 @@ class AverageLosses(Section):
 
     @property
     def is_worse(self) -> bool:
-        """True if the newest checkpoint alone has a lower loss, or if the loss of the average is NaN."""
+        """Whether the newest checkpoint alone has a lower loss, or if the loss of the average is NaN."""
         return not self.loss <= self.newest_loss
 
 
@@ -82,7 +82,9 @@ class SavedModelConfig(Section):
         description="updates of the checkpoints that were averaged, or of the single one, ascending; empty: imported"
     )
     validation: list[ValidationResult] = Field([], description="what training measured at those updates")
-    mean: AverageLosses | None = Field(None, description="what nmt average measured; null: it measured nothing")
+    average_losses: AverageLosses | None = Field(
+        None, alias="mean", description="what nmt average measured; null: it measured nothing"
+    )
     longest_source: PositiveInt | None = Field(
         None,
         description="pieces, EOS not counted, of the longest source sentence of its training data; null: not known",
@@ -105,8 +107,8 @@ def dump_saved_config(config: SavedModelConfig) -> str:
 
     Earlier versions of nmt refuse two keys, so these are left out if they are null.
     """
-    left_out = {key for key in ("mean", "imported_from") if getattr(config, key) is None}
-    values = config.model_dump(mode="json", exclude=left_out)
+    left_out = {key for key in ("average_losses", "imported_from") if getattr(config, key) is None}
+    values = config.model_dump(mode="json", exclude=left_out, by_alias=True)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
 
 
@@ -160,7 +162,7 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
     if a file is missing or damaged, and if weights or tokenizers do not fit config.yaml.
     """
     check_is_model(path)
-    verify_files(path, error=ModelError, hint=DAMAGED_HINT, hashed=_NEEDED_FILES)
+    verify_files(path, error=ModelError, hint=DAMAGED_HINT, names_to_hash=_NEEDED_FILES)
     config = load_saved_config(path)
     vocabulary = config.vocabulary
     source = load_tokenizer(path / "source.spm", num_pieces=vocabulary.source)

@@ -74,12 +74,12 @@ class RunRecord(_Record):
 
     @property
     def has_even_end(self) -> bool:
-        """True if the last update of an epoch is not left nearly empty."""
+        """Whether the last update of an epoch is not left nearly empty."""
         return self.rules >= 2
 
     @property
     def tokenizes_bleu_by_language(self) -> bool:
-        """True if validation tokenizes for BLEU as the target language asks, not always by 13a."""
+        """Whether validation tokenizes for BLEU as the target language asks, not always by 13a."""
         return self.rules >= 2
 
 
@@ -163,16 +163,6 @@ class Run:
                     continue
                 if isinstance(event, dict):
                     yield event
-
-    def seconds_without_validations(self) -> float:
-        """The seconds of training in metrics.jsonl, over all starts of the run."""
-        earlier_starts = this_start = 0.0
-        for event in self.events():
-            if event.get("event") == "train":
-                if event["seconds"] < this_start:  # each start counts from zero
-                    earlier_starts += this_start
-                this_start = event["seconds"]
-        return earlier_starts + this_start
 
     def checkpoints(self) -> list[Checkpoint]:
         """The complete checkpoints, oldest first."""
@@ -298,7 +288,7 @@ def model_of_run(run: Path) -> Path:
         return made[0]
     if _last_update(average) < _last_update(model):
         return model
-    losses = load_saved_config(average).mean
+    losses = load_saved_config(average).average_losses
     return model if losses is not None and losses.is_worse else average
 
 

@@ -28,7 +28,7 @@ MAX_RUNS = 12
 _MAX_ROWS = 24  # of the table of validations
 _MAX_EVENTS = 20  # of a run's starts, and of its returns and skipped updates
 _SAMPLE_ROWS = 8  # translations of a sample, of all runs together
-_MANY_WORSE = 3  # validations since the best one
+_MIN_VALIDATIONS_SINCE_BEST = 3  # for the finding that later ones were no better
 _OWN_KEYS = (("name",), ("description",))  # these settings differ between all runs
 # Name, seconds, and how many of the unit a training must have lasted.
 _TIME_UNITS = (("days", 86_400.0, 3.0), ("hours", 3600.0, 2.0), ("minutes", 60.0, 2.0), ("seconds", 1.0, 0.0))
@@ -104,7 +104,7 @@ def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> str:
         without_samples=[run.label for run in reported if not any(point.samples for point in run.history.validations)],
         different_settings=different,
         common_settings=common,
-        groups=[(run.label, 2) for run in reported],
+        groups=[(run.label, 2) for run in reported],  # over two columns: loss and BLEU
         columns=[(run.label, "text") for run in reported],
         starts=list(_starts(reported)),
         troubles=list(_troubles(reported)),
@@ -157,7 +157,7 @@ def _findings_since_best(run: ReportedRun) -> Iterator[str]:
     if best is None:
         return
     later = [point for point in run.history.validations if point.measured.update > best["update"]]
-    if len(later) >= _MANY_WORSE:
+    if len(later) >= _MIN_VALIDATIONS_SINCE_BEST:
         name = {"bleu": "BLEU", "loss": "validation loss"}[metric]
         yield f"the best {name} was after update {best['update']:,}; {len(later)} later validations were no better."
 
@@ -267,18 +267,18 @@ def _samples(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
         rows = [
             {"run": run, "updates": updates, "translation": translation}
             for run in reported
-            for updates, translation in _translations_over_time(run.history, source, max_rows=rows_per_run)
+            for updates, translation in _translations_over_time(run.history, source, reference, max_rows=rows_per_run)
         ]
         yield {"source": source, "reference": reference, "languages": languages, "rows": rows}
 
 
-def _translations_over_time(history: History, source: str, *, max_rows: int) -> list[tuple[str, str]]:
+def _translations_over_time(history: History, source: str, reference: str, *, max_rows: int) -> list[tuple[str, str]]:
     """At most `max_rows` translations over time, each with its update; equal neighbours are joined, with a span."""
     translations = [
         (point.measured.update, sample["translation"])
         for point in history.validations
         for sample in point.samples
-        if sample["source"] == source
+        if (sample["source"], sample["reference"]) == (source, reference)
     ]
     rows = []
     for translation, group in groupby(translations, key=lambda pair: pair[1]):
@@ -294,7 +294,7 @@ def _translations_over_time(history: History, source: str, *, max_rows: int) -> 
 def _settings(reported: Sequence[ReportedRun]) -> tuple[list[_Setting], list[_Setting]]:
     """The settings that differ between the runs, and the shared settings that differ from the default.
 
-    A setting has its key, and a value for each run; in the second list, one value and the default.
+    Each is (key, values): a value per run in the first list; the shared value and the default in the second.
     """
     recipes = [flatten(run.run.recipe.model_dump(mode="json")) for run in reported]
     default = flatten(Recipe(name="default").model_dump(mode="json"))

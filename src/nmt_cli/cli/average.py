@@ -57,8 +57,9 @@ def average(
     if run_directory is not None:
         run, checkpoints = open_run(run_directory), None
     elif has_choice:
-        hint = "name the run instead, or leave the option out: all checkpoints that are named are averaged"
-        raise UsageError("--last and --best choose among a run's checkpoints", where="--last, --best", hint=hint)
+        raise _no_run_error(
+            "name the run instead, or leave the option out: all checkpoints that are named are averaged"
+        )
     else:
         run, checkpoints = _open_checkpoints(paths)
     from nmt_cli.artifacts.average import choose_checkpoints, write_average_of_checkpoints  # imports torch: seconds
@@ -85,7 +86,7 @@ def average(
 
 
 def _validation_losses(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint) -> AverageLosses | None:
-    """The validation losses of the mean and of its newest part, which are logged too.
+    """The validation losses of the mean and of its newest checkpoint, which are logged too.
 
     None if the data is missing or too little memory is free.
     """
@@ -101,7 +102,7 @@ def _validation_losses(run: Run, weights: Mapping[str, Tensor], *, newest: Check
         logger.info("the mean was not measured on the validation set: %s", reason)
         return None
     logger.info(
-        "validation loss: %.4f of the mean, %.4f of its newest part, update %s",
+        "validation loss: %.4f of the mean, %.4f of its newest checkpoint, update %s",
         losses.loss,
         losses.newest_loss,
         f"{newest.update:,}",
@@ -110,17 +111,17 @@ def _validation_losses(run: Run, weights: Mapping[str, Tensor], *, newest: Check
 
 
 def _warn_of_worse_mean(run: Run, average: Path) -> str:
-    """Warn that the average is worse than its newest part; returns the command that uses or makes a better model."""
+    """Warn that the average is worse than its newest checkpoint; returns the command for a better model."""
     from nmt_cli.artifacts.directory_kinds import kind_of
 
     single = run.directory / "model"
     if kind_of(single) == "model":
         is_own = average.resolve() == (run.directory / "averaged").resolve()
         who_takes = "decode and serve take" if is_own else "take"
-        message = "the mean is worse than its newest part, so %s %s; -m %s names the mean"
+        message = "the mean is worse than its newest checkpoint, so %s %s; -m %s names the mean"
         logger.warning(message, who_takes, single, average)
         return f"nmt decode -m {shlex.quote(str(single))} < input.txt > output.txt"
-    logger.warning("the mean is worse than its newest part: make a model of that alone")
+    logger.warning("the mean is worse than its newest checkpoint: make a model of that alone")
     return f"nmt average {shlex.quote(str(run.directory))} --last 1"
 
 
@@ -129,8 +130,7 @@ def _average_models(paths: Sequence[Path], output: Path | None, *, has_choice: b
     from nmt_cli.artifacts.average import write_average_of_models
 
     if has_choice:
-        hint = "leave the option out: all models that are named are averaged"
-        raise UsageError("--last and --best choose among a run's checkpoints", where="--last, --best", hint=hint)
+        raise _no_run_error("leave the option out: all models that are named are averaged")
     arguments = " ".join(shlex.quote(str(path)) for path in paths)
     if len(paths) < 2:
         hint = f"name a second one: nmt average {arguments} MODEL -o DIR"
@@ -143,12 +143,17 @@ def _average_models(paths: Sequence[Path], output: Path | None, *, has_choice: b
     logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
 
 
+def _no_run_error(hint: str) -> UsageError:
+    return UsageError("--last and --best choose among a run's checkpoints", where="--last, --best", hint=hint)
+
+
 def _find_run(paths: Sequence[Path]) -> Path | None:
     """The run that is named, by its folder or the folder of its checkpoints; None if checkpoints are named."""
     from nmt_cli.artifacts.directory_kinds import kind_of
+    from nmt_cli.artifacts.run import CHECKPOINTS
 
     runs = [path for path in paths if kind_of(path) == "run"]
-    if not runs and len(paths) == 1 and paths[0].resolve().name == "checkpoints":
+    if not runs and len(paths) == 1 and paths[0].resolve().name == CHECKPOINTS:
         parent = _relative_to_here(paths[0].resolve().parent)
         runs = [parent] if kind_of(parent) == "run" else []
     if runs and len(paths) > 1:

@@ -84,7 +84,7 @@ def _plan_lines(plan: ReproductionPlan, stages: list[Stage], machine: Machine) -
         state = ": finished before" if stage.is_finished() else ""
         lines += ["", f"[{number}/{len(stages)}] {stage.name}{state}"]
         lines += [f"      {line}" for line in (stage.command_line, *stage.needs(machine).lines())]
-        for name, expected in stage.judged.items():
+        for name, expected in stage.judging.items():
             lines.append(f"      expect: {name} {format_expected(name, expected)} ({expected.source})")
     return lines
 
@@ -116,7 +116,7 @@ def _exit_unless_reproduced(plan: ReproductionPlan, outcome: Outcome) -> None:
             logger.info("stopped in %s; to go on: %s", outcome.stopped_at.name, command)
         else:
             logger.warning("%s %s", outcome.stopped_at.name, _ending_text(outcome.end.code))
-            logger.warning("once that is mended, the same command goes on there: %s", command)
+            logger.warning("once that is mended, the same command continues there: %s", command)
         raise typer.Exit(outcome.end.exit_code)
     for stage, figure in outcome.failures:
         raise ScoreError(

@@ -56,7 +56,7 @@ def cached_model(name: HubName) -> Path | None:
     if kind_of(name.folder) != "model":
         return None
     try:
-        verify_files(name.folder, error=ModelError, hint="", hashed=())
+        verify_files(name.folder, error=ModelError, hint="", names_to_hash=())
     except ModelError as error:
         logger.warning("%s in the cache is damaged, and is imported again: %s", name, error.message)
         return None
@@ -74,7 +74,7 @@ def import_from_hub(
         with show_progress() as progress:
             hub_files = download_model_files(name, progress=progress)
     except KeyboardInterrupt:
-        logger.warning("interrupted: the same command goes on; files of %s that are complete are kept", name)
+        logger.warning("interrupted: the same command continues; files of %s that are complete are kept", name)
         raise
     from nmt_cli.interchange.importing import import_marian
 

@@ -43,7 +43,7 @@ class StageEnd:
 
     @property
     def was_stopped(self) -> bool:
-        """True if a signal was passed on: the stage may still have ended well, but no other stage begins."""
+        """Whether a signal was passed on: the stage may still have ended well, but no other stage begins."""
         return self.signal is not None
 
     @property
@@ -102,24 +102,6 @@ def run_chain(plan: ReproductionPlan, stages: Sequence[Stage], machine: Machine)
     return Outcome(figures_by_stage)
 
 
-def run_nmt(arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
-    """Run an `nmt` command to its end; its stdout goes into a file, which appears if the command ends well.
-
-    SIGTERM and Ctrl-C are passed on. If this process is killed, the command gets SIGTERM.
-    """
-    if stdout is None:
-        return _run_process(arguments, stdout=None)
-    unfinished = stdout.with_name(f".{stdout.name}.partial")
-    try:
-        with disk_errors(stdout, DataError), unfinished.open("wb") as stream:
-            end = _run_process(arguments, stdout=stream.fileno())
-        if end.code == 0:
-            unfinished.replace(stdout)
-        return end
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
 def write_report(plan: ReproductionPlan, stages: Sequence[Stage], outcome: Outcome, machine: Machine) -> None:
     """Write both files about the stages finished so far, unless no training has begun."""
     if not plan.run.is_dir():
@@ -127,7 +109,7 @@ def write_report(plan: ReproductionPlan, stages: Sequence[Stage], outcome: Outco
     content = _report_json(plan, outcome, machine)
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_file(plan.run / REPORT, text, error=ModelError)
-    signatures = {figure.detail for _, figures in outcome.figures for figure in figures if "|" in figure.detail}
+    signatures = {figure.signature for _, figures in outcome.figures for figure in figures if figure.signature}
     page = render(
         "reproduction.md",
         plan=plan,
@@ -152,7 +134,7 @@ def table_rows(outcome: Outcome) -> Iterator[tuple[str, ...]]:
 def conclusion(plan: ReproductionPlan, outcome: Outcome) -> str:
     """The result of the reproduction in a sentence."""
     if outcome.stopped_at is not None:
-        return f"The chain stopped at {outcome.stopped_at.name}; the same command goes on there."
+        return f"The chain stopped at {outcome.stopped_at.name}; the same command continues there."
     unexpected = [
         f"{stage.name}: {figure.name}"
         for stage, figures in outcome.figures
@@ -194,10 +176,28 @@ def _report_json(plan: ReproductionPlan, outcome: Outcome, machine: Machine) -> 
 def _run_stage(stage: Stage) -> StageEnd:
     stage.write_inputs()
     start = time.monotonic()
-    end = run_nmt(stage.arguments, stdout=stage.stdout)
+    end = _run_nmt(stage.arguments, stdout=stage.stdout)
     if end.code == 0:
         stage.write_record(seconds=time.monotonic() - start)
     return end
+
+
+def _run_nmt(arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
+    """Run an `nmt` command to its end; its stdout goes into a file, which appears if the command ends well.
+
+    SIGTERM and Ctrl-C are passed on. If this process is killed, the command gets SIGTERM.
+    """
+    if stdout is None:
+        return _run_process(arguments, stdout=None)
+    unfinished = stdout.with_name(f".{stdout.name}.partial")
+    try:
+        with disk_errors(stdout, DataError), unfinished.open("wb") as stream:
+            end = _run_process(arguments, stdout=stream.fileno())
+        if end.code == 0:
+            unfinished.replace(stdout)
+        return end
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _run_process(arguments: Sequence[str], *, stdout: int | None) -> StageEnd:

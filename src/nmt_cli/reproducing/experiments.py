@@ -193,7 +193,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A measured figure beside the expected one; `detail` is the signature of a score.
+    """A measured figure beside the expected one; a score has a `signature`.
 
     A rehearsal measures most figures without judging them, because a full run gives others.
     """
@@ -202,7 +202,7 @@ class Figure:
     expected: Expected | None
     measured: float
     is_judged: bool = True
-    detail: str = ""
+    signature: str = ""
 
     @property
     def relation(self) -> Relation:
@@ -235,7 +235,7 @@ class Figure:
 
     @property
     def has_failed(self) -> bool:
-        """True if this figure decides the reproduction and is lower than the tolerance allows."""
+        """Whether this figure decides the reproduction and is lower than the tolerance allows."""
         return self.expected is not None and self.expected.decides and self.relation == "below"
 
     @property
@@ -257,7 +257,7 @@ class Figure:
             "figure": self.name,
             "expected": expected,
             "measured": self.measured,
-            "detail": self.detail,
+            "detail": self.signature,
             "verdict": self.verdict,
         }
 

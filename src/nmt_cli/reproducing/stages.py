@@ -16,7 +16,7 @@ from nmt_cli.artifacts.info import parameters_in_file
 from nmt_cli.artifacts.manifest import MANIFEST, RUN_FILE, WEIGHTS
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import open_run
-from nmt_cli.dataset.manifest import read_manifest
+from nmt_cli.dataset import manifest as data_manifest
 from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.errors import DataError, ModelError
 from nmt_cli.files import read_json, sha256, write_file
@@ -29,7 +29,7 @@ from nmt_cli.reproducing.needs import Machine, Needs, averaging_needs, decoding_
 from nmt_cli.reproducing.plan import ReproductionPlan
 
 HeldOutSplit = Literal["valid", "test"]
-# The SHA-256 of each thing that a stage reads or writes, by its role.
+# What identifies each thing that a stage reads or writes, by role: mostly a SHA-256.
 Hashes = Mapping[str, str]
 Expectations = Mapping[FigureName, Expected]
 
@@ -56,11 +56,11 @@ _TEST_SETS: Mapping[HeldOutSplit, _TestSet] = {
 
 
 class Measurement(NamedTuple):
-    """A figure as a stage has measured it; `detail` is the signature of a score."""
+    """A figure as a stage has measured it; a score has a `signature`."""
 
     name: FigureName
     value: float
-    detail: str = ""
+    signature: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +97,15 @@ class Stage:
         return shlex.join(["nmt", *self.arguments]) + redirection
 
     @property
-    def judged(self) -> Expectations:
-        """The figures that judge the stage."""
+    def judging(self) -> Expectations:
+        """The expectations that judge the stage: in a rehearsal, only those that its settings fix."""
         return self.published if self.plan.limit is None else self.rehearsed
 
-    def figure(self, name: FigureName, measured: float, detail: str = "") -> Figure:
+    def figure(self, name: FigureName, measured: float, signature: str = "") -> Figure:
         """A measured figure beside the expected one; a rehearsal also shows published figures, without judging them."""
-        expected = self.judged.get(name) or self.published.get(name)
-        is_judged = self.plan.limit is None or name in self.judged
-        return Figure(name, expected, measured, is_judged=is_judged, detail=detail)
+        expected = self.judging.get(name) or self.published.get(name)
+        is_judged = self.plan.limit is None or name in self.judging
+        return Figure(name, expected, measured, is_judged=is_judged, signature=signature)
 
     def figures(self) -> list[Figure]:
         """The figures of the finished stage."""
@@ -116,7 +116,7 @@ class Stage:
         return self._read_record().get("seconds")
 
     def is_finished(self) -> bool:
-        """True if the stage ended well, and nothing that it read or wrote has changed since."""
+        """Whether the stage ended well, and nothing that it read or wrote has changed since."""
         try:
             if not self.needs_record:
                 return self.output_hashes() == self.input_hashes()
@@ -169,7 +169,7 @@ def _preparation_stage(plan: ReproductionPlan) -> Stage:
             rehearsed["vocabulary"] = expected_exactly(corpus.tokenizer.vocab_size, _REHEARSAL_SOURCE)
 
     def measure() -> Iterator[Measurement]:
-        manifest = read_manifest(plan.data)
+        manifest = data_manifest.read_manifest(plan.data)
         yield Measurement("pairs read", read_report(plan.data)["cleaning"]["read"])
         yield Measurement("pairs kept", manifest.splits["train"].pairs)
         for split, test_set in _TEST_SETS.items():
@@ -197,7 +197,7 @@ def _training_stage(plan: ReproductionPlan) -> Stage:
 
     def output_hashes() -> Hashes:
         if open_run(plan.run).record.finished is None:
-            raise ModelError("the run is not finished", where=str(plan.run), hint="the same command goes on")
+            raise ModelError("the run is not finished", where=str(plan.run), hint="the same command continues")
         return {"model": _sha256_of_model(model)}
 
     def stage_needs(machine: Machine) -> Needs:
@@ -208,7 +208,7 @@ def _training_stage(plan: ReproductionPlan) -> Stage:
         run, last_update = open_run(plan.run), load_saved_config(model).updates[-1]
         yield Measurement("parameters", parameters_in_file(model / WEIGHTS) or 0)
         yield Measurement("updates", last_update)
-        yield Measurement("hours", run.seconds_without_validations() / 3600)
+        yield Measurement("hours", run.history().trained_seconds / 3600)
         for validation in run.validations():
             if validation.update == last_update and validation.perplexity is not None:
                 yield Measurement("perplexity", validation.perplexity)
@@ -221,7 +221,7 @@ def _training_stage(plan: ReproductionPlan) -> Stage:
         rehearsed={"updates": expected_exactly(plan.recipe.training.updates, _REHEARSAL_SOURCE)},
         input_hashes=lambda: {
             "recipe": _sha256_of_text(dump_recipe(plan.recipe)),
-            "data": read_manifest(plan.data).fingerprint,
+            "data": data_manifest.read_manifest(plan.data).fingerprint,
         },
         output_hashes=output_hashes,
         needs=stage_needs,
@@ -292,7 +292,7 @@ def _decoding_stage(plan: ReproductionPlan, split: HeldOutSplit) -> Stage:
     """newstest2013 is translated with the model of the last update, newstest2014 with the average."""
     files = _TestSetFiles(plan, split)
     model = plan.run / ("model" if split == "valid" else "averaged")
-    expected: Expectations = {"lines": expected_exactly(files.num_lines, "as many as are to be translated")}
+    expected: Expectations = {"lines": expected_exactly(files.num_lines, "the lines of the source")}
     arguments = ["decode", "-m", str(model), "-i", str(files.source.file), "-o", str(files.translation), "--overwrite"]
     # A model keeps the search of the recipe that it was trained with; these options are those of the present recipe.
     for name in _SEARCH_OPTIONS:

@@ -80,7 +80,7 @@ def read_initial_weights(initial: InitialModel, model: Transformer) -> dict[str,
     """
     path = Path(initial.path)
     check_is_model(path)
-    verify_files(path, error=ModelError, hint=DAMAGED_HINT, hashed=[WEIGHTS])
+    verify_files(path, error=ModelError, hint=DAMAGED_HINT, names_to_hash=[WEIGHTS])
     listed = read_manifest(path, error=ModelError, hint=DAMAGED_HINT)["files"]
     if listed[WEIGHTS]["sha256"] != initial.weights_sha256:
         raise ModelError(

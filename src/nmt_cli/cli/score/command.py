@@ -14,8 +14,8 @@ from nmt_cli.cli.score.options import (
     TextNames,
     Texts,
     check_bounds,
-    check_none_beside,
-    check_none_without,
+    check_conflicts,
+    check_requires,
     complete_metrics,
     parse_bounds,
     parse_metrics,
@@ -139,20 +139,20 @@ def score(
             "--fail-under": fail_under,
         }
         why = "it gives the probability of REF, which is no score of a translation"
-        check_none_beside("--model", metric_options, why=why)
+        check_conflicts("--model", metric_options, why=why)
         if test_set is None:
-            check_none_without("-t", {"-l": languages})
+            check_requires("-t", {"-l": languages})
         forced_options = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
         print_forced_scores(read_texts(files), forced_options, with_tokens=tokens, as_json=as_json)
         return
-    check_none_without("--model", {"--tokens": tokens, "--batch-tokens": batch_tokens, "--precision": precision})
+    check_requires("--model", {"--tokens": tokens, "--batch-tokens": batch_tokens, "--precision": precision})
     files = replace(files, hypotheses=hypotheses or ["-"])
     metric_names = parse_metrics(metrics or [_DEFAULT_METRICS])
     bounds = parse_bounds(fail_under or [], metric_names)
     if "bleu" not in metric_names:
-        check_none_without("-m bleu", {"--tokenize": tokenize, "--lowercase": lowercase})
+        check_requires("-m bleu", {"--tokenize": tokenize, "--lowercase": lowercase})
     if "paper-bleu" not in metric_names:
-        check_none_without("-m paper-bleu", {"--keep-quotes": keep_quotes})
+        check_requires("-m paper-bleu", {"--keep-quotes": keep_quotes})
     _check_options(files, metric_names, comet_model=comet_model, device=device, paired=paired)
     shows_segments = by_sentence or differences is not None
     if shows_segments:
@@ -197,12 +197,12 @@ def _check_options(
     if paired not in (None, "bs", "ar"):
         raise UsageError(f"--paired is {paired!r}, but should be bs or ar", where="--paired", hint="--paired bs")
     if not files.baselines:
-        check_none_without("--baseline", {"--paired": paired})
+        check_requires("--baseline", {"--paired": paired})
     if "comet" not in metrics:
-        check_none_without("-m comet", {"--comet-model": comet_model})
-        check_none_without("-m comet or --model", {"--device": device})
+        check_requires("-m comet", {"--comet-model": comet_model})
+        check_requires("-m comet or --model", {"--device": device})
     if files.test_set is None and not {"bleu", *MOSES_METRICS} & set(metrics):
-        check_none_without("-t, -m bleu or -m paper-bleu", {"-l": files.languages})
+        check_requires("-t, -m bleu or -m paper-bleu", {"-l": files.languages})
     for name in MOSES_METRICS:
         if name in metrics and files.languages is None:
             hint = "add the languages, source first: -l en-de"

@@ -96,13 +96,13 @@ def check_bounds(values: Mapping[MetricName, float], bounds: Mapping[MetricName,
             raise ScoreError(message, where=f"--fail-under {title}={bound!r}".removesuffix(".0"), hint=hint)
 
 
-def check_none_beside(option: str, others: Mapping[str, object], *, why: str) -> None:
+def check_conflicts(option: str, others: Mapping[str, object], *, why: str) -> None:
     """Raise UsageError if one of the other options is given beside `option`."""
     for other in _given_options(others):
         raise UsageError(f"{other} does not go with {option}: {why}", where=other, hint=f"leave {other} out")
 
 
-def check_none_without(needed: str, others: Mapping[str, object]) -> None:
+def check_requires(needed: str, others: Mapping[str, object]) -> None:
     """Raise UsageError if one of the options is given that mean nothing without `needed`."""
     for other in _given_options(others):
         message, hint = f"{other} means nothing without {needed}", f"add {needed}, or leave {other} out"
@@ -143,7 +143,7 @@ class Texts:
         return len(self.references[0].lines)
 
     @property
-    def systems(self) -> list[SegmentedText]:
+    def scored(self) -> list[SegmentedText]:
         """The texts to score: hypotheses, then baselines."""
         return [*self.hypotheses, *self.baselines]
 

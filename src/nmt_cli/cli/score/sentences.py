@@ -14,7 +14,7 @@ import typer
 
 from nmt_cli.cli.arguments import find_models
 from nmt_cli.cli.printing import is_terminal, print_json
-from nmt_cli.cli.score.options import TextNames, Texts, check_none_beside, file_and_hash
+from nmt_cli.cli.score.options import TextNames, Texts, check_conflicts, file_and_hash
 from nmt_cli.cli.score.show import score_text
 from nmt_cli.errors import UsageError
 
@@ -48,7 +48,7 @@ def check_segment_options(
 
     option = "--sentence" if by_sentence else "--differences"
     others = {**corpus_options, "--differences": differences} if by_sentence else corpus_options
-    check_none_beside(option, others, why="it shows sentences, and no score of the whole")
+    check_conflicts(option, others, why="it shows sentences, and no score of the whole")
     for name in MOSES_METRICS:
         if name in metrics:
             hint = f"leave {name} out of -m; bleu, chrf, ter and comet have scores of sentences"
@@ -77,7 +77,7 @@ def print_segment_scores(
 
     if differences is not None:
         metrics = metrics[:1]
-    scores = segment_scores([text.lines for text in texts.systems], evaluation_set, metrics=metrics)
+    scores = segment_scores([text.lines for text in texts.scored], evaluation_set, metrics=metrics)
     if as_json:
         print_json(_segments_json(texts, scores, differences=differences))
         return

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from nmt_cli.scoring.metrics import MetricName, ScoreReport
     from nmt_cli.scoring.significance import PairedTestResult, ResampledScore, Spread
 
+_INTERVAL = "95 %"  # the column of confidence intervals
+
 logger = logging.getLogger(__name__)
 
 
@@ -95,7 +97,8 @@ def _lines_for_pipe(table: _Table) -> list[list[str]]:
     """The cells of each line, below a header; for a single system there is no header, and the interval comes last."""
     if "system" in table.columns:
         return [table.columns, *table.lines(table.columns)]
-    return table.lines(sorted(table.columns, key=lambda column: column == "95 %"))
+    # A stable sort: the interval moves to the end.
+    return table.lines(sorted(table.columns, key=lambda column: column == _INTERVAL))
 
 
 def _table_for_terminal(table: _Table, texts: Texts) -> _Table:
@@ -103,7 +106,7 @@ def _table_for_terminal(table: _Table, texts: Texts) -> _Table:
 
     The row of a baseline stands above the systems that are tested against it, so a mark in its row is enough.
     """
-    names = [text.name for text in texts.systems]
+    names = [text.name for text in texts.scored]
     labels = dict(zip(names, short_names(names), strict=True))
     labels |= {text.name: f"{labels[text.name]} (baseline)" for text in texts.baselines}
     rows = []
@@ -163,7 +166,7 @@ def score_text(metric: MetricName, value: float | None) -> str:
 def _single_system_table(reports: Sequence[ScoreReport]) -> _Table:
     """A row for each metric; a column of intervals if there are any."""
     has_interval = any(report.confidence is not None for report in reports)
-    columns = ["metric", "score", *(["95 %"] if has_interval else []), "signature"]
+    columns = ["metric", "score", *([_INTERVAL] if has_interval else []), "signature"]
     return _Table(columns, [_report_row(report) for report in reports])
 
 
@@ -171,7 +174,7 @@ def _report_row(report: ScoreReport) -> dict[str, str]:
     return {
         "metric": report.metric,
         "score": score_text(report.name, report.value),
-        "95 %": "" if report.confidence is None else f"±{score_text(report.name, report.confidence)}",
+        _INTERVAL: "" if report.confidence is None else f"±{score_text(report.name, report.confidence)}",
         "signature": report.signature,
     }
 
@@ -213,7 +216,7 @@ def _comparison_table(scores: Scores) -> _Table:
                 rows.append({"system": text.name, "baseline": baseline, **_resampled_row(score), **test})
         if metric in spreads:
             rows += _spread_rows(spreads[metric])
-    columns = ["metric", "system", "baseline", "score", "mean", "95 %", "difference", "p", "signature"]
+    columns = ["metric", "system", "baseline", "score", "mean", _INTERVAL, "difference", "p", "signature"]
     return _Table(columns, rows)
 
 

@@ -49,7 +49,7 @@ class CTranslate2Engine:
         self.min_wide_tokens = MIN_WIDE_TOKENS if precision == "int8" else 0
         ctranslate2 = import_ctranslate2()
         check_is_model(path)
-        verify_files(path, error=ModelError, hint=DAMAGED_HINT, hashed=(CONFIG, "source.spm", "target.spm"))
+        verify_files(path, error=ModelError, hint=DAMAGED_HINT, names_to_hash=(CONFIG, "source.spm", "target.spm"))
         config = load_saved_config(path)
         self.languages = config.languages
         self.decoding = config.recipe.decoding
