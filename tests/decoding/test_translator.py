@@ -204,7 +204,7 @@ def test_where_training_is_not_known_128_pieces_are_taken_as_usual(
     splitter = LineSplitter(tokenizer, longest_trained=longest_trained)
     for text in ("A small house. " * 2, "A small house. " * 100):
         (row,) = tokenizer.encode([text.strip()])
-        parts = splitter.split(text.strip(), row, line_number=1, max_pieces=5000, has_prefix=False)
+        parts = splitter.split(text.strip(), row, line_number=1, model_limit=5000, has_prefix=False)
         assert len(parts) == (1 if len(row) <= limit else text.count("."))
         assert "".join(parts) == text.strip()
 

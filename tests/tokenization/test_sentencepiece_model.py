@@ -127,6 +127,11 @@ def test_other_files_are_refused(model: bytes, reason: str) -> None:
         with_our_ids(model)
 
 
+def test_other_files_have_no_ids() -> None:
+    with pytest.raises(ValueError, match=r"^no SentencePiece model$"):
+        has_our_ids(b"the Hund\n")
+
+
 def test_a_model_that_is_cut_short_anywhere_is_refused() -> None:
     model, reasons = own(), set()
     for size in range(len(model) - 2):  # the last field may be an empty section

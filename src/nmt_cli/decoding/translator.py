@@ -116,9 +116,11 @@ class LineTranslator:
         prefix_ids = self._encode_prefixes(prefixes, num_lines=len(lines), first_line=first_line)
         split_lines = []
         for number, (text, ids, prefix) in enumerate(zip(texts, encode(texts), prefix_ids, strict=True), first_line):
-            parts = self._splitter.split(text, ids, line_number=number, max_pieces=longest, has_prefix=bool(prefix))
-            if len(parts) < 2:
-                sources = [SourceSentence(ids, prefix, str(number)) for _ in parts]
+            parts = self._splitter.split(text, ids, line_number=number, model_limit=longest, has_prefix=bool(prefix))
+            if not parts:
+                sources = []
+            elif len(parts) == 1:
+                sources = [SourceSentence(ids, prefix, str(number))]
             else:
                 sources = [
                     SourceSentence(part_ids, [] if index else prefix, f"{number}.{index}")

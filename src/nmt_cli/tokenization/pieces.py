@@ -6,14 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal
+from typing import Final, Literal
 
-SPACE_MARK = "\u2581"
+SPACE_MARK: Final = "\u2581"
 """SentencePiece writes a space as this character, and cannot tell the two apart in its input."""
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 # Blocks of rising height are a legitimate use of U+2581: a bar chart is no trace.
-_SENTENCEPIECE = re.compile("(?<![\u2580-\u259f])▁(?![\u2580-\u259f])")
+_SENTENCEPIECE = re.compile(f"(?<![\u2580-\u259f]){SPACE_MARK}(?![\u2580-\u259f])")
 _SUBWORD_NMT = re.compile(r"\S@@(?: |$)")
 # Traces of tokenizer.perl (the second one of its option -a), subword-nmt and SentencePiece.
 _TOKENISED = re.compile(rf"&(?:apos|quot|#91|#93|#124);| @-@ |##AT##|{_SUBWORD_NMT.pattern}|{_SENTENCEPIECE.pattern}")
@@ -24,7 +24,7 @@ _MIN_LINES_IN_PIECES = 3
 _CONTEXT_CHARACTERS = 10
 # Commands that make words of pieces again, from stdin or a file to stdout.
 _JOIN_SUBWORD_NMT = "sed -r 's/@@( |$)//g'"
-_JOIN_SENTENCEPIECE = "sed 's/ //g; s/▁/ /g; s/^ //'"
+_JOIN_SENTENCEPIECE = f"sed 's/ //g; s/{SPACE_MARK}/ /g; s/^ //'"
 
 
 def word_ids(pieces: Sequence[str]) -> list[int | None]:
@@ -50,7 +50,10 @@ def word_ids(pieces: Sequence[str]) -> list[int | None]:
 
 
 def word_log_probs(pieces: Sequence[str], piece_log_probs: Sequence[float]) -> list[float]:
-    """The log-probability of each word, then of EOS if it is scored; their sum is that of the translation."""
+    """The log-probability of each word, and last that of EOS if it has one.
+
+    They sum to the translation's log-probability.
+    """
     words = word_ids(pieces)
     num_words = max((word for word in words if word is not None), default=-1) + 1
     sums = [0.0] * num_words
@@ -87,8 +90,8 @@ class PieceMark:
 
 def find_piece_mark(line: str) -> PieceMark | None:
     """The first mark of a piece in a line, or None if the line holds words."""
-    if "▁" in line and (match := _SENTENCEPIECE.search(line)):
-        return PieceMark("▁", _text_around(match))
+    if SPACE_MARK in line and (match := _SENTENCEPIECE.search(line)):
+        return PieceMark(SPACE_MARK, _text_around(match))
     if "@@" in line and (match := _SUBWORD_NMT.search(line)):
         return PieceMark("@@ ", _text_around(match))
     return None

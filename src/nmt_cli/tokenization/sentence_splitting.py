@@ -32,6 +32,7 @@ _ABBREVIATIONS = frozenset(
             """,
     )
 )
+# Looser than _SENTENCE_END: any full stop will do, because the text has to be cut somewhere.
 # Where to cut, best first: after a sentence, after a clause, between words. CJK marks have no space after them.
 _BOUNDARIES = (
     re.compile(r"[.!?…।]+[\"'”’»)\]]*\s+|[。！？]+[」』”’]?\s*"),
@@ -54,28 +55,30 @@ class LineSplitter:
         self._reason = "no line in training had" if longest_trained else "lines in training have seldom"
         self._has_logged_split = False
 
-    def split(self, text: str, ids: Sequence[int], *, line_number: int, max_pieces: int, has_prefix: bool) -> list[str]:
+    def split(
+        self, text: str, ids: Sequence[int], *, line_number: int, model_limit: int, has_prefix: bool
+    ) -> list[str]:
         """The parts of a line, in order; a blank line has none. `ids` has its pieces.
 
         A line longer than any in training is split after each sentence. Models trained on single sentences leave out
         parts of longer texts. A line with a prefix is not split, because nobody knows where in the line its prefix
-        ends. A sentence of more than `max_pieces` is cut into parts as long as sentences in training.
+        ends. A sentence of more than `model_limit` is cut into parts as long as sentences in training.
         """
-        split_above = min(max_pieces, self._split_above)
+        part_limit = min(model_limit, self._split_above)
         parts = [text] if text else []
-        if len(ids) > split_above and not has_prefix:
+        if len(ids) > part_limit and not has_prefix:
             parts = split_sentences(text)
-        if len(ids) > max_pieces:
-            parts = [cut for part in parts for cut in self._cut(part, max_pieces=max_pieces, longest=split_above)]
-        if len(ids) > max_pieces and len(parts) > 1:
+        if len(ids) > model_limit:
+            parts = [cut for part in parts for cut in self._cut(part, model_limit=model_limit, part_limit=part_limit)]
+        if len(ids) > model_limit and len(parts) > 1:
             logger.warning(
                 "line %d has %s pieces, and this model takes %s at once: it is translated in %d parts, cut at sentence "
                 "ends and, in longer sentences, after at most %s pieces",
                 line_number,
                 f"{len(ids):,}",
-                f"{max_pieces:,}",
+                f"{model_limit:,}",
                 len(parts),
-                f"{split_above:,}",
+                f"{part_limit:,}",
             )
         elif len(parts) > 1 and not self._has_logged_split:
             logger.info(
@@ -83,16 +86,16 @@ class LineSplitter:
                 line_number,
                 f"{len(ids):,}",
                 self._reason,
-                f"{split_above:,}",
+                f"{part_limit:,}",
             )
             self._has_logged_split = True
         return parts
 
-    def _cut(self, text: str, *, max_pieces: int, longest: int) -> list[str]:
-        """Parts of at most `longest` pieces if the text has more than `max_pieces`, otherwise the whole text."""
-        if self._num_pieces(text) <= max_pieces:
+    def _cut(self, text: str, *, model_limit: int, part_limit: int) -> list[str]:
+        """Parts of at most `part_limit` pieces if the text has more than `model_limit`, otherwise the whole text."""
+        if self._num_pieces(text) <= model_limit:
             return [text]
-        parts = split_to_fit(text, fits=lambda part: self._num_pieces(part) <= longest)
+        parts = split_to_fit(text, fits=lambda part: self._num_pieces(part) <= part_limit)
         return [part for part in parts if part.strip()]
 
     def _num_pieces(self, text: str) -> int:
@@ -114,7 +117,7 @@ def split_sentences(line: str) -> list[str]:
 
 
 def _ends_sentence(line: str, start: int, mark: re.Match[str]) -> bool:
-    """True if the sentence that begins at `start` ends at this mark."""
+    """Whether the sentence that begins at `start` ends at this mark."""
     first_letter = _FIRST_LETTER.match(line, mark.end())
     if first_letter is None or first_letter[1].islower():
         return False

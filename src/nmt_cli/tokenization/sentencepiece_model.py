@@ -180,8 +180,11 @@ def tokenizer_kind(model: bytes) -> TokenizerKind:
 
 
 def has_our_ids(model: bytes) -> bool:
-    """True if padding, unknown, begin and end are our ids; RuntimeError if the bytes are no SentencePiece model."""
-    return _special_ids(sentencepiece.SentencePieceProcessor(model_proto=model)) == _OUR_IDS
+    """Whether padding, unknown, begin and end are our ids; ValueError if the bytes are no SentencePiece model."""
+    try:
+        return _special_ids(sentencepiece.SentencePieceProcessor(model_proto=model)) == _OUR_IDS
+    except RuntimeError as error:
+        raise ValueError("no SentencePiece model") from error
 
 
 def _special_ids(processor: sentencepiece.SentencePieceProcessor) -> list[int]:
