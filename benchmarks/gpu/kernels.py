@@ -122,7 +122,7 @@ def search(size: ModelConfig) -> None:
         model = Transformer(config, source_vocab=_VOCABULARY, target_vocab=_VOCABULARY).eval().bfloat16()
         sizes = StaticSizes(_SENTENCES, source=32, length=32, beam=4, nbest=1)
         unused: Any = None
-        state = CudaSearch([model], device=torch.device("cpu"), recorder=unused).state(sizes)
+        state = CudaSearch([model], device=torch.device("cpu"), recorder=unused).state_for(sizes)
         seen = StepInputs(state.ancestors, state.source_lengths, state.counters)
         logits = model.logits(static_step(model, state.ids.flatten(), state.caches[0], seen, uses_kernels=True))
         sort_candidates(state, choose_candidates(state, logits, uses_kernels=True), uses_kernels=True)

@@ -110,7 +110,7 @@ def test_no_penalty_is_none(tmp_path: Path) -> None:
 def test_batches_hold_64_sentences_of_like_length(beam: int, tokens: int) -> None:
     config = DecodingConfig(beam=beam, batch_tokens=8192)
     lengths = [3 + place * 7 % 40 for place in range(250)]
-    batches = batches_for_workers(lengths, widths=[()] * 250, config=config, workers=1)
+    batches = batches_for_workers(lengths, are_wide=[()] * 250, config=config, workers=1)
     in_order = [lengths[index] for batch in batches for index in batch]
     assert in_order == sorted(lengths, reverse=True)
     assert max(map(len, batches)) <= 64
@@ -120,7 +120,7 @@ def test_batches_hold_64_sentences_of_like_length(beam: int, tokens: int) -> Non
 @pytest.mark.parametrize(("lines", "workers", "batches"), [(1, 2, 1), (31, 4, 1), (40, 2, 2), (64, 2, 2), (64, 16, 4)])
 def test_no_worker_is_idle_where_each_has_16_sentences(lines: int, workers: int, batches: int) -> None:
     lengths = [3 + place * 7 % 40 for place in range(lines)]
-    planned = batches_for_workers(lengths, widths=[()] * lines, config=DecodingConfig(beam=1), workers=workers)
+    planned = batches_for_workers(lengths, are_wide=[()] * lines, config=DecodingConfig(beam=1), workers=workers)
     assert batches <= len(planned) <= max(1, lines // 16)
 
 
@@ -128,9 +128,9 @@ def test_no_worker_is_idle_where_each_has_16_sentences(lines: int, workers: int,
 def test_workers_end_about_together(lines: int) -> None:
     """By the reckoning of a step as 16 sentences more."""
     lengths = [3 + place * 7 % 25 for place in range(lines)]
-    widths = [(is_wide(length),) for length in lengths]
+    are_wide = [(is_wide(length),) for length in lengths]
     ends = [0, 0]
-    for batch in batches_for_workers(lengths, widths=widths, config=DecodingConfig(beam=1), workers=2):
+    for batch in batches_for_workers(lengths, are_wide=are_wide, config=DecodingConfig(beam=1), workers=2):
         steps = [1 + lengths[index] for index in batch]
         ends = sorted([ends[0] + 16 * max(steps) + sum(steps), ends[1]])
     assert ends[0] > 0.87 * ends[1]

@@ -84,7 +84,7 @@ def test_a_step_is_products_kernels_and_one_addition(monkeypatch: pytest.MonkeyP
     model = random_model(5, vocab=53, decoder_layers=2)
     beam = CudaSearch([model], device=DEVICE, recorder=Again())
     sizes = StaticSizes.with_room(sentences=2, source=3, length=4, beam=2, nbest=1)
-    state = beam.state(sizes)
+    state = beam.state_for(sizes)
     with Operators() as operators, torch.inference_mode():
         beam._launch_step(state)
     free = {"flatten", "mT", "transpose", "slice", "detach", "empty", "empty_like", "new_empty"}
@@ -98,7 +98,7 @@ def test_a_step_is_products_kernels_and_one_addition(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("uses_kernels", [True, False])
 def test_no_float32_logits_of_all_pieces_are_made_of_those_in_bf16(uses_kernels: bool) -> None:
     beam = CudaSearch([random_model(1, vocab=53)], device=DEVICE, recorder=Again())
-    state = beam.state(StaticSizes.with_room(sentences=1, source=3, length=4, beam=2, nbest=1))
+    state = beam.state_for(StaticSizes.with_room(sentences=1, source=3, length=4, beam=2, nbest=1))
     logits = torch.randn(state.log_probs.numel(), 53).bfloat16()
     with Operators() as operators, torch.inference_mode():
         choose_candidates(state, logits, uses_kernels=uses_kernels)
@@ -199,7 +199,7 @@ def test_embeddings_are_scaled_and_have_their_position(positions: str) -> None:
 def random_state(seed: int, *, beam: int, nbest: int, step: int, is_first: bool) -> StaticState:
     """A state of four sentences: one at its limit, one done, and one with endings."""
     model = random_model(1, vocab=53)
-    state = CudaSearch([model], device=DEVICE, recorder=Again()).state(StaticSizes(4, 32, 32, beam, nbest))
+    state = CudaSearch([model], device=DEVICE, recorder=Again()).state_for(StaticSizes(4, 32, 32, beam, nbest))
     torch.manual_seed(seed)
     state.counters.copy_(torch.tensor([step, 2, 100]))
     state.masks_and_penalties.normal_()

@@ -31,18 +31,19 @@ def is_wide(length: int) -> bool:
 
 
 def batches_for_workers(
-    lengths: Sequence[int], *, widths: Sequence[tuple[bool, ...]], config: DecodingConfig, workers: int
+    lengths: Sequence[int], *, are_wide: Sequence[tuple[bool, ...]], config: DecodingConfig, workers: int
 ) -> list[list[int]]:
-    """Indices in batches of equal `widths` and of similar length, so that the last worker ends early.
+    """Indices of sentences in batches of similar length, so that the last worker ends early.
 
+    Each entry of `are_wide` says which sequences of a sentence are wide; sentences of one batch agree.
     More batches leave workers idle for less time, but have more steps in total.
     """
     max_tokens = min(config.batch_tokens, _MAX_TOKENS) // config.beam
     # Short sentences count as longer, so that no batch has more than `_MAX_SENTENCES`.
     counted_lengths = [max(length, max_tokens // _MAX_SENTENCES - 1) for length in lengths]
     groups = [
-        sorted((index for index, other in enumerate(widths) if other == width), key=lambda index: -lengths[index])
-        for width in sorted(set(widths), reverse=True)
+        sorted((index for index, other in enumerate(are_wide) if other == pattern), key=lambda index: -lengths[index])
+        for pattern in sorted(set(are_wide), reverse=True)
     ]
     best = _split_groups(groups, counted_lengths, max_tokens=max_tokens)
     max_batches = len(best)

@@ -180,10 +180,10 @@ class CTranslate2Engine:
     def _batch_indices(
         self, lengths: Sequence[int], sequences: Sequence[Sequence[list[str]]], *, config: DecodingConfig
     ) -> list[list[int]]:
-        """Batches of sentences by their indices; in int8 all `sequences` of a batch have the same widths."""
+        """Batches of sentences by their indices; in int8 sentences of one batch agree which `sequences` are wide."""
         is_int8 = self.precision == "int8"
-        widths = [tuple(is_wide(len(pieces)) for pieces in of_sentence if is_int8) for of_sentence in sequences]
-        return batches_for_workers(lengths, widths=widths, config=config, workers=self._translator.num_translators)
+        are_wide = [tuple(is_wide(len(pieces)) for pieces in of_sentence if is_int8) for of_sentence in sequences]
+        return batches_for_workers(lengths, are_wide=are_wide, config=config, workers=self._translator.num_translators)
 
     def _run_on_pairs(
         self, method: Callable[..., list[Any]], pairs: Sequence[tuple[_Sentence, Hypothesis]], *, config: DecodingConfig
@@ -201,7 +201,7 @@ class CTranslate2Engine:
         return (futures[index].result() for index in range(len(pairs)))
 
     def _score_again(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> None:
-        """Replace log-probabilities by the results of forced scoring, piece by piece, and rank the hypotheses again."""
+        """Replace log-probabilities by results of forced decoding, piece by piece, and rank the hypotheses again."""
         pairs = [(sentence, hypothesis) for sentence in sentences for hypothesis in sentence.hypotheses]
         results = self._run_on_pairs(self._translator.score_batch, pairs, config=config)
         for sentence in sentences:

@@ -50,8 +50,8 @@ _STEPS_BETWEEN_CHECKS = 4
 class _Batch:
     """Sentences searched together, as the host knows them.
 
-    `sentences` are the numbers of the sentences in the first rows of a state; the other rows hold a copy, which is
-    ignored. `step` counts the tokens of each hypothesis; the state's tree begins at `first_step`.
+    `sentences[i]` is the number of the sentence in row i of the state. Later rows are unused: they repeat a sentence.
+    `step` counts the tokens of each hypothesis; the state's tree begins at `first_step`.
     """
 
     limits: list[int]
@@ -85,7 +85,7 @@ class CudaSearch:
         return can_use_kernels(self._device)
 
     def supports(self, sources: Sequence[SourceSentence], *, config: DecodingConfig) -> bool:
-        """Whether it supports this search: without sampling and prefixes."""
+        """Whether this search can run here: no sampling, no prefixes, and a vocabulary that fills the beam."""
         if config.samples or any(source.prefix for source in sources):
             return False
         return self._vocab >= 2 * config.beam + len(NEVER_GENERATED)  # so that each step has enough candidates
@@ -126,14 +126,14 @@ class CudaSearch:
                 nbest=state.sizes.nbest,
             )
             if sizes != state.sizes:
-                state = self._move(batch, state, self.state(sizes), is_done=is_done)
+                state = self._move(batch, state, self.state_for(sizes), is_done=is_done)
 
     def _start(self, batch: _Batch, sources: Sequence[SourceSentence], *, nbest: int) -> StaticState:
         """A state with the sources, and one open hypothesis each: BOS."""
         packed = pack([[*source.ids, EOS] for source in sources], device=self._device)
         count, config = len(sources), batch.config
         sizes = StaticSizes.with_room(sentences=count, source=packed.max_len, length=1, beam=config.beam, nbest=nbest)
-        state = self.state(sizes)
+        state = self.state_for(sizes)
         for model, cache in zip(self._models, state.caches, strict=True):
             write_source(model, cache, model.encode(packed), packed)
         state.source_lengths.fill_(1)[:count] = packed.lengths
@@ -180,8 +180,8 @@ class CudaSearch:
         finished = state.finished.select(torch.tensor(done_rows, dtype=torch.long, device=self._device))
         batch.tree.add_finished(sentences, finished)
 
-    def state(self, sizes: StaticSizes) -> StaticState:
-        """The state of these sizes; a recent one has its recording."""
+    def state_for(self, sizes: StaticSizes) -> StaticState:
+        """The state of these sizes, kept with its recording if it was used recently."""
         state = self._states.pop(sizes, None)
         if state is None:
             state = self._new_state(sizes)
@@ -243,7 +243,7 @@ class CudaSearch:
     def _drop_recordings(self) -> None:
         """Drop all recordings, and their memory."""
         for state in self._states.values():
-            state.replay = None  # a search that moves to another state still has this one
+            state.replay = None  # `_move` may still hold this state, so its replay is dropped too
         self._states.clear()
         self._recorder.use_new_pool()
 
@@ -254,6 +254,7 @@ class CudaSearch:
             try:
                 state.replay = self._recorder.record(launch)
             except RuntimeError as error:
+                # Also if it is out of memory: steps that are launched need no memory for recordings.
                 reason = str(error).strip().partition("\n")[0]
                 logger.warning("no CUDA graph can be made (%s): steps take longer to launch", reason)
                 self._cannot_record = True

@@ -18,7 +18,7 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK
 
 # UNK is no word: with byte pieces nothing needs it, and without them it is meaningless. The other probabilities are not
-# renormalised, so that they agree with forced scoring.
+# renormalised, so that they agree with forced decoding.
 NEVER_GENERATED = (PAD, UNK, BOS)
 assert (*NEVER_GENERATED, EOS) == tuple(range(EOS + 1)), "they are the first columns"
 # A CPU computes this many rows of logits at a time, to save memory.
