@@ -26,7 +26,7 @@ from nmt_cli.cli.decode.input import open_input, read_blocks
 from nmt_cli.cli.decode.output import PartialOutput, file_identity
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.preparing.sources.lines import line_chunks
-from nmt_cli.scoring.texts import read_segments
+from nmt_cli.scoring.texts import read_text
 from nmt_cli.text_encoding import check_encoding
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.forks import Forked, run_forked
@@ -404,7 +404,7 @@ def test_files_that_are_no_utf8_are_answered_alike_by_prepare_decode_and_score(
     for read in (
         decode_reads,
         lambda: list(line_chunks(file)),
-        lambda: read_segments(str(file), stdin=io.BytesIO()),
+        lambda: read_text(str(file), stdin=io.BytesIO()),
     ):
         with pytest.raises(DataError) as error:
             read()
@@ -417,7 +417,7 @@ def test_files_that_are_no_utf8_are_answered_alike_by_prepare_decode_and_score(
     with pytest.raises(DataError, match=message.replace("x.txt", "stdin")):
         list(blocks([data]))
     with pytest.raises(DataError, match=message.replace("x.txt", "stdin")):
-        read_segments("-", stdin=io.BytesIO(data))
+        read_text("-", stdin=io.BytesIO(data))
 
 
 TMX = (

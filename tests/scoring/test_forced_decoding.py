@@ -55,12 +55,12 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pairs: list[tuple[str
     return tmp_path
 
 
-def decoder(model: Path, *, batch_tokens: int | None = None) -> ForcedDecoder:
-    return ForcedDecoder(model, device="cpu", precision="fp32", batch_tokens=batch_tokens)
+def decoder(model: Path, *, max_tokens: int | None = None) -> ForcedDecoder:
+    return ForcedDecoder(model, device="cpu", precision="fp32", max_tokens=max_tokens)
 
 
-def scores_of(model: Path, pairs: list[tuple[str, str]], *, batch_tokens: int | None = None) -> list[ForcedScore]:
-    forced = decoder(model, batch_tokens=batch_tokens)
+def scores_of(model: Path, pairs: list[tuple[str, str]], *, max_tokens: int | None = None) -> list[ForcedScore]:
+    forced = decoder(model, max_tokens=max_tokens)
     return list(forced.scores([src for src, _ in pairs], [tgt for _, tgt in pairs]))
 
 
@@ -101,7 +101,7 @@ def test_it_is_the_sum_over_single_steps_of_the_model(loaded: LoadedModel, pairs
 
 def test_batches_and_neighbours_change_nothing(model: Path, pairs: list[tuple[str, str]]) -> None:
     together = scores_of(model, pairs)
-    alone = scores_of(model, pairs, batch_tokens=1)
+    alone = scores_of(model, pairs, max_tokens=1)
     backwards = scores_of(model, pairs[::-1])[::-1]
     for others in (alone, backwards):
         assert [score.pieces for score in others] == [score.pieces for score in together]
@@ -133,8 +133,8 @@ def test_a_pair_too_long_for_the_model_has_no_score_and_is_named(
     perplexity = Perplexity()
     for score in scores:
         perplexity.add(score)
-    assert (perplexity.lines, perplexity.left_out) == (4, 2)
-    assert perplexity.pieces == len(scores[0].pieces) + len(scores[3].pieces)
+    assert (perplexity.num_lines, perplexity.num_left_out) == (4, 2)
+    assert perplexity.num_pieces == len(scores[0].pieces) + len(scores[3].pieces)
 
 
 def test_the_longest_pair_that_fits_is_scored(model: Path, loaded: LoadedModel) -> None:

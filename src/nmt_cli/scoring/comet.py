@@ -26,7 +26,7 @@ from nmt_cli.errors import ModelError, UsageError
 logger = logging.getLogger(__name__)
 
 _PROGRAM = "comet-score"
-_INSTALL = "pip install unbabel-comet 'setuptools<81'"
+_PIP_ARGUMENTS = "install unbabel-comet 'setuptools<81'"
 _CHECKPOINT = ".ckpt"
 
 
@@ -47,7 +47,7 @@ class Comet:
         beside = Path(sys.executable).with_name(_PROGRAM)
         program = shutil.which(_PROGRAM) or (beside if os.access(beside, os.X_OK) else None)
         if program is None:
-            hint = f"python3 -m venv ~/comet && ~/comet/bin/{_INSTALL}, then PATH=$PATH:~/comet/bin"
+            hint = f"python3 -m venv ~/comet && ~/comet/bin/pip {_PIP_ARGUMENTS}, then PATH=$PATH:~/comet/bin"
             message = f"`metrics: comet` needs COMET, and there is no {_PROGRAM} here"
             raise UsageError(message, setting="metrics: comet", hint=hint)
         if model.endswith(_CHECKPOINT) and not Path(model).is_file():
@@ -93,7 +93,7 @@ class Comet:
                 command, cwd=folder, env=self._environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False
             )
         except OSError as error:
-            hint = f"make it again: python3 -m venv ~/comet && ~/comet/bin/{_INSTALL}"
+            hint = f"make it again: python3 -m venv ~/comet && ~/comet/bin/pip {_PIP_ARGUMENTS}"
             message = f"{self.program} does not start: {error.strerror}"
             raise ModelError(message, where=str(self.program), hint=hint) from None
         if process.returncode != 0:

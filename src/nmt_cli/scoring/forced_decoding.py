@@ -44,26 +44,26 @@ class ForcedScore:
 class Perplexity:
     """Perplexities of the targets scored so far: EOS counts as a piece of each, and as a word of each."""
 
-    lines: int = 0
-    left_out: int = 0
+    num_lines: int = 0
+    num_left_out: int = 0
     log_prob: float = 0.0
-    pieces: int = 0
-    words: int = 0
+    num_pieces: int = 0
+    num_words: int = 0
 
     def add(self, score: ForcedScore) -> None:
-        """Count a target; a target without a probability is left out, and blank pairs change nothing."""
-        self.lines += 1
+        """Count a line. Without a probability it is left out; a blank pair adds no pieces."""
+        self.num_lines += 1
         if score.log_prob is None:
-            self.left_out += 1
+            self.num_left_out += 1
         elif score.pieces:
             self.log_prob += score.log_prob
-            self.pieces += len(score.pieces)
-            self.words += score.num_words + 1
+            self.num_pieces += len(score.pieces)
+            self.num_words += score.num_words + 1
 
     @property
     def per_piece(self) -> float | None:
         """exp of the mean negative log-probability per piece; None if there are no pieces."""
-        return _perplexity(self.log_prob, self.pieces)
+        return _perplexity(self.log_prob, self.num_pieces)
 
     @property
     def per_word(self) -> float | None:
@@ -71,16 +71,16 @@ class Perplexity:
 
         Models with different vocabularies can be compared by it.
         """
-        return _perplexity(self.log_prob, self.words)
+        return _perplexity(self.log_prob, self.num_words)
 
 
 class ForcedDecoder:
     """Scores pairs of raw lines with the model of a directory, with decode's devices and precisions."""
 
-    def __init__(self, directory: Path, *, device: str, precision: str, batch_tokens: int | None) -> None:
+    def __init__(self, directory: Path, *, device: str, precision: str, max_tokens: int | None) -> None:
         """Load the model.
 
-        `batch_tokens` bounds the source and target pieces computed at once; None takes the model's own bound for
+        `max_tokens` bounds the source and target pieces computed at once; None takes the model's own bound for
         decoding. ModelError if the directory is no model, DeviceError if the device does not exist.
         """
         choice = parse_precision(precision)
@@ -90,7 +90,7 @@ class ForcedDecoder:
             multiply_float32_fast(self._device)
         dtype = torch.bfloat16 if is_bf16 else torch.float32
         self._loaded = model_directory.load_model(directory, device=self._device, dtype=dtype)
-        self._batch_tokens = batch_tokens or self._loaded.config.recipe.decoding.batch_tokens
+        self._max_tokens = max_tokens or self._loaded.config.recipe.decoding.batch_tokens
 
     def scores(self, sources: Sequence[str], targets: Sequence[str]) -> Iterator[ForcedScore]:
         """The score of each pair, in order, as blocks of them are done.
@@ -127,7 +127,7 @@ class ForcedDecoder:
             self._loaded.model,
             # An empty pair stands for a pair that is too long.
             [pair if fits else ([], []) for pair, fits in zip(pairs, is_fitting, strict=True)],
-            max_tokens=self._batch_tokens,
+            max_tokens=self._max_tokens,
             device=self._device,
         )
         scores = []

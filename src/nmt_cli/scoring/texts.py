@@ -17,13 +17,13 @@ from typing import BinaryIO
 from nmt_cli import files
 from nmt_cli.errors import DataError
 from nmt_cli.text_encoding import STDIN, check_encoding, not_utf8_error
-from nmt_cli.tokenization.pieces import find_piece_mark, sign_of_tokenisation
+from nmt_cli.tokenization.pieces import SPACE_MARK, find_piece_mark, sign_of_tokenisation
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentedText:
+class ScoredText:
     """The lines of a text, its name in errors, and the SHA-256 of its uncompressed bytes."""
 
     name: str
@@ -31,8 +31,8 @@ class SegmentedText:
     sha256: str
 
 
-def read_segments(name: str, *, stdin: BinaryIO) -> SegmentedText:
-    """The segments of a file, which may end in .gz, .zst or .xz, or of stdin if the name is `-`.
+def read_text(name: str, *, stdin: BinaryIO) -> ScoredText:
+    """The text of a file, which may end in .gz, .zst or .xz, or of stdin if the name is `-`.
 
     Raises DataError for a file that is not there, for one without any line, and for text that is not UTF-8.
     """
@@ -52,14 +52,14 @@ def read_segments(name: str, *, stdin: BinaryIO) -> SegmentedText:
         raise not_utf8_error(content.split(b"\n")[line_number - 1], name=name, number=line_number) from None
     if lines[-1] == "":
         lines.pop()
-    return SegmentedText(name, lines, hashlib.sha256(content).hexdigest())
+    return ScoredText(name, lines, hashlib.sha256(content).hexdigest())
 
 
-def check_hypothesis(hypothesis: SegmentedText, *, others: Sequence[SegmentedText]) -> None:
+def check_hypothesis(hypothesis: ScoredText, *, others: Sequence[ScoredText]) -> None:
     """Raise DataError if a hypothesis has another number of lines, or consists of pieces instead of words.
 
     Warns if the hypothesis looks tokenised, because its scores cannot be compared with others, and if it has empty
-    lines for lines of all `others`.
+    lines where all `others` have text.
     """
     for other in others:
         check_same_number_of_lines(hypothesis, other)
@@ -74,13 +74,13 @@ def check_hypothesis(hypothesis: SegmentedText, *, others: Sequence[SegmentedTex
         logger.warning("%s looks tokenised: %s; score detokenised text", hypothesis.name, sign)
 
 
-def check_reference(reference: SegmentedText) -> None:
+def check_reference(reference: ScoredText) -> None:
     """Warn of a reference that looks tokenised: scores against it cannot be compared with others."""
     if sign := sign_of_tokenisation(reference.lines):
         logger.warning("%s looks tokenised: %s; score against the untouched reference", reference.name, sign)
 
 
-def check_same_number_of_lines(text: SegmentedText, other: SegmentedText) -> None:
+def check_same_number_of_lines(text: ScoredText, other: ScoredText) -> None:
     """Raise DataError unless both have as many lines."""
     if len(text.lines) != len(other.lines):
         message = f"{text.name} has {len(text.lines):,} lines, {other.name} has {len(other.lines):,}"
@@ -94,6 +94,6 @@ def _check_no_pieces(line: str, *, where: str) -> None:
     if piece is not None:
         message = f"the hypothesis holds pieces instead of words: {piece.mark!r} in {piece.around!r}"
         next_step = "then detokenise the text"
-        if piece.mark == "▁":
+        if piece.mark == SPACE_MARK:
             next_step = "or spm_decode --model=..., or nmt decode, which writes plain text"
         raise DataError(message, where=where, hint=f"join the pieces: {piece.join_command}, {next_step}")

@@ -15,7 +15,7 @@ from nmt_cli.errors import DataError, ScoreError, UsageError, nearest_word
 
 if TYPE_CHECKING:
     from nmt_cli.scoring.metrics import MetricName
-    from nmt_cli.scoring.texts import SegmentedText
+    from nmt_cli.scoring.texts import ScoredText
 
 
 _STDIN = "-"
@@ -125,10 +125,10 @@ class TextNames:
 class Texts:
     """The texts, all of as many lines; `test_set` is a name of sacreBLEU's, `languages` a pair such as en-de."""
 
-    references: list[SegmentedText]
-    hypotheses: list[SegmentedText]
-    baselines: list[SegmentedText]
-    source: SegmentedText | None
+    references: list[ScoredText]
+    hypotheses: list[ScoredText]
+    baselines: list[ScoredText]
+    source: ScoredText | None
     test_set: str | None
     languages: str | None
 
@@ -143,7 +143,7 @@ class Texts:
         return len(self.references[0].lines)
 
     @property
-    def scored(self) -> list[SegmentedText]:
+    def scored(self) -> list[ScoredText]:
         """The texts to score: hypotheses, then baselines."""
         return [*self.hypotheses, *self.baselines]
 
@@ -160,14 +160,14 @@ class Texts:
         return described
 
 
-def file_and_hash(text: SegmentedText) -> dict[str, str]:
+def file_and_hash(text: ScoredText) -> dict[str, str]:
     """A text's file and the SHA-256 of its bytes."""
     return {"file": text.name, "sha256": text.sha256}
 
 
 def read_texts(names: TextNames) -> Texts:
     """The texts; UsageError if the arguments do not go together, DataError if the texts do not."""
-    from nmt_cli.scoring.texts import check_hypothesis, check_reference, check_same_number_of_lines, read_segments
+    from nmt_cli.scoring.texts import check_hypothesis, check_reference, check_same_number_of_lines, read_text
 
     _check_stdin(names)
     _check_systems_differ(names)
@@ -180,8 +180,8 @@ def read_texts(names: TextNames) -> Texts:
         test_set = find_test_set(names.test_set, languages, error=UsageError, name_where="-t", languages_where="-l")
         source_name, reference_names = source_name or str(test_set.source), [str(file) for file in test_set.references]
 
-    def read(*files: str) -> list[SegmentedText]:
-        return [read_segments(file, stdin=sys.stdin.buffer) for file in files]
+    def read(*files: str) -> list[ScoredText]:
+        return [read_text(file, stdin=sys.stdin.buffer) for file in files]
 
     try:
         hypotheses = read(*names.hypotheses)

@@ -114,9 +114,7 @@ def print_forced_scores(texts: Texts, options: ForcedOptions, *, with_tokens: bo
     from nmt_cli.scoring.forced_decoding import ForcedDecoder, Perplexity
 
     (model,) = find_models([options.model])
-    decoder = ForcedDecoder(
-        model, device=options.device, precision=options.precision, batch_tokens=options.batch_tokens
-    )
+    decoder = ForcedDecoder(model, device=options.device, precision=options.precision, max_tokens=options.batch_tokens)
     perplexity = Perplexity()
     scores = decoder.scores(texts.source.lines, texts.references[0].lines)
     if as_json:
@@ -246,8 +244,8 @@ def _perplexity_text(perplexity: Perplexity) -> str:
     if per_piece is None or per_word is None:
         return "perplexity: no line has a probability"
     return (
-        f"perplexity: {per_piece:,.3f} per subword ({perplexity.pieces:,}), {per_word:,.3f} per word "
-        f"({perplexity.words:,}), the end of each line counted as one of both"
+        f"perplexity: {per_piece:,.3f} per subword ({perplexity.num_pieces:,}), {per_word:,.3f} per word "
+        f"({perplexity.num_words:,}), the end of each line counted as one of both"
     )
 
 
@@ -271,9 +269,9 @@ def _forced_json(texts: Texts, model: Path, perplexity: Perplexity, sentences: l
     return {
         "perplexity": {"per_subword": perplexity.per_piece, "per_word": perplexity.per_word},
         "log_prob": perplexity.log_prob,
-        "subwords": perplexity.pieces,
-        "words": perplexity.words,
-        "left_out": perplexity.left_out,
+        "subwords": perplexity.num_pieces,
+        "words": perplexity.num_words,
+        "left_out": perplexity.num_left_out,
         "model": {"directory": str(model), "sha256": sha256(model / WEIGHTS)},
         **texts.as_json(),
         "sentences": sentences,
