@@ -375,6 +375,16 @@ def test_a_repository_that_lacks_a_file_is_named_before_the_weights_come(
     assert not any(path.endswith(".bin") for path in hub.requests)
 
 
+@pytest.mark.parametrize("content", ["{", "{}"])
+def test_a_configuration_without_a_type_is_told(machine: Machine, hub: Hub, content: str) -> None:
+    (hub.folder / NAME / "config.json").write_text(content, encoding="utf-8")
+    error, _, _ = machine.refusal("decode", "-m", NAME)
+    assert error == (
+        f"{NAME} on the hub is no model that transformers could load: its config.json has no model_type, "
+        "and nmt reads Marian models"
+    )
+
+
 def test_unsupported_settings_and_unknown_languages_name_the_model(machine: Machine, hub: Hub) -> None:
     write_marian(hub.folder / "own" / "translator")
     edit_json(hub.folder / "own" / "translator" / "tokenizer_config.json", source_lang=None)

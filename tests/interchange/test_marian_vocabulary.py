@@ -8,7 +8,7 @@ import pytest
 import sentencepiece
 
 from nmt_cli.errors import ModelError
-from nmt_cli.interchange.marian_vocabulary import list_rows, rows_by_our_ids
+from nmt_cli.interchange.marian_vocabulary import rewrite_with_rows, rows_by_our_ids
 from nmt_cli.tokenization.sentencepiece_model import BYTE, CONTROL, NORMAL, UNKNOWN, Piece, read_pieces, with_pieces
 from tests.artifacts.builders import spm_bytes
 from tests.interchange.builders import joint_vocabulary, spm
@@ -57,14 +57,14 @@ def test_bytes_that_are_no_model_are_refused() -> None:
         with pytest.raises(ValueError, match="no SentencePiece model"):
             read_pieces(content)
     with pytest.raises(ModelError, match="no SentencePiece model") as caught:
-        list_rows(b"text\n", [], where="x/source.spm")
+        rewrite_with_rows(b"text\n", [], where="x/source.spm")
     assert (caught.value.where, caught.value.hint) == ("x/source.spm", "fetch the file again")
 
 
 def test_rows_keep_their_order_behind_our_special_ids() -> None:
     vocabulary = {"</s>": 0, "<unk>": 1, ">>deu<<": 2, "▁a": 3, "b": 5, "<pad>": 6}
     rows = rows_by_our_ids(vocabulary, num_rows=7, pad=6, unknown=1, start=6, end=0)
-    assert [(row.text, row.row) for row in rows] == [
+    assert [(row.text, row.marian_id) for row in rows] == [
         ("<pad>", None),
         ("<unk>", 1),
         ("<s>", 6),
@@ -75,7 +75,7 @@ def test_rows_keep_their_order_behind_our_special_ids() -> None:
         ("b", 5),
     ]
     rows = rows_by_our_ids(vocabulary | {"<s>": 4}, num_rows=7, pad=6, unknown=1, start=3, end=0)
-    assert [(row.text, row.row) for row in rows[:6]] == [
+    assert [(row.text, row.marian_id) for row in rows[:6]] == [
         ("<pad>", 6),
         ("<unk>", 1),
         ("<our s>", 3),
@@ -90,6 +90,6 @@ def test_without_all_byte_pieces_unknown_characters_stay_unknown() -> None:
     vocabulary = joint_vocabulary(source, target, without="<0x41>")
     pad = vocabulary["<pad>"]
     rows = rows_by_our_ids(vocabulary, num_rows=len(vocabulary), pad=pad, unknown=1, start=pad, end=0)
-    model = processor(list_rows(source, rows, where=""))
+    model = processor(rewrite_with_rows(source, rows, where=""))
     assert model.unk_id() in model.encode("☃")
     assert model.encode("the moon", out_type=str) == processor(source).encode("the moon", out_type=str)

@@ -110,7 +110,12 @@ def _check_is_marian(name: HubName, config: Path | None) -> None:
     kind = content.get("model_type") if isinstance(content, dict) else None
     if kind == "marian":
         return
-    description = "no model of transformers: it has no config.json" if config is None else f"a model of type {kind!r}"
+    if config is None:
+        description = "no model of transformers: it has no config.json"
+    elif kind is None:
+        description = "no model that transformers could load: its config.json has no model_type"
+    else:
+        description = f"a model of type {kind!r}"
     hint = f"choose a Marian model, such as OPUS-MT's: {hub.endpoint()}/models?other=marian"
     message = f"{name} on the hub is {description}, and nmt reads Marian models"
     raise ModelError(message, where=name.page, hint=hint)

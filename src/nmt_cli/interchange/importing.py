@@ -32,7 +32,7 @@ from nmt_cli.interchange.marian_model import (
     reorder_d_model,
 )
 from nmt_cli.interchange.marian_npz import find_npz, read_npz
-from nmt_cli.interchange.marian_vocabulary import VocabularyRow, list_rows, num_lost_pieces, rows_by_our_ids
+from nmt_cli.interchange.marian_vocabulary import VocabularyRow, num_lost_pieces, rewrite_with_rows, rows_by_our_ids
 from nmt_cli.interchange.programs import ConversionError, TransformersProgram, ctranslate2_of_npz
 from nmt_cli.interchange.verification import Agreement, OtherProgram, random_lines, verify
 from nmt_cli.recipe.schema import LanguagePair, ModelConfig, Recipe, num_embedding_rows
@@ -73,8 +73,8 @@ def import_marian(
     languages = languages or _languages(marian)
     source = _vocabulary_rows(marian, marian.source_vocabulary, num_rows=marian.settings.vocab_size)
     target = _vocabulary_rows(marian, marian.target_vocabulary, num_rows=marian.settings.target_rows)
-    source_spm = list_rows(marian.source_spm, source, where=str(marian.directory / "source.spm"))
-    target_spm = list_rows(marian.target_spm, target, where=str(marian.directory / "target.spm"))
+    source_spm = rewrite_with_rows(marian.source_spm, source, where=str(marian.directory / "source.spm"))
+    target_spm = rewrite_with_rows(marian.target_spm, target, where=str(marian.directory / "target.spm"))
     config = SavedModelConfig(
         nmt_version=__version__,
         languages=languages,
@@ -157,9 +157,9 @@ def _order_by_our_ids(theirs: Tensor, rows: Sequence[VocabularyRow], *, multiple
     A row of ours that `theirs` lacks is filled with `missing`.
     """
     ours = theirs.new_zeros(num_embedding_rows(len(rows), multiple=multiple), *theirs.shape[1:])
-    ours[: len(rows)] = theirs[[row.row or 0 for row in rows]]
+    ours[: len(rows)] = theirs[[row.marian_id or 0 for row in rows]]
     for number, row in enumerate(rows):
-        if row.row is None:
+        if row.marian_id is None:
             ours[number] = missing
     return ours
 

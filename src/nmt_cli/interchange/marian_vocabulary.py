@@ -35,10 +35,13 @@ _LANGUAGE_CODE_START = f"{SPACE_MARK}>>"
 
 @dataclass(frozen=True, slots=True)
 class VocabularyRow:
-    """The text of a piece, and its row in Marian's matrices; only our padding may have no row."""
+    """The text of a piece, and its id in Marian's vocabulary, which is its row in Marian's matrices.
+
+    Only our padding may have no id.
+    """
 
     text: str
-    row: int | None
+    marian_id: int | None
 
 
 def rows_by_our_ids(
@@ -62,7 +65,7 @@ def rows_by_our_ids(
     return [*map(VocabularyRow, unique_texts, special_rows), *ordinary]
 
 
-def list_rows(model: bytes, rows: Sequence[VocabularyRow], *, where: str) -> bytes:
+def rewrite_with_rows(model: bytes, rows: Sequence[VocabularyRow], *, where: str) -> bytes:
     """The SentencePiece model with the pieces of `rows`; it cuts text into the same pieces as the original model.
 
     Marian reads <unk> for a piece that the vocabulary lacks. The new model has no such piece, so it spells the text in
@@ -88,22 +91,8 @@ def num_lost_pieces(model: bytes, rows: Sequence[VocabularyRow]) -> int:
     return sum(piece.kind in (NORMAL, USER_DEFINED) and piece.text not in texts for piece in read_pieces(model))
 
 
-def _piece_for(text: str, known: Piece | None, *, has_bytes: bool, unknown_score: float) -> Piece:
-    """The piece for a row of the vocabulary: a language code, the model's piece of that text, or an unused piece.
-
-    An unknown single character becomes an ordinary piece if no byte pieces spell it.
-    """
-    if is_language_code(text):
-        return Piece(text, 0.0, USER_DEFINED)
-    if known is None:
-        return Piece(text, unknown_score, NORMAL if len(text) == 1 and not has_bytes else UNUSED)
-    if known.kind == UNKNOWN or (known.kind == BYTE and not has_bytes):
-        return Piece(text, unknown_score, UNUSED)
-    return known
-
-
 def is_language_code(text: str) -> bool:
-    """True for a piece such as >>fra<<, which stands before a text and names the target language."""
+    """Whether a piece, such as >>fra<<, stands before a text and names the target language."""
     return text.startswith(_LANGUAGE_CODE_START) and text.endswith("<<")
 
 
@@ -119,4 +108,18 @@ def piece_from_marian(piece: str) -> str:
 
 def piece_for_marian(piece: str) -> str:
     """MarianTokenizer's name of one of our pieces."""
-    return piece[1:] if piece.startswith(_LANGUAGE_CODE_START) and piece.endswith("<<") else piece
+    return piece[1:] if is_language_code(piece) else piece
+
+
+def _piece_for(text: str, known: Piece | None, *, has_bytes: bool, unknown_score: float) -> Piece:
+    """The piece for a row of the vocabulary: a language code, the model's piece of that text, or an unused piece.
+
+    An unknown single character becomes an ordinary piece if no byte pieces spell it.
+    """
+    if is_language_code(text):
+        return Piece(text, 0.0, USER_DEFINED)
+    if known is None:
+        return Piece(text, unknown_score, NORMAL if len(text) == 1 and not has_bytes else UNUSED)
+    if known.kind == UNKNOWN or (known.kind == BYTE and not has_bytes):
+        return Piece(text, unknown_score, UNUSED)
+    return known

@@ -87,7 +87,11 @@ def ctranslate2_of_npz(
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{side}.yml" for side in ("source", "target")]
         for file, rows in zip(files, (source, target), strict=True):
-            pieces = {row.row: row.text for row in rows if row.row is not None and row.text != row_name(row.row)}
+            pieces = {
+                row.marian_id: row.text
+                for row in rows
+                if row.marian_id is not None and row.text != row_name(row.marian_id)
+            }
             del pieces[max(pieces)]  # the start, which Marian does not have
             lines = [f"{_quote(pieces[number])}: {number}\n" for number in sorted(pieces)]
             file.write_text("".join(lines), encoding="utf-8")
