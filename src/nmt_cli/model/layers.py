@@ -57,7 +57,7 @@ class SelfAttention(nn.Module):
         self.dropout = Dropout(config.attention_dropout)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        """The mixed values [N, H * V] for x [N, D]; `Residual` multiplies them by `output`."""
+        """The attention output [N, H * V] for x [N, D]; `Residual` multiplies it by `output`."""
         if self.rotary is None:
             matrices = [self.qkv(x)]
         else:
@@ -93,7 +93,7 @@ class CrossAttention(nn.Module):
         self.dropout = Dropout(config.attention_dropout)
 
     def forward(self, x: Tensor, layout: Layout, memory: Tensor, source: Layout) -> Tensor:
-        """The mixed values [N, H * V] for x [N, D] and memory [M, D]; `Residual` multiplies them by `output`."""
+        """The attention output [N, H * V] for x [N, D] and memory [M, D]; `Residual` multiplies it by `output`."""
         projections = Projections([self.q(x), self.kv(memory)], self.heads, self.d_k, self.d_v)
         mixed = attend(projections, queries=layout, keys=source, is_causal=False, window=None, dropout=self.dropout)
         return mixed.flatten(1)
@@ -214,9 +214,9 @@ def norm_of(config: ModelConfig) -> nn.LayerNorm | nn.RMSNorm:
 
 
 SelfAttend = Callable[[SelfAttention, Tensor], Tensor]
-"""Self-attention of x [N, D]: the mixed values [N, H * V]."""
+"""Self-attention of x [N, D]: the attention output [N, H * V]."""
 CrossAttend = Callable[[CrossAttention, Tensor], Tensor]
-"""Attention of x [N, D] to the source: the mixed values [N, H * V]."""
+"""Attention of x [N, D] to the source: the attention output [N, H * V]."""
 
 
 class EncoderLayer(nn.Module):

@@ -54,7 +54,7 @@ def attention_projections(module: SelfAttention | CrossAttention, *, width: int)
         q=_pad_heads(q, heads, width, scale=(width / d_k) ** 0.5),
         k=_pad_heads(k, heads, width),
         v=_pad_heads(v, heads, width),
-        # The output has a column for each number of a head; the others have a row.
+        # The output's heads lie in its columns, those of the others in their rows.
         output=Affine(_pad_heads(Affine(output.weight.mT, None), heads, width).weight.mT, output.bias),
     )
 
@@ -81,6 +81,7 @@ def split_in_half(projection: Affine) -> tuple[Affine, Affine]:
 def stack(*parts: Affine) -> Affine:
     """Projections of the same input as one."""
     biases = [part.bias for part in parts if part.bias is not None]
+    assert len(biases) in (0, len(parts))
     return Affine(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)
 
 

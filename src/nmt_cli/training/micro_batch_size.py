@@ -177,7 +177,7 @@ def estimate_device_needs(
 
 def _num_activations(model: ModelConfig) -> int:
     """Numbers kept for the backward pass for one source and one target token, without attention weights and logits."""
-    attention = model.heads * (2 * model.d_k + 2 * model.d_v)  # queries, keys, values, and mixed values
+    attention = model.heads * (2 * model.d_k + 2 * model.d_v)  # queries, keys, values, and attention output
     residual = 4 * model.d_model  # the sub-layer's output, dropout mask, sum, norm
     # Input and output of the activation; with gates, also the gate and the product; dropout's mask and output.
     feed_forward = ((4 if model.activation == "swiglu" else 2) + (2 if model.ffn_dropout else 0)) * model.d_ff

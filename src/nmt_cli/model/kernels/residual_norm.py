@@ -80,8 +80,10 @@ def residual_norm_backward(
 
 
 @residual_norm_backward.register_fake
-def _(gradient: Tensor, x: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(x), torch.empty_like(x), x.new_empty(3, x.size(1))
+def _(
+    gradient: Tensor, x: Tensor, sublayer_output: Tensor, bias: Tensor | None, norm_weight: Tensor, *_: object
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(x), norm_weight.new_empty(3, x.size(1))
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
