@@ -32,11 +32,11 @@ _NORM, _INTERRUPTED, _TERMINATED, _FIRST_LOSS = range(4)
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """Losses summed over the update's target tokens on all ranks, in nats; not applied if gradients are not finite.
+    """Losses summed over the update's target tokens on all ranks, in nats.
 
-    `suspects` are then the micro-batches with losses that are not finite, or all micro-batches if all losses are
-    finite. `signal` is a signal that a rank had received when the update was summed: SIGTERM, else SIGINT. `kl` is the
-    divergence of both passes, None if each pair passes once.
+    If a gradient is not finite, the update is not applied, and `suspects` are the micro-batches with losses that are
+    not finite, or all micro-batches if all losses are finite. `signal` is a signal that a rank had received when the
+    update was summed: SIGTERM, else SIGINT. `kl` is the divergence of both passes, None if each pair passes once.
     """
 
     smoothed: float
@@ -124,7 +124,7 @@ class Updater:
         return self.weights.replaced_by(self.optimizer.evaluation_values())
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
-        """Take batches, and drop their gradients, so that failures come early, and later batches are fast.
+        """Run batches forward and backward, and drop their gradients: failures come early, and later batches are fast.
 
         Compiles and records, if the model is compiled, for all batches of their shape and `length_bound`. Recording
         comes last, because a recorded graph keeps its memory. Raises OutOfMemory, or DeviceError if compiling fails.
