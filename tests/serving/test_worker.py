@@ -244,7 +244,7 @@ async def test_a_worker_that_makes_a_mistake_is_ended_and_leaves_no_files(
     process = await WorkerProcess.start(models["en-de"], TORCH)
     assert [len(list(folder.iterdir())) for folder in temporary.iterdir()] == [1]
     assert process.digest == model_digest(models["en-de"])
-    with pytest.raises(WorkerFailed, match="a worker process made a mistake"):
+    with pytest.raises(WorkerFailed, match="a worker process raised an unexpected error"):
         await process.ask([1], TWO_BEST, timeout_seconds=99)  # type: ignore[list-item]  # the mistake
     assert "TypeError: object of type 'int' has no len()" in caplog.text
     assert await process.ended() == "a worker process was killed (SIGKILL)"

@@ -144,13 +144,13 @@ async def test_a_mistake_with_a_batch_is_told_and_the_next_batch_is_done(
     fake.sayings.append(wrong)
     async with serving(models["en-de"]) as model:
         assert model.queue.min_wide_tokens == 16
-        with pytest.raises(RequestError, match="the server made a mistake with this text") as error:
+        with pytest.raises(RequestError, match="the server raised an unexpected error with this text") as error:
             await asyncio.wait_for(submit(model, "secret"), 5)
         assert (error.value.status, error.value.code, error.value.retry_after_seconds) == (503, "failed", 1)
         assert error.value.hint == "leave the text out; the server's log says more"
         assert await answers_of(model) == {model.digest}
         assert (model.pool.num_ready, fake.num_started) == (1, 2)
-    assert "a mistake with a batch of en-de; its worker is replaced" in caplog.messages
+    assert "an unexpected error with a batch of en-de; its worker is replaced" in caplog.messages
     assert "secret" not in caplog.text
 
 

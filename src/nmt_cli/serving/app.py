@@ -248,8 +248,9 @@ async def _answer_error(request: Request, error: Exception) -> Response:
         case HTTPException():
             return _error_response(_routing_error(error.status_code), path=path, headers=error.headers)
         case _:
-            mistake = RequestError("the server made a mistake", hint="its log has more", status=500, code="internal")
-            return _error_response(mistake, path=path)
+            message = "the server raised an unexpected error"
+            internal = RequestError(message, hint="its log has more", status=500, code="internal")
+            return _error_response(internal, path=path)
 
 
 def _routing_error(status: int) -> RequestError:

@@ -236,9 +236,9 @@ class ModelRouter:
                 logger.error("%s; %s", outcome.message, outcome.hint)
                 errors.append(outcome)
             elif isinstance(outcome, Exception):
-                logger.error("the old model stays: a mistake in nmt", exc_info=outcome)
+                logger.error("the old model stays: an unexpected error in nmt", exc_info=outcome)
                 hint = "see the server's log, and tell the authors of nmt"
-                errors.append(ModelError("the old model stays: a mistake in nmt", hint=hint))
+                errors.append(ModelError("the old model stays: an unexpected error in nmt", hint=hint))
             elif outcome is not None:
                 raise outcome
         return errors

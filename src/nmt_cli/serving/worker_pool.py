@@ -188,9 +188,9 @@ class _PoolSlot:
                 await self._close_worker(self.worker)
                 self._give_back_or_refuse(batch)
             except Exception:
-                logger.exception("a mistake with a batch of %s; its worker is replaced", self._queue.name)
+                logger.exception("an unexpected error with a batch of %s; its worker is replaced", self._queue.name)
                 hint = "leave the text out; the server's log says more"
-                _refuse(batch, NmtError("the server made a mistake with this text", hint=hint))
+                _refuse(batch, NmtError("the server raised an unexpected error with this text", hint=hint))
                 # Its next answer may belong to another batch.
                 self.worker.kill()
                 await self._close_worker(self.worker)

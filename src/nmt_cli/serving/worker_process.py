@@ -34,7 +34,7 @@ _ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY":
 
 
 class WorkerFailed(Exception):
-    """The worker ended, made a mistake, or did not answer in time and was killed."""
+    """The worker ended, raised an unexpected error, or did not answer in time and was killed."""
 
 
 class WorkerProcess:
@@ -105,7 +105,7 @@ class WorkerProcess:
         except RuntimeError as error:
             self.kill()
             logger.error("%s", error)  # with the traceback of the worker
-            raise WorkerFailed("a worker process made a mistake") from None
+            raise WorkerFailed("a worker process raised an unexpected error") from None
 
 
 class _WorkerFolder:

@@ -17,7 +17,7 @@ from nmt_cli.serving.errors import invalid_request_error
 _NO_LIMIT = 1_000_000_000_000
 # Settings that the model cannot follow. A request with one of them is refused.
 _UNSUPPORTED = ("glossary_id", "glossary_ids", "style_id", "translation_memory_id", "custom_instructions")
-# The only service, and what it can do with each language that it translates from.
+# The only service of the server. It can detect each language that it translates from.
 _TEXTS, _DETECTION = "translate_text", "auto_detection"
 # Lists that are always empty, by path: clients fill menus with them.
 _EMPTY_LISTS = {
