@@ -20,6 +20,7 @@ _HOVER_STRIPS = 40
 _MAX_MARKED_POINTS = 25  # a longer line has no marks
 # The edges of the plot inside the drawing, in its units.
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50.0, 392.0, 10.0, 186.0
+_STRIP_WIDTH = (_RIGHT - _LEFT) / _HOVER_STRIPS
 _NUMBER_SUFFIXES = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 Point = tuple[float, float]
@@ -37,8 +38,8 @@ class Line:
 def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[float, float], number_format: str) -> str:
     """The lines over one axis of `unit`, with room for the values between `bounds`; `number_format` writes a value.
 
-    A long line is thinned. A line of up to 25 points has a mark at each. The label of the drawing, which screen readers
-    read, names the first and the last value of each line.
+    A long line is thinned. A line of at most `_MAX_MARKED_POINTS` has a mark at each point. The label of the
+    drawing, which screen readers read, names the first and the last value of each line.
     """
     drawn_lines = [line for line in lines if line.points]
     x_ticks = axis_ticks(0, max(line.points[-1][0] for line in drawn_lines), least_step=0)
@@ -67,6 +68,7 @@ def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[fl
             for line in drawn_lines
         ],
         strips=list(_hover_strips(drawn_lines, end=x_ticks[-1], unit=unit, number_format=number_format)),
+        strip_width=_STRIP_WIDTH,
         left=_LEFT,
         right=_RIGHT,
         top=_TOP,
@@ -123,11 +125,8 @@ def short_number(number: float) -> str:
     return f"{number:g}"
 
 
-def _hover_strips(
-    lines: Sequence[Line], *, end: float, unit: str, number_format: str
-) -> Iterator[tuple[float, float, str]]:
-    """For each strip of the chart its left edge, its width, and the last value of each line in it, in words."""
-    width = (_RIGHT - _LEFT) / _HOVER_STRIPS
+def _hover_strips(lines: Sequence[Line], *, end: float, unit: str, number_format: str) -> Iterator[tuple[float, str]]:
+    """For each strip of the chart its left edge, and the last value of each line in it, in words."""
     for strip in range(_HOVER_STRIPS):
         start, stop = end * strip / _HOVER_STRIPS, end * (strip + 1) / _HOVER_STRIPS
         values = []
@@ -137,7 +136,7 @@ def _hover_strips(
                 x, y = line.points[last]
                 values.append(f"{line.name} {number_format.format(y)} at {_axis_text(x)}")
         if values:
-            yield _LEFT + width * strip, width, f"{'; '.join(values)} {unit}"
+            yield _LEFT + _STRIP_WIDTH * strip, f"{'; '.join(values)} {unit}"
 
 
 def _axis_text(number: float) -> str:
