@@ -233,7 +233,9 @@ def test_small_recipes_reach_the_peak_that_their_comments_name(name: str) -> Non
     schedule = recipe.training.schedule
     assert schedule.name == "noam"
     highest = schedule.factor * recipe.model.d_model**-0.5 * schedule.warmup_updates**-0.5
-    said = re.search(r"peaks at update .* = ([0-9.]+e-[0-9]+)", (packaged_folder() / f"{name}.yaml").read_text(encoding="utf-8"))
+    said = re.search(
+        r"peaks at update .* = ([0-9.]+e-[0-9]+)", (packaged_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+    )
     assert said
     assert highest == pytest.approx(float(said[1]), rel=1e-2)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Call A, is it right? The tests that need a GPU, then the demo from start to end on the GPU.
+# Script A, is it right? The tests that need a GPU, then the demo from start to end on the GPU.
 #
 # The tests compare torch's and our own attention with float64 loops, replays with plain steps, and recorded searches
 # with plain ones. BLEU of at least 90 (97 expected) says that training and search are right together. The number of

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Call B, how fast is a step? Its parts by themselves, then base and big beside the eager loop, each with a profile.
+# Script B, how fast is a step? Its parts by themselves, then base and big beside the eager loop, each with a profile.
 #
 # `bars` has the verdicts. If one falls short: the profile has the largest costs, `own_products` the time of the model's
 # matrix products alone, and `python benchmarks/gpu/step_model.py build/null-gpu/parts/2.11.0 --measured

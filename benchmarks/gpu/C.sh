@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Call C, how good? base for four minutes on the mix, averaged, and scored on three test sets.
+# Script C, how good? base for four minutes on the mix, averaged, and scored on three test sets.
 #
 # The result has tokens per second over minutes, BLEU of each test set, and memory; metrics.jsonl has the loss curve.
-# The data was prepared elsewhere and lies in runs/race/data; the model stays on the machine for call D.
+# The data was prepared elsewhere and lies in runs/race/data; the model stays on the machine for script D.
 # shellcheck source=benchmarks/gpu/call.sh
 source "$(dirname "${BASH_SOURCE[0]}")/call.sh"
 

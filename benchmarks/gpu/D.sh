@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Call D, how fast is a search? With the model of call C, which is too large to travel: before the machine goes back.
+# Script D, how fast is a search? With the model of script C, which is too large to travel: before the machine goes back.
 #
 # `bars` has the verdicts: share of the floor (the time that the bytes or products of a step need at least), milliseconds
 # per step of a single sentence, BLEU of bf16 against float32, and float32 lines that are the same as on a CPU.
@@ -7,7 +7,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/call.sh"
 model=runs/race/ours/averaged
 if [[ ! -d $model ]]; then
-  echo "$model is not there: call C makes it, on the same machine"
+  echo "$model is not there: script C makes it, on the same machine"
   exit 1
 fi
 

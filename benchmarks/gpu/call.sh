@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# What the four calls share: the environment, steps with a time limit, and the list of those that failed.
+# What the four scripts share: the environment, steps with a time limit, and the list of those that failed.
 # Read by A.sh to D.sh. Results are written into $OUT, and $COMMIT names the code, because there may be no git.
 set -uo pipefail
-if [[ ${1:-} == --help ]]; then # the comment at the head of the call
+if [[ ${1:-} == --help ]]; then # the comment at the head of the script
   sed -n '2,/^[^#]/{/^# shellcheck/d;s/^# \{0,1\}//p;}' "$0"
   exit
 fi

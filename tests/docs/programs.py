@@ -46,6 +46,7 @@ _STAND_INS = {
 test "$1" = install
 cd {ROOT}
 exec {sys.executable} -m pip install --quiet --dry-run --no-deps --no-build-isolation "${{@:2}}" """,
+    "python3": 'test "$1 $2" = "-m venv" && mkdir -p "$3/bin" && touch "$3/bin/activate"',
     # The server runs a file.
     "python": f'{_CLIENT} "$@"',
     "curl": """\
