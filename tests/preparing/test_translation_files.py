@@ -399,7 +399,7 @@ def test_a_po_string_over_many_lines_is_bounded(tmp_path: Path) -> None:
     text = PO + 'msgid ""\n' + f'"{"x" * 1023} "\n' * 1025
     error = error_of(tmp_path / "a.po", text)
     line = text.count("\n")
-    assert error.message == f"the string up to line {line} of a.po is longer than 1,048,576 characters"
+    assert error.message == f"the string up to line {line:,} of a.po is longer than 1,048,576 characters"
     assert error.where == f"{tmp_path / 'a.po'}:{line}"
 
 

@@ -63,8 +63,8 @@ def micro_batch_shape(
 ) -> MicroBatchShape:
     """The shape of the `num_micro_batches` micro-batches of an update whose sides have their budgets.
 
-    A side has at most `max_tokens` slots, and at least those of the longest sentence. `pairs_in_update` is the
-    average number of pairs in a full update (`EpochInvariants`).
+    A side has at most `max_tokens` slots, and room for the longest sentence. `pairs_in_update` is the average number of
+    pairs in a full update (`EpochInvariants`).
     """
     src_slots, tgt_slots = (
         max(max_tokens_in_sentence, min(max_tokens, _round_up_slots(math.ceil(budget / num_micro_batches))))
