@@ -67,7 +67,7 @@ class AverageLosses(Section):
 
     @property
     def is_worse(self) -> bool:
-        """Whether the newest checkpoint alone has a lower loss, or if the loss of the average is NaN."""
+        """Whether the newest checkpoint alone has a lower loss, or the loss of the average is NaN."""
         return not self.loss <= self.newest_loss
 
 
