@@ -176,6 +176,7 @@ def test_of_idle_connections_the_one_that_is_idle_longest_is_closed_without_a_wo
     [
         (b"hello\r\n\r\n", (400, "this is no HTTP request that the server takes")),
         (GET + b"\0\0\r\n\r\n", (400, "this is no HTTP request that the server takes")),
+        (b"GET http://a HTTP/1.1\r\nHost: a\r\n\r\n", (400, "this is no HTTP request that the server takes")),
         (b"GET / HT", (408, "no request within 0.3 s")),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,26 @@ async def test_a_text_that_takes_too_long_or_has_no_client_leaves_the_queue(
     monkeypatch.setattr(WorkerPool, "refusal", refusal)
     with pytest.raises(RequestError, match="the model en-de is not loaded now"):
         await service.translate(["sea"], model, SEARCH, by_sentence=True, caller=other)
+
+
+@pytest.mark.parametrize("text", ["the sea", "the sea\nthe sea"])
+async def test_a_task_that_is_cancelled_while_it_waits_leaves_no_error_to_the_log(
+    models: dict[str, Path], text: str
+) -> None:
+    model = ServedModel(models["en-de"], MODEL_SETTINGS, ServerMetrics())  # nobody works
+    service = Service(ModelRouter([model]), LIMITS, ApiKeys([]), ServerMetrics())
+    told: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["message"]))
+    caller = Caller("one", asyncio.Future())
+    task = asyncio.ensure_future(service.translate([text], model, SEARCH, by_sentence=True, caller=caller))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0.05)
+    del task
+    gc.collect()
+    assert told == []
 
 
 async def test_a_text_is_detected_among_the_languages_of_the_models_to_the_target(

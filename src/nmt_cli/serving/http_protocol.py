@@ -119,8 +119,8 @@ class _PatientProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         names = [name for name, _ in self.headers]
         is_1_0 = self.parser.get_http_version() == "1.0"
-        has_one_host = names.count(b"host") == 1 or (is_1_0 and b"host" not in names)
-        if not has_one_host or (is_1_0 and b"transfer-encoding" in names):
+        has_valid_host = names.count(b"host") == 1 or (is_1_0 and b"host" not in names)
+        if not has_valid_host or (is_1_0 and b"transfer-encoding" in names):
             raise ValueError  # httptools turns it into an error of the parser
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
@@ -233,8 +233,7 @@ class _PatientProtocol(HttpToolsProtocol):
     def _refuse_request(self) -> None:
         """Answer 400 to a request that cannot be read; requests before it are answered first."""
         self._is_broken = True
-        may_answer_now = self._is_in_body and not self.pipeline and not self.cycle.response_started
-        if self._is_answered or may_answer_now:
+        if self._is_answered or (self._is_in_body and not self.pipeline and not self.cycle.response_started):
             self._refuse(400, _NO_REQUEST)
             return
         self.on_refusal(400, _NO_REQUEST)

@@ -125,7 +125,7 @@ class ApiKeys:
         return bool(self._owners)
 
     def read_again(self) -> None:
-        """Replace the keys by those in the file now; DataError, and the old keys stay, if they cannot be read."""
+        """Take the keys that the file has now. DataError if the file cannot be read: the old keys stay."""
         if self._file is None:
             return
         new_owners = read_keys(self._file, clock=self._clock)._owners

@@ -232,6 +232,8 @@ class Service:
         if not sentences:
             return
         results: asyncio.Future[Any] = asyncio.gather(*(sentence.result for sentence in sentences))
+        # asyncio logs an error that nobody reads. If this task is cancelled, nobody else reads it.
+        results.add_done_callback(asyncio.Future.exception)
         remaining = deadline - asyncio.get_running_loop().time()
         await asyncio.wait([results, caller.gone], timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
         if results.done():

@@ -29,7 +29,7 @@ class SplitText:
 
 
 def split_text(text: str, *, fits: Callable[[str], bool], by_sentence: bool) -> SplitText:
-    """The text cut at its line breaks, with `by_sentence` also after each sentence, and further where needed to fit."""
+    """The text cut at its line breaks, and after sentences if `by_sentence`; parts that do not fit are cut further."""
     sentences: list[str] = []
     gaps = [""]
     for part in _LINE_BREAK.split(text):
