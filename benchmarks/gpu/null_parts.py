@@ -27,7 +27,7 @@ from torch import distributed as dist
 
 from nmt_cli.dataset.batches import Batch, make_batch
 from nmt_cli.dataset.micro_batches import MicroBatchShape
-from nmt_cli.dataset.prepared_data import TokenizedSide, TokenPairs
+from nmt_cli.dataset.prepared_data import SIDES, TokenWriter, open_pairs
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
@@ -223,14 +223,11 @@ def _batch(tokens: int, *, device: torch.device) -> tuple[Batch, Facts]:
         src.pop()
         tgt.pop()
     places = (int(len(src) + 4 * len(src) ** 0.5) // 8 + 2) * 8
-    sides = []
-    for lengths in (src, tgt):
-        with TemporaryDirectory() as folder:
-            ids, offsets = Path(folder, "ids"), Path(folder, "offsets")
-            rng.integers(_SPECIAL, _PIECES, sum(lengths)).astype(np.uint16).tofile(ids)
-            np.array([0, *itertools.accumulate(lengths)], dtype=np.int64).tofile(offsets)
-            sides.append(TokenizedSide(ids, offsets, dtype=np.dtype(np.uint16)))
-    pairs = TokenPairs(*sides)
+    with TemporaryDirectory() as folder:  # the files stay open
+        for side, lengths in zip(SIDES, (src, tgt), strict=True):
+            with TokenWriter(Path(folder), split="train", side=side, dtype="uint16") as writer:
+                writer.append(rng.integers(_SPECIAL, _PIECES, sum(lengths)), np.array(lengths))
+        pairs = open_pairs(Path(folder), "train", dtype="uint16")
     shape = MicroBatchShape(slots, slots, places, length_bound=SHORT_SENTENCE_TOKENS)
     batch = make_batch(pairs.rows(np.arange(len(src))), pairs, device=device, shape=shape, pinned=False)
     return batch, {

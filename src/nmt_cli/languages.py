@@ -49,16 +49,18 @@ _USUAL_SCRIPTS = _parse_table(
     """
 )
 # How the Unicode names of a script's letters begin; several scripts are written together in some languages.
-_LETTER_NAME_PREFIXES = _parse_table(
-    """
-    Arab:ARABIC Armn:ARMENIAN Beng:BENGALI Cans:CANADIAN Cher:CHEROKEE Cyrl:CYRILLIC Deva:DEVANAGARI
-    Ethi:ETHIOPIC Geor:GEORGIAN Grek:GREEK Gujr:GUJARATI Guru:GURMUKHI Hani:CJK,IDEOGRAPHIC,BOPOMOFO Hebr:HEBREW
-    Jpan:CJK,IDEOGRAPHIC,HIRAGANA,KATAKANA,KATAKANA-HIRAGANA Khmr:KHMER Knda:KANNADA Kore:HANGUL,CJK Laoo:LAO
-    Latn:LATIN Mlym:MALAYALAM Mong:MONGOLIAN Mtei:MEETEI Mymr:MYANMAR Olck:OL Orya:ORIYA Sinh:SINHALA
-    Syrc:SYRIAC Taml:TAMIL Telu:TELUGU Tfng:TIFINAGH Thaa:THAANA Thai:THAI Tibt:TIBETAN
-    """
-)
-LETTER_NAME_PREFIXES = {script: tuple(prefixes.split(",")) for script, prefixes in _LETTER_NAME_PREFIXES.items()}
+LETTER_NAME_PREFIXES = {
+    script: tuple(prefixes.split(","))
+    for script, prefixes in _parse_table(
+        """
+        Arab:ARABIC Armn:ARMENIAN Beng:BENGALI Cans:CANADIAN Cher:CHEROKEE Cyrl:CYRILLIC Deva:DEVANAGARI
+        Ethi:ETHIOPIC Geor:GEORGIAN Grek:GREEK Gujr:GUJARATI Guru:GURMUKHI Hani:CJK,IDEOGRAPHIC,BOPOMOFO Hebr:HEBREW
+        Jpan:CJK,IDEOGRAPHIC,HIRAGANA,KATAKANA,KATAKANA-HIRAGANA Khmr:KHMER Knda:KANNADA Kore:HANGUL,CJK Laoo:LAO
+        Latn:LATIN Mlym:MALAYALAM Mong:MONGOLIAN Mtei:MEETEI Mymr:MYANMAR Olck:OL Orya:ORIYA Sinh:SINHALA
+        Syrc:SYRIAC Taml:TAMIL Telu:TELUGU Tfng:TIFINAGH Thaa:THAANA Thai:THAI Tibt:TIBETAN
+        """
+    ).items()
+}
 _SCRIPT_ALIASES = {"Hans": "Hani", "Hant": "Hani", "Hang": "Kore", "Hira": "Jpan", "Kana": "Jpan", "Aran": "Arab"}
 # ISO 639-3 (and 639-2/B if it differs) to 639-1, for the languages that have both and that data sets name so.
 _TWO_LETTER_CODES = _parse_table(

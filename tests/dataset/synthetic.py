@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from hypothesis import strategies as st
 
-from nmt_cli.dataset.manifest import Manifest, SplitCounts, TokenizerRecord, Tokenizers
+from nmt_cli.dataset.manifest import Manifest, SplitCounts, TokenDtype, TokenizerRecord, Tokenizers
 from nmt_cli.dataset.plan_computation import ComputedPlan, compute_plan
 from nmt_cli.dataset.plan_files import PlanKey
 from nmt_cli.dataset.prepared_data import (
@@ -136,13 +136,13 @@ class Corpus:
         return compute_plan(self.pairs, key=key, invariants=None)
 
 
-def tokenized_side(ids: Array, lengths: Array) -> TokenizedSide:
+def tokenized_side(ids: Array, lengths: Array, *, dtype: TokenDtype = "uint16") -> TokenizedSide:
     """Sentences given end to end, and their lengths; the files are open, so they may be removed."""
     with TemporaryDirectory() as folder:
-        id_file, offset_file = Path(folder, "ids"), Path(folder, "offsets")
-        ids.tofile(id_file)
-        np.concatenate([[0], np.cumsum(lengths)]).astype("<i8").tofile(offset_file)
-        return TokenizedSide(id_file, offset_file, dtype=ids.dtype)
+        with TokenWriter(Path(folder), split="train", side="source", dtype=dtype) as writer:
+            writer.append(ids, lengths)
+        files = (Path(folder, f"train.source.{kind}") for kind in ("ids", "offsets"))
+        return TokenizedSide(*files, dtype=np.dtype(dtype))
 
 
 def as_corpus(pairs: list[tuple[int, int]]) -> Corpus:

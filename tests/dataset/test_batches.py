@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt_cli.dataset.batches import make_batch
+from nmt_cli.dataset.manifest import TokenDtype
 from nmt_cli.dataset.micro_batches import MicroBatchShape
 from nmt_cli.dataset.prepared_data import TokenizedSide, TokenPairs
 from nmt_cli.model.packing import Packed
@@ -23,9 +24,9 @@ CPU = torch.device("cpu")
 SENTENCE = st.lists(st.integers(4, 65_535), max_size=6).map(lambda ids: [*ids, EOS])
 
 
-def side_of(rows: list[list[int]], dtype: type[np.unsignedinteger] = np.uint16) -> TokenizedSide:
+def side_of(rows: list[list[int]], dtype: TokenDtype = "uint16") -> TokenizedSide:
     ids = np.array([token for row in rows for token in row], dtype=dtype)
-    return tokenized_side(ids, np.array([len(row) for row in rows], dtype=np.int64))
+    return tokenized_side(ids, np.array([len(row) for row in rows], dtype=np.int64), dtype=dtype)
 
 
 def tokens_of(side: Packed) -> list[int]:
@@ -112,9 +113,7 @@ def test_pairs_that_a_shape_does_not_hold_are_refused() -> None:
 
 def test_a_batch_has_tensors_of_its_own_with_the_types_that_embeddings_and_kernels_take() -> None:
     rows = [[70_000, EOS], [EOS]]
-    pairs = TokenPairs(side_of(rows, np.uint32), side_of(rows, np.uint32))
-    for side in (pairs.src, pairs.tgt):
-        side.ids.flags.writeable = False  # as files mapped for reading
+    pairs = TokenPairs(side_of(rows, "uint32"), side_of(rows, "uint32"))
     batch = make_batch(pairs.rows(np.array([0, 1])), pairs, device=CPU, shape=None, pinned=False)
     assert tokens_of(batch.source) == [70_000, EOS, EOS]
     assert batch.source.cu_seqlens.dtype == batch.target.cu_seqlens.dtype == torch.int32

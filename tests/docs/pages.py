@@ -5,9 +5,8 @@ A mark is an HTML comment right before a block, `<!-- needs: gpus -->`, and says
                     stand-ins (programs.py)
     file: NAME      it is no command but the content of this file, for the blocks after it
     exits: CODE     in the tests, with a model of six updates, it ends with this exit code
-    figures: differ the numbers shown come from a full run; any others in their places will do
-    words: differ   each line shown comes from a trained model; any other line in its place will do,
-                    and warnings are left out
+    figures: differ the numbers shown come from a full run; any others in their places will do; warnings do not count
+    words: differ   the text shown comes from a full run; only the number of lines is compared; warnings do not count
 `<!-- begins: WHAT -->` anywhere on a page says what lies in the folder in which its blocks are run one after the other;
 otherwise it is empty.
 """

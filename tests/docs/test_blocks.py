@@ -65,6 +65,8 @@ def test_shown_output_is_compared() -> None:
     assert shows("a\nb c", "x y\nz\n", words="differ")
     assert not shows("a\nb c", "x y\n", words="differ")
     assert shows("a", "warning: x\ny\n", words="differ")
+    assert shows("a 1", "warning: x\na 2\n", figures="differ")
+    assert not shows("a", "warning: x\na\n")
     assert shows("a\n...\nd", "a\nb\nc\nd\n")
     assert shows("a ... d\n...", "a b c d\ne\n")
     assert not shows("a\n...", "b\na")
@@ -93,18 +95,17 @@ def _shows(expected: str, output: str, block: Block) -> bool:
     """Whether `output` is as shown, up to `...`, spacing, and what may differ. No shown output fits all."""
     if not expected:
         return True
-    if block.marks.get("words") == "differ":
+    any_figure, any_line = (block.marks.get(mark) == "differ" for mark in ("figures", "words"))
+    if any_figure or any_line:
         output = re.sub(r"^warning: .*\n", "", output, flags=re.MULTILINE)  # a model of six updates writes empty lines
     pattern = ""
     for line in expected.splitlines():
         if line.strip() == "...":
             pattern += r"(?:.*\n)*?"
-            continue
-        if block.marks.get("words") == "differ":
+        elif any_line:
             pattern += r".*\n"
-            continue
-        words = [_word(word, any_figure=block.marks.get("figures") == "differ") for word in line.split()]
-        pattern += r" *" + r" +".join(words) + r" *\n"
+        else:
+            pattern += r" *" + r" +".join(_word(word, any_figure=any_figure) for word in line.split()) + r" *\n"
     return re.fullmatch(pattern, re.sub(r"[ \t]+", " ", output.removesuffix("\n") + "\n")) is not None
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 import pytest
 from pydantic import Field
 
+from nmt_cli.artifacts.model_directory import SavedModelConfig
 from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.key_paths import fields_at
 from nmt_cli.recipe.loading import load_recipe
@@ -393,3 +394,10 @@ def test_a_mistake_of_several_settings_is_told_of_the_set_that_gives_one_of_them
     with pytest.raises(RecipeError) as caught:
         load_recipe("base", overrides=[*overrides, *others])
     assert caught.value.where == f"--set {overrides[where]}"
+
+
+def test_a_key_is_named_as_the_file_has_it() -> None:
+    document = parse_document("newest_loss: 1", source="config.yaml")
+    with pytest.raises(RecipeError) as caught:
+        validate(document, SavedModelConfig, source="config.yaml", fix=FIX)
+    assert (caught.value.message, caught.value.hint) == ("unknown key 'newest_loss'", "did you mean mean.newest_loss?")

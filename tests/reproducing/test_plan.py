@@ -101,7 +101,7 @@ def test_what_both_files_have_and_what_is_an_option_are_refused() -> None:
 
 
 def in_a_fork(arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
-    """Run an `nmt` command as `_run_nmt` does, in a fork in place of a process that begins anew."""
+    """Run an `nmt` command as `_run_nmt` does, but in a fork of the test server, which starts sooner."""
     assert stdout is None
     return StageEnd(run_forked([sys.executable, "-m", "nmt_cli", *arguments]).returncode, None)
 

@@ -54,7 +54,7 @@ def call(run: Path, *, last: int) -> None:
     average([run], output=None, last=last, best=None, overwrite=False)
 
 
-def test_the_mean_is_measured_beside_its_newest_part_and_a_worse_one_is_not_chosen(
+def test_the_mean_is_measured_beside_its_newest_checkpoint_and_a_worse_one_is_not_chosen(
     run: Path, prepared: PreparedData, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

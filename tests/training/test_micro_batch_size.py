@@ -56,7 +56,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 import numpy as np, torch
 from nmt_cli.dataset.batches import make_batch
-from nmt_cli.dataset.prepared_data import TokenizedSide, TokenPairs
+from nmt_cli.dataset.prepared_data import TokenizedSide, TokenPairs, TokenWriter
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.ranks.ranks import Ranks
@@ -70,10 +70,10 @@ def peak():
 def train(recipe, tokens):
     count = tokens // 20
     with TemporaryDirectory() as folder:
-        ids, offsets = Path(folder, "ids"), Path(folder, "offsets")
-        np.random.default_rng(1).integers(4, 8000, count * 20).astype(np.uint16).tofile(ids)
-        (np.arange(count + 1) * 20).tofile(offsets)
-        side = TokenizedSide(ids, offsets, dtype=np.dtype(np.uint16))
+        folder = Path(folder)
+        with TokenWriter(folder, split="train", side="source", dtype="uint16") as writer:
+            writer.append(np.random.default_rng(1).integers(4, 8000, count * 20), np.full(count, 20))
+        side = TokenizedSide(folder / "train.source.ids", folder / "train.source.offsets", dtype=np.dtype("<u2"))
     model = Transformer(recipe.model, source_vocab=8000, target_vocab=8000)
     pairs, cpu = TokenPairs(side, side), torch.device("cpu")
     updater = Updater(recipe, model, precision="fp32", ranks=Ranks(0, 1, cpu))

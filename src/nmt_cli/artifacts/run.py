@@ -255,7 +255,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def model_of_latest_run(runs: Path) -> Path:
-    """The newest model of the runs in the directory `runs`.
+    """The model, as `model_of_run` chooses it, of the run in `runs` whose model was written last.
 
     Raises ModelError, which says what to type, if there is no model.
     """

@@ -166,7 +166,7 @@ def _run_and_report(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except SystemExit as ending:
-        # typer ends so after --show-completion, and Rich if stdout was closed. Our own code never exits below `main`.
+        # typer ends so after --show-completion, and Rich if stdout was closed. No command of ours raises SystemExit.
         return EXIT_CLOSED_PIPE if ending.code else 0
 
 

@@ -189,8 +189,8 @@ def _open_checkpoints(paths: Sequence[Path]) -> tuple[Run, list[Checkpoint]]:
             where=str(path),
             hint="put it back into runs/NAME/checkpoints: the recipe and the tokenizers are in the run",
         )
-    checkpoints = sorted(map(read_checkpoint, paths), key=lambda checkpoint: checkpoint.update)
-    return open_run(_relative_to_here(run_directory)), checkpoints
+    run = open_run(_relative_to_here(run_directory))
+    return run, sorted(map(read_checkpoint, paths), key=lambda checkpoint: checkpoint.update)
 
 
 def _relative_to_here(path: Path) -> Path:

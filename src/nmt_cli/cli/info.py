@@ -18,8 +18,8 @@ from nmt_cli.errors import DataError, ModelError, NmtError
 _MAX_INPUTS = 10
 _COMMAND_LABELS = ("command", "next", "use")
 _DEFAULT_WIDTH = 80
-# A curve has at least so many bars, and so many spaces around its name, bars and ends.
-_MIN_BARS, _CURVE_SPACES = 10, 4
+_MIN_BARS = 10  # of a curve
+_CURVE_SPACES = 4  # in a line of a curve: around its name, its bars and its ends
 _NO_VALUE = "-"
 _RUN_COLUMNS = ("run", "corpus", "state", "updates", "BLEU", "loss", "time", "size")
 

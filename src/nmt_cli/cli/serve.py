@@ -13,7 +13,7 @@ import typer
 from nmt_cli.cli.arguments import complete_models, find_models
 from nmt_cli.errors import UsageError
 
-# A batch takes seconds. A worker that does not answer for so long is killed.
+# A batch takes seconds. A worker is killed if it does not answer in this time, or in twice --timeout if that is longer.
 _MIN_BATCH_TIMEOUT_SECONDS = 60.0
 _MAX_BEAM = 16
 _MAX_DEFAULT_WORKERS = 4  # each worker has a copy of the model
@@ -151,9 +151,9 @@ def _check_hosts(names: Sequence[str]) -> None:
 
 
 def _default_workers(engine: str, *, num_models: int, device: str, precision: str) -> int:
-    """The number of workers of each model: one on a GPU, otherwise a share of the CPUs.
+    """The number of workers of each model: one on a GPU, otherwise a share of the CPUs, up to a maximum.
 
-    On a CPU, many workers of one thread translate more than few workers of many threads.
+    On a CPU, more workers with fewer threads each translate more than fewer workers with more threads.
     """
     from nmt_cli.devices import choose_device, has_gpu_driver, num_cpus
 

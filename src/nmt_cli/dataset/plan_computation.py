@@ -271,7 +271,10 @@ def _usable_pairs(offsets: SentenceOffsets, *, max_positions: int) -> tuple[Arra
 
 
 def _collect_class(pairs: Array, offsets: SentenceOffsets, *, longer_than: int, up_to: int) -> _LengthClass:
-    """Write the pairs whose longer sentence has such a length to the beginning of `pairs`; the size of their class."""
+    """Write the pairs of a class to the beginning of `pairs`, and return the size of the class.
+
+    The longer sentence of each pair has more than `longer_than` tokens, and at most `up_to`.
+    """
     num_pairs, tokens = 0, np.zeros(2, dtype=np.int64)
     for start in range(0, len(offsets), _BLOCK_PAIRS):
         stop = min(start + _BLOCK_PAIRS, len(offsets))
@@ -291,9 +294,9 @@ def _longest_pairs(usable: Array, offsets: SentenceOffsets, *, budget: int) -> A
         block = usable[start : start + _BLOCK_PAIRS]
         is_longer = offsets.lengths(block).max(axis=0) > shortest_kept
         candidates = np.concatenate([longest, block[is_longer]])
-        by_length = np.argsort(-offsets.lengths(candidates).max(axis=0), kind="stable")
-        longest = candidates[by_length]
-        lengths = offsets.lengths(longest)
+        lengths = offsets.lengths(candidates)
+        by_length = np.argsort(-lengths.max(axis=0), kind="stable")
+        longest, lengths = candidates[by_length], lengths[:, by_length]
         num_in_budget = int(np.searchsorted(lengths.cumsum(axis=1).max(axis=0), budget, side="right"))
         if num_in_budget < len(longest):
             longest = longest[: num_in_budget + 1]

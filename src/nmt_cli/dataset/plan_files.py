@@ -249,7 +249,7 @@ def _checksums_of_sampled_ids(directory: Path) -> dict[str, int]:
 
 
 def is_in_use(directory: Path) -> bool:
-    """Whether a process on any machine holds the plan in `directory` open, or if the file system cannot tell."""
+    """True if a process on any machine holds the plan in `directory` open, or if this cannot be told."""
     try:
         with (directory / _ROWS).open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -112,8 +112,8 @@ def sample_pieces(
 ) -> SampledTokens:
     """Write the sampled ids of the training split into a directory; `beat` is called now and then.
 
-    A sentence keeps the ids of the prepared data if it would have more than
-    `invariants.max_tokens_in_sentence`. A word keeps its ids if its text is encoded with other ids.
+    A sentence keeps the ids of the prepared data if it would have more than `invariants.max_tokens_in_sentence`. A word
+    keeps its ids if they are not the encoding of its text.
     """
     num_blocks = math.ceil(len(data.split("train")) / BLOCK_PAIRS)
     job = _SamplingJob(data, key, invariants.max_tokens_in_sentence or key.max_positions)

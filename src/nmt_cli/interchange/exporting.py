@@ -65,7 +65,7 @@ def export(
     is_same_kind = foreign_kind(output) == _KINDS[to]
     files.check_replaceable(output, kind_name=_KINDS[to], is_same_kind=is_same_kind, overwrite=overwrite)
     import_package = {"ctranslate2": import_ctranslate2, "huggingface": import_transformers}[to]
-    import_package()  # a missing package is told before the model is loaded
+    import_package()  # raises the error of a missing package before the slow loading of the model
     loaded = load_model(model, device=torch.device("cpu"), dtype=torch.float32)
     compared_lines = random_lines(loaded) if lines is None else _choose_lines(lines, loaded)
     with files.new_directory(output, error=ModelError) as temporary:

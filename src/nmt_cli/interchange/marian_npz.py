@@ -287,7 +287,7 @@ def _settings(
 
 
 class _NpzTensors:
-    """The tensors of a .npz file, each of which can be taken once; `remaining` has the others by name."""
+    """The tensors of a .npz file, each of which can be taken once; `remaining` has the tensors not yet taken."""
 
     def __init__(self, arrays: Mapping[str, Any], file: Path) -> None:
         self.file = file

@@ -49,11 +49,11 @@ def rows_by_our_ids(
 ) -> list[VocabularyRow]:
     """Marian's rows by our ids: padding, unknown, the decoder's start, the end, then all others in their order.
 
-    If Marian's decoder starts with the padding piece, that row becomes our start. Our padding then has no row: no model
+    If Marian's decoder starts with the padding piece, that row becomes our start. Our padding then has no id: no model
     reads padding. A row without a piece in the vocabulary gets a name by its number.
     """
     texts = {number: piece_from_marian(piece) for piece, number in vocabulary.items()}
-    special_rows = (None if pad == start else pad, unknown, start, end)
+    special_ids = (None if pad == start else pad, unknown, start, end)
     ordinary = [
         VocabularyRow(texts.get(number, row_name(number)), number)
         for number in range(num_rows)
@@ -62,7 +62,7 @@ def rows_by_our_ids(
     texts_of_others = {row.text for row in ordinary}
     special_texts = ("<pad>", "<unk>", "<s>", "</s>")
     unique_texts = [f"<our {text[1:]}" if text in texts_of_others else text for text in special_texts]
-    return [*map(VocabularyRow, unique_texts, special_rows), *ordinary]
+    return [*map(VocabularyRow, unique_texts, special_ids), *ordinary]
 
 
 def rewrite_with_rows(model: bytes, rows: Sequence[VocabularyRow], *, where: str) -> bytes:

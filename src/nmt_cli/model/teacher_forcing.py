@@ -64,7 +64,7 @@ def attention_weights(
     layers: Sequence[int],
     device: torch.device,
 ) -> list[list[Tensor]]:
-    """softmax(Q K^T / sqrt(d_k)) (equation 1) [H, T, S] in float32, for each of the ascending `layers` and sentence.
+    """softmax(Q K^T / sqrt(d_k)) (equation 1) [H, T, S] in float32, by layer and sentence; `layers` must ascend.
 
     `part` is the decoder's attention to the source, or the self-attention of encoder or decoder. Sources end in EOS,
     and targets begin with BOS.

@@ -54,7 +54,7 @@ def attention_projections(module: SelfAttention | CrossAttention, *, width: int)
         q=_pad_heads(q, heads, width, scale=(width / d_k) ** 0.5),
         k=_pad_heads(k, heads, width),
         v=_pad_heads(v, heads, width),
-        # The output's heads lie in its columns, those of the others in their rows.
+        # The output matrix has its heads in columns. The other matrices have them in rows.
         output=Affine(_pad_heads(Affine(output.weight.mT, None), heads, width).weight.mT, output.bias),
     )
 

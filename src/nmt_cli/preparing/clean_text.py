@@ -227,7 +227,7 @@ def _clean_shards(
 
 
 def _remove_and_raise(shards: Sequence[CleanShard], error: DataError | None) -> None:
-    """Raise the error, if there is one, and remove the shards, so that the text is cleaned again."""
+    """If there is an error, remove the shards, so that the text is cleaned again, and raise the error."""
     if error is not None:
         for shard in shards:
             shard.path.unlink()

@@ -50,7 +50,7 @@ def document_path(location: KeyPath, values: Any) -> KeyPath:
 
 def key_paths(schema: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
     """The paths of all keys of a schema, each once; keys inside lists have no path."""
-    for key, field in schema.model_fields.items():
+    for key, field in _fields_by_key(schema).items():
         yield (*above, key)
         sections = _sections_in(field.annotation) if get_origin(field.annotation) is not list else ()
         yield from dict.fromkeys(path for section in sections for path in key_paths(section, (*above, key)))
@@ -87,7 +87,7 @@ def value_at(values: Any, part: str | int) -> Any:
 def _literals_agree(section: type[BaseModel], values: Any) -> bool:
     if not isinstance(values, Mapping):
         return False
-    given = {key: field.annotation for key, field in section.model_fields.items() if key in values}
+    given = {key: field.annotation for key, field in _fields_by_key(section).items() if key in values}
     return all(values[key] in get_args(kind) for key, kind in given.items() if get_origin(kind) is Literal)
 
 

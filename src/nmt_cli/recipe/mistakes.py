@@ -205,7 +205,7 @@ class InvalidSetting:
     def _variant(self, value: Any) -> str | None:
         """The section to write instead of `value`; None if the section has no variants.
 
-        It is the variant whose name is nearest to the value, or else any variant.
+        It is the variant whose name is nearest to the value. If no name is near, all variants are listed.
         """
         variants = {
             name: section

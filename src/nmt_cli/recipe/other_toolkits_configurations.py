@@ -57,11 +57,11 @@ class _ScheduleKeys(NamedTuple):
     our_rate_key: str
 
 
-_SCHEDULES = {
-    "OpenNMT-py": _ScheduleKeys("decay_method", "learning_rate", "warmup_steps", "noam", "factor"),
-    "JoeyNMT": _ScheduleKeys("scheduling", "learning_rate_factor", "learning_rate_warmup", "noam", "factor"),
-    "fairseq": _ScheduleKeys("lr_scheduler", "lr", "warmup_updates", "inverse_sqrt", "peak"),
-}
+_SCHEDULES = (
+    _ScheduleKeys("decay_method", "learning_rate", "warmup_steps", "noam", "factor"),  # OpenNMT-py
+    _ScheduleKeys("scheduling", "learning_rate_factor", "learning_rate_warmup", "noam", "factor"),  # JoeyNMT
+    _ScheduleKeys("lr_scheduler", "lr", "warmup_updates", "inverse_sqrt", "peak"),  # fairseq
+)
 
 
 def toolkit_of(values: dict[str, Any]) -> str | None:
@@ -144,7 +144,7 @@ def _joint_settings(given: Mapping[str, Any], *, toolkit: str | None) -> tuple[d
     keys: set[str] = set()
     if (schedule := _schedule(given)) is not None:
         settings["training.schedule"] = schedule
-        keys |= {key for known in _SCHEDULES.values() for key in (known.name_key, known.rate_key, known.warmup_key)}
+        keys |= {key for known in _SCHEDULES for key in (known.name_key, known.rate_key, known.warmup_key)}
     batch = batch_tokens_of(given)
     # OpenNMT-py's world_size is 1 by default, so its batch is known without that key.
     if batch is not None and (batch.are_gpus_known or toolkit == "OpenNMT-py"):
@@ -155,7 +155,7 @@ def _joint_settings(given: Mapping[str, Any], *, toolkit: str | None) -> tuple[d
 
 def _schedule(given: Mapping[str, Any]) -> str | None:
     """The value of training.schedule that has the given rates; None if the keys name none, or the schema refuses it."""
-    keys = next((known for known in _SCHEDULES.values() if given.get(known.name_key) == known.name), None)
+    keys = next((known for known in _SCHEDULES if given.get(known.name_key) == known.name), None)
     if keys is None:
         return None
     rate = given.get(keys.rate_key, 1 if keys.name == "noam" else None)

@@ -98,7 +98,7 @@ class Stage:
 
     @property
     def judging(self) -> Expectations:
-        """The expectations that judge the stage: in a rehearsal, only those that its settings fix."""
+        """The expectations that decide on the stage. A rehearsal has only the expectations that its settings fix."""
         return self.published if self.plan.limit is None else self.rehearsed
 
     def figure(self, name: FigureName, measured: float, signature: str = "") -> Figure:
@@ -275,10 +275,10 @@ class _TestSetFiles:
         self.name = _TEST_SETS[split].name
         self.num_lines = plan.num_lines(_TEST_SETS[split].num_lines)
         limit = None if plan.limit is None else self.num_lines
-        source_lines = plan.folder / f"{self.name}.source.{languages.source}"
-        reference_lines = plan.folder / f"{self.name}.reference.{languages.target}"
-        self.source = _TestSetText(plan.data / f"{split}.{languages.source}", source_lines, limit=limit)
-        self.reference = _TestSetText(plan.data / f"{split}.{languages.target}", reference_lines, limit=limit)
+        source_file = plan.folder / f"{self.name}.source.{languages.source}"
+        reference_file = plan.folder / f"{self.name}.reference.{languages.target}"
+        self.source = _TestSetText(plan.data / f"{split}.{languages.source}", source_file, limit=limit)
+        self.reference = _TestSetText(plan.data / f"{split}.{languages.target}", reference_file, limit=limit)
         self.translation = plan.folder / f"{self.name}.{languages.target}"
         self.scores = plan.folder / f"{self.name}.scores.json"
 

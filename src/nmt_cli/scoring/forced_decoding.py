@@ -74,6 +74,11 @@ class Perplexity:
         return _perplexity(self.log_prob, self.num_words)
 
 
+def perplexity(nll: float) -> float:
+    """The perplexity of a negative log-likelihood in nats per token, with a limit that floats can hold."""
+    return math.exp(min(nll, _MAX_EXPONENT))
+
+
 class ForcedDecoder:
     """Scores pairs of raw lines with the model of a directory, with decode's devices and precisions."""
 
@@ -166,4 +171,4 @@ def batched_log_probs(
 
 
 def _perplexity(log_prob: float, count: int) -> float | None:
-    return math.exp(min(-log_prob / count, _MAX_EXPONENT)) if count else None
+    return perplexity(-log_prob / count) if count else None

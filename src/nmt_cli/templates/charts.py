@@ -38,7 +38,7 @@ class Line:
 def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[float, float], number_format: str) -> str:
     """The lines over one axis of `unit`, with room for the values between `bounds`; `number_format` writes a value.
 
-    A long line is thinned. A line of at most `_MAX_MARKED_POINTS` has a mark at each point. The label of the
+    A long line is thinned. A line of at most `_MAX_MARKED_POINTS` points has a mark at each. The label of the
     drawing, which screen readers read, names the first and the last value of each line.
     """
     drawn_lines = [line for line in lines if line.points]

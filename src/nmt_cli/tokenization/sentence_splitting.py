@@ -18,8 +18,7 @@ _SENTENCE_END = re.compile(
     r"(?<![.!?…।])[.!?…।]++[\"'”’»)\]]*+\s++(?=\S)|(?<![。！？])[。！？]++[」』”’）]*+\s*+(?=\S)"
 )
 _BETWEEN_WORDS = re.compile(r"[\s\"'“‘„«(\[]")
-# More characters than any abbreviation has.
-_LONGEST_ABBREVIATION = 32
+_LONGEST_ABBREVIATION = 32  # in characters; all abbreviations are shorter
 _FIRST_LETTER = re.compile(r"[\"'“‘„«(\[¿¡–—-]*(.)", re.DOTALL)
 _ABBREVIATIONS = frozenset(
     re.findall(
@@ -32,8 +31,8 @@ _ABBREVIATIONS = frozenset(
             """,
     )
 )
-# Looser than _SENTENCE_END: any full stop will do, because the text has to be cut somewhere.
 # Where to cut, best first: after a sentence, after a clause, between words. CJK marks have no space after them.
+# The first is looser than _SENTENCE_END: any full stop will do, because the text has to be cut somewhere.
 _BOUNDARIES = (
     re.compile(r"[.!?…।]+[\"'”’»)\]]*\s+|[。！？]+[」』”’]?\s*"),
     re.compile(r"[,;:–—]+\s+|[，、；：]\s*"),

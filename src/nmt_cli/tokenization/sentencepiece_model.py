@@ -92,7 +92,7 @@ def with_pieces(model: bytes, pieces: Sequence[Piece], *, has_bytes: bool) -> by
     }
     names = (_TrainerField.PAD_PIECE, _TrainerField.UNK_PIECE, _TrainerField.BOS_PIECE, _TrainerField.EOS_PIECE)
     trainer = [_varint_field(setting, number) for setting, number in numbers.items()]
-    trainer += [_bytes_field(name, piece.text.encode()) for name, piece in zip(names, pieces, strict=False)]
+    trainer += [_bytes_field(name, piece.text.encode()) for name, piece in zip(names, pieces[:4], strict=True)]
     return _write_fields([*fields, _bytes_field(_ModelField.TRAINER_SPEC, _write_fields(trainer))])
 
 

@@ -109,7 +109,8 @@ class BpeDropout(SubwordSampler):
     """Skips merges of byte-pair encoding with a probability, as SentencePiece does.
 
     A choice is a word with some of its merges skipped. Merges are numbered from 0 in the order in which they come up.
-    The choices of a word form a tree: child k of a choice also skips the k-th merge after its last skipped merge.
+    The choices of a word form a tree. Child k of a choice also skips merge f + k, counted from 0: f is the first merge
+    after its last skipped one, or 0.
     """
 
     def __init__(self, model: bytes, *, probability: float) -> None:

@@ -27,7 +27,7 @@ class Consistency:
 
     `loss_weights` multiply the smoothed losses of both passes; their sum is 1. `divergence_weights` multiply
     KL(P || Q) and KL(Q || P), where P and Q are the distributions of the first and of the second pass.
-    With `cut_probability`, a token of the second pass has no embedding.
+    A token of the second pass has no embedding with a probability of `cut_probability`.
     """
 
     loss_weights: tuple[float, float]

@@ -27,12 +27,12 @@ from nmt_cli.errors import DataError, UsageError
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
+from nmt_cli.scoring.forced_decoding import perplexity
 from nmt_cli.scoring.metrics import ScoreReport, bleu
 from nmt_cli.tokenization.tokenizer import Tokenizer, as_in_training
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.objective import plain_loss
-from nmt_cli.training.reporting.metrics import perplexity
 from nmt_cli.training.update import Updater
 
 logger = logging.getLogger(__name__)

@@ -182,11 +182,11 @@ class Statistics:
 def show_line_count(
     write: Callable[[str], object], source: Path, *, is_streamed: bool, lines_done: int
 ) -> Iterator[Callable[[str, int], object]]:
-    """A function that writes a text of a number of lines, and counts the lines on stderr, on from `lines_done`.
+    """A function that takes a text and its number of lines, writes the text, and counts the lines on stderr.
 
-    If `source` is a file, the length of the file, the share that is done and the time left are shown too. The count
-    leaves the screen while translations are written to the same screen. It is not shown if stderr is no terminal, or
-    between lines that the user types.
+    The count begins at `lines_done`. If `source` is a file, the length of the file, the share that is done and the time
+    left are shown too. The count leaves the screen while translations are written to the same screen. It is not shown
+    if stderr is no terminal, with --quiet, or between lines that the user types.
     """
     is_typed = is_streamed or (source == STANDARD and sys.stdin.isatty())
     if is_typed or not shows_live_views():

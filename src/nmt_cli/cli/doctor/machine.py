@@ -16,7 +16,7 @@ from nmt_cli.cache import cache_folder
 from nmt_cli.devices import cpu_multiplies_bf16, cpu_name, has_gpu_driver, kernel_text, missing_for_triton, num_cpus
 from nmt_cli.files import free_bytes, nearest_existing
 
-# The packages that nmt always needs, and by extra, what the extra is for and the packages that it adds; PyPI's names.
+# Packages by their names on PyPI: REQUIRED is always needed. By extra, EXTRAS has its purpose and the packages it adds.
 REQUIRED = (
     *("torch", "numpy", "sentencepiece", "sacrebleu", "sacremoses", "datasets", "pyarrow", "safetensors"),
     *("huggingface-hub", "schedulefree", "pydantic", "pyyaml", "jinja2", "rich", "typer", "zstandard"),

@@ -102,7 +102,7 @@ def _lines_for_pipe(table: _Table) -> list[list[str]]:
 
 
 def _table_for_terminal(table: _Table, texts: Texts) -> _Table:
-    """The table as a terminal shows it: short names, each metric once, and no column for baselines or signatures.
+    """The table as a terminal shows it: short names, each metric once, without baselines, means and signatures.
 
     The row of a baseline stands above the systems that are tested against it, so a mark in its row is enough.
     """

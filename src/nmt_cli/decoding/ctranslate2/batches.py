@@ -47,7 +47,7 @@ def batches_for_workers(
     ]
     best = _split_groups(groups, counted_lengths, max_tokens=max_tokens)
     max_batches = len(best)
-    if len(best) > len(groups):  # a group has several batches: then all workers may get as many
+    if len(best) > len(groups):  # a group has several batches: their number may grow until all workers get equally many
         max_batches = math.ceil(len(best) / workers) * workers
     max_batches = max(max_batches, len(lengths) // _MIN_SENTENCES)
     best_time = makespan(_costs(best, lengths), workers=workers)

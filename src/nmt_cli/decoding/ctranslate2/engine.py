@@ -131,15 +131,15 @@ class CTranslate2Engine:
         """
         batches = [batch for group in groups for batch in self._batches(group, config=config)]
         pending = [self._submit(batch, config=config, suppressed=suppressed) for batch in batches]
-        for batch, results in zip(batches, pending, strict=True):
-            batch_limit = max(sentence.limit for sentence in batch)
-            for sentence, result in zip(batch, results, strict=True):
-                sentence.batch_limit = batch_limit
-                sentence.hypotheses = self._rank(result.result(), limit=sentence.limit, config=config)
+        for batch, futures in zip(batches, pending, strict=True):
+            for sentence, future in zip(batch, futures, strict=True):
+                sentence.hypotheses = self._rank(future.result(), limit=sentence.limit, config=config)
 
     def _submit(self, batch: Sequence[_Sentence], *, config: DecodingConfig, suppressed: Sequence[int]) -> list[Any]:
-        """Put a batch into CTranslate2's queue; returns its future result for each sentence."""
+        """Put a batch into CTranslate2's queue, and note its limit; returns a future result for each sentence."""
         longest = max(sentence.limit for sentence in batch)
+        for sentence in batch:
+            sentence.batch_limit = longest
         options: dict[str, Any] = {
             "beam_size": config.beam,
             # With patience it finishes more hypotheses than the beam, of which our penalty may prefer any.

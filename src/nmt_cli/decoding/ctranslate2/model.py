@@ -143,7 +143,7 @@ def _fill_spec(spec: Any, model: Transformer) -> None:
     for side, name in ((encoder, "source"), (decoder, "target")):
         side.scale_embeddings = True
         if hasattr(side, "position_encodings"):  # a rotary decoder has none, a rotary encoder takes zeros
-            # Forced scoring adds EOS to a translation that was cut at the last position, which takes one more position.
+            # Forced decoding adds EOS, also to a translation that was cut at the last position: one more position.
             needed = model.config.max_positions + 1
             table = positions_table(model, side=name, at_least=max(_MIN_POSITIONS, needed))
             # `positions_table` does not extend a learned table, so zeros fill it up.

@@ -50,7 +50,7 @@ _STEPS_BETWEEN_CHECKS = 4
 class _Batch:
     """Sentences searched together, as the host knows them.
 
-    `sentences[i]` is the number of the sentence in row i of the state. Later rows are unused: they repeat a sentence.
+    `sentences[i]` is the number of the sentence in row i of the state. Later rows are unused: their content is ignored.
     `step` counts the tokens of each hypothesis; the state's tree begins at `first_step`.
     """
 

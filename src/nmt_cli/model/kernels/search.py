@@ -217,16 +217,16 @@ def sort_candidates(
     index = sentence * num_candidates + candidate
     tree = tl.load(counters + 1) * tl.num_programs(0) * num_candidates + index
     totals = tl.load(tree_log_probs + tree, mask=is_real, other=-float("inf"))
-    pieces = tl.load(tree_tokens + tree, mask=is_real, other=0)
+    tokens = tl.load(tree_tokens + tree, mask=is_real, other=0)
     numbers = tl.load(hypotheses + index, mask=is_real, other=0)
     new_nodes = tl.load(counters + 2) + index
 
-    is_end = is_real & (pieces == NUM_SPECIAL - 1)
+    is_end = is_real & (tokens == NUM_SPECIAL - 1)
     rank = _ranks(is_real, is_end)
     is_kept = is_real & (rank < beam)
     open_totals = tl.where(is_end, -float("inf"), totals)
     row = sentence * beam + rank
-    tl.store(ids + row, pieces, mask=is_kept)
+    tl.store(ids + row, tokens, mask=is_kept)
     tl.store(log_probs + row, open_totals, mask=is_kept)
     tl.store(nodes + row, new_nodes, mask=is_kept)
     _copy_ancestors(ancestors + sentence * beam * length, numbers, rank, is_kept, position, length, TILE)

@@ -46,8 +46,8 @@ def choose_copies(
 ) -> list[NDArray[np.uint16]]:
     """The number of copies of each pair, by shard, [n] each.
 
-    Of equal pairs, all but the first get 0. If the corpus file drops pairs of validation or test text, these get 0 too.
-    Pairs with 0 are counted as dropped. All other pairs get the copies that the weight of their source says.
+    If the corpus file drops duplicates, all but the first of equal pairs get 0. If it drops pairs of validation or test
+    text, these get 0 too. Both are counted as dropped. The weight of its source gives the copies of any other pair.
     """
     is_new = first_occurrences(_digests(shards)) if config.duplicates else np.ones(sum(map(len, shards)), dtype=bool)
     chosen, start = [], 0

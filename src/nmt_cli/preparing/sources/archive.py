@@ -140,7 +140,8 @@ def _find_in_folder(folder: Path, member: str) -> Path:
 def _extract(archive: Path, wanted: Mapping[str, Path]) -> None:
     """Write each wanted member to its file; among members with the same last part, the path decides.
 
-    The archive is read once. So the first similar member is written, in case that no member has the path.
+    The archive is read once. So the first similar member is written before it is known whether a later member has the
+    path.
     """
     missing = dict(wanted)
     similar: dict[str, list[str]] = {member: [] for member in wanted}

@@ -241,7 +241,7 @@ def matching_files(path: str, *, folder: Path) -> list[Path]:
 
 
 def find_languages(names: Sequence[str], languages: tuple[str, str]) -> tuple[int, int] | None:
-    """The indices of the two columns or keys that the languages name; None if there are no such two.
+    """The indices of the two columns or keys that are named after the languages; None if there are no such two.
 
     A name is a code, the English name of the language, or both are a pair such as source and target. The last part of a
     dotted name counts.

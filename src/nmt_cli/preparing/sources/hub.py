@@ -71,7 +71,7 @@ class HubSource(Source):
             yield TableFile(((name, local),), origin, self.weight, local, *columns, split.builder, split.options)
 
     def find_split(self, context: CorpusContext) -> HubSplit:
-        """The files of the split; if the hub cannot be reached, the cached files of an earlier call.
+        """The files of the split; if the hub cannot be reached, the files that its cache holds.
 
         The hub is asked once per repository. Raises Unreachable if it cannot be reached and nothing is cached. Raises
         DataError if there is no such repository, subset or split.

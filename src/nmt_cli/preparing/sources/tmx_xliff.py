@@ -34,7 +34,7 @@ _BYTES_PER_TEXT = 200  # in memory, beside its characters
 _CODE = frozenset({"bpt", "ept", "it", "ph", "ut"})
 _BREAKS = frozenset({"lb", "pb", "x-html-br", "xlf:lb"})
 _REASONS = {"no element found": "it ends too early", "unclosed token": "it ends within a tag"}
-# Marks that a text must not hold unescaped: a pattern for each that begins no markup, and its escape.
+# Marks that a text must not hold unescaped. For each: a pattern that finds it if it begins no markup, and its escape.
 _UNESCAPED = {"&": r"&(?!#?\w+;)", "<": r"<(?![\w\/!?:])"}
 _ESCAPED = {"&": "&amp;", "<": "&lt;"}
 _BREAK_ATTRIBUTES = ("type", "ctype", "subType")

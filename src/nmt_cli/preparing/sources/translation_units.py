@@ -65,7 +65,7 @@ class UnitsSource(OneFileSource):
 
 
 class _LanguageMatcher:
-    """The units of a file, read for the two languages of the corpus."""
+    """Finds the texts of each unit that are in the two languages of the corpus, and counts the languages."""
 
     def __init__(self, file: Path, wanted: tuple[str, str]) -> None:
         self._file = file

@@ -14,6 +14,7 @@ from torch import nn
 
 from nmt_cli.model.layers import CrossAttention
 from nmt_cli.model.transformer import Transformer
+from nmt_cli.scoring.forced_decoding import perplexity
 from nmt_cli.training.ranks.ranks import Ranks
 
 Clock = Callable[[], float]
@@ -120,11 +121,6 @@ class UpdateMetrics:
     def perplexity(self) -> float:
         """Per target token, of the negative log-likelihood."""
         return perplexity(self.nll)
-
-
-def perplexity(nll: float) -> float:
-    """The perplexity of a negative log-likelihood in nats per token; exp(700) at most, because exp(710) overflows."""
-    return math.exp(min(nll, 700.0))
 
 
 class Meter:

@@ -156,7 +156,7 @@ class Reporter:
         )
 
     def _name_of(self, update: int) -> str:
-        """The number of an update after the word, padded to the width of the last number."""
+        """For example, "update    20": the number is padded to the width of the last update's number."""
         return f"update {update:>{len(f'{self._updates:,}')},}"
 
     def _time_left(self, update: int) -> str:
