@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from nmt_cli import console
-from nmt_cli.console import ProgressLines, log_to_console, show_progress, time_left
+from nmt_cli.console import ProgressLines, log_to_console, show_progress, size_text, time_left_text, wrap
 from nmt_cli.errors import ModelError
 
 
@@ -33,7 +33,17 @@ def test_each_stage_is_timed_by_itself_and_a_total_need_not_be_known(caplog: pyt
 
 def test_time_left_is_hours_minutes_and_seconds() -> None:
     expected = ["0:00:00 left", "0:00:00 left", "0:01:00 left", "1:02:03 left"]
-    assert [time_left(seconds) for seconds in (-3, 0.4, 59.6, 3723)] == expected
+    assert [time_left_text(seconds) for seconds in (-3, 0.4, 59.6, 3723)] == expected
+
+
+def test_a_size_has_no_four_digits_before_its_point() -> None:
+    sizes = [999, 1000, 960_000, 999_940, 999_960, 999_999_999, 12e12]
+    expected = ["999 bytes", "1.0 kB", "960.0 kB", "999.9 kB", "1.0 MB", "1.0 GB", "12,000.0 GB"]
+    assert [size_text(size) for size in sizes] == expected
+
+
+def test_a_long_line_of_blanks_stays_a_line() -> None:
+    assert wrap(f"one\n{'  ' * 40}\ntwo", width=20, indent=0) == ["one", "  " * 40, "two"]
 
 
 def test_log_lines_go_above_a_live_view_and_afterwards_where_they_went_before() -> None:

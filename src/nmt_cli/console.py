@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn, TaskID
 
 _SECONDS_BETWEEN_LINES = 30.0
-_USUAL_COLUMNS = 80
+_DEFAULT_COLUMNS = 80
 _RED, _PLAIN = "\033[31m", "\033[0m"
 _COMMAND = re.compile(r"\bnmt [a-z]+|--set |\bpip install |\b(?:sed|rm|mv|jq|perl|iconv|cut -f1|python3 -c) |^next:")
 _C0_AND_C1_CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
@@ -32,11 +32,10 @@ _ESCAPES = {
     for code in (*_C0_AND_C1_CONTROLS, *_DIRECTION_CONTROLS)
     if chr(code) not in "\t\n"
 }
-logger = logging.getLogger(__name__)
-PACKAGE_LOGGER = logging.getLogger("nmt_cli")
-
 # Settings whose flags have other names.
 _SHORT_FLAGS = {"metrics": "-m", "output": "-o"}
+logger = logging.getLogger(__name__)
+PACKAGE_LOGGER = logging.getLogger("nmt_cli")
 
 
 def stderr_console() -> Console:
@@ -47,7 +46,7 @@ def stderr_console() -> Console:
 
 
 def is_interactive() -> bool:
-    """True if a live view makes sense, because stderr is a terminal that is not dumb."""
+    """True if stderr is a terminal that can move its cursor."""
     return sys.stderr.isatty() and os.environ.get("TERM", "") != "dumb"
 
 
@@ -128,12 +127,12 @@ class ProgressLines:
             if now - self._logged_at < _SECONDS_BETWEEN_LINES:
                 return
             rate = (done - self._logged_done) / (now - self._logged_at)
-            left = "" if total is None or rate <= 0 else f", {time_left((total - done) / rate)}"
-            logger.info("%s: %s, %s per second%s", stage, _amount(done, total), f"{rate:,.0f}", left)
+            left = "" if total is None or rate <= 0 else f", {time_left_text((total - done) / rate)}"
+            logger.info("%s: %s, %s per second%s", stage, _amount_text(done, total), f"{rate:,.0f}", left)
         self._stage, self._logged_at, self._logged_done = stage, now, done
 
 
-def time_left(seconds: float) -> str:
+def time_left_text(seconds: float) -> str:
     """Hours, minutes and seconds, as in `1:02:03 left`."""
     whole = max(0, round(seconds))
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d} left"
@@ -156,7 +155,7 @@ def wrap(text: str, *, width: int, indent: int) -> list[str]:
             replace_whitespace=False,
             break_long_words=False,
             break_on_hyphens=False,
-        )
+        ) or [line]  # of blanks
     return lines
 
 
@@ -171,7 +170,7 @@ def without_controls(text: str) -> str:
 def size_text(num_bytes: float) -> str:
     """A number of bytes as a person reads it: `7.5 GB`, `818.5 MB`, `70.6 kB`, `999 bytes`."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= factor:
+        if num_bytes >= 0.99995 * factor:  # 0.99996 MB would be 1,000.0 kB
             return f"{num_bytes / factor:,.1f} {unit}"
     return f"{num_bytes:.0f} bytes"
 
@@ -239,13 +238,13 @@ class _ProgressBars:
         task = next(task for task in self._bars.tasks if task.id == self._tasks[stage])
         self._bars.update(
             task.id,
-            amount=_amount(done, total) if done or total is not None else "",
+            amount=_amount_text(done, total) if done or total is not None else "",
             rate="" if task.speed is None else f"{task.speed:,.0f}/s",
-            left="" if task.time_remaining is None else time_left(task.time_remaining),
+            left="" if task.time_remaining is None else time_left_text(task.time_remaining),
         )
 
 
-def _amount(done: int, total: int | None) -> str:
+def _amount_text(done: int, total: int | None) -> str:
     return f"{done:,}" if total is None else f"{done:,} of {total:,}"
 
 
@@ -280,5 +279,5 @@ def _num_columns() -> int:
     if columns.isdecimal() and int(columns):
         return int(columns)
     with suppress(OSError, ValueError):
-        return os.get_terminal_size(sys.stderr.fileno()).columns or _USUAL_COLUMNS
-    return _USUAL_COLUMNS
+        return os.get_terminal_size(sys.stderr.fileno()).columns or _DEFAULT_COLUMNS
+    return _DEFAULT_COLUMNS

@@ -22,7 +22,7 @@ _SHOWN_PAIRS = 12
 
 @dataclass(frozen=True, slots=True)
 class TestSetFiles:
-    """A test set's files for one language pair, one segment per line; with the references of sacreBLEU."""
+    """The source and the references that sacreBLEU scores with, for one language pair; one segment per line."""
 
     source: Path
     references: list[Path]
@@ -38,10 +38,12 @@ def find_test_set(
     fetched.
     """
     if name not in DATASETS:
-        raise _unknown_name_error(name, error, name_where)
+        raise _unknown_name_error(name, error=error, where=name_where)
     dataset = DATASETS[name]
     if languages not in dataset.langpairs:
-        raise _unknown_languages_error(dataset, languages, error, name_where, languages_where)
+        raise _unknown_languages_error(
+            dataset, languages, error=error, name_where=name_where, languages_where=languages_where
+        )
     assert languages is not None
     folder = Path(SACREBLEU_DIR) / name
     if not folder.is_dir():
@@ -55,7 +57,7 @@ def find_test_set(
     return TestSetFiles(Path(source), [Path(file) for file in references])
 
 
-def _unknown_name_error(name: str, error: type[NmtError], where: str) -> NmtError:
+def _unknown_name_error(name: str, *, error: type[NmtError], where: str) -> NmtError:
     message = f"sacreBLEU knows no test set {name!r}"
     if edition := re.fullmatch(r"newstest20(\d\d)", name):
         name = f"wmt{edition[1]}"
@@ -66,7 +68,7 @@ def _unknown_name_error(name: str, error: type[NmtError], where: str) -> NmtErro
 
 
 def _unknown_languages_error(
-    dataset: Dataset, languages: str | None, error: type[NmtError], name_where: str, languages_where: str
+    dataset: Dataset, languages: str | None, *, error: type[NmtError], name_where: str, languages_where: str
 ) -> NmtError:
     pairs = sorted(dataset.langpairs)
     shown = ", ".join(pairs[:_SHOWN_PAIRS]) + (", ..." if len(pairs) > _SHOWN_PAIRS else "")
@@ -92,5 +94,5 @@ def _unusable_error(name: str, languages: str, folder: Path, cause: BaseExceptio
         message = f"what is in {folder} of the test set {name} cannot be used: {cause or type(cause).__name__}"
         again = f"rm -r {shlex.quote(str(folder))} and try again"
     fetch = f"sacrebleu -t {name} -l {languages} --echo ref"
-    hint = f"{again}; or copy the ~/.sacrebleu that {fetch} fills elsewhere to {SACREBLEU_DIR} ($SACREBLEU)"
+    hint = f"{again}; or run {fetch} on a machine with a network, and copy its ~/.sacrebleu to {SACREBLEU_DIR}"
     return DataError(message, where=str(folder), hint=hint)

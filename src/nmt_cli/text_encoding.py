@@ -1,8 +1,9 @@
-"""Text that is no UTF-8: compressed data, UTF-16 and Windows-1252, each with the command that converts it."""
+"""Texts that are not UTF-8 (compressed data, UTF-16, Windows-1252), and the commands that convert them."""
 
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,23 +17,23 @@ STDIN = "stdin"
 
 
 class _Compression(NamedTuple):
-    """A program that compresses, the first bytes that it writes, and the command that uncompresses to stdout.
+    """A program that compresses, a pattern of the first bytes that it writes, and the command that decompresses.
 
     `ending` is the ending of its files, if nmt reads them.
     """
 
     program: str
     magic: bytes
-    reader: str
+    decompressor: str
     ending: str | None
 
 
 _COMPRESSIONS = (
-    _Compression("gzip", b"\x1f\x8b", "zcat", ".gz"),
-    _Compression("zstd", b"\x28\xb5\x2f\xfd", "zstdcat", ".zst"),
-    _Compression("xz", b"\xfd7zXZ\x00", "xzcat", ".xz"),
-    _Compression("bzip2", b"BZh91AY&SY", "bzcat", None),
-    _Compression("zip", b"PK\x03\x04", "unzip -p", None),
+    _Compression("gzip", rb"\x1f\x8b", "zcat", ".gz"),
+    _Compression("zstd", rb"\x28\xb5\x2f\xfd", "zstdcat", ".zst"),
+    _Compression("xz", rb"\xfd7zXZ\x00", "xzcat", ".xz"),
+    _Compression("bzip2", rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "bzcat", None),
+    _Compression("zip", rb"PK(\x03\x04|\x05\x06)", "unzip -p", None),
 )
 _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",  # begins like UTF-16
@@ -60,7 +61,8 @@ def check_encodings(beginnings: Mapping[str, bytes]) -> None:
         check_uncompressed(beginning, name=name)
     encodings = {name: encoding for name, beginning in beginnings.items() if (encoding := _wide_encoding(beginning))}
     if encodings:
-        names = " and ".join(dict.fromkeys(map(_short_name, encodings)))
+        short_names = dict.fromkeys(map(_short_name, encodings))
+        names = " and ".join(short_names if len(short_names) == len(encodings) else encodings)
         verb = "is" if len(encodings) == 1 else "are"
         raise DataError(
             f"{names} {verb} {' and '.join(dict.fromkeys(encodings.values()))}, not UTF-8",
@@ -72,7 +74,7 @@ def check_encodings(beginnings: Mapping[str, bytes]) -> None:
 def check_uncompressed(beginning: bytes, *, name: str) -> None:
     """Raise DataError if a text begins like compressed data; `name` is its file or `STDIN`."""
     for compression in _COMPRESSIONS:
-        if beginning.startswith(compression.magic):
+        if re.match(compression.magic, beginning):
             message = f"{_short_name(name)} is compressed by {compression.program}, not text"
             raise DataError(message, where=name, hint=_uncompress_hint(name, compression))
 
@@ -104,7 +106,7 @@ def conversion(file: Path | None, command: str, *, new: str) -> str:
     """
     if file is None:
         return f"{shell_pipe(None, command)} > NEW"
-    plain = file.with_suffix("") if reader_of(file) else file
+    plain = file.with_suffix("") if decompressor_of(file) else file
     return f"{shell_pipe(file, command)} > {quote(str(plain.with_name(f'{new}-{plain.name}')))}"
 
 
@@ -112,13 +114,13 @@ def shell_pipe(file: Path | None, command: str) -> str:
     """The command line that gives a file, also a compressed one, to the stdin of `command`."""
     if file is None:
         return f"{command} < FILE"
-    reader, name = reader_of(file), quote(str(file))
-    return f"{reader} {name} | {command}" if reader else f"{command} < {name}"
+    decompressor, name = decompressor_of(file), quote(str(file))
+    return f"{decompressor} {name} | {command}" if decompressor else f"{command} < {name}"
 
 
-def reader_of(file: Path) -> str | None:
+def decompressor_of(file: Path) -> str | None:
     """The program that uncompresses a file to stdout, by the ending of its name; None if nmt knows no such ending."""
-    return next((known.reader for known in _COMPRESSIONS if known.ending == file.suffix), None)
+    return next((known.decompressor for known in _COMPRESSIONS if known.ending == file.suffix), None)
 
 
 def _is_utf8(file: Path) -> bool:
@@ -132,10 +134,11 @@ def _is_utf8(file: Path) -> bool:
 
 
 def _wide_encoding(beginning: bytes) -> str | None:
+    """The UTF-16 or UTF-32 that a text begins with: by its mark, or, for Latin letters, by its zero bytes."""
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if beginning.startswith(mark):
             return encoding
-    # Without a mark: Latin letters in UTF-16 have a zero byte each, which comes second in little endian.
+    # Latin letters in UTF-16 have a zero byte each, which comes second in little endian.
     for offset, encoding in ((1, "UTF-16LE"), (0, "UTF-16BE")):
         zeros = beginning[offset:_BYTES_LOOKED_AT:2].count(0)
         if zeros > _MIN_SHARE_OF_ZEROS * min(len(beginning), _BYTES_LOOKED_AT):
@@ -152,14 +155,14 @@ def _first_wrong_byte(line: bytes) -> int:
 
 
 def _uncompress_hint(name: str, compression: _Compression) -> str:
-    reader, ending = compression.reader, compression.ending
+    command, ending = compression.decompressor, compression.ending
     if name == STDIN and ending:
-        return f"give it with -i, as a file whose name ends in {ending}, or uncompress it first: {reader} FILE"
+        return f"give it with -i, as a file whose name ends in {ending}, or uncompress it first: {command} FILE"
     if name == STDIN:
-        return f"uncompress it first: {reader} FILE"
+        return f"uncompress it first: {command} FILE"
     if ending:
         return f"give it a name that says so: mv {quote(name)} {quote(name + ending)}"
-    return f"uncompress it first: {reader} {quote(name)} > NEW"
+    return f"uncompress it first: {command} {quote(name)} > NEW"
 
 
 def _convert_hint(name: str, *, encoding: str) -> str:

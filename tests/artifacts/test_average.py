@@ -25,11 +25,12 @@ from nmt_cli.artifacts.average import (
 )
 from nmt_cli.artifacts.manifest import read_manifest
 from nmt_cli.artifacts.model_directory import load_model, load_saved_config, save_model
-from nmt_cli.artifacts.run import open_run
+from nmt_cli.artifacts.run import open_run, read_checkpoint
 from nmt_cli.artifacts.weights import read_tensors, weights_of
 from nmt_cli.cli.average import average
 from nmt_cli.errors import ModelError, NmtError, UsageError
 from nmt_cli.files import remove_directory
+from nmt_cli.recipe.training import AveragingConfig
 from nmt_cli.tokenization.sentencepiece_model import read_pieces, with_pieces
 from tests.artifacts.builders import save_tiny, spm_bytes, tiny_model, tiny_recipe, write_checkpoint, write_run
 
@@ -45,11 +46,15 @@ def write(run: Path, arrays: list[np.ndarray]) -> list[Path]:
     ]
 
 
+def mean_of(paths: list[Path]) -> dict[str, Tensor]:
+    return average_checkpoints([read_checkpoint(path) for path in paths])
+
+
 @settings(max_examples=40, deadline=None)
 @given(arrays=ARRAYS)
 def test_the_average_is_numpys_float64_mean(arrays: list[np.ndarray]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        mean = average_checkpoints(write(Path(folder), arrays))["w"]
+        mean = mean_of(write(Path(folder), arrays))["w"]
     total = np.zeros((2, 3))
     for array in arrays:
         total += array.astype(np.float64)
@@ -61,7 +66,7 @@ def test_the_average_is_numpys_float64_mean(arrays: list[np.ndarray]) -> None:
 @given(array=hnp.arrays(np.float32, (2, 3), elements=FLOATS), number=st.integers(1, 7))
 def test_the_average_of_equal_checkpoints_is_the_checkpoint(array: np.ndarray, number: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        mean = average_checkpoints(write(Path(folder), [array] * number))["w"]
+        mean = mean_of(write(Path(folder), [array] * number))["w"]
     np.testing.assert_array_equal(mean.numpy(), array)
 
 
@@ -71,12 +76,12 @@ def test_the_order_of_checkpoints_changes_no_bit(arrays: list[np.ndarray], data:
     with tempfile.TemporaryDirectory() as folder:
         paths = write(Path(folder), arrays)
         shuffled = data.draw(st.permutations(paths))
-        assert torch.equal(average_checkpoints(paths)["w"], average_checkpoints(shuffled)["w"])
+        assert torch.equal(mean_of(paths)["w"], mean_of(shuffled)["w"])
 
 
 def test_a_whole_model_is_averaged_tensor_by_tensor(tmp_path: Path) -> None:
     write_run(tmp_path / "x", updates=3)
-    found = average_checkpoints(sorted((tmp_path / "x" / "checkpoints").iterdir()))
+    found = mean_of(sorted((tmp_path / "x" / "checkpoints").iterdir()))
     models = [weights_of(tiny_model(tiny_recipe(), seed=seed)) for seed in (1, 2, 3)]
     assert found.keys() == models[0].keys()
     for name, tensor in found.items():
@@ -85,7 +90,8 @@ def test_a_whole_model_is_averaged_tensor_by_tensor(tmp_path: Path) -> None:
 
 
 def updates(run: Path, *, last: int | None = None, best: int | None = None) -> list[int]:
-    return [checkpoint.update for checkpoint in choose_checkpoints(open_run(run), last=last, best=best)]
+    by, number = AveragingConfig(last=last, best=best).choice
+    return [checkpoint.update for checkpoint in choose_checkpoints(open_run(run), by=by, number=number)]
 
 
 def test_the_newest_are_chosen_in_order(tmp_path: Path) -> None:
@@ -169,11 +175,11 @@ def test_too_few_checkpoints_say_how_many_there_are(tmp_path: Path) -> None:
 def test_a_checkpoint_given_twice_is_refused(tmp_path: Path) -> None:
     first = write_checkpoint(tmp_path, 1, weights={"w": torch.zeros(2)})
     with pytest.raises(ModelError, match="update-00000001 is given twice") as caught:
-        average_checkpoints([first, first.parent / "." / first.name])
+        mean_of([first, first.parent / "." / first.name])
     assert caught.value.hint == "name each checkpoint once"
     copy = write_checkpoint(tmp_path, 2, weights={"w": torch.zeros(2)})
-    with pytest.raises(ModelError, match=r"update-00000002 is a copy of .*update-00000001"):
-        average_checkpoints([first, copy])
+    with pytest.raises(ModelError, match=r"update-00000002 has the weights of .*update-00000001"):
+        mean_of([first, copy])
 
 
 def pair(run: Path, weights: dict[str, Tensor], *, fingerprint: str = "recipe-one") -> list[Path]:
@@ -185,7 +191,7 @@ def pair(run: Path, weights: dict[str, Tensor], *, fingerprint: str = "recipe-on
 def test_values_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
     paths = pair(tmp_path, {"v": torch.zeros(2), "w": torch.tensor([0.0, value])})
     with pytest.raises(ModelError) as caught:
-        average_checkpoints(paths)
+        mean_of(paths)
     assert caught.value.message == "update-00000002 holds values that are not finite, in the tensor w"
     assert caught.value.where == str(paths[1] / "model.safetensors")
     assert "leave it out: nmt average" in caught.value.hint
@@ -203,7 +209,7 @@ def test_values_that_are_not_finite_are_refused(tmp_path: Path, value: float) ->
 def test_other_tensors_are_refused(tmp_path: Path, weights: dict[str, Tensor], message: str) -> None:
     paths = pair(tmp_path, weights)
     with pytest.raises(ModelError) as caught:
-        average_checkpoints(paths)
+        mean_of(paths)
     assert message in caught.value.message
     assert caught.value.where == str(paths[1] / "model.safetensors")
 
@@ -211,7 +217,7 @@ def test_other_tensors_are_refused(tmp_path: Path, weights: dict[str, Tensor], m
 def test_another_recipe_is_refused(tmp_path: Path) -> None:
     paths = pair(tmp_path, {"v": torch.ones(2), "w": torch.ones(2)}, fingerprint="recipe-two")
     with pytest.raises(ModelError, match=r"update-00000002 was trained with another recipe than .*update-00000001"):
-        average_checkpoints(paths)
+        mean_of(paths)
 
 
 def test_damaged_checkpoints_are_refused(tmp_path: Path) -> None:
@@ -219,12 +225,20 @@ def test_damaged_checkpoints_are_refused(tmp_path: Path) -> None:
     file = paths[1] / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(ModelError, match=r"model\.safetensors is cut short") as caught:
-        average_checkpoints(paths)
+        mean_of(paths)
     assert caught.value.where == str(file)
     (paths[1] / "manifest.json").write_text("{")
     with pytest.raises(ModelError, match=r"manifest\.json is damaged") as caught:
-        average_checkpoints(paths)
+        mean_of(paths)
     assert f"rm -r {paths[1]}" in caught.value.hint
+    for damage in ({"update": None}, {"validation": 3}, {"recipe_fingerprint": ["x"]}):
+        manifest = read_manifest(paths[0], error=ModelError, hint="") | damage
+        (paths[1] / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(
+            ModelError, match=rf"manifest\.json is damaged: {next(iter(damage))}: Input should be"
+        ) as caught:
+            mean_of(paths)
+        assert caught.value.where == str(paths[1] / "manifest.json")
 
 
 def test_the_model_is_whole_and_its_own_average_is_renewed(tmp_path: Path) -> None:
@@ -234,7 +248,7 @@ def test_the_model_is_whole_and_its_own_average_is_renewed(tmp_path: Path) -> No
     for last in (4, 2):  # the second replaces the first
         write_average_of_checkpoints(
             run,
-            choose_checkpoints(run, last=last, best=None),
+            choose_checkpoints(run, by="last", number=last),
             output=path / "averaged",
             overwrite=False,
             command=["nmt", "average"],
@@ -243,7 +257,7 @@ def test_the_model_is_whole_and_its_own_average_is_renewed(tmp_path: Path) -> No
     loaded = load_model(path / "averaged", device=torch.device("cpu"), dtype=torch.float32)
     assert loaded.config.updates == [300, 400]
     assert [measured.bleu for measured in loaded.config.validation] == [40.0, 14.0]
-    expected = average_checkpoints([path / "checkpoints" / f"update-00000{update}" for update in (300, 400)])
+    expected = mean_of([path / "checkpoints" / f"update-00000{update}" for update in (300, 400)])
     for name, tensor in weights_of(loaded.model).items():
         assert torch.equal(tensor, expected[name]), name
 
@@ -252,7 +266,7 @@ def test_a_model_elsewhere_is_replaced_only_when_asked(tmp_path: Path) -> None:
     write_run(tmp_path / "x", updates=1)
     run = open_run(tmp_path / "x")
     save_tiny(tmp_path / "m", spm_folder=tmp_path)
-    chosen = choose_checkpoints(run, last=1, best=None)
+    chosen = choose_checkpoints(run, by="last", number=1)
     with pytest.raises(ModelError, match="exists already") as caught:
         write_average_of_checkpoints(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"], measure=None)
     assert "--overwrite" in caught.value.hint
@@ -262,7 +276,7 @@ def test_a_model_elsewhere_is_replaced_only_when_asked(tmp_path: Path) -> None:
 def test_the_tokenizers_of_the_run_are_checked_first(tmp_path: Path) -> None:
     write_run(tmp_path / "x", updates=1)
     run = open_run(tmp_path / "x")
-    chosen = choose_checkpoints(run, last=1, best=None)
+    chosen = choose_checkpoints(run, by="last", number=1)
     run.target_spm.write_bytes(b"x")
     with pytest.raises(ModelError, match=r"target\.spm is not the tokenizer that this run was trained with") as caught:
         write_average_of_checkpoints(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"], measure=None)
@@ -342,7 +356,7 @@ def test_models_that_do_not_fit_are_refused(models: list[Path], tmp_path: Path) 
     wider = tiny_recipe(model={"d_ff": 40})
     save_tiny(tmp_path / "wider", spm_folder=tmp_path, recipe=wider, model=tiny_model(wider))
     cases = {
-        first: (f"{first} has the weights of {first}", "name each model once"),
+        first: (f"{first} is given twice", "name each model once"),
         tmp_path / "wider": ("has model.d_ff 40, and", "average models of one architecture"),
     }
     for path, (message, hint) in cases.items():

@@ -31,7 +31,7 @@ def card(
         record = json.loads((path / "run.json").read_text())
         (path / "run.json").write_text(json.dumps(record | {"data_summary": summary}))
     run = open_run(path)
-    return render_card(run, config=run.model_config_of(updates), num_parameters=65_073_152, commands=[TRAIN])
+    return render_card(run, config=run.saved_config_of(updates), num_parameters=65_073_152, commands=[TRAIN])
 
 
 def front_matter(text: str) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def test_a_licence_and_hub_data_sets_are_passed_on(tmp_path: Path) -> None:
 def test_a_score_on_a_part_of_the_set_says_so(tmp_path: Path) -> None:
     write_run(tmp_path / "x", updates=1, recipe=tiny_recipe(validation={"max_sentences": 8}))
     run = open_run(tmp_path / "x")
-    text = render_card(run, config=run.model_config_of([100]), num_parameters=1, commands=[TRAIN])
+    text = render_card(run, config=run.saved_config_of([100]), num_parameters=1, commands=[TRAIN])
     assert "BLEU on the validation set, on its first 8 sentences: 11.00." in text
 
 
@@ -132,7 +132,7 @@ def test_a_long_curve_is_thinned_but_keeps_the_best_and_the_last(tmp_path: Path,
     ]
     (tmp_path / "x" / "metrics.jsonl").write_text("\n".join(map(json.dumps, events)))
     run = open_run(tmp_path / "x")
-    text = render_card(run, config=run.model_config_of([100]), num_parameters=1, commands=[TRAIN])
+    text = render_card(run, config=run.saved_config_of([100]), num_parameters=1, commands=[TRAIN])
     rows = text.split("| update | ")[1].split("\n\n")[0].splitlines()[2:]
     assert len(rows) <= 12
     assert rows[-1].startswith(f"| {100 * num_checkpoints:,} |")

@@ -234,6 +234,10 @@ def test_our_other_directories_say_what_to_type(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="is a run, not a model directory") as caught:
         load_on_cpu(run)
     assert caught.value.hint == f"take its model, {run / 'model'}"
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange" / "manifest.json").write_text('{"kind": ["model"]}')
+    with pytest.raises(ModelError, match="strange is not a model directory"):
+        load_on_cpu(tmp_path / "strange")
 
 
 def test_only_an_old_model_is_replaced_and_only_when_asked(tmp_path: Path) -> None:

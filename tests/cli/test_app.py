@@ -276,3 +276,8 @@ def test_an_error_goes_to_stderr_and_sets_the_exit_code(tmp_path: Path) -> None:
 
 def options_of(command: str) -> set[str]:
     return {option for parameter in ALL[command].params for option in parameter.opts}
+
+
+def test_a_closed_stderr_changes_no_exit_code(tmp_path: Path) -> None:
+    command = shlex.join([sys.executable, "-m", "nmt_cli", "info", str(tmp_path / "none")])
+    assert subprocess.run(f"{command} 2>&-", shell=True, check=False).returncode == ModelError.exit_code

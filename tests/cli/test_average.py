@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.artifacts.model_directory import load_saved_config
+from nmt_cli.artifacts.run import model_of_run
 from nmt_cli.cli.average import average
 from nmt_cli.errors import ModelError, UsageError
 from tests.artifacts.builders import save_tiny, tiny_recipe, write_run
@@ -124,3 +125,17 @@ def test_another_model_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     assert load_saved_config(tmp_path / "m").updates == [7]
     call(tmp_path / "x", last=1, output=tmp_path / "m", overwrite=True)
     assert load_saved_config(tmp_path / "m").updates == [100]
+
+
+def test_a_mean_of_earlier_updates_than_the_model_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = tmp_path / "x"
+    write_run(run, updates=2)
+    call(run, last=2)
+    save_tiny(run / "model", spm_folder=tmp_path, update=300)
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    call(run, last=2)
+    message = (
+        f"decode and serve take {run}/model, because the mean is of earlier updates; -m {run}/averaged names the mean"
+    )
+    assert message in caplog.messages
+    assert model_of_run(run) == run / "model"

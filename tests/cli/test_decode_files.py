@@ -27,7 +27,7 @@ from nmt_cli.cli.decode.output import PartialOutput, file_identity
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.preparing.sources.lines import line_chunks
 from nmt_cli.scoring.texts import read_text
-from nmt_cli.text_encoding import check_encoding
+from nmt_cli.text_encoding import check_encoding, check_encodings
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.forks import Forked, run_forked
 
@@ -384,12 +384,14 @@ def test_compressed_bytes_are_called_so(data: bytes, program: str, fix: str) -> 
         (lzma.compress(b"one\ntwo\n"), "x.txt is compressed by xz, not text", "mv {0} {0}.xz"),
         (gzip.compress(b"one\ntwo\n"), "x.txt is compressed by gzip, not text", "mv {0} {0}.gz"),
         (bz2.compress(b"one\ntwo\n"), "x.txt is compressed by bzip2, not text", "uncompress it first: bzcat {0} > "),
+        (bz2.compress(b"one\n", 1), "x.txt is compressed by bzip2, not text", "uncompress it first: bzcat {0} > "),
+        (bz2.compress(b""), "x.txt is compressed by bzip2, not text", "uncompress it first: bzcat {0} > "),
         ("one\ntwo\n".encode("utf-16"), "x.txt is UTF-16, not UTF-8", "iconv -f UTF-16 -t UTF-8 < {0} > "),
         ("one\ntwo\n".encode("utf-16-le"), "x.txt is UTF-16LE, not UTF-8", "iconv -f UTF-16LE -t UTF-8 < {0} > "),
         ("eins\nzwei\n".encode("utf-16-be"), "x.txt is UTF-16BE, not UTF-8", "iconv -f UTF-16BE -t UTF-8 < {0} > "),
         ("one\ntwo\n".encode("utf-32"), "x.txt is UTF-32, not UTF-8", "iconv -f UTF-32 -t UTF-8 < {0} > "),
     ],
-    ids=["xz", "gzip", "bzip2", "UTF-16", "UTF-16LE", "UTF-16BE", "UTF-32"],
+    ids=["xz", "gzip", "bzip2", "bzip2 -1", "bzip2 of nothing", "UTF-16", "UTF-16LE", "UTF-16BE", "UTF-32"],
 )
 def test_files_that_are_no_utf8_are_answered_alike_by_prepare_decode_and_score(
     tmp_path: Path, data: bytes, message: str, fix: str
@@ -418,6 +420,23 @@ def test_files_that_are_no_utf8_are_answered_alike_by_prepare_decode_and_score(
         list(blocks([data]))
     with pytest.raises(DataError, match=message.replace("x.txt", "stdin")):
         read_text("-", stdin=io.BytesIO(data))
+
+
+def test_two_files_of_one_name_are_named_by_their_paths() -> None:
+    with pytest.raises(DataError, match=r"^a/train\.de and b/train\.de are UTF-16, not UTF-8"):
+        check_encodings({"a/train.de": "eins".encode("utf-16"), "b/train.de": "zwei".encode("utf-16")})
+
+
+def test_a_file_that_is_called_stdin_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("stdin").write_bytes("zwölf\n".encode("latin-1"))
+    with (
+        pytest.raises(DataError, match="not UTF-8") as error,
+        open_input(Path("stdin"), is_streamed=False, errors="strict") as found,
+    ):
+        list(found)
+    subprocess.run(re.split("[:;] ", error.value.hint)[1], shell=True, check=True)
+    assert Path("utf8-stdin").read_text(encoding="utf-8") == "zwölf\n"
 
 
 TMX = (

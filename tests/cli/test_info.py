@@ -19,6 +19,9 @@ from typing import Any
 
 import pytest
 
+from nmt_cli.artifacts.average import choose_checkpoints
+from nmt_cli.artifacts.directory_kinds import check_is_model
+from nmt_cli.artifacts.run import model_of_run, open_run, read_checkpoint
 from nmt_cli.cli.info import info
 from nmt_cli.dataset.manifest import InputRecord, Manifest, SplitCounts, TokenizerRecord, Tokenizers
 from nmt_cli.errors import ModelError, NmtError
@@ -265,6 +268,40 @@ def test_a_damaged_checkpoint_of_a_run_is_shown(tmp_path: Path, screen: Screen) 
     damage = screen(tmp_path / "x")["damage"]
     assert damage.startswith("checkpoint at update 200: optimizer.safetensors is cut short")
     assert damage.endswith(f"rm -r {path}")
+
+
+def test_commands_for_a_run_whose_name_has_a_space_can_be_pasted(tmp_path: Path, screen: Screen) -> None:
+    run = tmp_path / "my run"
+    checkpoint = run / "checkpoints" / "update-00000100"
+    write_run(run, updates=1)
+    save_tiny(tmp_path / "my model", spm_folder=tmp_path)
+    assert screen(checkpoint)["use"] == f"nmt average '{checkpoint}' -o MODEL"
+    assert screen(tmp_path / "my model")["use"] == f"nmt decode -m '{tmp_path}/my model' < input.txt > output.txt"
+    with pytest.raises(ModelError) as caught:
+        model_of_run(run)
+    assert caught.value.hint.endswith(f": nmt average '{run}'")
+    with pytest.raises(ModelError) as caught:
+        choose_checkpoints(open_run(run), by="last", number=2)
+    assert caught.value.hint.startswith(f"nmt average '{run}' --last 1")
+    for path, command in ((run, f"nmt average '{run}'"), (checkpoint, f"nmt average '{checkpoint}' -o MODEL")):
+        with pytest.raises(ModelError) as caught:
+            check_is_model(path)
+        assert caught.value.hint.endswith(f": {command}")
+    (checkpoint / "optimizer.safetensors").write_bytes(b"")
+    assert screen(run)["damage"].endswith(f"; rm -r '{checkpoint}'")
+    (checkpoint / "manifest.json").write_text("{")
+    with pytest.raises(ModelError) as caught:
+        read_checkpoint(checkpoint)
+    assert caught.value.hint.endswith(f": rm -r '{checkpoint}'")
+
+
+def test_a_run_whose_model_lost_its_manifest_is_described(tmp_path: Path, screen: Screen, nmt: Shell) -> None:
+    run = tmp_path / "x"
+    write_run(run, updates=1, finished="2026-01-02T05:00:00+00:00")
+    save_tiny(run / "model", spm_folder=tmp_path)
+    (run / "model" / "manifest.json").unlink()
+    assert screen(run)["next"] == f"nmt average {run}"
+    assert as_json(nmt, run)["current_model"] is None
 
 
 def test_the_best_by_loss_is_the_lowest(tmp_path: Path, nmt: Shell) -> None:

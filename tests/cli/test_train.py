@@ -180,6 +180,9 @@ def test_a_run_or_text_in_place_of_a_recipe_or_of_data_is_answered_with_the_comm
             f"fix:   {shlex.join(['nmt', *train, *SHORT])}",
         ],
     )
+    record = recipe_folder / "runs" / "tiny" / "run.json"
+    record.write_text(record.read_text().replace('"train",', '"train", "--restart",', 1))
+    assert nmt("train", "runs/tiny").stderr == outcome.stderr  # the command does not remove the run
     (recipe_folder / "my text.tsv").write_text("one\teins\n")
     fix = "fix:   nmt prepare --train 'my text.tsv' -l en-de -o 'data/my text' && nmt train small --data 'data/my text'"
     outcome = nmt("train", "my text.tsv")

@@ -178,7 +178,7 @@ class Dealing:
         )
 
     def update(self, index: int) -> list[Rows]:
-        rows = self.plan.rows(self.plan.pairs(index))
+        rows = self.plan.rows(self.plan.pairs_of_update(index))
         return deal_micro_batches(rows, shape=self.shape, num_micro_batches=self.count, world_size=self.world_size)
 
     @property
@@ -211,7 +211,7 @@ def test_micro_batches_part_an_update_fit_and_come_in_rounds_of_all_ranks(
     dealing = Dealing(corpus, plan, batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
     for index in range(len(plan)):
         micro_batches = dealing.update(index)
-        assert pairs_of(micro_batches) == sorted(plan.pairs(index).tolist())
+        assert pairs_of(micro_batches) == sorted(plan.pairs_of_update(index).tolist())
         assert len(micro_batches) % world_size == 0
         assert len(micro_batches) >= dealing.count
         for part in micro_batches:

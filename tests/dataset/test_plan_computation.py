@@ -55,12 +55,12 @@ def planned_slowly(
 
 def pairs_of(plan: ComputedPlan) -> list[list[int]]:
     """The pairs of each update."""
-    return [plan.pairs(index).tolist() for index in range(len(plan))]
+    return [plan.pairs_of_update(index).tolist() for index in range(len(plan))]
 
 
 def updates_of(corpus: Corpus, *, batch_tokens: int, seed: int = 1) -> list[Array]:
     plan = corpus.plan(batch_tokens=batch_tokens, seed=seed)
-    return [plan.pairs(index) for index in range(len(plan))]
+    return [plan.pairs_of_update(index) for index in range(len(plan))]
 
 
 @given(CORPORA, BATCH_TOKENS, SEEDS, st.integers(0, 99), st.integers(1, LONGEST + 1))
@@ -102,7 +102,7 @@ def test_the_longest_pairs_up_to_a_budget_are_found_block_by_block(corpus: Corpu
 def test_rows_say_where_the_sentences_lie(corpus: Corpus, batch_tokens: int) -> None:
     plan = corpus.plan(batch_tokens=batch_tokens)
     for index in range(len(plan)):
-        pairs = plan.pairs(index)
+        pairs = plan.pairs_of_update(index)
         for name, side in (("src", corpus.src), ("tgt", corpus.tgt)):
             rows = plan.rows(pairs)
             assert rows[f"{name}_length"].tolist() == side[pairs].tolist()
@@ -197,7 +197,7 @@ def test_a_plan_follows_from_seed_and_epoch_and_its_invariants_from_neither(
 def test_pairs_in_an_update_are_those_of_the_class_with_most() -> None:
     corpus = realistic(50_000)
     plan = corpus.plan(batch_tokens=25_000)
-    of_short = [len(pairs) for pairs in map(plan.pairs, range(len(plan))) if corpus.sizes[pairs].max() <= 128]
+    of_short = [len(pairs) for pairs in map(plan.pairs_of_update, range(len(plan))) if corpus.sizes[pairs].max() <= 128]
     assert plan.invariants.pairs_in_update == pytest.approx(np.median(of_short), rel=0.01)
     assert as_corpus([(5, 5)] * 7).plan(batch_tokens=1000).invariants.pairs_in_update == 7
 
@@ -219,8 +219,10 @@ def test_updates_are_not_in_the_order_of_their_lengths() -> None:
 def test_which_pairs_share_an_update_changes_from_epoch_to_epoch() -> None:
     corpus = Corpus(np.full(3000, 20, dtype=np.int64), np.full(3000, 22, dtype=np.int64))
     first, second = (corpus.plan(batch_tokens=2200, epoch=epoch) for epoch in (0, 1))
-    together = [set(first.pairs(index).tolist()) for index in range(len(first))]
-    largest = max(len(set(second.pairs(index).tolist()) & pairs) for index in range(len(second)) for pairs in together)
+    together = [set(first.pairs_of_update(index).tolist()) for index in range(len(first))]
+    largest = max(
+        len(set(second.pairs_of_update(index).tolist()) & pairs) for index in range(len(second)) for pairs in together
+    )
     # An update of 100 among 3000 shares three pairs with another by chance.
     assert largest < 20
 

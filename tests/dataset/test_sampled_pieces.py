@@ -74,7 +74,7 @@ def sampled(data: PreparedData, *, epoch: int = 0, seed: int = 1, num_workers: i
 
 
 def rows_of(found: EpochPlan | TokenPairs) -> Rows:
-    pairs = found.pairs if isinstance(found, EpochPlan) else found
+    pairs = found.sampled_pairs if isinstance(found, EpochPlan) else found
     assert pairs is not None
     return [[row.tolist() for row in side] for side in (pairs.src, pairs.tgt)]
 
@@ -349,7 +349,7 @@ def test_the_plan_is_made_of_the_sampled_lengths_and_its_invariants_are_those_of
     plain = opened(data, key_of(data, alpha=None))
     assert len(plans[0]) > 1.1 * len(plain)
     for plan in plans:
-        pairs = plan.pairs
+        pairs = plan.sampled_pairs
         assert pairs is not None
         assert max(pairs.src.lengths.max(), pairs.tgt.lengths.max()) <= plan.max_tokens_in_sentence
         totals = []

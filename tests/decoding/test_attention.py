@@ -72,6 +72,13 @@ def test_the_weights_are_those_that_mix_the_values(loaded: LoadedModel, part: At
     torch.testing.assert_close(found.weights.sum(-1), torch.ones(found.weights.shape[:-1]))
 
 
+def test_the_map_of_the_encoder_needs_no_translation(loaded: LoadedModel) -> None:
+    maps = AttentionMaps(loaded, device=CPU)
+    alone, with_target = (maps.pieces(SOURCE, target, part="encoder") for target in (None, TARGET))
+    assert alone.rows == with_target.rows
+    assert torch.equal(alone.weights, with_target.weights)
+
+
 def test_words_have_the_attention_of_their_pieces(loaded: LoadedModel) -> None:
     maps = AttentionMaps(loaded, device=CPU)
     words, pieces = maps.cross_words(f"  {SOURCE} ", TARGET), maps.pieces(SOURCE, TARGET, part="cross")
@@ -128,7 +135,7 @@ def test_the_command(folder: Path) -> None:
         (SOURCE, {"part": "encoder", "layer": 2}, UsageError, "--layer is 2, and the model has 1", "a layer from 1"),
         (SOURCE, {"head": "3"}, UsageError, "--head is 3, and the model has 2", "a head from 1 to 2, mean or all"),
         (SOURCE, {"head": "x"}, UsageError, "--head is x, and the model has 2", "a head from 1 to 2, mean or all"),
-        (SOURCE, {"part": "all"}, UsageError, "no part called 'all'", "take one of: cross, encoder, decoder"),
+        (SOURCE, {"part": "all", "model": [Path("no")]}, UsageError, "no part called 'all'", "cross, encoder, decoder"),
         (SOURCE, {"part": "encoder", "words": True}, UsageError, "--words is about", "leave --words out"),
         (SOURCE, {"model": [Path("model"), Path("b")]}, UsageError, "of one model, not of 2", "them: -m model"),
         (SOURCE, {"output": Path("other.png")}, UsageError, "other.png would not be an SVG by its name", "-o other"),

@@ -165,7 +165,7 @@ def test_the_code_in_the_card_runs_and_the_models_own_card_follows_without_our_c
     write_run(tmp_path / "run", updates=4)
     run = open_run(tmp_path / "run")
     own = render_card(
-        run, config=run.model_config_of([400]), num_parameters=1, commands=[["nmt", "train", "tiny.yaml"]]
+        run, config=run.saved_config_of([400]), num_parameters=1, commands=[["nmt", "train", "tiny.yaml"]]
     )
     assert "nmt decode -m MODEL" in own
     (model / "README.md").write_text(own, encoding="utf-8")

@@ -300,6 +300,7 @@ def test_resampling_too_many_lines_is_refused(folder: Path) -> None:
     (folder / "others").write_text("a\n" * 50_000 + "b\n", encoding="utf-8")
     error = refuse(UsageError, "many", "-i", "many", "--baseline", "others")
     assert error.message == "--baseline takes at most 50,000 lines, not 50,001"
+    assert error.hint == "test on a part of the lines"
 
 
 def test_a_tokenised_reference_is_named_in_a_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -118,6 +118,11 @@ def test_an_answer_that_is_not_a_score_for_each_segment_is_refused(
     assert hypothesis.splitlines()[0] == "Der Hu nd schläft."
 
 
+def test_a_tokenizer_that_does_not_exist_is_refused_before_comet_is_looked_for(programs: Path) -> None:
+    error = refuse(UsageError, "ref", "-i", "hyp", "-s", "src", "-m", "bleu,comet", "--tokenize", "x")
+    assert error.message == "sacreBLEU has no tokenizer 'x'"
+
+
 def test_the_error_reaches_the_terminal_with_its_exit_code(folder: Path) -> None:
     write_program(folder, UNREACHABLE)
     process = nmt(*ARGUMENTS, PATH=f"{folder}:{os.environ['PATH']}")

@@ -96,3 +96,17 @@ def test_a_terminal_shows_what_is_not_the_reference_s_in_red() -> None:
     assert "\x1b[31mein\x1b[0m" in output
     assert "\x1b[31mEin\x1b[0m" not in output
     assert "\x1b[1mgain 1, line 3: TER 80.00 to 20.00 (-60.00)" in output
+
+
+def test_a_terminal_does_not_obey_a_translation(folder: Path) -> None:
+    (folder / "hostile").write_text(HYP.replace("ein Buch", "\x1b[2Jein Buch"), encoding="utf-8")
+    output = on_a_terminal(["ref", "-i", "hostile", "--baseline", "base", "--differences", "1"], COLUMNS="80")
+    assert "\x1b[2J" not in output
+    assert "\\x1b[2Jein" in output
+
+
+def test_differences_need_nothing_of_the_metrics_after_the_first(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    command = ["ref", "-i", "hyp", "--baseline", "base", "--differences", "1", "-m"]
+    assert run(*command, "chrf,comet") == run(*command, "chrf")  # no source and no COMET
+    assert "--differences compares by the first metric alone: chrf" in caplog.messages

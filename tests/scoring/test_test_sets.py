@@ -109,7 +109,7 @@ def test_a_download_that_is_not_what_it_should_be_is_refused(archive: Path, fold
     archive.write_bytes(b"captive portal")
     error = refuse(DataError, "-t", "toy", "-l", "en-de", "-i", "hyp")
     assert error.message == "sacreBLEU refuses what it downloaded of the test set toy, for the reason above"
-    assert error.hint.startswith(f"rm -r {folder}/cache/toy and try again; or copy the ~/.sacrebleu that ")
+    assert error.hint.startswith(f"rm -r {folder}/cache/toy and try again; or run ")
     # What lies there now is not used the next time either.
     error = refuse(DataError, "-t", "toy", "-l", "en-de", "-i", "hyp")
     assert error.message.startswith(f"what is in {folder}/cache/toy of the test set toy cannot be used: ")
@@ -129,8 +129,8 @@ def test_a_server_without_it_is_told_with_the_folder(archive: Path, folder: Path
     assert error.message.startswith(f"the test set toy is not in {where} and cannot be fetched: HTTP Error 404")
     assert error.where == where
     assert error.hint == (
-        "check the network and $https_proxy; or copy the ~/.sacrebleu that sacrebleu -t toy -l en-de --echo ref "
-        f"fills elsewhere to {folder}/cache ($SACREBLEU)"
+        "check the network and $https_proxy; or run sacrebleu -t toy -l en-de --echo ref "
+        f"on a machine with a network, and copy its ~/.sacrebleu to {folder}/cache"
     )
 
 

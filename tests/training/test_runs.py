@@ -62,7 +62,7 @@ def test_a_new_run_says_what_it_was_begun_with(prepared: PreparedData, begin: Be
         assert sha256(directory / f"{side}.spm") == record.tokenizers[side]
     assert record.data_summary["splits"]["train"]["pairs"] == 400
     assert (
-        record.longest_source == run.model_config_of([]).longest_source == prepared.split("train").src.lengths.max() - 1
+        record.longest_source == run.saved_config_of([]).longest_source == prepared.split("train").src.lengths.max() - 1
     )
     assert run.recipe == tiny_recipe()
 

@@ -228,7 +228,7 @@ def test_early_stopping_and_the_checkpoints_to_average_go_by_bleu(
     settings = ("validation.metric=bleu", f"training.keep_best={best}", f"averaging={{last: null, best: {best}}}")
     assert train(prepared, run, *PATIENT, *settings) == 0
     number = int(option.removeprefix(" --best ") or best)
-    updates = [checkpoint.update for checkpoint in choose_checkpoints(open_run(run), last=None, best=number)]
+    updates = [checkpoint.update for checkpoint in choose_checkpoints(open_run(run), by="best", number=number)]
     assert updates == chosen
     assert caplog.messages[-1] == f"next: nmt average {run}{option} && nmt decode < input.txt > output.txt"
 

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nmt_cli import __version__, files
-from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS, verify_files
+from nmt_cli import __version__
+from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS, read_manifest, verify_files
 from nmt_cli.artifacts.model_card import front_matter, join_front_matter, render_card
 from nmt_cli.artifacts.model_directory import (
     AverageLosses,
@@ -26,7 +26,7 @@ from nmt_cli.artifacts.model_directory import (
     load_saved_config,
     save_model,
 )
-from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, Run, best_first, command_to_continue, read_checkpoint
+from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, Run, best_first, command_to_continue
 from nmt_cli.artifacts.weights import check_names_and_shapes, open_tensors, shapes_in_file
 from nmt_cli.errors import ModelError
 from nmt_cli.recipe.schema import DROPOUTS
@@ -38,23 +38,18 @@ _LEAVE_OUT = "leave it out: nmt average CHECKPOINT CHECKPOINT ... with the other
 _TOKENIZERS = ("source.spm", "target.spm")
 
 
-def choose_checkpoints(run: Run, *, last: int | None, best: int | None) -> list[Checkpoint]:
-    """The newest `last` checkpoints of a run, or the `best` by the recipe's validation.metric, oldest first.
+def choose_checkpoints(run: Run, *, by: Literal["last", "best"], number: int) -> list[Checkpoint]:
+    """The `number` newest checkpoints of a run, or the best by the recipe's validation.metric; oldest first.
 
-    Exactly one of the two is a number. If two checkpoints are equally good, the newer one is better. Raises
-    ModelError if the run has too few.
+    If two checkpoints are equally good, the newer one is better. Raises ModelError if the run has too few.
     """
-    if (last is None) == (best is None):
-        raise ValueError("give exactly one of last and best")
     checkpoints = run.checkpoints()
     if not checkpoints:
         hint = f"train it: {command_to_continue(run.record.command)}"
         raise ModelError("the run has no checkpoint yet", where=str(run.directory / CHECKPOINTS), hint=hint)
-    number = last if best is None else best
-    assert number is not None
-    ranked = checkpoints[::-1] if best is None else best_first(checkpoints, metric=run.recipe.validation.metric)
+    ranked = checkpoints[::-1] if by == "last" else best_first(checkpoints, metric=run.recipe.validation.metric)
     if len(ranked) < number:
-        raise _too_few_error(run, option="last" if best is None else "best", number=number, num_found=len(ranked))
+        raise _too_few_error(run, option=by, number=number, num_found=len(ranked))
     return sorted(ranked[:number], key=lambda checkpoint: checkpoint.update)
 
 
@@ -72,16 +67,16 @@ def write_average_of_checkpoints(
     Returns the losses that `measure` finds for the averaged weights; None without `measure`, or for one checkpoint. The
     run's own averaged/ is replaced without `overwrite`, because averaging again after more training is normal.
     """
-    is_own = output.resolve() == (run.directory / "averaged").resolve()
-    check_replaceable(output, overwrite=overwrite or is_own)
+    may_replace = overwrite or output.resolve() == (run.directory / "averaged").resolve()
+    check_replaceable(output, overwrite=may_replace)
     run.check_tokenizers()
-    weights = average_checkpoints([checkpoint.path for checkpoint in checkpoints])
+    weights = average_checkpoints(checkpoints)
     losses = measure(weights) if measure is not None and len(checkpoints) > 1 else None
-    config = run.model_config_of([checkpoint.update for checkpoint in checkpoints]).model_copy(
+    config = run.saved_config_of([checkpoint.update for checkpoint in checkpoints]).model_copy(
         update={"average_losses": losses}
     )
     num_parameters = sum(tensor.numel() for tensor in weights.values())
-    commands = [run.record.command, *([command] if list(command) != run.record.command else [])]
+    commands = [run.record.command] if list(command) == run.record.command else [run.record.command, command]
     card = render_card(run, config=config, num_parameters=num_parameters, commands=commands)
     save_model(
         output,
@@ -90,22 +85,20 @@ def write_average_of_checkpoints(
         source_spm=run.source_spm,
         target_spm=run.target_spm,
         card=card,
-        overwrite=overwrite or is_own,
+        overwrite=may_replace,
     )
     return losses
 
 
-def average_checkpoints(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of the checkpoint directories `paths`; in any order it has the same bits.
+def average_checkpoints(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
+    """The mean of the weights of some checkpoints; in any order it has the same bits.
 
     Raises ModelError if a checkpoint is given twice, is damaged, has another recipe or shape, or holds values that are
     not finite.
     """
-    if not paths:
-        raise ValueError("nothing to average")
-    checkpoints = [read_checkpoint(path) for path in paths]
-    checkpoints.sort(key=lambda checkpoint: (checkpoint.update, checkpoint.weights_sha256))
-    _check_no_duplicates(checkpoints)
+    checkpoints = sorted(checkpoints, key=lambda checkpoint: (checkpoint.update, checkpoint.weights_sha256))
+    paths = [checkpoint.path for checkpoint in checkpoints]
+    _check_no_duplicates(paths, [checkpoint.weights_sha256 for checkpoint in checkpoints], noun="checkpoint")
     _check_same_recipe(checkpoints)
     for checkpoint in checkpoints:
         verify_files(checkpoint.path, error=ModelError, hint=_LEAVE_OUT, names_to_hash=(WEIGHTS,))
@@ -113,20 +106,23 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Tensor]:
         bleu = "" if checkpoint.bleu is None else f"BLEU {checkpoint.bleu:.2f}"
         figures = "  ".join(filter(None, (loss, bleu)))
         logger.info("update %9s  %s", f"{checkpoint.update:,}", figures or "not validated")
-    return _mean_of_weights([checkpoint.path for checkpoint in checkpoints], hint=_LEAVE_OUT)
+    return _mean_of_weights(paths, hint=_LEAVE_OUT)
 
 
 def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: bool, command: Sequence[str]) -> None:
     """Write the average of these model directories as the model directory `output`; its card shows `command`.
 
-    All other files are from the last model. Raises ModelError if a model is damaged or given twice, or if architectures
-    or vocabularies differ.
+    The tokenizers and the recipe are the last model's. Raises ModelError if a model is damaged or given twice, or if
+    architectures or vocabularies differ.
     """
     check_replaceable(output, overwrite=overwrite)
     configs = [load_saved_config(path) for path in paths]
     for path in paths:
         verify_files(path, error=ModelError, hint=DAMAGED_HINT, names_to_hash=(WEIGHTS, *_TOKENIZERS))
-    _check_comparable(paths, configs)
+    listed = [read_manifest(path, error=ModelError, hint=DAMAGED_HINT)["files"] for path in paths]
+    _check_no_duplicates(paths, [entries[WEIGHTS]["sha256"] for entries in listed], noun="model")
+    _check_same_tokenizers(paths, listed)
+    _check_same_architecture(paths, configs)
     weights = _mean_of_weights(paths, hint=DAMAGED_HINT)
     last = configs[-1]
     longest_sources = [config.longest_source for config in configs if config.longest_source is not None]
@@ -153,7 +149,7 @@ def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: b
 
 
 def _too_few_error(run: Run, *, option: Literal["last", "best"], number: int, num_found: int) -> ModelError:
-    """The error if --last or --best asks for `number` checkpoints, and the run has `num_found` of the kind."""
+    """The error if `--last` or `--best` asks for more checkpoints than the `num_found` that can be chosen."""
     training = run.recipe.training
     kind = "checkpoint" if num_found == 1 else "checkpoints"
     measured = "" if option == "last" else f" with a validation {run.recipe.validation.metric}"
@@ -168,7 +164,7 @@ def _too_few_error(run: Run, *, option: Literal["last", "best"], number: int, nu
     return ModelError(
         f"{number} were asked for, but the run has {num_found} {kind}{measured}",
         where=str(run.directory / CHECKPOINTS),
-        hint=f"nmt average {run.directory} {smaller_option}, or {how_to_get_more}",
+        hint=f"nmt average {shlex.quote(str(run.directory))} {smaller_option}, or {how_to_get_more}",
     )
 
 
@@ -201,16 +197,14 @@ def _mean_of_tensor(name: str, directories: Sequence[Path], opened: Sequence[Any
     return total.div_(len(directories)).float()
 
 
-def _check_no_duplicates(checkpoints: Sequence[Checkpoint]) -> None:
-    seen: dict[str, Checkpoint] = {}
-    for checkpoint in checkpoints:
-        if earlier := seen.get(checkpoint.weights_sha256):
-            is_same = earlier.path.resolve() == checkpoint.path.resolve()
-            message = "is given twice" if is_same else f"is a copy of {earlier.path}"
-            raise ModelError(
-                f"{checkpoint.path} {message}", where=str(checkpoint.path), hint="name each checkpoint once"
-            )
-        seen[checkpoint.weights_sha256] = checkpoint
+def _check_no_duplicates(paths: Sequence[Path], hashes: Sequence[str], *, noun: Literal["checkpoint", "model"]) -> None:
+    """Raise ModelError if two paths have the same weights, by the hashes of these."""
+    path_of_hash: dict[str, Path] = {}
+    for path, weights_sha256 in zip(paths, hashes, strict=True):
+        if earlier := path_of_hash.get(weights_sha256):
+            fault = "is given twice" if earlier.resolve() == path.resolve() else f"has the weights of {earlier}"
+            raise ModelError(f"{path} {fault}", where=str(path), hint=f"name each {noun} once")
+        path_of_hash[weights_sha256] = path
 
 
 def _check_same_recipe(checkpoints: Sequence[Checkpoint]) -> None:
@@ -234,24 +228,22 @@ def _check_same_shapes(directories: Sequence[Path], opened: Sequence[Any], *, hi
             raise ModelError(message, where=error.where, hint=error.hint) from None
 
 
-def _check_comparable(paths: Sequence[Path], configs: Sequence[SavedModelConfig]) -> None:
-    """Raise ModelError for a model that is given twice, or that has another vocabulary or architecture."""
+def _check_same_tokenizers(paths: Sequence[Path], listed: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ModelError if a model has another tokenizer than the first, by the files that manifests list."""
+    for path, entries in zip(paths, listed, strict=True):
+        for name in _TOKENIZERS:
+            if entries[name]["sha256"] != listed[0][name]["sha256"]:
+                hint = "average models of one vocabulary: a model, and what --init-from made of it"
+                raise ModelError(f"{path} has another {name} than {paths[0]}", where=str(path), hint=hint)
+
+
+def _check_same_architecture(paths: Sequence[Path], configs: Sequence[SavedModelConfig]) -> None:
     first_model = configs[0].recipe.model
     # Learned positions are a table with a row for each of max_positions.
     may_differ = DROPOUTS if first_model.positions == "learned" else DROPOUTS | {"max_positions"}
-    path_of_weights: dict[str, Path] = {}
     for path, config in zip(paths, configs, strict=True):
-        where = str(path)
-        digest = files.sha256(path / WEIGHTS)
-        if twin := path_of_weights.get(digest):
-            raise ModelError(f"{path} has the weights of {twin}", where=where, hint="name each model once")
-        path_of_weights[digest] = path
-        for name in _TOKENIZERS:
-            if files.sha256(path / name) != files.sha256(paths[0] / name):
-                hint = "average models of one vocabulary: a model, and what --init-from made of it"
-                raise ModelError(f"{path} has another {name} than {paths[0]}", where=where, hint=hint)
         for key in type(first_model).model_fields:
             value, first_value = getattr(config.recipe.model, key), getattr(first_model, key)
             if key not in may_differ and value != first_value:
                 message = f"{path} has model.{key} {value}, and {paths[0]} {first_value}"
-                raise ModelError(message, where=where, hint="average models of one architecture")
+                raise ModelError(message, where=str(path), hint="average models of one architecture")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 from nmt_cli.artifacts.manifest import CONFIG, MANIFEST, RUN_FILE
 from nmt_cli.errors import ModelError
@@ -44,16 +44,21 @@ def kind_of(path: Path) -> Kind | None:
         content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         content = None
-    kinds: dict[Any, Kind] = {"model": "model", "checkpoint": "checkpoint", "prepared data": "data"}
+    kinds: dict[str, Kind] = {"model": "model", "checkpoint": "checkpoint", "prepared data": "data"}
     if (path / RUN_FILE).is_file():
         return "run"
-    if isinstance(content, dict) and content.get("kind") in kinds:
-        return kinds[content["kind"]]
+    if isinstance(content, dict) and (kind := kinds.get(str(content.get("kind")))):
+        return kind
     if (path / CONFIG).is_file() and (path / "source.spm").is_file():
         return "model"
     if (path / "optimizer.safetensors").is_file():
         return "checkpoint"
     return "data" if (path / "train.source.ids").is_file() else None
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The runs directly in a folder; none for any other path."""
+    return sorted(child for child in folder.iterdir() if kind_of(child) == "run") if folder.is_dir() else []
 
 
 def foreign_kind(path: Path) -> str | None:
@@ -123,10 +128,11 @@ def _message_and_hint(path: Path, kind: Kind | None) -> tuple[str, str]:
         return f"{path} is a file, not a model directory", _hint_for_file(path)
     if kind == "run":
         made = [path / name for name in ("averaged", "model") if kind_of(path / name) == "model"]
-        hint = f"take its model, {made[0]}" if made else f"make a model of it first: nmt average {path}"
-        return f"{path} is a run, not a model directory", hint
+        average = f"make a model of it first: nmt average {shlex.quote(str(path))}"
+        return f"{path} is a run, not a model directory", f"take its model, {made[0]}" if made else average
     if kind == "checkpoint":
-        return f"{path} is a checkpoint, not a model directory", f"make a model of it: nmt average {path} -o MODEL"
+        hint = f"make a model of it: nmt average {shlex.quote(str(path))} -o MODEL"
+        return f"{path} is a checkpoint, not a model directory", hint
     if kind == "data":
         hint = "give a model directory, such as runs/NAME/averaged"
         return f"{path} is prepared data, not a model directory", hint

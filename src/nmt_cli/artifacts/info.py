@@ -73,7 +73,7 @@ def describe_run(run: Run, *, history: History) -> dict[str, Any]:
             _checkpoint_values(checkpoint) | {"damage": _damage(checkpoint.path)} for checkpoint in checkpoints
         ],
         "models": [str(model) for model in models],
-        "current_model": str(model_of_run(path)) if models else None,
+        "current_model": current_model(path),
         "bytes": bytes_in(path),
         "recipe": run.recipe.model_dump(mode="json"),
     }
@@ -101,7 +101,7 @@ def next_command(run: dict[str, Any]) -> str:
     """The command to run next for a run of `describe_run`: it trains on, averages or translates."""
     if not run["finished"]:
         return command_to_continue(run["command"])
-    if run["models"]:
+    if run["current_model"]:
         return f"nmt decode -m {shlex.quote(run['current_model'])} < input.txt > output.txt"
     return f"nmt average {shlex.quote(run['path'])}"
 
@@ -126,6 +126,14 @@ def parameters_in_file(file: Path) -> int | None:
         shapes: list[list[int]] = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
         return sum(map(prod, shapes))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def current_model(run: Path) -> str | None:
+    """The model that `nmt decode -m RUN` takes; None if there is none, or its manifest cannot be read."""
+    try:
+        return str(model_of_run(run))
+    except ModelError:
         return None
 
 

@@ -18,13 +18,14 @@ from nmt_cli.artifacts.manifest import DAMAGED_HINT, MANIFEST, RUN_FILE, WEIGHTS
 from nmt_cli.artifacts.model_directory import SavedModelConfig, ValidationResult, Vocabulary, load_saved_config
 from nmt_cli.errors import ModelError, NmtError
 from nmt_cli.recipe.loading import parse_recipe
+from nmt_cli.recipe.mistakes import first_mistake
 from nmt_cli.recipe.schema import LanguagePair, Recipe
 
 CHECKPOINTS = "checkpoints"
 State = Literal["training", "finished", "stopped", "not begun"]
 Measured = TypeVar("Measured", "Checkpoint", ValidationResult)
 _DAMAGED_RUN_HINT = "restore the file, or start the run anew in another folder"
-_UNFINISHED_HINT = "let it finish: nmt train ..., or make a model of what there is: nmt average {run}"
+_UNFINISHED_HINT = "let it finish, or average the checkpoints so far: nmt average {run}"
 
 
 class _Record(BaseModel):
@@ -51,10 +52,17 @@ class MeasuredTokens(_Record):
     precision: str
 
 
+class _CheckpointFields(_Record):
+    update: int
+    recipe_fingerprint: str
+    validation: dict[str, float | None] | None = None
+
+
 class RunRecord(_Record):
     """run.json: the origin of the run's data, its start, and its command.
 
-    `rules` is the version of the rules of training that the run began with and keeps. The properties say what they are.
+    `rules` is the version of the rules of training that the run began with and keeps. Each property says whether one
+    rule holds.
     """
 
     languages: LanguagePair
@@ -118,7 +126,7 @@ class Run:
                     hint=f"copy the right one from {self.record.data}",
                 )
 
-    def model_config_of(self, updates: list[int]) -> SavedModelConfig:
+    def saved_config_of(self, updates: list[int]) -> SavedModelConfig:
         """The config.yaml of a model made of the checkpoints at `updates`, with their validation results."""
         record = self.record
         return SavedModelConfig(
@@ -209,8 +217,7 @@ def open_run(directory: Path) -> Run:
     try:
         record = RunRecord.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        message = f"{RUN_FILE} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        message = f"{RUN_FILE} is damaged: {first_mistake(error)}"
         raise ModelError(message, where=str(directory / RUN_FILE), hint=_DAMAGED_RUN_HINT) from None
     recipe_file = directory / "recipe.yaml"
     try:
@@ -238,20 +245,18 @@ def read_checkpoints(directory: Path) -> list[Checkpoint]:
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint that the manifest in `path` describes; no other file is read."""
-    hint = f"take another one, and remove it if it is damaged: rm -r {path}"
+    hint = f"take another one, and remove it if it is damaged: rm -r {shlex.quote(str(path))}"
     manifest = read_manifest(path, error=ModelError, hint=hint)
     weights = manifest["files"].get(WEIGHTS)
     if manifest.get("kind") != "checkpoint" or weights is None:
         raise ModelError(f"{path} is not a checkpoint of a run", where=str(path), hint=hint)
-    measured = manifest.get("validation") or {}
-    return Checkpoint(
-        path=path,
-        update=manifest["update"],
-        recipe_fingerprint=manifest["recipe_fingerprint"],
-        loss=measured.get("loss"),
-        bleu=measured.get("bleu"),
-        weights_sha256=weights["sha256"],
-    )
+    try:
+        fields = _CheckpointFields.model_validate(manifest)
+    except ValidationError as error:
+        message = f"{MANIFEST} is damaged: {first_mistake(error)}"
+        raise ModelError(message, where=str(path / MANIFEST), hint=hint) from None
+    loss, bleu = ((fields.validation or {}).get(metric) for metric in ("loss", "bleu"))
+    return Checkpoint(path, fields.update, fields.recipe_fingerprint, loss, bleu, weights_sha256=weights["sha256"])
 
 
 def model_of_latest_run(runs: Path) -> Path:
@@ -266,11 +271,11 @@ def model_of_latest_run(runs: Path) -> Path:
             where=str(runs),
             hint="name a model with -m MODEL, or train one: nmt train RECIPE",
         )
-    latest = max(paths, key=lambda run: (_model_written_at(run), run))
-    if not _model_written_at(latest):
-        hint = _UNFINISHED_HINT.format(run=latest)
+    with_model = [run for run in paths if _model_written_at(run)]
+    if not with_model:
+        hint = _UNFINISHED_HINT.format(run=shlex.quote(str(max(paths))))
         raise ModelError(f"no run in {runs} has a finished model", where=str(runs), hint=hint)
-    return model_of_run(latest)
+    return model_of_run(max(with_model, key=lambda run: (_model_written_at(run), run)))
 
 
 def model_of_run(run: Path) -> Path:
@@ -282,7 +287,7 @@ def model_of_run(run: Path) -> Path:
     model, average = run / "model", run / "averaged"
     made = [path for path in (model, average) if (path / MANIFEST).is_file()]
     if not made:
-        hint = _UNFINISHED_HINT.format(run=run)
+        hint = _UNFINISHED_HINT.format(run=shlex.quote(str(run)))
         raise ModelError(f"the run {run} has no finished model", where=str(run), hint=hint)
     if len(made) == 1:
         return made[0]

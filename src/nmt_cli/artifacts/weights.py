@@ -102,8 +102,8 @@ def check_tensors_fit(file: Path, config: ModelConfig, *, source_vocab: int, tar
         raise ModelError(message, where=str(file), hint=hint)
     widest = max(max(shape, default=0) for shape in shapes.values())
     if max(config.d_model, config.d_k, config.d_v) > widest:
-        message = f"the widest tensor of {file.name} has {widest:,} columns, and the recipe asks for wider layers"
-        raise ModelError(message, where=str(file), hint=hint)
+        largest = f"the largest dimension of a tensor in {file.name} is {widest:,}"
+        raise ModelError(f"{largest}, and the recipe asks for wider layers", where=str(file), hint=hint)
     # Sinusoids and rotations are computed from torch.arange. On the meta device torch would import its compiler.
     # So they are computed on the CPU, and for one position only.
     small = config if config.positions == "learned" else config.model_copy(update={"max_positions": 1})
@@ -138,7 +138,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_tensors(file: Path, *, hint: str) -> dict[str, Tensor]:
-    """The tensors of a safetensors file; each stays in the file until it is used.
+    """The tensors of a safetensors file, which is mapped: a tensor takes memory when it is used.
 
     Raises ModelError if the file is damaged.
     """

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,9 +14,10 @@ from nmt_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from nmt_cli.decoding.attention import AttentionMap
-    from nmt_cli.model.teacher_forcing import AttentionPart
 
 logger = logging.getLogger(__name__)
+
+_Part = Literal["cross", "encoder", "decoder"]  # the AttentionPart of a module that imports torch, which takes seconds
 
 
 def attention(
@@ -54,6 +56,7 @@ def attention(
     Example: nmt attention -m runs/base --head all -o attention.svg "The house is old."
     """
     _check_texts(source, translation)
+    chosen_part: _Part = parse_choice(part, _Part, flag="--part", message=f"there is no part called {part!r}")
     if words and part != "cross":
         message = "--words is about the attention from the translation to the source"
         raise UsageError(message, where="--words", hint="leave --words out, or take --part cross")
@@ -61,12 +64,8 @@ def attention(
         _check_output(output, overwrite=overwrite)
     if model is not None and len(model) > 1:
         message = f"attention is shown of one model, not of {len(model)}"
-        raise UsageError(message, where="--model", hint=f"give one of them: -m {model[0]}")
+        raise UsageError(message, where="--model", hint=f"give one of them: -m {shlex.quote(str(model[0]))}")
     (directory,) = find_models(model)
-    from nmt_cli.model.teacher_forcing import AttentionPart  # imports torch, which takes seconds
-
-    message = f"there is no part called {part!r}"
-    chosen_part: AttentionPart = parse_choice(part, AttentionPart, flag="--part", message=message)
     num_layers, num_heads = _num_layers_and_heads(directory, part=chosen_part)
     layers = list(range(num_layers)) if layer is None else [_parse_index(str(layer), num_layers, "--layer")]
     match head:
@@ -91,15 +90,15 @@ def _check_texts(source: str, translation: str | None) -> None:
 
 def _check_output(output: Path, *, overwrite: bool) -> None:
     if output.suffix != ".svg":
-        hint = f"-o {output.with_suffix('.svg')}"
+        hint = f"-o {shlex.quote(str(output.with_suffix('.svg')))}"
         raise UsageError(f"{output} would not be an SVG by its name", where="--output", hint=hint)
     if output.exists() and not overwrite:
         hint = "add --overwrite, or give another file with -o"
         raise UsageError(f"{output} exists already", where=str(output), hint=hint)
 
 
-def _num_layers_and_heads(model: Path, *, part: AttentionPart) -> tuple[int, int]:
-    """The number of layers in that part of the model, and the number of heads in each layer."""
+def _num_layers_and_heads(model: Path, *, part: _Part) -> tuple[int, int]:
+    """The layers of a part of the model, and the heads of each layer."""
     from nmt_cli.artifacts.model_directory import load_saved_config
 
     config = load_saved_config(model).recipe.model
@@ -114,9 +113,7 @@ def _parse_index(number: str, count: int, option: str, *, other_values: str = ""
     return int(number) - 1
 
 
-def _attention_map(
-    model: Path, source: str, translation: str | None, *, part: AttentionPart, words: bool
-) -> AttentionMap:
+def _attention_map(model: Path, source: str, translation: str | None, *, part: _Part, words: bool) -> AttentionMap:
     from nmt_cli.decoding.attention import AttentionMaps
 
     if translation is None and part != "encoder":
@@ -127,9 +124,9 @@ def _attention_map(
         logger.info("translation: %s", translation)
     maps = AttentionMaps.from_pretrained(model)
     if words:
-        return maps.cross_words(source, translation or "")
-    # The map of the encoder needs a translation too, although the encoder sees none.
-    return maps.pieces(source, source if translation is None else translation, part=part)
+        assert translation is not None
+        return maps.cross_words(source, translation)
+    return maps.pieces(source, translation, part=part)
 
 
 def _draw_or_print(

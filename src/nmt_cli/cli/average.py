@@ -45,29 +45,28 @@ def average(
     Example: nmt average runs/base --last 5
     """
     from nmt_cli.artifacts.directory_kinds import kind_of
+    from nmt_cli.artifacts.info import current_model
     from nmt_cli.artifacts.run import open_run
 
     if last is not None and best is not None:
         raise UsageError("--last and --best exclude each other", where="--last, --best", hint="give one of them")
     has_choice = last is not None or best is not None
-    if all(kind_of(path) == "model" for path in paths):
-        _average_models(paths, output, has_choice=has_choice, overwrite=overwrite)
+    are_models = all(kind_of(path) == "model" for path in paths)
+    run_directory = None if are_models else _find_run(paths)
+    if run_directory is None and has_choice:
+        hint = "name the run instead, or leave the option out: all that is named is averaged"
+        raise UsageError("--last and --best choose among a run's checkpoints", where="--last, --best", hint=hint)
+    if are_models:
+        _average_models(paths, output, overwrite=overwrite)
         return
-    run_directory = _find_run(paths)
-    if run_directory is not None:
-        run, checkpoints = open_run(run_directory), None
-    elif has_choice:
-        raise _no_run_error(
-            "name the run instead, or leave the option out: all checkpoints that are named are averaged"
-        )
-    else:
-        run, checkpoints = _open_checkpoints(paths)
+    run, checkpoints = _open_checkpoints(paths) if run_directory is None else (open_run(run_directory), None)
     from nmt_cli.artifacts.average import choose_checkpoints, write_average_of_checkpoints  # imports torch: seconds
+    from nmt_cli.recipe.training import AveragingConfig
 
     if checkpoints is None:
-        if not has_choice:
-            last, best = run.recipe.averaging.last, run.recipe.averaging.best
-        checkpoints = choose_checkpoints(run, last=last, best=best)
+        averaging = AveragingConfig(last=last, best=best) if has_choice else run.recipe.averaging
+        by, number = averaging.choice
+        checkpoints = choose_checkpoints(run, by=by, number=number)
     model = output if output is not None else run.directory / "averaged"
     losses = write_average_of_checkpoints(
         run,
@@ -82,6 +81,9 @@ def average(
     command = f"nmt decode -m {shlex.quote(str(model))} < input.txt > output.txt"
     if losses is not None and losses.is_worse:
         command = _warn_of_worse_mean(run, model)
+    elif model == run.directory / "averaged" and current_model(run.directory) == str(run.directory / "model"):
+        message = "decode and serve take %s, because the mean is of earlier updates; -m %s names the mean"
+        logger.warning(message, run.directory / "model", shlex.quote(str(model)))
     logger.info("next: %s", command)
 
 
@@ -119,18 +121,16 @@ def _warn_of_worse_mean(run: Run, average: Path) -> str:
         is_own = average.resolve() == (run.directory / "averaged").resolve()
         who_takes = "decode and serve take" if is_own else "take"
         message = "the mean is worse than its newest checkpoint, so %s %s; -m %s names the mean"
-        logger.warning(message, who_takes, single, average)
+        logger.warning(message, who_takes, single, shlex.quote(str(average)))
         return f"nmt decode -m {shlex.quote(str(single))} < input.txt > output.txt"
     logger.warning("the mean is worse than its newest checkpoint: make a model of that alone")
     return f"nmt average {shlex.quote(str(run.directory))} --last 1"
 
 
-def _average_models(paths: Sequence[Path], output: Path | None, *, has_choice: bool, overwrite: bool) -> None:
+def _average_models(paths: Sequence[Path], output: Path | None, *, overwrite: bool) -> None:
     """Write the mean of model directories."""
     from nmt_cli.artifacts.average import write_average_of_models
 
-    if has_choice:
-        raise _no_run_error("leave the option out: all models that are named are averaged")
     arguments = " ".join(shlex.quote(str(path)) for path in paths)
     if len(paths) < 2:
         hint = f"name a second one: nmt average {arguments} MODEL -o DIR"
@@ -141,10 +141,6 @@ def _average_models(paths: Sequence[Path], output: Path | None, *, has_choice: b
     write_average_of_models(paths, output=output, overwrite=overwrite, command=["nmt", *sys.argv[1:]])
     logger.info("%s: the mean of %d models; measure it: nmt score", output, len(paths))
     logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
-
-
-def _no_run_error(hint: str) -> UsageError:
-    return UsageError("--last and --best choose among a run's checkpoints", where="--last, --best", hint=hint)
 
 
 def _find_run(paths: Sequence[Path]) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -120,7 +121,7 @@ def _facts(reference: str, corpus: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if corpus["citation"]:
         yield "citation", corpus["citation"].rstrip()
     yield "prepared", _progress_text(corpus["prepared"])
-    yield "next", f"nmt prepare {reference}"
+    yield "next", f"nmt prepare {shlex.quote(reference)}"
 
 
 def _download_text(corpus: dict[str, Any]) -> str:

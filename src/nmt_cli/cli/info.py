@@ -41,11 +41,11 @@ def info(
 
     Example: nmt info runs/base
     """
-    from nmt_cli.artifacts.directory_kinds import kind_of
+    from nmt_cli.artifacts.directory_kinds import kind_of, runs_in
     from nmt_cli.artifacts.info import describe_checkpoint, describe_model
 
     kind, reference = kind_of(path), str(path)
-    if kind is None and (runs := _runs_in(path)):
+    if kind is None and (runs := runs_in(path)):
         _print_runs(path, runs, as_json=as_json)
         return
     if kind is None:
@@ -62,12 +62,6 @@ def info(
         print_json(description)
     else:
         print_facts(facts_of(description | {"reference": reference}), commands=_COMMAND_LABELS)
-
-
-def _runs_in(path: Path) -> list[Path]:
-    from nmt_cli.artifacts.directory_kinds import kind_of
-
-    return sorted(child for child in path.iterdir() if kind_of(child) == "run") if path.is_dir() else []
 
 
 def _print_runs(folder: Path, runs: list[Path], *, as_json: bool) -> None:
@@ -157,7 +151,7 @@ def _model_facts(model: dict[str, Any]) -> Facts:
     if model["license"]:
         yield "licence", model["license"]
     yield "search", f"beam {recipe['decoding']['beam']}, length penalty {recipe['decoding']['length_penalty']}"
-    yield _damage_fact(model) or ("use", f"nmt decode -m {model['reference']} < input.txt > output.txt")
+    yield _damage_fact(model) or ("use", f"nmt decode -m {shlex.quote(model['reference'])} < input.txt > output.txt")
 
 
 def _run_facts(run: dict[str, Any]) -> Facts:
@@ -191,7 +185,8 @@ def _run_facts(run: dict[str, Any]) -> Facts:
     yield "checkpoints", f"{len(checkpoints)}{newest}"
     for checkpoint in checkpoints:
         if damage := checkpoint["damage"]:
-            yield "damage", f"checkpoint at update {checkpoint['update']:,}: {damage}; rm -r {checkpoint['path']}"
+            remove = f"rm -r {shlex.quote(checkpoint['path'])}"
+            yield "damage", f"checkpoint at update {checkpoint['update']:,}: {damage}; {remove}"
     for model in run["models"]:
         yield "model", model
     yield "next", next_command(run)
@@ -203,7 +198,7 @@ def _checkpoint_facts(checkpoint: dict[str, Any]) -> Facts:
     yield "parameters", _parameters_text(checkpoint["parameters"])
     is_validated = checkpoint["loss"] is not None
     yield "validation", _validation_text(checkpoint) if is_validated else "not measured at this update"
-    yield _damage_fact(checkpoint) or ("use", f"nmt average {checkpoint['path']} -o MODEL")
+    yield _damage_fact(checkpoint) or ("use", f"nmt average {shlex.quote(checkpoint['path'])} -o MODEL")
 
 
 def _data_facts(data: dict[str, Any]) -> Facts:
@@ -244,7 +239,7 @@ def _cached_hub_model(path: Path) -> tuple[Path, str]:
     model = cached_model(name)
     if model is None:
         message = f"there is no {path} here, and no model of that name of the hub is in the cache"
-        hint = f"check the path; nmt decode -m {path} downloads a model of the hub"
+        hint = f"check the path; nmt decode -m {shlex.quote(str(path))} downloads a model of the hub"
         raise ModelError(message, where=str(path), hint=hint)
     return model, str(name)
 
@@ -264,7 +259,9 @@ def _unknown_path_error(path: Path) -> ModelError:
     if path.is_file():
         return ModelError(f"{path} is a file", where=where, hint=f"name a directory, such as {path.parent}")
     below = [child for child in sorted(path.iterdir()) if not child.name.startswith(".") and kind_of(child)]
-    hint = f"nmt info {below[-1]}" if below else "name what nmt train, nmt average or nmt prepare wrote"
+    hint = "name what nmt train, nmt average or nmt prepare wrote"
+    if below:
+        hint = f"nmt info {shlex.quote(str(below[-1]))}"
     if other := foreign_kind(path):
         return ModelError(f"{path} looks like {other}, not like anything that nmt wrote", where=where, hint=hint)
     looked_for = "config.yaml (a model), run.json (a run) or manifest.json (a checkpoint, prepared data)"

@@ -146,10 +146,10 @@ def _check_is_recipe(path: Path) -> None:
         hint = train_command(recipe, path, is_shared=manifest.shared_vocabulary, init_from=None)
         raise RecipeError(f"{path} is prepared data, not a recipe", where=str(path), hint=hint)
     if kind == "run":
-        from nmt_cli.artifacts.run import open_run
+        from nmt_cli.artifacts.run import command_to_continue, open_run
 
-        command = shlex.join(open_run(path).record.command)
-        raise RecipeError(f"{path} is a run, not a recipe; its own command continues it", where=str(path), hint=command)
+        hint = command_to_continue(open_run(path).record.command)
+        raise RecipeError(f"{path} is a run, not a recipe; its own command continues it", where=str(path), hint=hint)
     if commands := _commands_for_text(path):
         raise RecipeError(f"{path} is text, not a recipe", where=str(path), hint=commands)
 

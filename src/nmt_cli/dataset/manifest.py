@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import read_json
+from nmt_cli.recipe.mistakes import first_mistake
 from nmt_cli.recipe.schema import LanguagePair
 
 MANIFEST = "manifest.json"
@@ -96,6 +97,4 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         return Manifest.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise DataError(f"{MANIFEST} is damaged: {key}: {first['msg']}", where=file, hint=PREPARE_AGAIN) from None
+        raise DataError(f"{MANIFEST} is damaged: {first_mistake(error)}", where=file, hint=PREPARE_AGAIN) from None

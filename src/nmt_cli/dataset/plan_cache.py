@@ -174,7 +174,7 @@ class PlanCache:
                 temporary,
                 computed.blocks(),
                 sizes=computed.sizes(),
-                longest_pairs=computed.rows(computed.longest_pairs),
+                longest_rows=computed.rows(computed.longest_pairs),
                 invariants=computed.invariants,
                 key=key,
                 sampled=sampled,

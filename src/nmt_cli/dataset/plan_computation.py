@@ -43,7 +43,7 @@ class SentenceOffsets:
 
 @dataclass(frozen=True, slots=True)
 class ComputedPlan:
-    """The plan of an epoch in memory: update u has the pairs `pairs(u)`.
+    """The plan of an epoch in memory: update u has the pairs `pairs_of_update(u)`.
 
     `bounds` cut `pair_order` into updates, and training takes the updates in `update_order`. `longest_pairs` come
     longest first.
@@ -60,7 +60,7 @@ class ComputedPlan:
     def __len__(self) -> int:
         return len(self.update_order)
 
-    def pairs(self, index: int) -> Array:
+    def pairs_of_update(self, index: int) -> Array:
         """The pairs of one update, from 0."""
         update = self.update_order[index]
         return self.pair_order[self.bounds[update] : self.bounds[update + 1]]
@@ -79,7 +79,7 @@ class ComputedPlan:
         first = 0
         while first < len(self):
             stop = max(first + 1, int(np.searchsorted(ends, ends[first] + _BLOCK_PAIRS, side="right")))
-            yield self.rows(np.concatenate([self.pairs(index) for index in range(first, stop)]))
+            yield self.rows(np.concatenate([self.pairs_of_update(index) for index in range(first, stop)]))
             first = stop
 
 
@@ -96,8 +96,10 @@ def compute_plan(data: TokenPairs, *, key: PlanKey, invariants: EpochInvariants 
     longest_pairs = _longest_pairs(pair_order, offsets, budget=key.batch_tokens)
     max_tokens_in_sentence = _max_tokens_in_sentence(longest_pairs, offsets)
     if invariants is None:
-        budgets = _budgets_for(classes, max_tokens_in_sentence=max_tokens_in_sentence, batch_tokens=key.batch_tokens)
-        invariants = _make_invariants(classes, num_pairs=len(data), budgets=budgets, max_tokens_in_sentence=None)
+        computed = _invariants_of(
+            classes, data, batch_tokens=key.batch_tokens, max_tokens_in_sentence=max_tokens_in_sentence
+        )
+        invariants = computed.model_copy(update={"max_tokens_in_sentence": None})  # each plan has its longest sentence
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([key.seed, _ORDER_PURPOSE, key.epoch])))
     num_long = classes[0].pairs
     generator.shuffle(pair_order[:num_long])
@@ -118,15 +120,13 @@ def expected_invariants(data: TokenPairs, *, key: PlanKey, cost: SamplingCost) -
     """The invariants of epochs with sampled pieces, from the prepared pieces in `data` and their growth by sampling."""
     offsets = SentenceOffsets(_load_offsets(data.src), _load_offsets(data.tgt))
     usable, classes = _usable_pairs(offsets, max_positions=key.max_positions)
-    prepared = _max_tokens_in_sentence(_longest_pairs(usable, offsets, budget=1), offsets)
+    longest_pair = _longest_pairs(usable, offsets, budget=1)
+    prepared = _max_tokens_in_sentence(longest_pair, offsets)
     sampled = math.ceil(prepared * max(cost.src_growth, cost.tgt_growth) * _UNEVEN_GROWTH)
     max_tokens_in_sentence = max(prepared, min(sampled, key.max_positions, key.batch_tokens))
     sampled_classes = [length_class.after_sampling(cost) for length_class in classes]
-    budgets = _budgets_for(
-        sampled_classes, max_tokens_in_sentence=max_tokens_in_sentence, batch_tokens=key.batch_tokens
-    )
-    return _make_invariants(
-        sampled_classes, num_pairs=len(data), budgets=budgets, max_tokens_in_sentence=max_tokens_in_sentence
+    return _invariants_of(
+        sampled_classes, data, batch_tokens=key.batch_tokens, max_tokens_in_sentence=max_tokens_in_sentence
     )
 
 
@@ -144,6 +144,7 @@ def token_budgets(
     if larger_side > batch_tokens:
         unused_tokens = _UNFILLED_PAIRS * larger_side / num_pairs
         num_updates = math.ceil(larger_side / max(batch_tokens - unused_tokens, 1))
+        # A full update stops before the pair that would not fit.
         budget = min(batch_tokens, math.ceil(larger_side / num_updates + unused_tokens))
 
     def budget_of_side(tokens: int) -> int:
@@ -172,22 +173,20 @@ class _LengthClass:
         return math.ceil(self.pairs * min(1, *shares))
 
 
-def _budgets_for(classes: Sequence[_LengthClass], *, max_tokens_in_sentence: int, batch_tokens: int) -> TokenBudgets:
-    return token_budgets(
+def _invariants_of(
+    classes: Sequence[_LengthClass], data: TokenPairs, *, batch_tokens: int, max_tokens_in_sentence: int
+) -> EpochInvariants:
+    """The invariants of epochs whose usable pairs, out of all pairs in `data`, are in `classes`."""
+    num_pairs = sum(length_class.pairs for length_class in classes)
+    budgets = token_budgets(
         batch_tokens=batch_tokens,
-        num_pairs=sum(length_class.pairs for length_class in classes),
+        num_pairs=num_pairs,
         src_tokens=sum(length_class.src_tokens for length_class in classes),
         tgt_tokens=sum(length_class.tgt_tokens for length_class in classes),
         max_tokens_in_sentence=max_tokens_in_sentence,
     )
-
-
-def _make_invariants(
-    classes: Sequence[_LengthClass], *, num_pairs: int, budgets: TokenBudgets, max_tokens_in_sentence: int | None
-) -> EpochInvariants:
-    """The invariants of epochs whose usable pairs, out of `num_pairs`, are in `classes`."""
     return EpochInvariants(
-        num_left_out=num_pairs - sum(length_class.pairs for length_class in classes),
+        num_left_out=len(data) - num_pairs,
         budgets=budgets,
         pairs_in_update=max(length_class.pairs_in_update(budgets) for length_class in classes),
         max_tokens_in_sentence=max_tokens_in_sentence,
@@ -206,7 +205,8 @@ class _UpdateCutter:
 
     def add(self, lengths: Array) -> None:
         """Add the next pairs [2, n]; an update ends before the pair by which a side would exceed its budget."""
-        src_ends, tgt_ends = ends = self._tokens[:, None] + np.cumsum(lengths, axis=1)
+        ends = self._tokens[:, None] + np.cumsum(lengths, axis=1)
+        src_ends, tgt_ends = ends
         while True:
             src_limit, tgt_limit = self._tokens_in_updates + self._budgets
             num_fitting = min(

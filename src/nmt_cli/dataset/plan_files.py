@@ -19,7 +19,7 @@ from typing import Literal
 from zlib import crc32
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from nmt_cli.dataset.manifest import Record, TokenDtype
 from nmt_cli.dataset.prepared_data import SIDES, Array, Rows, TokenPairs, open_pairs
@@ -70,7 +70,7 @@ class PlanKey(Record):
 
 @dataclass(frozen=True, slots=True)
 class TokenBudgets:
-    """The maximum of tokens that an update has on each side."""
+    """The most tokens that an update may have on each side."""
 
     src: int
     tgt: int
@@ -79,9 +79,9 @@ class TokenBudgets:
 class EpochInvariants(Record):
     """The part of a plan that all epochs of a training share: it depends on the lengths of pairs, not on their order.
 
-    `num_left_out` pairs are too long for the model. A full update has `pairs_in_update` pairs on average, in the class
-    of length that has more. If pieces are sampled, `budgets` and `pairs_in_update` follow from expected lengths, and no
-    sentence of any epoch has more than `max_tokens_in_sentence`. Otherwise `max_tokens_in_sentence` is None.
+    `num_left_out` pairs are too long for the model. A full update has `pairs_in_update` pairs on average, in the length
+    class whose updates have more pairs. If pieces are sampled, `budgets` and `pairs_in_update` follow from expected
+    lengths, and no sentence of any epoch has more than `max_tokens_in_sentence`. Otherwise it is None.
     """
 
     num_left_out: int
@@ -115,9 +115,9 @@ class EpochPlan:
     """A plan that is open for reading, and locked against removal; DamagedPlan if it cannot be read."""
 
     invariants: EpochInvariants
-    longest_pairs: Rows
-    """The longest pairs, longest first."""
-    pairs: TokenPairs | None
+    longest_rows: Rows
+    """The rows of the longest pairs, longest first."""
+    sampled_pairs: TokenPairs | None
     """The sampled ids that the rows point into; None if they point into the prepared data."""
 
     def __init__(self, directory: Path, *, key: PlanKey) -> None:
@@ -130,7 +130,7 @@ class EpochPlan:
         try:
             fcntl.flock(self._rows_file, fcntl.LOCK_SH)
             self._load(key)
-        except (OSError, ValidationError, ValueError) as error:
+        except (OSError, TypeError, ValueError) as error:
             raise DamagedPlan(f"{directory.name}: {error}") from None
 
     def __len__(self) -> int:
@@ -141,7 +141,7 @@ class EpochPlan:
         """Tokens of the longest sentence, with EOS, in all epochs of the training; 0 if there is no sentence."""
         if self.invariants.max_tokens_in_sentence is not None:
             return self.invariants.max_tokens_in_sentence
-        longest = self.longest_pairs[:1]
+        longest = self.longest_rows[:1]
         return max(int(longest[f"{side}_length"].max(initial=0)) for side in ("src", "tgt"))
 
     @property
@@ -184,9 +184,9 @@ class EpochPlan:
                 raise ValueError(f"{name} is not what was written")
         updates = np.frombuffer(contents[_UPDATES], dtype=_UPDATE_DTYPE)
         self._starts, self._crc32 = updates["start"], updates["crc32"]
-        self.longest_pairs = np.frombuffer(contents[_LONGEST], dtype=self._row_dtype)
+        self.longest_rows = np.frombuffer(contents[_LONGEST], dtype=self._row_dtype)
         self.invariants = manifest.invariants
-        self.pairs = None if manifest.sampled is None else self._open_sampled(manifest.sampled)
+        self.sampled_pairs = None if manifest.sampled is None else self._open_sampled(manifest.sampled)
 
     def _open_sampled(self, sampled: SampledTokens) -> TokenPairs:
         pairs = open_pairs(self.directory, SAMPLED, dtype=sampled.dtype)
@@ -200,7 +200,7 @@ def write_plan(
     blocks: Iterable[Rows],
     *,
     sizes: Array,
-    longest_pairs: Rows,
+    longest_rows: Rows,
     invariants: EpochInvariants,
     key: PlanKey,
     sampled: SampledTokens | None,
@@ -221,7 +221,7 @@ def write_plan(
                 stop = start + int(sizes[index]) * block.itemsize
                 updates["crc32"][index] = crc32(block_bytes[start:stop])
                 start, index = stop, index + 1
-    small_files = {_UPDATES: updates.tobytes(), _LONGEST: longest_pairs.tobytes()}
+    small_files = {_UPDATES: updates.tobytes(), _LONGEST: longest_rows.tobytes()}
     checksums = {} if sampled is None else _checksums_of_sampled_ids(directory)
     for name, content in small_files.items():
         (directory / name).write_bytes(content)
@@ -230,7 +230,7 @@ def write_plan(
         key=key,
         num_rows=int(updates["start"][-1]),
         invariants=invariants,
-        row=[(name, str(longest_pairs.dtype[name].str)) for name in longest_pairs.dtype.names or ()],
+        row=[(name, str(longest_rows.dtype[name].str)) for name in longest_rows.dtype.names or ()],
         sampled=sampled,
         crc32=checksums,
     )

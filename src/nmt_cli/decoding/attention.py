@@ -137,8 +137,11 @@ class AttentionMaps:
         device = torch.device("cpu")
         return cls(model_directory.load_model(Path(directory), device=device, dtype=torch.float32), device=device)
 
-    def pieces(self, source: str, target: str, *, part: AttentionPart) -> AttentionMap:
-        """The map between pieces; DataError if a text is blank or too long for the model."""
+    def pieces(self, source: str, target: str | None, *, part: AttentionPart) -> AttentionMap:
+        """The map between pieces; DataError if a text is blank or too long for the model.
+
+        Only `encoder` does without a target.
+        """
         source_ids, target_ids = self._encode(source, target)
         source_pieces = [*self._loaded.source.pieces(source_ids), _END]
         target_pieces = self._loaded.target.pieces(target_ids)
@@ -168,11 +171,12 @@ class AttentionMaps:
         columns = _word_names(source, by_piece.columns, source_words)
         return AttentionMap("cross", rows, columns, weights)
 
-    def _encode(self, source: str, target: str) -> tuple[list[int], list[int]]:
+    def _encode(self, source: str, target: str | None) -> tuple[list[int], list[int]]:
         source_ids = self._loaded.source.encode([as_in_training(source)])[0]
-        target_ids = self._loaded.target.encode([as_in_training(target)])[0]
+        target_ids = [] if target is None else self._loaded.target.encode([as_in_training(target)])[0]
         max_pieces = self._loaded.model.config.max_positions - 1
-        for name, ids in (("sentence", source_ids), ("translation", target_ids)):
+        given = {"sentence": source_ids} if target is None else {"sentence": source_ids, "translation": target_ids}
+        for name, ids in given.items():
             if not ids:
                 raise DataError(f"the {name} is blank", where=name, hint="give a sentence and its translation")
             if len(ids) > max_pieces:

@@ -29,6 +29,7 @@ from nmt_cli.interchange.marian_model import (
     marian_order,
 )
 from nmt_cli.model.transformer import sinusoids
+from nmt_cli.recipe.mistakes import first_mistake
 
 _NORM_EPSILON = 1e-5  # the default of torch, which transformers uses
 _SAME_POSITIONS = 1e-4  # the largest difference of equal position tables
@@ -95,9 +96,7 @@ def _settings(directory: Path) -> MarianConfig:
     try:
         return MarianConfig.model_validate(settings)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        raise damaged_error(f"config.json: {name}: {first['msg']}", where=file) from None
+        raise damaged_error(f"config.json: {first_mistake(error)}", where=file) from None
 
 
 def _check_supported(settings: MarianConfig, directory: Path) -> None:

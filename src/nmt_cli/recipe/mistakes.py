@@ -68,6 +68,12 @@ def error_to_show(validation_error: ValidationError) -> Any:
     return errors[0]
 
 
+def first_mistake(validation_error: ValidationError) -> str:
+    """The key of the first error, and the reason in pydantic's words."""
+    first = validation_error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
 def describe(error: Any, path: KeyPath) -> str:
     """One line: the key, its value, and what is allowed there."""
     name = dotted_key(path)

@@ -238,6 +238,11 @@ class AveragingConfig(Section):
         None, description="number of best checkpoints to average, by validation.metric; either this or last is null"
     )
 
+    @property
+    def choice(self) -> tuple[Literal["last", "best"], int]:
+        """By which of both the checkpoints are chosen, and how many."""
+        return ("best", self.best) if self.best is not None else ("last", self.last or 0)
+
     @model_validator(mode="after")
     def _exactly_one(self) -> AveragingConfig:
         if (self.last is None) == (self.best is None):

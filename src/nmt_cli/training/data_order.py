@@ -107,7 +107,7 @@ class DataOrder:
     @property
     def longest(self) -> Rows:
         """The pairs of a full micro-batch of the longest sentences, which needs the most memory."""
-        return first_rows_that_fit(self.open().longest_pairs, shape=self.shape)
+        return first_rows_that_fit(self.open().longest_rows, shape=self.shape)
 
     @property
     def full(self) -> Rows:
@@ -119,12 +119,12 @@ class DataOrder:
         num_passes, plan = self._training.num_passes, self.open()
         shape = self.shape.for_passes(num_passes)
         make = partial(make_batch, np.tile(rows, num_passes), device=device, shape=shape, pinned=pinned)
-        if plan.pairs is None:
+        if plan.sampled_pairs is None:
             return make(self._pairs)
         try:
-            return make(plan.pairs)
+            return make(plan.sampled_pairs)
         except DataError as error:
-            pairs = self._rebuild(f"{plan.directory.name}: {error.message}").pairs
+            pairs = self._rebuild(f"{plan.directory.name}: {error.message}").sampled_pairs
             assert pairs is not None
             return make(pairs)
 

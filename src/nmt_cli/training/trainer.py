@@ -145,7 +145,7 @@ def _write_final_model(
     The model is the best checkpoint if the recipe keeps the best, else the last.
     """
     output, keeps_best = run.directory / "model", run.recipe.training.keep_best > 0
-    (chosen,) = choose_checkpoints(run, last=None if keeps_best else 1, best=1 if keeps_best else None)
+    (chosen,) = choose_checkpoints(run, by="best" if keeps_best else "last", number=1)
     update = state.update
     is_there = kind_of(output) == "model" and load_saved_config(output).updates == [chosen.update]
     if run.record.finished is not None and is_there:

@@ -16,7 +16,7 @@ from nmt_cli.cli.arguments import complete_models, find_models, parse_choice
 from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes, count_lines, open_input, open_prefixes, skip_lines
 from nmt_cli.cli.decode.output import OutputFormat, check_output, file_identity, open_output
 from nmt_cli.cli.decoding_options import COMPUTING, OUTPUT, SEARCH, takes_decoding_options
-from nmt_cli.console import live_bars, shows_live_views, time_left
+from nmt_cli.console import live_bars, shows_live_views, time_left_text
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def show_line_count(
                 bars.start()
             bars.advance(task, num_lines)
             seconds = bars.tasks[0].time_remaining
-            bars.update(task, left="" if seconds is None else time_left(seconds))
+            bars.update(task, left="" if seconds is None else time_left_text(seconds))
 
         yield write_and_count
 

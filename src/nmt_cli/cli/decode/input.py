@@ -49,14 +49,15 @@ def open_input(source: Path, *, is_streamed: bool, errors: OnInvalidBytes) -> It
         max_wait_seconds = 0.0 if is_streamed else _NEXT_LINE_SECONDS
         yield _live_blocks(sys.stdin.fileno(), max_wait_seconds=max_wait_seconds, name=STDIN, errors=errors)
         return
+    name = "./stdin" if str(source) == STDIN else str(source)
     if os.path.isfile(source):
         with open_bytes(source) as beginning:
-            check_unstructured(beginning.read(_CHUNK_BYTES), name=str(source))
+            check_unstructured(beginning.read(_CHUNK_BYTES), name=name)
     with open_bytes(source) as stream:
-        blocks = _blocks(stream.read, lambda: True, name=str(source), errors=errors)
+        blocks = _blocks(stream.read, lambda: True, name=name, errors=errors)
         if is_streamed and not source.is_file():  # a named pipe
             with suppress(OSError):
-                blocks = _live_blocks(stream.fileno(), max_wait_seconds=0.0, name=str(source), errors=errors)
+                blocks = _live_blocks(stream.fileno(), max_wait_seconds=0.0, name=name, errors=errors)
         yield blocks
 
 

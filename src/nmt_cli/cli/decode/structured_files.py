@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nmt_cli.errors import DataError
-from nmt_cli.text_encoding import STDIN, reader_of, shell_pipe
+from nmt_cli.text_encoding import STDIN, decompressor_of, shell_pipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def check_unstructured(beginning: bytes, *, name: str) -> None:
     A file is recognised by the ending of its name and its first bytes. `STDIN` has no ending: the first bytes must do.
     """
     file = Path(name)
-    ending = Path(file.stem if reader_of(file) else file.name).suffix.lower()
+    ending = Path(file.stem if decompressor_of(file) else file.name).suffix.lower()
     content = beginning.removeprefix(codecs.BOM_UTF8)
     for structure in _STRUCTURES:
         is_possible = structure.is_certain if name == STDIN else ending in structure.endings

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,6 +31,8 @@ from nmt_cli.errors import UsageError
 if TYPE_CHECKING:
     from nmt_cli.scoring.metrics import EvaluationSet, MetricName
     from nmt_cli.scoring.significance import TestName
+
+logger = logging.getLogger(__name__)
 
 _DEFAULT_METRICS = "bleu,chrf,ter"
 _COMET_MODEL = "Unbabel/wmt22-comet-da"
@@ -124,6 +127,7 @@ def score(
     files = TextNames(references, hypotheses or [], baselines or [], source, test_set, languages)
     _check_test_set_or_reference(files)
     if model is not None:
+        forced_options = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
         metric_options: dict[str, object] = {
             "-i": hypotheses,
             "-m": metrics,
@@ -138,19 +142,19 @@ def score(
             "--differences": differences,
             "--fail-under": fail_under,
         }
-        why = "it gives the probability of REF, which is no score of a translation"
-        check_conflicts("--model", metric_options, why=why)
-        if test_set is None:
-            check_requires("-t", {"-l": languages})
-        forced_options = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
-        print_forced_scores(read_texts(files), forced_options, with_tokens=tokens, as_json=as_json)
+        _score_by_model(files, forced_options, metric_options, with_tokens=tokens, as_json=as_json)
         return
     check_requires("--model", {"--tokens": tokens, "--batch-tokens": batch_tokens, "--precision": precision})
     files = replace(files, hypotheses=hypotheses or ["-"])
     metric_names = parse_metrics(metrics or [_DEFAULT_METRICS])
     bounds = parse_bounds(fail_under or [], metric_names)
+    if differences is not None and not by_sentence:
+        if metrics and metric_names[1:]:
+            logger.info("--differences compares by the first metric alone: %s", metric_names[0])
+        metric_names = metric_names[:1]
     if "bleu" not in metric_names:
         check_requires("-m bleu", {"--tokenize": tokenize, "--lowercase": lowercase})
+    tokenizer = None if tokenize is None else parse_tokenizer(tokenize)
     if "paper-bleu" not in metric_names:
         check_requires("-m paper-bleu", {"--keep-quotes": keep_quotes})
     _check_options(files, metric_names, comet_model=comet_model, device=device, paired=paired)
@@ -161,7 +165,7 @@ def score(
     texts = read_texts(files)
     evaluation_set = replace(
         _evaluation_set(texts, metric_names, comet_model=comet_model, device=device),
-        tokenize=None if tokenize is None else parse_tokenizer(tokenize),
+        tokenize=tokenizer,
         lowercase=lowercase,
         keep_quotes=keep_quotes,
     )
@@ -171,15 +175,24 @@ def score(
     scores = _score_and_compare(
         texts, evaluation_set, metric_names, confidence=confidence, test="ar" if paired == "ar" else "bs"
     )
-    if as_json:
-        print_scores_as_json(scores)
-    else:
-        print_scores(scores)
+    print_result = print_scores_as_json if as_json else print_scores
+    print_result(scores)
     check_bounds(scores.values(), bounds)
 
 
+def _score_by_model(
+    files: TextNames, options: ForcedOptions, others: Mapping[str, object], *, with_tokens: bool, as_json: bool
+) -> None:
+    """Print the probability of REF under a model; UsageError if one of the `others` is given, which are of metrics."""
+    why = "it gives the probability of REF, which is no score of a translation"
+    check_conflicts("--model", others, why=why)
+    if files.test_set is None:
+        check_requires("-t", {"-l": files.languages})
+    print_forced_scores(read_texts(files), options, with_tokens=with_tokens, as_json=as_json)
+
+
 def _check_test_set_or_reference(files: TextNames) -> None:
-    """Raise UsageError unless there is either a test set or a reference."""
+    """Raise UsageError if both a test set and a reference are given, or neither."""
     if files.test_set is not None and files.references:
         message = f"-t {files.test_set} brings its own references, but {files.references[0]} is given as well"
         raise UsageError(message, where="-t", hint="leave out one of them; the translation is -i HYP")
@@ -246,7 +259,9 @@ def _score_and_compare(
     option = "--baseline" if texts.baselines else "--confidence" if confidence else None
     if option is not None and texts.num_lines > _MAX_RESAMPLED_LINES:
         message = f"{option} takes at most {_MAX_RESAMPLED_LINES:,} lines, not {texts.num_lines:,}"
-        raise UsageError(message, where=option, hint="leave it out: over so many lines the interval is narrow")
+        is_test = option == "--baseline"
+        hint = "test on a part of the lines" if is_test else "leave it out: over so many lines the interval is narrow"
+        raise UsageError(message, where=option, hint=hint)
     systems = [text.lines for text in texts.hypotheses]
     names = [text.name for text in texts.hypotheses]
     comparisons = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from nmt_cli.cli.arguments import find_models
 from nmt_cli.cli.printing import is_terminal, print_json
 from nmt_cli.cli.score.options import TextNames, Texts, check_conflicts, file_and_hash
 from nmt_cli.cli.score.show import score_text
+from nmt_cli.console import without_controls
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A figure of each sentence by a metric: its score, or the difference of two scores."""
+    """A column of the table: one score or difference per sentence."""
 
     title: str
     metric: MetricName
@@ -43,7 +45,7 @@ def check_segment_options(
     by_sentence: bool,
     differences: int | None,
 ) -> None:
-    """Raise UsageError for options and texts that do not go with scores of sentences."""
+    """Raise UsageError if `--sentence` or `--differences` has options, metrics or texts that it cannot use."""
     from nmt_cli.scoring.metrics import MOSES_METRICS
 
     option = "--sentence" if by_sentence else "--differences"
@@ -55,7 +57,7 @@ def check_segment_options(
             raise UsageError(f"{name} is a score of a whole test set, not for {option}", where="-m", hint=hint)
     if len(files.hypotheses) > 1:
         message = f"{option} takes one translation, not {len(files.hypotheses)}"
-        hint = f"give -i once; the other system is --baseline {files.hypotheses[1]}"
+        hint = f"give -i once; the other system is --baseline {shlex.quote(files.hypotheses[1])}"
         raise UsageError(message, where="-i", hint=hint)
     if not by_sentence and not files.baselines:
         raise UsageError("--differences needs another system", where="--differences", hint="add --baseline HYP")
@@ -75,8 +77,6 @@ def print_segment_scores(
     """Print the scores of all sentences as TSV, or the largest differences, or either as one JSON object."""
     from nmt_cli.scoring.metrics import TITLES, segment_scores
 
-    if differences is not None:
-        metrics = metrics[:1]
     scores = segment_scores([text.lines for text in texts.scored], evaluation_set, metrics=metrics)
     if as_json:
         print_json(_segments_json(texts, scores, differences=differences))
@@ -176,10 +176,11 @@ def _texts_of_segment(texts: Texts, segment: int) -> dict[str, Any]:
 
 def _print_difference(title: str, texts: Mapping[str, Any]) -> None:
     """Print a title and the texts below each other; on a terminal, words that the reference lacks are red."""
-    references = [reference.strip() for reference in texts["references"]]
-    rows = [("source", texts["source"].strip())] if "source" in texts else []
+    shown = without_controls if is_terminal() else str
+    references = [shown(reference.strip()) for reference in texts["references"]]
+    rows = [("source", shown(texts["source"].strip()))] if "source" in texts else []
     rows += [("reference", reference) for reference in references]
-    rows += [(role, texts[role].strip()) for role in ("baseline", "system")]
+    rows += [(role, shown(texts[role].strip())) for role in ("baseline", "system")]
     if not is_terminal():
         typer.echo("\n".join([title, *(f"{role:<10}{text}" for role, text in rows), ""]))
         return

@@ -163,7 +163,7 @@ class Reporter:
         done = update - self._first_update
         if done <= 0:
             return ""
-        return console.time_left((self._clock() - self._started) / done * (self._updates - update))
+        return console.time_left_text((self._clock() - self._started) / done * (self._updates - update))
 
 
 def check_tensorboard() -> None:
