@@ -259,6 +259,8 @@ def _type(value: Any) -> str:
 
 
 def _default(key: str, value: Any, section: Any) -> str:
+    if "shown_default" in value:
+        return str(value["shown_default"])
     if key in section.get("required", []):
         return "required"
     default = value["default"]

@@ -80,7 +80,7 @@ def check_uncompressed(beginning: bytes, *, name: str) -> None:
 
 
 def not_utf8_error(line: bytes, *, name: str, number: int) -> DataError:
-    """The error for a line that is not UTF-8; it names the first wrong byte."""
+    """The error for a line that is not UTF-8; it names the first wrong byte. ValueError if the line is UTF-8."""
     return DataError(
         f"line {number} is not UTF-8: it has the byte 0x{_first_wrong_byte(line):02x}",
         where=f"{name}:{number}",

@@ -16,10 +16,10 @@ from nmt_cli.cli.arguments import _options_of
 from nmt_cli.cli.spellings import COMMANDS, SPELLINGS, check_options
 from nmt_cli.errors import UsageError, nearest_word
 from nmt_cli.preparing.corpus import Corpus
-from nmt_cli.recipe.counterparts import NEXT_LINE, Counterpart
+from nmt_cli.recipe.counterparts import NEXT_LINE, Counterpart, batch_tokens_of
 from nmt_cli.recipe.key_paths import KeyPath, fields_at
 from nmt_cli.recipe.loading import load_recipe, parse_override
-from nmt_cli.recipe.other_toolkits_configurations import convert_configuration
+from nmt_cli.recipe.other_toolkits_configurations import convert_configuration, flags_of_text
 from nmt_cli.recipe.other_toolkits_keys import CORPUS_KEYS, RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.optimizers import learning_rate
@@ -43,7 +43,7 @@ WORDS = {"optimizer.name": "adam", "activation": "gelu"}
         ("evaluate", "here it is nmt score; nmt --help lists them all"),
         ("score ref -i hyp -m meteor", "take one or more of bleu,"),
         ("train base --resume", RESUMES),
-        ("train base --bpe codes", "leave it out: data are prepared with their vocabulary"),
+        ("train base --bpe codes", "leave it out: the prepared data has its text and vocabulary"),
         ("prepare demo --bpe codes", "leave it out: text is raw"),
         (
             "prepare demo --spm my/own.model",
@@ -93,7 +93,7 @@ WORDS = {"optimizer.name": "adam", "activation": "gelu"}
         ("train base --world-size 4", "here it is --gpus 4"),
         ("train base --vocab-size 8000", "it belongs to the data: nmt prepare CORPUS --set tokenizer.vocab_size=8000"),
         ("prepare demo --vocab-size 8000", "here it is --set tokenizer.vocab_size=8000"),
-        ("train base --tokenizer x", "leave it out: data are prepared with their vocabulary"),
+        ("train base --tokenizer x", "leave it out: the prepared data has its text and vocabulary"),
         ("decode --source-lang en", "leave it out: the model knows its languages"),
         ("decode --tokenizer x", "leave it out: the model has its vocabulary"),
         ("serve -p 8080", "here it is --port 8080"),
@@ -445,6 +445,19 @@ def test_a_configuration_of_another_toolkit_is_recognised_and_answered_with_the_
     text = {"OpenNMT-py": "a --languages en-de -o data/NAME --set tokenizer.shared=true --set tokenizer.model=s.model"}
     assert prepared[2:] == [f"fix:   nmt prepare --train {text.get(toolkit, 'FILE --languages en-de -o data/NAME')}"]
     load_recipe(typed[2], overrides=[after for flag, after in pairwise(typed) if flag == "--set"])
+
+
+def test_a_batch_of_another_toolkit_counts_two_names_of_one_factor_once() -> None:
+    batch = batch_tokens_of({"max_tokens": 4096, "world_size": 8, "num_gpus": 8, "update-freq": [2]})
+    assert batch is not None
+    assert (batch.tokens, batch.factors) == (65_536, "max_tokens 4096 * update_freq 2 * world_size 8")
+
+
+def test_the_text_of_another_toolkit_is_named_as_a_shell_takes_it() -> None:
+    data = {"valid": {"path_src": "my dev.en", "path_tgt": "my dev.de"}}
+    flags = flags_of_text({"data": data, "src_subword_model": "it's.model"})
+    typed = ["--train", "FILE", "--valid", "my dev", "--languages", "en-de", "-o", "data/NAME"]
+    assert shlex.split(" ".join(flags)) == [*typed, "--set", "tokenizer.model=it's.model"]
 
 
 def test_opennmts_noam_is_ours() -> None:

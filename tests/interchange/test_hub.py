@@ -394,7 +394,7 @@ def test_unsupported_settings_and_unknown_languages_name_the_model(machine: Mach
     assert machine.nmt("import", "own/translator", "-o", "MODEL", "--languages", "en-de").returncode == 0
     edit_json(hub.folder / NAME / "config.json", activation_function="tanh")
     error, where, _ = machine.refusal("decode", "-m", NAME)
-    assert error == f"{NAME} has activation_function 'tanh', which nmt's model has not"
+    assert error == f"{NAME} has activation_function 'tanh', which nmt's model does not support"
     assert where == f"{NAME}/config.json"
 
 
@@ -419,8 +419,10 @@ def test_what_is_a_name_on_the_hub_and_what_is_a_path(tmp_path: Path, monkeypatc
         assert hub_name(path) is None, path
     assert hub_name(Path(NAME)) == HubName(NAME, None)
     assert hub_name(f"{NAME}@b199e40") == HubName(NAME, "b199e40")
-    for address in (f"https://huggingface.co/{NAME}", f"huggingface.co/{NAME}"):
+    for address in (f"https://huggingface.co/{NAME}", f"huggingface.co/{NAME}", f"https://www.huggingface.co/{NAME}"):
         assert hub_name(Path(address)) == HubName(NAME, None)
+    with pytest.raises(ModelError, match=r"there is no myhf\.co/a/b here"):
+        hub_name("myhf.co/a/b")
     with pytest.raises(ModelError) as caught:
         hub_name(f"https://huggingface.co/{NAME}/tree/main")
     assert caught.value.hint == f"check the path; for the model on the hub write {NAME}"

@@ -229,7 +229,7 @@ def test_a_model_that_computes_otherwise_is_not_written(tmp_path: Path, monkeypa
         ({"model_type": None}, "is no Hugging Face model, and nmt import reads Marian models"),
         ({"d_model": None}, "config.json: d_model: Field required"),
         ({"d_model": "wide"}, "config.json: d_model: Input should be a valid integer"),
-        ({"activation_function": "tanh"}, "has activation_function 'tanh', which nmt's model has not"),
+        ({"activation_function": "tanh"}, "has activation_function 'tanh', which nmt's model does not support"),
         ({"scale_embedding": False}, "has embeddings that are not scaled"),
         ({"decoder_ffn_dim": 96}, "has different feed-forward widths in encoder and decoder"),
         ({"decoder_attention_heads": 2}, "has different heads in encoder and decoder"),
@@ -247,6 +247,11 @@ def test_a_model_that_computes_otherwise_is_not_written(tmp_path: Path, monkeypa
         ({"decoder_layers": 0}, "config.json: decoder_layers: Input should be greater than 0"),
         ({"eos_token_id": 3, "decoder_start_token_id": 3}, "ends sentences with the piece that it begins or pads them"),
         ({"tie_word_embeddings": False}, "the tensor lm_head.weight is missing"),
+        ({"decoder_vocab_size": 9999}, "has one embedding for vocabularies of two sizes"),
+        (
+            {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 9999, "pad_token_id": 9998},
+            r"config.json has special ids \(9998, 0, \d+\) in a vocabulary of \d{2}$",
+        ),
     ],
 )
 def test_a_directory_that_is_no_marian_model_of_ours_is_refused(
@@ -255,6 +260,13 @@ def test_a_directory_that_is_no_marian_model_of_ours_is_refused(
     for name in ("config.json", "generation_config.json"):
         edit_json(opus / name, **changes)
     assert re.search(message, refusal(opus.parent).message)
+
+
+def test_a_mistake_in_generation_config_json_is_told_of_that_file(opus: Path) -> None:
+    edit_json(opus / "generation_config.json", eos_token_id=[0])
+    error = refusal(opus.parent)
+    assert error.message == "generation_config.json: eos_token_id: Input should be a valid integer"
+    assert error.where == str(opus / "generation_config.json")
 
 
 @pytest.mark.parametrize("name", ["config.json", "vocab.json", "source.spm", "target.spm", "model.safetensors"])

@@ -19,6 +19,7 @@ from nmt_cli.interchange.importing import ImportedModel, import_marian
 from nmt_cli.interchange.marian_npz import SETTINGS, find_npz, read_npz
 from nmt_cli.model.packing import pack
 from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.tokenization.sentencepiece_model import NORMAL, Piece, read_pieces, with_pieces
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 from tests.interchange.builders import CPU, english, joint_vocabulary, load, spm, write_marian
 from tests.training.tiny import parallel_text
@@ -304,13 +305,14 @@ def test_what_our_model_has_not_is_refused_by_the_name_of_the_option(folder: Pat
     assert error.hint == "translate with Marian itself: nmt's model has no such part"
 
 
-def test_an_option_that_repeats_itself_stays_short_in_its_error(folder: Path) -> None:
+def test_a_long_option_stays_short_in_its_error(folder: Path) -> None:
     lists = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10))
-    arrays: dict[str, Any] = {SETTINGS: np.frombuffer(f"a0: &a0 [x]\n{lists}type: *a9\n".encode(), np.int8)}
-    np.savez(folder / "model.npz", **arrays)
-    message = refusal(folder / "model.npz").message
-    assert message.startswith("model.npz was trained with --type [[[")
-    assert len(message) < 100  # spelt out, it has 10 to the power of 9 words
+    for text, begin in ((f"a0: &a0 [x]\n{lists}type: *a9\n", "[[["), (f"type: {'x' * 9999}\n", "xxx")):
+        arrays: dict[str, Any] = {SETTINGS: np.frombuffer(text.encode(), np.int8)}
+        np.savez(folder / "model.npz", **arrays)
+        message = refusal(folder / "model.npz").message
+        assert message.startswith(f"model.npz was trained with --type {begin}")
+        assert len(message) < 100  # spelt out, the lists have 10 to the power of 9 words
 
 
 def test_damaged_and_foreign_files_are_named(folder: Path) -> None:
@@ -347,9 +349,20 @@ def test_damaged_and_foreign_files_are_named(folder: Path) -> None:
     assert "model.shared.weight has shape [999, 32]" in refusal(file).message
 
 
-def test_a_length_penalty_that_is_no_number_is_refused(folder: Path) -> None:
-    (folder / "decoder.yml").write_text("vocabs: vocab.spm\nnormalize: much\n", encoding="utf-8")
-    assert "special:model.yml in model.npz: Input should be a valid number" in refusal(write_model(folder)).message
+def test_a_wrong_option_is_named_with_its_file(folder: Path) -> None:
+    file = write_model(folder)
+    for option, message in {
+        "normalize: much": "decoder.yml: normalize: Input should be a valid number, unable to parse string as a number",
+        "beam-size: 0": "decoder.yml: beam-size: Input should be greater than 0",
+    }.items():
+        (folder / "decoder.yml").write_text(f"vocabs: vocab.spm\n{option}\n", encoding="utf-8")
+        error = refusal(file)
+        assert (error.message, error.where) == (message, str(folder / "decoder.yml"))
+    (folder / "decoder.yml").write_text("vocabs: vocab.spm\nnormalize: 20\n", encoding="utf-8")
+    assert refusal(file).hint == "put another value there and, for the search, in decoder.yml"
+    (folder / "decoder.yml").unlink()
+    message = refusal(write_model(folder, enc__depth=0)).message
+    assert message == "special:model.yml in model.npz: encoder_layers: Input should be greater than 0"
 
 
 def test_without_an_output_bias_no_row_that_marian_lacks_can_be_predicted(folder: Path) -> None:
@@ -372,6 +385,9 @@ def test_vocabularies_are_looked_for_and_named(folder: Path, tmp_path: Path) -> 
     assert refusal(file).message == "there is no vocabulary gone.yml"
     (folder / "decoder.yml").unlink()
     vocabulary = (folder / "vocab.spm").read_bytes()
+    pieces = [Piece(piece.text.replace("<unk>", "unk"), piece.score, NORMAL) for piece in read_pieces(vocabulary)]
+    (folder / "vocab.spm").write_bytes(with_pieces(vocabulary, pieces, has_bytes=False))
+    assert refusal(file).message == "the vocabulary has no <unk>"
     (folder / "vocab.spm").unlink()
     error = refusal(file)
     assert error.message == "no vocabulary beside model.npz"
@@ -381,6 +397,9 @@ def test_vocabularies_are_looked_for_and_named(folder: Path, tmp_path: Path) -> 
     for name in ("source.spm", "target.spm"):
         (folder / name).write_bytes(vocabulary)
     assert "the vocabularies have 3 and 3 pieces" in refusal(file).message
+    (folder / "y.trg.vocab.yml").write_text("<unk>: 0\n</s>: 1\n▁the: 2\n", encoding="utf-8")
+    assert refusal(file).message == "the vocabularies give </s> two ids, 0 and 1"
+    (folder / "y.trg.vocab.yml").unlink()
     (folder / "x.vocab.yml").write_text("- a\n- b\n", encoding="utf-8")
     assert refusal(file).message == "x.vocab.yml is not one id for each piece"
     (folder / "other.npz").write_bytes(file.read_bytes())

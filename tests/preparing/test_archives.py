@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import hashlib
 import io
+import re
 import tarfile
 import zipfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 import zstandard
 
 from nmt_cli.cache import file_hash
-from nmt_cli.preparing.sources.archive import unpack
+from nmt_cli.preparing.sources.archive import check_file, unpack
 from tests.preparing.corpus_files import refusal
 
 LINES = "".join(f"line {number}\n" for number in range(50_000)).encode()
@@ -101,6 +104,22 @@ def test_an_archive_that_is_cut_short_is_named(tmp_path: Path, cache: Path, endi
     assert not list(cache.rglob("corpus.*"))
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "reason"), [(6, 1, "is encrypted"), (8, 9, "compression method is not supported")]
+)
+def test_a_zip_that_python_cannot_unpack_is_named(tmp_path: Path, field: int, value: int, reason: str) -> None:
+    archive = pack(tmp_path / "parts.zip", {"a.en": b"1", "a.de": b"2"})
+    content = bytearray(archive.read_bytes())
+    for magic, shift in ((b"PK\3\4", 0), (b"PK\1\2", 2)):  # the header before each file, and the list at the end
+        for match in re.finditer(re.escape(magic), bytes(content)):
+            content[match.start() + field + shift] |= value
+    archive.write_bytes(content)
+    error = refusal(lambda: contents(archive, "a.en", "a.de"))
+    assert error.message.startswith("parts.zip cannot be unpacked: ")
+    assert reason in error.message
+    assert error.hint == "unpack it by other means, and write file: FOLDER"
+
+
 def test_what_is_no_archive_is_named(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "page.tgz").write_text("<html>not found</html>" * 100)
     error = refusal(lambda: contents(tmp_path / "page.tgz", "a", "b"))
@@ -126,3 +145,18 @@ def test_links_and_devices_are_no_members(tmp_path: Path) -> None:
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
     assert refusal(lambda: contents(tmp_path / "links.tar", "a.en", "a.de")).message == "links.tar has no member a.en"
+
+
+def test_a_file_of_the_users_is_checked_in_the_same_way(tmp_path: Path) -> None:
+    file, digest = tmp_path / "a.tgz", hashlib.sha256(b"abc").hexdigest()
+    file.write_bytes(b"abc")
+    check_file(file, size=3, sha256=digest)
+    wanted: dict[str, tuple[int, str]] = {
+        "it has 3 bytes, not 4": (4, digest),
+        f"its SHA-256 is {digest}, not {'f' * 64}": (3, "f" * 64),
+    }
+    for differs, (size, sha256) in wanted.items():
+        error = refusal(partial(check_file, file, size=size, sha256=sha256))
+        assert error.message == f"a.tgz is not the file that it should be: {differs}"
+        assert error.where == str(file)
+        assert error.hint == "fetch it again; if another version is meant, correct bytes and sha256 in the corpus file"

@@ -44,6 +44,10 @@ def test_every_packaged_corpus_is_valid_called_as_its_file_and_states_its_licenc
         assert corpus.description
         assert corpus.licence
         assert corpus.name == "demo" or corpus.citation
+        sources = [source for split in corpus.splits for source in corpus.sources(split)]
+        sizes = {source.url: source.bytes for source in sources if isinstance(source, ArchiveSource)}
+        if sizes and all(sizes.values()):
+            assert corpus.bytes == sum(size or 0 for size in sizes.values())
 
 
 def test_wmt14_is_described_as_in_the_paper() -> None:
@@ -126,6 +130,14 @@ def test_a_mistake_is_named_with_its_place_and_what_to_write(
 def test_a_key_that_went_may_stand_there_empty(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(f"{CORPUS}mirror: null\ngenerator: null\n{HUB}[]}}]\n")
     assert len(load_corpus(str(tmp_path / "c.yaml"), overrides=[]).corpus.sources("test")) == 1
+
+
+def test_a_key_of_a_source_is_not_suggested_for_the_top_of_the_file(tmp_path: Path) -> None:
+    error = refusal(tmp_path, f"{CORPUS}markup: seg\n")
+    assert error.message == "unknown key 'markup'"
+    assert error.hint.startswith("allowed here: name, ")
+    error = refusal(tmp_path, CORPUS.replace("source: 2", "source: {a: 1}"))
+    assert error.message == "train.1.source is a section, but should be a whole number"
 
 
 NEEDS_TRAIN = ("a corpus needs train", "write a list of sources for it")

@@ -9,10 +9,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,7 +20,7 @@ from nmt_cli.cache import cache_folder
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.preparing import download
-from nmt_cli.preparing.download import Unreachable, cached_file, check_file, download_file
+from nmt_cli.preparing.download import Unreachable, cached_file, download_file
 from tests.preparing.corpus_files import refusal, silent
 from tests.preparing.file_server import FileServer, serve_files
 
@@ -110,17 +110,18 @@ def test_a_part_of_another_version_is_not_continued(server: FileServer, kind: st
     assert fetch(server).read_bytes() == CONTENT[::-1]
 
 
-def test_a_network_that_fails_while_it_is_read_is_not_taken_for_the_disk(
-    server: FileServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("method", ["begin", "read"])
+def test_a_network_that_fails_during_the_response_is_not_taken_for_the_disk(
+    server: FileServer, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    real, problems = http.client.HTTPResponse.read, [OSError(errno.EHOSTUNREACH, "No route to host")]
+    real, problems = getattr(http.client.HTTPResponse, method), [OSError(errno.EHOSTUNREACH, "No route to host")]
 
-    def read(answer: http.client.HTTPResponse, amount: int | None = None) -> bytes:
-        if problems and amount == download._BLOCK:
+    def failing(response: http.client.HTTPResponse, *arguments: int) -> Any:
+        if problems and arguments in ((), (download._BLOCK,)):
             raise problems.pop()
-        return real(answer, amount)
+        return real(response, *arguments)
 
-    monkeypatch.setattr(http.client.HTTPResponse, "read", read)
+    monkeypatch.setattr(http.client.HTTPResponse, method, failing)
     assert fetch(server, sha256=DIGEST).read_bytes() == CONTENT
     assert len(server.requests) == 2
 
@@ -154,6 +155,9 @@ def test_a_part_that_was_whole_already_is_no_obstacle(server: FileServer) -> Non
 
 def test_errors_that_pass_are_waited_for_and_others_are_not(server: FileServer) -> None:
     server.statuses = [503, 429]
+    assert fetch(server).read_bytes() == CONTENT
+    cached(server).unlink()
+    server.statuses = [416]  # although no part is there
     assert fetch(server).read_bytes() == CONTENT
     server.requests.clear()
     error = refusal(lambda: fetch(server, "b.tgz"))
@@ -244,21 +248,6 @@ def test_two_processes_that_want_the_same_file_download_it_once(server: FileServ
     assert [stdout.strip() for stdout, _ in outputs] == [str(cached(server))] * 2
     assert len(server.requests) == 1
     assert "waiting for another process that fetches a.tgz" in "".join(stderr for _, stderr in outputs)
-
-
-def test_a_file_of_the_users_is_checked_in_the_same_way(tmp_path: Path) -> None:
-    file, digest = tmp_path / "a.tgz", hashlib.sha256(b"abc").hexdigest()
-    file.write_bytes(b"abc")
-    check_file(file, size=3, sha256=digest)
-    wanted: dict[str, tuple[int, str]] = {
-        "it has 3 bytes, not 4": (4, digest),
-        f"its SHA-256 is {digest}, not {'f' * 64}": (3, "f" * 64),
-    }
-    for differs, (size, sha256) in wanted.items():
-        error = refusal(partial(check_file, file, size=size, sha256=sha256))
-        assert error.message == f"a.tgz is not the file that it should be: {differs}"
-        assert error.where == str(file)
-        assert error.hint == "fetch it again; if another version is meant, correct bytes and sha256 in the corpus file"
 
 
 def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -395,6 +395,41 @@ def test_po_gives_its_messages_and_leaves_out_the_fuzzy_and_the_untranslated(tmp
     assert pairs_of(read(tmp_path / "a.po", latin))[0][1] == "%s öffnen"
 
 
+PO_CASES = {
+    "a blank line within a message": ('msgid "a"\n\nmsgstr "A"\n\n"2"\nmsgid "c"\nmsgstr "D"\n', {"a": "A2", "c": "D"}),
+    "a plural form that is missing": (
+        'msgid "a"\nmsgid_plural "b"\nmsgstr[0] ""\nmsgstr[1] "B"\n\nmsgid "c"\nmsgstr "C"\n',
+        {"c": "C"},
+    ),
+    "an obsolete message that was fuzzy": (
+        '#, fuzzy\n#~ msgid "a"\n#~ msgstr "A"\n\nmsgid "b"\nmsgstr "B"\n#, fuzzy\nmsgid "c"\nmsgstr "C"\n',
+        {"b": "B"},
+    ),
+    "escaped bytes": (r'msgid "a"' + "\n" + r'msgstr "\303\244\xc3\xa4 \101\\101"' + "\n", {"a": "ää A\\101"}),
+}
+
+
+@pytest.mark.skipif(shutil.which("msgfmt") is None, reason="needs GNU gettext")
+@pytest.mark.parametrize(("text", "translations"), PO_CASES.values(), ids=PO_CASES)
+def test_rare_forms_of_po_are_read_as_gettext_reads_them(
+    tmp_path: Path, text: str, translations: dict[str, str]
+) -> None:
+    import gettext
+
+    text = PO[: PO.index("#: a.c")] + text
+    assert dict(pairs_of(read(tmp_path / "a.po", text))) == translations
+    subprocess.run(["msgfmt", "-o", tmp_path / "a.mo", tmp_path / "a.po"], check=True)
+    with (tmp_path / "a.mo").open("rb") as file:
+        catalogue = gettext.GNUTranslations(file)
+    assert {original: catalogue.gettext(original) for original in translations} == translations
+
+
+def test_a_po_string_may_end_with_a_letter_whose_last_byte_is_a_backslash(tmp_path: Path) -> None:
+    text = PO[: PO.index("#: a.c")].replace("UTF-8", "BIG5") + 'msgid "a"\nmsgstr "成功"\nmsgid "b"\nmsgstr "功n"\n'
+    assert "成功".encode("big5").endswith(b"\\")
+    assert pairs_of(read(tmp_path / "a.po", text.encode("big5"))) == [("a", "成功"), ("b", "功n")]
+
+
 def test_a_po_string_over_many_lines_is_bounded(tmp_path: Path) -> None:
     text = PO + 'msgid ""\n' + f'"{"x" * 1023} "\n' * 1025
     error = error_of(tmp_path / "a.po", text)

@@ -123,6 +123,8 @@ def test_packaged_corpora_are_no_recipes() -> None:
         ("table3/bsae", "did you mean nmt train table3/base?"),
         ("recipes/multi-30k.yaml", "did you mean nmt train multi30k or multi30k-gpu?"),
         ("qqqqqqqq", "take a file, or base, base-en-fr, big"),
+        (".", "take a file, or base, base-en-fr, big"),
+        ("/", "take a file, or base, base-en-fr, big"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(folder: Path, reference: str, hint: str) -> None:

@@ -103,6 +103,11 @@ def refuse(text: str) -> RecipeError:
             "training.max_tokens_per_device is 0, but should be greater than 0",
             "write a whole number greater than 0 or auto",
         ),
+        (
+            "training: {max_tokens_per_device: {a: 1}}",
+            "training.max_tokens_per_device is a section, but should be a whole number",
+            "write a whole number greater than 0 or auto",
+        ),
         ('model: {heads: "8"}', "model.heads is '8', but should be a whole number", "write 8"),
         (
             "model: {heads: true}",
@@ -196,6 +201,11 @@ def refuse(text: str) -> RecipeError:
             "model: {dropout: .nan}",
             "model.dropout is nan, but should be less than 1",
             "write a number of at least 0 and less than 1",
+        ),
+        (
+            "training: {clip_norm: 'inf'}",
+            "training.clip_norm is 'inf', but should be a number",
+            "write a number greater than 0 or null",
         ),
         (
             "training: {clip_norm: .inf}",

@@ -52,7 +52,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
             "--restore-file --train-from --resume-from-checkpoint --resume --continue --load-model"
         ),
         "--init-from {MODEL}": "--finetune-from-model --pretrained-model --init-model",
-        "leave it out: data are prepared with their vocabulary: nmt prepare --train PREFIX --languages en-de": (
+        "leave it out: the prepared data has its text and vocabulary: nmt prepare --train PREFIX --languages en-de": (
             "--src --tgt --source-lang --target-lang --src-vocab --tgt-vocab --vocab --bpe --spm --tokenizer"
         ),
         "it belongs to the data: nmt prepare CORPUS --set tokenizer.vocab_size={N}": "--vocab-size",

@@ -11,7 +11,8 @@ from nmt_cli.cache import cache_folder
 from nmt_cli.errors import ModelError
 
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w.-]+))?", re.ASCII)
-_ADDRESS = re.compile(r"(?:https?:/+)?(?:huggingface\.co|hf\.co)/+")
+# /+ because Path shortens // to /.
+_ADDRESS = re.compile(r"^(?:https?:/+)?(?:www\.)?(?:huggingface\.co|hf\.co)/+")
 _OUR_FOLDERS = ("runs", "data", "models")  # nmt and its documents write there, so runs/x is a path
 
 
@@ -53,7 +54,7 @@ def hub_name(given: str | Path) -> HubName | None:
     is_path = path.is_absolute() or text.startswith("./") or first in ("", "..", *_OUR_FOLDERS)
     if is_path or path.exists() or Path(first).exists():
         return None
-    plain = _ADDRESS.sub("", text, count=1).rstrip("/")
+    plain = _ADDRESS.sub("", text).rstrip("/")
     if match := _NAME.fullmatch(plain):
         return HubName(match[1], match[2])
     longer = _NAME.match(plain)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -70,7 +69,7 @@ def import_marian(
     check_replaceable(output, overwrite=overwrite)
     npz = find_npz(directory)
     marian = read_huggingface(directory) if npz is None else read_npz(npz)
-    languages = languages or _languages(marian)
+    languages = languages or marian.languages or _languages_in_name(marian)
     source = _vocabulary_rows(marian, marian.source_vocabulary, num_rows=marian.settings.vocab_size)
     target = _vocabulary_rows(marian, marian.target_vocabulary, num_rows=marian.settings.target_rows)
     source_spm = rewrite_with_rows(marian.source_spm, source, where=str(marian.directory / "source.spm"))
@@ -167,15 +166,14 @@ def _order_by_our_ids(theirs: Tensor, rows: Sequence[VocabularyRow], *, multiple
 def _vocabulary_rows(marian: MarianModel, vocabulary: Mapping[str, int], *, num_rows: int) -> list[VocabularyRow]:
     """Marian's rows by our ids; ModelError if the vocabulary lacks the unknown piece."""
     settings = marian.settings
-    unk_token = marian.tokenizer.get("unk_token") or "<unk>"
-    unknown = str(unk_token.get("content") if isinstance(unk_token, dict) else unk_token)
-    if unknown not in vocabulary:
-        raise damaged_error(f"the vocabulary has no {unknown}", where=marian.directory / "vocab.json")
+    if marian.unknown_piece not in vocabulary:
+        message = f"the vocabulary has no {marian.unknown_piece}"
+        raise damaged_error(message, where=marian.directory / "vocab.json")
     return rows_by_our_ids(
         vocabulary,
         num_rows=num_rows,
         pad=settings.pad_token_id,
-        unknown=vocabulary[unknown],
+        unknown=vocabulary[marian.unknown_piece],
         start=settings.decoder_start_token_id,
         end=settings.eos_token_id,
     )
@@ -198,7 +196,8 @@ def _recipe(marian: MarianModel) -> Recipe:
     except ValidationError as error:
         first = error.errors()[0]
         setting = f"{first['loc'][-1]}: {first['input']}, which nmt's model cannot have: {first['msg']}"
-        hint = "put another value there and, for the search, in generation_config.json"
+        file_of_search = "decoder.yml" if marian.is_npz else "generation_config.json"
+        hint = f"put another value there and, for the search, in {file_of_search}"
         raise ModelError(f"{marian.directory} has {setting}", where=str(marian.file), hint=hint) from None
 
 
@@ -230,12 +229,8 @@ def _model_settings(marian: MarianModel) -> dict[str, Any]:
     }
 
 
-def _languages(marian: MarianModel) -> LanguagePair:
-    """The languages by the tokenizer's settings or by the folder's name; UsageError if neither tells them."""
-    with suppress(ValidationError):
-        return LanguagePair.model_validate(
-            {side: marian.tokenizer.get(f"{side}_lang") for side in ("source", "target")}
-        )
+def _languages_in_name(marian: MarianModel) -> LanguagePair:
+    """The languages in the name of the folder; UsageError if it has none."""
     named = re.search(r"opus-mt-(?:tc-(?:big|base)-)?([A-Za-z_]+)-([A-Za-z_]+)$", marian.directory.resolve().name)
     if named is None:
         file = marian.file.name if marian.is_npz else "tokenizer_config.json"

@@ -30,6 +30,7 @@ from nmt_cli.interchange.marian_model import (
 )
 from nmt_cli.model.transformer import sinusoids
 from nmt_cli.recipe.mistakes import first_mistake
+from nmt_cli.recipe.schema import LanguagePair
 
 _NORM_EPSILON = 1e-5  # the default of torch, which transformers uses
 _SAME_POSITIONS = 1e-4  # the largest difference of equal position tables
@@ -62,13 +63,14 @@ def read_huggingface(directory: Path) -> MarianModel:
     has_own_positions = _has_own_positions(weights, settings)
     if not has_own_positions:
         weights = {name: tensor for name, tensor in weights.items() if name not in POSITION_TABLES}
-    _merge_copies(weights, settings, directory)
+    _resolve_tied_weights(weights, settings, directory)
     check_shapes(weights, settings, directory, has_own_positions=has_own_positions, norm="post")
     return MarianModel(
         directory=directory,
         file=directory / "config.json",
         settings=settings,
-        tokenizer=tokenizer,
+        unknown_piece=_unknown_piece(tokenizer),
+        languages=_languages(tokenizer),
         weights=weights,
         source_vocabulary=source,
         target_vocabulary=target,
@@ -96,7 +98,9 @@ def _settings(directory: Path) -> MarianConfig:
     try:
         return MarianConfig.model_validate(settings)
     except ValidationError as error:
-        raise damaged_error(f"config.json: {first_mistake(error)}", where=file) from None
+        if generation.get(str(error.errors()[0]["loc"][0])) is not None:
+            file = directory / "generation_config.json"
+        raise damaged_error(f"{file.name}: {first_mistake(error)}", where=file) from None
 
 
 def _check_supported(settings: MarianConfig, directory: Path) -> None:
@@ -108,19 +112,36 @@ def _check_supported(settings: MarianConfig, directory: Path) -> None:
         "different feed-forward widths in encoder and decoder": settings.encoder_ffn_dim != settings.decoder_ffn_dim,
         "an odd d_model": settings.d_model % 2 != 0,
         "heads that do not divide d_model": settings.d_model % settings.encoder_attention_heads != 0,
+        "one embedding for vocabularies of two sizes": (
+            settings.share_encoder_decoder_embeddings and settings.target_rows != settings.vocab_size
+        ),
     }
     file = directory / "config.json"
     for obstacle, exists in obstacles.items():
         if exists:
-            message = f"{directory} has {obstacle}, which nmt's model has not"
+            message = f"{directory} has {obstacle}, which nmt's model does not support"
             raise ModelError(message, where=str(file), hint=_USE_TRANSFORMERS)
     pad, end, start = settings.pad_token_id, settings.eos_token_id, settings.decoder_start_token_id
     if end in (pad, start):
         message = f"{directory} ends sentences with the piece that it begins or pads them with, {end}"
         raise ModelError(message, where=str(file), hint=_USE_TRANSFORMERS)
-    if not all(0 <= index < settings.target_rows for index in (pad, end, start)):
-        special = f"special ids {(pad, end, start)} in a vocabulary of {settings.target_rows:,}"
+    num_rows = min(settings.vocab_size, settings.target_rows)
+    if not all(0 <= index < num_rows for index in (pad, end, start)):
+        special = f"special ids {(pad, end, start)} in a vocabulary of {num_rows:,}"
         raise damaged_error(f"config.json has {special}", where=file)
+
+
+def _unknown_piece(tokenizer: Mapping[str, Any]) -> str:
+    """The unknown piece by tokenizer_config.json, where older versions of transformers write an object."""
+    unknown = tokenizer.get("unk_token") or "<unk>"
+    return str(unknown.get("content") if isinstance(unknown, dict) else unknown)
+
+
+def _languages(tokenizer: Mapping[str, Any]) -> LanguagePair | None:
+    try:
+        return LanguagePair.model_validate({side: tokenizer.get(f"{side}_lang") for side in ("source", "target")})
+    except ValidationError:
+        return None
 
 
 def _vocabulary(file: Path, *, num_rows: int) -> dict[str, int]:
@@ -175,7 +196,7 @@ def _has_own_positions(weights: Mapping[str, Tensor], settings: MarianConfig) ->
     return any(float((weights[name] - marian).abs().max()) > _SAME_POSITIONS for name in POSITION_TABLES)
 
 
-def _merge_copies(weights: dict[str, Tensor], settings: MarianConfig, directory: Path) -> None:
+def _resolve_tied_weights(weights: dict[str, Tensor], settings: MarianConfig, directory: Path) -> None:
     """Drop the copies of shared tensors, and add tensors that some directories leave out.
 
     Raises ModelError if a copy differs from its original.

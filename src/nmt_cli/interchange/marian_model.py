@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, PositiveInt
 from torch import Tensor
 
 from nmt_cli.errors import ModelError
-from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 FETCH_AGAIN = "fetch the directory again, all its files"
@@ -28,12 +28,11 @@ MASKED_LOGIT = -100.0  # is never the largest, and adds nothing to a softmax
 class MarianConfig(BaseModel):
     """The settings that an import needs, by the names of config.json.
 
-    Transformers has the same defaults, except for the beam: its default is ours.
+    Transformers has the same defaults, except for `num_beams`, which has the default of our recipe.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    model_type: str = ""
     vocab_size: PositiveInt
     decoder_vocab_size: PositiveInt | None = None
     d_model: PositiveInt
@@ -68,12 +67,14 @@ class MarianModel:
     """A Marian model of either form; the weights have transformers' names in both.
 
     `file` is the file with the settings: config.json or a .npz file. A vocabulary has the row of each piece.
+    `languages` is None if the files do not say them.
     """
 
     directory: Path
     file: Path
     settings: MarianConfig
-    tokenizer: dict[str, Any]
+    unknown_piece: str
+    languages: LanguagePair | None
     weights: dict[str, Tensor]
     source_vocabulary: dict[str, int]
     target_vocabulary: dict[str, int]
@@ -95,7 +96,7 @@ def damaged_error(message: str, *, where: Path) -> ModelError:
 
 
 def marian_order(d_model: int) -> Tensor:
-    """For each of Marian's dimensions, the one of ours, [D]: the even ones (sines), then the odd ones (cosines)."""
+    """The index in our d_model of each of Marian's dimensions, [D]: even ones (sines), then odd ones (cosines)."""
     return torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
 
 

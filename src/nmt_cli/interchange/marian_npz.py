@@ -58,6 +58,7 @@ _SUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "factors-dim-emb": (0,),
     "lemma-dim-emb": (0,),
 }
+_DECODER_OPTIONS = {"num_beams": "beam-size", "length_penalty": "normalize"}
 # The options for the placement of the norms, and their values: d is dropout, a the residual sum, n the norm.
 _NORM_OPTIONS = ("transformer-preprocess", "transformer-postprocess", "transformer-postprocess-top")
 _POST_NORM, _PRE_NORM = ("", "dan", ""), ("n", "da", "n")
@@ -94,6 +95,9 @@ def read_npz(file: Path) -> MarianModel:
     source_file, target_file = _vocabulary_files(file, options, decoder)
     source, source_spm = _vocabulary(source_file, file.parent / "source.spm")
     target, target_spm = _vocabulary(target_file, file.parent / "target.spm")
+    if source[_END] != target[_END]:
+        message = f"the vocabularies give {_END} two ids, {source[_END]} and {target[_END]}"
+        raise ModelError(message, where=str(source_file), hint=_KEEP_MARIAN)
     sizes = [len(source), len(target)]
     settings = _settings(options, decoder, sizes, eos=target[_END], file=file)
     weights = dict(_rename_tensors(_NpzTensors(tensors, file), settings, norm=norm))
@@ -102,7 +106,8 @@ def read_npz(file: Path) -> MarianModel:
         directory=file.parent,
         file=file,
         settings=settings,
-        tokenizer={"unk_token": _UNKNOWN},
+        unknown_piece=_UNKNOWN,
+        languages=None,
         weights=weights,
         source_vocabulary=source,
         target_vocabulary=target,
@@ -163,22 +168,28 @@ def _norm_placement(options: Mapping[str, Any], file: Path) -> NormPlacement:
 def _unsupported_error(name: str, value: Any, file: Path) -> ModelError:
     text = reprlib.repr(value)[:_LONGEST_VALUE]
     if isinstance(value, str):
-        text = value or "''"
+        text = (value or "''")[:_LONGEST_VALUE]
     elif isinstance(value, bool):
         text = text.lower()
     return ModelError(f"{file.name} was trained with --{name} {text}", where=str(file), hint=_KEEP_MARIAN)
 
 
+def _decoder_file(file: Path) -> Path | None:
+    """The file with the options of Marian's decoder, which Marian writes beside the model."""
+    candidates = (file.with_name(f"{file.name}.decoder.yml"), file.with_name("decoder.yml"))
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
 def _decoder_options(file: Path) -> dict[str, Any]:
-    """The options with which Marian's decoder is started; Marian writes them beside the model."""
-    for decoder_file in (file.with_name(f"{file.name}.decoder.yml"), file.with_name("decoder.yml")):
-        if decoder_file.is_file():
-            try:
-                content = yaml.safe_load(decoder_file.read_text(encoding="utf-8"))
-            except (yaml.YAMLError, UnicodeDecodeError) as error:
-                raise damaged_error(f"{decoder_file.name} cannot be read: {error}", where=decoder_file) from None
-            return content if isinstance(content, dict) else {}
-    return {}
+    """The options with which Marian's decoder is started."""
+    decoder_file = _decoder_file(file)
+    if decoder_file is None:
+        return {}
+    try:
+        content = yaml.safe_load(decoder_file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise damaged_error(f"{decoder_file.name} cannot be read: {error}", where=decoder_file) from None
+    return content if isinstance(content, dict) else {}
 
 
 def _vocabulary_files(file: Path, options: Mapping[str, Any], decoder: Mapping[str, Any]) -> tuple[Path, Path]:
@@ -218,7 +229,8 @@ def _vocabulary(file: Path, spm: Path) -> tuple[dict[str, int], bytes]:
             raise damaged_error(f"{file.name} is {error}", where=file) from None
         vocabulary = {piece.text: index for index, piece in enumerate(pieces)}
         unknown = next((piece.text for piece in pieces if piece.kind == UNKNOWN), _UNKNOWN)
-        vocabulary[_UNKNOWN] = vocabulary.pop(unknown)
+        if unknown in vocabulary:
+            vocabulary[_UNKNOWN] = vocabulary.pop(unknown)
     else:
         vocabulary = _yaml_vocabulary(file)
         if not spm.is_file():
@@ -257,7 +269,6 @@ def _settings(
         sizes = [max(sizes)] * 2  # the row of the start has one number for both sides
     try:
         return MarianConfig(
-            model_type="marian",
             vocab_size=sizes[0] + 1,
             decoder_vocab_size=sizes[1] + 1,
             d_model=options["dim-emb"],
@@ -282,8 +293,14 @@ def _settings(
             length_penalty=decoder.get("normalize", 0.0),
         )
     except (KeyError, ValidationError) as error:
-        reason = f"no option {error}" if isinstance(error, KeyError) else str(error.errors()[0]["msg"])
-        raise damaged_error(f"{SETTINGS} in {file.name}: {reason}", where=file) from None
+        if isinstance(error, KeyError):
+            raise damaged_error(f"{SETTINGS} in {file.name}: no option {error}", where=file) from None
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        place, where = f"{SETTINGS} in {file.name}", file
+        if (decoder_file := _decoder_file(file)) and key in _DECODER_OPTIONS:
+            key, place, where = _DECODER_OPTIONS[key], decoder_file.name, decoder_file
+        raise damaged_error(f"{place}: {key}: {first['msg']}", where=where) from None
 
 
 class _NpzTensors:

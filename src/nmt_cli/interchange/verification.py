@@ -125,8 +125,8 @@ def usable_lines(lines: Sequence[str], loaded: LoadedModel) -> list[str]:
     stripped = dict.fromkeys(line.strip() for line in lines)
     usable = [line for line in stripped if line and not any(mark in line for mark in (SPACE_MARK, "<", ">"))]
     usable = [line for line, row in zip(usable, loaded.source.encode(usable), strict=True) if _fits(row, loaded)]
-    interval = max(1, len(usable) // NUM_LINES)
-    return usable[::interval][:NUM_LINES]
+    num_lines = min(NUM_LINES, len(usable))
+    return [usable[index * len(usable) // num_lines] for index in range(num_lines)]
 
 
 def random_lines(loaded: LoadedModel) -> list[str]:

@@ -155,14 +155,21 @@ class Corpus(Section):
 
     other_toolkits: ClassVar[Sequence[Counterpart]] = CORPUS_KEYS
 
-    name: Name = Field(description="prepared data is data/NAME")
+    name: Name = Field(
+        description="prepared data is data/NAME; if left out, the file's name without its ending",
+        json_schema_extra={"shown_default": "the file's name"},
+    )
     description: str = Field("", description="what the text is, for the report and the model card")
     licence: str | None = Field(None, description="terms of the text, for the report and the model card")
     citation: str | None = Field(None, description="the paper to cite, as BibTeX or in words")
     languages: CorpusLanguages
     pairs: ExpectedPairs | None = Field(None, description="how many pairs the sources have, for nmt corpora")
     bytes: PositiveInt | None = Field(None, description="how much is downloaded in all, for nmt corpora")
-    train: Sources | None = Field(None, description="sources of the training text, read in order and cleaned")
+    train: Sources | None = Field(
+        None,
+        description="sources of the training text, read in order and cleaned",
+        json_schema_extra={"shown_default": "required"},
+    )
     valid: Sources | None = Field(None, description="sources of the validation text, of which every line is kept")
     test: Sources | None = Field(None, description="sources of the test text, of which every line is kept")
     valid_size: PositiveInt | None = Field(

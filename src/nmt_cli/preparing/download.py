@@ -10,7 +10,8 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
@@ -47,7 +48,7 @@ def download_file(url: str, *, size: int | None, sha256: str | None, progress: P
                 return file
             logger.warning("%s in the cache is another version; it is now %s", file.name, _set_aside(file))
         part = file.with_name(f".{file.name}.part")
-        _transfer(url, part, file.name, size=size, progress=progress)
+        _download_with_retries(url, part, file.name, size=size, progress=progress)
         part.replace(file)
         if differs := mismatch(file, expected_size=size, expected_sha256=sha256):
             hint = f"it is kept as {_set_aside(file)}, and not used; the same command downloads it again"
@@ -65,32 +66,25 @@ def cached_file(url: str) -> Path:
     return cache_folder().joinpath("downloads", parts.netloc.rpartition("@")[2].replace(":", "_"), *folders, name)
 
 
-def check_file(file: Path, *, size: int | None, sha256: str | None) -> None:
-    """DataError if a file of the user does not have the size or the SHA-256 that it should have."""
-    if differs := mismatch(file, expected_size=size, expected_sha256=sha256):
-        hint = "fetch it again; if another version is meant, correct bytes and sha256 in the corpus file"
-        raise wrong_file_error(file.name, differs, where=str(file), hint=hint)
-
-
 def wrong_file_error(name: str, differs: str, *, where: str, hint: str) -> DataError:
     """The error for a file that is not the wanted file."""
     return DataError(f"{name} is not the file that it should be: {differs}", where=where, hint=hint)
 
 
-def _transfer(url: str, part: Path, name: str, *, size: int | None, progress: Progress) -> None:
+def _download_with_retries(url: str, part: Path, name: str, *, size: int | None, progress: Progress) -> None:
     """Write the rest of a download to `part`; gives up after five attempts in a row without any bytes."""
     failures, has_progressed = 0, False
     while True:
         before = _size(part)
         try:
-            if _resume(url, part, name, size=size, progress=progress):
+            if _request_rest(url, part, name, size=size, progress=progress):
                 return
             reason = "the connection broke off"
         except urllib.error.HTTPError as error:
             reason = f"the server answers {error.code} {error.reason}"
             if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 # The part is already complete, or the file on the server became shorter: start again.
-                part.unlink()
+                part.unlink(missing_ok=True)
             elif error.code not in _TRANSIENT:
                 raise _unreachable_error(url, part, reason) from None
         except urllib.error.URLError as error:
@@ -109,7 +103,7 @@ def _transfer(url: str, part: Path, name: str, *, size: int | None, progress: Pr
         time.sleep(pause)
 
 
-def _resume(url: str, part: Path, name: str, *, size: int | None, progress: Progress) -> bool:
+def _request_rest(url: str, part: Path, name: str, *, size: int | None, progress: Progress) -> bool:
     """Request the missing bytes and write them; False if the connection ended before the file did."""
     version = part.with_suffix(".version")
     offset = _size(part)
@@ -122,19 +116,21 @@ def _resume(url: str, part: Path, name: str, *, size: int | None, progress: Prog
     if part_tag:
         request.add_header("Range", f"bytes={offset}-")
         request.add_header("If-Range", part_tag)
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
-        server_tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
-        if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
+    with _network_errors():
+        response = urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS)
+    with response:
+        server_tag = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
+        if response.status != http.HTTPStatus.PARTIAL_CONTENT:
             offset = 0
-        continues_at_offset = answer.headers.get("Content-Range", f"bytes {offset}-").startswith(f"bytes {offset}-")
+        continues_at_offset = response.headers.get("Content-Range", f"bytes {offset}-").startswith(f"bytes {offset}-")
         if offset and (server_tag not in ("", part_tag) or not continues_at_offset):
             part.unlink()  # the server has ignored If-Range, and this is the rest of another version
             raise ConnectionError("the file there has changed")
-        length = answer.headers.get("Content-Length")
+        length = response.headers.get("Content-Length")
         total = offset + int(length) if length else size
         _check_space(part, name, (total or 0) - offset)
         end = _write_blocks(
-            answer, part, offset, tag=server_tag, report=lambda done: progress(f"downloading {name}", done, total)
+            response, part, offset, tag=server_tag, report=lambda done: progress(f"downloading {name}", done, total)
         )
     if total is not None and end < total:
         return False
@@ -151,9 +147,9 @@ def _check_space(part: Path, name: str, needed: int) -> None:
 
 
 def _write_blocks(
-    answer: http.client.HTTPResponse, part: Path, offset: int, *, tag: str, report: Callable[[int], None]
+    response: http.client.HTTPResponse, part: Path, offset: int, *, tag: str, report: Callable[[int], None]
 ) -> int:
-    """Write an answer to `part` from `offset` on; the new size of `part`. The server's tag is kept with a new part."""
+    """Write a response to `part` from `offset` on; the new size of `part`. The server's tag is kept with a new part."""
     with part.open("r+b" if offset else "wb") as file:
         if not offset:
             version = part.with_suffix(".version")
@@ -161,17 +157,25 @@ def _write_blocks(
             if tag and not tag.startswith("W/"):  # a weak tag does not guarantee every byte
                 version.write_text(tag, encoding="utf-8")
         file.seek(offset)
-        while block := _read_block(answer):
+        while block := _read_block(response):
             file.write(block)
             offset += len(block)
             report(offset)
     return offset
 
 
-def _read_block(answer: http.client.HTTPResponse) -> bytes:
-    """The next block. Any failure is a ConnectionError, because an OSError would look like an error of the disk."""
+def _read_block(response: http.client.HTTPResponse) -> bytes:
+    with _network_errors():
+        return response.read(_BLOCK)
+
+
+@contextmanager
+def _network_errors() -> Iterator[None]:
+    """Raise ConnectionError for any other OSError in the block, because it would look like an error of the disk."""
     try:
-        return answer.read(_BLOCK)
+        yield
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        raise
     except OSError as error:
         raise ConnectionError(str(error) or type(error).__name__) from error
 

@@ -16,6 +16,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import read_json
 from nmt_cli.preparing.cleaning.rules import REASONS
 from nmt_cli.preparing.corpus import Corpus
+from nmt_cli.preparing.sources.base import SPLIT_NAMES
 from nmt_cli.recipe.section import Section
 from nmt_cli.templates.charts import axis_ticks, short_number
 from nmt_cli.templates.render import render
@@ -234,9 +235,8 @@ def _findings(report: Mapping[str, Any]) -> Iterator[str]:
     is_left = report["settings"]["cleaning"]["overlap"]["value"] == "report"
     for split, facts in report["overlap"].items():
         if facts["pairs"] and is_left:
-            name = "validation" if split == "valid" else split
             yield (
-                f"{facts['pairs']:,} of {facts['lines']:,} pairs of the {name} text are in the training text "
-                f"too ({share(facts['pairs'], facts['lines'])}): scores on them are too good. "
+                f"{facts['pairs']:,} of {facts['lines']:,} pairs of the {SPLIT_NAMES[split]} text are in the training "
+                f"text too ({share(facts['pairs'], facts['lines'])}): scores on them are too good. "
                 "The setting cleaning.overlap=pairs drops them from the training text."
             )

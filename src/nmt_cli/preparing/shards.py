@@ -109,9 +109,13 @@ class CleanShard:
             raise self._damaged_error()
         return text
 
+    def sentences(self, side: str) -> list[str]:
+        """The sentences of a side."""
+        return self.text(side).decode().split("\n")[:-1]
+
     def pair(self, index: int) -> tuple[str, str]:
         """The text of a pair. It decompresses the whole shard, so it suits a few pairs."""
-        src, tgt = (self.text(side).split(b"\n")[index].decode() for side in SIDES)
+        src, tgt = (self.sentences(side)[index] for side in SIDES)
         return src, tgt
 
     def _read(self, name: str) -> NDArray[Any]:

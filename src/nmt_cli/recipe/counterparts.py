@@ -17,6 +17,7 @@ An N or a RATE stays, because the user has to choose the number.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -149,7 +150,7 @@ def batch_tokens_of(values: Mapping[str, Any]) -> BatchTokens | None:
         return None
     product, factors = 1, []
     for keys in (size_keys, _ACCUMULATION_KEYS, _NUM_GPUS_KEYS):
-        for key in [key for key in given if key in keys]:
+        for key in [key for key in keys if key in given][:1]:  # the others are names of the same factor
             number = re.fullmatch(r"\[?(\d+)\]?", str(given[key]))
             if number is None or int(number[1]) == 0:
                 return None
@@ -161,7 +162,7 @@ def batch_tokens_of(values: Mapping[str, Any]) -> BatchTokens | None:
 def as_flag(setting: str) -> str:
     """`--set key=value`, quoted for a shell."""
     key, _, value = setting.partition("=")
-    return f"--set {key}='{value}'" if re.search(r"[^\w./+-]", value) else f"--set {setting}"
+    return f"--set {key}={shlex.quote(value)}"
 
 
 def is_zero(value: Any) -> bool:

@@ -28,17 +28,17 @@ def flatten(values: dict[str, Any], prefix: tuple[str, ...] = ()) -> dict[tuple[
     return leaves
 
 
-def document_path(location: KeyPath, values: Any) -> KeyPath:
-    """The path in the document for a pydantic location, without the names of union members that pydantic adds.
+def document_path(error: Any, values: Any) -> KeyPath:
+    """The path in the document of a pydantic error, without the names of union members that pydantic adds.
 
     For example, ("optimizer", "adam", "beta1") becomes ("optimizer", "beta1").
     """
     path: list[str | int] = []
-    for position, part in enumerate(location):
+    for position, part in enumerate(error["loc"]):
         if isinstance(values, Mapping):
             if part in values:
                 values = values[part]
-            elif position + 1 < len(location):
+            elif error["type"] != "missing" or position + 1 < len(error["loc"]):
                 continue
         elif isinstance(values, list) and isinstance(part, int) and part < len(values):
             values = values[part]
@@ -49,10 +49,10 @@ def document_path(location: KeyPath, values: Any) -> KeyPath:
 
 
 def key_paths(schema: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
-    """The paths of all keys of a schema, each once; keys inside lists have no path."""
+    """The paths of all keys of a schema, each once; keys inside lists and mappings have no path."""
     for key, field in _fields_by_key(schema).items():
         yield (*above, key)
-        sections = _sections_in(field.annotation) if get_origin(field.annotation) is not list else ()
+        sections = _sections_in(field.annotation, through_lists=False)
         yield from dict.fromkeys(path for section in sections for path in key_paths(section, (*above, key)))
 
 
@@ -70,7 +70,7 @@ def sections_at(schema: type[BaseModel], path: KeyPath, *, values: Any) -> list[
         fields = [field for section in sections if (field := _fields_by_key(section).get(str(part)))]
         # An index, or a key that the user chose, keeps the sections of its list or mapping.
         if fields:
-            sections = [section for field in fields for section in _sections_in(field.annotation)]
+            sections = [section for field in fields for section in _sections_in(field.annotation, through_lists=True)]
         sections = [section for section in sections if _literals_agree(section, values)] or sections
     return sections
 
@@ -96,10 +96,11 @@ def _fields_by_key(section: type[BaseModel]) -> dict[str, FieldInfo]:
     return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
-def _sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The sections in the type of a field, for example in a union or a list."""
+def _sections_in(annotation: Any, *, through_lists: bool) -> Iterator[type[BaseModel]]:
+    """The sections in the type of a field, for example in a union or, `through_lists`, in a list or a mapping."""
+    containers = (Union, types.UnionType, Annotated, *((list, tuple, dict) if through_lists else ()))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    elif get_origin(annotation) in (Union, types.UnionType, Annotated, list, tuple, dict):
+    elif get_origin(annotation) in containers:
         for inner in get_args(annotation):
-            yield from _sections_in(inner)
+            yield from _sections_in(inner, through_lists=through_lists)

@@ -129,10 +129,10 @@ def find_packaged(reference: str, *, kind: Kind) -> Path:
     if name in names:
         folder = packaged_folder() / "corpora" if kind == "corpus" else packaged_folder()
         return folder / f"{name}.yaml"
-    files = [f"{Path(reference).with_suffix('')}.{ending}" for ending in ("yaml", "yml") if reference]
+    files = [f"{os.path.splitext(reference)[0]}.{ending}" for ending in ("yaml", "yml") if reference]
     near = [file for file in files if Path(file).is_file()][:1] or _nearest_names(name, names)
     if near:
-        hint = f"did you mean {_COMMANDS[kind]} {' or '.join(near)}?"
+        hint = f"did you mean {_COMMANDS[kind]} {' or '.join(map(shlex.quote, near))}?"
     else:
         top_names = ", ".join(name for name in names if "/" not in name)
         hint = f"take a file, or {top_names}; {_LIST_COMMANDS[kind]} describes all"

@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
+import math
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from nmt_cli.errors import nearest_word
-from nmt_cli.recipe.counterparts import NEXT_LINE, Answer, counterpart_of
+from nmt_cli.recipe.counterparts import NEXT_LINE, Answer, as_flag, counterpart_of
 from nmt_cli.recipe.key_paths import KeyPath, document_path, dotted_key, fields_at, flatten, key_paths, sections_at
 from nmt_cli.recipe.section import SettingError
 
@@ -177,11 +177,11 @@ class InvalidSetting:
         """
         paths = set(key_paths(self.schema))
 
-        def as_flag(setting: re.Match[str]) -> str:
+        def in_flag(setting: re.Match[str]) -> str:
             key = setting["key"].split(".")
             for path in ((*self.path, *key), (*self.path[:-1], *key)):
                 if path in paths:
-                    return f"--set {dotted_key(path)}={shlex.quote(setting['value'])}"
+                    return as_flag(f"{dotted_key(path)}={setting['value']}")
             return setting[0]
 
         def in_yaml(setting: re.Match[str]) -> str:
@@ -190,7 +190,7 @@ class InvalidSetting:
                 return setting[0]
             return f"{setting['write'] or ''}{key}: {setting['value']} below {dotted_key(tuple(above))}:"
 
-        return _SETTING_IN_FIX.sub(as_flag if self.as_flags else in_yaml, error.fix)
+        return _SETTING_IN_FIX.sub(in_flag if self.as_flags else in_yaml, error.fix)
 
     def _allowed_word(self) -> str | None:
         """The nearest of the words that the key allows, or all of them."""
@@ -225,7 +225,7 @@ class InvalidSetting:
         names = list(variants) if nearest is None else [nearest]
         first, *others = [_variant_form(variants[name], name=name) for name in names]
         key = dotted_key(self.path)
-        lines = [f"--set {key}='{first}'" if self.as_flags else f"write {self.path[-1]}: {first}"]
+        lines = [as_flag(f"{key}={first}") if self.as_flags else f"write {self.path[-1]}: {first}"]
         if others:
             lines.append(f"or {', '.join(others)}")
         elif nearest is not None:
@@ -283,7 +283,7 @@ def refusal(setting: str, schema: type[BaseModel]) -> str | None:
         error = _error_of_key(key, _as_value(text), section)
         if error is None:
             return None
-        messages.append(describe(error, (*above, *document_path(error["loc"], {key: _as_value(text)}))))
+        messages.append(describe(error, (*above, *document_path(error, {key: _as_value(text)}))))
     # The messages of several sections differ in what the value should be.
     beginning, should_be, _ = messages[0].partition("should be ")
     return beginning + should_be + " or ".join(dict.fromkeys(words.partition("should be ")[2] for words in messages))
@@ -346,7 +346,7 @@ def _number_meant(value: Any, *, must_be_whole: bool) -> int | float | None:
         return None
     if number.is_integer():
         return int(number)
-    return None if must_be_whole else number
+    return None if must_be_whole or not math.isfinite(number) else number
 
 
 def as_written(value: Any) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any, NamedTuple
 
-from nmt_cli.recipe.counterparts import BATCH_KEYS, as_flag, batch_tokens_of, counterpart_of, plain_key
+from nmt_cli.recipe.counterparts import BATCH_KEYS, Counterpart, as_flag, batch_tokens_of, counterpart_of, plain_key
 from nmt_cli.recipe.key_paths import flatten, value_at
 from nmt_cli.recipe.mistakes import refusal
 from nmt_cli.recipe.other_toolkits_keys import CORPUS_KEYS, RECIPE_KEYS
@@ -36,15 +36,6 @@ _KEYS_OF_TOOLKITS: Mapping[str, str] = {
 }
 _MIN_KNOWN_KEYS = 2
 _OUTPUT_KEYS = ("save_model", "model_dir", "save_dir")
-# Keys about text that no table has.
-_TEXT_KEYS = (
-    "save_data",
-    "src_subword_type",
-    "tgt_subword_type",
-    "src_subword_nbest",
-    "tgt_subword_nbest",
-    "tgt_subword_model",
-)
 
 
 class _ScheduleKeys(NamedTuple):
@@ -99,12 +90,12 @@ def convert_configuration(values: dict[str, Any]) -> ConvertedConfiguration:
     without_counterpart: list[str] = []
     for path, value in leaves.items():
         key = _key_of_value(path)
-        if plain_key(key) in (*joint_keys, *_OUTPUT_KEYS) or _needs_no_setting(path, value):
-            continue
         counterpart = counterpart_of(key, RECIPE_KEYS)
+        if plain_key(key) in (*joint_keys, *_OUTPUT_KEYS) or _needs_no_setting(path, key, value, counterpart):
+            continue
         if counterpart is None or counterpart.conversion == "none":
             without_counterpart.append(key)
-        elif equivalent := _equivalent_settings(path, value, given):
+        elif equivalent := _equivalent_settings(path, key, value, counterpart, given):
             if not _add_settings(equivalent, into=settings):
                 by_hand.append(key)
         elif counterpart.templates and value is not None:
@@ -118,7 +109,10 @@ def convert_configuration(values: dict[str, Any]) -> ConvertedConfiguration:
 
 
 def flags_of_text(values: Mapping[str, Any]) -> list[str]:
-    """The flags of `nmt prepare` for the text of a configuration of OpenNMT-py; a general example if it names none."""
+    """The flags of `nmt prepare` for the text of a configuration, if it names its text as OpenNMT-py does.
+
+    FILE stands for training text that it does not name.
+    """
     corpora = values.get("data")
     corpora = corpora if isinstance(corpora, Mapping) else {}
     flags, languages = [], "en-de"
@@ -127,9 +121,11 @@ def flags_of_text(values: Mapping[str, Any]) -> list[str]:
         prefixes = {side.rpartition(".")[0] for side in sides}
         endings = [side.rpartition(".")[2] for side in sides]
         if len(prefixes) == 1 and all(re.fullmatch("[a-z]{2,3}", ending) for ending in endings):
-            flags.append(f"--{'valid' if name == 'valid' else 'train'} {quote(*prefixes)}")
+            flags.append(f"--{'valid' if name == 'valid' else 'train'} {quote(prefixes.pop())}")
             languages = "-".join(endings)
-    flags = [*(flags or ["--train FILE"]), f"--languages {languages}", "-o data/NAME"]
+    if not any(flag.startswith("--train ") for flag in flags):
+        flags.insert(0, "--train FILE")
+    flags += [f"--languages {languages}", "-o data/NAME"]
     shared, model = values.get("share_vocab"), values.get("src_subword_model")
     if isinstance(shared, bool):
         flags.append(as_flag(f"tokenizer.shared={str(shared).lower()}"))
@@ -164,10 +160,8 @@ def _schedule(given: Mapping[str, Any]) -> str | None:
     return section if refusal(f"training.schedule={section}", Recipe) is None else None
 
 
-def _needs_no_setting(path: tuple[str, ...], value: Any) -> bool:
+def _needs_no_setting(path: tuple[str, ...], key: str, value: Any, counterpart: Counterpart | None) -> bool:
     """Whether a value is what nmt does anyway, or is of no importance to a recipe."""
-    key = _key_of_value(path)
-    counterpart = counterpart_of(key, RECIPE_KEYS)
     if counterpart is None or counterpart.conversion == "none":
         is_default = (key, value) == ("normalization", "tokens") or value in (None, "transformer")
         return is_default or path[-1] == "_name" or _concerns_data(path)
@@ -202,16 +196,13 @@ def _key_of_value(path: tuple[str, ...]) -> str:
 def _concerns_data(path: tuple[str, ...]) -> bool:
     """Whether a key is about text or vocabulary, or lies in a section about them."""
     counterparts = [counterpart_of(key, table) for key in path for table in (RECIPE_KEYS, CORPUS_KEYS)]
-    is_text_key = plain_key(_key_of_value(path)) in _TEXT_KEYS
-    return is_text_key or any(known is not None and known.conversion == "data" for known in counterparts)
+    return any(known is not None and known.conversion == "data" for known in counterparts)
 
 
-def _equivalent_settings(path: tuple[str, ...], value: Any, given: Mapping[str, Any]) -> dict[str, str]:
+def _equivalent_settings(
+    path: tuple[str, ...], key: str, value: Any, counterpart: Counterpart, given: Mapping[str, Any]
+) -> dict[str, str]:
     """The settings that mean the same as a key with its value; none if toolkits differ, or the schema refuses one."""
-    key = _key_of_value(path)
-    counterpart = counterpart_of(key, RECIPE_KEYS)
-    if counterpart is None:
-        return {}
     settings = counterpart.settings_for(value)
     match counterpart.conversion:
         # nmt clips the gradient of the mean loss per token; a gradient per sentence has another norm.

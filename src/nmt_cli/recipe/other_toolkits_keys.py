@@ -93,7 +93,7 @@ RECIPE_KEYS: Sequence[Counterpart] = (
         "leave it out: warm-up begins at zero",
         keys="warmup_init_lr lr_warmup_start_rate warmup_init_learning_rate",
     ),
-    _leave_out("leave it out: no rate is a lower bound", keys="min_lr stop_min_lr learning_rate_min lr_min"),
+    _leave_out("leave it out: the rate has no lower bound", keys="min_lr stop_min_lr learning_rate_min lr_min"),
     _counterpart(
         "training.optimizer.name={VALUE}",
         note="adam, adamw, muon or schedule_free",
@@ -283,7 +283,8 @@ RECIPE_KEYS: Sequence[Counterpart] = (
         note="text and languages belong to the data: nmt prepare --train PREFIX -l en-de, then nmt train "
         "RECIPE --data DIR",
         keys="data dataset src tgt source_lang target_lang src_lang trg_lang languages train_sets valid_sets "
-        "trainpref validpref src_vocab tgt_vocab vocab vocabs spm bpe",
+        "trainpref validpref src_vocab tgt_vocab vocab vocabs spm bpe save_data src_subword_type tgt_subword_type "
+        "src_subword_nbest tgt_subword_nbest tgt_subword_model",
     ),
 )
 

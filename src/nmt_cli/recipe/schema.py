@@ -16,7 +16,7 @@ from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator, mod
 from nmt_cli.recipe.counterparts import Counterpart
 from nmt_cli.recipe.other_toolkits_keys import RECIPE_KEYS
 from nmt_cli.recipe.section import Name, NonNegativeInt, PositiveFloat, PositiveInt, Probability, Section, SettingError
-from nmt_cli.recipe.training import AveragingConfig, TrainingConfig, ValidationConfig
+from nmt_cli.recipe.training import AveragingConfig, SimCutConfig, TrainingConfig, ValidationConfig
 
 # null in a file, and a number in every validated recipe.
 DerivedWidth = Annotated[
@@ -187,7 +187,10 @@ class Recipe(Section):
 
     other_toolkits: ClassVar[Sequence[Counterpart]] = RECIPE_KEYS
 
-    name: Name = Field(description="the run is runs/NAME")
+    name: Name = Field(
+        description="the run is runs/NAME; if left out, the file's name without its ending",
+        json_schema_extra={"shown_default": "the file's name"},
+    )
     description: str = Field("", description="what the system is, for people")
     corpus: Name | None = Field(
         "wmt14-en-de", description="its prepared data is data/CORPUS, or --data says where; null: always --data says"
@@ -209,8 +212,9 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _passes_differ(self) -> Recipe:
-        cut = getattr(self.training.consistency, "cut", 0)
-        if self.training.num_passes > 1 and cut == 0 and not self.model.has_dropout:
+        consistency = self.training.consistency
+        cuts_tokens = isinstance(consistency, SimCutConfig) and consistency.cut > 0
+        if self.training.num_passes > 1 and not cuts_tokens and not self.model.has_dropout:
             problem = "training.consistency compares equal passes without dropout"
             settings = ("training.consistency.name", "model.dropout")
             raise SettingError(problem, "write model.dropout: 0.1", settings=settings)

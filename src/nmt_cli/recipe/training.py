@@ -26,8 +26,8 @@ class AdamConfig(Section):
 
     name: Literal["adam"] = Field("adam", description="name of the optimizer")
     beta1: Probability = Field(0.9, description="decay per update of the running mean of gradients (5.3)")
-    beta2: Probability = Field(0.98, description="decay of the mean of their squares (5.3)")
-    epsilon: PositiveFloat = Field(1e-9, description="added to the root of that mean (5.3)")
+    beta2: Probability = Field(0.98, description="decay per update of the mean of squared gradients (5.3)")
+    epsilon: PositiveFloat = Field(1e-9, description="added to the root of the mean of squared gradients (5.3)")
 
 
 class AdamWConfig(Section):
@@ -35,8 +35,8 @@ class AdamWConfig(Section):
 
     name: Literal["adamw"] = Field("adamw", description="name of the optimizer")
     beta1: Probability = Field(0.9, description="decay per update of the mean of gradients")
-    beta2: Probability = Field(0.98, description="decay of the mean of their squares")
-    epsilon: PositiveFloat = Field(1e-9, description="added to the root of that mean")
+    beta2: Probability = Field(0.98, description="decay per update of the mean of squared gradients")
+    epsilon: PositiveFloat = Field(1e-9, description="added to the root of the mean of squared gradients")
     weight_decay: PositiveFloat = Field(0.01, description="decay of each matrix per update, times the learning rate")
 
 
@@ -47,7 +47,7 @@ class MuonConfig(Section):
     momentum: Probability = Field(0.95, description="decay per update of the mean of the matrices' gradients")
     weight_decay: NonNegativeFloat = Field(0.01, description="decay of each matrix per update, times the learning rate")
     beta1: Probability = Field(0.9, description="of AdamW on all else: decay of the mean of gradients")
-    beta2: Probability = Field(0.98, description="of AdamW on all else: decay of the mean of their squares")
+    beta2: Probability = Field(0.98, description="of AdamW on all else: decay of the mean of squared gradients")
     epsilon: PositiveFloat = Field(1e-9, description="of AdamW on all else: added to the root of that mean")
 
 
@@ -59,7 +59,7 @@ class ScheduleFreeConfig(Section):
         0.9, description="interpolation between the fast weights (0) and their mean (1), at which gradients are taken"
     )
     beta2: Probability = Field(0.98, description="decay per update of the mean of squared gradients")
-    epsilon: PositiveFloat = Field(1e-9, description="added to the root of that mean")
+    epsilon: PositiveFloat = Field(1e-9, description="added to the root of the mean of squared gradients")
     weight_decay: NonNegativeFloat = Field(0.0, description="decay of each matrix per update, times the learning rate")
 
 

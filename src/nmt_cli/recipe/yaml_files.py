@@ -143,7 +143,7 @@ def validate(document: Document, schema: type[Model], *, source: str, fix: str) 
         return schema.model_validate(document.values)
     except ValidationError as validation_error:
         error = error_to_show(validation_error)
-        path = document_path(error["loc"], document.values)
+        path = document_path(error, document.values)
         where = _origin_of_error(error, path, document, source=source) or source
         invalid = InvalidSetting(error, path, schema, document.values, as_flags=where.startswith(_SET))
         hint = invalid.suggestion or invalid.allowed_range or fix

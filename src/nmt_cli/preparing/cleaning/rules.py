@@ -18,9 +18,9 @@ from nmt_cli.preparing.chunks import ParsedChunk
 from nmt_cli.preparing.cleaning.side_rules import (
     LanguageRule,
     ScriptRule,
+    find_addresses_only,
     find_long_runs,
-    find_punctuation,
-    find_web_addresses,
+    find_punctuation_only,
 )
 from nmt_cli.preparing.corpus import CleaningConfig
 from nmt_cli.preparing.sources.base import CorpusLanguages
@@ -272,9 +272,9 @@ def _quick_test(config: CleaningConfig) -> Callable[[str, str], bool]:
 def _side_rules(config: CleaningConfig, languages: CorpusLanguages) -> Iterator[tuple[str, SideRule, SideRule]]:
     """The rules that look at one side at a time, in the order of REASONS, for source and target. They cost more."""
     if config.punctuation_only:
-        yield "punctuation only", find_punctuation, find_punctuation
+        yield "punctuation only", find_punctuation_only, find_punctuation_only
     if config.url_only:
-        yield "URL only", find_web_addresses, find_web_addresses
+        yield "URL only", find_addresses_only, find_addresses_only
     if config.max_repeated_characters is not None:
         repeated = partial(find_long_runs, longest=config.max_repeated_characters)
         yield "repeated characters", repeated, repeated

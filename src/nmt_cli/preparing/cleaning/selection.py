@@ -22,7 +22,7 @@ from nmt_cli.preparing.cleaning.held_out import NOWHERE, PAIR, SIDE, HeldOut
 from nmt_cli.preparing.cleaning.rules import DUPLICATE, HELD_OUT
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
 from nmt_cli.preparing.shards import CleanShard
-from nmt_cli.preparing.sources.base import Split
+from nmt_cli.preparing.sources.base import SPLIT_NAMES, Split
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,6 @@ PairIndex: TypeAlias = tuple[int, int]
 
 _SEED = 20_170_612  # any number, but the same in every preparation
 _LARGEST_SHARE = 0.5
-_NAMES: Mapping[Split, str] = {"valid": "validation", "test": "test"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def set_aside(
     indices = {pair.index for pairs in chosen.values() for pair in pairs}
     num_dropped = _remove_from_training(indices, HeldOut(splits), shards, copies, by_source)
     for split, size in sizes.items():
-        logger.info("set aside: %s clean pairs as %s text", f"{size:,}", _NAMES[split])
+        logger.info("set aside: %s clean pairs as %s text", f"{size:,}", SPLIT_NAMES[split])
     if num_dropped:
         logger.info("dropped: %s training pairs that share a sentence with them", f"{num_dropped:,}")
     return splits
@@ -138,7 +137,7 @@ def _split_sizes(corpus: Corpus, *, clean_pairs: int) -> dict[Split, int]:
     own_text = f"text in files of its own: {' '.join(f'--{split} FILE' for split in sizes)}"
     if clean_pairs < 2 * len(sizes):
         raise DataError(
-            f"there is too little text to set {' and '.join(map(_NAMES.__getitem__, sizes))} pairs aside: it has "
+            f"there is too little text to set {' and '.join(map(SPLIT_NAMES.__getitem__, sizes))} pairs aside: it has "
             f"{clean_pairs:,} clean training {'pair' if clean_pairs == 1 else 'pairs'}",
             where="train",
             hint=f"give more training text, or {own_text}",
@@ -212,7 +211,7 @@ def _read_candidates(shards: Sequence[CleanShard], ranked: Sequence[PairIndex]) 
     """The pairs with these indices, in their order."""
     candidates: dict[PairIndex, _Candidate] = {}
     for number in sorted({number for number, _ in ranked}):
-        src, tgt = _read_lines(shards[number])
+        src, tgt = map(shards[number].sentences, SIDES)
         for index in ranked:
             if index[0] == number:
                 candidates[index] = _Candidate(index, src[index[1]], tgt[index[1]])
@@ -243,7 +242,7 @@ def _remove_from_training(
     """
     num_dropped = 0
     for number, (shard, of_shard) in enumerate(zip(shards, copies, strict=True)):
-        matches, _ = held_out.find(*_read_lines(shard))
+        matches, _ = held_out.find(*map(shard.sentences, SIDES))
         counts = by_source[shard.facts["source"]].counts
         for in_shard in (in_shard for shard_number, in_shard in indices if shard_number == number):
             of_shard[in_shard] = 0
@@ -253,9 +252,3 @@ def _remove_from_training(
         count_as_dropped(shared, HELD_OUT, shard, counts)
         num_dropped += len(shared)
     return num_dropped
-
-
-def _read_lines(shard: CleanShard) -> tuple[list[str], list[str]]:
-    """The sentences of both sides."""
-    src, tgt = (shard.text(side).decode().split("\n")[:-1] for side in SIDES)
-    return src, tgt

@@ -35,7 +35,7 @@ class ScriptRule:
         self._script = script_of(code)
 
     def __call__(self, texts: Sequence[str]) -> list[int]:
-        """The indices of these texts, which hold no surrogates."""
+        """The indices of these texts, none of which is empty or has surrogates."""
         indices = [index for index, text in enumerate(texts) if self._script != "Latn" or not text.isascii()]
         if not indices:
             return []
@@ -49,7 +49,7 @@ class ScriptRule:
 
 
 class LanguageRule:
-    """Finds texts that are identified as another language, and are hardly in their own.
+    """Finds texts that are probably in another language, and hardly in their own.
 
     Short texts pass. Raises DataError if py3langid is missing or does not know the language.
     """
@@ -75,7 +75,7 @@ class LanguageRule:
         return bool(dict(self._identifier.rank(text))[self._language] < _MAX_OWN)
 
 
-def find_punctuation(texts: Sequence[str]) -> list[int]:
+def find_punctuation_only(texts: Sequence[str]) -> list[int]:
     """The indices of the texts without a letter or a digit of any script."""
     return [
         index
@@ -85,11 +85,13 @@ def find_punctuation(texts: Sequence[str]) -> list[int]:
     ]
 
 
-def find_web_addresses(texts: Sequence[str]) -> list[int]:
+def find_addresses_only(texts: Sequence[str]) -> list[int]:
     """The indices of the texts that are nothing but web addresses and punctuation."""
     begins_with_address = _BEGINS_WITH_ADDRESS.match
     return [
-        index for index, text in enumerate(texts) if begins_with_address(text) and all(map(_is_no_word, text.split()))
+        index
+        for index, text in enumerate(texts)
+        if begins_with_address(text) and all(map(_is_address_or_punctuation, text.split()))
     ]
 
 
@@ -111,7 +113,7 @@ def find_long_runs(texts: Sequence[str], *, longest: int) -> list[int]:
 
 
 def _code_points(texts: Sequence[str]) -> NDArray[np.uint32]:
-    """The characters of texts, flat, with a line end between two texts; the texts hold no surrogates."""
+    """The characters of texts, flat, with a line end between two texts; the texts have no surrogates."""
     return np.frombuffer("\n".join(texts).encode("utf-32-le"), dtype="<u4")
 
 
@@ -135,5 +137,5 @@ def _scripts_of_characters(script: str) -> NDArray[np.uint8]:
     return scripts
 
 
-def _is_no_word(word: str) -> bool:
+def _is_address_or_punctuation(word: str) -> bool:
     return _BEGINS_WITH_ADDRESS.match(word) is not None or _LETTER_OR_DIGIT.search(word) is None

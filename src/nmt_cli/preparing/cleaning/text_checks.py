@@ -20,7 +20,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.languages import are_close, language_identifier, script_of, short_code
 from nmt_cli.preparing.cleaning.rules import make_printable
 from nmt_cli.preparing.shards import CleanShard
-from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split
+from nmt_cli.preparing.sources.base import SPLIT_NAMES, CorpusLanguages, LocalPairs, Pairs, Split
 from nmt_cli.preparing.sources.text import TextFiles
 from nmt_cli.text_encoding import conversion
 from nmt_cli.tokenization.pieces import mark_of_text_in_pieces, sign_of_tokenisation
@@ -77,13 +77,12 @@ def held_out_sides(
     splits: Mapping[str, Pairs], sources: Mapping[Split, Sequence[LocalPairs]], languages: CorpusLanguages
 ) -> list[TextSide]:
     """Both sides of the validation and of the test text; long text is sampled evenly."""
-    names: Mapping[Split, str] = {"valid": "the validation text", "test": "the test text"}
     sides: list[TextSide] = []
-    for split, name in names.items():
+    for split, name in SPLIT_NAMES.items():
         if split in splits:
             pairs = splits[split][:: max(1, len(splits[split]) // _SAMPLED_LINES)]
             source = sources[split][0] if len(sources[split]) == 1 else None
-            sides += text_sides(name, pairs, languages, source=source)
+            sides += text_sides(f"the {name} text", pairs, languages, source=source)
     return sides
 
 
@@ -248,5 +247,5 @@ def _sample_of_shard(shard: CleanShard, number: int) -> list[tuple[str, str]]:
     """At most `number` pairs of a shard, in order."""
     generator = np.random.default_rng([_SEED, shard.number])
     indices = sorted(generator.permutation(len(shard))[:number].tolist())
-    src, tgt = (shard.text(side).split(b"\n") for side in SIDES)
-    return [(src[index].decode(), tgt[index].decode()) for index in indices]
+    src, tgt = map(shard.sentences, SIDES)
+    return [(src[index], tgt[index]) for index in indices]

@@ -18,11 +18,11 @@ from typing import IO, Any, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from nmt_cli.cache import cache_folder, cache_lock, file_hash, writing_errors
+from nmt_cli.cache import cache_folder, cache_lock, file_hash, mismatch, writing_errors
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes, reading_errors
-from nmt_cli.preparing.download import check_file, download_file
+from nmt_cli.preparing.download import download_file, wrong_file_error
 from nmt_cli.preparing.sources.base import CorpusContext, Markup, Source, Weight, is_address
 from nmt_cli.preparing.sources.text import COMPRESSION_ENDINGS, TextFiles, text_files
 from nmt_cli.recipe.section import PositiveInt, SettingError
@@ -93,6 +93,13 @@ class ArchiveSource(Source):
 
     def _in_folder(self, folder: Path) -> tuple[Path, Path]:
         return _find_in_folder(folder, self.source), _find_in_folder(folder, self.target)
+
+
+def check_file(file: Path, *, size: int | None, sha256: str | None) -> None:
+    """DataError if an archive of the user does not have the size or the SHA-256 that it should have."""
+    if differs := mismatch(file, expected_size=size, expected_sha256=sha256):
+        hint = "fetch it again; if another version is meant, correct bytes and sha256 in the corpus file"
+        raise wrong_file_error(file.name, differs, where=str(file), hint=hint)
 
 
 def unpack(archive: Path, source: str, target: str) -> tuple[Path, Path]:
@@ -207,6 +214,9 @@ def _damage_errors(archive: Path) -> Iterator[None]:
         yield
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = str(error) or type(error).__name__
+    except RuntimeError as error:  # of a .zip that is encrypted, or has a compression that Python lacks
+        hint = "unpack it by other means, and write file: FOLDER"
+        raise DataError(f"{archive.name} cannot be unpacked: {error}", where=str(archive), hint=hint) from None
     except OSError as error:
         if error.errno is not None:  # of the disk; damage to gzip or bzip2 has no number
             raise

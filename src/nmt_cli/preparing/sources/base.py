@@ -25,6 +25,7 @@ from nmt_cli.recipe.section import Section, SettingError
 LANGUAGE_CODE = r"^[A-Za-z][A-Za-z0-9_-]*$"
 LanguageCode: TypeAlias = Annotated[str, Field(pattern=LANGUAGE_CODE)]
 Split: TypeAlias = Literal["train", "valid", "test"]
+SPLIT_NAMES: Mapping[Split, str] = {"train": "training", "valid": "validation", "test": "test"}
 MarkupKind: TypeAlias = Literal["seg", "ted"]
 Markup: TypeAlias = Annotated[
     MarkupKind | None,
@@ -135,7 +136,7 @@ class Source(Section):
 class OneFileSource(Source):
     """A source whose two sides are in one file, or in each file that matches a pattern."""
 
-    file: str = Field(description="path of the file, or a pattern such as parts/*")
+    file: str = Field(description="path or address of the file, or a pattern such as parts/*")
 
     @abstractmethod
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> LocalPairs:

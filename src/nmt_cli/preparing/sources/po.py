@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -16,9 +17,11 @@ from nmt_cli.preparing.sources.translation_units import Unit, UnitsFile, UnitsSo
 
 _KEYWORD = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?\s*(".*)')
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
-_ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{2}|[0-7]{1,3}|.)")
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
-_LANGUAGE = re.compile(r"^Language:[ \t]*([A-Za-z][\w@.-]*)", re.MULTILINE)
+# A run of octal and hexadecimal escapes, which are bytes in the encoding of the file, or another escape.
+_ESCAPES = re.compile(r"((?:\\(?:x[0-9A-Fa-f]{2}|[0-7]{1,3}))+)|\\(.)")
+_BYTE = re.compile(r"\\(x?)([0-9A-Fa-f]+)")
+_CHARACTERS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_LANGUAGE = re.compile(r"^Language:[ \t]*([A-Za-z][\w.-]*)", re.MULTILINE)
 _CHARSET = re.compile(r"charset=([\w-]+)")
 
 
@@ -28,54 +31,54 @@ class PoFile(UnitsFile):
 
     def units(self) -> Iterator[Unit]:
         """Each message; of plurals, the singular with the first form and the plural with the last."""
-        language, encoding = "", "utf-8"
+        language = ""
         for entry in self._entries():
-            try:
-                texts = {key: _decode(text, encoding) for key, text in entry.texts.items()}
-            except UnicodeError:
-                raise _encoding_error(f"is not in {encoding}, which its header names", self.file) from None
-            if texts.get("msgid") == "" and "msgctxt" not in texts:
-                header = texts.get("msgstr", "")
-                named_language, named_encoding = _LANGUAGE.search(header), _CHARSET.search(header)
-                language = named_language[1] if named_language else ""
-                encoding = _supported_encoding(named_encoding[1] if named_encoding else encoding, self.file)
+            if entry.is_header:
+                named = _LANGUAGE.search(entry.texts.get("msgstr", ""))
+                language = named[1] if named else ""
                 continue
-            translations = [text for key, text in texts.items() if key.startswith("msgstr") and text]
-            if not translations or entry.is_fuzzy:
-                translations = [""]
-            pairs = [(texts["msgid"], translations[0])]
-            if "msgid_plural" in texts:
-                pairs.append((texts["msgid_plural"], translations[-1]))
+            forms = [text for key, text in entry.texts.items() if key.startswith("msgstr")]
+            if not forms or not all(forms) or entry.is_fuzzy:
+                forms = [""]
+            pairs = [(entry.texts["msgid"], forms[0])]
+            if "msgid_plural" in entry.texts:
+                pairs.append((entry.texts["msgid_plural"], forms[-1]))
             for original, translation in pairs:
                 unit = [("", join_lines(original))]
                 if translation:
-                    unit.append((language.split("@")[0], join_lines(translation)))
+                    unit.append((language, join_lines(translation)))
                 yield entry.line, unit
 
     def _entries(self) -> Iterator[_Entry]:
-        """The entries of the file; DataError for a line that PO does not have."""
+        """The entries of the file; DataError for a line that PO does not have. Blank lines mean nothing."""
         entry, key = _Entry(0), ""
+        encoding = "utf-8"
         for first, lines in line_chunks(self.file):
             for number, line_bytes in enumerate(lines, start=first):
-                line = line_bytes.decode("utf-8", "surrogateescape").removeprefix("\ufeff").strip()
-                has_flags = line.startswith("#,")
-                if line.startswith("#") and not has_flags:
+                line = _decode(line_bytes, encoding, self.file).removeprefix("\ufeff").strip()
+                has_flags, is_obsolete = line.startswith("#,"), line.startswith("#~")
+                if not line or (line.startswith("#") and not has_flags and not is_obsolete):
                     continue
                 keyword = _KEYWORD.fullmatch(line)
-                begins_entry = line == "" or has_flags or (keyword and keyword[1] in ("msgctxt", "msgid"))
+                begins_entry = has_flags or is_obsolete or (keyword and keyword[1] in ("msgctxt", "msgid"))
                 if begins_entry and "msgid" in entry.texts:
                     yield entry
-                    entry = _Entry(number)
-                if keyword:
-                    key = keyword[1] + (f"[{keyword[2]}]" if keyword[2] else "")
-                    entry.line = entry.line if "msgid" in entry.texts else number
-                    entry.add(key, keyword[3], self.file, number)
+                    entry, key = _Entry(number), ""
+                if is_obsolete:
+                    entry, key = _Entry(number), ""  # its flags are not the next entry's
                 elif has_flags:
                     entry.is_fuzzy = entry.is_fuzzy or "fuzzy" in line
+                elif keyword:
+                    key = keyword[1] + (f"[{keyword[2]}]" if keyword[2] else "")
+                    if "msgid" not in entry.texts:
+                        entry.line = number
+                    entry.add(key, keyword[3], encoding, self.file, number)
                 elif line.startswith('"') and key:
-                    entry.add(key, line, self.file, number)
-                elif line:
+                    entry.add(key, line, encoding, self.file, number)
+                else:
                     raise _not_po_error(self.file, number)
+                if entry.is_header and key == "msgstr" and (named := _CHARSET.search(line)):
+                    encoding = _supported_encoding(named[1], self.file)
         if "msgid" in entry.texts:
             yield entry
 
@@ -88,35 +91,42 @@ class PoSource(UnitsSource):
 
 
 class _Entry:
-    """The strings of a message by their keywords, still with escapes."""
+    """The strings of a message by their keywords."""
 
     def __init__(self, line: int) -> None:
         self.line = line
         self.is_fuzzy = False
         self.texts: dict[str, str] = {}
 
-    def add(self, key: str, quoted: str, file: Path, line: int) -> None:
-        """Append a quoted string."""
+    @property
+    def is_header(self) -> bool:
+        """True for the message that is empty and has no context: its translation has facts about the file."""
+        return self.texts.get("msgid") == "" and "msgctxt" not in self.texts
+
+    def add(self, key: str, quoted: str, encoding: str, file: Path, line: int) -> None:
+        """Append a quoted string, without its escapes."""
         string = _STRING.fullmatch(quoted)
         if string is None:
             raise _not_po_error(file, line)
-        self.texts[key] = self.texts.get(key, "") + string[1]
+        text = _ESCAPES.sub(partial(_unescape, encoding=encoding, file=file), string[1])
+        self.texts[key] = self.texts.get(key, "") + text
         if len(self.texts[key]) > LONGEST_LINE:
             raise too_long_error(file, line, text=f"the string up to line {line:,}", unit="characters")
 
 
-def _decode(text: str, encoding: str) -> str:
-    """A string without its escapes, in the encoding of the file."""
-    if encoding != "utf-8":
-        text = text.encode("utf-8", "surrogateescape").decode(encoding, "surrogateescape")
-    return _ESCAPE.sub(_unescape, text) if "\\" in text else text
+def _unescape(escape: re.Match[str], *, encoding: str, file: Path) -> str:
+    if escape[1] is None:
+        return _CHARACTERS.get(escape[2], escape[2])
+    codes = (int(digits, 16 if is_hexadecimal else 8) for is_hexadecimal, digits in _BYTE.findall(escape[1]))
+    return _decode(bytes(code & 0xFF for code in codes), encoding, file)
 
 
-def _unescape(escape: re.Match[str]) -> str:
-    code = escape[1]
-    if code[0] == "x" and len(code) == 3:
-        return chr(int(code[1:], 16))
-    return chr(int(code, 8)) if code.isdigit() and code[0] < "8" else _ESCAPES.get(code, code)
+def _decode(content: bytes, encoding: str, file: Path) -> str:
+    """The text in the encoding of the file; each wrong byte is a surrogate."""
+    try:
+        return content.decode(encoding, "surrogateescape")
+    except UnicodeError:
+        raise _encoding_error(f"is not in {encoding}, which its header names", file) from None
 
 
 def _supported_encoding(encoding: str, file: Path) -> str:

@@ -59,10 +59,10 @@ class TextSource(Source):
     kind: Literal["text"] = Field(description="text in two files")
     prefix: str | None = Field(None, description="PREFIX.en and PREFIX.de, each also with .gz, .zst or .xz")
     source: str | None = Field(
-        None, description="instead of prefix: file of the source, or a pattern such as parts/*.en"
+        None, description="instead of prefix: file of the source, its address, or a pattern such as parts/*.en"
     )
     target: str | None = Field(
-        None, description="instead of prefix: file of the target, or a pattern with as many files"
+        None, description="instead of prefix: file of the target, its address, or a pattern with as many files"
     )
     markup: Markup = None
     weight: Weight = 1.0

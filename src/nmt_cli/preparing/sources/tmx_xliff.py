@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from html.entities import html5
 from pathlib import Path
@@ -186,8 +187,9 @@ class _UnitParser(ABC):
             check_encoding(read_beginning(self.file), name=str(self.file))
         if parser_message == expat.errors.XML_ERROR_INVALID_TOKEN:
             line = _read_line(self.file, number)
-            if self._encoding in ("utf-8", "utf8") and not _is_utf8(line):
-                return not_utf8_error(line, name=str(self.file), number=number)
+            if self._encoding in ("utf-8", "utf8"):
+                with suppress(ValueError):
+                    return not_utf8_error(line, name=str(self.file), number=number)
             bare = next((mark for mark, pattern in _UNESCAPED.items() if re.search(pattern.encode(), line)), None)
             if bare is not None and b"\0" not in line:
                 mended = conversion(self.file, f"perl -pe 's/{_UNESCAPED[bare]}/{_ESCAPED[bare]}/g'", new="mended")
@@ -335,14 +337,6 @@ def _read_line(file: Path, number: int) -> bytes:
             lines_before -= part.endswith(b"\n")
         line: bytes = stream.readline(LONGEST_LINE)
     return line if len(line) < LONGEST_LINE else b""
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _prefixes_of_root(name: str, attributes: Mapping[str, str]) -> tuple[str, ...]:
