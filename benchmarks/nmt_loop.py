@@ -93,7 +93,7 @@ class NmtLoop:
             "not_compiled": self._updater.reason_not_to_compile,
             "seconds_to_compile_and_record": round(self._ready_seconds, 1),
             "padding": round(1 - (self._source + self._target) / self._slots, 4),
-            "seconds_waited_for_data": round(self._loader.waited, 3),
+            "seconds_waited_for_data": round(self._loader.waited_seconds, 3),
             "tokens_an_update": [round(source), round(target)],
             "slots": [shape.src_slots, shape.tgt_slots],
             "gflop_a_target_token": round(self.flops_per_target_token / 1e9, 4),
@@ -130,7 +130,7 @@ class NmtLoop:
             folder,
             num_updates=updates,
             device=self._ranks.device,
-            waited=lambda: self._loader.waited,
+            waited=lambda: self._loader.waited_seconds,
             pause=lambda: None,
             print_line=told.append,
         )

@@ -120,5 +120,10 @@ def nearest_word(word: str, known: Iterable[str]) -> str | None:
     return by_spelling[longer[0]] if len(longer) == 1 and len(prefix) >= _MIN_PREFIX_LETTERS else None
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message."""
+    return str(error).strip().partition("\n")[0]
+
+
 def _normalize(word: str) -> str:
     return word.lower().lstrip("-").replace("_", "-")

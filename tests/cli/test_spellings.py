@@ -22,7 +22,7 @@ from nmt_cli.recipe.loading import load_recipe, parse_override
 from nmt_cli.recipe.other_toolkits_configurations import convert_configuration, flags_of_text
 from nmt_cli.recipe.other_toolkits_keys import CORPUS_KEYS, RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.training.optimizers import learning_rate
+from nmt_cli.training.optimizers import scheduled_rate
 from tests.cli.conftest import Shell
 
 ALL = commands_with_all_options()
@@ -467,7 +467,7 @@ def test_opennmts_noam_is_ours() -> None:
     values = {"decay_method": "noam", "learning_rate": 2, "warmup_steps": 8, "hidden_size": 64}
     recipe = load_recipe("base", overrides=convert_configuration(values).settings)
     for step in (1, 7, 8, 9, 100):
-        ours = learning_rate(recipe.training.schedule, update=step, updates=1000, d_model=recipe.model.d_model)
+        ours = scheduled_rate(recipe.training.schedule, update=step, num_updates=1000, d_model=recipe.model.d_model)
         assert ours == pytest.approx(2 * rate(step, 8, 64), rel=1e-12)
 
 

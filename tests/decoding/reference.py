@@ -68,7 +68,7 @@ def search(
     with torch.inference_mode():
         active = begin_search(models, dict(enumerate(sources)), config=config, nbest=nbest, device=device)
         active.run(down_to=0)
-        found = active.read()
+        found = active.take_results()
     return [found[number][:nbest] for number in range(len(sources))]
 
 

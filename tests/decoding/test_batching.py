@@ -130,7 +130,7 @@ def test_stragglers_in_groups_of_slots_and_with_rare_checks(
     asked = sources(7)
     expected = alone(models, asked, config)
     monkeypatch.setattr(decoder_cache, "_shape_multiple_of", lambda x: 16)
-    monkeypatch.setattr(beam, "_STEPS_BETWEEN_CHECKS", {"cpu": 2})
+    monkeypatch.setattr(beam, "STEPS_BETWEEN_CHECKS", {"cpu": 2})
     monkeypatch.setattr(batching, "_STRAGGLER_SHARE", 0.5)
     assert_same(in_batches(models, asked, config, batch_tokens=120), expected)
     assert joined

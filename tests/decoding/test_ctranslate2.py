@@ -190,6 +190,26 @@ def test_in_int8_short_pairs_are_not_scored_or_aligned_with_long_ones(tmp_path: 
     assert [len(one.log_probs) for one in found] == [1 + len(hypothesis.ids) for _, hypothesis in pairs]
 
 
+def test_word_scores_take_forced_decoding_of_the_best_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_tiny(tmp_path / "model", spm_folder=tmp_path)
+    engine = CTranslate2Engine(tmp_path / "model", precision="fp32")
+    sources = [SourceSentence([20 + number, 40, 60][: 1 + number % 3]) for number in range(10)]
+    run, num_pairs = CTranslate2Engine._run_on_pairs, []
+
+    def counting(self: CTranslate2Engine, method: Any, pairs: Any, **options: Any) -> Any:
+        num_pairs.append(len(pairs))
+        return run(self, method, pairs, **options)
+
+    monkeypatch.setattr(CTranslate2Engine, "_run_on_pairs", counting)
+    plain, scored = (
+        engine.search(sources, config=engine.decoding, nbest=1, details=Details(has_scores, alignment=False))
+        for has_scores in (False, True)
+    )
+    assert max(num_pairs) == len(sources)
+    assert [one.ids for (one,) in plain] == [one.ids for (one,) in scored]
+    assert all(sum(one.piece_log_probs) == pytest.approx(one.log_prob, abs=1e-4) for (one,) in scored)
+
+
 def test_a_model_is_converted_once_and_anew_when_it_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "model"
     save_tiny(path, spm_folder=tmp_path)

@@ -151,7 +151,8 @@ def test_a_translation_may_take_all_positions(tmp_path: Path, positions: str) ->
         ),
         (
             {"min_tokens": 5},
-            "the engine ctranslate2 has no minimum length in a beam search: what is likely to end would win in it",
+            "the engine ctranslate2 has no minimum length in a beam search: "
+            "it would prefer hypotheses that are likely to end",
             "min_tokens",
             "add `beam: 1` or `min_tokens: 0`, or take `engine: torch`",
         ),

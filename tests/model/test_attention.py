@@ -91,10 +91,10 @@ def test_windows_that_torch_does_not_take_go_elsewhere(
     has_triton: bool, expected: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: dict[str, Any] = {"d_k": 64, "d_v": 64, "window": 5, "length_bound": 512}
-    assert cuda_attention.varlen_serves(BF16, d_k=64, d_v=64, window=3)
+    assert cuda_attention.varlen_supports(BF16, d_k=64, d_v=64, window=3)
     monkeypatch.setattr(cuda_attention, "_TAKES_WINDOW", False)
     monkeypatch.setattr(attention, "_HAS_TRITON", has_triton)
-    assert not cuda_attention.varlen_serves(BF16, d_k=64, d_v=64, window=3)
+    assert not cuda_attention.varlen_supports(BF16, d_k=64, d_v=64, window=3)
     assert choose_kernel(torch.device("cuda"), BF16, **given, has_dropout=False) == expected
 
 

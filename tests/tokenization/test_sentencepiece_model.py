@@ -150,5 +150,5 @@ def test_models_of_words_and_characters_are_refused(model_type: str, name: str) 
 def test_a_model_that_has_the_spelling_of_bytes_as_text_is_refused() -> None:
     pieces = [*read_pieces(own()), Piece("<0x41>", -9.0, 1)]
     model = with_pieces(own(), pieces, has_bytes=False)
-    with pytest.raises(ValueError, match="a model with <0x41> as text"):
+    with pytest.raises(ValueError, match="a model in which <0x41> is a piece of text"):
         with_our_ids(model)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nmt_cli.tokenization import subword_sampling
 from nmt_cli.tokenization.pieces import SPACE_MARK
-from nmt_cli.tokenization.sentencepiece_model import NORMAL, read_pieces, tokenizer_kind
+from nmt_cli.tokenization.sentencepiece_model import NORMAL, Piece, read_pieces, tokenizer_kind, with_pieces
 from nmt_cli.tokenization.subword_sampling import SubwordSampler, subword_sampler
 from nmt_cli.tokenization.tokenizer import EOS, UNK, EncodedText, TokenizerKind
 from nmt_cli.tokenization.train_sentencepiece import train_tokenizer
@@ -154,9 +154,9 @@ def test_ids_follow_from_the_generator_and_not_from_what_was_sampled_before(mode
     used = subword_sampler(model, alpha=0.2)
     sample(used, encoded(model, TEXT[200:]), seed=7)
     assert sample(used, ids) == expected
-    num_words, used._most_choices = len(used._first_choices), 10  # the cache is emptied each time
+    num_words, used._max_cached_segmentations = len(used._first_segmentations), 10  # the cache is emptied each time
     assert sample(used, ids) == expected
-    assert len(used._first_choices) < num_words
+    assert len(used._first_segmentations) < num_words
 
 
 class Draws(np.random.Generator):
@@ -184,7 +184,7 @@ def test_the_number_of_a_word_does_not_matter_to_unigram_samples(models: dict[To
     parts = [starts, others, others, others, [processor_of(models["unigram"]).piece_to_id("<0x07>")], [EOS]]
     invented = np.array([generator.choice(part, 40_000) for part in parts], dtype="<u2").T.ravel()
     full.sample(invented, longest=999, generator=generator)
-    assert len(full._first_choices) > 35_000
+    assert len(full._first_segmentations) > 35_000
     ids = encoded(models["unigram"], TEXT[:50])
     largest = [sampler.sample(ids, longest=999, generator=Draws()) for sampler in (empty, full)]
     assert [found.ids.tolist() for found in largest] == [largest[0].ids.tolist()] * 2
@@ -226,6 +226,15 @@ def test_a_character_without_a_piece_of_its_own_is_spelt_in_bytes(models: dict[T
     del sampler._id_of[pair[0]]
     ids = sampler._ids_of(pair[0])
     assert [pieces[number].text for number in ids] == [f"<0x{byte:02X}>" for byte in pair[0].encode()]
+
+
+def test_a_merge_is_kept_if_a_character_can_neither_be_found_nor_spelt(models: dict[TokenizerKind, bytes]) -> None:
+    """As in vocabularies of Marian: no bytes, and a `q` only within longer pieces. The next merge may be skipped."""
+    texts = ["qu", "u", "▁qu", "▁"]
+    pieces = [*read_pieces(models["bpe"])[:4], *(Piece(text, -float(rank), NORMAL) for rank, text in enumerate(texts))]
+    model = with_pieces(models["bpe"], pieces, has_bytes=False)
+    rows = sample(subword_sampler(model, alpha=0.9), encoded(model, ["qu"] * NUM_DRAWS))
+    assert_frequencies(rows, {("▁qu",): 0.1, ("▁", "qu"): 0.9}, model)
 
 
 def test_merges_beyond_the_table_of_probabilities_are_never_skipped(

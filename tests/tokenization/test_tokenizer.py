@@ -188,6 +188,8 @@ def test_word_scores_add_up_to_the_whole() -> None:
     assert word_log_probs(PIECES, [*scores, -9.0]) == [-1.0, -5.0, -30.0, -9.0]
     assert word_log_probs(PIECES, scores) == [-1.0, -5.0, -30.0]
     assert word_log_probs([], [-0.5]) == [-0.5]
+    assert word_log_probs(["▁"], [-1.0, -0.5]) == [-1.5]
+    assert word_log_probs(["▁"], [-1.0]) == []
 
 
 def test_alignment_is_of_words() -> None:

@@ -30,7 +30,10 @@ NUM_UPDATES = 9
 def like_a_gpu() -> Iterator[None]:
     """Attention by torch's variable-length operator, and masks by torch's own dropout."""
     register()
-    with patch.object(attention, "choose_kernel", lambda *_, **__: "varlen"), patch.object(dropout, "_BITS", {}):
+    with (
+        patch.object(attention, "choose_kernel", lambda *_, **__: "varlen"),
+        patch.object(dropout, "_INT_OF_SAME_WIDTH", {}),
+    ):
         yield
 
 

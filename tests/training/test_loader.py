@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError
 from nmt_cli.training import data_order
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate
-from nmt_cli.training.loader import HostToDevice, LoadedUpdate, Loader
+from nmt_cli.training.loader import LoadedUpdate, Loader, SideStream
 from nmt_cli.training.ranks.ranks import Ranks
 from tests.training.test_metrics import FakeClock
 from tests.training.tiny import tiny_recipe
@@ -95,12 +95,12 @@ def test_it_loads_one_update_ahead_and_none_beyond_the_last(
 
 
 @pytest.mark.parametrize(
-    ("settings", "more", "local_rank", "expected"),
+    ("settings", "more", "is_first_on_machine", "expected"),
     [
-        (("tokenizer.dropout=0.1",), 1, "0", [1]),
-        (("tokenizer.dropout=0.1",), 0, "0", []),  # the training ends with this epoch
-        (("tokenizer.dropout=0.1",), 1, "1", []),  # the first rank of the machine does it
-        ((), 1, "0", []),  # a plan without sampled pieces takes no time
+        (("tokenizer.dropout=0.1",), 1, True, [1]),
+        (("tokenizer.dropout=0.1",), 0, True, []),  # the training ends with this epoch
+        (("tokenizer.dropout=0.1",), 1, False, []),  # the first rank of the machine does it
+        ((), 1, True, []),  # a plan without sampled pieces takes no time
     ],
 )
 def test_the_next_epoch_is_sampled_ahead_if_the_training_reaches_it(
@@ -108,16 +108,16 @@ def test_the_next_epoch_is_sampled_ahead_if_the_training_reaches_it(
     monkeypatch: pytest.MonkeyPatch,
     settings: tuple[str, ...],
     more: int,
-    local_rank: str,
+    is_first_on_machine: bool,
     expected: list[int],
 ) -> None:
     begun: dict[int, int] = {}
     monkeypatch.setattr(PlanCache, "build_ahead", lambda self, key, num_workers: begun.update({key.epoch: num_workers}))
-    monkeypatch.setenv("LOCAL_RANK", local_rank)
     monkeypatch.setattr(data_order, "BLOCK_PAIRS", 399)  # fewer pairs are sampled when they are needed
     order = order_of(prepared, *settings)
     num_updates = len(order.open()) + more
-    with Loader(order, ALONE, is_interrupted=lambda: False) as loader:
+    ranks = Ranks(0, 1, CPU, is_first_on_machine=is_first_on_machine)
+    with Loader(order, ranks, is_interrupted=lambda: False) as loader:
         for taken in range(num_updates - more):
             loader.next(num_left=num_updates - taken)
             assert list(begun) == expected
@@ -137,14 +137,14 @@ def test_waiting_is_the_time_until_an_update_is_there(prepared: PreparedData, mo
     with loader_of(prepared, clock=clock) as loader:
         first = taken(loader, num_left=2)
         num_batches = len(first.batches)
-        assert loader.waited >= 2.0 * num_batches
+        assert loader.waited_seconds >= 2.0 * num_batches
         for _ in range(2 * num_batches):
             assert made.acquire(timeout=60)
-        before = loader.waited
+        before = loader.waited_seconds
         while not loader._ready:  # the last batch is made; its update is put there in a moment
             pass
         loader.next(num_left=1)
-        assert loader.waited == before
+        assert loader.waited_seconds == before
 
 
 def test_what_the_thread_meets_with_is_raised_where_updates_are_taken(
@@ -183,22 +183,26 @@ def test_no_thread_is_left(prepared: PreparedData, taken: int) -> None:
 def test_copies_are_marked_in_the_thread_and_received_before_they_are_used(prepared: PreparedData) -> None:
     main, seen = threading.get_ident(), list[tuple[str, bool]]()
 
-    class Noted(HostToDevice):
+    class Noted(SideStream):
+        def __init__(self) -> None:
+            """No stream: this machine has no GPU."""
+
         @contextmanager
         def in_thread(self) -> Iterator[None]:
             seen.append(("in_thread", threading.get_ident() == main))
             yield
             seen.append(("done", threading.get_ident() == main))
 
-        def end_of_copies(self) -> None:
+        def end_of_copies(self) -> torch.cuda.Event:
             seen.append(("end_of_copies", threading.get_ident() == main))
+            return cast("torch.cuda.Event", "an event")
 
         def receive(self, batches: list[tuple[int, Batch]], end_of_copies: object) -> None:
             assert batches
             seen.append(("receive", threading.get_ident() == main))
 
     loader = loader_of(prepared)
-    loader._to_device = Noted()  # a GPU's part, played
+    loader._side_stream = Noted()  # a GPU's part, played
     with loader:
         loader.next(num_left=1)
         seen.append(("used", True))

@@ -23,7 +23,7 @@ from nmt_cli.recipe.training import (
     ScheduleFreeConfig,
     WsdConfig,
 )
-from nmt_cli.training.optimizers import Adam, Optimizer, OptimizerConfig, build_optimizer, learning_rate
+from nmt_cli.training.optimizers import Adam, Optimizer, OptimizerConfig, build_optimizer, scheduled_rate
 from nmt_cli.training.weights import MasterWeights
 
 Config = AdamConfig | AdamWConfig
@@ -179,7 +179,7 @@ def test_a_loaded_state_goes_on_bitwise(config: OptimizerConfig, ema: float | No
     saved = {name: tensor.clone() for name, tensor in stopped.state.items()}
     second, resumed = begun(config, ema=ema)
     second.values.copy_(first.values)
-    resumed.load(saved, updates=10)
+    resumed.load(saved, num_applied=10)
     take(second, resumed, range(11, UPDATES + 1))
     assert torch.equal(second.values, straight.values)
     evaluated, expected = resumed.evaluation_values(), optimizer.evaluation_values()
@@ -267,12 +267,12 @@ def test_a_moving_average_follows_the_weights_and_stands_in_for_them() -> None:
 
 def noam(update: int, *, factor: float = 1.0, d_model: int = 512) -> float:
     """The rate of the paper's schedule, of the base model unless told otherwise."""
-    return learning_rate(NoamConfig(factor=factor, warmup_updates=4000), update=update, updates=1, d_model=d_model)
+    return scheduled_rate(NoamConfig(factor=factor, warmup_updates=4000), update=update, num_updates=1, d_model=d_model)
 
 
 def cosine(update: int, *, updates: int, peak: float = 1.0, warmup_updates: int = 9) -> float:
     schedule = CosineConfig(peak=peak, warmup_updates=warmup_updates)
-    return learning_rate(schedule, update=update, updates=updates, d_model=1)
+    return scheduled_rate(schedule, update=update, num_updates=updates, d_model=1)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def fairseq_inverse_sqrt(update: int, *, lr: float, warmup_updates: int) -> floa
 @pytest.mark.parametrize("update", [1, 2, 3999, 4000, 4001, 16_000, 123_456])
 def test_inverse_sqrt_is_fairseqs(update: int) -> None:
     schedule = InverseSqrtConfig(peak=5e-4, warmup_updates=4000)
-    rate = learning_rate(schedule, update=update, updates=200_000, d_model=512)
+    rate = scheduled_rate(schedule, update=update, num_updates=200_000, d_model=512)
     assert rate == pytest.approx(fairseq_inverse_sqrt(update, lr=5e-4, warmup_updates=4000), rel=1e-12)
     # Noam with the factor that gives this peak is the same schedule: factor = peak * sqrt(d_model * warmup).
     assert rate == pytest.approx(noam(update, factor=5e-4 * math.sqrt(512 * 4000)), rel=1e-12)
@@ -335,11 +335,11 @@ def test_inverse_sqrt_is_fairseqs(update: int) -> None:
 
 def test_wsd_rises_stays_and_falls_to_zero_after_the_last_update() -> None:
     schedule = WsdConfig(peak=0.5, warmup_updates=4, decay_updates=4)
-    rates = [learning_rate(schedule, update=update, updates=12, d_model=512) for update in range(1, 14)]
+    rates = [scheduled_rate(schedule, update=update, num_updates=12, d_model=512) for update in range(1, 14)]
     assert rates == pytest.approx([0.125, 0.25, 0.375, *[0.5] * 5, 0.4, 0.3, 0.2, 0.1, 0.0])
 
 
 def test_constant_rises_and_stays() -> None:
     schedule = ConstantConfig(peak=0.5, warmup_updates=4)
-    rates = [learning_rate(schedule, update=update, updates=9, d_model=1) for update in (1, 2, 4, 5, 900)]
+    rates = [scheduled_rate(schedule, update=update, num_updates=9, d_model=1) for update in (1, 2, 4, 5, 900)]
     assert rates == [0.125, 0.25, 0.5, 0.5, 0.5]

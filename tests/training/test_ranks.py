@@ -239,11 +239,11 @@ def test_all_ranks_take_the_checkpoint_of_the_first_whatever_they_see(
 
 
 @pytest.fixture
-def join_with_gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., torch.device]:
+def join_with_gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
     """Joins two ranks of one machine as a rank that sees some GPUs; each call tells the device of another rank."""
     store = HashStore()
 
-    def joined(*, local: int, gpus: Sequence[str]) -> torch.device:
+    def joined(*, local: int, gpus: Sequence[str]) -> Ranks:
         properties = [SimpleNamespace(uuid=gpu) for gpu in gpus]
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
@@ -254,16 +254,18 @@ def join_with_gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., torch.devic
         monkeypatch.setattr(module, "find_failure_board", lambda: None)
         monkeypatch.setenv("WORLD_SIZE", "2")
         monkeypatch.setenv("LOCAL_RANK", str(local))
-        return join_ranks("auto").device
+        return join_ranks("auto")
 
     return joined
 
 
 def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one_that_it_sees(
-    join_with_gpus: Callable[..., torch.device],
+    join_with_gpus: Callable[..., Ranks],
 ) -> None:
-    assert [join_with_gpus(local=local, gpus=["a", "b"]).index for local in (0, 1)] == [0, 1]
-    assert [join_with_gpus(local=local, gpus=[gpu]).index for local, gpu in enumerate("ab")] == [0, 0]
+    joined = [join_with_gpus(local=local, gpus=["a", "b"]) for local in (0, 1)]
+    assert [ranks.device.index for ranks in joined] == [0, 1]
+    assert [ranks.is_first_on_machine for ranks in joined] == [True, False]
+    assert [join_with_gpus(local=local, gpus=[gpu]).device.index for local, gpu in enumerate("ab")] == [0, 0]
     with pytest.raises(DeviceError, match=r"(?m)^device 'cuda:2' was asked for, but there are only 2 GPUs$"):
         join_with_gpus(local=2, gpus=["a", "b"])
 
@@ -279,7 +281,7 @@ def test_a_process_alone_makes_its_gpu_the_current_one(monkeypatch: pytest.Monke
     assert chosen == [torch.device("cuda:1")]
 
 
-def test_two_ranks_with_the_same_gpu_are_an_error(join_with_gpus: Callable[..., torch.device]) -> None:
+def test_two_ranks_with_the_same_gpu_are_an_error(join_with_gpus: Callable[..., Ranks]) -> None:
     join_with_gpus(local=0, gpus=["a"])
     with pytest.raises(DeviceError) as caught:
         join_with_gpus(local=1, gpus=["a"])

@@ -241,7 +241,7 @@ class Stragglers:
         search.run(down_to=int(search.num_sentences * _STRAGGLER_SHARE))
         if not search.is_joinable:
             search.run(down_to=0)
-        results = search.read()
+        results = search.take_results()
         before = self.sentences
         try:
             # To make room, the earlier searches continue until few of their sentences are open, or else to their end.
@@ -275,7 +275,7 @@ class Stragglers:
             first.join(self._searches[1:])
             del self._searches[1:]
         first.run(down_to=int(first.num_sentences * share))
-        results = first.read()
+        results = first.take_results()
         self.sentences = first.sentences
         self._searches = [first] if self.sentences else []
         return results

@@ -84,9 +84,9 @@ def choose_kernel(
     """
     if device.type != "cuda":
         return "products"
-    from nmt_cli.model.cuda_attention import varlen_serves
+    from nmt_cli.model.cuda_attention import varlen_supports
 
-    can_use_varlen = not has_dropout and varlen_serves(dtype, d_k=d_k, d_v=d_v, window=window)
+    can_use_varlen = not has_dropout and varlen_supports(dtype, d_k=d_k, d_v=d_v, window=window)
     can_use_triton = _HAS_TRITON and dtype == torch.bfloat16 and d_k in _TRITON_WIDTHS and d_v in _TRITON_WIDTHS
     if can_use_triton and (length_bound <= SHORT_SENTENCE_TOKENS or not can_use_varlen):
         return "triton"

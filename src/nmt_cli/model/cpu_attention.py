@@ -268,11 +268,11 @@ def group_by_length(queries: Packed, keys: Packed, *, heads: int) -> LengthGroup
     """The groups of two layouts of the same sentences; made once for the two, and kept as long as `queries` is."""
     other_keys = None if queries is keys else keys  # a layout that held itself would have to be collected as garbage
     groups: LengthGroups
-    for keys_of_groups, groups in queries.length_groups:
+    for keys_of_groups, groups in queries.cpu_length_groups:
         if keys_of_groups is other_keys and groups.queries.heads == heads:
             return groups
     groups = _make_groups(queries, keys, heads)
-    queries.length_groups.append((other_keys, groups))
+    queries.cpu_length_groups.append((other_keys, groups))
     return groups
 
 

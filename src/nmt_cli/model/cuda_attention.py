@@ -45,10 +45,10 @@ def attend_varlen(
     return out.flatten(1)
 
 
-def varlen_serves(dtype: torch.dtype, *, d_k: int, d_v: int, window: int | None) -> bool:
+def varlen_supports(dtype: torch.dtype, *, d_k: int, d_v: int, window: int | None) -> bool:
     """Whether torch's kernel takes such queries and keys."""
-    are_widths_served = d_k == d_v <= 256 and d_k % 8 == 0
-    return dtype == torch.bfloat16 and are_widths_served and (window is None or _TAKES_WINDOW)
+    are_widths_supported = d_k == d_v <= 256 and d_k % 8 == 0
+    return dtype == torch.bfloat16 and are_widths_supported and (window is None or _TAKES_WINDOW)
 
 
 def attend_triton(
@@ -68,7 +68,7 @@ def attend_triton(
     matrices, heads, d_k, d_v = projections
     reach = -1 if window is None else window // 2
     sizes = [heads, d_k, d_v]
-    seed, probability = (dropout.seed_on(matrices[0].device), dropout.probability) if dropout.is_on else (None, 0.0)
+    seed, probability = dropout.for_kernel(matrices[0].device)
     out: Tensor = _attention(
         list(matrices), queries.cu_seqlens, keys.cu_seqlens, seed, sizes, is_causal, reach, probability
     )[0]
@@ -180,7 +180,7 @@ def _grid(cu_queries: Tensor, projections: Projections) -> tuple[int]:
 
 
 def _options(projections: Projections, *, is_causal: bool, reach: int, dropout: float) -> dict[str, Any]:
-    """The constants that a kernel is compiled with. Most sentences fit one tile of 32 rows: one stage is enough."""
+    """The constants that a kernel is compiled with. One stage is enough, as most sentences fit a tile of 32 rows."""
     return {
         "HEADS": projections.heads,
         "D_K": projections.d_k,
@@ -196,10 +196,10 @@ def _options(projections: Projections, *, is_causal: bool, reach: int, dropout: 
 
 
 def _forward_registers(projections: Projections, *, is_causal: bool, dropout: float) -> int | None:
-    """The most registers of a thread of the forward kernel; None leaves the number to the compiler.
+    """The register limit per thread of the forward kernel; None: the compiler chooses.
 
-    The compiler may spill registers so that one more block fits a multiprocessor. These limits avoid that
-    (benchmarks/gpu/kernels.py). With 144 registers, seven blocks fit.
+    The compiler may spill registers to fit one more block. Limits are set in the cases in which it was measured to do
+    so (benchmarks/gpu/kernels.py). With 144 registers, seven blocks fit.
     """
     if dropout > 0 or min(projections.d_k, projections.d_v) < _WIDE_HEAD:
         return _MAX_REGISTERS

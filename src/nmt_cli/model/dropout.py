@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-_BITS = {torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
-_LANES = 256  # 16-bit lanes of a chunk; each lane serves two elements: `cpu_bit_mask` has an example
+_INT_OF_SAME_WIDTH = {torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
+# A chunk has this many lanes of 16 bits. A lane serves two elements, and the halves of a chunk share a limit each.
+_LANES = 256
 # The constants of SplitMix64 (Steele et al. 2014) as signed integers.
 _SPLITMIX_GAMMA = 0x9E3779B97F4A7C15 - 2**64
 _SPLITMIX_FIRST, _SPLITMIX_SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
@@ -35,11 +36,13 @@ class Dropout(nn.Module):
         """Whether anything is dropped."""
         return self.training and self.probability > 0
 
-    def seed_on(self, device: torch.device) -> Tensor:
-        """The seed of a kernel that samples its own mask: `seed`, or a new one from torch's generator."""
+    def for_kernel(self, device: torch.device) -> tuple[Tensor | None, float]:
+        """The seed and the probability for a kernel that makes its own mask; (None, 0.0) if nothing is dropped."""
+        if not self.is_on:
+            return None, 0.0
         if self.seed is not None:
-            return self.seed
-        return torch.empty(2, dtype=torch.int32, device=device).random_(-(2**31), 2**31)
+            return self.seed, self.probability
+        return torch.empty(2, dtype=torch.int32, device=device).random_(-(2**31), 2**31), self.probability
 
     def forward(self, x: Tensor) -> Tensor:
         """x of any shape."""
@@ -48,7 +51,7 @@ class Dropout(nn.Module):
         if self.seed is not None:
             keep_probability = 1 - self.probability
             return (x * (1 / keep_probability)).where(_hash_keep_mask(x, self.seed, keep_probability), 0)
-        if x.device.type != "cpu" or x.dtype not in _BITS:
+        if x.device.type != "cpu" or x.dtype not in _INT_OF_SAME_WIDTH:
             return F.dropout(x, self.probability)
         dropped: Tensor = _BitMaskDropout.apply(x, self.probability)  # type: ignore[no-untyped-call]  # not annotated
         return dropped
@@ -65,7 +68,7 @@ class _BitMaskDropout(torch.autograd.Function):
         mask = cpu_bit_mask(x.numel(), probability, like=x).view(x.shape)
         ctx.save_for_backward(mask)
         ctx.scale = 1 / (1 - probability)
-        return apply_bit_mask(x, mask, 1 / (1 - probability))
+        return apply_bit_mask(x, mask, ctx.scale)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -97,10 +100,9 @@ def cpu_bit_mask(count: int, probability: float, *, like: Tensor) -> Tensor:
     An element is kept if 8 random bits are below a limit. The limit is a whole number, sampled for each half chunk so
     that its mean is 256 times the keep probability. For any single element, the probability is exact to 2^-24.
 
-    For example, a mask of two elements needs one lane, here 0x37F1. The keep probability is 0.9:
-        its low byte is 0xF1, so 241; the limit is 230: element 0 is dropped (0)
-        its high byte is 0x37, so 55; the limit is 231: element 1 is kept (-1)
-    Of n lanes, the low bytes serve the first n elements, and the high bytes the next n.
+    For example, the first of n lanes is 0x37F1, and the keep probability is 0.9. Its low byte, 241, serves element 0.
+    It is not below the limit, 230, so element 0 is dropped (0). Its high byte, 55, serves element n. High bytes are
+    signed, so their limit is 231 - 128: 55 is below it, and element n is kept (-1).
     """
     num_chunks = math.ceil(count / (2 * _LANES))
     lanes = _random_bits(num_chunks * _LANES // 4).view(torch.int16).view(num_chunks, _LANES)
@@ -109,7 +111,7 @@ def cpu_bit_mask(count: int, probability: float, *, like: Tensor) -> Tensor:
     masks = torch.empty(2, num_chunks, _LANES, dtype=torch.int16)
     torch.bitwise_and(lanes, 255, out=masks[0])
     torch.bitwise_right_shift(lanes, 8, out=masks[1])
-    return masks.sub_(limits).bitwise_right_shift_(15).view(-1)[:count].to(_BITS[like.dtype])
+    return masks.sub_(limits).bitwise_right_shift_(15).view(-1)[:count].to(_INT_OF_SAME_WIDTH[like.dtype])
 
 
 def apply_bit_mask(x: Tensor, mask: Tensor, scale: float) -> Tensor:

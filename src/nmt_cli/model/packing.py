@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Spans(NamedTuple):
-    """Where each sentence begins and ends among N slots, dummy sentences included.
+    """Where each of C sentences, with dummies and empty ones, begins and ends among N slots.
 
     The shapes are the same in all batches of a training, so compiled code fits them all: `cu_seqlens` [C + 1] int32,
     `positions` [N] int64. No sentence is longer than `length_bound`; an empty one ends where it begins.
@@ -30,13 +30,13 @@ class Spans(NamedTuple):
 class Packed:
     """Token ids [N] of B sentences end to end; sentence b is `ids[cu_seqlens[b]:cu_seqlens[b + 1]]`.
 
-    `positions` [N] int64 is each token's index in its sentence, from 0. The last `num_empty` slots hold no token and
-    have position 0. They bring N to a size that other batches have too, and their results are never used. `max_len` is
-    the longest sentence, `length_bound` a limit that is the same for many batches.
+    `positions` [N] int64 counts from 0 in each sentence. The last `num_empty` slots hold no token: they pad N to a size
+    that batches share, have position 0, and their results are ignored. `max_len` is the length of the longest sentence,
+    and `length_bound` an upper bound shared by many batches.
 
-    `cu_seqlens` [C + 1] int32 may go on after the B sentences. Dummy sentences then cover all empty slots, because some
-    kernels leave slots outside of sentences unwritten; sources and targets of a batch have equally many. Empty
-    sentences follow, so that other batches have the same C.
+    `cu_seqlens` [C + 1] int32 has C >= B sentences. After the B sentences come dummy sentences over the empty slots,
+    because some kernels write only inside sentences; then empty sentences up to C. Source and target have the same
+    number of dummies.
 
     `is_cut` [N] is True at the tokens whose embedding is zero, if there are any.
     """
@@ -54,8 +54,8 @@ class Packed:
         """The same sentences with these tokens [N] cut too."""
         return replace(self, is_cut=is_chosen if self.is_cut is None else self.is_cut | is_chosen)
 
-    def without_cuts(self, rows: Tensor) -> Tensor:
-        """The rows [N, D] of an embedding matrix, with zeros for cut tokens."""
+    def zero_cut_rows(self, rows: Tensor) -> Tensor:
+        """The rows [N, D], zero at cut tokens."""
         return rows if self.is_cut is None else rows.masked_fill(self.is_cut[:, None], 0)
 
     @property
@@ -74,8 +74,8 @@ class Packed:
         return self.cu_seqlens[: self.num_sentences + 1].diff().long()
 
     @cached_property
-    def length_groups(self) -> list[tuple[Packed | None, Any]]:
-        """The `LengthGroups` that attention on a CPU made of these queries, by their keys; None for their own keys."""
+    def cpu_length_groups(self) -> list[tuple[Packed | None, Any]]:
+        """A cache of `cpu_attention.group_by_length`, by the layout of the keys; None stands for this layout itself."""
         return []
 
     @cached_property

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from nmt_cli.errors import first_line
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, FeedForward, SelfAttention, linear_relu
 from nmt_cli.model.packing import Packed, to_rectangle
@@ -67,16 +68,16 @@ def can_use_kernels(device: torch.device) -> bool:
     except (ImportError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise
-        reason = str(error).strip().partition("\n")[0]
+        reason = first_line(error)
         logger.warning("no kernels in Triton (%s): the search launches more of torch's, and is slower", reason)
         return False
     return True
 
 
-def cache_widths(model: Transformer) -> list[int]:
-    """H * (K + V) of each decoder layer."""
+def cache_width(model: Transformer) -> int:
+    """H * (K + V), the same in each decoder layer."""
     config = model.config
-    return [config.heads * (config.d_k + config.d_v)] * config.decoder_layers
+    return config.heads * (config.d_k + config.d_v)
 
 
 def write_source(model: Transformer, cache: StaticCache, memory: Tensor, source: Packed) -> None:

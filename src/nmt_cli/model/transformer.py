@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from nmt_cli.model.cache import DecoderCache
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.layers import DecoderLayer, EncoderLayer, norm_of
-from nmt_cli.model.packing import Packed
+from nmt_cli.model.packing import Layout, Packed
 from nmt_cli.recipe.schema import ModelConfig, num_embedding_rows
 
 
@@ -76,7 +76,7 @@ class Embedding(nn.Module):
         """The rows [N, D] of tokens, zero for cut tokens (`Packed.is_cut`) and, in training, for dropped words."""
         if self.training and self.word_dropout > 0:
             tokens = tokens.cut(torch.rand(tokens.ids.shape, device=rows.device) < self.word_dropout)
-        return tokens.without_cuts(rows)
+        return tokens.zero_cut_rows(rows)
 
     def encodings(self, positions: Tensor) -> Tensor | None:
         """The rows [N, D] of the table for positions [N]; None if it has none."""
@@ -125,7 +125,7 @@ class Transformer(nn.Module):
         """The memory [M, D] of the source sentences, each ending in EOS."""
         x: Tensor = self.source_embedding(source)
         for layer in self.encoder:
-            x = layer(x, self_attend=lambda module, y: module(y, source))
+            x = run_encoder_layer(layer, x, source)
         memory: Tensor = self.encoder_norm(x)
         return memory
 
@@ -133,11 +133,7 @@ class Transformer(nn.Module):
         """The decoder's output [N, D] at each target token; the target starts with BOS: section 3.1's shift by one."""
         x: Tensor = self.target_embedding(target)
         for layer in self.decoder:
-            x = layer(
-                x,
-                self_attend=lambda module, y: module(y, target),
-                cross_attend=lambda module, y: module(y, target, memory, source),
-            )
+            x = run_decoder_layer(layer, x, target, memory, source)
         hidden: Tensor = self.decoder_norm(x)
         return hidden
 
@@ -178,6 +174,22 @@ class Transformer(nn.Module):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
+
+
+def run_encoder_layer(layer: nn.Module, x: Tensor, source: Layout) -> Tensor:
+    """The output [M, D] of a layer of the encoder for x [M, D]."""
+    out: Tensor = layer(x, self_attend=lambda module, y: module(y, source))
+    return out
+
+
+def run_decoder_layer(layer: nn.Module, x: Tensor, target: Layout, memory: Tensor, source: Layout) -> Tensor:
+    """The output [N, D] of a layer of the decoder for x [N, D] and memory [M, D]."""
+    out: Tensor = layer(
+        x,
+        self_attend=lambda module, y: module(y, target),
+        cross_attend=lambda module, y: module(y, target, memory, source),
+    )
+    return out
 
 
 def _embedding_matrix(vocab: int, config: ModelConfig) -> nn.Parameter:

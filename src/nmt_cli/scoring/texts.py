@@ -17,7 +17,7 @@ from typing import BinaryIO
 from nmt_cli import files
 from nmt_cli.errors import DataError
 from nmt_cli.text_encoding import STDIN, check_encoding, not_utf8_error
-from nmt_cli.tokenization.pieces import SPACE_MARK, find_piece_mark, sign_of_tokenisation
+from nmt_cli.tokenization.pieces import SPACE_MARK, piece_mark_in_line, sign_of_tokenisation
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def check_same_number_of_lines(text: ScoredText, other: ScoredText) -> None:
 
 def _check_no_pieces(line: str, *, where: str) -> None:
     """Raise DataError for a line with the marks that SentencePiece and subword-nmt leave in undecoded output."""
-    piece = find_piece_mark(line)
+    piece = piece_mark_in_line(line)
     if piece is not None:
         message = f"the hypothesis holds pieces instead of words: {piece.mark!r} in {piece.around!r}"
         next_step = "then detokenise the text"

@@ -52,18 +52,19 @@ def word_ids(pieces: Sequence[str]) -> list[int | None]:
 def word_log_probs(pieces: Sequence[str], piece_log_probs: Sequence[float]) -> list[float]:
     """The log-probability of each word, and last that of EOS if it has one.
 
-    They sum to the translation's log-probability.
+    They sum to the translation's log-probability. If there are no words, EOS has it all.
     """
-    words = word_ids(pieces)
+    words, end = word_ids(pieces), list(piece_log_probs[len(pieces) :])
     num_words = max((word for word in words if word is not None), default=-1) + 1
+    if num_words == 0:
+        return [sum(piece_log_probs)] if end else []
     sums = [0.0] * num_words
     word_after = num_words - 1
     for word, log_prob in reversed(list(zip(words, piece_log_probs, strict=False))):
         # Space goes to the word after it; at the end, to the last word.
         word_after = word_after if word is None else word
-        if num_words:
-            sums[word_after] += log_prob
-    return sums + list(piece_log_probs[len(pieces) :])
+        sums[word_after] += log_prob
+    return sums + end
 
 
 def word_alignment(
@@ -88,7 +89,7 @@ class PieceMark:
         return _JOIN_SUBWORD_NMT if self.mark == "@@ " else _JOIN_SENTENCEPIECE
 
 
-def find_piece_mark(line: str) -> PieceMark | None:
+def piece_mark_in_line(line: str) -> PieceMark | None:
     """The first mark of a piece in a line, or None if the line holds words."""
     if SPACE_MARK in line and (match := _SENTENCEPIECE.search(line)):
         return PieceMark(SPACE_MARK, _text_around(match))
@@ -101,9 +102,9 @@ def _text_around(match: re.Match[str]) -> str:
     return match.string[max(match.start() - _CONTEXT_CHARACTERS, 0) : match.end() + _CONTEXT_CHARACTERS]
 
 
-def mark_of_text_in_pieces(lines: Sequence[str]) -> PieceMark | None:
-    """The first mark of a piece in a text of which many lines have one; None if they are a few, which are noise."""
-    marks = [mark for line in lines if (mark := find_piece_mark(line)) is not None]
+def piece_mark_in_text(lines: Sequence[str]) -> PieceMark | None:
+    """The first piece mark of a text in which many lines have one; None if few have, because a few are noise."""
+    marks = [mark for line in lines if (mark := piece_mark_in_line(line)) is not None]
     is_in_pieces = len(marks) >= max(_MIN_LINES_IN_PIECES, _MIN_SHARE_IN_PIECES * len(lines))
     return marks[0] if is_in_pieces else None
 

@@ -132,15 +132,8 @@ def with_our_ids(model: bytes) -> AdaptedModel:
     settings_after_pieces = {_ModelField.TRAINER_SPEC, _ModelField.NORMALIZER_SPEC}
     if not settings_after_pieces <= {field.number for field in _read_fields(model)}:
         raise ValueError("a damaged SentencePiece model: it is cut short, before its settings")
-    try:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    except RuntimeError as error:
-        raise ValueError("no SentencePiece model") from error
-    kind = tokenizer_kind(model)
-    rules = _last_setting(model, _ModelField.NORMALIZER_SPEC, _NormalizerField.PRECOMPILED_CHARSMAP)
-    name = _last_setting(model, _ModelField.NORMALIZER_SPEC, _NormalizerField.NAME)
-    normalization = (name or b"its own rules").decode(errors="replace") if rules else None
-    ids = _special_ids(processor)
+    ids = _special_ids(model)
+    kind, normalization = tokenizer_kind(model), _normalization(model)
     has_bytes = any(piece.kind == BYTE for piece in pieces)
     if ids == _OUR_IDS and has_bytes:
         return AdaptedModel(model, kind, len(pieces), [], normalization)
@@ -149,15 +142,22 @@ def with_our_ids(model: bytes) -> AdaptedModel:
     if not has_bytes:
         byte_pieces = [Piece(f"<0x{byte:02X}>", 0.0, BYTE) for byte in range(256)]
         if clashes := {piece.text for piece in pieces} & {piece.text for piece in byte_pieces}:
-            raise ValueError(f"a model with {min(clashes)} as text, where bytes are spelt so")
+            raise ValueError(f"a model in which {min(clashes)} is a piece of text, though nmt spells a byte like this")
         added.append("256 byte pieces")
     ordinary = [piece for piece_id, piece in enumerate(pieces) if piece_id not in ids]
     adapted = with_pieces(model, [*special, *byte_pieces, *ordinary], has_bytes=True)
     return AdaptedModel(adapted, kind, len(pieces), added, normalization)
 
 
+def _normalization(model: bytes) -> str | None:
+    """The name of the rules by which a model changes text; None if it has no rules."""
+    rules = _last_setting(model, _ModelField.NORMALIZER_SPEC, _NormalizerField.PRECOMPILED_CHARSMAP)
+    name = _last_setting(model, _ModelField.NORMALIZER_SPEC, _NormalizerField.NAME)
+    return (name or b"its own rules").decode(errors="replace") if rules else None
+
+
 def _special_pieces(pieces: Sequence[Piece], ids: Sequence[int]) -> tuple[list[Piece], list[str]]:
-    """The four special pieces, given their ids in a model, and the names of those added; -1 is a missing piece."""
+    """The four special pieces, and the names of the pieces that were added. An id of -1 marks a missing piece."""
     texts = {piece.text for piece in pieces}
     special, added = [], []
     for original_id, our_name in zip(ids, ("<pad>", "<unk>", "<s>", "</s>"), strict=True):
@@ -175,20 +175,22 @@ def tokenizer_kind(model: bytes) -> TokenizerKind:
     written = _last_setting(model, _ModelField.TRAINER_SPEC, _TrainerField.MODEL_TYPE)
     model_type = 1 if written is None else _read_varint(written, 0)[0]
     if model_type not in _MODEL_TYPES:
-        raise ValueError(f"a {_UNSUPPORTED_MODEL_TYPES.get(model_type, 'strange')} model, not unigram or BPE")
+        name = _UNSUPPORTED_MODEL_TYPES.get(model_type, f"type-{model_type}")
+        raise ValueError(f"a {name} model, not unigram or BPE")
     return _MODEL_TYPES[model_type]
 
 
 def has_our_ids(model: bytes) -> bool:
     """Whether padding, unknown, begin and end are our ids; ValueError if the bytes are no SentencePiece model."""
+    return _special_ids(model) == _OUR_IDS
+
+
+def _special_ids(model: bytes) -> list[int]:
+    """The ids of padding, unknown, begin and end; -1 for a piece that the model does not have."""
     try:
-        return _special_ids(sentencepiece.SentencePieceProcessor(model_proto=model)) == _OUR_IDS
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:
         raise ValueError("no SentencePiece model") from error
-
-
-def _special_ids(processor: sentencepiece.SentencePieceProcessor) -> list[int]:
-    """The ids of padding, unknown, begin and end; -1 for a piece that the model does not have."""
     return [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
 
 

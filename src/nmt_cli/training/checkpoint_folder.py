@@ -115,7 +115,7 @@ class CheckpointFolder:
         trained = {name.removeprefix(_TRAINED): tensor for name, tensor in tensors.items() if name.startswith(_TRAINED)}
         weights.load(weights.values, trained or read_tensors(checkpoint.path / WEIGHTS, hint=hint))
         weights.copy_to_model()
-        optimizer.load(tensors, updates=state.applied)
+        optimizer.load(tensors, num_applied=state.applied)
         return state
 
     def prune(self, *, keep_last: int, keep_best: int, metric: Literal["loss", "bleu"]) -> None:

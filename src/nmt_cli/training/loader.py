@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -38,27 +37,8 @@ class LoadedUpdate:
     batches: list[tuple[int, Batch]]
 
 
-class HostToDevice:
-    """The way of batches to the device while it computes. On a CPU they are made in place."""
-
-    is_pinned = False
-
-    def in_thread(self) -> AbstractContextManager[object]:
-        """A context for the whole life of the loader's thread."""
-        return nullcontext()
-
-    def end_of_copies(self) -> torch.cuda.Event | None:
-        """In the thread: an event after all copies so far."""
-        return None
-
-    def receive(self, batches: list[tuple[int, Batch]], end_of_copies: torch.cuda.Event | None) -> None:
-        """In the main thread: let all later computation come after the copies, and keep the batches until then."""
-
-
-class SideStream(HostToDevice):
-    """A separate stream copies batches from pinned memory."""
-
-    is_pinned = True
+class SideStream:
+    """A stream that copies batches from pinned memory to the device while it computes."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -69,17 +49,16 @@ class SideStream(HostToDevice):
         return torch.cuda.stream(self._stream)
 
     def end_of_copies(self) -> torch.cuda.Event:
-        """An event on the stream."""
+        """In the thread: an event after all copies so far."""
         event = torch.cuda.Event()
         event.record(self._stream)
         return event
 
-    def receive(self, batches: list[tuple[int, Batch]], end_of_copies: torch.cuda.Event | None) -> None:
-        """Let the current stream wait for the event, and keep the batches' memory until the stream has used it.
+    def receive(self, batches: list[tuple[int, Batch]], end_of_copies: torch.cuda.Event) -> None:
+        """In the main thread: let its stream wait for the event, and keep the batches' memory until it has used them.
 
         Pinned memory needs no such care, because its allocator sees the copies.
         """
-        assert end_of_copies is not None
         current = torch.cuda.current_stream(self._device)
         current.wait_event(end_of_copies)
         for _, batch in batches:
@@ -104,15 +83,16 @@ class Loader:
     ) -> None:
         self._order, self._ranks, self._is_interrupted, self._clock = order, ranks, is_interrupted, clock
         device = ranks.device
-        self._to_device = SideStream(device) if device.type == "cuda" else HostToDevice()
+        self._side_stream = SideStream(device) if device.type == "cuda" else None  # on a CPU, batches are made in place
         self._updates_ahead = _UPDATES_AHEAD[device.type]
         self._ready: deque[tuple[LoadedUpdate, torch.cuda.Event | None]] = deque()
-        self._wanted, self._num_left, self._is_closed = 0, 0, False
+        # The number of updates to have ready, asked for by `next`, and of all updates that are left.
+        self._num_wanted, self._num_left, self._is_closed = 0, 0, False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self.waited = 0.0
-        """Seconds in total that `next` has waited for data."""
+        self.waited_seconds = 0.0
+        """The time that `next` has waited for data, in total."""
         self._switch_seconds = 0.0
 
     def __enter__(self) -> Loader:
@@ -133,14 +113,14 @@ class Loader:
     def next(self, *, num_left: int) -> LoadedUpdate | None:
         """The next update; at most `num_left` are loaded, including this one. Raises the error of the thread.
 
-        None if the training is interrupted while it waits long, as for an epoch that is being sampled.
+        None if a signal interrupts a long wait, for example for an epoch whose pieces are being sampled.
         """
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="nmt-loader", daemon=True)
             self._thread.start()
         start = self._clock()
         with self._changed:
-            self._wanted, self._num_left = min(1 + self._updates_ahead, num_left), num_left
+            self._num_wanted, self._num_left = min(1 + self._updates_ahead, num_left), num_left
             self._changed.notify_all()
             while not self._changed.wait_for(lambda: self._ready or self._error, _POLL_SECONDS):
                 if self._is_interrupted():
@@ -149,18 +129,19 @@ class Loader:
                 assert self._error is not None
                 raise self._error
             loaded, end_of_copies = self._ready.popleft()
-            self._wanted -= 1
+            self._num_wanted -= 1
             self._num_left -= 1
-        self.waited += self._clock() - start
-        self._to_device.receive(loaded.batches, end_of_copies)
+        self.waited_seconds += self._clock() - start
+        if self._side_stream is not None and end_of_copies is not None:
+            self._side_stream.receive(loaded.batches, end_of_copies)
         return loaded
 
     def _work(self) -> None:
         try:
-            with self._to_device.in_thread():
-                while self._is_wanted():
+            with nullcontext() if self._side_stream is None else self._side_stream.in_thread():
+                while self._wait_until_wanted():
                     loaded = self._load()
-                    end_of_copies = self._to_device.end_of_copies()
+                    end_of_copies = None if self._side_stream is None else self._side_stream.end_of_copies()
                     with self._changed:
                         self._ready.append((loaded, end_of_copies))
                         self._changed.notify_all()
@@ -169,20 +150,21 @@ class Loader:
                 self._error = error
                 self._changed.notify_all()
 
-    def _is_wanted(self) -> bool:
-        """Wait until another update is wanted, and return True; False if none will be."""
+    def _wait_until_wanted(self) -> bool:
+        """Wait until another update is wanted. Returns False if the loader is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or len(self._ready) < self._wanted)
+            self._changed.wait_for(lambda: self._is_closed or len(self._ready) < self._num_wanted)
             return not self._is_closed
 
     def _load(self) -> LoadedUpdate:
         update = self._order.next()
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # one of the ranks on this machine
+        if self._ranks.is_first_on_machine:
             with self._changed:
                 num_updates = self._num_left - len(self._ready) - 1
             self._order.plan_ahead(num_updates=num_updates, num_workers=_PLANNING_PROCESSES[self._ranks.device.type])
+        device = self._ranks.device
         batches = [
-            (index, self._order.batch(rows, device=self._ranks.device, pinned=self._to_device.is_pinned))
+            (index, self._order.batch(rows, device=device, pinned=device.type == "cuda"))
             for index, rows in enumerate(update.micro_batches)
             if index % self._ranks.size == self._ranks.rank and len(rows)
         ]

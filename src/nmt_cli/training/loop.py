@@ -77,7 +77,7 @@ class TrainingLoop:
             run.directory / PROFILE_FOLDER,
             num_updates=profiled_updates if ranks.is_first else 0,
             device=ranks.device,
-            waited=lambda: self._loader.waited,
+            waited=lambda: self._loader.waited_seconds,
             pause=self._stopwatch.stop,
             print_line=reporter.print_line,
         )
@@ -163,7 +163,7 @@ class TrainingLoop:
             sums = UpdateSums(result.smoothed, result.nll, kl, planned.source_tokens, tokens, planned.slots)
         else:
             self._note_skip(pairs_of(micro_batches, result.suspects))
-        self._meter.add(sums, seconds=self._stopwatch.seconds, waited=self._loader.waited)
+        self._meter.add(sums, seconds=self._stopwatch.seconds, waited=self._loader.waited_seconds)
         self._report_update(result)
 
     def _report_update(self, result: UpdateResult) -> None:

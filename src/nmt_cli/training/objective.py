@@ -8,17 +8,16 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nmt_cli.dataset.batches import Batch
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS, missing_for_triton
-from nmt_cli.errors import DeviceError
+from nmt_cli.errors import DeviceError, first_line
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.attention import Kernel, choose_kernel
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.layers import FeedForward, Residual
-from nmt_cli.model.packing import Spans
-from nmt_cli.model.transformer import Embedding, Transformer
+from nmt_cli.model.transformer import Embedding, Transformer, run_decoder_layer, run_encoder_layer
 from nmt_cli.recipe.schema import ModelConfig, Recipe
 from nmt_cli.tokenization.tokenizer import PAD
 from nmt_cli.training.consistency import Consistency, interleaved_order
@@ -58,7 +57,7 @@ class CompiledObjective:
         torch.compiler.reset()  # torch limits how often a function is compiled, other models included
         self._model, self._smoothing, self._consistency = model, smoothing, consistency
         self._first_layer_input = compile_whole(_first_layer_input)
-        self._encode, self._decode = compile_whole(_encode), compile_whole(_decode)
+        self._encode, self._decode = compile_whole(run_encoder_layer), compile_whole(run_decoder_layer)
         kernel: LossAndGradient = partial(loss_and_gradient, pad=PAD)
         if consistency is not None:
             weights = (*consistency.loss_weights, *consistency.divergence_weights)
@@ -150,7 +149,7 @@ def compiling(device: torch.device) -> Iterator[None]:
         reason = error.inner_exception if isinstance(error, BackendCompilerFailed) else error
         raise DeviceError(
             f"the model cannot be compiled for {device}",
-            where=str(reason).strip().partition("\n")[0],
+            where=first_line(reason),
             hint="--no-compile trains without; compiling needs the Triton that came with torch, and a C compiler",
         ) from error
 
@@ -172,17 +171,3 @@ def _loss(model: Transformer, hidden: Tensor, gold: Tensor, *, smoothing: float,
 
 def _first_layer_input(embedding: Embedding, rows: Tensor, encodings: Tensor | None) -> Tensor:
     return embedding.first_layer_input(rows, encodings)
-
-
-def _encode(layer: nn.Module, x: Tensor, source: Spans) -> Tensor:
-    out: Tensor = layer(x, self_attend=lambda module, y: module(y, source))
-    return out
-
-
-def _decode(layer: nn.Module, x: Tensor, target: Spans, memory: Tensor, source: Spans) -> Tensor:
-    out: Tensor = layer(
-        x,
-        self_attend=lambda module, y: module(y, target),
-        cross_attend=lambda module, y: module(y, target, memory, source),
-    )
-    return out

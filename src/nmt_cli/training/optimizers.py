@@ -29,8 +29,8 @@ ScheduleConfig = NoamConfig | InverseSqrtConfig | CosineConfig | WsdConfig | Con
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names for the running means of gradients and of their squares
 
 
-def learning_rate(schedule: ScheduleConfig, *, update: int, updates: int, d_model: int) -> float:
-    """The rate of `update`, counted from 1, in a training of `updates` in total."""
+def scheduled_rate(schedule: ScheduleConfig, *, update: int, num_updates: int, d_model: int) -> float:
+    """The learning rate of `update`, counted from 1, in a training of `num_updates` in total."""
     warmup_share = update / schedule.warmup_updates
     match schedule:
         case NoamConfig():  # equation 3 of the paper
@@ -40,10 +40,10 @@ def learning_rate(schedule: ScheduleConfig, *, update: int, updates: int, d_mode
         case CosineConfig():  # half a cosine to zero after the last update
             if warmup_share <= 1:
                 return schedule.peak * update / schedule.warmup_updates
-            decay_share = (update - schedule.warmup_updates) / max(1, updates - schedule.warmup_updates + 1)
+            decay_share = (update - schedule.warmup_updates) / max(1, num_updates - schedule.warmup_updates + 1)
             return schedule.peak * 0.5 * (1 + math.cos(math.pi * min(1.0, decay_share)))
         case WsdConfig():  # constant, then linear to zero after the last update
-            updates_left = max(0, updates - update + 1)
+            updates_left = max(0, num_updates - update + 1)
             return schedule.peak * min(1.0, warmup_share, updates_left / (schedule.decay_updates + 1))
         case ConstantConfig():
             return schedule.peak * min(1.0, warmup_share)
@@ -71,14 +71,14 @@ class Optimizer:
                 group["lr"] = learning_rate
             optimizer.step()
 
-    def load(self, state: Mapping[str, Tensor], *, updates: int) -> None:
-        """Continue from the state after `updates` updates. KeyError if a name is missing."""
+    def load(self, state: Mapping[str, Tensor], *, num_applied: int) -> None:
+        """Continue after `num_applied` applied updates; skipped ones do not count. KeyError if a name is missing."""
         for name, tensor in self.state.items():
             tensor.copy_(state[name])
         for optimizer in self._optimizers:
             for parameter_state in optimizer.state.values():
                 if "step" in parameter_state:
-                    parameter_state["step"].fill_(updates)
+                    parameter_state["step"].fill_(num_applied)
 
     def evaluation_values(self) -> Tensor | None:
         """The weights [P] to validate and save; None for the trained weights."""
@@ -183,12 +183,12 @@ class ScheduleFree(Optimizer):
         group = self._optimizers[0].param_groups[0]
         self._sums.copy_(torch.tensor([group["weight_sum"], group["lr_max"]], dtype=torch.float64))
 
-    def load(self, state: Mapping[str, Tensor], *, updates: int) -> None:
-        """Continue from the state after `updates` updates."""
-        super().load(state, updates=updates)
+    def load(self, state: Mapping[str, Tensor], *, num_applied: int) -> None:
+        """Continue after `num_applied` applied updates."""
+        super().load(state, num_applied=num_applied)
         weight_sum, lr_max = self._sums.tolist()
         for group in self._optimizers[0].param_groups:
-            group.update(k=updates, weight_sum=weight_sum, lr_max=lr_max)
+            group.update(k=num_applied, weight_sum=weight_sum, lr_max=lr_max)
 
     def evaluation_values(self) -> Tensor:
         """The mean x, from y = (1 - beta1) z + beta1 x."""
@@ -213,11 +213,11 @@ class MovingAverage(Optimizer):
         decay = min(self._decay, (1 + self._updates) / (10 + self._updates))
         self._average.lerp_(self._weights.values, 1 - decay)
 
-    def load(self, state: Mapping[str, Tensor], *, updates: int) -> None:
-        """Continue from the state after `updates` updates."""
-        super().load(state, updates=updates)
-        self._optimizer.load(state, updates=updates)
-        self._updates = updates
+    def load(self, state: Mapping[str, Tensor], *, num_applied: int) -> None:
+        """Continue after `num_applied` applied updates."""
+        super().load(state, num_applied=num_applied)
+        self._optimizer.load(state, num_applied=num_applied)
+        self._updates = num_applied
 
     def evaluation_values(self) -> Tensor:
         """The average."""
@@ -270,8 +270,10 @@ def _rows_of_each_matrix(name: str, matrix: Tensor, model: ModelConfig) -> list[
             return [keys, values]
         case "inner" if model.activation == "swiglu":
             return [model.d_ff, model.d_ff]
-        case _:
+        case "q" | "output" | "inner" | "outer":
             return [len(matrix)]
+        case other:
+            raise ValueError(f"Muon does not know the matrix {other}")
 
 
 def _adam_state(view: Tensor, moments: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli.dataset.batches import Batch
+from nmt_cli.errors import first_line
 from nmt_cli.memory import is_out_of_memory
 
 logger = logging.getLogger(__name__)
@@ -37,14 +38,14 @@ class _Recorded:
     batch: Batch
     divisor: Tensor
     losses: Tensor
-    first: Callable[[], None]
-    later: Callable[[], None]
+    replay_first: Callable[[], None]
+    replay_later: Callable[[], None]
 
 
 class RecordedSteps:
     """Two recorded steps for each `length_bound`: for the first micro-batch of an update, and for later micro-batches.
 
-    In all else, batches have one shape.
+    All batches have tensors of the same shapes; only `length_bound` differs.
     """
 
     def __init__(self, step: Step, recorder: Recorder, *, num_losses: int) -> None:
@@ -52,7 +53,8 @@ class RecordedSteps:
         self._recorded: dict[int, _Recorded] = {}
         self._cannot_record = False
 
-    def __contains__(self, batch: Batch) -> bool:
+    def can_replay(self, batch: Batch) -> bool:
+        """Whether the step was recorded with a batch of this `length_bound`."""
         return batch.source.length_bound in self._recorded
 
     def record(self, batch: Batch) -> None:
@@ -60,7 +62,7 @@ class RecordedSteps:
 
         If the device cannot record, a warning says so; from then on, no step is recorded or replayed.
         """
-        if self._cannot_record or batch in self:
+        if self._cannot_record or self.can_replay(batch):
             return
         inputs, device = batch.map_tensors(Tensor.clone), batch.gold.device
         divisor, losses = torch.ones((), device=device), torch.zeros(self._num_losses, device=device)
@@ -73,8 +75,7 @@ class RecordedSteps:
         except RuntimeError as error:
             if is_out_of_memory(error, must_name_memory=True):
                 raise
-            reason = str(error).strip().partition("\n")[0]
-            logger.warning("no CUDA graph can be made (%s): updates take longer to launch", reason)
+            logger.warning("no CUDA graph can be made (%s): updates take longer to launch", first_line(error))
             self._cannot_record = True
             self._recorded.clear()  # replays use a generator that may be gone
             return
@@ -91,5 +92,5 @@ class RecordedSteps:
                 raise ValueError(f"a batch has {list(new.shape)} where the recorded one had {list(kept.shape)}")
             kept.copy_(new, non_blocking=True)
         recorded.divisor.fill_(divisor)
-        (recorded.first if is_first else recorded.later)()
+        (recorded.replay_first if is_first else recorded.replay_later)()
         return recorded.losses.clone()

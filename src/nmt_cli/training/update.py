@@ -21,7 +21,7 @@ from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.consistency import Consistency
 from nmt_cli.training.micro_batch_size import OutOfMemory
 from nmt_cli.training.objective import CompiledObjective, Objective, compiling, plain_loss, reason_not_to_compile
-from nmt_cli.training.optimizers import build_optimizer, learning_rate
+from nmt_cli.training.optimizers import build_optimizer, scheduled_rate
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.recorded_steps import RecordedSteps
 from nmt_cli.training.weights import MasterWeights
@@ -183,10 +183,10 @@ class Updater:
         if (signal_number := received()) is not None:
             figures[_TERMINATED if signal_number == signal.SIGTERM else _INTERRUPTED] = 1
         self._ranks.sum(figures)
-        rate = learning_rate(
+        rate = scheduled_rate(
             self._recipe.training.schedule,
             update=number,
-            updates=self._recipe.training.updates,
+            num_updates=self._recipe.training.updates,
             d_model=self._recipe.model.d_model,
         )
         self._apply(figures[_NORM], learning_rate=rate)
@@ -202,7 +202,7 @@ class Updater:
         """
         seed_dropout(self._recipe.training.seed, *key)
         with self._naming_out_of_memory(batch):
-            if self._recorded is not None and batch in self._recorded:
+            if self._recorded is not None and self._recorded.can_replay(batch):
                 sums = self._recorded.replay(batch, divisor=target_tokens, is_first=is_first)
                 if is_last:
                     self._sum_without_backward(is_first=False)

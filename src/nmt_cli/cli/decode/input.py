@@ -18,7 +18,7 @@ from typing import BinaryIO, Literal
 from nmt_cli.cli.decode.structured_files import check_unstructured
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.text_encoding import STDIN, check_encoding, not_utf8_error, shell_pipe
-from nmt_cli.tokenization.pieces import mark_of_text_in_pieces
+from nmt_cli.tokenization.pieces import piece_mark_in_text
 
 logger = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ class _BlockDecoder:
         return error
 
     def _warn_of_pieces(self, texts: Sequence[str]) -> None:
-        if (mark := mark_of_text_in_pieces(texts)) is not None:
+        if (mark := piece_mark_in_text(texts)) is not None:
             file = Path(self._name) if Path(self._name).is_file() else None
             message = "%s is cut into pieces (%r in %r), but the model cuts words itself; join them first: %s"
             logger.warning(message, self._name, mark.mark, mark.around, shell_pipe(file, mark.join_command))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,6 @@ from nmt_cli.recipe.schema import DecodingConfig
 PATIENCE = 2
 # With fewer extra tokens many hypotheses reach their limit, so each batch has sentences of one limit from the start.
 _FEW_EXTRA_TOKENS = 5
-_TAKE_TORCH = "leave it out, or take `engine: torch`"
 CTranslate2Precision = Literal["fp32", "int8"]
 
 
@@ -75,11 +74,12 @@ class CTranslate2Engine:
             raise UsageError(
                 "the engine ctranslate2 does not sample: its random numbers would depend on the batch",
                 setting="samples",
-                hint=_TAKE_TORCH,
+                hint="leave it out, or take `engine: torch`",
             )
         if config.min_tokens and config.beam > 1:
             raise UsageError(
-                "the engine ctranslate2 has no minimum length in a beam search: what is likely to end would win in it",
+                "the engine ctranslate2 has no minimum length in a beam search: "
+                "it would prefer hypotheses that are likely to end",
                 setting="min_tokens",
                 hint="add `beam: 1` or `min_tokens: 0`, or take `engine: torch`",
             )
@@ -101,10 +101,12 @@ class CTranslate2Engine:
         special = [sentence for sentence in searched if sentence.has_special_pieces]
         self._search_groups(_group_by_limit(special), config=config, suppressed=NEVER_GENERATED)
         # CTranslate2 renormalises the probabilities if pieces are suppressed or forced.
-        is_inexact = config.min_tokens or details.piece_log_probs or any(sentence.prefix for sentence in sentences)
+        is_inexact = config.min_tokens or any(sentence.prefix for sentence in sentences)
         self._score_again(searched if is_inexact else special, config=config)
         for sentence in searched:
             sentence.hypotheses = sentence.hypotheses[:nbest]
+        if details.piece_log_probs:
+            self._score_again([s for s in searched if not s.hypotheses[0].piece_log_probs], config=config)
         if details.alignment:
             self._align(searched, config=config)
         return [sentence.hypotheses for sentence in sentences]
@@ -165,7 +167,7 @@ class CTranslate2Engine:
         """CTranslate2's hypotheses with scores by our penalty, best first."""
         hypotheses = []
         for pieces, score in zip(result.hypotheses, result.scores, strict=True):
-            length = max(1, min(len(pieces) + 1, limit))
+            length = min(len(pieces) + 1, limit)
             log_prob = float(score) * length ** length_exponent(config)
             ids = [self._ids[piece] for piece in pieces]
             hypotheses.append(Hypothesis(ids, log_prob, log_prob / length_penalty(length, config=config)))
@@ -174,15 +176,15 @@ class CTranslate2Engine:
     def _batches(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> list[list[_Sentence]]:
         """Batches of sentences of similar length."""
         lengths = [len(sentence.pieces) + len(sentence.prefix) for sentence in sentences]
-        batches = self._batch_indices(lengths, [[sentence.pieces] for sentence in sentences], config=config)
+        widths = [(len(sentence.pieces),) for sentence in sentences]
+        batches = self._batch_indices(lengths, widths, config=config)
         return [[sentences[index] for index in batch] for batch in batches]
 
     def _batch_indices(
-        self, lengths: Sequence[int], sequences: Sequence[Sequence[list[str]]], *, config: DecodingConfig
+        self, lengths: Sequence[int], widths: Iterable[Sequence[int]], *, config: DecodingConfig
     ) -> list[list[int]]:
-        """Batches of sentences by their indices; in int8 sentences of one batch agree which `sequences` are wide."""
-        is_int8 = self.precision == "int8"
-        are_wide = [tuple(is_wide(len(pieces)) for pieces in of_sentence if is_int8) for of_sentence in sequences]
+        """Batches of sentences by their indices; in int8 all sentences of a batch agree which `widths` are wide."""
+        are_wide = [tuple(map(is_wide, pair)) if self.precision == "int8" else () for pair in widths]
         return batches_for_workers(lengths, are_wide=are_wide, config=config, workers=self._translator.num_translators)
 
     def _run_on_pairs(
@@ -190,9 +192,9 @@ class CTranslate2Engine:
     ) -> Iterator[Any]:
         """The result of a method of CTranslate2 for each pair, computed in batches of similar length."""
         texts = [[sentence.pieces, self.target.pieces(hypothesis.ids)] for sentence, hypothesis in pairs]
-        lengths = [max(len(source), len(target)) for source, target in texts]
+        widths = [(len(source), len(target)) for source, target in texts]
         futures: dict[int, Any] = {}
-        for batch in self._batch_indices(lengths, texts, config=config):
+        for batch in self._batch_indices(list(map(max, widths)), widths, config=config):
             sources, targets = zip(*(texts[index] for index in batch), strict=True)
             futures_of_batch = method(
                 list(sources), list(targets), max_input_length=0, max_batch_size=len(batch), asynchronous=True

@@ -25,8 +25,8 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 
-# Sentences leave a batch in groups: its size is a multiple of a sixteenth of the next power of two. A CPU prepares
-# matrix products for each new size, and dropping sentences copies the others.
+# The number of sentences in a batch is a multiple of a sixteenth of the next power of two. A CPU prepares matrix
+# products for each new size, and dropping sentences copies the others.
 _SIZES_PER_POWER_OF_TWO = 16
 
 
@@ -69,21 +69,21 @@ class ActiveSearch(ABC):
     @property
     @abstractmethod
     def is_joinable(self) -> bool:
-        """Whether each sentence has as many hypotheses as in later steps; the first step makes them of one BOS."""
+        """Whether each sentence has all its hypotheses: before the first step it has a single one, BOS."""
 
     def run(self, *, down_to: int) -> None:
         """Search until at most `down_to` sentences are in the batch."""
         while self.num_sentences > down_to:
             self._advance()
 
-    def read(self) -> dict[int, list[Hypothesis]]:
+    def take_results(self) -> dict[int, list[Hypothesis]]:
         """The hypotheses, best first, of each sentence that finished since the last call."""
-        return self._tree.read()
+        return self._tree.take_results()
 
     def join(self, others: Sequence[Self]) -> None:
         """Take in the sentences of other searches of the same kind and settings, which cannot be used afterwards.
 
-        All searches are joinable, and their results have been read. The host waits for the device.
+        All searches are joinable, and their results have been taken. The host waits for the device.
         """
         searches = [self, *others]
         for search in searches:
@@ -107,9 +107,22 @@ class ActiveSearch(ABC):
     def _advance(self) -> None:
         """Add a token to each open hypothesis; done sentences leave the batch if there are enough of them."""
 
-    def _keep_sentences(self, kept: Tensor, *, done: Tensor, finished: FinishedHypotheses) -> None:
-        """Go on with the `kept` sentences; the `finished` hypotheses of the `done` ones, best first, are results."""
-        self._tree.add_finished(self._sentences[done], finished)
+    def _drop_done(self, is_done: Tensor) -> Tensor | None:
+        """Drop done sentences [B] if there are enough of them; returns the others [B'], or None if all stay."""
+        compaction = plan_compaction(is_done)
+        if compaction is None:
+            return None
+        done, kept = compaction
+        self._tree.add_finished(self._sentences[done], self._ranked(done))
+        self._keep(kept)
+        return kept
+
+    def _ranked(self, done: Tensor) -> FinishedHypotheses:
+        """The finished hypotheses of the `done` sentences, best first."""
+        return self._finished.select(done)
+
+    def _keep(self, kept: Tensor) -> None:
+        """Go on with the `kept` sentences."""
         self._sentences, self._limits = self._sentences[kept], self._limits[kept]
         self._ids, self._log_probs, self._nodes = self._ids[kept], self._log_probs[kept], self._nodes[kept]
         self._finished = self._finished.select(kept)
@@ -135,7 +148,8 @@ def plan_compaction(is_done: Tensor) -> tuple[Tensor, Tensor] | None:
     """
     done = is_done.tolist()
     num_open = done.count(False)
-    multiple = max(1, (1 << max(0, num_open - 1).bit_length()) // _SIZES_PER_POWER_OF_TWO)
+    next_power_of_two = 1 << max(0, num_open - 1).bit_length()
+    multiple = max(1, next_power_of_two // _SIZES_PER_POWER_OF_TWO)
     num_staying = math.ceil(num_open / multiple) * multiple
     num_leaving = len(done) - num_staying
     if num_leaving <= 0:

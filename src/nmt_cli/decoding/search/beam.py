@@ -12,15 +12,15 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from nmt_cli.decoding.search.active_search import ActiveSearch, plan_compaction
+from nmt_cli.decoding.search.active_search import ActiveSearch
 from nmt_cli.decoding.search.ensemble import NEVER_GENERATED, Ensemble
 from nmt_cli.decoding.search.hypotheses import FinishedHypotheses
 from nmt_cli.decoding.search.topk import topk_continuations
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS
 
-# Steps between checks for finished sentences: a check waits for a GPU, and costs nothing on a CPU.
-_STEPS_BETWEEN_CHECKS = {"cuda": 4}
+STEPS_BETWEEN_CHECKS = {"cuda": 4}
+"""Steps between checks for finished sentences: a check waits for a GPU, and costs nothing on a CPU."""
 
 
 class Candidates(NamedTuple):
@@ -82,7 +82,7 @@ class BeamSearch(ActiveSearch):
         self._steps_to_first_limit = min(limits.values())
         self._steps_to_last_limit = max(limits.values())
         self._penalties_at_limit = self._penalties.at(self._limits)[:, 0]
-        self._check_interval = _STEPS_BETWEEN_CHECKS.get(device.type, 1)
+        self._check_interval = STEPS_BETWEEN_CHECKS.get(device.type, 1)
         self._num_steps = 0
         self._is_done = torch.zeros(len(limits), dtype=torch.bool, device=device)
 
@@ -102,7 +102,8 @@ class BeamSearch(ActiveSearch):
 
     def _advance(self) -> None:
         rows = self._step()
-        kept = self._drop_done()
+        is_check = self._num_steps % self._check_interval == 0 or self._steps_to_last_limit <= 0
+        kept = self._drop_done(self._is_done) if is_check else None
         if self.num_sentences:
             self._ensemble.select(rows=(rows if kept is None else rows[kept]).flatten(), sentences=kept)
 
@@ -136,14 +137,6 @@ class BeamSearch(ActiveSearch):
         first_rows = torch.arange(len(order), device=order.device)[:, None] * width
         return first_rows + best.hypotheses.gather(1, order)
 
-    def _drop_done(self) -> Tensor | None:
-        """Drop done sentences if there are enough of them; returns the others [B'], or None if all stay."""
-        if self._num_steps % self._check_interval and self._steps_to_last_limit > 0:
-            return None
-        compaction = plan_compaction(self._is_done)
-        if compaction is None:
-            return None
-        done, kept = compaction
-        self._keep_sentences(kept, done=done, finished=self._finished.select(done))
+    def _keep(self, kept: Tensor) -> None:
+        super()._keep(kept)
         self._penalties_at_limit, self._is_done = self._penalties_at_limit[kept], self._is_done[kept]
-        return kept

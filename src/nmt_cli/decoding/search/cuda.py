@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli.decoding.search.active_search import check_search
+from nmt_cli.decoding.search.beam import STEPS_BETWEEN_CHECKS
 from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
 from nmt_cli.decoding.search.hypotheses import (
     FinishedHypotheses,
@@ -32,30 +33,29 @@ from nmt_cli.decoding.search.static_state import (
     sort_candidates,
 )
 from nmt_cli.devices import launching_on
+from nmt_cli.errors import first_line
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.packing import pack
-from nmt_cli.model.static_cache import StaticCache, StepInputs, cache_widths, can_use_kernels, static_step, write_source
+from nmt_cli.model.static_cache import StaticCache, StepInputs, cache_width, can_use_kernels, static_step, write_source
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 
 logger = logging.getLogger(__name__)
 
-_MAX_RECORDINGS = 64
-_STEPS_BETWEEN_CHECKS = 4
+_MAX_RECORDINGS = 64  # states kept; the least recently used goes
 
 
 @dataclass(slots=True)
 class _Batch:
     """Sentences searched together, as the host knows them.
 
-    `sentences[i]` is the number of the sentence in row i of the state. Later rows are unused: their content is ignored.
-    `step` counts the tokens of each hypothesis; the state's tree begins at `first_step`.
+    `sentences[i]` is the number of the sentence at index i of the state. Later indices are unused, and their content is
+    ignored. `step` counts the tokens of each hypothesis; the state's tree begins at `first_step`.
     """
 
     limits: list[int]
-    config: DecodingConfig
     sentences: list[int]
     tree: HypothesisTree = field(default_factory=HypothesisTree)
     step: int = 0
@@ -98,24 +98,35 @@ class CudaSearch:
         limits = [max_output_tokens(source, config=config, max_positions=self._max_positions) for source in sources]
         try:
             with torch.inference_mode(), launching_on(self._device):
-                batch = _Batch(limits, config, sentences=list(range(len(sources))))
-                return self._search(batch, self._start(batch, sources, nbest=nbest))
+                batch = _Batch(limits, sentences=list(range(len(sources))))
+                return self._search(batch, self._start(batch, sources, config=config, nbest=nbest))
         except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
                 self._free_memory()
             raise
 
+    def state_for(self, sizes: StaticSizes) -> StaticState:
+        """The state of these sizes, kept with its recording if it was used recently."""
+        state = self._states.pop(sizes, None)
+        if state is None:
+            state = self._new_state(sizes)
+            if len(self._states) >= _MAX_RECORDINGS:
+                self._states.pop(next(iter(self._states)))
+        self._states[sizes] = state
+        return state
+
     def _search(self, batch: _Batch, state: StaticState) -> list[list[Hypothesis]]:
+        """Search all sentences. After every few steps, finished ones leave if the open ones fit a smaller state."""
         while True:
             last_limit = max(batch.limits[sentence] for sentence in batch.sentences)
-            num_steps = min(_STEPS_BETWEEN_CHECKS, state.sizes.length - batch.step, last_limit - batch.step)
+            num_steps = min(STEPS_BETWEEN_CHECKS["cuda"], state.sizes.length - batch.step, last_limit - batch.step)
             for _ in range(num_steps):
                 self._step(state)
                 batch.step += 1
             is_done = state.is_done[: len(batch.sentences)].tolist()
             if all(is_done):
                 self._add_to_tree(batch, state, list(range(len(is_done))))
-                hypotheses = batch.tree.read()
+                hypotheses = batch.tree.take_results()
                 return [hypotheses[sentence] for sentence in range(len(batch.limits))]
             is_full = batch.step == state.sizes.length
             sizes = StaticSizes.with_room(
@@ -126,12 +137,14 @@ class CudaSearch:
                 nbest=state.sizes.nbest,
             )
             if sizes != state.sizes:
-                state = self._move(batch, state, self.state_for(sizes), is_done=is_done)
+                state = self._move(batch, state, sizes, is_done=is_done)
 
-    def _start(self, batch: _Batch, sources: Sequence[SourceSentence], *, nbest: int) -> StaticState:
+    def _start(
+        self, batch: _Batch, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int
+    ) -> StaticState:
         """A state with the sources, and one open hypothesis each: BOS."""
         packed = pack([[*source.ids, EOS] for source in sources], device=self._device)
-        count, config = len(sources), batch.config
+        count = len(sources)
         sizes = StaticSizes.with_room(sentences=count, source=packed.max_len, length=1, beam=config.beam, nbest=nbest)
         state = self.state_for(sizes)
         for model, cache in zip(self._models, state.caches, strict=True):
@@ -152,51 +165,42 @@ class CudaSearch:
         state.start_tree(position=batch.step, first_new_node=batch.tree.size)
         return state
 
-    def _move(self, batch: _Batch, before: StaticState, after: StaticState, *, is_done: Sequence[bool]) -> StaticState:
-        """Write the open sentences into another state, maybe in the same memory; finished sentences leave."""
-        open_rows = [row for row, sentence_is_done in enumerate(is_done) if not sentence_is_done]
-        self._add_to_tree(batch, before, [row for row, sentence_is_done in enumerate(is_done) if sentence_is_done])
-        num_unused = after.sizes.sentences - len(open_rows)
-        rows = torch.tensor(open_rows + [open_rows[0]] * num_unused, device=self._device)
+    def _move(self, batch: _Batch, before: StaticState, sizes: StaticSizes, *, is_done: Sequence[bool]) -> StaticState:
+        """The open sentences in a state of other sizes, maybe in the same memory; finished sentences leave."""
+        after = self.state_for(sizes)
+        open_indices = [index for index, sentence_is_done in enumerate(is_done) if not sentence_is_done]
+        self._add_to_tree(batch, before, [index for index, sentence_is_done in enumerate(is_done) if sentence_is_done])
+        num_unused = after.sizes.sentences - len(open_indices)
+        moved = torch.tensor(open_indices + [open_indices[0]] * num_unused, device=self._device)
         for old, new in zip(before.tensors_by_sentence(), after.tensors_by_sentence(), strict=True):
-            new.copy_(old.index_select(0, rows))
+            new.copy_(old.index_select(0, moved))
         used_slots = batch.step * before.sizes.beam
         for old_cache, new_cache in zip(before.caches, after.caches, strict=True):
             for old, new in zip(old_cache.own, new_cache.own, strict=True):
-                new[:, :used_slots] = old[:, :used_slots].index_select(0, rows)
-        after.ancestors[..., : batch.step] = before.ancestors[..., : batch.step].index_select(0, rows)
-        after.is_done[len(open_rows) :] = True
-        batch.sentences = [batch.sentences[row] for row in open_rows]
+                new[:, :used_slots] = old[:, :used_slots].index_select(0, moved)
+        after.ancestors[..., : batch.step] = before.ancestors[..., : batch.step].index_select(0, moved)
+        after.is_done[len(open_indices) :] = True
+        batch.sentences = [batch.sentences[index] for index in open_indices]
         batch.first_step = batch.step
         after.start_tree(position=batch.step, first_new_node=batch.tree.size)
         return after
 
-    def _add_to_tree(self, batch: _Batch, state: StaticState, done_rows: list[int]) -> None:
-        """Add the state's candidates to the tree of the batch, and the finished hypotheses of the `done_rows`."""
+    def _add_to_tree(self, batch: _Batch, state: StaticState, done_indices: list[int]) -> None:
+        """Add the state's candidates to the tree of the batch, and the finished hypotheses at `done_indices`."""
         trees = (state.tree_tokens, state.tree_parents, state.tree_log_probs)
         tokens, parents, log_probs = (tree[: batch.step - batch.first_step].clone() for tree in trees)
         batch.tree.grow(tokens, parents, log_probs)
-        sentences = torch.tensor([batch.sentences[row] for row in done_rows], dtype=torch.long)
-        finished = state.finished.select(torch.tensor(done_rows, dtype=torch.long, device=self._device))
+        sentences = torch.tensor([batch.sentences[index] for index in done_indices], dtype=torch.long)
+        finished = state.finished.select(torch.tensor(done_indices, dtype=torch.long, device=self._device))
         batch.tree.add_finished(sentences, finished)
-
-    def state_for(self, sizes: StaticSizes) -> StaticState:
-        """The state of these sizes, kept with its recording if it was used recently."""
-        state = self._states.pop(sizes, None)
-        if state is None:
-            state = self._new_state(sizes)
-            if len(self._states) >= _MAX_RECORDINGS:
-                self._states.pop(next(iter(self._states)))
-        self._states[sizes] = state
-        return state
 
     def _new_state(self, sizes: StaticSizes) -> StaticState:
         sentences, beam, nbest = sizes.sentences, sizes.beam, sizes.nbest
         caches = []
         dtype = self._models[0].output_weight.dtype
         for number, model in enumerate(self._models):
-            own, cross = [], []
-            for layer, width in enumerate(cache_widths(model)):
+            own, cross, width = [], [], cache_width(model)
+            for layer in range(model.config.decoder_layers):
                 name = f"{number}.{layer}"
                 own.append(self._reserve(f"own.{name}", (sentences, sizes.length * beam, width), dtype))
                 cross.append(self._reserve(f"cross.{name}", (sentences, sizes.source, width), dtype))
@@ -226,7 +230,7 @@ class CudaSearch:
         )
 
     def _reserve(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A tensor in the memory of that name. It holds zeros or earlier values, so it is never NaN."""
+        """A tensor in the memory of that name. It holds zeros, or what earlier searches left in it."""
         size = math.prod(shape)
         if name not in self._memory or self._memory[name].numel() < size:
             if self._memory.pop(name, None) is not None:
@@ -251,14 +255,7 @@ class CudaSearch:
         """Add a token to each open hypothesis: the first step of a state runs, the second is recorded and replayed."""
         launch = partial(self._launch_step, state)
         if state.replay is None and state.is_warm and not self._cannot_record:
-            try:
-                state.replay = self._recorder.record(launch)
-            except RuntimeError as error:
-                # Also if it is out of memory: steps that are launched need no memory for recordings.
-                reason = str(error).strip().partition("\n")[0]
-                logger.warning("no CUDA graph can be made (%s): steps take longer to launch", reason)
-                self._cannot_record = True
-                self._drop_recordings()
+            self._record(state, launch)
         if state.replay is not None:
             state.replay()
         elif self._cannot_record:
@@ -266,6 +263,16 @@ class CudaSearch:
         else:
             self._recorder.run_on_recording_stream(launch)
             state.is_warm = True
+
+    def _record(self, state: StaticState, launch: Callable[[], None]) -> None:
+        """Record the step of a state; after a failure, all later steps are launched."""
+        try:
+            state.replay = self._recorder.record(launch)
+        except RuntimeError as error:
+            # Also if it is out of memory: steps that are launched need no memory for recordings.
+            logger.warning("no CUDA graph can be made (%s): steps take longer to launch", first_line(error))
+            self._cannot_record = True
+            self._drop_recordings()
 
     def _launch_step(self, state: StaticState) -> None:
         """Add a token to each open hypothesis, with a fixed sequence of kernels."""

@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from nmt_cli.decoding.search.active_search import ActiveSearch, plan_compaction
+from nmt_cli.decoding.search.active_search import ActiveSearch
 from nmt_cli.decoding.search.ensemble import Ensemble
 from nmt_cli.decoding.search.hypotheses import FinishedHypotheses
 from nmt_cli.decoding.search.topk import first_argmax
@@ -64,7 +64,7 @@ class GreedyOrSamplingSearch(ActiveSearch):
         is_first = not self._has_stepped
         self._step(is_first=is_first)
         self._has_stepped = True
-        kept = self._drop_done()
+        kept = self._drop_done(~self._is_open.any(dim=1))
         if self.num_sentences and (is_first or kept is not None):
             rows = self._rows_to_continue(kept, rows_per_sentence=1 if is_first else self._width)
             self._ensemble.select(rows=rows, sentences=kept)
@@ -94,18 +94,14 @@ class GreedyOrSamplingSearch(ActiveSearch):
         )
         self._is_open = self._is_open & ~ends_now
 
-    def _drop_done(self) -> Tensor | None:
-        """Drop done sentences if there are enough of them; returns the others [B'], or None if all stay."""
-        compaction = plan_compaction(~self._is_open.any(dim=1))
-        if compaction is None:
-            return None
-        done, kept = compaction
-        # Each hypothesis has kept its column. Merging with nothing sorts them, best first.
+    def _ranked(self, done: Tensor) -> FinishedHypotheses:
+        # Each hypothesis has kept its column. Merging with nothing sorts them.
         nothing = FinishedHypotheses.empty(len(done), 0, device=done.device)
-        finished = nothing.best_of_both(self._finished.select(done), count=self._width)
-        self._keep_sentences(kept, done=done, finished=finished)
+        return nothing.best_of_both(super()._ranked(done), count=self._width)
+
+    def _keep(self, kept: Tensor) -> None:
+        super()._keep(kept)
         self._is_open = self._is_open[kept]
-        return kept
 
     def _sample(self, log_probs: Tensor) -> Tensor:
         """Sampled next tokens [R], by log_probs [R, V]."""

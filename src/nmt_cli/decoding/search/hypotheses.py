@@ -102,7 +102,7 @@ class HypothesisTree:
         return torch.arange(start, self.size, device=tokens.device).view_as(tokens)
 
     def add_finished(self, sentences: Tensor, finished: FinishedHypotheses) -> None:
-        """Add the finished hypotheses [B', F] of the sentences [B'], for the next `read`."""
+        """Add the finished hypotheses [B', F] of the sentences [B'], for the next `take_results`."""
         self._finished.append((sentences, finished))
 
     def join(self, other: HypothesisTree, *nodes: Tensor) -> list[Tensor]:
@@ -114,7 +114,7 @@ class HypothesisTree:
     def prune(self, *nodes: Tensor) -> list[Tensor]:
         """Keep only these nodes and their ancestors; returns their new numbers.
 
-        Call it after `read`: the numbers of nodes change. The host waits for the device.
+        Call it after `take_results`: the numbers of nodes change. The host waits for the device.
         """
         tokens, parents, log_probs = self._columns()
         is_kept = torch.zeros_like(parents, dtype=torch.bool)
@@ -127,7 +127,7 @@ class HypothesisTree:
         self.size = len(self._steps[0][0])
         return [_renumber(numbers, new_numbers) for numbers in nodes]
 
-    def read(self) -> dict[int, list[Hypothesis]]:
+    def take_results(self) -> dict[int, list[Hypothesis]]:
         """The hypotheses of each sentence that was added since the last call, in their order."""
         if not self._finished:
             return {}

@@ -23,7 +23,7 @@ from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, CorpusLanguages, LocalPairs, Pairs, Split
 from nmt_cli.preparing.sources.text import TextFiles
 from nmt_cli.text_encoding import conversion
-from nmt_cli.tokenization.pieces import mark_of_text_in_pieces, sign_of_tokenisation
+from nmt_cli.tokenization.pieces import piece_mark_in_text, sign_of_tokenisation
 
 _MIN_LINES = 50  # fewer lines get no warning
 # Capital letters.
@@ -111,7 +111,7 @@ def sample_by_source(shards: Sequence[CleanShard]) -> dict[int, list[tuple[str, 
 
 def check_no_pieces(sides: Iterable[TextSide]) -> None:
     """Raise DataError, with the command that joins them, if a text holds pieces of words (`@@ ` or `▁`)."""
-    in_pieces = [(side, mark) for side in sides if (mark := mark_of_text_in_pieces(side.lines)) is not None]
+    in_pieces = [(side, mark) for side in sides if (mark := piece_mark_in_text(side.lines)) is not None]
     if in_pieces:
         first, mark = in_pieces[0]
         commands = dict.fromkeys(conversion(side.file, mark.join_command, new="joined") for side, mark in in_pieces)

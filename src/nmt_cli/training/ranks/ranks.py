@@ -19,7 +19,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from nmt_cli.devices import choose_device
-from nmt_cli.errors import DeviceError, TrainingError
+from nmt_cli.errors import DeviceError, TrainingError, first_line
 
 LAUNCHED = "NMT_LAUNCHED"
 """Environment variable of the ranks that our own launcher has started."""
@@ -56,6 +56,7 @@ class Ranks:
     size: int
     device: torch.device
     board: FailureBoard | None = None
+    is_first_on_machine: bool = True
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
     @property
@@ -131,7 +132,7 @@ class Ranks:
         except RuntimeError as error:
             raise ConnectionLost(
                 f"rank {self.rank} of {self.size} lost the connection to the others",
-                where=_first_line(error),
+                where=first_line(error),
                 hint="look for what ended another process; the same command continues from the newest checkpoint",
             ) from error
         self.heartbeat.beat()
@@ -160,7 +161,7 @@ def join_ranks(device: str) -> Ranks:
     if chosen.index is not None:
         torch.cuda.set_device(chosen)  # streams and events without a device belong to the current one
     if size == 1:
-        return Ranks(0, 1, chosen)
+        return Ranks(0, 1, chosen, is_first_on_machine=local in (None, "0"))
     try:
         store, rank, size = next(rendezvous("env://", timeout=_JOIN_TIMEOUT))
         if chosen.type == "cuda" and torch.cuda.device_count() == 1:
@@ -176,10 +177,10 @@ def join_ranks(device: str) -> Ranks:
     except (RuntimeError, ValueError) as error:
         raise DeviceError(
             f"the {size} processes of the training did not find each other",
-            where=_first_line(error),
+            where=first_line(error),
             hint="check that all were started, and that MASTER_ADDR and MASTER_PORT can be reached from each machine",
         ) from error
-    return Ranks(rank, size, chosen, find_failure_board())
+    return Ranks(rank, size, chosen, find_failure_board(), is_first_on_machine=local == "0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +255,3 @@ def _claim_gpu(device: torch.device, store: Store) -> None:
             where="CUDA_VISIBLE_DEVICES",
             hint="let every process see a GPU of its own, or start as many processes as there are GPUs",
         )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
