@@ -48,6 +48,9 @@ def test_ticks_are_written_as_short_as_they_are_read() -> None:
         "2B",
         "2.5B",
     ]
+    for lowest, highest in ((2.0, 2.000002), (99.99, 100), (26.4, 26.403)):
+        labels = [short_number(tick) for tick in axis_ticks(lowest, highest, least_step=0)]
+        assert len(set(labels)) == len(labels)
     assert axis_ticks(0, 0, least_step=0) == [0, 0.2, 0.4, 0.6, 0.8, 1]
 
 

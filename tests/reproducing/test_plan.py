@@ -51,13 +51,13 @@ def test_the_users_vocabulary_goes_before_that_of_a_rehearsal(setting: str) -> N
     plan = planned(setting, limit=2_000)
     assert plan.settings.corpus == (setting,)
     assert plan.corpus.tokenizer.vocab_size == 500
-    assert plan_stages(plan)[0].judging["vocabulary"].low == 500
+    assert plan_stages(plan)[0].judged_expectations["vocabulary"].low == 500
 
 
 def test_a_vocabulary_that_is_taken_from_elsewhere_is_not_judged_by_its_size() -> None:
     plan = planned("tokenizer.taken_from=runs/other", limit=2_000)
     assert plan.settings.corpus == ("tokenizer.taken_from=runs/other",)
-    assert "vocabulary" not in plan_stages(plan)[0].judging
+    assert "vocabulary" not in plan_stages(plan)[0].judged_expectations
 
 
 @pytest.mark.parametrize(
@@ -158,6 +158,13 @@ def test_what_the_user_sets_is_left_to_him() -> None:
     assert values["training.checkpoint_every"] == "20"
     best = settings("base", 10_000, "averaging={last: null, best: 1}", "training.keep_best=1")
     assert "averaging.last" not in best
+
+
+def test_each_checkpoint_is_validated_if_the_best_are_averaged() -> None:
+    values = settings("base", 1_000, "averaging={last: null, best: 3}", "training.keep_best=3")
+    updates, every = int(values["training.updates"]), int(values["training.checkpoint_every"])
+    assert values["validation.every"] == values["training.checkpoint_every"]
+    assert updates // every >= 3
 
 
 @pytest.mark.parametrize(("limit", "pieces"), [(200, 1_000), (5_000, 5_000), (1_000_000, 37_000)])

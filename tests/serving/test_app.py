@@ -32,7 +32,7 @@ async def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500
 ) -> None:
     metrics = ServerMetrics()
     service = Service(ModelRouter([]), LIMITS, ApiKeys([]), metrics)
-    app = create_app(service, allowed=AllowedOrigins([], []))
+    app = create_app(service, allowed_origins=AllowedOrigins([], []))
     sent: list[Message] = []
 
     async def wrong(request: Request) -> None:
@@ -64,7 +64,7 @@ async def test_what_is_still_being_sent_takes_no_place_and_a_page_may_read_that_
     metrics = ServerMetrics()
     limits = replace(LIMITS, requests=1)
     allowed = AllowedOrigins(["https://example.org"], [])
-    app = create_app(Service(ModelRouter([]), limits, ApiKeys([]), metrics), allowed=allowed)
+    app = create_app(Service(ModelRouter([]), limits, ApiKeys([]), metrics), allowed_origins=allowed)
 
     async def ask(body: asyncio.Future[bytes]) -> tuple[int, dict[bytes, bytes]]:
         sent: list[Message] = []

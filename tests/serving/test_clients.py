@@ -256,6 +256,21 @@ def test_refusals_have_libretranslates_form(strict: Server, change: dict[str, An
     assert answer.json["error"].startswith(message)
 
 
+def test_the_characters_of_a_refused_request_are_not_counted(strict: Server) -> None:
+    def count() -> int:
+        usage = strict.get("/v2/usage", Authorization="DeepL-Auth-Key carol-secret-key").json
+        characters: int = usage["character_count"]
+        return characters
+
+    before = count()
+    asked = {"text": "The sea. The house.", "prefix": "Das"}  # a prefix is of one sentence
+    for fields, status in ((asked, 400), ({"text": "sea"}, 200)):
+        for stream in (False, True):
+            answer = strict.post("/v1/translate", {**fields, "stream": stream}, X_API_Key="carol-secret-key")
+            assert answer.status == status
+    assert count() == before + 2 * len("sea")
+
+
 def test_keys_are_taken_from_headers_too(strict: Server) -> None:
     asked = {"text": "sea"}
     missing = strict.post("/v1/translate", asked)

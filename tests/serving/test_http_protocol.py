@@ -16,16 +16,20 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from nmt_cli.serving.http_protocol import protocol_for
+from nmt_cli.serving.http_protocol import ServerConnections
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """`well`, a request's body at /body, its client at /client, a page at /page, and at /much one that no buffer holds.
+    """`well`, a request's body at /body, its client at /client, the number of its headers after the body at /headers.
 
-    That comes in parts, until it has `ended`.
+    There is a page at /page, and at /much one that no buffer holds. That comes in parts, until it has `ended`.
     """
     if scope["path"] == "/body":
         await PlainTextResponse(await Request(scope, receive).body())(scope, receive, send)
+        return
+    if scope["path"] == "/headers":
+        await Request(scope, receive).body()
+        await PlainTextResponse(f"{len(scope['headers'])} headers")(scope, receive, send)
         return
     if scope["path"] == "/client":
         await PlainTextResponse(scope["client"][0])(scope, receive, send)
@@ -51,11 +55,10 @@ refusals: list[tuple[int, str]] = []
 @contextmanager
 def served(listener: socket.socket) -> Iterator[None]:
     """A server that takes two connections and waits 0.3 s for a request's head."""
+    connections = ServerConnections(2, 0.3, lambda *refusal: refusals.append(refusal))
     config = uvicorn.Config(
         application,
-        http=protocol_for(
-            max_connections=2, patience_seconds=0.3, on_refusal=lambda *refusal: refusals.append(refusal)
-        ),
+        http=connections.protocol,  # type: ignore[arg-type]  # uvicorn only calls it
         lifespan="off",
         log_config=None,
     )
@@ -174,9 +177,9 @@ def test_of_idle_connections_the_one_that_is_idle_longest_is_closed_without_a_wo
 @pytest.mark.parametrize(
     ("sent", "refusal"),
     [
-        (b"hello\r\n\r\n", (400, "this is no HTTP request that the server takes")),
-        (GET + b"\0\0\r\n\r\n", (400, "this is no HTTP request that the server takes")),
-        (b"GET http://a HTTP/1.1\r\nHost: a\r\n\r\n", (400, "this is no HTTP request that the server takes")),
+        (b"hello\r\n\r\n", (400, "this is not a valid HTTP request")),
+        (GET + b"\0\0\r\n\r\n", (400, "this is not a valid HTTP request")),
+        (b"GET http://a HTTP/1.1\r\nHost: a\r\n\r\n", (400, "this is not a valid HTTP request")),
         (b"GET / HT", (408, "no request within 0.3 s")),
     ],
 )
@@ -189,7 +192,7 @@ def test_what_the_connection_refuses_is_told_to_the_server(port: int, sent: byte
 def test_a_head_that_is_too_long_is_refused_as_json(port: int) -> None:
     answer = answers_to(port, b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 70_000)
     assert answer.startswith(b"HTTP/1.1 400")
-    assert answer.endswith(b'"message": "this is no HTTP request that the server takes"}')
+    assert answer.endswith(b'"message": "this is not a valid HTTP request"}')
 
 
 @pytest.mark.parametrize(
@@ -294,6 +297,19 @@ def test_a_request_that_offers_another_protocol_is_answered_in_this_one(
     answers = answers_to(port, head + request_end[:-6], request_end[-6:] + LAST_GET)
     assert answers.count(b"HTTP/1.1 200 OK") == answers.count(b"HTTP/1.1") == 2
     assert b"\r\n\r\nbodyHTTP/1.1" in answers
+    assert answers.endswith(b"well")
+
+
+def test_an_offer_of_another_protocol_in_http_1_0_needs_no_host(port: int) -> None:
+    answer = answers_to(port, b"GET / HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert answer.endswith(b"well")
+
+
+def test_trailers_are_no_headers_however_many_come(port: int) -> None:
+    head = b"POST /headers HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answers = answers_to(port, head + b"0\r\n" + b"a:b\r\n" * 20_000 + b"\r\n" + LAST_GET)
+    assert b"\r\n\r\n2 headersHTTP/1.1" in answers
     assert answers.endswith(b"well")
 
 

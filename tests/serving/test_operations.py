@@ -236,6 +236,26 @@ def test_sigterm_under_load_answers_every_request_that_was_accepted(models: dict
     assert server.events[-1]["message"] == "all requests are answered"
 
 
+@pytest.mark.parametrize("is_ready", [False, True], ids=["at the start", "after SIGHUP"])
+def test_a_server_that_ends_while_workers_start_leaves_nothing(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ready: bool
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    server = Server(tmp_path / "log", "-m", models["en-de"], "-m", models["de-en"])
+    if is_ready:
+        server.wait().process.send_signal(signal.SIGHUP)
+    while len(workers := server.worker_pids()) < (4 if is_ready else 2):
+        assert server.process.poll() is None, server.log
+    assert server.stop() == 0
+    told = "all requests are answered" if is_ready else "ended before the models were loaded"
+    assert server.events[-1]["message"] == told
+    assert "Traceback" not in server.log
+    assert list(tmp_path.iterdir()) == [server.log_file]
+    for worker in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
+
+
 @pytest.mark.slow
 def test_a_worker_that_hangs_is_not_ready(models: dict[str, Path], tmp_path: Path) -> None:
     # A batch may take at least 60 s, so the worker is late after 30.

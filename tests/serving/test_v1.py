@@ -196,6 +196,8 @@ def test_health_readiness_metrics_and_documents(server: Server) -> None:
     page = server.get("/docs").body.decode()
     assert "/v1/translate" in page
     assert "http" not in page.replace("<!doctype html>", "")
+    languages = page.split("<code>GET /v3/languages</code>")[1].split("<h2>")[0]
+    assert "<td><code>resource</code></td>\n<td>string</td>\n<td>required</td>" in languages
     paths = server.get("/openapi.json").json["paths"]
     for path, status in (("/translate", "400"), ("/v1/translate", "401"), ("/v2/translate", "403")):
         answers = paths[path]["post"]["responses"]

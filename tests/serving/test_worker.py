@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -184,6 +186,18 @@ async def test_a_worker_that_does_not_load_is_given_up(
     with pytest.raises(WorkerFailed, match=r"no answer within 0\.5 s"):
         await WorkerProcess.start(models["en-de"], TORCH)
     assert list(temporary.iterdir()) == []
+
+
+async def test_a_process_that_cannot_be_started_leaves_no_folder(models: dict[str, Path], temporary: Path) -> None:
+    limits, opened = resource.getrlimit(resource.RLIMIT_NOFILE), sorted(os.listdir("/dev/fd"))
+    with tempfile.TemporaryFile() as file:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (file.fileno() + 2, limits[1]))  # only for the folder itself
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                await WorkerProcess.start(models["en-de"], TORCH)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert (list(temporary.iterdir()), sorted(os.listdir("/dev/fd"))) == ([], opened)
 
 
 async def test_a_worker_is_closed_at_once_within_a_batch(

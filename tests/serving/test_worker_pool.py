@@ -17,6 +17,7 @@ from nmt_cli.artifacts.manifest import RUN_FILE, model_digest
 from nmt_cli.errors import ModelError
 from nmt_cli.serving import worker_pool
 from nmt_cli.serving.errors import RequestError
+from nmt_cli.serving.log import request_id
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
@@ -426,6 +427,99 @@ async def test_a_server_that_ends_while_the_model_changes_answers_first(
         is_over.set()
         assert (await asyncio.wait_for(slow, 5))["text"] == first
         await asyncio.wait_for(ending, 5)
+
+
+async def test_the_new_model_is_the_one_of_new_requests_while_an_old_worker_ends_its_batch(
+    directory: Path, fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, is_over = fake.ask, asyncio.Event()
+
+    async def wait(self: FakeWorker, lines: Sequence[str], task: SentenceTask, **options: Any) -> Any:
+        if lines == ["the slow sea"]:
+            await is_over.wait()
+        return await ask(self, lines, task, **options)
+
+    monkeypatch.setattr(fake, "ask", wait)
+    async with serving(directory) as model:
+        slow = submit(model, "the slow sea")
+        await asyncio.sleep(0.01)
+        save_model(directory, "en", "de", seed=4, decoding={"batch_tokens": 300}, overwrite=True)
+        reloading = asyncio.ensure_future(model.reload())
+        (new,) = await answers_of(model)
+        found = (model.digest, model.queue.max_tokens, slow.done())
+        is_over.set()
+        await reloading
+        assert found == (new, 300, False)
+        assert (await slow)["text"] != new
+
+
+async def test_workers_that_start_while_the_pool_closes_are_closed(
+    directory: Path, fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_start, may_close, started = asyncio.Event(), asyncio.Event(), []
+
+    async def start_late(worker: FakeWorker, model: Path) -> None:
+        started.append(worker)
+        if worker.number > 1:
+            await may_start.wait()
+
+    async def close_late(self: FakeWorker) -> None:
+        self.death.set()
+        await may_close.wait()
+
+    fake.prepare = start_late
+    monkeypatch.setattr(fake, "close", close_late)
+    async with serving(directory) as model:
+        reloading = asyncio.ensure_future(model.reload())
+        await until(lambda: len(started) == 2)
+        closing = asyncio.ensure_future(model.pool.close())
+        await asyncio.sleep(0.01)
+        may_start.set()
+        await asyncio.sleep(0.01)
+        may_close.set()
+        await closing
+        await asyncio.gather(reloading, return_exceptions=True)
+        alive = [worker.number for worker in started if not worker.death.is_set()]
+        for worker in started:
+            worker.death.set()
+        assert (alive, reloading.cancelled(), model.pool.num_ready) == ([], True, 0)
+
+
+async def test_a_model_whose_load_is_given_up_waits_for_the_end_of_every_worker(
+    models: dict[str, Path], fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = []
+
+    async def start(model: Path, engine: EngineSettings) -> WorkerProcess:
+        worker = fake()
+        try:
+            await worker.death.wait()
+        finally:
+            await asyncio.sleep(0.01 * worker.number)
+            ended.append(worker.number)
+        return worker
+
+    monkeypatch.setattr(fake, "start", start)
+    settings = replace(MODEL_SETTINGS, workers=2)
+    router = ModelRouter([ServedModel(model, settings, ServerMetrics()) for model in models.values()])
+    loading = asyncio.ensure_future(router.load())
+    await until(lambda: fake.num_started == 4)
+    loading.cancel()
+    await asyncio.gather(loading, return_exceptions=True)
+    assert (loading.cancelled(), sorted(ended)) == (True, [1, 2, 3, 4])
+
+
+async def test_the_batches_after_a_reload_are_not_logged_as_a_part_of_its_request(
+    directory: Path, fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer_with_request(self: FakeWorker, lines: Sequence[str], *_: object, **__: object) -> Any:
+        return [{"text": str(request_id.get())} for _ in lines]
+
+    monkeypatch.setattr(fake, "ask", answer_with_request)
+    async with serving(directory) as model:
+        request_id.set("reload-1")
+        await model.reload()
+        assert await answers_of(model) == {"None"}
 
 
 async def test_a_model_replaced_while_it_is_loaded_is_refused(directory: Path, fake: type[FakeWorker]) -> None:

@@ -84,7 +84,7 @@ def _plan_lines(plan: ReproductionPlan, stages: list[Stage], machine: Machine) -
         state = ": finished before" if stage.is_finished() else ""
         lines += ["", f"[{number}/{len(stages)}] {stage.name}{state}"]
         lines += [f"      {line}" for line in (stage.command_line, *stage.needs(machine).lines())]
-        for name, expected in stage.judging.items():
+        for name, expected in stage.judged_expectations.items():
             lines.append(f"      expect: {name} {format_expected(name, expected)} ({expected.source})")
     return lines
 

@@ -129,7 +129,7 @@ def serve(
             beam=_MAX_BEAM,
         ),
         keys=ApiKeys([]) if api_key_file is None else read_keys(api_key_file, clock=time.monotonic),
-        allowed=AllowedOrigins(cors or [], [host.lower(), *(name.lower() for name in allow_host or [])]),
+        allowed_origins=AllowedOrigins(cors or [], [host.lower(), *(name.lower() for name in allow_host or [])]),
     )
     run(settings)
 

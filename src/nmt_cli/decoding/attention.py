@@ -102,9 +102,14 @@ class AttentionMap:
 
     def as_svg(self, *, layers: Sequence[int], heads: Sequence[int | None]) -> str:
         """The map as a drawing, with a line of panels per layer, and a panel per head."""
-        left, above = (max(map(_width, names)) for names in (self.rows, self.columns))
-        panels = self._panels(layers, heads)
-        return render("attention.svg", attention=self, panels=panels, per_line=len(heads), left=left, above=above)
+        return render(
+            "attention.svg",
+            attention=self,
+            panels=self._panels(layers, heads),
+            per_line=len(heads),
+            row_name_width=max(map(_width, self.rows)),
+            column_name_width=max(map(_width, self.columns)),
+        )
 
     def _panels(self, layers: Sequence[int], heads: Sequence[int | None]) -> list[_Panel]:
         """The weights of each layer and head, both from 0; the head None is the mean of all heads."""

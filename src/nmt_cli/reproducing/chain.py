@@ -76,30 +76,31 @@ def run_chain(plan: ReproductionPlan, stages: Sequence[Stage], machine: Machine)
 
     DataError is raised before a stage if a disk is too small for all that is left to do.
     """
-    figures_by_stage: list[tuple[Stage, Sequence[Figure]]] = []
+    measured: list[tuple[Stage, Sequence[Figure]]] = []
     end: StageEnd | None = None
     for number, stage in enumerate(stages, 1):
         title = f"[{number}/{len(stages)}] {stage.name}"
         if end is not None and end.was_stopped:
-            return Outcome(figures_by_stage, stopped_at=stage, end=end)
+            return Outcome(measured, stopped_at=stage, end=end)
         if stage.is_finished():
             logger.info("\n%s: finished before", title)
-            figures_by_stage.append((stage, stage.figures()))
+            measured.append((stage, stage.figures()))
             continue
-        remaining = [later.needs(machine) for later in stages[number - 1 :] if not later.is_finished()]
-        check_disk(remaining, is_rehearsal=plan.limit is not None)
+        unfinished = [stage, *(later for later in stages[number:] if not later.is_finished())]
+        needs = [each.needs(machine) for each in unfinished]
+        check_disk(needs, is_rehearsal=plan.limit is not None)
         logger.info("\n%s", title)
-        for line in (stage.command_line, *stage.needs(machine).lines()):
+        for line in (stage.command_line, *needs[0].lines()):
             logger.info("      %s", line)
         end = _run_stage(stage)
         if end.code:
-            return Outcome(figures_by_stage, stopped_at=stage, end=end)
+            return Outcome(measured, stopped_at=stage, end=end)
         figures = stage.figures()
         for figure in figures:
             expected = f"expected {figure.expected_text}: " if figure.expected_text else ""
             logger.info("      %-18s  %12s   %s%s", figure.name, figure.measured_text, expected, figure.verdict)
-        figures_by_stage.append((stage, figures))
-    return Outcome(figures_by_stage)
+        measured.append((stage, figures))
+    return Outcome(measured)
 
 
 def write_report(plan: ReproductionPlan, stages: Sequence[Stage], outcome: Outcome, machine: Machine) -> None:

@@ -218,20 +218,18 @@ class Figure:
     @property
     def verdict(self) -> str:
         """The relation in words, with the distance if there is one."""
-        relation, expected = self.relation, self.expected
-        if relation == "not comparable":
-            return "not comparable: rehearsal"
-        if expected is None:
-            return "not in the paper"
-        match relation:
-            case "below":
+        expected = self.expected
+        match self.relation:
+            case "not comparable":
+                return "not comparable: rehearsal"
+            case "below" if expected is not None:
                 return f"below by {_with_unit(self.name, expected.low - self.measured)}"
-            case "above":
+            case "above" if expected is not None:
                 return f"above by {_with_unit(self.name, self.measured - expected.high)}"
-            case "context":
-                return "for context"
             case "as expected":
-                return relation
+                return "as expected"
+            case _:
+                return "not in the paper" if expected is None else "for context"
 
     @property
     def has_failed(self) -> bool:

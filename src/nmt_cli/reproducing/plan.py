@@ -156,13 +156,15 @@ def rehearsal_overrides(
     if "training.updates" in user_keys:
         updates = recipe.training.updates
     checkpoints = averaged if "averaging.last" in user_keys else min(averaged, _MAX_REHEARSED_CHECKPOINTS, updates)
+    checkpoint_every = max(updates // checkpoints, 1)
     recipe_values = {
         "training.updates": updates,
         "training.log_every": max(updates // 10, 1),
-        "training.checkpoint_every": max(updates // checkpoints, 1),
+        "training.checkpoint_every": checkpoint_every,
         "training.keep_last": checkpoints,
         "averaging.last": checkpoints,
-        "validation.every": updates,
+        # The best checkpoints are found by their BLEU.
+        "validation.every": checkpoint_every if recipe.averaging.best else updates,
         "validation.max_sentences": min(limit, _MAX_REHEARSED_LINES),
     }
     corpus_values = {}

@@ -37,7 +37,7 @@ _FIGURE_OF_METRIC: dict[str, FigureName] = {"paper-BLEU": "paper BLEU", "BLEU": 
 _SEARCH_OPTIONS = ("beam", "length_penalty", "length_penalty_form", "max_extra_tokens")
 _REMOVE_AND_REPEAT = "remove the file, and give the same nmt reproduce command once more"
 _REHEARSAL_SOURCE = "the rehearsal's settings"
-# Part of the record of a score: a score of another variant is computed anew.
+# In the record of a score, so a score of another variant is computed again.
 _BLEU_VARIANT = "paper-BLEU with quotes:ascii-ref"
 
 
@@ -67,16 +67,16 @@ class Measurement(NamedTuple):
 class Stage:
     """One `nmt` command of a reproduction, and how to see whether it is finished.
 
-    `published` are the experiment's figures. `rehearsed` are the figures that a rehearsal's settings fix: only these
-    judge a rehearsal. `write_inputs` writes the inputs that no earlier stage has written. A stage needs no record if
-    its output itself says from which inputs it was made.
+    `expected_of_full_run` are the experiment's figures. `expected_of_rehearsal` are the figures that a rehearsal's
+    settings fix: only these judge a rehearsal. `write_inputs` writes the inputs that no earlier stage has written. A
+    stage needs no record if its output itself says from which inputs it was made.
     """
 
     plan: ReproductionPlan
     name: str
     arguments: list[str]
-    published: Expectations
-    rehearsed: Expectations
+    expected_of_full_run: Expectations
+    expected_of_rehearsal: Expectations
     input_hashes: Callable[[], Hashes]
     output_hashes: Callable[[], Hashes]
     needs: Callable[[Machine], Needs]
@@ -97,14 +97,14 @@ class Stage:
         return shlex.join(["nmt", *self.arguments]) + redirection
 
     @property
-    def judging(self) -> Expectations:
+    def judged_expectations(self) -> Expectations:
         """The expectations that decide on the stage. A rehearsal has only the expectations that its settings fix."""
-        return self.published if self.plan.limit is None else self.rehearsed
+        return self.expected_of_full_run if self.plan.limit is None else self.expected_of_rehearsal
 
     def figure(self, name: FigureName, measured: float, signature: str = "") -> Figure:
         """A measured figure beside the expected one; a rehearsal also shows published figures, without judging them."""
-        expected = self.judging.get(name) or self.published.get(name)
-        is_judged = self.plan.limit is None or name in self.judging
+        expected = self.judged_expectations.get(name) or self.expected_of_full_run.get(name)
+        is_judged = self.plan.limit is None or name in self.judged_expectations
         return Figure(name, expected, measured, is_judged=is_judged, signature=signature)
 
     def figures(self) -> list[Figure]:
@@ -180,8 +180,8 @@ def _preparation_stage(plan: ReproductionPlan) -> Stage:
         plan=plan,
         name="prepare",
         arguments=["prepare", plan.experiment.corpus, *limit, *_set_flags(plan.settings.corpus), *output],
-        published=published,
-        rehearsed=rehearsed,
+        expected_of_full_run=published,
+        expected_of_rehearsal=rehearsed,
         input_hashes=lambda: {"corpus": _sha256_of_corpus(corpus.model_dump(mode="json"))},
         output_hashes=lambda: {"corpus": _sha256_of_corpus(open_prepared(plan.data).manifest.corpus)},
         needs=partial(preparation_needs, plan),
@@ -217,8 +217,8 @@ def _training_stage(plan: ReproductionPlan) -> Stage:
         plan=plan,
         name="train",
         arguments=["train", plan.experiment.recipe, *data, *output, *_set_flags(plan.settings.recipe)],
-        published=plan.experiment.training,
-        rehearsed={"updates": expected_exactly(plan.recipe.training.updates, _REHEARSAL_SOURCE)},
+        expected_of_full_run=plan.experiment.training,
+        expected_of_rehearsal={"updates": expected_exactly(plan.recipe.training.updates, _REHEARSAL_SOURCE)},
         input_hashes=lambda: {
             "recipe": _sha256_of_text(dump_recipe(plan.recipe)),
             "data": data_manifest.read_manifest(plan.data).fingerprint,
@@ -231,14 +231,15 @@ def _training_stage(plan: ReproductionPlan) -> Stage:
 
 def _averaging_stage(plan: ReproductionPlan) -> Stage:
     averaging, averaged = plan.recipe.averaging, plan.run / "averaged"
+    num_checkpoints = averaging.last or averaging.best or 0
     settings = json.dumps(averaging.model_dump(mode="json"))
     return Stage(
         plan=plan,
         name="average",
         arguments=["average", str(plan.run)],
-        published=plan.experiment.averaging,
-        rehearsed={"checkpoints": expected_exactly(averaging.last or averaging.best or 0, _REHEARSAL_SOURCE)},
-        # The checkpoints follow from the model of the last update.
+        expected_of_full_run=plan.experiment.averaging,
+        expected_of_rehearsal={"checkpoints": expected_exactly(num_checkpoints, _REHEARSAL_SOURCE)},
+        # The hash of the last model stands for all checkpoints: another training changes both.
         input_hashes=lambda: {"model": _sha256_of_model(plan.run / "model"), "averaging": _sha256_of_text(settings)},
         output_hashes=lambda: {"model": _sha256_of_model(averaged)},
         needs=lambda machine: averaging_needs(plan),
@@ -294,7 +295,7 @@ def _decoding_stage(plan: ReproductionPlan, split: HeldOutSplit) -> Stage:
     model = plan.run / ("model" if split == "valid" else "averaged")
     expected: Expectations = {"lines": expected_exactly(files.num_lines, "the lines of the source")}
     arguments = ["decode", "-m", str(model), "-i", str(files.source.file), "-o", str(files.translation), "--overwrite"]
-    # A model keeps the search of the recipe that it was trained with; these options are those of the present recipe.
+    # A model directory keeps the search settings of its training. These options pass the current recipe's settings.
     for name in _SEARCH_OPTIONS:
         arguments += [f"--{name.replace('_', '-')}", str(getattr(plan.recipe.decoding, name))]
 
@@ -306,8 +307,8 @@ def _decoding_stage(plan: ReproductionPlan, split: HeldOutSplit) -> Stage:
         plan=plan,
         name=f"decode {files.name}",
         arguments=arguments,
-        published=expected,
-        rehearsed=expected,
+        expected_of_full_run=expected,
+        expected_of_rehearsal=expected,
         input_hashes=lambda: {"model": _sha256_of_model(model), "text": files.source.sha256()},
         output_hashes=lambda: {"translation": sha256(files.translation)},
         needs=partial(decoding_needs, plan, lines=files.num_lines),
@@ -330,8 +331,8 @@ def _scoring_stage(plan: ReproductionPlan, split: HeldOutSplit) -> Stage:
         plan=plan,
         name=f"score {files.name}",
         arguments=["score", *texts, "-l", languages, "-m", "paper-bleu,bleu,chrf", "--json"],
-        published=plan.experiment.test if split == "test" else plan.experiment.validation,
-        rehearsed={},
+        expected_of_full_run=plan.experiment.test if split == "test" else plan.experiment.validation,
+        expected_of_rehearsal={},
         input_hashes=lambda: {
             "reference": files.reference.sha256(),
             "translation": sha256(files.translation),

@@ -116,12 +116,7 @@ class Scorer:
         result = self.metric.corpus_score(prepared, None, n_bootstrap=RESAMPLES if confidence else 1)
         # sacreBLEU prints the half width, but gives it no public name.
         half_width = float(result._ci) if confidence else None
-        details = ""
-        if isinstance(result, BLEUScore):
-            details = "/".join(f"{precision:.1f}" for precision in result.precisions)
-            details += (
-                f" (BP={result.bp:.3f}, ratio={result.ratio:.3f}, hyp_len={result.sys_len}, ref_len={result.ref_len})"
-            )
+        details = _bleu_details(result) if isinstance(result, BLEUScore) else ""
         return ScoreReport(self.name, float(result.score), str(self.metric.get_signature()), half_width, details)
 
     def segment_scores(self, prepared: Sequence[str]) -> list[float]:
@@ -145,8 +140,14 @@ def score_systems(
     return reports
 
 
-def digits_of(name: MetricName) -> int:
-    """Digits behind the point with which scores of a metric are usually given."""
+def _bleu_details(score: BLEUScore) -> str:
+    precisions = "/".join(f"{precision:.1f}" for precision in score.precisions)
+    lengths = f"hyp_len={score.sys_len}, ref_len={score.ref_len}"
+    return f"{precisions} (BP={score.bp:.3f}, ratio={score.ratio:.3f}, {lengths})"
+
+
+def decimals_of(name: MetricName) -> int:
+    """Decimals with which scores of a metric are usually printed."""
     return 4 if name == "comet" else 2
 
 
@@ -174,8 +175,8 @@ def make_scorer(
     something that the metric needs.
     """
     reference_lengths = [len(lines) for lines in evaluation_set.references]
-    is_nothing = not lengths or not reference_lengths or lengths[0] == 0
-    if is_nothing or len({*lengths, *reference_lengths}) > 1:
+    is_empty = not lengths or not reference_lengths or lengths[0] == 0
+    if is_empty or len({*lengths, *reference_lengths}) > 1:
         raise ValueError(f"{list(lengths)} hypotheses cannot be scored against references of {reference_lengths} lines")
     scorer = _choose_scorer(name, evaluation_set, for_segments=for_segments)
     if evaluation_set.test_set is not None:
@@ -215,15 +216,15 @@ def _choose_scorer(name: MetricName, evaluation_set: EvaluationSet, *, for_segme
     references = evaluation_set.references
     match name:
         case "bleu":
-            return Scorer(name, _bleu(evaluation_set, for_segments=for_segments), references, _untouched)
+            return Scorer(name, _bleu(evaluation_set, for_segments=for_segments), references, _as_lists)
         case "paper-bleu" | "moses-bleu":
             return _moses_scorer(name, evaluation_set, for_segments=for_segments)
         case "chrf":
-            return Scorer(name, _Chrf(references=references), references, _untouched)
+            return Scorer(name, _Chrf(references=references), references, _as_lists)
         case "chrf++":
-            return Scorer(name, _Chrf(word_order=2, references=references), references, _untouched)
+            return Scorer(name, _Chrf(word_order=2, references=references), references, _as_lists)
         case "ter":
-            return Scorer(name, TER(references=references), references, _untouched)
+            return Scorer(name, TER(references=references), references, _as_lists)
         case "comet":
             return _comet_scorer(evaluation_set)
         case other:
@@ -268,7 +269,11 @@ def _moses_scorer(
     is_paper, keeps_quotes = name == "paper-bleu", evaluation_set.keep_quotes
     tokenizer = PaperTokenizer(language, keeps_quotes=keeps_quotes) if is_paper else MosesBleuTokenizer(language)
     references = [[tokenizer.tokenize_reference(line) for line in lines] for lines in evaluation_set.references]
-    return Scorer(name, tokenizer.bleu(references), references, tokenizer.tokenize_systems)
+
+    def prepare(systems: Sequence[Sequence[str]]) -> list[list[str]]:
+        return [[tokenizer.tokenize_hypothesis(line) for line in lines] for lines in systems]
+
+    return Scorer(name, tokenizer.bleu(references), references, prepare)
 
 
 def _tokenizer_model_error(name: str, error: BaseException) -> DataError:
@@ -294,7 +299,7 @@ def _comet_scorer(evaluation_set: EvaluationSet) -> Scorer:
     return Scorer("comet", metric, references, prepare)
 
 
-def _untouched(systems: Sequence[Sequence[str]]) -> list[list[str]]:
+def _as_lists(systems: Sequence[Sequence[str]]) -> list[list[str]]:
     return [list(lines) for lines in systems]
 
 

@@ -22,8 +22,7 @@ logger = logging.getLogger(__name__)
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 # sacremoses leaves a final full stop at a number or an abbreviation, where tokenizer.perl splits it off.
 _FINAL_STOP = re.compile(r"(?<=[^\s.])\.$")
-_SPLITS_COMPOUNDS = frozenset({"de"})
-_ASCII_QUOTES = frozenset({"de"})
+_GERMAN = "de"
 _QUOTES = str.maketrans("„“”", '"""')
 
 
@@ -39,10 +38,6 @@ class MosesBleuTokenizer:
         self.language = language
         self._tokenizer = MosesTokenizer(lang=language)
         self._tokenizer.PAD_NOT_ISALNUM = re.compile(rf"([^{_letters_and_digits()}\s\.'\`\,\-])"), r" \1 "
-
-    def tokenize_systems(self, systems: Sequence[Sequence[str]]) -> list[list[str]]:
-        """The tokens of the hypotheses of each system."""
-        return [[self.tokenize_hypothesis(line) for line in lines] for lines in systems]
 
     def bleu(self, references: Sequence[Sequence[str]]) -> MosesBleu:
         """The metric: BLEU of lower-cased tokens, against references that are tokens already."""
@@ -70,8 +65,8 @@ class PaperTokenizer(MosesBleuTokenizer):
 
         super().__init__(language)
         self._punctuation = MosesPunctNormalizer()
-        self._splits_compounds = language in _SPLITS_COMPOUNDS
-        self._has_ascii_quotes = language in _ASCII_QUOTES and not keeps_quotes
+        self._splits_compounds = language == _GERMAN
+        self._has_ascii_quotes = language == _GERMAN and not keeps_quotes
 
     def bleu(self, references: Sequence[Sequence[str]]) -> MosesBleu:
         """The metric: the paper's BLEU, against references that are tokens already."""
@@ -139,10 +134,13 @@ class MosesBleu(BLEU):
         self.changes = changes
 
 
-def note_on_comparison(languages: str) -> str:
-    """A sentence on the published scores that paper-BLEU and BLEU may each be compared with, for a language pair."""
+def note_on_comparison(languages: str, *, keep_quotes: bool) -> str:
+    """A sentence on the published scores that paper-BLEU and BLEU may each be compared with, for a language pair.
+
+    The paper's scores are of a German reference whose quotes were changed.
+    """
     figures = {"en-de": "27.3 (base) and 28.4 (big)", "en-fr": "38.1 (base) and 41.8 (big)"}.get(languages.lower())
-    papers = f"the paper's {figures} on newstest2014 and " if figures else ""
+    papers = f"the paper's {figures} on newstest2014 and " if figures and not keep_quotes else ""
     return (
         f"paper-BLEU compares with {papers}other multi-bleu scores of such tokens; BLEU compares with other papers' "
         "sacreBLEU scores of the same signature; never one with the other"

@@ -19,15 +19,15 @@ from nmt_cli.scoring.metrics import (
     MetricName,
     Scorer,
     ScoreReport,
-    digits_of,
+    decimals_of,
     lower_is_better,
     make_scorer,
 )
 
-TestName = Literal["bs", "ar"]
+TestKind = Literal["bs", "ar"]
 
-TEST_TITLES: dict[TestName, str] = {"bs": "paired bootstrap resampling", "ar": "approximate randomisation"}
-LEVEL = 0.05  # of significance
+TEST_TITLES: dict[TestKind, str] = {"bs": "paired bootstrap resampling", "ar": "approximate randomisation"}
+SIGNIFICANCE_LEVEL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ResampledScore:
 
 
 @dataclass(frozen=True, slots=True)
-class TestedScore(ResampledScore):
+class ComparedScore(ResampledScore):
     """The score of a system that was tested against a baseline.
 
     `difference` is the system's score less the baseline's. `p_value` is the chance of a difference at least as large,
@@ -52,11 +52,11 @@ class TestedScore(ResampledScore):
     @property
     def is_significant(self) -> bool:
         """True if chance would make such a difference less than once in twenty times."""
-        return self.p_value < LEVEL
+        return self.p_value < SIGNIFICANCE_LEVEL
 
     @property
     def is_better(self) -> bool:
-        """True if the score is better than the baseline's; the two differ."""
+        """True if the score is better than the baseline's. Undefined if they are equal."""
         return (self.difference < 0) == lower_is_better(self.report.name)
 
 
@@ -64,9 +64,9 @@ class TestedScore(ResampledScore):
 class PairedTestResult:
     """The score of a baseline by one metric, and the scores of all systems, each tested against the baseline."""
 
-    test: TestName
+    test: TestKind
     baseline: ResampledScore
-    systems: list[TestedScore]
+    systems: list[ComparedScore]
 
     @property
     def metric_name(self) -> MetricName:
@@ -82,7 +82,7 @@ class PairedTestResult:
         worse = sum(score.is_significant and not score.is_better for score in self.systems)
         return (
             f"{metric}: of {len(systems)} runs, {better} significantly better and {worse} significantly worse than"
-            f" {baseline} (p < {LEVEL:g}) by {TEST_TITLES[self.test]}"
+            f" {baseline} (p < {SIGNIFICANCE_LEVEL:g}) by {TEST_TITLES[self.test]}"
         )
 
 
@@ -102,7 +102,7 @@ def paired_tests(
     evaluation_set: EvaluationSet,
     *,
     metrics: Sequence[MetricName],
-    test: TestName,
+    test: TestKind,
 ) -> list[list[PairedTestResult]]:
     """For each metric and each baseline, the result of the test of all systems against the baseline."""
     texts = [*baselines, *systems]
@@ -129,7 +129,7 @@ def spread(runs: Sequence[Sequence[ScoreReport]]) -> list[Spread]:
 
 
 def _paired_test(
-    scorer: Scorer, baseline: Sequence[str], systems: Sequence[Sequence[str]], *, test: TestName
+    scorer: Scorer, baseline: Sequence[str], systems: Sequence[Sequence[str]], *, test: TestKind
 ) -> PairedTestResult:
     """The result of sacreBLEU's test on prepared hypotheses. A difference of exactly zero has a p-value of 1."""
     signatures, columns = PairedTest(
@@ -147,9 +147,9 @@ def _paired_test(
     for result in results:
         score = _resampled_score(result, name=scorer.name, signature=signature)
         difference = score.report.value - baseline_score.report.value
-        # If all resamples agree, sacreBLEU would take the smallest p-value that there is.
+        # For two equal systems, sacreBLEU gives the smallest possible p-value, 1 / (resamples + 1).
         p_value = 1.0 if difference == 0 or result.p_value is None else float(result.p_value)
-        tested.append(TestedScore(score.report, score.mean, difference, p_value))
+        tested.append(ComparedScore(score.report, score.mean, difference, p_value))
     return PairedTestResult(test, baseline_score, tested)
 
 
@@ -159,10 +159,10 @@ def _resampled_score(result: Result, *, name: MetricName, signature: str) -> Res
     return ResampledScore(ScoreReport(name, float(result.score), signature, float(result.ci)), float(result.mean))
 
 
-def _sentence(score: TestedScore, system: str, baseline: str) -> str:
+def _sentence(score: ComparedScore, system: str, baseline: str) -> str:
     if score.difference == 0:
         return f"{system} and {baseline} are equal, p = 1"
     comparison = "better" if score.is_better else "worse"
-    difference = f"{abs(score.difference):.{digits_of(score.report.name)}f}, p = {score.p_value:.4f}"
+    difference = f"{abs(score.difference):.{decimals_of(score.report.name)}f}, p = {score.p_value:.4f}"
     conclusion = "significant" if score.is_significant else "not significant"
-    return f"{system} is {comparison} than {baseline} by {difference}: {conclusion} at {LEVEL:g}"
+    return f"{system} is {comparison} than {baseline} by {difference}: {conclusion} at {SIGNIFICANCE_LEVEL:g}"

@@ -93,13 +93,13 @@ APIS = (v1.API, deepl.API, libretranslate.API, _OPERATIONS)
 _PATHS_WITH_SLASH = {endpoint.path for api in (deepl.API, libretranslate.API) for endpoint in api.endpoints}
 
 
-def create_app(service: Service, *, allowed: AllowedOrigins) -> Starlette:
+def create_app(service: Service, *, allowed_origins: AllowedOrigins) -> Starlette:
     """The application of a service for the pages that are allowed to use it."""
     middleware = [
         # Outermost, so that a page may read every error, and a browser's preflight does not count as a request.
-        Middleware(CorsMiddleware, allowed=allowed, refuse=_refuse_origin),
+        Middleware(CorsMiddleware, allowed=allowed_origins, refuse=_refuse_origin),
         Middleware(RequestLogMiddleware, service=service),
-        Middleware(HostAndOriginMiddleware, allowed=allowed),
+        Middleware(HostAndOriginMiddleware, allowed=allowed_origins),
         Middleware(WorkLimitMiddleware, service=service),
     ]
     app = Starlette(

@@ -13,6 +13,7 @@ import termios
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -25,47 +26,48 @@ _MAX_HEAD_BYTES = 1 << 16
 _READ_BYTES = 1 << 13
 # While an answer waits to be read, a client must read this much within the patience.
 _MIN_READ_BYTES = 1 << 16
-_NO_REQUEST = "this is no HTTP request that the server takes"
+_NO_REQUEST = "this is not a valid HTTP request"
 # A server that ends waits this long for requests that are on their way.
 _LINGER_SECONDS = 1.0
 
 
-def protocol_for(
-    *, max_connections: int, patience_seconds: float, on_refusal: Callable[[int, str], None]
-) -> type[_PatientProtocol]:
-    """The protocol of a server with at most `max_connections`, which waits `patience_seconds` for a slow client.
+@dataclass(slots=True)
+class ServerConnections:
+    """The state that all connections of a server share.
 
-    It waits that long for the head of a request, and for the rest of a request that is already answered. In the same
-    time a client must read 64 KB of an answer, or all that is left of the answer. `on_refusal` is called with the
-    status and the reason of each connection that the protocol itself refuses.
+    The server waits `patience_seconds` for the head of a request, and for the rest of a request that is already
+    answered. In the same time a client must read 64 KB of an answer, or all that is left of the answer. `on_refusal` is
+    called with the status and the reason of each connection that the protocol itself refuses.
     """
-
-    class Protocol(_PatientProtocol):
-        """The protocol with the numbers of this server."""
-
-    Protocol.max_connections, Protocol.patience_seconds = max_connections, patience_seconds
-    Protocol.on_refusal, Protocol.waiting, Protocol.is_ending = staticmethod(on_refusal), {}, False
-    return Protocol
-
-
-class _PatientProtocol(HttpToolsProtocol):
-    """One connection."""
 
     max_connections: int
     patience_seconds: float
     on_refusal: Callable[[int, str], None]
     # The connections on which the server waits for the client, the longest wait first.
-    waiting: dict[_PatientProtocol, None]
+    waiting: dict[_PatientProtocol, None] = field(default_factory=dict)
     # True while the server ends: each answer then closes its connection.
-    is_ending: bool
+    is_ending: bool = False
+
+    def protocol(self, **of_uvicorn: Any) -> _PatientProtocol:
+        """The protocol of a new connection; uvicorn calls it."""
+        return _PatientProtocol(shared=self, **of_uvicorn)
+
+
+class _PatientProtocol(HttpToolsProtocol):
+    """One connection."""
+
     _patience_timer: asyncio.TimerHandle | None = None
     _reading_timer: asyncio.TimerHandle | None = None
     _is_in_head = False
     _is_in_body = False
     _is_broken = False
     _is_upgrade = False
-    _chunk = b""
+    _last_data = b""
     _head_bytes = 0
+
+    def __init__(self, *, shared: ServerConnections, **of_uvicorn: Any) -> None:
+        super().__init__(**of_uvicorn)
+        self._shared = shared
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -74,17 +76,17 @@ class _PatientProtocol(HttpToolsProtocol):
         self.flow = _PipelineFlow(transport, self.pipeline)
         transport.max_size = _READ_BYTES
         transport.set_write_buffer_limits(high=0)  # so that `pause_writing` is called for every unread byte
-        self.waiting[self] = None
+        self._shared.waiting[self] = None
         self._start_patience()
-        if self.is_ending:
+        if self._shared.is_ending:
             self.shutdown()
-        if len(self.connections) > self.max_connections:
+        if len(self.connections) > self._shared.max_connections:
             # The longest wait ends, so a client that opens connections and sends nothing keeps nobody out.
-            longest_waiting = next(iter(self.waiting))
+            longest_waiting = next(iter(self._shared.waiting))
             longest_waiting._refuse(503, "too many connections")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.waiting.pop(self, None)
+        self._shared.waiting.pop(self, None)
         self._stop_patience()
         if self._reading_timer is not None:
             self._reading_timer.cancel()
@@ -94,7 +96,7 @@ class _PatientProtocol(HttpToolsProtocol):
         if self._is_broken:
             return
         self._head_bytes += len(data)
-        self._chunk = data
+        self._last_data = data
         super().data_received(data)
         if self.transport.is_closing() or self._is_broken:
             return
@@ -116,6 +118,10 @@ class _PatientProtocol(HttpToolsProtocol):
         self._is_in_head = True
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_in_head:  # not a trailer after a chunked body: nobody reads trailers, and nothing limits them
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         names = [name for name, _ in self.headers]
         is_1_0 = self.parser.get_http_version() == "1.0"
@@ -131,7 +137,7 @@ class _PatientProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self.parser.get_method() != b"HEAD":  # its answer has no body
             self.cycle.transport = _AnswerWriter(self.cycle)
-        if self.is_ending:
+        if self._shared.is_ending:
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
@@ -174,9 +180,9 @@ class _PatientProtocol(HttpToolsProtocol):
         upgrade = sys.exc_info()[1]
         assert isinstance(upgrade, HttpParserUpgrade)
         self._is_upgrade = False
-        head = [b"%s %s HTTP/1.1" % (self.parser.get_method(), self.url)]
+        head = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
         head += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
-        rest = self._chunk[upgrade.args[0] :]
+        rest = self._last_data[upgrade.args[0] :]
         self.parser = HttpRequestParser(self)
         self.data_received(b"\r\n".join([*head, b"", rest]))
 
@@ -185,11 +191,16 @@ class _PatientProtocol(HttpToolsProtocol):
         """Whether no answer to a request that has begun is outstanding."""
         return self.cycle is None or self.cycle.response_complete
 
+    @property
+    def _may_write_refusal(self) -> bool:
+        """Whether no answer has begun, and no earlier request waits for its answer."""
+        return self._is_answered or not (self.cycle.response_started or self.pipeline)
+
     def _update_waiting(self) -> None:
         """Move this connection to the end of `waiting`, or remove it if the server does not wait for its client."""
-        self.waiting.pop(self, None)
+        self._shared.waiting.pop(self, None)
         if (self._is_answered or self._is_in_body) and not self.transport.is_closing():
-            self.waiting[self] = None
+            self._shared.waiting[self] = None
 
     def _end_if_idle(self) -> None:
         if self._is_answered and not self._is_in_head:
@@ -205,7 +216,7 @@ class _PatientProtocol(HttpToolsProtocol):
             else:
                 self.transport.abort()
 
-        self._reading_timer = self.loop.call_later(self.patience_seconds, abort_if_stalled)
+        self._reading_timer = self.loop.call_later(self._shared.patience_seconds, abort_if_stalled)
 
     def _num_unread(self) -> int:
         """Bytes that the client has not received: those in our buffer and those in the system's buffer."""
@@ -216,7 +227,7 @@ class _PatientProtocol(HttpToolsProtocol):
 
     def _start_patience(self) -> None:
         if self._patience_timer is None:
-            self._patience_timer = self.loop.call_later(self.patience_seconds, self._give_up)
+            self._patience_timer = self.loop.call_later(self._shared.patience_seconds, self._give_up)
 
     def _stop_patience(self) -> None:
         if self._patience_timer is not None:
@@ -228,15 +239,15 @@ class _PatientProtocol(HttpToolsProtocol):
         if self._is_in_body:
             self.transport.close()
         elif not self.transport.is_closing():
-            self._refuse(408, f"no request within {self.patience_seconds:g} s")
+            self._refuse(408, f"no request within {self._shared.patience_seconds:g} s")
 
     def _refuse_request(self) -> None:
         """Answer 400 to a request that cannot be read; requests before it are answered first."""
         self._is_broken = True
-        if self._is_answered or (self._is_in_body and not self.pipeline and not self.cycle.response_started):
+        if self._is_answered or (self._is_in_body and self._may_write_refusal):
             self._refuse(400, _NO_REQUEST)
             return
-        self.on_refusal(400, _NO_REQUEST)
+        self._shared.on_refusal(400, _NO_REQUEST)
         if self._is_in_body and not self.pipeline:
             self.transport.close()
         else:
@@ -245,11 +256,10 @@ class _PatientProtocol(HttpToolsProtocol):
     def _refuse(self, status: int, message: str) -> None:
         """Close the connection, with an answer if the client cannot take it for the answer to another request."""
         self._stop_patience()
-        self.waiting.pop(self, None)
-        self.on_refusal(status, message)
+        self._shared.waiting.pop(self, None)
+        self._shared.on_refusal(status, message)
         is_idle = self.cycle is not None and self._is_answered and not self._is_in_head
-        has_other_answer = not self._is_answered and (self.cycle.response_started or len(self.pipeline) > 0)
-        if has_other_answer or (status == 503 and is_idle):
+        if not self._may_write_refusal or (status == 503 and is_idle):
             self.transport.close()
             return
         body = json.dumps({"error": message, "message": message})

@@ -21,8 +21,8 @@ from nmt_cli.console import is_interactive
 
 logger = logging.getLogger(__name__)
 
-# Our own logger, which has handlers already, and the root logger, to which libraries report.
-_LOGGER_NAMES = ("nmt_cli", "")
+# Our own logger has handlers already. Libraries report to the root logger.
+_OUR_LOGGER, _ROOT_LOGGER = "nmt_cli", ""
 # What uvicorn says of a connection that is refused with 400.
 _INVALID_REQUEST = "Invalid HTTP request received."
 _SECONDS_BETWEEN_REFUSALS = 1.0
@@ -33,7 +33,7 @@ request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 
 def request_id_from(header: bytes | None) -> str:
-    """The id in the header X-Request-ID; a random id if there is no such header, or it holds no short word."""
+    """The id in the header X-Request-ID; a random id if it is missing, or is not 1 to 128 visible ASCII characters."""
     text = "" if header is None else header.decode("latin-1")
     return text if _REQUEST_ID.fullmatch(text) else f"{random.getrandbits(64):016x}"
 
@@ -66,7 +66,7 @@ class JsonFormatter(logging.Formatter):
 @contextmanager
 def server_log() -> Iterator[None]:
     """Log as a server while the block runs: in JSON, unless stderr is a terminal."""
-    configured = [logging.getLogger(name) for name in _LOGGER_NAMES]
+    configured = [logging.getLogger(name) for name in (_OUR_LOGGER, _ROOT_LOGGER)]
     saved = [(each_logger.handlers[:], each_logger.propagate) for each_logger in configured]
     configure_server_log()
     try:
@@ -80,13 +80,13 @@ def configure_server_log() -> None:
     """Log in JSON from now on, unless stderr is a terminal; libraries log in the same form as we do."""
     # The answer 400 already reports a form that cannot be read.
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
-    handlers = logging.getLogger(_LOGGER_NAMES[0]).handlers[:]
+    handlers = logging.getLogger(_OUR_LOGGER).handlers[:]
     if not is_interactive():
         handlers = [logging.StreamHandler(sys.stderr)]
         handlers[0].setFormatter(JsonFormatter())
     for handler in handlers:
         handler.addFilter(lambda record: record.msg != _INVALID_REQUEST)
-    for name in _LOGGER_NAMES:
+    for name in (_OUR_LOGGER, _ROOT_LOGGER):
         configured = logging.getLogger(name)
         configured.handlers[:], configured.propagate = handlers, False
 

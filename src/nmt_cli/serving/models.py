@@ -70,7 +70,7 @@ class ServedModel:
 
     async def load(self) -> None:
         """Start its workers."""
-        await self.pool.load(self.directory, self.digest)
+        await self.pool.replace_workers(self.directory, await self.pool.start_workers(self.directory, self.digest))
         logger.info("%s: %s is loaded", self.name, self.directory)
 
     async def reload(self) -> None:
@@ -81,9 +81,10 @@ class ServedModel:
             if files.pair != self.pair:
                 message = f"{files.directory} now translates {'-'.join(files.pair)}"
                 raise UsageError(message, where=str(files.directory), hint="restart nmt serve")
-            await self.pool.load(files.directory, files.digest)
+            workers = await self.pool.start_workers(files.directory, files.digest)
             self._use(files)
             self.queue.max_tokens = self._max_batch_tokens
+            await self.pool.replace_workers(files.directory, workers)
             logger.info("%s: %s is loaded in its place", self.name, files.directory)
 
     @property
@@ -223,7 +224,12 @@ class ModelRouter:
     async def load(self) -> None:
         """Load all models; NmtError if one cannot be loaded."""
         detection = asyncio.to_thread(detect_language, "", among=self.sources)  # loads its own model
-        await asyncio.gather(detection, *(model.load() for model in self))
+        try:
+            async with asyncio.TaskGroup() as group:  # on an error, it waits until all workers have ended
+                for loading in (detection, *(model.load() for model in self)):
+                    group.create_task(loading)
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
     async def reload(self) -> list[NmtError]:
         """Load each model again, and return the errors; a model whose load fails stays as it is."""

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp
 from nmt_cli.errors import NmtError, UsageError
 from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.serving.app import create_app
-from nmt_cli.serving.http_protocol import protocol_for
+from nmt_cli.serving.http_protocol import ServerConnections
 from nmt_cli.serving.keys import ApiKeys
 from nmt_cli.serving.listener import Listener
 from nmt_cli.serving.log import RefusalLog, server_log
@@ -63,7 +63,7 @@ class ServerSettings:
     model_settings: ModelSettings
     limits: RequestLimits
     keys: ApiKeys
-    allowed: AllowedOrigins
+    allowed_origins: AllowedOrigins
 
 
 def missing_library() -> str | None:
@@ -96,14 +96,13 @@ async def _serve(settings: ServerSettings, listener: Listener) -> None:
         refusals.add(status, reason)
 
     asyncio.get_running_loop().set_exception_handler(partial(_handle_loop_exception, note_refusal))
-    protocol = protocol_for(
-        max_connections=max_connections, patience_seconds=_PATIENCE_SECONDS, on_refusal=note_refusal
-    )
-    app = create_app(service, allowed=settings.allowed)
-    server = _Server(_uvicorn_config(app, protocol, timeout_seconds=settings.limits.timeout_seconds), listener)
+    connections = ServerConnections(max_connections, _PATIENCE_SECONDS, note_refusal)
+    app = create_app(service, allowed_origins=settings.allowed_origins)
+    config = _uvicorn_config(app, connections, timeout_seconds=settings.limits.timeout_seconds)
+    server = _Server(config, listener, connections)
     metrics.connections.set_function(lambda: len(server.server_state.connections))
     loading = asyncio.ensure_future(models.load())
-    _handle_signals(server, service, loading)
+    reloads = _handle_signals(server, service, loading)
     try:
         await loading
         collect_garbage_rarely()
@@ -115,14 +114,17 @@ async def _serve(settings: ServerSettings, listener: Listener) -> None:
     except asyncio.CancelledError:
         logger.info("ended before the models were loaded")
     finally:
+        for reload in reloads:
+            reload.cancel()
+        await asyncio.gather(*reloads, return_exceptions=True)
         await models.close()
 
 
-def _uvicorn_config(app: ASGIApp, protocol: type[asyncio.Protocol], *, timeout_seconds: float) -> uvicorn.Config:
+def _uvicorn_config(app: ASGIApp, connections: ServerConnections, *, timeout_seconds: float) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=protocol,
-        # asyncio accepts this many connections at a time. If no file can be opened, it reports each of them.
+        http=connections.protocol,  # type: ignore[arg-type]  # uvicorn only calls it
+        # asyncio calls accept() this often per event, and logs each failure. One is enough.
         backlog=1,
         ws="none",
         lifespan="off",
@@ -136,9 +138,10 @@ def _uvicorn_config(app: ASGIApp, protocol: type[asyncio.Protocol], *, timeout_s
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, listener: Listener) -> None:
+    def __init__(self, config: uvicorn.Config, listener: Listener, connections: ServerConnections) -> None:
         super().__init__(config)
         self._listener = listener
+        self._connections = connections
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -152,14 +155,14 @@ class _Server(uvicorn.Server):
     def end(self) -> None:
         """End soon. From now on each answer says that it is the last one of its connection."""
         self.should_exit = True
-        protocol: Any = self.config.http_protocol_class
-        protocol.is_ending = True
+        self._connections.is_ending = True
         connections: set[Any] = {*self.server_state.connections}
         for connection in connections:
             if connection.cycle is not None:
                 connection.cycle.keep_alive = False
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Also serve the connections that the system has queued: closing the listener would reset them."""
         waiting = list(self._listener.accept_waiting())
         protocol: Any = self.config.http_protocol_class
         factory = partial(protocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
@@ -188,10 +191,15 @@ def _tell_systemd(state: str) -> None:
             systemd.sendall(state.encode())
 
 
-def _handle_signals(server: _Server, service: Service, loading: asyncio.Future[None]) -> None:
-    """Let SIGTERM and Ctrl-C end the server; SIGHUP reloads keys and models, or ends the server with its terminal."""
+def _handle_signals(
+    server: _Server, service: Service, loading: asyncio.Future[None]
+) -> set[asyncio.Task[list[NmtError]]]:
+    """Let SIGTERM and Ctrl-C end the server; SIGHUP reloads keys and models, or ends the server with its terminal.
+
+    The set has the reloads that are not done.
+    """
     loop, is_on_terminal = asyncio.get_running_loop(), os.isatty(_STDIN)
-    reloads: set[asyncio.Task[list[NmtError]]] = set()  # keeps the tasks alive until they are done
+    reloads: set[asyncio.Task[list[NmtError]]] = set()
 
     def end() -> None:
         logger.info("ending: requests in work are answered first")
@@ -204,13 +212,14 @@ def _handle_signals(server: _Server, service: Service, loading: asyncio.Future[N
             end()
         elif not loading.done():
             logger.info("the models are being loaded already")
-        else:
+        elif not server.should_exit:
             task = asyncio.ensure_future(service.reload())
             reloads.add(task)
             task.add_done_callback(reloads.discard)
 
     for number, handle in ((signal.SIGTERM, end), (signal.SIGINT, end), (signal.SIGHUP, reload_or_end)):
         loop.add_signal_handler(number, handle)
+    return reloads
 
 
 def _raise_file_limit(settings: ServerSettings) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from nmt_cli.artifacts.manifest import holds_model
 from nmt_cli.errors import DataError, ModelError, NmtError, UsageError
 from nmt_cli.serving.errors import RequestError, request_error_from
+from nmt_cli.serving.log import request_id
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue, QueuedSentence
 from nmt_cli.serving.worker_model import EngineSettings
@@ -56,21 +57,23 @@ class WorkerPool:
         self._slots: list[_PoolSlot] = []
         self._reload_task: asyncio.Task[None] | None = None
         self._retiring: asyncio.Future[list[None]] | None = None
+        self._is_closed = False
 
-    async def load(self, model: Path, digest: str) -> None:
-        """Replace all workers by new ones with `model`; the old ones finish their batches first.
-
-        NmtError if the model cannot be loaded or has another digest; the old workers then stay.
-        """
+    async def start_workers(self, model: Path, digest: str) -> list[WorkerProcess]:
+        """A worker with `model` for each slot; NmtError if the model cannot be loaded or has another digest."""
         starts = [asyncio.ensure_future(WorkerProcess.start(model, self._engine)) for _ in range(self._size)]
         try:
             workers = await asyncio.gather(*starts)
             if any(worker.digest != digest for worker in workers):
                 hint = "load it again, now that all of it is there"
                 raise ModelError("the model was replaced while it was loaded", where=str(model), hint=hint)
+            if self._is_closed:
+                raise asyncio.CancelledError
+            return workers
         except BaseException as error:
             for start in starts:
-                start.cancel()
+                if not start.cancelling():  # else a second cancellation would interrupt the end of its worker
+                    start.cancel()
             outcomes = await asyncio.gather(*starts, return_exceptions=True)
             await asyncio.gather(*(outcome.close() for outcome in outcomes if isinstance(outcome, WorkerProcess)))
             if isinstance(error, WorkerFailed | OSError):
@@ -78,6 +81,9 @@ class WorkerPool:
                 message = f"the model's worker died while it loaded: {error}"
                 raise NmtError(message, where=str(model), hint=hint) from None
             raise
+
+    async def replace_workers(self, model: Path, workers: Sequence[WorkerProcess]) -> None:
+        """Give each slot a new worker, at once, and return when the old workers have finished their batches."""
         self._queue.min_wide_tokens = workers[0].min_wide_tokens
         old_slots = self._slots
         self._slots = [_PoolSlot(self, model, worker) for worker in workers]
@@ -110,7 +116,8 @@ class WorkerPool:
         )
 
     async def close(self) -> None:
-        """End all workers at once, also in the middle of a batch."""
+        """End all workers at once, also within a batch. Workers of an older model finish their batch first."""
+        self._is_closed = True
         if self._reload_task is not None:
             self._reload_task.cancel()
             await asyncio.gather(self._reload_task, return_exceptions=True)
@@ -174,6 +181,7 @@ class _PoolSlot:
 
     async def _answer_batches(self) -> None:
         """Answer batch after batch until the slot is retired; a worker that fails is replaced."""
+        request_id.set(None)  # a request to reload may have started this task, and must not be named in its log
         while not self._is_retired:
             if self.worker is None:
                 await self._start_replacement()

@@ -49,7 +49,11 @@ class WorkerProcess:
         self._folder = _WorkerFolder()
         threads = str(engine.threads)
         of_this_worker = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TMPDIR": str(self._folder.path)}
-        self._worker = Worker(ModelJob(model, engine), environment=_ENVIRONMENT | os.environ | of_this_worker)
+        try:
+            self._worker = Worker(ModelJob(model, engine), environment=_ENVIRONMENT | os.environ | of_this_worker)
+        except BaseException:
+            self._folder.remove()
+            raise
         self._waiting_threads = ThreadPoolExecutor(2)  # one waits for the answer, and one for the end of the process
         self._exit_code = self._waiting_threads.submit(self._worker.wait)
         self._answer: Future[Any] | None = None
@@ -122,8 +126,8 @@ class _WorkerFolder:
         self.path = hidden.rename(hidden.with_name(hidden.name[1:]))
 
     def remove(self) -> None:
+        os.close(self._lock)  # first: the removal opens the folder, and no more files may be allowed
         shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
 
 
 def remove_left_folders() -> None:

@@ -11,8 +11,8 @@ from itertools import count, groupby
 from nmt_cli.templates.render import render
 
 _MAX_TICKS = 5
-# If values differ less, relative to their size, the axis begins at 0: ticks have twelve digits, and would be equal.
-_MIN_RELATIVE_RANGE = 1e-9
+# A smaller range, relative to the values, would repeat its labels, which have six digits; the axis then starts at 0.
+_MIN_RELATIVE_RANGE = 1e-4
 # A long line is divided into this many columns, each about two units of the drawing wide.
 THINNING_COLUMNS = 200
 # A chart is divided into this many strips: the mouse over a strip shows the values there.
@@ -38,8 +38,8 @@ class Line:
 def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[float, float], number_format: str) -> str:
     """The lines over one axis of `unit`, with room for the values between `bounds`; `number_format` writes a value.
 
-    A long line is thinned. A line of at most `_MAX_MARKED_POINTS` points has a mark at each. The label of the
-    drawing, which screen readers read, names the first and the last value of each line.
+    A long line is thinned. The label of the drawing, which screen readers read, names the first and the last value of
+    each line.
     """
     drawn_lines = [line for line in lines if line.points]
     x_ticks = axis_ticks(0, max(line.points[-1][0] for line in drawn_lines), least_step=0)
@@ -134,11 +134,11 @@ def _hover_strips(lines: Sequence[Line], *, end: float, unit: str, number_format
             last = bisect_right(line.points, stop, key=lambda point: point[0]) - 1
             if last >= 0 and (line.points[last][0] > start or strip == 0):
                 x, y = line.points[last]
-                values.append(f"{line.name} {number_format.format(y)} at {_axis_text(x)}")
+                values.append(f"{line.name} {number_format.format(y)} at {_position_text(x)}")
         if values:
             yield _LEFT + _STRIP_WIDTH * strip, f"{'; '.join(values)} {unit}"
 
 
-def _axis_text(number: float) -> str:
-    """A number on an axis: whole numbers in full, others with three digits."""
-    return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:.3g}"
+def _position_text(position: float) -> str:
+    """A position in words: whole numbers in full, others with three digits."""
+    return f"{position:,.0f}" if position >= 100 or position == int(position) else f"{position:.3g}"

@@ -30,7 +30,7 @@ from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from nmt_cli.scoring.metrics import EvaluationSet, MetricName
-    from nmt_cli.scoring.significance import TestName
+    from nmt_cli.scoring.significance import TestKind
 
 logger = logging.getLogger(__name__)
 
@@ -250,7 +250,7 @@ def _evaluation_set(
 
 
 def _score_and_compare(
-    texts: Texts, evaluation_set: EvaluationSet, metrics: Sequence[MetricName], *, confidence: bool, test: TestName
+    texts: Texts, evaluation_set: EvaluationSet, metrics: Sequence[MetricName], *, confidence: bool, test: TestKind
 ) -> Scores:
     """The scores of the hypotheses and, if there are baselines, the tests against each baseline."""
     from nmt_cli.scoring.metrics import score_systems
@@ -282,5 +282,5 @@ def _score_and_compare(
     if "paper-bleu" in metrics and texts.languages is not None:
         from nmt_cli.scoring.moses_bleu import note_on_comparison
 
-        notes.append(note_on_comparison(texts.languages))
+        notes.append(note_on_comparison(texts.languages, keep_quotes=evaluation_set.keep_quotes))
     return Scores(texts, reports, spread(reports) if len(systems) > 1 else [], comparisons, notes)

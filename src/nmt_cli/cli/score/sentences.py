@@ -153,11 +153,11 @@ def _columns(scores: Sequence[SegmentScores]) -> list[_Column]:
 
 
 def _print_differences(texts: Texts, scores: SegmentScores, *, count: int) -> None:
-    from nmt_cli.scoring.metrics import TITLES, digits_of, largest_differences
+    from nmt_cli.scoring.metrics import TITLES, decimals_of, largest_differences
 
     gains, losses = largest_differences(scores, count=count)
     system, baseline = scores.values
-    title, digits = TITLES[scores.name], digits_of(scores.name)
+    title, digits = TITLES[scores.name], decimals_of(scores.name)
     for kind, segments in (("gain", gains), ("loss", losses)):
         for rank, segment in enumerate(segments, 1):
             before, after = baseline[segment], system[segment]

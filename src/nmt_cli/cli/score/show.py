@@ -158,9 +158,9 @@ def score_text(metric: MetricName, value: float | None) -> str:
     """A score with the usual digits of its metric; empty if there is no score."""
     if value is None:
         return ""
-    from nmt_cli.scoring.metrics import digits_of
+    from nmt_cli.scoring.metrics import decimals_of
 
-    return f"{value:.{digits_of(metric)}f}"
+    return f"{value:.{decimals_of(metric)}f}"
 
 
 def _single_system_table(reports: Sequence[ScoreReport]) -> _Table:
@@ -203,7 +203,7 @@ def _spread_rows(spread: Spread) -> list[dict[str, str]]:
 
 def _comparison_table(scores: Scores) -> _Table:
     """A row for each baseline, followed by a row for each system with its difference from the baseline, by metric."""
-    from nmt_cli.scoring.metrics import digits_of
+    from nmt_cli.scoring.metrics import decimals_of
 
     spreads = {spread.name: spread for spread in scores.spreads}
     rows: list[dict[str, str]] = []
@@ -212,7 +212,7 @@ def _comparison_table(scores: Scores) -> _Table:
             baseline, result = comparison.baseline, comparison.result
             rows.append({"system": baseline, **_resampled_row(result.baseline)})
             for text, score in zip(scores.texts.hypotheses, result.systems, strict=True):
-                test = {"difference": f"{score.difference:+.{digits_of(metric)}f}", "p": f"{score.p_value:.4f}"}
+                test = {"difference": f"{score.difference:+.{decimals_of(metric)}f}", "p": f"{score.p_value:.4f}"}
                 rows.append({"system": text.name, "baseline": baseline, **_resampled_row(score), **test})
         if metric in spreads:
             rows += _spread_rows(spreads[metric])

@@ -187,11 +187,12 @@ def error_content(error: RequestError) -> dict[str, Any]:
 
 async def translate(call: Call[TranslateRequest]) -> Response:
     """Texts in one language, translated by one model, at once or as a stream of lines."""
-    text, service = call.fields.text, call.service
-    texts = [text] if isinstance(text, str) else text
-    service.check_texts(texts)
+    texts = [call.fields.text] if isinstance(call.fields.text, str) else call.fields.text
+    call.service.check_texts(texts)
     with call.owner.charged(max(1, len(texts))):
-        return await _translate(call, texts)
+        answer = await _translate(call, texts)
+    call.owner.characters += sum(map(len, texts))
+    return answer
 
 
 async def _translate(call: Call[TranslateRequest], texts: list[str]) -> Response:
@@ -206,7 +207,6 @@ async def _translate(call: Call[TranslateRequest], texts: list[str]) -> Response
         prefix=fields.prefix,
         alignments=fields.alignments,
     )
-    call.owner.characters += sum(map(len, texts))
     by_sentence = fields.split == "sentences"
     if fields.stream:
         lines = _stream_lines(call, texts, route.model, task, by_sentence=by_sentence)
