@@ -18,19 +18,24 @@ import socket
 import sys
 import threading
 import time
-from importlib import import_module
+from importlib import import_module, reload
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
 _IMPORTED = (
+    "jinja2",
     "nmt_cli.cli.app",
     "nmt_cli.decoding.translator",
     "nmt_cli.preparing.pipeline",
     "nmt_cli.training.trainer",
     "rich.markup",
     "rich.table",
+    "sacremoses",
+    "torch._dynamo",  # as an optimizer does when it is made
 )
+# The second has values of the first.
+_READS_THE_ENVIRONMENT = ("huggingface_hub.constants", "datasets.config")
 
 
 def serve(path: str) -> dict[str, Any] | None:
@@ -40,7 +45,6 @@ def serve(path: str) -> dict[str, Any] | None:
         listener.listen()
         for module in _IMPORTED:
             import_module(module)
-        gc.freeze()
         connection, _ = listener.accept()
     with connection:
         while connection in select.select([connection, sys.stdin], [], [])[0]:
@@ -48,6 +52,9 @@ def serve(path: str) -> dict[str, Any] | None:
             if not head:
                 break
             request: dict[str, Any] = json.loads(read(connection, int.from_bytes(head, "little")))
+            for module in request["imported"]:
+                import_module(module)
+            gc.freeze()
             between = os.fork()
             if between == 0:
                 between = os.getpid()
@@ -82,6 +89,9 @@ def run(arguments: list[str], *, folder: str, environment: dict[str, str]) -> No
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    for module in _READS_THE_ENVIRONMENT:
+        if module in sys.modules:
+            reload(sys.modules[module])
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout = os.fdopen(1, "w", closefd=False, buffering=1 if os.isatty(1) else -1)
     sys.stderr = os.fdopen(2, "w", closefd=False, buffering=1, errors="backslashreplace")

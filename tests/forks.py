@@ -2,7 +2,8 @@
 
 Each is a child of the test's own process like any that subprocess starts, with its own arguments, folder, environment,
 stdin, stdout and stderr, signals and exit code. Only what a module reads from the environment while it is imported is
-of the server's; and a test of how the command starts, of what it imports, or of its memory takes subprocess itself.
+of the server's, unless it is of the hub's libraries. A test of how the command starts, of what it imports, or of its
+memory takes subprocess itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, AnyStr
+from typing import Any, AnyStr, ClassVar
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SECONDS = 300
@@ -28,6 +29,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 class Forked(subprocess.Popen[AnyStr]):
     """A process as subprocess.Popen([sys.executable, ...]) would start it, for `-m MODULE`, `-c PROGRAM` and FILE."""
+
+    imported: ClassVar[Sequence[str]] = ()
+    """Modules that the server imports too, before it forks."""
 
     # What Popen does between the making of pipes and their use.
     def _execute_child(
@@ -56,6 +60,7 @@ class Forked(subprocess.Popen[AnyStr]):
             "arguments": arguments,
             "folder": str(Path.cwd() / (cwd or ".")),
             "environment": dict(os.environ if env is None else env),
+            "imported": self.imported,
         }
         self.pid = _fork(json.dumps(request).encode(), descriptors)
         self._child_created = True
@@ -70,10 +75,11 @@ def run_forked(
     input: str | None = None,
     stdin: int | None = None,
     stdout: int = subprocess.PIPE,
+    kind: type[Forked[str]] = Forked,
 ) -> subprocess.CompletedProcess[str]:
     """As subprocess.run with text gives: stdout, unless it goes elsewhere, and stderr are captured."""
     source = stdin if input is None else subprocess.PIPE
-    with Forked(command, cwd=cwd, env=env, stdin=source, stdout=stdout, stderr=subprocess.PIPE, text=True) as process:
+    with kind(command, cwd=cwd, env=env, stdin=source, stdout=stdout, stderr=subprocess.PIPE, text=True) as process:
         try:
             written, told = process.communicate(input, timeout=_SECONDS)
         finally:

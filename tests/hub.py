@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from tests.forks import Forked
+
 COMMIT = "b199e406369ec1b7634206d3ded5ba45de2fe696"
 _CARD = """\
 ---
@@ -38,6 +40,12 @@ configs:
 """
 
 Pairs = Sequence[tuple[str, str]]
+
+
+class WithDatasets(Forked[str]):
+    """A process that has imported the library that reads data sets of the hub."""
+
+    imported = ("datasets",)
 
 
 class Hub:

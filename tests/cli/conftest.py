@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.dataset.prepared_data import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
+from tests.sharing import shared_folder
 from tests.training.tiny import RECIPE, measured_once, prepare_tiny
 
 
@@ -47,7 +48,7 @@ def nmt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     """The data of tiny.yaml."""
-    return prepare_tiny(tmp_path_factory.mktemp("tiny"))
+    return open_prepared(shared_folder(tmp_path_factory, "tiny", prepare_tiny) / "data/tiny")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -178,13 +179,19 @@ def test_each_trouble_is_found_and_answered(
 Complete = Callable[..., list[str]]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_gets_its_script(shell: str) -> None:
+@cache
+def script_of(shell: str) -> str:
+    """What `nmt --show-completion` prints for a shell."""
     variables = os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     command = [sys.executable, "-m", "nmt_cli", "--show-completion", shell]
     process = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert (process.returncode, process.stderr) == (0, "")
-    assert f"_NMT_COMPLETE=complete_{shell}" in process.stdout
+    return process.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_its_script(shell: str) -> None:
+    assert f"_NMT_COMPLETE=complete_{shell}" in script_of(shell)
 
 
 @pytest.mark.parametrize(
@@ -211,8 +218,7 @@ def test_bash_completes_commands_options_and_packaged_names(tmp_path: Path, type
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m nmt_cli "$@"\n', encoding="utf-8")
     program.chmod(0o755)
     script = (
-        'eval "$(_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION=1 nmt --show-completion bash)"; '
-        f"COMP_WORDS=({typed}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _nmt_completion nmt; "
+        f"{script_of('bash')}\nCOMP_WORDS=({typed}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _nmt_completion nmt; "
         'printf "%s\\n" "${COMPREPLY[@]}"; complete -p nmt'
     )
     cache = tmp_path / "cache"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from subprocess import CompletedProcess
+from subprocess import PIPE, CompletedProcess, Popen
 from typing import Any
 
 import torch
@@ -87,6 +86,12 @@ def serve_opus(folder: Path) -> Iterator[Hub]:
         yield hub
 
 
+class _WithTransformers(Forked[str]):
+    """A process that has imported what an import compares a model with."""
+
+    imported = ("transformers.models.marian.modeling_marian", "transformers.models.marian.tokenization_marian")
+
+
 class Machine:
     """A machine with empty caches in a folder of its own, on which `nmt` uses a hub."""
 
@@ -107,13 +112,15 @@ class Machine:
 
     def nmt(self, *arguments: str, text: str = "", **environment: str) -> CompletedProcess[str]:
         """The finished command, after `text` on its stdin."""
-        command = [sys.executable, "-m", "nmt_cli", *arguments]
-        return run_forked(command, cwd=self.folder, env=self.environment | environment, input=text)
+        command, variables = [sys.executable, "-m", "nmt_cli", *arguments], self.environment | environment
+        return run_forked(command, cwd=self.folder, env=variables, input=text, kind=_WithTransformers)
 
-    def start(self, *arguments: str) -> Forked[str]:
+    def start(self, *arguments: str) -> Popen[str]:
         """A command that runs; its stdin, stdout and stderr are pipes."""
-        command, pipe = [sys.executable, "-m", "nmt_cli", *arguments], subprocess.PIPE
-        return Forked(command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=self.folder, env=self.environment, text=True)
+        command = [sys.executable, "-m", "nmt_cli", *arguments]
+        return _WithTransformers(
+            command, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=self.folder, env=self.environment, text=True
+        )
 
     def refusal(self, *arguments: str, **environment: str) -> list[str]:
         """The three lines of a command that a model stops: code 5, nothing on stdout, nothing half in the cache."""

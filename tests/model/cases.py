@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -44,8 +43,9 @@ class Case:
         )
 
     def by_loops(self, q: Tensor, k: Tensor, v: Tensor, *, factors: Tensor | None = None) -> Tensor:
-        q_bounds, k_bounds = ([0, *accumulate(lengths)] for lengths in (self.q_lengths, self.k_lengths))
-        return packed_attention(q, k, v, q_bounds=q_bounds, k_bounds=k_bounds, sees=self.sees, factors=factors)
+        return packed_attention(
+            q, k, v, q_lengths=self.q_lengths, k_lengths=self.k_lengths, sees=self.sees, factors=factors
+        )
 
     def inputs(self, *, d_k: int, d_v: int) -> list[Tensor]:
         """q, k, v in float64 with three heads."""

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.recipe.loading import packaged_folder
-from tests.forks import Forked, run_forked
-from tests.hub import COMMIT, Hub, serve_wmt14
+from tests.forks import run_forked
+from tests.hub import COMMIT, Hub, WithDatasets, serve_wmt14
 from tests.preparing.corpus_files import contents
 from tests.preparing.file_server import serve_files
 from tests.preparing.test_archives import pack
@@ -78,7 +78,7 @@ def hub(tmp_path: Path, texts: dict[str, Pairs]) -> Iterator[Hub]:
 def nmt(folder: Path, repository: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(repository / "src"), "NO_COLOR": "1", **variables}
     command = [sys.executable, "-m", "nmt_cli", *arguments]
-    return run_forked(command, cwd=folder, env=environment)
+    return run_forked(command, cwd=folder, env=environment, kind=WithDatasets)
 
 
 def offline(folder: Path) -> dict[str, str]:
@@ -185,7 +185,7 @@ def test_a_limit_downloads_the_files_that_it_needs_and_a_killed_or_broken_downlo
     command = [sys.executable, "-m", "nmt_cli", "prepare", "wmt14-en-de", *SMALL, "--limit", "500"]
     environment = {**os.environ, "PYTHONPATH": str(repository / "src"), **online}
     hub.seconds_per_block = 1.0
-    process = Forked(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+    process = WithDatasets(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
     while not any(path.startswith("GET") and path.endswith(".parquet") for path in hub.requests):
         assert process.poll() is None
         time.sleep(0.05)

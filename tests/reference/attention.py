@@ -1,4 +1,4 @@
-"""Scaled dot-product attention (equation 1) in float64 loops over sentences, heads and queries."""
+"""Scaled dot-product attention (equation 1) in float64 loops over sentences and queries."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ def packed_attention(
     k: Tensor,
     v: Tensor,
     *,
-    q_bounds: list[int],
-    k_bounds: list[int],
+    q_lengths: list[int],
+    k_lengths: list[int],
     sees: Sees,
     factors: Tensor | None = None,
 ) -> Tensor:
-    """q [N, H, K], k [M, H, K], v [M, H, V] to [N, H, V]; sentence b is at bounds[b] : bounds[b + 1].
+    """q [N, H, K], k [M, H, K], v [M, H, V] to [N, H, V], the sentences one after the other.
 
     `factors` [N, H, S] multiply the weight of each key of the sentence, after the softmax.
     """
-    rows = []
     factors = torch.ones(*q.shape[:2], len(k)) if factors is None else factors
-    for b in range(len(q_bounds) - 1):
-        for i in range(q_bounds[b], q_bounds[b + 1]):
-            keys = [j for j in range(k_bounds[b], k_bounds[b + 1]) if sees(i - q_bounds[b], j - k_bounds[b])]
-            seen = [j - k_bounds[b] for j in keys]
-            heads = [_one_query(q[i, h], k[keys, h], v[keys, h], factors[i, h, seen]) for h in range(q.size(1))]
-            rows.append(torch.stack(heads))
+    # Each sentence by itself: the gradient of an index is as long as what is indexed.
+    sides = (*((x, q_lengths) for x in (q, factors)), *((x, k_lengths) for x in (k, v)))
+    rows = []
+    for queries, of_queries, keys, values in zip(*(x.double().split(parts) for x, parts in sides), strict=True):
+        for i, (query, factor) in enumerate(zip(queries, of_queries, strict=True)):
+            seen = [j for j in range(len(keys)) if sees(i, j)]
+            rows.append(_one_query(query, keys[seen], values[seen], factor[:, seen]))
     return torch.stack(rows)
 
 
 def _one_query(q: Tensor, k: Tensor, v: Tensor, factors: Tensor) -> Tensor:
-    """q [K], k [J, K], v [J, V] and factors [J] to [V]."""
-    scores = (k.double() * q.double()).sum(1) / q.numel() ** 0.5
-    weights = (scores - scores.max()).exp()
-    mixed: Tensor = ((weights * factors)[:, None] * v.double()).sum(0) / weights.sum()
+    """q [H, K], k [J, H, K], v [J, H, V] and factors [H, J] to [H, V]."""
+    scores = (k * q).sum(2) / q.size(1) ** 0.5
+    weights = (scores - scores.amax(0)).exp()
+    mixed: Tensor = ((weights * factors.T)[:, :, None] * v).sum(0) / weights.sum(0)[:, None]
     return mixed

@@ -24,8 +24,7 @@ from nmt_cli.reproducing.chain import Outcome, StageEnd
 from nmt_cli.reproducing.experiments import EXPERIMENTS
 from nmt_cli.reproducing.plan import plan_reproduction
 from nmt_cli.reproducing.stages import Stage, plan_stages
-from tests.forks import Forked
-from tests.hub import Hub, serve_wmt14
+from tests.hub import Hub, WithDatasets, serve_wmt14
 from tests.preparing.corpus_files import invented_pairs
 from tests.reproducing.test_needs import GPUS
 
@@ -78,7 +77,7 @@ class Stages:
     def __call__(self, arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
         self.started.append(arguments[0])
         command, sent = [sys.executable, "-m", "nmt_cli", *arguments], None
-        with Forked[str](command, env=self._environment, stdout=PIPE, stderr=PIPE, text=True) as process:
+        with WithDatasets(command, env=self._environment, stdout=PIPE, stderr=PIPE, text=True) as process:
             try:
                 if self.started == ["prepare", "train"]:
                     wait_for_updates(self._folder, 20, process)

@@ -18,7 +18,7 @@ from nmt_cli.reproducing.experiments import EXPERIMENTS
 from nmt_cli.reproducing.plan import Overrides, ReproductionPlan, plan_reproduction, read_overrides, rehearsal_overrides
 from nmt_cli.reproducing.stages import plan_stages
 from tests.forks import run_forked
-from tests.hub import serve_wmt14
+from tests.hub import WithDatasets, serve_wmt14
 from tests.preparing.corpus_files import invented_pairs
 from tests.reproducing.test_needs import GPUS
 
@@ -103,7 +103,8 @@ def test_what_both_files_have_and_what_is_an_option_are_refused() -> None:
 def in_a_fork(arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
     """Run an `nmt` command as `_run_nmt` does, but in a fork of the test server, which starts sooner."""
     assert stdout is None
-    return StageEnd(run_forked([sys.executable, "-m", "nmt_cli", *arguments]).returncode, None)
+    command = [sys.executable, "-m", "nmt_cli", *arguments]
+    return StageEnd(run_forked(command, kind=WithDatasets).returncode, None)
 
 
 def test_the_text_is_prepared_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import nmt_cli
 from nmt_cli.errors import UsageError
 from nmt_cli.scoring.metrics import EvaluationSet, MetricName, ScoreReport, bleu, score_systems
 from nmt_cli.scoring.moses_bleu import MosesBleuTokenizer, PaperTokenizer, note_on_comparison
+from tests.forks import run_forked
 from tests.scoring.shell import columns, nmt, run
 
 _HYPOTHESES = ["Der Hund schläft im Garten .", "Zwei Frauen gehen nach Hause.", "Ein Mann liest ein Buch."]
@@ -38,7 +38,9 @@ def sacrebleu(folder: Path, hypotheses: list[str], references: list[str], *optio
     for name, lines in (("hyp", hypotheses), ("ref", references)):
         (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "--width", "4", *options]
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+    done = run_forked(command, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def test_scores_confidence_and_signature_are_those_of_sacrebleu_s_command(tmp_path: Path) -> None:

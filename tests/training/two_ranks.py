@@ -29,7 +29,7 @@ def start(
     (folder / "sitecustomize.py").write_text(f"import os\nRANK = os.environ.get('RANK')\n{fault}\n", encoding="utf-8")
     arguments = ["train", "run.yaml", "--data", str(data.directory), "-o", "run", "--device", "cpu"]
     words = [word for setting in settings for word in ("--set", setting)]
-    return subprocess.Popen(
+    return Forked(
         [sys.executable, *launcher, *arguments, "--precision", "fp32", *words],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": f"{folder}:{ROOT}"},

@@ -70,8 +70,8 @@ def by_loops(inputs: list[Tensor], q_lengths: list[int], k_lengths: list[int], s
         if 0 in (len(q_part), len(k_part)):
             rows.append(torch.zeros(len(q_part), *v.shape[1:], dtype=torch.float64))
         else:
-            bounds = ([0, len(q_part)], [0, len(k_part)])
-            rows.append(packed_attention(q_part, k_part, v_part, q_bounds=bounds[0], k_bounds=bounds[1], sees=sees))
+            lengths = {"q_lengths": [len(q_part)], "k_lengths": [len(k_part)]}
+            rows.append(packed_attention(q_part, k_part, v_part, **lengths, sees=sees, factors=None))
     return torch.cat(rows)
 
 
