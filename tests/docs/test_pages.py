@@ -129,8 +129,8 @@ def test_the_architecture_names_every_room() -> None:
 def test_the_pages_agree_that_decode_uses_all_gpus() -> None:
     texts = {page.name: page.path.read_text(encoding="utf-8") for page in GUIDES}
     assert not [name for name, text in texts.items() if "split -n" in text]
-    assert "`nmt decode` uses all GPUs of the machine too" in texts["docs/how-to/many-gpus.md"]
-    assert "Each GPU gets a process with the model" in texts["docs/how-to/decode.md"]
+    assert "`nmt decode -i FILE` uses all GPUs too" in texts["docs/how-to/many-gpus.md"]
+    assert "each GPU gets a process with the model" in texts["docs/how-to/decode.md"]
     (workers,) = (option for option in COMMANDS["decode"].params if option.name == "workers")
     assert "one per GPU" in str(getattr(workers, "help", ""))
 
