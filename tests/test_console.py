@@ -31,9 +31,9 @@ def test_each_stage_is_timed_by_itself_and_a_total_need_not_be_known(caplog: pyt
     assert caplog.messages == ["encoding: 80, 2 per second"]
 
 
-def test_time_left_is_hours_minutes_and_seconds() -> None:
-    expected = ["0:00:00 left", "0:00:00 left", "0:01:00 left", "1:02:03 left"]
-    assert [time_left_text(seconds) for seconds in (-3, 0.4, 59.6, 3723)] == expected
+def test_time_left_is_hours_minutes_and_seconds_and_from_two_days_on_days() -> None:
+    expected = ["0:00:00 left", "0:00:00 left", "0:01:00 left", "1:02:03 left", "47:59:59 left", "4 d 7 h left"]
+    assert [time_left_text(seconds) for seconds in (-3, 0.4, 59.6, 3723, 172_799, 371_000)] == expected
 
 
 def test_a_size_has_no_four_digits_before_its_point() -> None:

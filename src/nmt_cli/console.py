@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_LINES = 30.0
 _DEFAULT_COLUMNS = 80
 _RED, _PLAIN = "\033[31m", "\033[0m"
-_COMMAND = re.compile(r"\bnmt [a-z]+|--set |\bpip install |\b(?:sed|rm|mv|jq|perl|iconv|cut -f1|python3 -c) |^next:")
+_COMMAND = re.compile(
+    r"\bnmt [a-z]+|--set |\bpip install |\b(?:sed|awk|rm|mv|jq|perl|iconv|cut -f1|python3 -c) |^next:"
+)
 _C0_AND_C1_CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
 _DIRECTION_CONTROLS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _ESCAPES = {
@@ -133,8 +135,10 @@ class ProgressLines:
 
 
 def time_left_text(seconds: float) -> str:
-    """Hours, minutes and seconds, as in `1:02:03 left`."""
+    """Hours, minutes and seconds, as in `1:02:03 left`; from two days on, `2 d 3 h left`."""
     whole = max(0, round(seconds))
+    if whole >= 2 * 86_400:
+        return f"{duration_text(whole)} left"
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d} left"
 
 

@@ -26,7 +26,7 @@ _BLOCK = 1 << 20
 _PARTIAL, _RETIRED, _REMOVED = ".partial", ".retired", ".removed"
 _ZSTD_BLOCK = 1 << 10  # of compressed bytes: even a bomb makes less than 64 MB of it
 _OTHER_FOLDER_HINT = "choose another folder with -o"
-FREE_SPACE_HINT = "free some space, then give the same command again: it continues"
+FREE_SPACE_HINT = "free some space, then give the same command again"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 # The error numbers of a file that cannot be written, the reason in words, and a fix besides choosing another folder.
 _WRITING_ERRORS = (
@@ -150,7 +150,7 @@ def write_file(path: Path, content: str | bytes, *, error: type[NmtError]) -> No
                 os.fsync(stream.fileno())
             temporary.replace(path)
     finally:
-        with suppress(NotADirectoryError):  # a file stands where its folder must be
+        with suppress(OSError):  # the error of writing says more
             temporary.unlink(missing_ok=True)
 
 

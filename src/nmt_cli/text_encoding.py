@@ -46,6 +46,8 @@ _WINDOWS_1252 = "WINDOWS-1252"
 _IF_LATIN1 = "if the text is Latin-1 or Windows-1252"
 _BYTES_LOOKED_AT = 64
 _MIN_SHARE_OF_ZEROS = 0.35
+_CONTROLS = re.compile(r"[\0-\x08\x0e-\x1f]")
+_MAX_CONTROLS = 1  # such as the Ctrl-Z at the end of a DOS file
 _FILES_SHOWN = 8
 _BLOCK = 1 << 20
 
@@ -56,10 +58,12 @@ def check_encoding(beginning: bytes, *, name: str) -> None:
 
 
 def check_encodings(beginnings: Mapping[str, bytes]) -> None:
-    """Raise DataError if a text begins like compressed data, UTF-16 or UTF-32; the keys are the texts' files."""
+    """Raise DataError if a text begins like compressed data, UTF-16, UTF-32 or a program; the keys are the files."""
     for name, beginning in beginnings.items():
         check_uncompressed(beginning, name=name)
     encodings = {name: encoding for name, beginning in beginnings.items() if (encoding := _wide_encoding(beginning))}
+    for name, encoding in encodings.items():
+        _check_is_text(beginnings[name][:_BYTES_LOOKED_AT].decode(encoding, "ignore"), name=name, where=name)
     if encodings:
         short_names = dict.fromkeys(map(_short_name, encodings))
         names = " and ".join(short_names if len(short_names) == len(encodings) else encodings)
@@ -80,10 +84,15 @@ def check_uncompressed(beginning: bytes, *, name: str) -> None:
 
 
 def not_utf8_error(line: bytes, *, name: str, number: int) -> DataError:
-    """The error for a line that is not UTF-8; it names the first wrong byte. ValueError if the line is UTF-8."""
+    """The error for a line that is not UTF-8; it names the first wrong byte. ValueError if the line is UTF-8.
+
+    A line that is no text raises DataError.
+    """
+    where = f"{name}:{number}"
+    _check_is_text(line.decode("latin-1"), name=name, where=where)
     return DataError(
         f"line {number} is not UTF-8: it has the byte 0x{_first_wrong_byte(line):02x}",
-        where=f"{name}:{number}",
+        where=where,
         hint=f"{_IF_LATIN1}: {_convert_hint(name, encoding=_WINDOWS_1252)}",
     )
 
@@ -144,6 +153,14 @@ def _wide_encoding(beginning: bytes) -> str | None:
         if zeros > _MIN_SHARE_OF_ZEROS * min(len(beginning), _BYTES_LOOKED_AT):
             return encoding
     return None
+
+
+def _check_is_text(text: str, *, name: str, where: str) -> None:
+    """Raise DataError if control characters say that this is no text."""
+    controls = _CONTROLS.findall(text)
+    if len(controls) > _MAX_CONTROLS:
+        message = f"{_short_name(name)} is not text: it holds control characters such as {controls[0]!r}"
+        raise DataError(message, where=where, hint="give a text file")
 
 
 def _first_wrong_byte(line: bytes) -> int:

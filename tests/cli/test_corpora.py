@@ -67,3 +67,8 @@ def test_a_terminal_gets_a_table(nmt: Shell, monkeypatch: pytest.MonkeyPatch) ->
     shown = nmt("corpora").stdout
     assert "\t" not in shown
     assert re.search(r"^wmt14-en-de +en-de +4,508,785 ", shown, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(("command", "name", "meant"), [("corpora", "demmo", "demo"), ("recipes", "smal", "small")])
+def test_a_misspelt_name_is_answered_with_the_same_command(nmt: Shell, command: str, name: str, meant: str) -> None:
+    assert nmt(command, name).stderr[-1] == f"fix:   did you mean nmt {command} {meant}?"

@@ -374,7 +374,7 @@ def test_compressed_bytes_are_called_so(data: bytes, program: str, fix: str) -> 
         list(blocks([data]))
     assert error.value.where == "stdin"
     assert error.value.hint == f"give it with -i, as a file whose {fix}"
-    with pytest.raises(DataError, match=r"^line 2 is not UTF-8"):
+    with pytest.raises(DataError, match=r"^line 2 is not UTF-8|^stdin is not text"):
         list(blocks([b"one\n" + data]))
 
 
@@ -457,6 +457,11 @@ PO = (
     '# A comment\nmsgid ""\nmsgstr ""\n"Language: de\\n"\n\n#: x.c:1\nmsgid "one \\"big\\""\nmsgstr "eins"\n\n'
     'msgid ""\n"two"\n" houses"\nmsgid_plural "more"\nmsgstr[0] ""\n'
 )
+SRT = "1\n00:00:01,000 --> 00:00:02,500\none\nhouse\n\n2\n00:00:03,000 --> 00:00:04,000\n42\n"
+WEBVTT = (
+    "WEBVTT - a film\n\nNOTE by me\n\n00:01.000 --> 00:02.500 align:start\none\nhouse\n\n"
+    "end\n00:03.000 --> 00:04.000\n42\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -467,6 +472,9 @@ PO = (
         ("my.xlf", XLIFF, "XLIFF", "one\ntwo\n"),
         ("my.xliff", XLIFF_2, "XLIFF", "one\ntwo\n"),
         ("my.po", PO, "a PO file", 'one "big"\ntwo houses\n'),
+        ("my.srt", SRT, "subtitles (SRT)", "one\nhouse\n42\n"),
+        ("my.srt", SRT.replace("\n", "\r\n"), "subtitles (SRT)", "one\nhouse\n42\n"),
+        ("my.vtt", WEBVTT, "subtitles (WebVTT)", "one\nhouse\n42\n"),
         ("my.tsv", "one\teins\ntwo\tzwei\n", "a table (TSV)", "one\ntwo\n"),
         ("my.csv", '"one, ""big""",eins\ntwo,zwei\n', "a table (CSV)", 'one, "big"\ntwo\n'),
         ("it's my.csv", "one;eins\ntwo;zwei\n", "a table (CSV)", "one\ntwo\n"),
@@ -490,7 +498,7 @@ def test_a_file_with_more_than_a_text_is_refused_with_the_command_that_takes_the
     assert (error.value.message, error.value.where) == (f"{name} is {kind}, not lines of text", name)
     subprocess.run(["bash", "-c", error.value.hint], check=True)
     assert Path("NEW").read_text(encoding="utf-8") == text
-    is_certain = kind in ("a translation memory (TMX)", "XLIFF", "a PO file")
+    is_certain = kind.startswith(("a translation memory", "XLIFF", "a PO file", "subtitles"))
     if is_certain:
         with pytest.raises(DataError, match=re.escape(f"stdin is {kind}, not lines of text")) as error:
             list(blocks([content]))
@@ -502,9 +510,13 @@ def test_a_file_with_more_than_a_text_is_refused_with_the_command_that_takes_the
         assert [line for block in found for line in block] == content.decode().splitlines()
 
 
-@pytest.mark.parametrize("name", ["my.txt", "my.en", "my", "my.tmx", "my.po", "my.xlf", "my.tsv", "my.csv", "my.jsonl"])
+ENDINGS = (".txt", ".en", "", ".tmx", ".po", ".xlf", ".tsv", ".csv", ".jsonl", ".srt", ".vtt")
+
+
+@pytest.mark.parametrize("name", [f"my{ending}" for ending in ENDINGS])
 def test_lines_of_text_are_read_whatever_the_file_is_called(tmp_path: Path, name: str) -> None:
-    for text in ("", "\n", "one house\n", "<b>two</b> tmx\n", "msgid is a word\n", "<?xml is how it begins\n"):
+    beginnings = ("<b>two</b> tmx\n", "msgid is a word\n", "<?xml is how it begins\n", "WEBVTT is a format\n")
+    for text in ("", "\n", "one house\n", "1\n2 --> 3\n", *beginnings):
         (tmp_path / name).write_text(text)
         with open_input(tmp_path / name, is_streamed=False, errors="strict") as found:
             assert [line for block in found for line in block] == text.splitlines()
@@ -514,6 +526,20 @@ def test_lines_of_text_are_read_whatever_the_file_is_called(tmp_path: Path, name
 def test_plain_text_is_not_taken_for_another_encoding() -> None:
     for text in ("", "a", "漢字\n", "BZh is a name\n", "\x00\x00zeros\n", "PK\n", "\u1f8b\n"):
         check_encoding(text.encode(), name="x.txt")
+
+
+def test_what_is_no_text_is_not_taken_for_another_encoding(tmp_path: Path) -> None:
+    program = Path(sys.executable).read_bytes()[:3000]
+    with pytest.raises(DataError, match=r"^stdin is not text: it holds control characters such as ") as error:
+        list(blocks([program]))
+    assert error.value.hint == "give a text file"
+    (tmp_path / "x.bin").write_bytes(bytes(range(1, 256)).replace(b"\n", b""))
+    with pytest.raises(DataError, match=r"^x\.bin is not text: it holds control characters such as '\\x01'") as error:
+        read_text(str(tmp_path / "x.bin"), stdin=io.BytesIO())
+    assert error.value.where == f"{tmp_path / 'x.bin'}:1"
+    (tmp_path / "dos.txt").write_bytes(b"f\xfcr dich\x1a")
+    with pytest.raises(DataError, match="line 1 is not UTF-8"):
+        read_text(str(tmp_path / "dos.txt"), stdin=io.BytesIO())
 
 
 def test_bytes_that_are_not_utf8_can_be_replaced(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,7 @@ import pytest
 from nmt_cli.cli.report import report
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.files import write_file
 from tests.artifacts.builders import save_tiny, write_run
 from tests.browser import Browser
 from tests.cli.conftest import Shell
@@ -187,3 +188,10 @@ def test_the_page_of_a_long_training_is_small_and_soon_there(tmp_path: Path) -> 
     done = subprocess.run(timed, capture_output=True, text=True, check=True)
     assert float(done.stderr.splitlines()[-1]) < 2
     assert (tmp_path / "x" / "report.html").stat().st_size < 200_000
+
+
+def test_a_page_whose_partial_file_cannot_even_be_removed_is_refused_in_three_lines(tmp_path: Path) -> None:
+    page = tmp_path / ("n" * 250)  # with the ending of the partial file, the name is too long
+    with pytest.raises(UsageError) as refused:
+        write_file(page, "text", error=UsageError)
+    assert refused.value.message == f"cannot write {page.name}: its name is too long for this disk"

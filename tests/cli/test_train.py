@@ -147,6 +147,15 @@ def test_without_prepared_data(recipe_folder: Path, nmt: Shell) -> None:
     ]
 
 
+def test_a_misspelt_folder_of_prepared_data_is_answered_with_the_nearest(
+    recipe_folder: Path, prepared: PreparedData, nmt: Shell
+) -> None:
+    meant = prepared.directory
+    outcome = nmt("train", "tiny.yaml", "--data", str(meant.with_name("tinny")))
+    assert outcome.stderr[2].startswith(f"fix:   did you mean --data {meant}? Otherwise: nmt prepare FILE.yaml -o ")
+    assert "did you mean" not in nmt("train", "tiny.yaml", "--data", str(meant.with_name("other"))).stderr[2]
+
+
 def test_with_data_that_were_not_prepared(recipe_folder: Path, nmt: Shell) -> None:
     (recipe_folder / "texts").mkdir()
     outcome = nmt("train", "tiny.yaml", "--data", "texts")
@@ -222,6 +231,7 @@ def test_a_sentence_longer_than_a_micro_batch(recipe_folder: Path, train: list[s
         (["bsae"], "there is no recipe 'bsae'", "did you mean nmt train base?"),
         (["tiny.yaml", "--set", "training.update=5"], "training.update", "updates"),
         (["tiny.yaml", "--set", "training.updates=many"], "training.updates", "number"),
+        (["tiny.yaml", "--set", "training.updates=" + "9" * 23], "training.updates", "and at most 1000000000"),
         (["tiny.yaml", "--precision", "fp8"], "training.precision", "bf16"),
         (["tiny.yaml", "--set", "training.updates"], "--set takes key=value, not 'training.updates'", "--set "),
     ],

@@ -45,7 +45,7 @@ def test_a_full_disk_loses_no_finished_stage(
         patch.setattr(encoding, "TokenWriter", FullDisk)
         error = refusal(lambda: run(small.located, tmp_path / "data"))
     assert error.message == "cannot write encoded: the disk is full"
-    assert error.hint == "free some space, then give the same command again: it continues"
+    assert error.hint == "free some space, then give the same command again"
     assert not (tmp_path / "data").exists()
     caplog.set_level("INFO")
     caplog.clear()

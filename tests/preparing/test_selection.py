@@ -152,6 +152,28 @@ def test_each_source_of_which_nothing_is_kept_is_told_of(tmp_path: Path, caplog:
     assert prepared.report["cleaning"]["kept"] == 300
 
 
+def test_guessed_columns_of_which_nothing_is_kept_are_to_be_named(tmp_path: Path) -> None:
+    rows = [f"{number}\t{src}\t{tgt}\n" for number, (src, tgt) in enumerate(PAIRS)]
+    (tmp_path / "x.tsv").write_text("".join(rows))
+    write_prefix(tmp_path / "valid", VALIDATION)
+    with pytest.raises(DataError, match="no training pair is left after cleaning") as refused:
+        run(corpus_of(tmp_path, "{kind: tsv, file: x.tsv}"), tmp_path / "data")
+    fix = "put a line that names the columns before line 1, such as id<TAB>en<TAB>de"
+    assert refused.value.hint == fix
+    (tmp_path / "x.tsv").write_text(fix.rpartition(" ")[2].replace("<TAB>", "\t") + "\n" + "".join(rows))
+    assert run(corpus_of(tmp_path, "{kind: tsv, file: x.tsv}"), tmp_path / "data").report["cleaning"]["kept"] == 320
+
+
+def test_a_few_malformed_records_are_mistakes_of_the_file(tmp_path: Path) -> None:
+    rows = [src if index in range(49, 57) else f"{src}\t{tgt}" for index, (src, tgt) in enumerate(PAIRS)]
+    (tmp_path / "x.tsv").write_text("\n".join(rows) + "\n")
+    write_prefix(tmp_path / "valid", VALIDATION)
+    assert run(corpus_of(tmp_path, "{kind: tsv, file: x.tsv}"), tmp_path / "data").report["warnings"][-1] == (
+        "8 of 320 training pairs are dropped for malformed record, first at x.tsv:50: columns 1 and 2 are looked for, "
+        "and that line has 1 column; mend these lines"
+    )
+
+
 def test_sources_behind_the_limit_are_not_told_of(tmp_path: Path) -> None:
     train = "{kind: text, prefix: train}, {kind: jsonl, file: x.jsonl}"
     assert prepare(tmp_path, train, "limit=300").report["warnings"] == []

@@ -150,6 +150,7 @@ def test_sides_of_different_length_are_named_with_both_counts(
     ("prefix", "there", "wanted", "hint"),
     [
         ("train", ["train.en", "train.fr.gz"], "train.de", "there are train.en, train.fr.gz: check the languages"),
+        ("trian", ["train.en", "valid.en"], "trian.en", "did you mean {folder}/train?"),
         ("train", [], "train.en", "check the path: {folder} has no file train.LANGUAGE"),
         ("train.en", ["train.en"], "train.en.en", "leave the ending out: {folder}/train"),
     ],
@@ -330,12 +331,11 @@ def test_a_pattern_without_a_match_says_how_patterns_work(tmp_path: Path) -> Non
     [
         (
             "one  eins\ntwo  zwei\n",
-            "kind: tsv takes columns with one tab between them; these seem to be separated by spaces: replace "
-            "them by one tab",
+            "separate source and target by one tab; these seem to be separated by spaces",
         ),
-        ("one ||| eins\n", "separated by |||: replace them by one tab"),
+        ("one ||| eins\n", "separated by |||"),
         ("one,eins\n", "separated by commas: write kind: csv, or call the file .csv"),
-        ("one\n", "kind: tsv takes columns with one tab between them"),
+        ("one\n", "by one tab; for two files with a sentence per line, --train PREFIX"),
     ],
 )
 def test_a_tsv_file_without_tabs_says_what_separates_its_columns(tmp_path: Path, text: str, hint: str) -> None:

@@ -142,7 +142,7 @@ def test_the_file_of_a_name_whose_ending_is_missing_or_another_is_named(folder: 
 
 def test_an_unknown_corpus_names_nmt_prepare(folder: Path) -> None:
     with pytest.raises(RecipeError, match="there is no corpus 'qqqqqqqq'"):
-        find_packaged("qqqqqqqq", kind="corpus")
+        find_packaged("qqqqqqqq", kind="corpus", command="nmt corpora")
 
 
 def test_set_gives_typed_values(folder: Path) -> None:

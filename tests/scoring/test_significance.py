@@ -97,6 +97,15 @@ def test_the_same_text_under_two_names_is_no_difference(systems: Path) -> None:
     assert comparison["verdict"] == "BLEU: good and copy are equal, p = 1 by paired bootstrap resampling"
 
 
+def test_a_difference_without_significance_makes_no_system_better(systems: Path) -> None:
+    first_line, *lines = (systems / "ref").read_text(encoding="utf-8").splitlines(keepends=True)
+    (systems / "near").write_text(first_line.partition(" ")[2] + "".join(lines), encoding="utf-8")
+    said = nmt("ref", "-i", "ref", "--baseline", "near", "-m", "bleu,ter").stderr.splitlines()
+    ending = r"no significant difference \(p = 0\.\d{4}\) by paired bootstrap resampling"
+    for line, title, comparison in zip(said, ("BLEU", "TER"), ("higher", "lower"), strict=True):
+        assert re.fullmatch(rf"{title}: ref scores \d+\.\d+ {comparison} than near, {ending}", line)
+
+
 def test_runs_of_one_system_have_a_mean_and_a_deviation(systems: Path) -> None:
     single = [json.loads(run("ref", "-i", name, "-m", "bleu", "--json")) for name in ("good", "also")]
     values = [result["scores"]["BLEU"]["score"] for result in single]

@@ -171,7 +171,7 @@ def test_a_full_disk_loses_no_earlier_checkpoint(
     assert error.exit_code == 5
     assert error.message == "cannot write update-00000009: the disk is full; the checkpoint of update 6 is complete"
     assert error.where == str(run / "checkpoints/update-00000009")
-    assert error.hint == "free some space, then give the same command again: it continues"
+    assert error.hint == "free some space, then give the same command again"
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["update-00000003", "update-00000006"]
     assert resume(prepared, run) == 0
     assert checkpoint(run, 9) == checkpoint(whole, 9)

@@ -203,7 +203,7 @@ def test_a_full_disk_under_the_metrics_is_an_error_that_loses_no_checkpoint(
         train(prepared, run)
     assert caught.value.message == "cannot write metrics.jsonl: the disk is full"
     assert caught.value.where == str(run / "metrics.jsonl")
-    assert caught.value.hint == "free some space, then give the same command again: it continues"
+    assert caught.value.hint == "free some space, then give the same command again"
     assert checkpoints(run) == [6]
 
 

@@ -341,7 +341,7 @@ def test_a_full_disk_is_noticed_before_the_first_update(
         patch.setattr(checkpoint_folder, "write_tensors", full_disk)
         with pytest.raises(ModelError, match="the disk is full") as caught:
             train(prepared, run, *SHORT)
-    assert caught.value.hint == "free some space, then give the same command again: it continues"
+    assert caught.value.hint == "free some space, then give the same command again"
     assert updates == []
     assert train(prepared, run, *SHORT) == 0
     assert updates == [1, 2, 3]

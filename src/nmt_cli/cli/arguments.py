@@ -191,5 +191,7 @@ def _wrong_value_message(error: Any, name: str) -> str:
     if cause is not None and hasattr(cause, "errors"):
         from nmt_cli.recipe.mistakes import describe
 
-        return describe(cause.errors()[0], (name,))
+        first = cause.errors()[0]
+        message, value = describe(first, (name,)), str(first["input"])
+        return message.replace(repr(value), value, 1) if re.fullmatch(r"[-+.\d]+", value) else message
     return f"{name}: {error.message.removesuffix('.')}"

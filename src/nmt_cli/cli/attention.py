@@ -81,7 +81,7 @@ def attention(
 
 def _check_texts(source: str, translation: str | None) -> None:
     if not source.strip():
-        hint = 'give one: nmt attention "The house is old ."'
+        hint = 'give one: nmt attention "The house is old."'
         raise DataError("the sentence is blank", where="SENTENCE", hint=hint)
     if translation is not None and not translation.strip():
         hint = "give one after the sentence, or leave it out for the model's own"

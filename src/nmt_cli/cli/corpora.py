@@ -43,8 +43,10 @@ def corpora(
     Example: nmt corpora wmt14-en-de
     """
     from nmt_cli.preparing.corpus_loading import load_corpus
-    from nmt_cli.recipe.loading import packaged_names
+    from nmt_cli.recipe.loading import find_packaged, packaged_names
 
+    if name is not None:
+        find_packaged(name, kind="corpus", command="nmt corpora")  # raises the error of a wrong name
     names = [name] if name is not None else packaged_names(kind="corpus")
     descriptions = [_describe(load_corpus(reference, overrides=[]).corpus) for reference in names]
     if as_json:

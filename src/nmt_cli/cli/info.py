@@ -256,10 +256,11 @@ def _unknown_path_error(path: Path) -> ModelError:
     if not path.exists():
         hint = f"name a model, a run, a checkpoint or prepared data; {OWNER_AND_NAME}"
         return ModelError(f"there is no {path}", where=where, hint=hint)
-    if path.is_file():
-        return ModelError(f"{path} is a file", where=where, hint=f"name a directory, such as {path.parent}")
-    below = [child for child in sorted(path.iterdir()) if not child.name.startswith(".") and kind_of(child)]
     hint = "name what nmt train, nmt average or nmt prepare wrote"
+    if path.is_file():
+        hint = f"nmt info {shlex.quote(str(path.parent))}" if kind_of(path.parent) else hint
+        return ModelError(f"{path} is a file", where=where, hint=hint)
+    below = [child for child in sorted(path.iterdir()) if not child.name.startswith(".") and kind_of(child)]
     if below:
         hint = f"nmt info {shlex.quote(str(below[-1]))}"
     if other := foreign_kind(path):

@@ -42,8 +42,10 @@ def recipes(
 
     Example: nmt recipes base
     """
-    from nmt_cli.recipe.loading import load_recipe, packaged_names
+    from nmt_cli.recipe.loading import find_packaged, load_recipe, packaged_names
 
+    if name is not None:
+        find_packaged(name, kind="recipe", command="nmt recipes")  # raises the error of a wrong name
     references = [name] if name is not None else _variants_last(packaged_names(kind="recipe"))
     descriptions = [_describe(reference, load_recipe(reference)) for reference in references]
     if as_json:

@@ -15,7 +15,7 @@ import typer
 from nmt_cli.cli.arguments import complete_models
 from nmt_cli.cli.recipes import complete_recipes, prepare_command, recipe_for, train_command
 from nmt_cli.console import show_progress
-from nmt_cli.errors import DataError, NmtError, RecipeError
+from nmt_cli.errors import DataError, NmtError, RecipeError, nearest_word
 
 if TYPE_CHECKING:
     from nmt_cli.dataset.prepared_data import PreparedData
@@ -185,11 +185,13 @@ def _open_data(directory: Path, recipe: Recipe) -> PreparedData:
     from nmt_cli.dataset.prepared_data import open_prepared
 
     if not directory.exists():
-        raise DataError(
-            f"there is no prepared data in {directory}",
-            where=str(directory),
-            hint=f"{prepare_command(recipe.corpus, directory)}, or name the folder with --data",
-        )
+        from nmt_cli.artifacts.directory_kinds import kind_of
+
+        fix = f"{prepare_command(recipe.corpus, directory)}, or name the folder with --data"
+        siblings = [path.name for path in directory.parent.glob("*") if kind_of(path) == "data"]
+        if near := nearest_word(directory.name, siblings):
+            fix = f"did you mean --data {shlex.quote(str(directory.with_name(near)))}? Otherwise: {fix}"
+        raise DataError(f"there is no prepared data in {directory}", where=str(directory), hint=fix)
     if hint := _commands_for_text(directory):
         raise DataError(f"{directory} is text, not prepared data", where=str(directory), hint=hint)
     return open_prepared(directory)

@@ -29,7 +29,7 @@ _FORMER_KEYS = {
 
 def load_corpus(name_or_path: str, *, overrides: Sequence[str]) -> LocatedCorpus:
     """The corpus of a file, or of a packaged name; `overrides` are `key.key=value`."""
-    file = find_packaged(name_or_path, kind="corpus")
+    file = find_packaged(name_or_path, kind="corpus", command="nmt prepare")
     document = _read_corpus_document(file)
     if toolkit := toolkit_of(document.values):
         problem = f"{file.name} is a configuration of {toolkit}, not a corpus file"

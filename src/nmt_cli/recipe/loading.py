@@ -20,7 +20,6 @@ from nmt_cli.recipe.yaml_files import Document, dump_values, merge, parse_docume
 
 Kind = Literal["recipe", "corpus"]
 
-_COMMANDS: dict[Kind, str] = {"recipe": "nmt train", "corpus": "nmt prepare"}
 _LIST_COMMANDS: dict[Kind, str] = {"recipe": "nmt recipes", "corpus": "nmt corpora"}
 _PAGE_ON_OTHER_TOOLKITS = "docs/how-to/other-toolkits.md"
 _DEFAULT_HINT = "write a value of that kind; nmt train base --dry-run shows one for each key"
@@ -48,7 +47,7 @@ def load_recipe(reference: str | Path, *, overrides: Sequence[str] = ()) -> Reci
 
 def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> ResolvedRecipe:
     """Like `load_recipe`, with the origin of every value."""
-    file = find_packaged(str(reference), kind="recipe")
+    file = find_packaged(str(reference), kind="recipe", command="nmt train")
     _check_is_recipe(file)
     named_after_file = Document({"name": file.stem}, {("name",): str(file)})
     document = merge(named_after_file, _read_with_parents(file, children=()))
@@ -117,8 +116,8 @@ def packaged_folder() -> Path:
     return installed if installed.is_dir() else package.parents[1] / "recipes"
 
 
-def find_packaged(reference: str, *, kind: Kind) -> Path:
-    """The file that a command's argument names: an existing file, else a recipe or corpus of the package.
+def find_packaged(reference: str, *, kind: Kind, command: str) -> Path:
+    """The file that the argument of `command` names: an existing file, else a recipe or corpus of the package.
 
     Raises RecipeError with the nearest names.
     """
@@ -132,7 +131,7 @@ def find_packaged(reference: str, *, kind: Kind) -> Path:
     files = [f"{os.path.splitext(reference)[0]}.{ending}" for ending in ("yaml", "yml") if reference]
     near = [file for file in files if Path(file).is_file()][:1] or _nearest_names(name, names)
     if near:
-        hint = f"did you mean {_COMMANDS[kind]} {' or '.join(map(shlex.quote, near))}?"
+        hint = f"did you mean {command} {' or '.join(map(shlex.quote, near))}?"
     else:
         top_names = ", ".join(name for name in names if "/" not in name)
         hint = f"take a file, or {top_names}; {_LIST_COMMANDS[kind]} describes all"

@@ -136,7 +136,9 @@ class TrainingConfig(Section):
     """Batches, optimizer, schedule and length of the training (section 5)."""
 
     seed: NonNegativeInt = Field(1, description="seed of initialisation, data order and dropout")
-    updates: PositiveInt = Field(100_000, description="optimizer updates in all (5.2)")
+    updates: Annotated[int, Field(gt=0, le=1_000_000_000)] = Field(
+        100_000, description="optimizer updates in all (5.2)"
+    )
     batch_tokens: PositiveInt = Field(
         25_000, description="maximum of source or of target tokens in an update, on all GPUs (5.1)"
     )

@@ -162,7 +162,9 @@ def _resampled_score(result: Result, *, name: MetricName, signature: str) -> Res
 def _sentence(score: ComparedScore, system: str, baseline: str) -> str:
     if score.difference == 0:
         return f"{system} and {baseline} are equal, p = 1"
+    difference, p_value = f"{abs(score.difference):.{decimals_of(score.report.name)}f}", f"p = {score.p_value:.4f}"
+    if not score.is_significant:
+        comparison = "higher" if score.difference > 0 else "lower"
+        return f"{system} scores {difference} {comparison} than {baseline}, no significant difference ({p_value})"
     comparison = "better" if score.is_better else "worse"
-    difference = f"{abs(score.difference):.{decimals_of(score.report.name)}f}, p = {score.p_value:.4f}"
-    conclusion = "significant" if score.is_significant else "not significant"
-    return f"{system} is {comparison} than {baseline} by {difference}: {conclusion} at {SIGNIFICANCE_LEVEL:g}"
+    return f"{system} is {comparison} than {baseline} by {difference}, {p_value}: significant at {SIGNIFICANCE_LEVEL:g}"

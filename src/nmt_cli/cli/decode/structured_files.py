@@ -44,6 +44,8 @@ _CSV_COMMAND = (  # {} is the delimiter
     "python3 -c \"import csv, sys; [print(*row[0].split()) for row in csv.reader(sys.stdin, delimiter='{}') if row]\""
 )
 _JSON_LINES_COMMAND = "python3 -c \"import json, sys; [print(*json.loads(line)['KEY'].split()) for line in sys.stdin]\""
+# The lines below a time code, up to a blank line.
+_CUES_COMMAND = r"awk '/-->/ {is_text = 1; next} /^[ \t\r]*$/ {is_text = 0} is_text'"
 _XLIFF = {".xliff", ".xlf", ".sdlxliff", ".mxliff"}
 _STRUCTURES = (
     _Structure(
@@ -60,6 +62,8 @@ _STRUCTURES = (
     ),
     _Structure("XLIFF", _XLIFF, re.compile(rb"\s*<(?:[?!][^<]*<)*xliff\b"), _xml_command(".//{*}trans-unit/{*}source")),
     _Structure("a PO file", {".po", ".pot"}, re.compile(rb'(?:#.*\n|\s)*msgid ""\s*\nmsgstr "'), _PO_COMMAND),
+    _Structure("subtitles (SRT)", {".srt"}, re.compile(rb"\s*\d+[ \t]*\r?\n[\d:]+:\d\d[,.]\d+ -->"), _CUES_COMMAND),
+    _Structure("subtitles (WebVTT)", {".vtt"}, re.compile(rb"WEBVTT\b(?s:.)*?\n[\d:]+:\d\d\.\d+ -->"), _CUES_COMMAND),
     _Structure("a table (TSV)", {".tsv"}, re.compile(rb"[^\n]*\t"), "cut -f1", is_certain=False),
     _Structure("a table (CSV)", {".csv"}, re.compile(rb"[^\n]*[,;\t]"), _CSV_COMMAND, is_certain=False),
     _Structure("JSON lines", {".jsonl", ".ndjson"}, re.compile(rb"\s*\{"), _JSON_LINES_COMMAND, is_certain=False),

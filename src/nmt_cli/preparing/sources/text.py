@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from nmt_cli.cache import cache_folder, cache_lock, writing_errors
 from nmt_cli.console import Progress
-from nmt_cli.errors import DataError
+from nmt_cli.errors import DataError, nearest_word
 from nmt_cli.files import open_bytes, reading_errors, sha256
 from nmt_cli.preparing.chunks import RawChunk, TextChunk, batched
 from nmt_cli.preparing.download import download_file
@@ -197,6 +197,9 @@ def _find_text_file(prefix: Path, language: str) -> Path:
         hint = f"leave the ending out: {prefix.with_suffix('')}"
     elif not present:
         hint = f"check the path: {prefix.parent} has no file {prefix.name}.LANGUAGE"
+        names = [file.name.removesuffix(f".{language}") for file in prefix.parent.glob(f"*.{language}")]
+        if near := nearest_word(prefix.name, names):
+            hint = f"did you mean {prefix.with_name(near)}?"
     else:
         hint = f"there are {', '.join(present[:8])}: check the languages"
     raise DataError(f"no such file: {wanted} (nor .gz, .zst, .xz)", where=wanted, hint=hint)

@@ -65,15 +65,16 @@ class TsvSource(OneFileSource):
         lines = [line.decode("utf-8-sig", "replace").rstrip("\r\n") for line in _first_lines(file)]
         first = lines[0].split("\t")
         columns = _choose_columns(first, file, context, source=self.source, target=self.target, header=self.header)
-        if columns is None:
-            if len(first) > 2:
-                warning = "%s has %s columns, and its first line does not name them: column 1 is taken as %s, 2 as %s"
-                logger.warning(warning, name, len(first), *context.codes)
-            columns = Columns(1, 2, header=bool(self.header))
+        fix = None
+        if columns is None and len(first) > 2:
+            warning = "%s has %s columns, and its first line does not name them: column 1 is taken as %s, 2 as %s"
+            logger.warning(warning, name, len(first), *context.codes)
+            fix = f"put a line that names the columns before line 1, such as id<TAB>{'<TAB>'.join(context.codes)}"
+        columns = columns or Columns(1, 2, header=bool(self.header))
         is_quoted = are_quoted(lines)
         if is_quoted:
             logger.info("%s: cells are quoted as in CSV, and the quotes are taken off", name)
-        return TsvFile(((name, file),), file.name, self.weight, file, *columns, is_quoted)
+        return TsvFile(((name, file),), file.name, self.weight, file, *columns, is_quoted, fix)
 
 
 class CsvSource(OneFileSource):
@@ -122,13 +123,15 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TsvFile(LocalPairs):
-    """Two columns of a file of tab-separated columns, counted from 1."""
+    """Two columns of a file of tab-separated columns, counted from 1. `column_fix` names guessed columns."""
 
+    not_in_key = (*LocalPairs.not_in_key, "column_fix")
     file: Path
     source: int
     target: int
     header: bool
     is_quoted: bool
+    column_fix: str | None
 
     def read(self) -> Iterator[RawChunk]:
         """The lines below the header. DataError if there is no tab, though a second column is asked for."""
@@ -141,12 +144,14 @@ class TsvFile(LocalPairs):
     def _check_columns(self, lines: Sequence[bytes]) -> None:
         if max(self.source, self.target) == 1 or any(b"\t" in line for line in lines):
             return
-        hint = "kind: tsv takes columns with one tab between them"
+        hint = "separate source and target by one tab"
         separators = [name for mark, name in _WRONG_SEPARATORS.items() if all(mark in line for line in lines)]
         if separators:
             is_csv = separators[0] in ("semicolons", "commas")
-            fix = "write kind: csv, or call the file .csv" if is_csv else "replace them by one tab"
-            hint += f"; these seem to be separated by {separators[0]}: {fix}"
+            hint += f"; these seem to be separated by {separators[0]}"
+            hint += ": write kind: csv, or call the file .csv" if is_csv else ""
+        else:
+            hint += "; for two files with a sentence per line, --train PREFIX"
         raise DataError(
             f"{self.file.name} has no columns: there is no tab in its first {len(lines):,} lines",
             where=f"{self.file}:{1 + self.header}",
