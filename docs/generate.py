@@ -253,7 +253,7 @@ def _type(value: Any) -> str:
         return "list of sections" if value.get("type") == "array" else "section"
     words = {"integer": "whole number", "number": "number", "string": "text", "boolean": "`true` or `false`"}
     signs = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
-    bounds = [f"{sign} {value[key]:.12g}" for key, sign in signs.items() if key in value]
+    bounds = [f"{sign} {value[key]:g}" for key, sign in signs.items() if key in value]
     word = "`null`" if value["type"] == "null" else words[value["type"]]
     return " ".join([word, ", ".join(bounds)]).strip()
 

@@ -46,8 +46,9 @@ _WINDOWS_1252 = "WINDOWS-1252"
 _IF_LATIN1 = "if the text is Latin-1 or Windows-1252"
 _BYTES_LOOKED_AT = 64
 _MIN_SHARE_OF_ZEROS = 0.35
-_CONTROLS = re.compile(r"[\0-\x08\x0e-\x1f]")
-_MAX_CONTROLS = 1  # such as the Ctrl-Z at the end of a DOS file
+# Control characters that text does not have, and the most of them in it: the Ctrl-Z of a DOS file, or a few strays.
+_CONTROLS = re.compile(r"[\0-\x08\x0e-\x1a\x1c-\x1f]")
+_MAX_CONTROLS, _MAX_SHARE_OF_CONTROLS = 1, 0.05
 _FILES_SHOWN = 8
 _BLOCK = 1 << 20
 
@@ -63,7 +64,9 @@ def check_encodings(beginnings: Mapping[str, bytes]) -> None:
         check_uncompressed(beginning, name=name)
     encodings = {name: encoding for name, beginning in beginnings.items() if (encoding := _wide_encoding(beginning))}
     for name, encoding in encodings.items():
-        _check_is_text(beginnings[name][:_BYTES_LOOKED_AT].decode(encoding, "ignore"), name=name, where=name)
+        content = beginnings[name][:_BYTES_LOOKED_AT].decode(encoding, "ignore")
+        if (error := _not_text_error(content, name=name, where=name)) is not None:
+            raise error
     if encodings:
         short_names = dict.fromkeys(map(_short_name, encodings))
         names = " and ".join(short_names if len(short_names) == len(encodings) else encodings)
@@ -84,14 +87,12 @@ def check_uncompressed(beginning: bytes, *, name: str) -> None:
 
 
 def not_utf8_error(line: bytes, *, name: str, number: int) -> DataError:
-    """The error for a line that is not UTF-8; it names the first wrong byte. ValueError if the line is UTF-8.
-
-    A line that is no text raises DataError.
-    """
-    where = f"{name}:{number}"
-    _check_is_text(line.decode("latin-1"), name=name, where=where)
+    """The error for a line that is not UTF-8; it names the first wrong byte. ValueError if the line is UTF-8."""
+    where, wrong_byte = f"{name}:{number}", _first_wrong_byte(line)
+    if (error := _not_text_error(line.decode("latin-1"), name=name, where=where)) is not None:
+        return error
     return DataError(
-        f"line {number} is not UTF-8: it has the byte 0x{_first_wrong_byte(line):02x}",
+        f"line {number} is not UTF-8: it has the byte 0x{wrong_byte:02x}",
         where=where,
         hint=f"{_IF_LATIN1}: {_convert_hint(name, encoding=_WINDOWS_1252)}",
     )
@@ -155,12 +156,13 @@ def _wide_encoding(beginning: bytes) -> str | None:
     return None
 
 
-def _check_is_text(text: str, *, name: str, where: str) -> None:
-    """Raise DataError if control characters say that this is no text."""
+def _not_text_error(text: str, *, name: str, where: str) -> DataError | None:
+    """The error for content that is no text, by its control characters; None if it may be text."""
     controls = _CONTROLS.findall(text)
-    if len(controls) > _MAX_CONTROLS:
-        message = f"{_short_name(name)} is not text: it holds control characters such as {controls[0]!r}"
-        raise DataError(message, where=where, hint="give a text file")
+    if len(controls) <= max(_MAX_CONTROLS, _MAX_SHARE_OF_CONTROLS * len(text)):
+        return None
+    message = f"{_short_name(name)} is not text: it holds control characters such as {controls[0]!r}"
+    return DataError(message, where=where, hint="give a text file")
 
 
 def _first_wrong_byte(line: bytes) -> int:

@@ -135,7 +135,7 @@ def test_a_mean_of_earlier_updates_than_the_model_is_told(tmp_path: Path, caplog
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
     call(run, last=2)
     message = (
-        f"decode and serve take {run}/model, because the mean is of earlier updates; -m {run}/averaged names the mean"
+        f"decode and serve take {run}/model, because the average is of earlier updates; -m {run}/averaged names it"
     )
     assert message in caplog.messages
     assert model_of_run(run) == run / "model"

@@ -231,7 +231,6 @@ def test_a_sentence_longer_than_a_micro_batch(recipe_folder: Path, train: list[s
         (["bsae"], "there is no recipe 'bsae'", "did you mean nmt train base?"),
         (["tiny.yaml", "--set", "training.update=5"], "training.update", "updates"),
         (["tiny.yaml", "--set", "training.updates=many"], "training.updates", "number"),
-        (["tiny.yaml", "--set", "training.updates=" + "9" * 23], "training.updates", "and at most 1000000000"),
         (["tiny.yaml", "--precision", "fp8"], "training.precision", "bf16"),
         (["tiny.yaml", "--set", "training.updates"], "--set takes key=value, not 'training.updates'", "--set "),
     ],

@@ -117,7 +117,7 @@ def test_a_zip_that_python_cannot_unpack_is_named(tmp_path: Path, field: int, va
     error = refusal(lambda: contents(archive, "a.en", "a.de"))
     assert error.message.startswith("parts.zip cannot be unpacked: ")
     assert reason in error.message
-    assert error.hint == "unpack it by other means, and write file: FOLDER"
+    assert error.hint == "unpack it with another program, and write file: FOLDER in the corpus file"
 
 
 def test_what_is_no_archive_is_named(tmp_path: Path, cache: Path) -> None:

@@ -159,7 +159,7 @@ def test_guessed_columns_of_which_nothing_is_kept_are_to_be_named(tmp_path: Path
     with pytest.raises(DataError, match="no training pair is left after cleaning") as refused:
         run(corpus_of(tmp_path, "{kind: tsv, file: x.tsv}"), tmp_path / "data")
     fix = "put a line that names the columns before line 1, such as id<TAB>en<TAB>de"
-    assert refused.value.hint == fix
+    assert refused.value.hint.startswith(f"if the columns are wrong, {fix}; otherwise --set cleaning.")
     (tmp_path / "x.tsv").write_text(fix.rpartition(" ")[2].replace("<TAB>", "\t") + "\n" + "".join(rows))
     assert run(corpus_of(tmp_path, "{kind: tsv, file: x.tsv}"), tmp_path / "data").report["cleaning"]["kept"] == 320
 
@@ -172,6 +172,13 @@ def test_a_few_malformed_records_are_mistakes_of_the_file(tmp_path: Path) -> Non
         "8 of 320 training pairs are dropped for malformed record, first at x.tsv:50: columns 1 and 2 are looked for, "
         "and that line has 1 column; mend these lines"
     )
+    broken = "".join(f"{src} {tgt}\n" for src, tgt in PAIRS[:40])
+    (tmp_path / "y.tsv").write_text("a\tb\n" + broken)  # small beside the first, but most of its records are broken
+    sources = "{kind: tsv, file: x.tsv, source: 1, target: 2}, {kind: tsv, file: y.tsv, source: 1, target: 2}"
+    (tmp_path / "x.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in PAIRS))
+    warnings = run(corpus_of(tmp_path, sources), tmp_path / "both").report["warnings"]
+    assert "set source and target" in warnings[-1]
+    assert "mend these lines" not in warnings[-1]
 
 
 def test_sources_behind_the_limit_are_not_told_of(tmp_path: Path) -> None:

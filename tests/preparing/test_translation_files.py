@@ -409,7 +409,6 @@ PO_CASES = {
 }
 
 
-@pytest.mark.skipif(shutil.which("msgfmt") is None, reason="needs GNU gettext")
 @pytest.mark.parametrize(("text", "translations"), PO_CASES.values(), ids=PO_CASES)
 def test_rare_forms_of_po_are_read_as_gettext_reads_them(
     tmp_path: Path, text: str, translations: dict[str, str]
@@ -418,6 +417,8 @@ def test_rare_forms_of_po_are_read_as_gettext_reads_them(
 
     text = PO[: PO.index("#: a.c")] + text
     assert dict(pairs_of(read(tmp_path / "a.po", text))) == translations
+    if shutil.which("msgfmt") is None:
+        pytest.skip("the comparison needs GNU gettext")
     subprocess.run(["msgfmt", "-o", tmp_path / "a.mo", tmp_path / "a.po"], check=True)
     with (tmp_path / "a.mo").open("rb") as file:
         catalogue = gettext.GNUTranslations(file)

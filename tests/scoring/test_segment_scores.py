@@ -110,3 +110,4 @@ def test_differences_need_nothing_of_the_metrics_after_the_first(caplog: pytest.
     command = ["ref", "-i", "hyp", "--baseline", "base", "--differences", "1", "-m"]
     assert run(*command, "chrf,comet") == run(*command, "chrf")  # no source and no COMET
     assert "--differences compares by the first metric alone: chrf" in caplog.messages
+    assert run(*command, "chrf,bleu", "-l", "en-de", "--lowercase") == run(*command, "chrf")  # the options are bleu's

@@ -155,11 +155,11 @@ def test_a_refused_request_costs_nothing_and_one_whose_client_leaves_does(tmp_pa
     keys = read_keys(write_keys(tmp_path, "bob bob-secret-key 2\n"), clock=lambda: 0.0)
     bob = owner(keys, "bob-secret-key")
     for _ in range(5):
-        with pytest.raises(RequestError, match="fr is not supported"), bob.charged(2):
+        with pytest.raises(RequestError, match="fr is not supported"), bob.charged(requests=2, characters=0):
             raise invalid_request_error("fr is not supported", hint="source: one of en, de")
-    with pytest.raises(ClientGone), bob.charged(1):
+    with pytest.raises(ClientGone), bob.charged(requests=1, characters=0):
         raise ClientGone
-    with bob.charged(1):
+    with bob.charged(requests=1, characters=0):
         pass
     with pytest.raises(RequestError, match="this key has used its 2 requests per minute"):
         bob.spend(1)

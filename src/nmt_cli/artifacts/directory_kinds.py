@@ -129,7 +129,10 @@ def _message_and_hint(path: Path, kind: Kind | None) -> tuple[str, str]:
     if kind == "run":
         made = [path / name for name in ("averaged", "model") if kind_of(path / name) == "model"]
         average = f"make a model of it first: nmt average {shlex.quote(str(path))}"
-        return f"{path} is a run, not a model directory", f"take its model, {made[0]}" if made else average
+        return (
+            f"{path} is a run, not a model directory",
+            f"take its model, {shlex.quote(str(made[0]))}" if made else average,
+        )
     if kind == "checkpoint":
         hint = f"make a model of it: nmt average {shlex.quote(str(path))} -o MODEL"
         return f"{path} is a checkpoint, not a model directory", hint
@@ -149,7 +152,7 @@ def _hint_for_file(file: Path) -> str:
         return _import_command(file)
     if kind_of(file.parent) is None:
         return _way_to_a_model(file.parent, foreign_kind(file.parent))
-    return f"try {file.parent}"
+    return f"try {shlex.quote(str(file.parent))}"
 
 
 def _way_to_a_model(path: Path, foreign: str | None) -> str:

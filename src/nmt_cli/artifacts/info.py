@@ -73,7 +73,7 @@ def describe_run(run: Run, *, history: History) -> dict[str, Any]:
             _checkpoint_values(checkpoint) | {"damage": _damage(checkpoint.path)} for checkpoint in checkpoints
         ],
         "models": [str(model) for model in models],
-        "current_model": current_model(path),
+        "current_model": current_model(path) if models else None,
         "bytes": bytes_in(path),
         "recipe": run.recipe.model_dump(mode="json"),
     }
@@ -130,7 +130,7 @@ def parameters_in_file(file: Path) -> int | None:
 
 
 def current_model(run: Path) -> str | None:
-    """The model that `nmt decode -m RUN` takes; None if there is none, or its manifest cannot be read."""
+    """The model that `nmt decode -m RUN` takes; None if there is none, or two whose manifests cannot be compared."""
     try:
         return str(model_of_run(run))
     except ModelError:

@@ -81,8 +81,10 @@ def average(
     command = f"nmt decode -m {shlex.quote(str(model))} < input.txt > output.txt"
     if losses is not None and losses.is_worse:
         command = _warn_of_worse_mean(run, model)
-    elif model == run.directory / "averaged" and current_model(run.directory) == str(run.directory / "model"):
-        message = "decode and serve take %s, because the mean is of earlier updates; -m %s names the mean"
+    elif model.resolve() == (run.directory / "averaged").resolve() and current_model(run.directory) == str(
+        run.directory / "model"
+    ):
+        message = "decode and serve take %s, because the average is of earlier updates; -m %s names it"
         logger.warning(message, run.directory / "model", shlex.quote(str(model)))
     logger.info("next: %s", command)
 

@@ -96,7 +96,7 @@ def train(
         if init_from is not None:
             init_from = find_model(init_from, show_progress=show_progress)
         needs_data = not dry_run or data is not None
-        prepared = _open_data(directory, resolved.recipe) if needs_data else None
+        prepared = _open_data(directory, resolved.recipe, is_named=data is not None) if needs_data else None
         # All that follows imports torch, which takes seconds.
         from nmt_cli.training import start
         from nmt_cli.training.initial_weights import with_initial_architecture
@@ -180,8 +180,11 @@ def _default_data(recipe: Recipe, *, reference: str, is_needed: bool) -> Path:
     return Path("data") / (recipe.corpus or "")
 
 
-def _open_data(directory: Path, recipe: Recipe) -> PreparedData:
-    """The prepared data in a directory; DataError with the command that prepares it, if there is none."""
+def _open_data(directory: Path, recipe: Recipe, *, is_named: bool) -> PreparedData:
+    """The prepared data in a directory, which --data may have named.
+
+    If there is none, DataError has the command that prepares it, and the name that was probably meant.
+    """
     from nmt_cli.dataset.prepared_data import open_prepared
 
     if not directory.exists():
@@ -189,7 +192,7 @@ def _open_data(directory: Path, recipe: Recipe) -> PreparedData:
 
         fix = f"{prepare_command(recipe.corpus, directory)}, or name the folder with --data"
         siblings = [path.name for path in directory.parent.glob("*") if kind_of(path) == "data"]
-        if near := nearest_word(directory.name, siblings):
+        if is_named and (near := nearest_word(directory.name, siblings)):
             fix = f"did you mean --data {shlex.quote(str(directory.with_name(near)))}? Otherwise: {fix}"
         raise DataError(f"there is no prepared data in {directory}", where=str(directory), hint=fix)
     if hint := _commands_for_text(directory):
@@ -230,7 +233,7 @@ def _planned_inputs(directory: Path, recipe: Recipe, *, is_named: bool, init_fro
 
     has_packaged_corpus = recipe.corpus in packaged_names(kind="corpus")
     is_expected = recipe.corpus is not None and (directory.exists() or not has_packaged_corpus)
-    data = _open_data(directory, recipe) if is_named or is_expected else None
+    data = _open_data(directory, recipe, is_named=is_named) if is_named or is_expected else None
     from nmt_cli.training.initial_weights import describe_initial_model
     from nmt_cli.training.start import RunInputs, log_other_corpus
 

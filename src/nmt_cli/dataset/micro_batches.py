@@ -14,7 +14,7 @@ from nmt_cli.devices import SHORT_SENTENCE_TOKENS
 # Slots are rounded up to a multiple of 128 unless that could add more than 1/400 to a side; then of 64, 32, 16 or 8.
 _LARGEST_MULTIPLE, _SMALLEST_MULTIPLE, _MIN_MULTIPLES_PER_SIDE = 128, 8, 400
 # The number of pairs that fill an update varies: its standard deviation in text is under 2/3 of the square root of the
-# mean. 4 square roots are at least 6 standard deviations, and a micro-batch has room for the mean plus this.
+# mean. A micro-batch has room for the mean and 4 of these square roots, which are at least 6 standard deviations.
 _PAIRS_HEADROOM = 4
 # In a full micro-batch, at most about one slot of 50 is empty: docs/design/data.md, "Two classes of length".
 _SLOTS_PER_EMPTY_SLOT = 50

@@ -144,7 +144,7 @@ def token_budgets(
     if larger_side > batch_tokens:
         unused_tokens = _UNFILLED_PAIRS * larger_side / num_pairs
         num_updates = math.ceil(larger_side / max(batch_tokens - unused_tokens, 1))
-        # A full update stops before the pair that would not fit.
+        # A full update has unused tokens, because it stops before the pair that would not fit.
         budget = min(batch_tokens, math.ceil(larger_side / num_updates + unused_tokens))
 
     def budget_of_side(tokens: int) -> int:

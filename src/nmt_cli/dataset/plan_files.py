@@ -81,7 +81,7 @@ class EpochInvariants(Record):
 
     `num_left_out` pairs are too long for the model. A full update has `pairs_in_update` pairs on average, in the length
     class whose updates have more pairs. If pieces are sampled, `budgets` and `pairs_in_update` follow from expected
-    lengths, and no sentence of any epoch has more than `max_tokens_in_sentence`. Otherwise it is None.
+    lengths, and no sentence of any epoch has more than `max_tokens_in_sentence`, which is None otherwise.
     """
 
     num_left_out: int

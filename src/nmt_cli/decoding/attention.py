@@ -145,8 +145,10 @@ class AttentionMaps:
     def pieces(self, source: str, target: str | None, *, part: AttentionPart) -> AttentionMap:
         """The map between pieces; DataError if a text is blank or too long for the model.
 
-        Only `encoder` does without a target.
+        The map of the encoder needs no target.
         """
+        if target is None and part != "encoder":
+            raise ValueError(f"the attention of {part} needs a target")
         source_ids, target_ids = self._encode(source, target)
         source_pieces = [*self._loaded.source.pieces(source_ids), _END]
         target_pieces = self._loaded.target.pieces(target_ids)
@@ -183,7 +185,8 @@ class AttentionMaps:
         given = {"sentence": source_ids} if target is None else {"sentence": source_ids, "translation": target_ids}
         for name, ids in given.items():
             if not ids:
-                raise DataError(f"the {name} is blank", where=name, hint="give a sentence and its translation")
+                hint = "give a sentence" + (" and its translation" if target is not None else "")
+                raise DataError(f"the {name} is blank", where=name, hint=hint)
             if len(ids) > max_pieces:
                 message = f"the {name} has {len(ids):,} pieces, and the model takes {max_pieces:,}"
                 raise DataError(message, where=name, hint="give a shorter sentence")

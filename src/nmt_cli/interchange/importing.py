@@ -196,7 +196,7 @@ def _recipe(marian: MarianModel) -> Recipe:
     except ValidationError as error:
         first = error.errors()[0]
         setting = f"{first['loc'][-1]}: {first['input']}, which nmt's model cannot have: {first['msg']}"
-        file_of_search = "decoder.yml" if marian.is_npz else "generation_config.json"
+        file_of_search = "the .yml of the decoder" if marian.is_npz else "generation_config.json"
         hint = f"put another value there and, for the search, in {file_of_search}"
         raise ModelError(f"{marian.directory} has {setting}", where=str(marian.file), hint=hint) from None
 

@@ -171,7 +171,7 @@ def _read_block(response: http.client.HTTPResponse) -> bytes:
 
 @contextmanager
 def _network_errors() -> Iterator[None]:
-    """Raise ConnectionError for any other OSError in the block, because it would look like an error of the disk."""
+    """Turn an OSError that is not of a network type into a ConnectionError; it would look like an error of the disk."""
     try:
         yield
     except (urllib.error.URLError, ConnectionError, TimeoutError):

@@ -147,7 +147,7 @@ class InvalidSetting:
             number = next((choice for choice in choices if choice.get("type") in ("integer", "number")), None)
             if number is not None:
                 kind = "a whole number" if number["type"] == "integer" else "a number"
-                bounds = [f"{words} {number[bound]:.12g}" for bound, words in _BOUND_WORDS.items() if bound in number]
+                bounds = [f"{words} {number[bound]:g}" for bound, words in _BOUND_WORDS.items() if bound in number]
                 others = [str(choice.get("const", choice["type"])) for choice in choices if choice is not number]
                 bounded = " ".join(filter(None, (kind, " and ".join(bounds))))
                 return f"write {' or '.join([bounded, *others])}"

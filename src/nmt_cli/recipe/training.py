@@ -136,9 +136,7 @@ class TrainingConfig(Section):
     """Batches, optimizer, schedule and length of the training (section 5)."""
 
     seed: NonNegativeInt = Field(1, description="seed of initialisation, data order and dropout")
-    updates: Annotated[int, Field(gt=0, le=1_000_000_000)] = Field(
-        100_000, description="optimizer updates in all (5.2)"
-    )
+    updates: PositiveInt = Field(100_000, description="optimizer updates in all (5.2)")
     batch_tokens: PositiveInt = Field(
         25_000, description="maximum of source or of target tokens in an update, on all GPUs (5.1)"
     )
@@ -242,8 +240,11 @@ class AveragingConfig(Section):
 
     @property
     def choice(self) -> tuple[Literal["last", "best"], int]:
-        """By which of both the checkpoints are chosen, and how many."""
-        return ("best", self.best) if self.best is not None else ("last", self.last or 0)
+        """Whether the last or the best checkpoints are averaged, and how many."""
+        if self.best is not None:
+            return "best", self.best
+        assert self.last is not None  # `_exactly_one`
+        return "last", self.last
 
     @model_validator(mode="after")
     def _exactly_one(self) -> AveragingConfig:

@@ -222,13 +222,15 @@ class Figure:
         match self.relation:
             case "not comparable":
                 return "not comparable: rehearsal"
-            case "below" if expected is not None:
+            case "below":
+                assert expected is not None
                 return f"below by {_with_unit(self.name, expected.low - self.measured)}"
-            case "above" if expected is not None:
+            case "above":
+                assert expected is not None
                 return f"above by {_with_unit(self.name, self.measured - expected.high)}"
             case "as expected":
                 return "as expected"
-            case _:
+            case "context":
                 return "not in the paper" if expected is None else "for context"
 
     @property

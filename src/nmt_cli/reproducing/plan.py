@@ -147,15 +147,17 @@ def rehearsal_overrides(
     """The settings of a rehearsal on `limit` pairs; recipe and tokenizer have the user's settings in them.
 
     The number of updates is about one pass over the pairs. It is at least the number of averaged checkpoints, of which
-    a rehearsal takes at most five. The schedule stays, so the learning rate is the one of the first updates.
+    a rehearsal takes at most five, or as many as the user sets. The schedule stays, so the learning rate is the one of
+    the first updates.
     """
     user_keys = _keys_of(user_settings)
     averaged = recipe.averaging.last or recipe.averaging.best or 1
+    wanted = averaged if "averaging.last" in user_keys else min(averaged, _MAX_REHEARSED_CHECKPOINTS)
     one_pass = math.ceil(limit * _PIECES_PER_SIDE / recipe.training.batch_tokens)
-    updates = min(max(min(averaged, _MAX_REHEARSED_CHECKPOINTS), one_pass), recipe.training.updates)
+    updates = min(max(wanted, one_pass), recipe.training.updates)
     if "training.updates" in user_keys:
         updates = recipe.training.updates
-    checkpoints = averaged if "averaging.last" in user_keys else min(averaged, _MAX_REHEARSED_CHECKPOINTS, updates)
+    checkpoints = wanted if "averaging.last" in user_keys else min(wanted, updates)
     checkpoint_every = max(updates // checkpoints, 1)
     recipe_values = {
         "training.updates": updates,
@@ -163,7 +165,7 @@ def rehearsal_overrides(
         "training.checkpoint_every": checkpoint_every,
         "training.keep_last": checkpoints,
         "averaging.last": checkpoints,
-        # The best checkpoints are found by their BLEU.
+        # Only validated checkpoints can be the best.
         "validation.every": checkpoint_every if recipe.averaging.best else updates,
         "validation.max_sentences": min(limit, _MAX_REHEARSED_LINES),
     }

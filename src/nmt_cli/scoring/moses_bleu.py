@@ -140,7 +140,8 @@ def note_on_comparison(languages: str, *, keep_quotes: bool) -> str:
     The paper's scores are of a German reference whose quotes were changed.
     """
     figures = {"en-de": "27.3 (base) and 28.4 (big)", "en-fr": "38.1 (base) and 41.8 (big)"}.get(languages.lower())
-    papers = f"the paper's {figures} on newstest2014 and " if figures and not keep_quotes else ""
+    has_other_quotes = keep_quotes and languages.lower().endswith("-de")
+    papers = f"the paper's {figures} on newstest2014 and " if figures and not has_other_quotes else ""
     return (
         f"paper-BLEU compares with {papers}other multi-bleu scores of such tokens; BLEU compares with other papers' "
         "sacreBLEU scores of the same signature; never one with the other"

@@ -147,7 +147,7 @@ def _paired_test(
     for result in results:
         score = _resampled_score(result, name=scorer.name, signature=signature)
         difference = score.report.value - baseline_score.report.value
-        # For two equal systems, sacreBLEU gives the smallest possible p-value, 1 / (resamples + 1).
+        # For two identical outputs, sacreBLEU gives the smallest possible p-value, 1 / (resamples + 1).
         p_value = 1.0 if difference == 0 or result.p_value is None else float(result.p_value)
         tested.append(ComparedScore(score.report, score.mean, difference, p_value))
     return PairedTestResult(test, baseline_score, tested)

@@ -62,12 +62,14 @@ class KeyOwner:
         self._requests_left -= requests
 
     @contextmanager
-    def charged(self, requests: int) -> Iterator[None]:
-        """Spend requests, and give them back if the block refuses the request with an error."""
+    def charged(self, *, requests: int, characters: int) -> Iterator[None]:
+        """Spend requests and count characters, and undo both if the block refuses the request with an error."""
         self.spend(requests)
+        self.characters += characters
         try:
             yield
         except NmtError:
+            self.characters -= characters
             self._requests_left = min(self._capacity, self._requests_left + requests)
             raise
 

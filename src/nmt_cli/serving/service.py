@@ -130,7 +130,7 @@ class Service:
     ) -> list[tuple[TranslatedText, ModelRoute]]:
         """The translation of each text by the model for its language, with how that model was found."""
         self.check_texts(texts)
-        with owner.charged(max(1, len(texts))):
+        with owner.charged(requests=max(1, len(texts)), characters=sum(map(len, texts))):
             routes = [self.models.route(source, target, text=text) for text in texts]
             texts_by_model: dict[ServedModel, list[str]] = {}
             for text, route in zip(texts, routes, strict=True):
@@ -143,7 +143,6 @@ class Service:
             ]
             # Almost always there is a single call, which needs no task.
             results = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
-        owner.characters += sum(map(len, texts))
         translations = {model: iter(result) for model, result in zip(texts_by_model, results, strict=True)}
         return [(next(translations[route.model]), route) for route in routes]
 

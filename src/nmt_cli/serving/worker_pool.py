@@ -71,11 +71,12 @@ class WorkerPool:
                 raise asyncio.CancelledError
             return workers
         except BaseException as error:
-            for start in starts:
-                if not start.cancelling():  # else a second cancellation would interrupt the end of its worker
-                    start.cancel()
-            outcomes = await asyncio.gather(*starts, return_exceptions=True)
-            await asyncio.gather(*(outcome.close() for outcome in outcomes if isinstance(outcome, WorkerProcess)))
+            ending = asyncio.ensure_future(_end(starts))
+            while not ending.done():
+                with suppress(
+                    asyncio.CancelledError
+                ):  # the caller may be cancelled once more, but not the end of workers
+                    await asyncio.shield(ending)
             if isinstance(error, WorkerFailed | OSError):
                 hint = "memory or open files may not suffice: see what the log says above"
                 message = f"the model's worker died while it loaded: {error}"
@@ -83,7 +84,7 @@ class WorkerPool:
             raise
 
     async def replace_workers(self, model: Path, workers: Sequence[WorkerProcess]) -> None:
-        """Give each slot a new worker, at once, and return when the old workers have finished their batches."""
+        """Put these workers in place of the old ones at once; return when the old ones have finished their batches."""
         self._queue.min_wide_tokens = workers[0].min_wide_tokens
         old_slots = self._slots
         self._slots = [_PoolSlot(self, model, worker) for worker in workers]
@@ -140,6 +141,15 @@ class _SlotState(Enum):
     CLOSING = auto()  # the worker is dead, and its files are removed
     STARTING = auto()  # there is no worker: a new one starts
     FAILED = auto()  # there is no worker: no new one has started, and the slot tries again
+
+
+async def _end(starts: Sequence[asyncio.Task[WorkerProcess]]) -> None:
+    """End workers that start or have started."""
+    for start in starts:
+        if not start.cancelling():  # else a second cancellation would interrupt the end of its worker
+            start.cancel()
+    outcomes = await asyncio.gather(*starts, return_exceptions=True)
+    await asyncio.gather(*(outcome.close() for outcome in outcomes if isinstance(outcome, WorkerProcess)))
 
 
 class _PoolSlot:

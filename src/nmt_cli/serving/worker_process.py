@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
@@ -45,17 +45,19 @@ class WorkerProcess:
     """
 
     def __init__(self, model: Path, engine: EngineSettings) -> None:
-        # Its temporary files are as large as the model, and would stay if it is killed.
-        self._folder = _WorkerFolder()
         threads = str(engine.threads)
-        of_this_worker = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TMPDIR": str(self._folder.path)}
-        try:
+        with ExitStack() as on_error:
+            # Its temporary files are as large as the model, and would stay if it is killed.
+            self._folder = _WorkerFolder()
+            on_error.callback(self._folder.remove)
+            of_this_worker = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TMPDIR": str(self._folder.path)}
             self._worker = Worker(ModelJob(model, engine), environment=_ENVIRONMENT | os.environ | of_this_worker)
-        except BaseException:
-            self._folder.remove()
-            raise
-        self._waiting_threads = ThreadPoolExecutor(2)  # one waits for the answer, and one for the end of the process
-        self._exit_code = self._waiting_threads.submit(self._worker.wait)
+            on_error.callback(self._worker.close)
+            on_error.callback(self._worker.kill)
+            # One waits for the answer, and one for the end of the process.
+            self._waiting_threads = ThreadPoolExecutor(2)
+            self._exit_code = self._waiting_threads.submit(self._worker.wait)
+            on_error.pop_all()
         self._answer: Future[Any] | None = None
         self.digest = ""
         self.min_wide_tokens = 0
@@ -120,7 +122,11 @@ class _WorkerFolder:
 
     def __init__(self) -> None:
         hidden = Path(mkdtemp(prefix=f".{_FOLDER_PREFIX}"))
-        self._lock = os.open(hidden, os.O_RDONLY)
+        try:
+            self._lock = os.open(hidden, os.O_RDONLY)
+        except OSError:
+            hidden.rmdir()
+            raise
         with suppress(OSError):  # on a disk without locks, nobody removes the folder either
             fcntl.flock(self._lock, fcntl.LOCK_SH)
         self.path = hidden.rename(hidden.with_name(hidden.name[1:]))

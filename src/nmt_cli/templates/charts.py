@@ -12,7 +12,7 @@ from nmt_cli.templates.render import render
 
 _MAX_TICKS = 5
 # A smaller range, relative to the values, would repeat its labels, which have six digits; the axis then starts at 0.
-_MIN_RELATIVE_RANGE = 1e-4
+_MIN_RELATIVE_RANGE = 5e-5
 # A long line is divided into this many columns, each about two units of the drawing wide.
 THINNING_COLUMNS = 200
 # A chart is divided into this many strips: the mouse over a strip shows the values there.

@@ -52,7 +52,7 @@ def word_ids(pieces: Sequence[str]) -> list[int | None]:
 def word_log_probs(pieces: Sequence[str], piece_log_probs: Sequence[float]) -> list[float]:
     """The log-probability of each word, and last that of EOS if it has one.
 
-    They sum to the translation's log-probability. If there are no words, EOS has it all.
+    They sum to the translation's log-probability. Without words, EOS has it all; without EOS too, the list is empty.
     """
     words, end = word_ids(pieces), list(piece_log_probs[len(pieces) :])
     num_words = max((word for word in words if word is not None), default=-1) + 1

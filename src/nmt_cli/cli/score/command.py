@@ -148,16 +148,17 @@ def score(
     files = replace(files, hypotheses=hypotheses or ["-"])
     metric_names = parse_metrics(metrics or [_DEFAULT_METRICS])
     bounds = parse_bounds(fail_under or [], metric_names)
-    if differences is not None and not by_sentence:
-        if metrics and metric_names[1:]:
-            logger.info("--differences compares by the first metric alone: %s", metric_names[0])
-        metric_names = metric_names[:1]
     if "bleu" not in metric_names:
         check_requires("-m bleu", {"--tokenize": tokenize, "--lowercase": lowercase})
     tokenizer = None if tokenize is None else parse_tokenizer(tokenize)
     if "paper-bleu" not in metric_names:
         check_requires("-m paper-bleu", {"--keep-quotes": keep_quotes})
     _check_options(files, metric_names, comet_model=comet_model, device=device, paired=paired)
+    if differences is not None and not by_sentence:
+        if metrics and metric_names[1:]:
+            logger.info("--differences compares by the first metric alone: %s", metric_names[0])
+        metric_names = metric_names[:1]
+    _check_needs(files, metric_names)
     shows_segments = by_sentence or differences is not None
     if shows_segments:
         corpus_options = {"--confidence": confidence, "--paired": paired, "--fail-under": fail_under}
@@ -216,6 +217,12 @@ def _check_options(
         check_requires("-m comet or --model", {"--device": device})
     if files.test_set is None and not {"bleu", *MOSES_METRICS} & set(metrics):
         check_requires("-t, -m bleu or -m paper-bleu", {"-l": files.languages})
+
+
+def _check_needs(files: TextNames, metrics: Sequence[MetricName]) -> None:
+    """Raise UsageError if a metric needs a language or a text that is not given."""
+    from nmt_cli.scoring.metrics import MOSES_METRICS
+
     for name in MOSES_METRICS:
         if name in metrics and files.languages is None:
             hint = "add the languages, source first: -l en-de"

@@ -183,8 +183,11 @@ class CTranslate2Engine:
     def _batch_indices(
         self, lengths: Sequence[int], widths: Iterable[Sequence[int]], *, config: DecodingConfig
     ) -> list[list[int]]:
-        """Batches of sentences by their indices; in int8 all sentences of a batch agree which `widths` are wide."""
-        are_wide = [tuple(map(is_wide, pair)) if self.precision == "int8" else () for pair in widths]
+        """Batches of sentences by their indices; `widths` are the numbers of pieces of each side.
+
+        In int8, the sentences of a batch are wide on the same sides.
+        """
+        are_wide = [tuple(map(is_wide, of_sentence)) if self.precision == "int8" else () for of_sentence in widths]
         return batches_for_workers(lengths, are_wide=are_wide, config=config, workers=self._translator.num_translators)
 
     def _run_on_pairs(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.cleaning.rules import (
+    DUPLICATE,
     EXAMPLES_PER_REASON,
     HELD_OUT,
     MALFORMED,
@@ -38,16 +39,16 @@ _DEFAULT_FIX = "look at that line"
 
 @dataclass(slots=True)
 class SourceCounts:
-    """The counts of one source, and its files. `problem` describes its first malformed record.
+    """The counts of one source, and its files.
 
-    `fix` says how to name its columns, if they are guessed.
+    `problem` describes its first malformed record. `column_fix` says how to name its columns, if they are guessed.
     """
 
     name: str
     counts: CleaningCounts = field(default_factory=CleaningCounts)
     files: Sequence[Path] = ()
     problem: str | None = None
-    fix: str | None = None
+    column_fix: str | None = None
 
     @property
     def most_common_reason(self) -> tuple[str, DroppedPairs]:
@@ -61,7 +62,7 @@ def count_by_source(shards: Sequence[CleanShard], sources: Sequence[LocalPairs])
     for number, source in enumerate(sources, start=1):
         name = f"{source.origin} (training file {number} of {len(sources)})"
         fix = source.column_fix if isinstance(source, TsvFile) else None
-        by_source.append(SourceCounts(name, files=[file for _, file in source.inputs], fix=fix))
+        by_source.append(SourceCounts(name, files=[file for _, file in source.inputs], column_fix=fix))
     for shard in shards:
         source_counts = by_source[shard.facts["source"]]
         source_counts.counts.add(CleaningCounts.from_json(shard.facts["tally"]))
@@ -70,13 +71,19 @@ def count_by_source(shards: Sequence[CleanShard], sources: Sequence[LocalPairs])
 
 
 def sum_of_sources(by_source: Sequence[SourceCounts]) -> SourceCounts:
-    """The counts of all sources together, the files of sources with invalid UTF-8, and the fix of a lost source."""
+    """The counts of all sources together, the files of sources with invalid UTF-8, and the fix of a lost source.
+
+    If most records of a source are malformed, its settings are wrong. If a few are, they are mistakes of the file, and
+    its problem is told without the settings.
+    """
     whole = SourceCounts("train")
     for source in by_source:
         whole.counts.add(source.counts)
-        whole.problem = whole.problem or source.problem
+        if source.problem and whole.problem is None:
+            is_most = source.counts.dropped[MALFORMED].count > _MAX_DROPPED * source.counts.read
+            whole.problem = source.problem if is_most else f"{source.problem.partition(': ')[0]}; mend these lines"
         if source.counts.kept < _MAX_DROPPED * source.counts.read:
-            whole.fix = whole.fix or source.fix
+            whole.column_fix = whole.column_fix or source.column_fix
         if source.counts.dropped[NOT_UTF8].count:
             whole.files = [*whole.files, *source.files]
     return whole
@@ -169,14 +176,13 @@ def nothing_left_error(
 def _fix_for(reason: str, counts: SourceCounts, config: CleaningConfig) -> str | None:
     """How to mend text that was dropped for a reason, or the settings that keep it; None if there is neither."""
     if reason == MALFORMED and counts.problem:
-        # Most records are broken if the settings are wrong; a few are mistakes of the file.
-        is_most = counts.counts.dropped[MALFORMED].count > _MAX_DROPPED * counts.counts.read
-        return counts.problem if is_most else f"{counts.problem.partition(': ')[0]}; mend these lines"
+        return counts.problem
     if reason == HELD_OUT and config.overlap == "report":  # by pairs that are set aside, not by the rule
         return "give validation text in files of its own: --valid FILE"
     if reason == NOT_UTF8 and (files := files_not_utf8(counts.files)):
         return latin1_hint(files)
-    if counts.fix is not None:
-        return counts.fix
     relaxed = " ".join(f"--set cleaning.{setting}" for setting in REASONS[reason].relaxed)
-    return f"{relaxed} keeps them" if relaxed else None
+    fix = f"{relaxed} keeps them" if relaxed else None
+    if counts.column_fix is not None and reason not in (DUPLICATE, HELD_OUT):
+        return f"if the columns are wrong, {counts.column_fix}" + (f"; otherwise {fix}" if fix else "")
+    return fix

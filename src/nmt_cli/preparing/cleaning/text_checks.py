@@ -79,7 +79,7 @@ def held_out_sides(
     """Both sides of the validation and of the test text; long text is sampled evenly."""
     sides: list[TextSide] = []
     for split, name in SPLIT_NAMES.items():
-        if split in splits:
+        if split != "train" and split in splits:
             pairs = splits[split][:: max(1, len(splits[split]) // _SAMPLED_LINES)]
             source = sources[split][0] if len(sources[split]) == 1 else None
             sides += text_sides(f"the {name} text", pairs, languages, source=source)

@@ -140,7 +140,7 @@ async def detect(call: Call[LibreDetectRequest]) -> Response:
     if not text:
         raise invalid_request_error("Invalid request: missing q parameter", hint="q is the text", where="q")
     call.service.check_texts([text])
-    with call.owner.charged(1):
+    with call.owner.charged(requests=1, characters=0):
         return json_response([_detected_language(call.service.models.detect(text))])
 
 

@@ -189,10 +189,8 @@ async def translate(call: Call[TranslateRequest]) -> Response:
     """Texts in one language, translated by one model, at once or as a stream of lines."""
     texts = [call.fields.text] if isinstance(call.fields.text, str) else call.fields.text
     call.service.check_texts(texts)
-    with call.owner.charged(max(1, len(texts))):
-        answer = await _translate(call, texts)
-    call.owner.characters += sum(map(len, texts))
-    return answer
+    with call.owner.charged(requests=max(1, len(texts)), characters=sum(map(len, texts))):
+        return await _translate(call, texts)
 
 
 async def _translate(call: Call[TranslateRequest], texts: list[str]) -> Response:
@@ -228,7 +226,7 @@ async def _translate(call: Call[TranslateRequest], texts: list[str]) -> Response
 
 async def next_words(call: Call[NextWordsRequest]) -> Response:
     """The next words that the model thinks likely, each with the best translation that has it."""
-    with call.owner.charged(1):
+    with call.owner.charged(requests=1, characters=0):
         model = _model_for_sentence(call)
         num_words, beam = call.service.limits.alternatives + 1, model.config.recipe.decoding.beam
         task = NextWordsTask(" ".join(call.fields.prefix.split()), num_words, beam)
@@ -239,7 +237,7 @@ async def next_words(call: Call[NextWordsRequest]) -> Response:
 async def attention(call: Call[AttentionRequest]) -> Response:
     """The weights of the cross-attention between the words of a sentence and of its translation."""
     task = AttentionTask(call.fields.translation.strip())
-    with call.owner.charged(1):
+    with call.owner.charged(requests=1, characters=0):
         model = _model_for_sentence(call)
         if not task.target:
             hint = "give the translation of the text"
