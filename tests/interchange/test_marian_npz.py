@@ -359,7 +359,7 @@ def test_a_wrong_option_is_named_with_its_file(folder: Path) -> None:
         error = refusal(file)
         assert (error.message, error.where) == (message, str(folder / "decoder.yml"))
     (folder / "decoder.yml").write_text("vocabs: vocab.spm\nnormalize: 20\n", encoding="utf-8")
-    assert refusal(file).hint == "put another value there and, for the search, in decoder.yml"
+    assert refusal(file).hint == "put another value there and, for the search, in the .yml of the decoder"
     (folder / "decoder.yml").unlink()
     message = refusal(write_model(folder, enc__depth=0)).message
     assert message == "special:model.yml in model.npz: encoder_layers: Input should be greater than 0"
