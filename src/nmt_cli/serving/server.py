@@ -164,6 +164,8 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Also serve the connections that the system has queued: closing the listener would reset them."""
         waiting = list(self._listener.accept_waiting())
+        for server in self.servers:  # at once: a connection that the system made in between would be reset
+            server.close()
         protocol: Any = self.config.http_protocol_class
         factory = partial(protocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
         loop = asyncio.get_running_loop()
