@@ -69,7 +69,7 @@ def run(tmp_path: Path) -> Path:
         ),
         (
             "average runs/x --last 0",
-            "--last is 0, but should be greater than or equal to 1",
+            "--last is '0', but should be greater than or equal to 1",
             "--last",
             "nmt average --last N; see nmt average --help",
         ),
@@ -99,7 +99,7 @@ def run(tmp_path: Path) -> Path:
         *(
             (
                 f"{command} {flag} 0",
-                f"{flag} is 0, but should be greater than or equal to 1",
+                f"{flag} is '0', but should be greater than or equal to 1",
                 flag,
                 f"nmt {command} {flag} N; see nmt {command} --help",
             )

@@ -196,7 +196,8 @@ def test_tsv_with_more_columns_takes_the_first_two_and_says_so(
     assert read(tmp_path / "a.tsv", "one\teins\tCC BY\ntwo\tzwei\tCC BY\n") == [("one", "eins"), ("two", "zwei")]
     (warning,) = caplog.messages
     assert warning == (
-        f"{tmp_path}/a.tsv has 3 columns, and its first line does not name them: column 1 is taken as en, 2 as de"
+        f"{tmp_path}/a.tsv has 3 columns, and its first line does not name them: column 1 is taken as en, 2 as de; "
+        "if they are others, put a line that names all columns before line 1"
     )
 
 

@@ -58,7 +58,7 @@ def served(listener: socket.socket) -> Iterator[None]:
     connections = ServerConnections(2, 0.3, lambda *refusal: refusals.append(refusal))
     config = uvicorn.Config(
         application,
-        http=connections.protocol,  # type: ignore[arg-type]  # uvicorn only calls it
+        http=connections.protocol,
         lifespan="off",
         log_config=None,
     )

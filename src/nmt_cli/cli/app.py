@@ -115,7 +115,8 @@ def commands_with_all_options() -> dict[str, TyperCommand]:
 
 def main() -> None:
     """Run `nmt` with the process's arguments and exit with the code of its outcome."""
-    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # None if stderr was closed
+    if sys.stderr is None:  # it was closed
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if hasattr(signal, "SIGPIPE"):
         # A write to a closed pipe then raises BrokenPipeError, and `_run_and_flush` turns the error into an exit code.
         # A signal that is not ignored would kill the process.

@@ -191,7 +191,5 @@ def _wrong_value_message(error: Any, name: str) -> str:
     if cause is not None and hasattr(cause, "errors"):
         from nmt_cli.recipe.mistakes import describe
 
-        first = cause.errors()[0]
-        message, value = describe(first, (name,)), str(first["input"])
-        return message.replace(repr(value), value, 1) if re.fullmatch(r"[-+.\d]+", value) else message
+        return describe(cause.errors()[0], (name,))
     return f"{name}: {error.message.removesuffix('.')}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,10 +14,9 @@ from nmt_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from nmt_cli.decoding.attention import AttentionMap
+    from nmt_cli.model.teacher_forcing import AttentionPart
 
 logger = logging.getLogger(__name__)
-
-_Part = Literal["cross", "encoder", "decoder"]  # the AttentionPart of a module that imports torch, which takes seconds
 
 
 def attention(
@@ -56,7 +55,6 @@ def attention(
     Example: nmt attention -m runs/base --head all -o attention.svg "The house is old."
     """
     _check_texts(source, translation)
-    chosen_part: _Part = parse_choice(part, _Part, flag="--part", message=f"there is no part called {part!r}")
     if words and part != "cross":
         message = "--words is about the attention from the translation to the source"
         raise UsageError(message, where="--words", hint="leave --words out, or take --part cross")
@@ -66,6 +64,10 @@ def attention(
         message = f"attention is shown of one model, not of {len(model)}"
         raise UsageError(message, where="--model", hint=f"give one of them: -m {shlex.quote(str(model[0]))}")
     (directory,) = find_models(model)
+    from nmt_cli.model.teacher_forcing import AttentionPart  # imports torch, which takes seconds
+
+    message = f"there is no part called {part!r}"
+    chosen_part: AttentionPart = parse_choice(part, AttentionPart, flag="--part", message=message)
     num_layers, num_heads = _num_layers_and_heads(directory, part=chosen_part)
     layers = list(range(num_layers)) if layer is None else [_parse_index(str(layer), num_layers, "--layer")]
     match head:
@@ -97,7 +99,7 @@ def _check_output(output: Path, *, overwrite: bool) -> None:
         raise UsageError(f"{output} exists already", where=str(output), hint=hint)
 
 
-def _num_layers_and_heads(model: Path, *, part: _Part) -> tuple[int, int]:
+def _num_layers_and_heads(model: Path, *, part: AttentionPart) -> tuple[int, int]:
     """The layers of a part of the model, and the heads of each layer."""
     from nmt_cli.artifacts.model_directory import load_saved_config
 
@@ -113,7 +115,9 @@ def _parse_index(number: str, count: int, option: str, *, other_values: str = ""
     return int(number) - 1
 
 
-def _attention_map(model: Path, source: str, translation: str | None, *, part: _Part, words: bool) -> AttentionMap:
+def _attention_map(
+    model: Path, source: str, translation: str | None, *, part: AttentionPart, words: bool
+) -> AttentionMap:
     from nmt_cli.decoding.attention import AttentionMaps
 
     if translation is None and part != "encoder":

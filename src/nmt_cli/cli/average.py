@@ -45,7 +45,6 @@ def average(
     Example: nmt average runs/base --last 5
     """
     from nmt_cli.artifacts.directory_kinds import kind_of
-    from nmt_cli.artifacts.info import current_model
     from nmt_cli.artifacts.run import open_run
 
     if last is not None and best is not None:
@@ -59,14 +58,23 @@ def average(
     if are_models:
         _average_models(paths, output, overwrite=overwrite)
         return
-    run, checkpoints = _open_checkpoints(paths) if run_directory is None else (open_run(run_directory), None)
-    from nmt_cli.artifacts.average import choose_checkpoints, write_average_of_checkpoints  # imports torch: seconds
+    if run_directory is None:
+        _average_checkpoints(*_open_checkpoints(paths), output, overwrite=overwrite)
+        return
+    run = open_run(run_directory)
+    from nmt_cli.artifacts.average import choose_checkpoints  # imports torch: seconds
     from nmt_cli.recipe.training import AveragingConfig
 
-    if checkpoints is None:
-        averaging = AveragingConfig(last=last, best=best) if has_choice else run.recipe.averaging
-        by, number = averaging.choice
-        checkpoints = choose_checkpoints(run, by=by, number=number)
+    averaging = AveragingConfig(last=last, best=best) if has_choice else run.recipe.averaging
+    by, number = averaging.choice
+    _average_checkpoints(run, choose_checkpoints(run, by=by, number=number), output, overwrite=overwrite)
+
+
+def _average_checkpoints(run: Run, checkpoints: Sequence[Checkpoint], output: Path | None, *, overwrite: bool) -> None:
+    """Write the mean of checkpoints of a run, and say which model `nmt decode` takes."""
+    from nmt_cli.artifacts.average import write_average_of_checkpoints
+    from nmt_cli.artifacts.info import current_model
+
     model = output if output is not None else run.directory / "averaged"
     losses = write_average_of_checkpoints(
         run,
@@ -79,13 +87,12 @@ def average(
     origin = "1 checkpoint" if len(checkpoints) == 1 else f"the mean of {len(checkpoints)} checkpoints"
     logger.info("%s: %s", model, origin)
     command = f"nmt decode -m {shlex.quote(str(model))} < input.txt > output.txt"
+    is_own, single = model.resolve() == (run.directory / "averaged").resolve(), run.directory / "model"
     if losses is not None and losses.is_worse:
         command = _warn_of_worse_mean(run, model)
-    elif model.resolve() == (run.directory / "averaged").resolve() and current_model(run.directory) == str(
-        run.directory / "model"
-    ):
+    elif is_own and current_model(run.directory) == str(single):
         message = "decode and serve take %s, because the average is of earlier updates; -m %s names it"
-        logger.warning(message, run.directory / "model", shlex.quote(str(model)))
+        logger.warning(message, single, shlex.quote(str(model)))
     logger.info("next: %s", command)
 
 

@@ -45,10 +45,9 @@ def corpora(
     from nmt_cli.preparing.corpus_loading import load_corpus
     from nmt_cli.recipe.loading import find_packaged, packaged_names
 
-    if name is not None:
-        find_packaged(name, kind="corpus", command="nmt corpora")  # raises the error of a wrong name
     names = [name] if name is not None else packaged_names(kind="corpus")
-    descriptions = [_describe(load_corpus(reference, overrides=[]).corpus) for reference in names]
+    files = [find_packaged(reference, kind="corpus", command="nmt corpora") for reference in names]
+    descriptions = [_describe(load_corpus(str(file), overrides=[]).corpus) for file in files]
     if as_json:
         print_json(descriptions[0] if name is not None else descriptions)
     elif name is not None:

@@ -44,10 +44,9 @@ def recipes(
     """
     from nmt_cli.recipe.loading import find_packaged, load_recipe, packaged_names
 
-    if name is not None:
-        find_packaged(name, kind="recipe", command="nmt recipes")  # raises the error of a wrong name
     references = [name] if name is not None else _variants_last(packaged_names(kind="recipe"))
-    descriptions = [_describe(reference, load_recipe(reference)) for reference in references]
+    files = [find_packaged(reference, kind="recipe", command="nmt recipes") for reference in references]
+    descriptions = [_describe(reference, load_recipe(file)) for reference, file in zip(references, files, strict=True)]
     if as_json:
         print_json(descriptions[0] if name is not None else descriptions)
     elif name is not None:

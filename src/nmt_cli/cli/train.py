@@ -191,8 +191,8 @@ def _open_data(directory: Path, recipe: Recipe, *, is_named: bool) -> PreparedDa
         from nmt_cli.artifacts.directory_kinds import kind_of
 
         fix = f"{prepare_command(recipe.corpus, directory)}, or name the folder with --data"
-        siblings = [path.name for path in directory.parent.glob("*") if kind_of(path) == "data"]
-        if is_named and (near := nearest_word(directory.name, siblings)):
+        siblings = [path.name for path in directory.parent.glob("*") if kind_of(path) == "data"] if is_named else []
+        if near := nearest_word(directory.name, siblings):
             fix = f"did you mean --data {shlex.quote(str(directory.with_name(near)))}? Otherwise: {fix}"
         raise DataError(f"there is no prepared data in {directory}", where=str(directory), hint=fix)
     if hint := _commands_for_text(directory):

@@ -201,7 +201,7 @@ class TsvChunk(_RecordChunk):
         number = "1 column" if num_columns == 1 else f"{num_columns:,} columns"
         return (
             f"columns {self.source} and {self.target} are looked for, and that line has {number}: "
-            "set source and target in the corpus file to columns that it has"
+            "set source and target in the corpus file to columns that it has, or mend the line"
         )
 
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -48,9 +49,10 @@ class ServerConnections:
     # True while the server ends: each answer then closes its connection.
     is_ending: bool = False
 
-    def protocol(self, **of_uvicorn: Any) -> _PatientProtocol:
-        """The protocol of a new connection; uvicorn calls it."""
-        return _PatientProtocol(shared=self, **of_uvicorn)
+    @property
+    def protocol(self) -> Any:
+        """A function that makes the protocol of a new connection; uvicorn takes it in place of a class."""
+        return partial(_PatientProtocol, shared=self)
 
 
 class _PatientProtocol(HttpToolsProtocol):

@@ -123,7 +123,7 @@ async def _serve(settings: ServerSettings, listener: Listener) -> None:
 def _uvicorn_config(app: ASGIApp, connections: ServerConnections, *, timeout_seconds: float) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=connections.protocol,  # type: ignore[arg-type]  # uvicorn only calls it
+        http=connections.protocol,
         # asyncio calls accept() this often per event, and logs each failure. One is enough.
         backlog=1,
         ws="none",

@@ -72,10 +72,8 @@ class WorkerPool:
             return workers
         except BaseException as error:
             ending = asyncio.ensure_future(_end(starts))
-            while not ending.done():
-                with suppress(
-                    asyncio.CancelledError
-                ):  # the caller may be cancelled once more, but not the end of workers
+            while not ending.done():  # the caller may be cancelled once more, but not the end of workers
+                with suppress(asyncio.CancelledError):
                     await asyncio.shield(ending)
             if isinstance(error, WorkerFailed | OSError):
                 hint = "memory or open files may not suffice: see what the log says above"
@@ -84,7 +82,7 @@ class WorkerPool:
             raise
 
     async def replace_workers(self, model: Path, workers: Sequence[WorkerProcess]) -> None:
-        """Put these workers in place of the old ones at once; return when the old ones have finished their batches."""
+        """Put new workers in place of the old workers. Returns when the old workers have finished their batches."""
         self._queue.min_wide_tokens = workers[0].min_wide_tokens
         old_slots = self._slots
         self._slots = [_PoolSlot(self, model, worker) for worker in workers]

@@ -266,8 +266,9 @@ def _score_and_compare(
     option = "--baseline" if texts.baselines else "--confidence" if confidence else None
     if option is not None and texts.num_lines > _MAX_RESAMPLED_LINES:
         message = f"{option} takes at most {_MAX_RESAMPLED_LINES:,} lines, not {texts.num_lines:,}"
-        is_test = option == "--baseline"
-        hint = "test on a part of the lines" if is_test else "leave it out: over so many lines the interval is narrow"
+        hint = (
+            "test on a part of the lines" if texts.baselines else "leave it out: the interval of a long text is narrow"
+        )
         raise UsageError(message, where=option, hint=hint)
     systems = [text.lines for text in texts.hypotheses]
     names = [text.name for text in texts.hypotheses]

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.cleaning.rules import (
-    DUPLICATE,
     EXAMPLES_PER_REASON,
     HELD_OUT,
     MALFORMED,
@@ -24,7 +23,6 @@ from nmt_cli.preparing.cleaning.rules import (
 from nmt_cli.preparing.corpus import CleaningConfig
 from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import LocalPairs
-from nmt_cli.preparing.sources.tsv_csv import TsvFile
 from nmt_cli.text_encoding import files_not_utf8, latin1_hint
 
 logger = logging.getLogger(__name__)
@@ -39,16 +37,12 @@ _DEFAULT_FIX = "look at that line"
 
 @dataclass(slots=True)
 class SourceCounts:
-    """The counts of one source, and its files.
-
-    `problem` describes its first malformed record. `column_fix` says how to name its columns, if they are guessed.
-    """
+    """The counts of one source, and its files. `problem` describes its first malformed record."""
 
     name: str
     counts: CleaningCounts = field(default_factory=CleaningCounts)
     files: Sequence[Path] = ()
     problem: str | None = None
-    column_fix: str | None = None
 
     @property
     def most_common_reason(self) -> tuple[str, DroppedPairs]:
@@ -61,8 +55,7 @@ def count_by_source(shards: Sequence[CleanShard], sources: Sequence[LocalPairs])
     by_source = []
     for number, source in enumerate(sources, start=1):
         name = f"{source.origin} (training file {number} of {len(sources)})"
-        fix = source.column_fix if isinstance(source, TsvFile) else None
-        by_source.append(SourceCounts(name, files=[file for _, file in source.inputs], column_fix=fix))
+        by_source.append(SourceCounts(name, files=[file for _, file in source.inputs]))
     for shard in shards:
         source_counts = by_source[shard.facts["source"]]
         source_counts.counts.add(CleaningCounts.from_json(shard.facts["tally"]))
@@ -71,19 +64,11 @@ def count_by_source(shards: Sequence[CleanShard], sources: Sequence[LocalPairs])
 
 
 def sum_of_sources(by_source: Sequence[SourceCounts]) -> SourceCounts:
-    """The counts of all sources together, the files of sources with invalid UTF-8, and the fix of a lost source.
-
-    If most records of a source are malformed, its settings are wrong. If a few are, they are mistakes of the file, and
-    its problem is told without the settings.
-    """
+    """The counts of all sources together, and the files of sources with invalid UTF-8."""
     whole = SourceCounts("train")
     for source in by_source:
         whole.counts.add(source.counts)
-        if source.problem and whole.problem is None:
-            is_most = source.counts.dropped[MALFORMED].count > _MAX_DROPPED * source.counts.read
-            whole.problem = source.problem if is_most else f"{source.problem.partition(': ')[0]}; mend these lines"
-        if source.counts.kept < _MAX_DROPPED * source.counts.read:
-            whole.column_fix = whole.column_fix or source.column_fix
+        whole.problem = whole.problem or source.problem
         if source.counts.dropped[NOT_UTF8].count:
             whole.files = [*whole.files, *source.files]
     return whole
@@ -182,7 +167,4 @@ def _fix_for(reason: str, counts: SourceCounts, config: CleaningConfig) -> str |
     if reason == NOT_UTF8 and (files := files_not_utf8(counts.files)):
         return latin1_hint(files)
     relaxed = " ".join(f"--set cleaning.{setting}" for setting in REASONS[reason].relaxed)
-    fix = f"{relaxed} keeps them" if relaxed else None
-    if counts.column_fix is not None and reason not in (DUPLICATE, HELD_OUT):
-        return f"if the columns are wrong, {counts.column_fix}" + (f"; otherwise {fix}" if fix else "")
-    return fix
+    return f"{relaxed} keeps them" if relaxed else None

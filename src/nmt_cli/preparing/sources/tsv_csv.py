@@ -65,16 +65,18 @@ class TsvSource(OneFileSource):
         lines = [line.decode("utf-8-sig", "replace").rstrip("\r\n") for line in _first_lines(file)]
         first = lines[0].split("\t")
         columns = _choose_columns(first, file, context, source=self.source, target=self.target, header=self.header)
-        fix = None
-        if columns is None and len(first) > 2:
-            warning = "%s has %s columns, and its first line does not name them: column 1 is taken as %s, 2 as %s"
-            logger.warning(warning, name, len(first), *context.codes)
-            fix = f"put a line that names the columns before line 1, such as id<TAB>{'<TAB>'.join(context.codes)}"
-        columns = columns or Columns(1, 2, header=bool(self.header))
+        if columns is None:
+            if len(first) > 2:
+                warning = (
+                    "%s has %s columns, and its first line does not name them: column 1 is taken as %s, 2 as %s; "
+                    "if they are others, put a line that names all columns before line 1"
+                )
+                logger.warning(warning, name, len(first), *context.codes)
+            columns = Columns(1, 2, header=bool(self.header))
         is_quoted = are_quoted(lines)
         if is_quoted:
             logger.info("%s: cells are quoted as in CSV, and the quotes are taken off", name)
-        return TsvFile(((name, file),), file.name, self.weight, file, *columns, is_quoted, fix)
+        return TsvFile(((name, file),), file.name, self.weight, file, *columns, is_quoted)
 
 
 class CsvSource(OneFileSource):
@@ -123,15 +125,13 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TsvFile(LocalPairs):
-    """Two columns of a file of tab-separated columns, counted from 1. `column_fix` names guessed columns."""
+    """Two columns of a file of tab-separated columns, counted from 1."""
 
-    not_in_key = (*LocalPairs.not_in_key, "column_fix")
     file: Path
     source: int
     target: int
     header: bool
     is_quoted: bool
-    column_fix: str | None
 
     def read(self) -> Iterator[RawChunk]:
         """The lines below the header. DataError if there is no tab, though a second column is asked for."""

@@ -50,7 +50,10 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The place of this process among `size` ranks. Rank 0 writes and reports. A single process has no `board`."""
+    """The place of this process among `size` ranks. Rank 0 writes and reports. A single process has no `board`.
+
+    The first rank on a machine prepares the plans of later epochs for all ranks there.
+    """
 
     rank: int
     size: int
