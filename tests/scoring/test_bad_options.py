@@ -296,7 +296,7 @@ def test_resampling_too_many_lines_is_refused(folder: Path) -> None:
     (folder / "many").write_text("a\n" * 50_001, encoding="utf-8")
     error = refuse(UsageError, "many", "-i", "many", "--confidence")
     assert error.message == "--confidence takes at most 50,000 lines, not 50,001"
-    assert error.hint == "leave it out: over so many lines the interval is narrow"
+    assert error.hint == "leave it out: the interval of a long text is narrow"
     (folder / "others").write_text("a\n" * 50_000 + "b\n", encoding="utf-8")
     error = refuse(UsageError, "many", "-i", "many", "--baseline", "others")
     assert error.message == "--baseline takes at most 50,000 lines, not 50,001"
