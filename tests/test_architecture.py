@@ -33,6 +33,7 @@ FLOORS = {
     "files": 0,
     "cache": 0,
     "hub": 0,
+    "hub_names": 0,
     "devices": 0,
     "memory": 0,
     "processes": 0,
@@ -53,6 +54,7 @@ NEIGHBOURS = {
     "files": {"errors"},
     "cache": {"errors", "files"},
     "hub": {"console", "errors"},  # downloads show their progress, and end in errors
+    "hub_names": {"cache", "errors", "hub"},  # the page of a name on the hub, and its place in the cache
     "devices": {"errors"},
     "processes": {"errors"},
     "languages": {"errors", "files"},

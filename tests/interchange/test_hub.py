@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from nmt_cli.errors import ModelError
+from nmt_cli.hub_names import HubName, hub_name
 from nmt_cli.interchange.hub_models import import_from_hub
-from nmt_cli.interchange.hub_names import HubName, hub_name
 from tests.hub import COMMIT, Hub, serve
 from tests.interchange.builders import edit_json, english, write_marian
 from tests.interchange.hub_models import NAME, Machine, serve_opus

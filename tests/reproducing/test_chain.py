@@ -128,8 +128,8 @@ def test_a_stage_that_fails_ends_the_chain_and_the_next_start_goes_on_there(
     runner.endings["2"] = StageEnd(6, None)
     outcome = run(plan)
     assert runner.started == ["1", "2"]
-    assert outcome.stopped_at is not None
-    assert (outcome.stopped_at.name, outcome.end) == ("copy 2", StageEnd(6, None))
+    assert outcome.stop is not None
+    assert (outcome.stop.stage.name, outcome.stop.end) == ("copy 2", StageEnd(6, None))
     assert conclusion(plan, outcome) == "The chain stopped at copy 2; the same command continues there."
     runner.endings.clear()
     run(plan)
@@ -140,13 +140,11 @@ def test_after_a_signal_no_further_stage_begins(plan: ReproductionPlan, runner: 
     runner.endings["1"] = StageEnd(0, signal.SIGTERM)  # it had come to its end nevertheless
     outcome = run(plan)
     assert runner.started == ["1"]
-    assert outcome.stopped_at is not None
-    assert outcome.stopped_at.name == "copy 2"
-    assert outcome.end is not None
-    assert outcome.end.exit_code == 75
+    assert outcome.stop is not None
+    assert (outcome.stop.stage.name, outcome.stop.end.exit_code) == ("copy 2", 75)
     assert [stage.name for stage, _ in outcome.figures] == ["copy 1"]
     runner.endings["3"] = StageEnd(0, signal.SIGTERM)
-    assert run(plan).stopped_at is None
+    assert run(plan).stop is None
     assert runner.started == ["1", "2", "3"]
 
 

@@ -20,7 +20,7 @@ import typer
 from nmt_cli.cli.reproduce import reproduce
 from nmt_cli.errors import RecipeError, ScoreError, UsageError
 from nmt_cli.reproducing import chain, needs
-from nmt_cli.reproducing.chain import Outcome, StageEnd
+from nmt_cli.reproducing.chain import Outcome, StageEnd, Stop
 from nmt_cli.reproducing.experiments import EXPERIMENTS
 from nmt_cli.reproducing.plan import plan_reproduction
 from nmt_cli.reproducing.stages import Stage, plan_stages
@@ -299,7 +299,7 @@ def test_a_bleu_that_is_too_low_is_an_error(
 ) -> None:
     with pytest.raises(ScoreError) as caught:
         finish(scored(25.1), monkeypatch)
-    message = "score newstest2014: paper BLEU is 25.10, below by 2.20 where 27.3 ± 0.5 was expected"
+    message = "score newstest2014: paper BLEU is 25.10, but 27.3 ± 0.5 was expected: below by 2.20"
     assert caught.value.message == message
     assert caught.value.hint.startswith("look in the table for the first figure that is not as expected")
     assert caught.value.exit_code == 8
@@ -322,7 +322,7 @@ def test_a_stage_that_does_not_end_well_gives_its_code_and_how_to_go_on(
     ended: StageEnd, code: int, words: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", logger="nmt_cli"), pytest.raises(typer.Exit) as ending:
-        finish(Outcome([], stopped_at=stages()[4], end=ended), monkeypatch)
+        finish(Outcome([], Stop(stages()[4], ended)), monkeypatch)
     assert ending.value.exit_code == code
     assert words in caplog.messages
     assert caplog.messages[-1].endswith("nmt reproduce base-en-de")

@@ -117,7 +117,7 @@ def test_the_text_is_prepared_and_found_again(tmp_path: Path, monkeypatch: pytes
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(chain, "_run_nmt", in_a_fork)
         outcome = run_chain(plan, [preparation], GPUS)
-    assert outcome.stopped_at is None
+    assert outcome.stop is None
     figures = {figure.name: figure.measured for figure in outcome.figures[0][1]}
     assert (figures["pairs read"], figures["vocabulary"], figures["newstest2014 pairs"]) == (200, 400, 40)
     assert preparation.is_finished()

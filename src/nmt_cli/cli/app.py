@@ -7,7 +7,6 @@ import errno
 import functools
 import inspect
 import os
-import signal
 import stat
 import sys
 from collections.abc import Callable, Sequence
@@ -117,29 +116,18 @@ def main() -> None:
     """Run `nmt` with the process's arguments and exit with the code of its outcome."""
     if sys.stderr is None:  # it was closed
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    if hasattr(signal, "SIGPIPE"):
-        # A write to a closed pipe then raises BrokenPipeError, and `_run_and_flush` turns the error into an exit code.
-        # A signal that is not ignored would kill the process.
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     if "NMT_LIFELINE" in os.environ:  # spelt out, because `nmt --help` need not import all of processes.py
         from nmt_cli.processes import end_with_parent
 
         end_with_parent()
     if _COMPLETION_VARIABLE in os.environ:
-        answer_completion()
+        _answer_completion()
     code = _run_and_flush(sys.argv[1:])
     if "LOCAL_RANK" in os.environ:
         # torch's threads may crash an interpreter that exits. The launcher would take the crash for a failed training.
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
-
-
-def answer_completion() -> None:
-    """Answer a shell that asks, through the environment, how a command line may go on; then exit."""
-    with contextlib.suppress(NmtError):
-        typer.main.get_command(app).main(prog_name="nmt")
-    sys.exit(0)
 
 
 def _parse_and_call(arguments: Sequence[str]) -> int:
@@ -199,6 +187,13 @@ def _run_and_flush(arguments: Sequence[str]) -> int:
         console.print_error(user_error)
         return user_error.exit_code
     return code
+
+
+def _answer_completion() -> None:
+    """Answer a shell that asks, through the environment, how a command line may go on; then exit."""
+    with contextlib.suppress(NmtError):
+        typer.main.get_command(app).main(prog_name="nmt")
+    sys.exit(0)
 
 
 def _is_full_stdout(error: OSError) -> bool:

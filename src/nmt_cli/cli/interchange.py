@@ -90,8 +90,8 @@ def import_(
     Example: nmt import Helsinki-NLP/opus-mt-en-de -o models/opus-mt-en-de
     """
     from nmt_cli.artifacts.model_directory import check_replaceable
+    from nmt_cli.hub_names import hub_name
     from nmt_cli.interchange.hub_models import import_from_hub
-    from nmt_cli.interchange.hub_names import hub_name
 
     check_replaceable(output, overwrite=overwrite)
     given_pair = _parse_languages(languages)

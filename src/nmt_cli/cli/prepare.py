@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,7 @@ from nmt_cli.cli.corpora import complete_corpora
 from nmt_cli.cli.printing import print_whole
 from nmt_cli.cli.recipes import MOST_PAIRS_FOR_SMALL, recipe_for, train_command
 from nmt_cli.console import stderr_console
-from nmt_cli.errors import UsageError
+from nmt_cli.errors import RecipeError, UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MUCH_OVERLAP_SHARE = 0.01
 _WIDE_TERMINAL_COLUMNS = 72  # columns of a terminal that hold the table of sizes with two spaces between columns
 _USAGE = "nmt prepare NAME, or nmt prepare --train FILE --languages en-de"
 
@@ -67,7 +66,7 @@ def prepare(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else data/NAME.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="Read only the first N training pairs.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Read only the first N training pairs.")] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the corpus file; repeatable.")
     ] = None,
@@ -83,14 +82,24 @@ def prepare(
 
     Example: nmt prepare --train my.tsv -l en-de
     """
+    from nmt_cli.artifacts.directory_kinds import kind_of
+
     numbers = {"limit": limit, "valid_size": valid_size, "test_size": test_size}
-    settings = [*(overrides or []), *(f"{key}={value}" for key, value in numbers.items() if value is not None)]
-    files: dict[Split, list[str] | None] = {"train": train, "valid": valid, "test": test}
-    located = _locate(corpus, files, languages=languages or [], output=output, settings=settings)
-    _fetch_model_of_vocabulary(located)
+    flags = {f"{key}={value}": f"--{key.replace('_', '-')} {value}" for key, value in numbers.items() if value}
+    all_files: dict[Split, list[str] | None] = {"train": train, "valid": valid, "test": test}
+    files = {split: paths for split, paths in all_files.items() if paths}
+    settings = [*(overrides or []), *flags]
+    try:
+        located = _locate(corpus, files, languages=languages or [], output=output, settings=settings)
+    except RecipeError as error:
+        where = flags.get((error.where or "").removeprefix("--set "), error.where)
+        raise RecipeError(error.message, where=where, hint=error.hint) from None
     output = output or Path("data") / located.corpus.name
     if output.name in ("", ".."):
         raise UsageError(f"-o {output} names no folder", where="--output", hint="for example -o data/mine")
+    # A dry run compares the prepared data at `output` with the vocabulary.
+    if not dry_run or (kind_of(output) == "data" and not overwrite):
+        _fetch_model_of_vocabulary(located)
     if dry_run:
         _show_plan(located, output, overwrite=overwrite)
         return
@@ -121,7 +130,7 @@ def _prepare(located: LocatedCorpus, output: Path, *, overwrite: bool, workers: 
 
 def _locate(
     corpus: str | None,
-    files: dict[Split, list[str] | None],
+    files: Mapping[Split, list[str]],
     *,
     languages: list[str],
     output: Path | None,
@@ -131,25 +140,24 @@ def _locate(
     from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
     from nmt_cli.preparing.sources.text import name_without_endings
 
-    given_files = {split: paths for split, paths in files.items() if paths}
     if corpus is not None:
-        if given_files or languages:
-            raise _two_corpora_error(corpus, given_files, languages)
+        if files or languages:
+            raise _two_corpora_error(corpus, files, languages)
         return load_corpus(corpus, overrides=settings)
-    _check_no_options_as_settings(settings, ["languages", *files])
-    if not given_files and not languages:
+    _refuse_set_for_options(settings)
+    if not files and not languages:
         raise UsageError("no corpus is given", hint=_USAGE)
-    missing = [flag for flag, value in {"--train": files["train"], "--languages": languages}.items() if not value]
+    missing = [flag for flag, value in {"--train": files.get("train"), "--languages": languages}.items() if not value]
     if missing:
-        raise UsageError(f"{' and '.join(missing)} missing", hint=_USAGE)
+        raise UsageError(f"{' and '.join(missing)} must be given too", hint=_USAGE)
     if len(languages) > 1:
         message = f"--languages is given {len(languages)} times: {', '.join(languages)}"
         raise UsageError(message, where="--languages", hint=f"give the one that is meant: -l {languages[-1]}")
-    name = output.resolve().name if output is not None else name_without_endings(Path(given_files["train"][0]))
-    return corpus_from_files(given_files, languages=languages[0], name=name, overrides=settings)
+    name = output.resolve().name if output is not None else name_without_endings(Path(files["train"][0]))
+    return corpus_from_files(files, languages=languages[0], name=name, overrides=settings)
 
 
-def _two_corpora_error(corpus: str, files: dict[Split, list[str]], languages: list[str]) -> UsageError:
+def _two_corpora_error(corpus: str, files: Mapping[Split, list[str]], languages: list[str]) -> UsageError:
     """The error for a named corpus together with files or languages."""
     from nmt_cli.preparing.corpus_loading import prepare_command
     from nmt_cli.preparing.sources.text import kind_of_file
@@ -162,24 +170,22 @@ def _two_corpora_error(corpus: str, files: dict[Split, list[str]], languages: li
     return UsageError(f"{flag} does not go with the corpus {corpus}", where=flag, hint=hint)
 
 
-def _check_no_options_as_settings(settings: Sequence[str], options: Sequence[str]) -> None:
-    """Raise UsageError if --set gives plain text to a key that has an option of its own."""
+def _refuse_set_for_options(settings: Sequence[str]) -> None:
+    """Raise UsageError if --set gives plain text to a key that has an option, as in --set train=FILE."""
     for setting in settings:
         key, _, value = setting.partition("=")
-        if key in options and not value.startswith(("[", "{")):
+        if key in ("languages", "train", "valid", "test") and not value.startswith(("[", "{")):
             message, hint = f"--{key} is an option of its own, not a --set", f"--{key} {shlex.quote(value or 'FILE')}"
             raise UsageError(message, where=f"--set {setting}", hint=hint)
 
 
 def _fetch_model_of_vocabulary(located: LocatedCorpus) -> None:
     """If the vocabulary is taken from a model on the hub, download the model into the cache for the preparation."""
-    from nmt_cli.interchange.hub_names import hub_name
+    from nmt_cli.hub_names import HubName
+    from nmt_cli.preparing.vocabulary import find_taken_from
 
-    taken_from = located.corpus.tokenizer.taken_from
-    if taken_from is None or (located.folder / taken_from).exists():
-        return
-    if hub_name(taken_from) is not None:
-        find_models([Path(taken_from)])
+    if isinstance(found := find_taken_from(located), HubName):
+        find_models([Path(str(found))])
 
 
 def _show_plan(located: LocatedCorpus, output: Path, *, overwrite: bool) -> None:
@@ -232,6 +238,7 @@ def _size_table(report: dict[str, Any], *, gap: int) -> Table:
 def _summary_lines(report: dict[str, Any]) -> Iterator[tuple[int, str]]:
     """Lines for the log, each with its level: dropped pairs, overlap with other splits, and two pairs in pieces."""
     from nmt_cli.preparing.cleaning.rules import make_printable
+    from nmt_cli.preparing.report import overlap_finding
 
     cleaning = report["cleaning"]
     dropped = {reason: facts["count"] for reason, facts in cleaning["dropped"].items() if facts["count"]}
@@ -241,26 +248,12 @@ def _summary_lines(report: dict[str, Any]) -> Iterator[tuple[int, str]]:
     yield logging.INFO, f"{line}: {reasons}" if reasons else line
     for split, facts in report["overlap"].items():
         if facts["sources"] or facts["targets"]:
-            yield _overlap_line(split, facts, setting=report["settings"]["cleaning"]["overlap"]["value"])
+            setting = report["settings"]["cleaning"]["overlap"]["value"]
+            finding, is_much = overlap_finding(split, facts, setting=setting)
+            yield logging.WARNING if is_much else logging.INFO, finding
     for example in report["examples"][:2]:
         for side in ("source", "target"):
             yield logging.INFO, f"{report['languages'][side]}: {make_printable(' '.join(example[side]['pieces']))}"
-
-
-def _overlap_line(split: str, facts: dict[str, int], *, setting: str) -> tuple[int, str]:
-    """The overlap of a split with training text: a warning if training keeps more than 1 % of the split's lines."""
-    line = (
-        f"overlap: of {facts['lines']:,} {split} lines, training contains {facts['pairs']:,} as pairs, "
-        f"{facts['sources']:,} as sources, {facts['targets']:,} as targets"
-    )
-    if setting != "report":
-        dropped = "these pairs" if setting == "pairs" else "all of these"
-        line += f", counted before cleaning.overlap={setting} dropped {dropped} from training"
-    num_overlapping = max(facts["sources"], facts["targets"])
-    num_kept = {"report": num_overlapping, "pairs": num_overlapping - facts["pairs"], "sides": 0}[setting]
-    if num_kept <= _MUCH_OVERLAP_SHARE * facts["lines"]:
-        return logging.INFO, line
-    return logging.WARNING, f"{line}: scores on them may be too good; --set cleaning.overlap=sides drops them"
 
 
 def _next_lines(report: dict[str, Any], output: Path, *, model: str | None) -> Iterator[str]:
@@ -283,15 +276,9 @@ def _next_lines(report: dict[str, Any], output: Path, *, model: str | None) -> I
 def _model_of_vocabulary(located: LocatedCorpus) -> str | None:
     """The model or run whose vocabulary the data has, as --init-from takes it; None for any other vocabulary."""
     from nmt_cli.artifacts.directory_kinds import kind_of
-    from nmt_cli.interchange.hub_names import hub_name
+    from nmt_cli.preparing.vocabulary import find_taken_from
 
-    taken_from = located.corpus.tokenizer.taken_from
-    if taken_from is None:
+    found = find_taken_from(located)
+    if found is None or (isinstance(found, Path) and kind_of(found) not in ("model", "run")):
         return None
-    path = Path(taken_from).expanduser()
-    existing = next((candidate for candidate in (located.folder / path, path) if candidate.exists()), None)
-    if existing is None:
-        return taken_from if hub_name(taken_from) is not None else None
-    if kind_of(existing) not in ("model", "run"):
-        return None
-    return str(path if path.exists() and path.samefile(existing) else existing)
+    return str(found)

@@ -69,8 +69,8 @@ def reproduce(
         typer.echo("\n".join(_plan_lines(plan, stages, machine)))
         return
     outcome = run_chain(plan, stages, machine)
-    write_report(plan, stages, outcome, machine)
-    _print_outcome(plan, outcome)
+    page = write_report(plan, stages, outcome, machine)
+    _print_outcome(plan, outcome, page=page)
     _exit_unless_reproduced(plan, outcome)
 
 
@@ -89,17 +89,17 @@ def _plan_lines(plan: ReproductionPlan, stages: list[Stage], machine: Machine) -
     return lines
 
 
-def _print_outcome(plan: ReproductionPlan, outcome: Outcome) -> None:
+def _print_outcome(plan: ReproductionPlan, outcome: Outcome, *, page: Path | None) -> None:
     """Print the table on stdout, with tabs if stdout is no terminal, and the conclusion on stderr."""
-    from nmt_cli.reproducing.chain import HEADER, REPORT_PAGE, conclusion, table_rows
+    from nmt_cli.reproducing.chain import HEADER, conclusion, table_rows
 
     if not outcome.figures:
         return
     logger.info("")
     print_table(HEADER, table_rows(outcome), right_aligned=("expected", "measured"), styles=_row_colours(outcome))
-    if plan.run.is_dir():
-        logger.info("report: %s", plan.run / REPORT_PAGE)
-    if outcome.stopped_at is None:
+    if page is not None:
+        logger.info("report: %s", page)
+    if outcome.stop is None:
         logger.info("%s", conclusion(plan, outcome))
 
 
@@ -111,17 +111,18 @@ def _row_colours(outcome: Outcome) -> list[str]:
 def _exit_unless_reproduced(plan: ReproductionPlan, outcome: Outcome) -> None:
     """Exit with the code of the stage that did not end well; ScoreError if a score is too low."""
     command = shlex.join(["nmt", *sys.argv[1:]])
-    if outcome.end is not None and outcome.stopped_at is not None:
-        if outcome.end.was_stopped:
-            logger.info("stopped in %s; to go on: %s", outcome.stopped_at.name, command)
+    if (stop := outcome.stop) is not None:
+        if stop.end.was_stopped:
+            logger.info("stopped in %s; to go on: %s", stop.stage.name, command)
         else:
-            logger.warning("%s %s", outcome.stopped_at.name, _ending_text(outcome.end.code))
+            logger.warning("%s %s", stop.stage.name, _ending_text(stop.end.code))
             logger.warning("once that is mended, the same command continues there: %s", command)
-        raise typer.Exit(outcome.end.exit_code)
-    for stage, figure in outcome.failures:
+        raise typer.Exit(stop.end.exit_code)
+    if outcome.failures:
+        stage, figure = outcome.failures[0]
+        result = f"{figure.name} is {figure.measured_text}, but {figure.expected_text} was expected: {figure.verdict}"
         raise ScoreError(
-            f"{stage.name}: {figure.name} is {figure.measured_text}, {figure.verdict} where {figure.expected_text}"
-            " was expected",
+            f"{stage.name}: {result}",
             where=str(plan.run),
             hint="look in the table for the first figure that is not as expected: the cause is there or before",
         )

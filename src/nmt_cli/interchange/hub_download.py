@@ -14,7 +14,7 @@ from nmt_cli import hub
 from nmt_cli.cache import mismatch
 from nmt_cli.console import Progress, size_text
 from nmt_cli.errors import ModelError
-from nmt_cli.interchange.hub_names import HubName
+from nmt_cli.hub_names import HubName
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelInfo

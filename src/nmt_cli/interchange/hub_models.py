@@ -22,8 +22,8 @@ from nmt_cli.artifacts.run import model_of_run
 from nmt_cli.cache import cache_lock
 from nmt_cli.console import Progress
 from nmt_cli.errors import ModelError, NmtError, UsageError
+from nmt_cli.hub_names import HubName, hub_name
 from nmt_cli.interchange.hub_download import HubFiles, download_model_files
-from nmt_cli.interchange.hub_names import HubName, hub_name
 
 if TYPE_CHECKING:
     from nmt_cli.interchange.importing import ImportedModel

@@ -16,7 +16,6 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import read_json
 from nmt_cli.preparing.cleaning.rules import REASONS
 from nmt_cli.preparing.corpus import Corpus
-from nmt_cli.preparing.sources.base import SPLIT_NAMES
 from nmt_cli.recipe.section import Section
 from nmt_cli.templates.charts import axis_ticks, short_number
 from nmt_cli.templates.render import render
@@ -29,6 +28,7 @@ REPORT = "report.json"
 REPORT_PAGE = "report.html"
 
 _NUM_EXAMPLES = 5
+_MUCH_OVERLAP_SHARE = 0.01
 _MAX_BINS = 40
 _MAX_INPUTS = 200
 
@@ -138,6 +138,25 @@ def render_page(report: Mapping[str, Any]) -> str:
     )
 
 
+def overlap_finding(split: str, facts: Mapping[str, int], *, setting: str) -> tuple[str, bool]:
+    """The overlap of a split with the training text, and whether training keeps more than 1 % of the split's lines.
+
+    `setting` is the value of `cleaning.overlap`.
+    """
+    text = (
+        f"overlap: of {facts['lines']:,} {split} lines, training contains {facts['pairs']:,} as pairs, "
+        f"{facts['sources']:,} as sources, {facts['targets']:,} as targets"
+    )
+    if setting != "report":
+        dropped = "these pairs" if setting == "pairs" else "all of these"
+        text += f", counted before cleaning.overlap={setting} dropped {dropped} from training"
+    num_overlapping = max(facts["sources"], facts["targets"])
+    num_kept = {"report": num_overlapping, "pairs": num_overlapping - facts["pairs"], "sides": 0}[setting]
+    if num_kept <= _MUCH_OVERLAP_SHARE * facts["lines"]:
+        return text, False
+    return f"{text}: scores on them may be too good; --set cleaning.overlap=sides drops them", True
+
+
 def share(part: float, whole: float) -> str:
     """A part as a percentage of the whole: 41.3%, 2.66%, 0.0031%. Only nothing is 0%, and only the whole is 100%."""
     percent = 100 * part / whole if whole else 0.0
@@ -232,11 +251,8 @@ def _findings(report: Mapping[str, Any]) -> Iterator[str]:
     read = report["cleaning"]["read"]
     if read == report["limit"]:
         yield f"This is a try: no more than the first {read:,} training pairs were read (limit)."
-    is_left = report["settings"]["cleaning"]["overlap"]["value"] == "report"
+    setting = report["settings"]["cleaning"]["overlap"]["value"]
     for split, facts in report["overlap"].items():
-        if facts["pairs"] and is_left:
-            yield (
-                f"{facts['pairs']:,} of {facts['lines']:,} pairs of the {SPLIT_NAMES[split]} text are in the training "
-                f"text too ({share(facts['pairs'], facts['lines'])}): scores on them are too good. "
-                "The setting cleaning.overlap=pairs drops them from the training text."
-            )
+        finding, is_much = overlap_finding(split, facts, setting=setting)
+        if is_much:
+            yield finding

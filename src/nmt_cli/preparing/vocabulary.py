@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from nmt_cli.cache import cache_folder
 from nmt_cli.console import Progress
 from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors, write_file
+from nmt_cli.hub_names import HubName, hub_name
 from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, TokenizerConfig
 from nmt_cli.processes import FEWER_WORKERS, worker_pool
@@ -67,8 +67,8 @@ def find_given_vocabulary(located: LocatedCorpus) -> GivenVocabulary | None:
     its size or kind are not what the corpus file says.
     """
     config = located.corpus.tokenizer
-    if config.taken_from is not None:
-        return _vocabulary_in_directory(_locate(located, config.taken_from))
+    if (found := find_taken_from(located)) is not None:
+        return _vocabulary_in_directory(found.folder if isinstance(found, HubName) else found)
     if config.model is None:
         return None
     names = [config.model] * 2 if isinstance(config.model, str) else [config.model.source, config.model.target]
@@ -78,6 +78,15 @@ def find_given_vocabulary(located: LocatedCorpus) -> GivenVocabulary | None:
         _check_settings(file, model, config)
     models = {f"{side}.spm": adapted[file].content for side, file in zip(SIDES, files, strict=True)}
     return GivenVocabulary(models, [_origin_message(file, model) for file, model in adapted.items()])
+
+
+def find_taken_from(located: LocatedCorpus) -> Path | HubName | None:
+    """The place of the vocabulary that the corpus takes unchanged, or the model on the hub; None if it takes none."""
+    taken_from = located.corpus.tokenizer.taken_from
+    if taken_from is None:
+        return None
+    path = _locate(located, taken_from)
+    return path if path.exists() else hub_name(taken_from) or path
 
 
 def write_given_vocabulary(given: GivenVocabulary, directory: Path) -> None:
@@ -157,10 +166,9 @@ class TokenizerJob:
 
 
 def _locate(located: LocatedCorpus, name: str) -> Path:
-    """A path of a corpus file: beside it, or else in the working folder, or a model of the hub in the cache."""
+    """A path of a corpus file: beside it, or else in the working folder."""
     path = Path(name).expanduser()
-    candidates = (located.folder / path, path, cache_folder() / "models" / path)
-    return next((candidate for candidate in candidates if candidate.exists()), path)
+    return located.folder / path if (located.folder / path).exists() else path
 
 
 def _vocabulary_in_directory(directory: Path) -> GivenVocabulary:

@@ -58,12 +58,19 @@ class StageEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class Stop:
+    """The stage at which the chain stopped, and how the last process ended."""
+
+    stage: Stage
+    end: StageEnd
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """The figures of the finished stages; if the chain stopped, also where and how the last process ended."""
+    """The figures of the finished stages, and where the chain stopped, or None if it came to its end."""
 
     figures: Sequence[tuple[Stage, Sequence[Figure]]]
-    stopped_at: Stage | None = None
-    end: StageEnd | None = None
+    stop: Stop | None = None
 
     @property
     def failures(self) -> list[tuple[Stage, Figure]]:
@@ -81,7 +88,7 @@ def run_chain(plan: ReproductionPlan, stages: Sequence[Stage], machine: Machine)
     for number, stage in enumerate(stages, 1):
         title = f"[{number}/{len(stages)}] {stage.name}"
         if end is not None and end.was_stopped:
-            return Outcome(measured, stopped_at=stage, end=end)
+            return Outcome(measured, Stop(stage, end))
         if stage.is_finished():
             logger.info("\n%s: finished before", title)
             measured.append((stage, stage.figures()))
@@ -94,7 +101,7 @@ def run_chain(plan: ReproductionPlan, stages: Sequence[Stage], machine: Machine)
             logger.info("      %s", line)
         end = _run_stage(stage)
         if end.code:
-            return Outcome(measured, stopped_at=stage, end=end)
+            return Outcome(measured, Stop(stage, end))
         figures = stage.figures()
         for figure in figures:
             expected = f"expected {figure.expected_text}: " if figure.expected_text else ""
@@ -103,10 +110,10 @@ def run_chain(plan: ReproductionPlan, stages: Sequence[Stage], machine: Machine)
     return Outcome(measured)
 
 
-def write_report(plan: ReproductionPlan, stages: Sequence[Stage], outcome: Outcome, machine: Machine) -> None:
-    """Write both files about the stages finished so far, unless no training has begun."""
+def write_report(plan: ReproductionPlan, stages: Sequence[Stage], outcome: Outcome, machine: Machine) -> Path | None:
+    """Write both files about the stages finished so far; the page, or None if no training has begun."""
     if not plan.run.is_dir():
-        return
+        return None
     content = _report_json(plan, outcome, machine)
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_file(plan.run / REPORT, text, error=ModelError)
@@ -122,6 +129,7 @@ def write_report(plan: ReproductionPlan, stages: Sequence[Stage], outcome: Outco
         report=content,
     )
     write_file(plan.run / REPORT_PAGE, page, error=ModelError)
+    return plan.run / REPORT_PAGE
 
 
 def table_rows(outcome: Outcome) -> Iterator[tuple[str, ...]]:
@@ -134,8 +142,8 @@ def table_rows(outcome: Outcome) -> Iterator[tuple[str, ...]]:
 
 def conclusion(plan: ReproductionPlan, outcome: Outcome) -> str:
     """The result of the reproduction in a sentence."""
-    if outcome.stopped_at is not None:
-        return f"The chain stopped at {outcome.stopped_at.name}; the same command continues there."
+    if outcome.stop is not None:
+        return f"The chain stopped at {outcome.stop.stage.name}; the same command continues there."
     unexpected = [
         f"{stage.name}: {figure.name}"
         for stage, figures in outcome.figures
@@ -152,7 +160,7 @@ def conclusion(plan: ReproductionPlan, outcome: Outcome) -> str:
 
 
 def _report_json(plan: ReproductionPlan, outcome: Outcome, machine: Machine) -> dict[str, Any]:
-    is_complete = outcome.stopped_at is None
+    is_complete = outcome.stop is None
     return {
         "experiment": plan.experiment.name,
         "limit": plan.limit,
