@@ -18,9 +18,6 @@ THINNING_COLUMNS = 200
 # A chart is divided into this many strips: the mouse over a strip shows the values there.
 _HOVER_STRIPS = 40
 _MAX_MARKED_POINTS = 25  # a longer line has no marks
-# The edges of the plot inside the drawing, in its units.
-_LEFT, _RIGHT, _TOP, _BOTTOM = 50.0, 392.0, 10.0, 186.0
-_STRIP_WIDTH = (_RIGHT - _LEFT) / _HOVER_STRIPS
 _NUMBER_SUFFIXES = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 Point = tuple[float, float]
@@ -45,9 +42,8 @@ def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[fl
     x_ticks = axis_ticks(0, max(line.points[-1][0] for line in drawn_lines), least_step=0)
     y_ticks = axis_ticks(*bounds, least_step=0)
 
-    def to_drawing(point: Point) -> Point:
-        x = _LEFT + (_RIGHT - _LEFT) * point[0] / x_ticks[-1]
-        return x, _BOTTOM - (_BOTTOM - _TOP) * (point[1] - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
+    def in_plot(point: Point) -> Point:
+        return point[0] / x_ticks[-1], (point[1] - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
 
     ends = "; ".join(
         f"{line.name} from {number_format.format(line.points[0][1])} to {number_format.format(line.points[-1][1])}"
@@ -57,22 +53,18 @@ def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[fl
         "line_chart.html",
         label=f"{title} by {unit}: {ends}",
         unit=unit,
-        x_ticks=[(to_drawing((tick, 0))[0], short_number(tick)) for tick in x_ticks],
-        y_ticks=[(to_drawing((0, tick))[1], short_number(tick)) for tick in y_ticks],
+        x_ticks=[(in_plot((tick, 0))[0], short_number(tick)) for tick in x_ticks],
+        y_ticks=[(in_plot((0, tick))[1], short_number(tick)) for tick in y_ticks],
         lines=[
             {
                 "style": line.style,
-                "points": [to_drawing(point) for point in thin(line.points, columns=THINNING_COLUMNS)],
+                "points": [in_plot(point) for point in thin(line.points, columns=THINNING_COLUMNS)],
                 "is_marked": len(line.points) <= _MAX_MARKED_POINTS,
             }
             for line in drawn_lines
         ],
         strips=list(_hover_strips(drawn_lines, end=x_ticks[-1], unit=unit, number_format=number_format)),
-        strip_width=_STRIP_WIDTH,
-        left=_LEFT,
-        right=_RIGHT,
-        top=_TOP,
-        bottom=_BOTTOM,
+        strip_width=1 / _HOVER_STRIPS,
     )
 
 
@@ -126,7 +118,7 @@ def short_number(number: float) -> str:
 
 
 def _hover_strips(lines: Sequence[Line], *, end: float, unit: str, number_format: str) -> Iterator[tuple[float, str]]:
-    """For each strip of the chart its left edge, and the last value of each line in it, in words."""
+    """For each strip of the chart its left edge in the plot, and the last value of each line in it, in words."""
     for strip in range(_HOVER_STRIPS):
         start, stop = end * strip / _HOVER_STRIPS, end * (strip + 1) / _HOVER_STRIPS
         values = []
@@ -136,7 +128,7 @@ def _hover_strips(lines: Sequence[Line], *, end: float, unit: str, number_format
                 x, y = line.points[last]
                 values.append(f"{line.name} {number_format.format(y)} at {_position_text(x)}")
         if values:
-            yield _LEFT + _STRIP_WIDTH * strip, f"{'; '.join(values)} {unit}"
+            yield strip / _HOVER_STRIPS, f"{'; '.join(values)} {unit}"
 
 
 def _position_text(position: float) -> str:
