@@ -27,6 +27,11 @@ _JOIN_SUBWORD_NMT = "sed -r 's/@@( |$)//g'"
 _JOIN_SENTENCEPIECE = f"sed 's/ //g; s/{SPACE_MARK}/ /g; s/^ //'"
 
 
+def byte_pieces(text: str) -> list[str]:
+    """The pieces that spell a text in bytes."""
+    return [f"<0x{byte:02X}>" for byte in text.encode()]
+
+
 def word_ids(pieces: Sequence[str]) -> list[int | None]:
     """The index of the word in which each piece ends; None for a piece that is only space.
 

@@ -51,7 +51,7 @@ class LineSplitter:
     def __init__(self, tokenizer: Tokenizer, *, longest_trained: int | None) -> None:
         self._tokenizer = tokenizer
         self._split_above = longest_trained or _USUAL_LONGEST
-        self._reason = "no line in training had" if longest_trained else "lines in training have seldom"
+        self._reason = "no line in training had" if longest_trained else "lines in training seldom have"
         self._has_logged_split = False
 
     def split(
@@ -59,24 +59,26 @@ class LineSplitter:
     ) -> list[str]:
         """The parts of a line, in order; a blank line has none. `ids` has its pieces.
 
-        A line longer than any in training is split after each sentence. Models trained on single sentences leave out
-        parts of longer texts. A line with a prefix is not split, because nobody knows where in the line its prefix
-        ends. A sentence of more than `model_limit` is cut into parts as long as sentences in training.
+        A line longer than any in training is split after each sentence, because models trained on single sentences
+        leave out parts of longer texts. A line with a prefix is kept whole if the model can take it: nobody knows
+        where its prefix ends. A sentence, or a line with a prefix, of more than `model_limit` pieces is cut into parts
+        as long as sentences in training.
         """
-        part_limit = min(model_limit, self._split_above)
+        part_limit, is_too_long = min(model_limit, self._split_above), len(ids) > model_limit
         parts = [text] if text else []
         if len(ids) > part_limit and not has_prefix:
             parts = split_sentences(text)
-        if len(ids) > model_limit:
+        if is_too_long:
             parts = [cut for part in parts for cut in self._cut(part, model_limit=model_limit, part_limit=part_limit)]
-        if len(ids) > model_limit and len(parts) > 1:
+        if is_too_long and len(parts) > 1:
             logger.warning(
-                "line %d has %s pieces, and this model takes %s at once: it is translated in %d parts, cut at sentence "
-                "ends and, in longer sentences, after at most %s pieces",
+                "line %d has %s pieces, and this model takes %s at once: it is translated in %d parts, cut %safter at "
+                "most %s pieces",
                 line_number,
                 f"{len(ids):,}",
                 f"{model_limit:,}",
                 len(parts),
+                "" if has_prefix else "at sentence ends and, in longer sentences, ",
                 f"{part_limit:,}",
             )
         elif len(parts) > 1 and not self._has_logged_split:

@@ -15,12 +15,12 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain, count, islice, pairwise
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt_cli.tokenization.pieces import SPACE_MARK
+from nmt_cli.tokenization.pieces import SPACE_MARK, byte_pieces
 from nmt_cli.tokenization.sentencepiece_model import BYTE, NORMAL, read_pieces, tokenizer_kind
 from nmt_cli.tokenization.tokenizer import EOS, EncodedText, Tokenizer, gather
 
@@ -64,7 +64,7 @@ class SubwordSampler(ABC):
         begins[1:] |= ids[:-1] == EOS
         begins[:1] = True
         starts = np.flatnonzero(begins)
-        words = self._word_numbers(ids, starts)
+        words = self._look_up_words(ids, starts)
         originals = self._first_segmentations.values[words]
         segmentations = self._sample_segmentations(words, generator)
         line_ends = np.flatnonzero(ids[starts] == EOS)
@@ -76,8 +76,8 @@ class SubwordSampler(ABC):
         sampled = gather(self._ids.values, self._starts.values[chosen], self._sizes.values[chosen])
         return EncodedText(sampled.astype(ids.dtype), np.where(is_kept, original_lengths, lengths))
 
-    def _word_numbers(self, ids: NDArray[np.unsignedinteger], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number of each word, given the positions in `ids` at which words begin."""
+    def _look_up_words(self, ids: NDArray[np.unsignedinteger], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of each word, given the positions in `ids` at which words begin; new words are added."""
         content = ids.tobytes()
         bounds = [*(starts * ids.itemsize).tolist(), len(content)]
         words = [content[start:stop] for start, stop in pairwise(bounds)]
@@ -107,12 +107,23 @@ class SubwordSampler(ABC):
         self._first_segmentations, self._starts, self._sizes, self._ids = (_GrowingArray(np.int64) for _ in range(4))
 
 
+class _Derivation(NamedTuple):
+    """The symbols of a segmentation before all merges, the skipped merges, and the first merge to skip next."""
+
+    symbols: list[str]
+    skipped: tuple[int, ...]
+    first_remaining: int
+
+
 class BpeDropout(SubwordSampler):
     """Skips merges of byte-pair encoding with a probability, as SentencePiece does.
 
     The segmentations of a word form a tree, and the root skips no merge. A child skips one more merge than its parent,
-    later than all that the parent skips. Child 0 skips the first such merge, child 1 the next. If a symbol would remain
-    that is neither a piece nor spelt in bytes, the child keeps that merge, and its own children skip later ones.
+    after the parent's last one: child 0 the next merge, child 1 the one after. If this skip leaves a symbol without a
+    piece or bytes, the child does the merge after all.
+
+    `_children[_children_starts[p] + i]` is the number of child i of segmentation p, or `_NOT_COMPUTED`. The number of
+    children of p is `_num_remaining_merges[p]`.
     """
 
     def __init__(self, model: bytes, *, probability: float) -> None:
@@ -133,43 +144,39 @@ class BpeDropout(SubwordSampler):
             num_kept = np.searchsorted(self._minus_all_kept, -generator.random(len(active)))
             skips_a_merge = (num_kept < _MAX_MERGES) & (num_kept < self._num_remaining_merges.values[parents])
             active = active[skips_a_merge]
-            slots = self._children_starts.values[parents[skips_a_merge]] + num_kept[skips_a_merge]
-            for slot in np.unique(slots[self._children.values[slots] == _NOT_COMPUTED]).tolist():
-                self._add_child(slot)
-            segmentations[active] = self._children.values[slots]
+            child_slots = self._children_starts.values[parents[skips_a_merge]] + num_kept[skips_a_merge]
+            for child_slot in np.unique(child_slots[self._children.values[child_slots] == _NOT_COMPUTED]).tolist():
+                self._add_child(child_slot)
+            segmentations[active] = self._children.values[child_slots]
         return segmentations
 
-    def _add_child(self, slot: int) -> None:
-        """Add the segmentation for a slot of `_children`."""
-        parent = int(np.searchsorted(self._children_starts.values, slot, side="right")) - 1
-        symbols, skipped, first_remaining = self._origins[parent]
-        merge = first_remaining + slot - int(self._children_starts.values[parent])
-        self._children.values[slot] = len(self._sizes)
+    def _add_child(self, child_slot: int) -> None:
+        """Add the segmentation for an index of `_children`."""
+        parent = int(np.searchsorted(self._children_starts.values, child_slot, side="right")) - 1
+        symbols, skipped, first_remaining = self._derivations[parent]
+        merge = first_remaining + child_slot - int(self._children_starts.values[parent])
+        self._children.values[child_slot] = len(self._sizes)
         ids, num_merges = self._merge(symbols, (*skipped, merge))
         if ids:
             skipped = (*skipped, merge)
         else:
             ids, num_merges = self._merge(symbols, skipped)
-        self._add_with_children(ids, symbols, skipped, first_remaining=merge + 1, num_merges=num_merges)
+        self._add_with_children(ids, _Derivation(symbols, skipped, merge + 1), num_merges=num_merges)
 
     def _add_word(self, ids: list[int]) -> None:
         symbols = [symbol for piece_id in ids for symbol in self._symbols_of(piece_id)]
         merged_ids, num_merges = self._merge(symbols, ())
         num_merges = num_merges if merged_ids == ids else 0  # else the word has no other segmentations
-        self._add_with_children(ids, symbols, (), first_remaining=0, num_merges=num_merges)
+        self._add_with_children(ids, _Derivation(symbols, (), 0), num_merges=num_merges)
 
-    def _add_with_children(
-        self, ids: list[int], symbols: list[str], skipped: tuple[int, ...], *, first_remaining: int, num_merges: int
-    ) -> None:
-        """Add a segmentation, and slots for its children, each of which skips a merge from `first_remaining` on.
-
-        `num_merges` counts the skipped merges too.
-        """
+    def _add_with_children(self, ids: list[int], derivation: _Derivation, *, num_merges: int) -> None:
+        """Add a segmentation, and room for its children. `num_merges` counts the skipped merges too."""
         self._add_segmentation(ids)
-        self._origins.append((symbols, skipped, first_remaining))
-        self._num_remaining_merges.extend([num_merges - first_remaining])
+        self._derivations.append(derivation)
+        num_children = num_merges - derivation.first_remaining
+        self._num_remaining_merges.extend([num_children])
         self._children_starts.extend([len(self._children)])
-        self._children.extend([_NOT_COMPUTED] * (num_merges - first_remaining))
+        self._children.extend([_NOT_COMPUTED] * num_children)
 
     def _symbols_of(self, piece_id: int) -> Sequence[str]:
         """The characters of a piece; a byte is a symbol of its own, which is never merged."""
@@ -201,16 +208,12 @@ class BpeDropout(SubwordSampler):
         """The id of a piece; a character without a piece is spelt in bytes, if the model has them."""
         if symbol in self._id_of:
             return [self._id_of[symbol]]
-        return [self._id_of[f"<0x{byte:02X}>"] for byte in symbol.encode()] if self._has_bytes else []
+        return [self._id_of[piece] for piece in byte_pieces(symbol)] if self._has_bytes else []
 
     def _clear_cache(self) -> None:
         super()._clear_cache()
-        # The symbols of each segmentation before all merges, the skipped merges, and the first merge to skip next.
-        self._origins: list[tuple[list[str], tuple[int, ...], int]] = []
-        self._num_remaining_merges = _GrowingArray(np.int64)
-        # The children of all segmentations, parent by parent, and the slot of each parent's first child.
-        self._children = _GrowingArray(np.int64)
-        self._children_starts = _GrowingArray(np.int64)
+        self._derivations: list[_Derivation] = []
+        self._num_remaining_merges, self._children, self._children_starts = (_GrowingArray(np.int64) for _ in range(3))
 
 
 class UnigramSampler(SubwordSampler):
@@ -234,7 +237,7 @@ class UnigramSampler(SubwordSampler):
         log_probs = [sum(self._pieces[piece_id].score for piece_id in segmentation) for segmentation in segmentations]
         weights = [math.exp(self._power * (log_prob - max(log_probs))) for log_prob in log_probs]
         sums = list(accumulate(weights))
-        start = (len(self._first_segmentations) - 1) * _RANDOM_RANGE
+        start = int(self._range_ends.values[-1]) if len(self._range_ends) else 0
         self._range_ends.extend([start + round(weight_sum / sums[-1] * _RANDOM_RANGE) for weight_sum in sums])
         for segmentation in segmentations:
             self._add_segmentation(segmentation)

@@ -17,7 +17,7 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from nmt_cli.errors import DataError
-from nmt_cli.tokenization.pieces import SPACE_MARK
+from nmt_cli.tokenization.pieces import SPACE_MARK, byte_pieces
 
 TokenizerKind = Literal["bpe", "unigram"]
 
@@ -131,7 +131,7 @@ class Tokenizer:
 
     def _byte_ids(self, character: str) -> list[int]:
         """The ids of the bytes of a character; none if the model has no byte pieces."""
-        ids = [int(self._processor.piece_to_id(f"<0x{byte:02X}>")) for byte in character.encode()]
+        ids = [int(self._processor.piece_to_id(piece)) for piece in byte_pieces(character)]
         return ids if UNK not in ids else []
 
 
