@@ -113,7 +113,7 @@ def loss(size: ModelConfig) -> None:
 def search(size: ModelConfig) -> None:
     """One step of a recorded search of beam 4."""
     from nmt_cli.decoding.search.cuda import CudaSearch
-    from nmt_cli.decoding.search.static_state import StaticSizes, choose_candidates, sort_candidates
+    from nmt_cli.decoding.search.static_state import StaticSizes, advance_hypotheses, choose_candidates
     from nmt_cli.model.static_cache import StepInputs, static_step
     from nmt_cli.model.transformer import Transformer
 
@@ -125,7 +125,7 @@ def search(size: ModelConfig) -> None:
         state = CudaSearch([model], device=torch.device("cpu"), recorder=unused).state_for(sizes)
         seen = StepInputs(state.ancestors, state.source_lengths, state.counters)
         logits = model.logits(static_step(model, state.ids.flatten(), state.caches[0], seen, uses_kernels=True))
-        sort_candidates(state, choose_candidates(state, logits, uses_kernels=True), uses_kernels=True)
+        advance_hypotheses(state, choose_candidates(state, logits, uses_kernels=True), uses_kernels=True)
 
 
 # Each operator is called as training and search call it; the kernels follow.

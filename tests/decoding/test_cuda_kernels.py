@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nmt_cli.decoding.search import cuda
 from nmt_cli.decoding.search.cuda import CudaSearch
-from nmt_cli.decoding.search.static_state import StaticSizes, StaticState, choose_candidates, sort_candidates
+from nmt_cli.decoding.search.static_state import StaticSizes, StaticState, advance_hypotheses, choose_candidates
 from nmt_cli.model import static_cache
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.layers import DecoderLayer
@@ -251,7 +251,7 @@ def test_the_kernels_choose_and_sort_as_the_operators_do(
     with torch.inference_mode():
         for state, uses_kernels in ((by_kernels, True), (plain, False)):
             hypotheses = choose_candidates(state, logits, uses_kernels=uses_kernels)
-            sort_candidates(state, hypotheses, uses_kernels=uses_kernels)
+            advance_hypotheses(state, hypotheses, uses_kernels=uses_kernels)
     assert (by_kernels.tree_tokens[2] == 3).any()
     # Equal sums in float32 hang on the order of additions: those of the seed differ.
     for ours, expected in zip(written(by_kernels), written(plain), strict=True):

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, Protocol, TypedDict
 
+import torch
 from pydantic import ValidationError
 
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
@@ -37,7 +38,8 @@ class Engine(Protocol):
     max_positions: int
     # Pieces, without EOS, of the longest source sentence in training; None if it is unknown.
     longest_source: int | None
-    # Sentences with fewer source tokens, with EOS, are never searched together with longer ones; 0: there is no limit.
+    # The server never batches shorter sources (tokens with EOS) with longer ones: in int8 they are rounded differently.
+    # 0: all may be batched together.
     min_wide_tokens: int
 
     def check_supported(self, config: DecodingConfig) -> None:
@@ -66,7 +68,7 @@ def open_engine(
     if precision == "int8" and engine != "ctranslate2" and device != "auto" and choose_device(device).type != "cpu":
         raise UsageError("int8 is for CPUs", setting="precision", hint="take `precision: bf16`, or add `device: cpu`")
     if engine == "ctranslate2" or (
-        engine == "auto" and _is_ctranslate2_faster(directories, device, precision, overrides)
+        engine == "auto" and _prefers_ctranslate2(directories, device=device, precision=precision, overrides=overrides)
     ):
         return _open_ctranslate2(directories, device=device, precision=precision)
     return _open_torch(directories, device=device, precision=precision)
@@ -113,8 +115,11 @@ def with_overrides(config: DecodingConfig, overrides: Mapping[str, object]) -> D
     return changed
 
 
-def check_candidates(nbest: int, *, config: DecodingConfig, vocab: int, mbr: str | None) -> None:
-    """Raise UsageError unless the search can find `nbest` translations per sentence."""
+def check_num_candidates(nbest: int, *, config: DecodingConfig, vocab: int, mbr: str | None) -> None:
+    """Raise UsageError unless the search has `nbest` candidates per sentence, and at least two of them for `mbr`.
+
+    Its beam may not be wider than the vocabulary.
+    """
     if nbest < 1:
         raise UsageError(f"`nbest` is {nbest}, but should be at least 1", setting="nbest", hint="take `nbest: 1`")
     if nbest > config.num_candidates:
@@ -138,19 +143,17 @@ def check_candidates(nbest: int, *, config: DecodingConfig, vocab: int, mbr: str
         )
 
 
-def _is_ctranslate2_faster(
-    directories: Sequence[Path], device: str, precision: str, overrides: Mapping[str, object]
+def _prefers_ctranslate2(
+    directories: Sequence[Path], *, device: str, precision: str, overrides: Mapping[str, object]
 ) -> bool:
-    """Whether CTranslate2 is faster for these models and supports the settings.
+    """Whether `auto` takes CTranslate2: it is faster for these models, and supports the settings.
 
     It is faster in int8. In float32 torch is at least as fast with many sentences, unless it cannot pack matrices for
     the CPU (docs/design/cpu-search.md#engines).
     """
-    import torch
-
     from nmt_cli.artifacts.directory_kinds import check_is_model
     from nmt_cli.artifacts.model_directory import load_saved_config
-    from nmt_cli.decoding.ctranslate2.model import unsupported_error
+    from nmt_cli.decoding.ctranslate2.model import unsupported_error, unsupported_setting
     from nmt_cli.model.cpu_linear import can_pack
 
     if precision not in ("auto", "fp32", "int8"):
@@ -162,9 +165,7 @@ def _is_ctranslate2_faster(
     check_is_model(directories[0])
     recipe = load_saved_config(directories[0]).recipe
     config = with_overrides(recipe.decoding, overrides)
-    # In beam search, CTranslate2 has no minimum length: `CTranslate2Engine.check_supported` says why.
-    needs_min_tokens = config.min_tokens > 0 and config.beam > 1
-    return unsupported_error(recipe.model) is None and not config.samples and not needs_min_tokens
+    return unsupported_error(recipe.model) is None and unsupported_setting(config) is None
 
 
 def _open_torch(directories: Sequence[Path], *, device: str, precision: str) -> Engine:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Unpack
 
-from nmt_cli.decoding.engine import DecodingOverrides, Engine, check_candidates, with_overrides
+from nmt_cli.decoding.engine import DecodingOverrides, Engine, check_num_candidates, with_overrides
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
 from nmt_cli.decoding.translation import SplitLine, Translation, best_by_utility, parse_utility
 from nmt_cli.errors import DataError
@@ -78,7 +78,7 @@ class LineTranslator:
             raise TypeError("translate takes lines, each of them a string: translate([text]) for a single one")
         config = with_overrides(config or self._engine.decoding, overrides)
         utility = None if mbr is None else parse_utility(mbr)
-        check_candidates(nbest, config=config, vocab=self._engine.target.vocab_size, mbr=mbr)
+        check_num_candidates(nbest, config=config, vocab=self._engine.target.vocab_size, mbr=mbr)
         self._engine.check_supported(config)
         prefix_texts = None if prefixes is None else list(prefixes)
         split_lines = self._split(texts, prefix_texts, config=config, first_line=first_line)

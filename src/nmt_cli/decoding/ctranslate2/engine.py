@@ -14,11 +14,11 @@ from nmt_cli.artifacts.directory_kinds import check_is_model
 from nmt_cli.artifacts.manifest import CONFIG, DAMAGED_HINT, verify_files
 from nmt_cli.artifacts.model_directory import load_saved_config, load_tokenizer
 from nmt_cli.decoding.ctranslate2.batches import MIN_WIDE_TOKENS, batches_for_workers, is_wide
-from nmt_cli.decoding.ctranslate2.model import converted_model, import_ctranslate2
+from nmt_cli.decoding.ctranslate2.model import converted_model, import_ctranslate2, unsupported_setting
 from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence, length_penalty, max_output_tokens
 from nmt_cli.devices import num_cpus
-from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.errors import ModelError
 from nmt_cli.recipe.schema import DecodingConfig
 
 # CTranslate2 ends a search when PATIENCE * beam hypotheses have finished, even if a better one is still open. With 1
@@ -65,24 +65,9 @@ class CTranslate2Engine:
         )
 
     def check_supported(self, config: DecodingConfig) -> None:
-        """Raise UsageError for sampling, and for a minimum length in beam search.
-
-        The random numbers of CTranslate2 depend on the batch. In beam search, CTranslate2 distributes the probability
-        of a forbidden end among the other pieces. This favours hypotheses that are likely to end.
-        """
-        if config.samples:
-            raise UsageError(
-                "the engine ctranslate2 does not sample: its random numbers would depend on the batch",
-                setting="samples",
-                hint="leave it out, or take `engine: torch`",
-            )
-        if config.min_tokens and config.beam > 1:
-            raise UsageError(
-                "the engine ctranslate2 has no minimum length in a beam search: "
-                "it would prefer hypotheses that are likely to end",
-                setting="min_tokens",
-                hint="add `beam: 1` or `min_tokens: 0`, or take `engine: torch`",
-            )
+        """Raise UsageError if CTranslate2 does not support these settings."""
+        if (error := unsupported_setting(config)) is not None:
+            raise error
 
     def search(
         self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int, details: Details

@@ -21,7 +21,7 @@ from nmt_cli.errors import ModelError, NmtError, UsageError
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, EncoderLayer, FeedForward, Residual, SelfAttention
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.model.weight_layout import Affine, affine_of, attention_projections, positions_table, split_in_half, stack
-from nmt_cli.recipe.schema import ModelConfig
+from nmt_cli.recipe.schema import DecodingConfig, ModelConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS, UNK
 
 if TYPE_CHECKING:
@@ -78,6 +78,28 @@ def unsupported_error(config: ModelConfig) -> ModelError | None:
             f" to the values' {config.d_v}",
             where="model.d_k",
             hint="nmt decode with `engine: torch` takes both",
+        )
+    return None
+
+
+def unsupported_setting(config: DecodingConfig) -> UsageError | None:
+    """The error for sampling, and for a minimum length in beam search; None for all other settings.
+
+    The random numbers of CTranslate2 depend on the batch. In beam search, CTranslate2 distributes the probability of a
+    forbidden end among the other pieces. This favours hypotheses that are likely to end.
+    """
+    if config.samples:
+        return UsageError(
+            "the engine ctranslate2 does not sample: its random numbers would depend on the batch",
+            setting="samples",
+            hint="leave it out, or take `engine: torch`",
+        )
+    if config.min_tokens and config.beam > 1:
+        return UsageError(
+            "the engine ctranslate2 has no minimum length in a beam search: "
+            "it would prefer hypotheses that are likely to end",
+            setting="min_tokens",
+            hint="add `beam: 1` or `min_tokens: 0`, or take `engine: torch`",
         )
     return None
 

@@ -31,7 +31,11 @@ _SIZES_PER_POWER_OF_TWO = 16
 
 
 class ActiveSearch(ABC):
-    """Numbered sentences with the open and the finished hypotheses of each; it runs in inference mode."""
+    """Numbered sentences with the open and the finished hypotheses of each; it runs in inference mode.
+
+    `_ids`, `_log_probs` and `_nodes` [B, W] are the newest token, the log-probability and the tree node of each open
+    hypothesis. `_sentences` [B] are the numbers of the sentences, `_limits` [B] their maximum numbers of tokens.
+    """
 
     def __init__(
         self,
@@ -69,7 +73,7 @@ class ActiveSearch(ABC):
     @property
     @abstractmethod
     def is_joinable(self) -> bool:
-        """Whether each sentence has all its hypotheses: before the first step it has a single one, BOS."""
+        """Whether the first step is done: until then the hypotheses of a sentence share one row."""
 
     def run(self, *, down_to: int) -> None:
         """Search until at most `down_to` sentences are in the batch."""

@@ -29,8 +29,8 @@ from nmt_cli.decoding.search.static_state import (
     NUM_SPECIAL,
     StaticSizes,
     StaticState,
+    advance_hypotheses,
     choose_candidates,
-    sort_candidates,
 )
 from nmt_cli.devices import launching_on
 from nmt_cli.errors import first_line
@@ -277,7 +277,7 @@ class CudaSearch:
     def _launch_step(self, state: StaticState) -> None:
         """Add a token to each open hypothesis, with a fixed sequence of kernels."""
         hypotheses = choose_candidates(state, self._logits(state), uses_kernels=self._uses_kernels)
-        sort_candidates(state, hypotheses, uses_kernels=self._uses_kernels)
+        advance_hypotheses(state, hypotheses, uses_kernels=self._uses_kernels)
         state.advance_counters()
 
     def _logits(self, state: StaticState) -> Tensor:

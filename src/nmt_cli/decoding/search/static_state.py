@@ -70,6 +70,9 @@ class StaticState:
     `masks_and_penalties` [positions, NUM_SPECIAL + 1] have a row per position. Its first columns, 0 or -inf, are added
     to the log-probabilities of the special pieces. Its last column is the length penalty of an end there.
 
+    `ids`, `log_probs` and `nodes` [B, W] are the newest token, the log-probability and the tree node of each open
+    hypothesis. `limits`, `penalties_at_limit`, `is_done` and `source_lengths` are [B].
+
     `ancestors` [B, W, L] tell which of the W hypotheses each hypothesis was at each earlier position. `tree_*`
     [L, B, C] hold the candidates of the steps since the host last read the tree, a row per step.
     """
@@ -133,6 +136,7 @@ def choose_candidates(state: StaticState, logits: Tensor, *, uses_kernels: bool)
 
     They are the same as from `best_candidates`, for logits [R, V], by kernels in Triton or by PyTorch's operators.
     """
+    # A wider beam is chosen by torch's operators; `advance_hypotheses` takes either.
     if uses_kernels and state.sizes.beam <= _MAX_KERNEL_BEAM:
         return _choose_by_kernels(state, logits)
     log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
@@ -145,14 +149,14 @@ def choose_candidates(state: StaticState, logits: Tensor, *, uses_kernels: bool)
     return best.hypotheses
 
 
-def sort_candidates(state: StaticState, hypotheses: Tensor, *, uses_kernels: bool) -> None:
-    """Sort the candidates of the tree's current row, which continue `hypotheses` [B, C], into finished and open ones.
+def advance_hypotheses(state: StaticState, hypotheses: Tensor, *, uses_kernels: bool) -> None:
+    """Continue the sentences by the candidates of the tree's current row, whose parents are `hypotheses` [B, C].
 
     Candidates with EOS end. The W best others are the new open hypotheses; they end too if the sentence reached its
     limit. A sentence is done at its limit, or if none of its open hypotheses can improve its finished ones.
     """
     if uses_kernels:
-        _sort_by_kernel(state, hypotheses)
+        _advance_by_kernel(state, hypotheses)
         return
     log_probs, tokens = (tree.index_select(0, state.tree_row)[0] for tree in (state.tree_log_probs, state.tree_tokens))
     nodes = torch.arange(log_probs.numel(), device=log_probs.device).view_as(log_probs) + state.first_new_node
@@ -205,7 +209,7 @@ def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
     return hypotheses
 
 
-def _sort_by_kernel(state: StaticState, hypotheses: Tensor) -> None:
+def _advance_by_kernel(state: StaticState, hypotheses: Tensor) -> None:
     from triton import next_power_of_2
 
     from nmt_cli.model.kernels import search as kernels
@@ -221,8 +225,5 @@ def _sort_by_kernel(state: StaticState, hypotheses: Tensor) -> None:
 
 
 def _double_until(needed: int, *, start: int) -> int:
-    """The first of `start`, 2 * `start`, 4 * `start` and so on that is at least `needed`."""
-    size = start
-    while size < needed:
-        size *= 2
-    return size
+    """The smallest power of two that is at least `needed` and at least `start`, itself a power of two."""
+    return max(start, 1 << (needed - 1).bit_length())
