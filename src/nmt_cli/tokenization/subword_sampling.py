@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, chain, count, islice, pairwise
-from typing import Any, NamedTuple, assert_never
+from itertools import accumulate, chain, pairwise
+from typing import NamedTuple, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmt_cli.tokenization.pieces import SPACE_MARK, byte_pieces
 from nmt_cli.tokenization.sentencepiece_model import BYTE, NORMAL, read_pieces, tokenizer_kind
-from nmt_cli.tokenization.tokenizer import EOS, EncodedText, Tokenizer, gather
+from nmt_cli.tokenization.tokenizer import EOS, EncodedText, GrowingArray, Tokenizer, WordCache
 
 _NUM_BEST = 64  # segmentations of a word that a unigram vocabulary chooses from
 _MAX_MERGES = 4096  # of a word; later merges are never skipped
@@ -58,7 +57,7 @@ class SubwordSampler(ABC):
 
     def sample(self, ids: NDArray[np.unsignedinteger], *, longest: int, generator: np.random.Generator) -> EncodedText:
         """Other ids for the text of `ids`, which are lines with EOS; a line over `longest` ids keeps its ids."""
-        if len(self._sizes) > self._max_cached_segmentations:
+        if len(self._segmentations.sizes) > self._max_cached_segmentations:
             self._clear_cache()
         begins = self._begins_word[ids]
         begins[1:] |= ids[:-1] == EOS
@@ -68,12 +67,12 @@ class SubwordSampler(ABC):
         originals = self._first_segmentations.values[words]
         segmentations = self._sample_segmentations(words, generator)
         line_ends = np.flatnonzero(ids[starts] == EOS)
-        original_lengths = _line_lengths(self._sizes.values[originals], line_ends)
-        lengths = _line_lengths(self._sizes.values[segmentations], line_ends)
+        sizes = self._segmentations.sizes.values
+        original_lengths, lengths = (_line_lengths(sizes[rows], line_ends) for rows in (originals, segmentations))
         is_kept = (lengths > longest) | (original_lengths > longest)
         words_per_line = np.diff(line_ends, prepend=-1)
         chosen = np.where(np.repeat(is_kept, words_per_line), originals, segmentations)
-        sampled = gather(self._ids.values, self._starts.values[chosen], self._sizes.values[chosen])
+        sampled = self._segmentations.ids_of(chosen)
         return EncodedText(sampled.astype(ids.dtype), np.where(is_kept, original_lengths, lengths))
 
     def _look_up_words(self, ids: NDArray[np.unsignedinteger], starts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -81,9 +80,9 @@ class SubwordSampler(ABC):
         content = ids.tobytes()
         bounds = [*(starts * ids.itemsize).tolist(), len(content)]
         words = [content[start:stop] for start, stop in pairwise(bounds)]
-        numbers = np.fromiter(map(self._number_of_word.__getitem__, words), dtype=np.int64, count=len(words))
-        for new_word in islice(self._number_of_word, len(self._first_segmentations), None):
-            self._first_segmentations.extend([len(self._sizes)])
+        numbers = self._segmentations.numbers_of(words)
+        for new_word in self._segmentations.words_from(len(self._first_segmentations)):
+            self._first_segmentations.extend([len(self._segmentations.sizes)])
             self._add_word(np.frombuffer(new_word, dtype=ids.dtype).tolist())
         return numbers
 
@@ -95,16 +94,9 @@ class SubwordSampler(ABC):
     def _sample_segmentations(self, words: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
         """The number of a segmentation for each of these words, given by number."""
 
-    def _add_segmentation(self, ids: Sequence[int]) -> None:
-        self._starts.extend([len(self._ids)])
-        self._sizes.extend([len(ids)])
-        self._ids.extend(ids)
-
     def _clear_cache(self) -> None:
         """Empty the cache."""
-        # A look-up gives a new word the next number.
-        self._number_of_word: defaultdict[bytes, int] = defaultdict(count().__next__)
-        self._first_segmentations, self._starts, self._sizes, self._ids = (_GrowingArray(np.int64) for _ in range(4))
+        self._segmentations, self._first_segmentations = WordCache(), GrowingArray(np.int64)
 
 
 class _Derivation(NamedTuple):
@@ -155,7 +147,7 @@ class BpeDropout(SubwordSampler):
         parent = int(np.searchsorted(self._children_starts.values, child_slot, side="right")) - 1
         symbols, skipped, first_remaining = self._derivations[parent]
         merge = first_remaining + child_slot - int(self._children_starts.values[parent])
-        self._children.values[child_slot] = len(self._sizes)
+        self._children.values[child_slot] = len(self._segmentations.sizes)
         ids, num_merges = self._merge(symbols, (*skipped, merge))
         if ids:
             skipped = (*skipped, merge)
@@ -171,7 +163,7 @@ class BpeDropout(SubwordSampler):
 
     def _add_with_children(self, ids: list[int], derivation: _Derivation, *, num_merges: int) -> None:
         """Add a segmentation, and room for its children. `num_merges` counts the skipped merges too."""
-        self._add_segmentation(ids)
+        self._segmentations.add_rows([ids])
         self._derivations.append(derivation)
         num_children = num_merges - derivation.first_remaining
         self._num_remaining_merges.extend([num_children])
@@ -213,7 +205,7 @@ class BpeDropout(SubwordSampler):
     def _clear_cache(self) -> None:
         super()._clear_cache()
         self._derivations: list[_Derivation] = []
-        self._num_remaining_merges, self._children, self._children_starts = (_GrowingArray(np.int64) for _ in range(3))
+        self._num_remaining_merges, self._children, self._children_starts = (GrowingArray(np.int64) for _ in range(3))
 
 
 class UnigramSampler(SubwordSampler):
@@ -239,36 +231,12 @@ class UnigramSampler(SubwordSampler):
         sums = list(accumulate(weights))
         start = int(self._range_ends.values[-1]) if len(self._range_ends) else 0
         self._range_ends.extend([start + round(weight_sum / sums[-1] * _RANDOM_RANGE) for weight_sum in sums])
-        for segmentation in segmentations:
-            self._add_segmentation(segmentation)
+        self._segmentations.add_rows(segmentations)
 
     def _clear_cache(self) -> None:
         super()._clear_cache()
         # Word w has the numbers from w * _RANDOM_RANGE on, and each of its segmentations a range that ends here.
-        self._range_ends = _GrowingArray(np.int64)
-
-
-class _GrowingArray:
-    """An array to which values are added at the end."""
-
-    def __init__(self, dtype: Any) -> None:
-        self._buffer, self._size = np.empty(1024, dtype=dtype), 0
-
-    def __len__(self) -> int:
-        return self._size
-
-    @property
-    def values(self) -> NDArray[Any]:
-        """All values so far."""
-        return self._buffer[: self._size]
-
-    def extend(self, values: Sequence[int]) -> None:
-        """Add values."""
-        size = self._size + len(values)
-        if size > len(self._buffer):
-            self._buffer = np.concatenate([self._buffer, np.empty(size, dtype=self._buffer.dtype)])
-        self._buffer[self._size : size] = values
-        self._size = size
+        self._range_ends = GrowingArray(np.int64)
 
 
 def _line_lengths(word_sizes: NDArray[np.int64], line_ends: NDArray[np.int64]) -> NDArray[np.int64]:

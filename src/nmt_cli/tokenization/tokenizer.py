@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import sentencepiece
@@ -24,7 +24,7 @@ TokenizerKind = Literal["bpe", "unigram"]
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 
 _MAX_CACHED_WORDS = 150_000
-_LINE_END, _LINE_END_INDEX = b"\n", 0
+_LINE_END = b"\n"
 _SPACES = re.compile(r" {2,}")
 _PRIVATE_USE = range(0x100000, 0x10FFFE)  # characters to which Unicode gives no meaning
 # Tabs and other control characters that are white space: cleaned training text has none.
@@ -163,7 +163,7 @@ class TextEncoder:
         self._tokenizer = tokenizer
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         self._has_independent_words = kind == "bpe" and not any(SPACE_MARK in piece[1:] for piece in pieces)
-        self._words = _WordCache()
+        self._cache = WordCache()  # a word and its row have the same number
 
     def encode(self, text: bytes) -> EncodedText:
         """The ids of the lines of a text in UTF-8, in which a line feed ends every line."""
@@ -177,48 +177,66 @@ class TextEncoder:
     def _encode_words(self, text: bytes) -> EncodedText:
         words = text.replace(_LINE_END, b" \n ").split(b" ")
         words.pop()  # what follows the last line end
-        if len(self._words) > _MAX_CACHED_WORDS:
-            self._words = _WordCache()
-        cache = self._words
-        indices = cache.indices_of(words)
-        if new_words := cache.new_words():
-            cache.add_ids(self._tokenizer.encode([word.decode() for word in new_words]))
-        sizes = cache.sizes[indices]
-        line_ends = np.cumsum(sizes)[indices == _LINE_END_INDEX]
-        return EncodedText(gather(cache.ids, cache.starts[indices], sizes), np.diff(line_ends, prepend=0))
+        if len(self._cache.sizes) > _MAX_CACHED_WORDS:
+            self._cache = WordCache()
+        cache = self._cache
+        numbers = cache.numbers_of(words)
+        if new_words := cache.words_from(len(cache.sizes)):
+            rows = self._tokenizer.encode([word.decode() for word in new_words])
+            cache.add_rows([[EOS] if word == _LINE_END else row for word, row in zip(new_words, rows, strict=True)])
+        line_ends = np.cumsum(cache.sizes.values[numbers])[numbers == cache.numbers_of([_LINE_END])]
+        return EncodedText(cache.ids_of(numbers), np.diff(line_ends, prepend=0))
 
 
-class _WordCache:
-    """A cache of words. A word has an index; `ids[starts[index]:][:sizes[index]]` are its ids.
-
-    The first word is the line end, whose id is EOS.
-    """
+class WordCache:
+    """Words and rows of ids, both numbered as they come in; `sizes` are the lengths of the rows."""
 
     def __init__(self) -> None:
-        # A look-up gives a new word the next index, at the speed of C. The keys are in the order of their indices.
-        self._index_of: defaultdict[bytes, int] = defaultdict(count().__next__)
-        self.indices_of([_LINE_END])
-        self.starts: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
-        self.sizes: NDArray[np.int64] = np.ones(1, dtype=np.int64)
-        self.ids: NDArray[np.integer] = np.array([EOS], dtype=np.int32)
+        # A look-up gives a new word the next number, at the speed of C. The keys are in the order of their numbers.
+        self._number_of: defaultdict[bytes, int] = defaultdict(count().__next__)
+        self._ids, self._starts, self.sizes = GrowingArray(np.int32), GrowingArray(np.int64), GrowingArray(np.int64)
+
+    def numbers_of(self, words: Sequence[bytes]) -> NDArray[np.int64]:
+        """The number of each word; a new word gets the next number."""
+        return np.fromiter(map(self._number_of.__getitem__, words), dtype=np.int64, count=len(words))
+
+    def words_from(self, number: int) -> list[bytes]:
+        """The words with this number and with higher ones."""
+        return list(islice(self._number_of, number, None))
+
+    def add_rows(self, rows: Sequence[Sequence[int]]) -> None:
+        """Add rows of ids."""
+        sizes = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+        self._starts.extend(len(self._ids) + np.cumsum(sizes) - sizes)
+        self.sizes.extend(sizes)
+        self._ids.extend(np.fromiter(chain.from_iterable(rows), dtype=np.int32))
+
+    def ids_of(self, rows: NDArray[np.int64]) -> NDArray[np.integer]:
+        """The ids of these rows, given by number, end to end."""
+        return gather(self._ids.values, self._starts.values[rows], self.sizes.values[rows])
+
+
+class GrowingArray:
+    """An array to which values are added at the end."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._buffer, self._size = np.empty(1024, dtype=dtype), 0
 
     def __len__(self) -> int:
-        return len(self._index_of)
+        return self._size
 
-    def indices_of(self, words: Sequence[bytes]) -> NDArray[np.int64]:
-        """The index of each word; a new word gets the next index."""
-        return np.fromiter(map(self._index_of.__getitem__, words), dtype=np.int64, count=len(words))
+    @property
+    def values(self) -> NDArray[Any]:
+        """All values so far."""
+        return self._buffer[: self._size]
 
-    def new_words(self) -> list[bytes]:
-        """The words that have an index and no ids yet, by index."""
-        return list(islice(self._index_of, len(self.sizes), None))
-
-    def add_ids(self, rows: Sequence[Sequence[int]]) -> None:
-        """Add the ids of the new words."""
-        sizes = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-        self.starts = np.concatenate([self.starts, len(self.ids) + np.cumsum(sizes) - sizes])
-        self.sizes = np.concatenate([self.sizes, sizes])
-        self.ids = np.concatenate([self.ids, np.fromiter(chain.from_iterable(rows), dtype=np.int32)])
+    def extend(self, values: Sequence[int] | NDArray[np.integer]) -> None:
+        """Add values."""
+        size = self._size + len(values)
+        if size > len(self._buffer):
+            self._buffer = np.concatenate([self._buffer, np.empty(size, dtype=self._buffer.dtype)])
+        self._buffer[self._size : size] = values
+        self._size = size
 
 
 def _has_plain_spaces(text: bytes) -> bool:
