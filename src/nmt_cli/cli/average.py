@@ -89,7 +89,7 @@ def _average_checkpoints(run: Run, checkpoints: Sequence[Checkpoint], output: Pa
     command = f"nmt decode -m {shlex.quote(str(model))} < input.txt > output.txt"
     is_own, single = model.resolve() == (run.directory / "averaged").resolve(), run.directory / "model"
     if losses is not None and losses.is_worse:
-        command = _warn_of_worse_mean(run, model)
+        command = _warn_of_worse_mean(run, model, is_own=is_own)
     elif is_own and current_model(run.directory) == str(single):
         message = "decode and serve take %s, because the average is of earlier updates; -m %s names it"
         logger.warning(message, single, shlex.quote(str(model)))
@@ -121,13 +121,12 @@ def _validation_losses(run: Run, weights: Mapping[str, Tensor], *, newest: Check
     return losses
 
 
-def _warn_of_worse_mean(run: Run, average: Path) -> str:
+def _warn_of_worse_mean(run: Run, average: Path, *, is_own: bool) -> str:
     """Warn that the average is worse than its newest checkpoint; returns the command for a better model."""
     from nmt_cli.artifacts.directory_kinds import kind_of
 
     single = run.directory / "model"
     if kind_of(single) == "model":
-        is_own = average.resolve() == (run.directory / "averaged").resolve()
         who_takes = "decode and serve take" if is_own else "take"
         message = "the mean is worse than its newest checkpoint, so %s %s; -m %s names the mean"
         logger.warning(message, who_takes, single, shlex.quote(str(average)))

@@ -126,13 +126,8 @@ def _facts(reference: str, corpus: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _download_text(corpus: dict[str, Any]) -> str:
-    match corpus["download_bytes"]:
-        case None:
-            return "?"
-        case 0:
-            return "none"
-        case number:
-            return size_text(number)
+    num_bytes = corpus["download_bytes"]
+    return "?" if num_bytes is None else size_text(num_bytes) if num_bytes else "none"
 
 
 def _progress_text(prepared: dict[str, Any] | None) -> str:

@@ -9,11 +9,13 @@ import unicodedata
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, assert_never
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
@@ -202,19 +204,13 @@ class AttentionMaps:
 
 def _word_numbers(pieces: Sequence[str]) -> list[int]:
     """For each piece, the number of its word; the end of the sentence counts as a word."""
-    numbers, number = [], -1
-    for index, piece in enumerate(pieces):
-        if index == 0 or piece.startswith(SPACE_MARK) or index == len(pieces) - 1:
-            number += 1
-        numbers.append(number)
-    return numbers
+    begins_word = [*(piece.startswith(SPACE_MARK) for piece in pieces[1:-1]), True]
+    return list(accumulate(begins_word, initial=0))
 
 
 def _word_membership(word_numbers: Sequence[int]) -> Tensor:
     """A matrix with a row per word and a column per piece: 1 if the piece belongs to the word, otherwise 0."""
-    membership = torch.zeros(word_numbers[-1] + 1, len(word_numbers))
-    membership[word_numbers, torch.arange(len(word_numbers))] = 1
-    return membership
+    return one_hot(torch.tensor(word_numbers)).mT.float()
 
 
 def _word_names(text: str, pieces: Sequence[str], word_numbers: Sequence[int]) -> list[str]:

@@ -67,9 +67,9 @@ def open_engine(
             raise UsageError(f"there is no {setting} called {name!r}", setting=setting, hint=hint)
     if precision == "int8" and engine != "ctranslate2" and device != "auto" and choose_device(device).type != "cpu":
         raise UsageError("int8 is for CPUs", setting="precision", hint="take `precision: bf16`, or add `device: cpu`")
-    if engine == "ctranslate2" or (
-        engine == "auto" and _prefers_ctranslate2(directories, device=device, precision=precision, overrides=overrides)
-    ):
+    if engine == "auto" and _prefers_ctranslate2(directories, device=device, precision=precision, overrides=overrides):
+        engine = "ctranslate2"
+    if engine == "ctranslate2":
         return _open_ctranslate2(directories, device=device, precision=precision)
     return _open_torch(directories, device=device, precision=precision)
 

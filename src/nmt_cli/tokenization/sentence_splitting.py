@@ -70,25 +70,14 @@ class LineSplitter:
             parts = split_sentences(text)
         if is_too_long:
             parts = [cut for part in parts for cut in self._cut(part, model_limit=model_limit, part_limit=part_limit)]
+        told = f"line {line_number} has {len(ids):,} pieces, and"
         if is_too_long and len(parts) > 1:
-            logger.warning(
-                "line %d has %s pieces, and this model takes %s at once: it is translated in %d parts, cut %safter at "
-                "most %s pieces",
-                line_number,
-                f"{len(ids):,}",
-                f"{model_limit:,}",
-                len(parts),
-                "" if has_prefix else "at sentence ends and, in longer sentences, ",
-                f"{part_limit:,}",
-            )
+            place = "" if has_prefix else "at sentence ends and, in longer sentences, "
+            told += f" this model takes {model_limit:,} at once: it is translated in {len(parts)} parts, cut {place}"
+            logger.warning("%safter at most %s pieces", told, f"{part_limit:,}")
         elif len(parts) > 1 and not self._has_logged_split:
-            logger.info(
-                "line %d has %s pieces, and %s more than %s: it is split at sentence ends, as all such lines are",
-                line_number,
-                f"{len(ids):,}",
-                self._reason,
-                f"{part_limit:,}",
-            )
+            told += f" {self._reason} more than {part_limit:,}"
+            logger.info("%s: it is split at sentence ends, as all such lines are", told)
             self._has_logged_split = True
         return parts
 

@@ -68,7 +68,9 @@ class SubwordSampler(ABC):
         segmentations = self._sample_segmentations(words, generator)
         line_ends = np.flatnonzero(ids[starts] == EOS)
         sizes = self._segmentations.sizes.values
-        original_lengths, lengths = (_line_lengths(sizes[rows], line_ends) for rows in (originals, segmentations))
+        original_lengths, lengths = (
+            np.diff(np.cumsum(sizes[rows])[line_ends], prepend=0) for rows in (originals, segmentations)
+        )
         is_kept = (lengths > longest) | (original_lengths > longest)
         words_per_line = np.diff(line_ends, prepend=-1)
         chosen = np.where(np.repeat(is_kept, words_per_line), originals, segmentations)
@@ -237,8 +239,3 @@ class UnigramSampler(SubwordSampler):
         super()._clear_cache()
         # Word w has the numbers from w * _RANDOM_RANGE on, and each of its segmentations a range that ends here.
         self._range_ends = GrowingArray(np.int64)
-
-
-def _line_lengths(word_sizes: NDArray[np.int64], line_ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The number of ids of each line, given the index of its last word."""
-    return np.diff(np.cumsum(word_sizes)[line_ends], prepend=0)
