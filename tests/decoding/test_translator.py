@@ -192,6 +192,9 @@ def test_a_line_longer_than_those_of_training_is_split_at_sentence_ends(
             "longer sentences, after at most 20 pieces"
         )
     )
+    with caplog.at_level(logging.WARNING, logger="nmt_cli"):
+        knowing.translate(["sea " * 64], beam=1, prefixes=prefixes)
+    assert caplog.messages[-1].endswith("it is translated in 7 parts, cut after at most 20 pieces")
     both = Translator.from_pretrained([tmp_path / "model", tmp_path / "model"], device="cpu")
     assert (both._engine.longest_source, translator._engine.longest_source) == (20, None)
 

@@ -429,15 +429,44 @@ def test_what_is_a_name_on_the_hub_and_what_is_a_path(tmp_path: Path, monkeypatc
     assert hub_name(f"https://huggingface.co/{NAME}/") == HubName(NAME, None)
 
 
-def test_a_model_of_the_hub_is_fine_tuned_by_its_name_alone(ready: Machine) -> None:
-    """No --set model.* and no folder of the model: user.md section 3, 6."""
-    folder = ready.folder
+def preparation(folder: Path, *, taken_from: str) -> list[str]:
+    """The command that prepares a text, which is written into the folder, with the vocabulary of a model."""
     for name, pairs in (("mine", parallel_text(120, seed=4)), ("held", parallel_text(12, seed=9))):
         for side, language in enumerate(("en", "de")):
             lines = "".join(f"{pair[side]}\n" for pair in pairs)
             (folder / f"{name}.{language}").write_text(lines, encoding="utf-8")
-    taken = ["--set", f"tokenizer.taken_from={NAME}"]
-    prepared = ready.nmt("prepare", "--train", "mine", "--valid", "held", "-l", "en-de", *taken, "-o", "data/mine")
+    setting = f"tokenizer.taken_from={taken_from}"
+    return ["prepare", "--train", "mine", "--valid", "held", "-l", "en-de", "--set", setting]
+
+
+def test_the_address_of_a_model_stands_for_its_name_as_the_origin_of_a_vocabulary(ready: Machine) -> None:
+    prepare = preparation(ready.folder, taken_from=f"https://huggingface.co/{NAME}")
+    prepared = ready.nmt(*prepare, "-o", "data/addressed")
+    assert prepared.returncode == 0, prepared.stderr
+    written = ready.folder / "data" / "addressed"
+    assert (written / "source.spm").read_bytes() == (ready.models / NAME / "source.spm").read_bytes()
+    assert f" --init-from {NAME}\n" in prepared.stderr
+    again = ready.nmt(*prepare, "-o", "data/addressed", "--dry-run")
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.endswith("to do:  nothing, it is prepared already\n")
+
+
+def test_a_dry_run_and_a_refused_output_download_no_model_for_its_vocabulary(machine: Machine, hub: Hub) -> None:
+    prepare = preparation(machine.folder, taken_from=NAME)
+    planned = machine.nmt(*prepare, "--dry-run")
+    assert planned.returncode == 0, planned.stderr
+    assert "to do:  cleaned, tokenizer, encoded, report" in planned.stderr
+    refused = machine.nmt(*prepare, "-o", "..")
+    assert refused.returncode == 2, refused.stderr
+    assert hub.requests == []
+    assert not machine.models.exists()
+
+
+def test_a_model_of_the_hub_is_fine_tuned_by_its_name_alone(ready: Machine) -> None:
+    """No --set model.* and no folder of the model: user.md section 3, 6."""
+    folder = ready.folder
+    prepare = preparation(folder, taken_from=NAME)
+    prepared = ready.nmt(*prepare, "-o", "data/mine")
     assert prepared.returncode == 0, prepared.stderr
     model = ready.models / NAME
     assert (folder / "data/mine/source.spm").read_bytes() == (model / "source.spm").read_bytes()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import pytest
 import yaml
 
 from nmt_cli import devices
-from nmt_cli.cli.prepare import _model_of_vocabulary, _next_lines, _overlap_line, prepare
+from nmt_cli.cli.prepare import _model_of_vocabulary, _next_lines, prepare
 from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.recipe.loading import load_recipe
 from tests.forks import run_forked
@@ -178,30 +177,6 @@ def test_overlap_is_told_and_control_characters_do_not_reach_the_terminal(
     assert "of 21 valid lines, training contains 1 as pairs, 1 as sources, 1 as targets: scores" in found.message
 
 
-MAY_BE_TOO_GOOD = ": scores on them may be too good; --set cleaning.overlap=sides drops them"
-
-
-@pytest.mark.parametrize(
-    ("setting", "sources", "level", "ending"),
-    [
-        ("report", 10, logging.INFO, ""),
-        ("report", 11, logging.WARNING, MAY_BE_TOO_GOOD),
-        ("pairs", 12, logging.INFO, ", counted before cleaning.overlap=pairs dropped these pairs from training"),
-        (
-            "pairs",
-            13,
-            logging.WARNING,
-            f", counted before cleaning.overlap=pairs dropped these pairs from training{MAY_BE_TOO_GOOD}",
-        ),
-        ("sides", 99, logging.INFO, ", counted before cleaning.overlap=sides dropped all of these from training"),
-    ],
-)
-def test_much_overlap_left_in_training_is_a_warning(setting: str, sources: int, level: int, ending: str) -> None:
-    facts = {"lines": 1000, "pairs": 2, "sources": sources, "targets": 3}
-    line = f"overlap: of 1,000 test lines, training contains 2 as pairs, {sources} as sources, 3 as targets"
-    assert _overlap_line("test", facts, setting=setting) == (level, line + ending)
-
-
 @pytest.mark.parametrize("name", ["x.tsv", "x.tsv.gz", "x.csv", "x.tmx", "x.xlf", "x.po", "x.jsonl", "x.parquet"])
 def test_text_given_as_a_corpus_is_answered_with_the_command_that_prepares_it(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
@@ -229,7 +204,7 @@ def test_arguments_that_name_no_corpus_or_two_are_refused() -> None:
     assert caught.value.hint.startswith("nmt prepare NAME, or nmt prepare --train FILE")
     with pytest.raises(UsageError) as caught:
         prepare(train=["a"], output=Path("b"))
-    assert caught.value.message == "--languages missing"
+    assert caught.value.message == "--languages must be given too"
     with pytest.raises(UsageError) as caught:
         prepare(train=["a"], languages=["en-de", "de-en"])
     assert caught.value.message == "--languages is given 2 times: en-de, de-en"
@@ -238,6 +213,15 @@ def test_arguments_that_name_no_corpus_or_two_are_refused() -> None:
         prepare("demo", train=["a"])
     assert caught.value.message == "--train does not go with the corpus demo"
     assert caught.value.exit_code == 2
+
+
+def test_a_mistake_in_a_number_names_its_option(tmp_path: Path, repository: Path) -> None:
+    with pytest.raises(RecipeError, match="valid names text as well") as caught:
+        prepare("demo", valid_size=10, dry_run=True)
+    assert caught.value.where == "--valid-size 10"
+    done = nmt(["prepare", "demo", "--limit", "0"], folder=tmp_path, repository=repository)
+    assert done.returncode == 2
+    assert "error: --limit is '0', but should be greater than or equal to 1\nat:    --limit\n" in done.stderr
 
 
 def test_the_current_folder_is_not_an_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

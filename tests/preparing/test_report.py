@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import math
 import re
 import statistics
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nmt_cli.cli.prepare import _summary_lines
 from nmt_cli.console import size_text
 from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.preparing.cleaning.rules import REASONS, CleaningCounts
@@ -273,7 +275,7 @@ def test_what_is_to_be_looked_at_comes_first(report: dict[str, Any]) -> None:
     assert findings(limit=502) == ["This is a try: no more than the first 502 training pairs were read (limit)."]
     overlap = {"valid": {"lines": 1000, "pairs": 12, "sources": 12, "targets": 12}}
     (finding,) = findings(overlap=overlap)
-    assert finding.startswith("12 of 1,000 pairs of the validation text are in the training text too (1.20%)")
+    assert finding.startswith("overlap: of 1,000 valid lines, training contains 12 as pairs, 12 as sources, 12 as")
     settings = copy.deepcopy(report["settings"])
     settings["cleaning"]["overlap"] = {"value": "pairs", "is_default": False}
     assert findings(overlap=overlap, settings=settings) == []
@@ -283,6 +285,36 @@ def test_what_is_to_be_looked_at_comes_first(report: dict[str, Any]) -> None:
     assert "They are trained on" not in none
     dropped = render_page({**report, "overlap": overlap, "settings": settings})
     assert "Cleaning then dropped training pairs that equal such a pair." in dropped
+
+
+MAY_BE_TOO_GOOD = ": scores on them may be too good; --set cleaning.overlap=sides drops them"
+
+
+@pytest.mark.parametrize(
+    ("setting", "sources", "is_much", "ending"),
+    [
+        ("report", 10, False, ""),
+        ("report", 11, True, MAY_BE_TOO_GOOD),
+        ("pairs", 12, False, ", counted before cleaning.overlap=pairs dropped these pairs from training"),
+        (
+            "pairs",
+            13,
+            True,
+            f", counted before cleaning.overlap=pairs dropped these pairs from training{MAY_BE_TOO_GOOD}",
+        ),
+        ("sides", 99, False, ", counted before cleaning.overlap=sides dropped all of these from training"),
+    ],
+)
+def test_much_overlap_left_in_training_is_a_finding_on_the_page_and_in_the_terminal(
+    report: dict[str, Any], setting: str, sources: int, is_much: bool, ending: str
+) -> None:
+    facts = {"lines": 1000, "pairs": 2, "sources": sources, "targets": 3}
+    text = f"overlap: of 1,000 test lines, training contains 2 as pairs, {sources} as sources, 3 as targets{ending}"
+    settings = copy.deepcopy(report["settings"])
+    settings["cleaning"]["overlap"] = {"value": setting, "is_default": False}
+    changed = {**report, "overlap": {"test": facts}, "settings": settings}
+    assert (f"<li>{text}</li>" in render_page(changed)) == is_much
+    assert (logging.WARNING if is_much else logging.INFO, text) in list(_summary_lines(changed))
 
 
 def test_a_vocabulary_that_the_text_is_too_small_for_is_told_after_its_size(report: dict[str, Any]) -> None:
@@ -354,6 +386,13 @@ def test_bars_are_as_high_as_their_counts() -> None:
     assert bars(chart, "target") == pytest.approx([0, heights[1] / 4, 0, heights[1] * 3 / 4], abs=0.1)
     assert "<title>3 words: en 0; &lt;he&gt; 6</title>" in chart
     assert bars(chart_of([], []), "source") == [0]
+
+
+def test_the_unit_stands_below_the_middle_of_the_plot() -> None:
+    root = ElementTree.fromstring(chart_of([1, 2, 3], [2]))
+    grid = next(root.iter("line")).attrib
+    (unit,) = [text.attrib for text in root.iter("text") if text.text == "words"]
+    assert float(unit["x"]) == (float(grid["x1"]) + float(grid["x2"])) / 2
 
 
 def test_the_open_bin_is_marked() -> None:
