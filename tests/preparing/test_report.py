@@ -171,7 +171,7 @@ def test_the_page_says_what_the_report_says(directory: Path, report: dict[str, A
     assert "1 (0.20%)" in page
     assert "a &lt;b&gt; &amp; c</span>" in page
     assert "train.en:502" in page
-    assert "2 of 6 pairs of the validation text are in the training text too (33.3%)" in page
+    assert "overlap: of 6 valid lines, training contains 2 as pairs, 3 as sources, 3 as targets" in page
     assert report["examples"][0]["source"]["text"] in page
     assert not (directory / "report.md").exists()
 
