@@ -200,7 +200,7 @@ def test_values_that_are_not_finite_are_refused(tmp_path: Path, value: float) ->
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({"v": torch.zeros(2), "w": torch.zeros(3)}, "the tensor w has shape [3], but the recipe makes it [2]"),
+        ({"v": torch.zeros(2), "w": torch.zeros(3)}, "the tensor w has shape [3], but should have [2]"),
         ({"v": torch.zeros(2)}, "the tensor w is missing"),
         ({"v": torch.zeros(2), "w": torch.zeros(2), "x": torch.zeros(2)}, "the tensor x has no place in this model"),
         ({"v": torch.zeros(2), "w": torch.zeros(2).half()}, "the tensor w is float16, and not float32"),

@@ -120,7 +120,7 @@ def test_every_file_is_checked(tmp_path: Path, file: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("d_ff: 24", "d_ff: 25", "feed_forward.inner.weight has shape [24, 16], but the recipe makes it [25, 16]"),
+        ("d_ff: 24", "d_ff: 25", "feed_forward.inner.weight has shape [24, 16], but should have [25, 16]"),
         ("e: 300\n  target: 300", "e: 301\n  target: 301", "source.spm has 300 pieces, but config.yaml says 301"),
         ("  target: 300", "  target: 301", "tying: all needs one vocabulary, not 300 and 301 pieces"),
         ("eos: 3", "eos: 1", "vocabulary.eos is 1"),
@@ -130,7 +130,7 @@ def test_every_file_is_checked(tmp_path: Path, file: str) -> None:
         ("source: en", 'source: "e\\e[31mn"', "languages.source is 'e\\x1b[31mn', but should match"),
         ("target: de", 'target: "de\\r\\nfiles  none"', "languages.target is 'de\\r\\nfiles  none', but should match"),
         # Memory for these would be more than any machine has: nothing is made before shapes are compared.
-        ("d_ff: 24", "d_ff: 100000000000", "shape [24, 16], but the recipe makes it [100000000000, 16]"),
+        ("d_ff: 24", "d_ff: 100000000000", "shape [24, 16], but should have [100000000000, 16]"),
         ("d_ff: 24", "d_ff: 4000000000000000000", "describes a model larger than any memory"),
         ("d_model: 16", "d_model: 100000000000", "the recipe asks for wider layers"),
         ("encoder_layers: 2", "encoder_layers: 100000", "which are too few for the layers of the recipe"),

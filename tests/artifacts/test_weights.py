@@ -55,7 +55,7 @@ def test_loading_copies_every_tensor_and_keeps_sharing(tying: str) -> None:
         ({"encoder.9.bias": torch.zeros(1)}, "the tensor encoder.9.bias has no place in this model"),
         (
             {"encoder.0.feed_forward.inner.bias": torch.zeros(7)},
-            "the tensor encoder.0.feed_forward.inner.bias has shape [7], but the recipe makes it [24]",
+            "the tensor encoder.0.feed_forward.inner.bias has shape [7], but should have [24]",
         ),
     ],
 )

@@ -19,7 +19,7 @@ from nmt_cli.decoding.ctranslate2 import model as our_ctranslate2
 from nmt_cli.decoding.ctranslate2.model import Quantization
 from nmt_cli.errors import DataError, ModelError, UsageError
 from nmt_cli.interchange.exporting import Target, export, marian_weights
-from nmt_cli.interchange.programs import CTranslate2Program
+from nmt_cli.interchange.other_programs import CTranslate2Program
 from nmt_cli.interchange.verification import TOLERANCE, Agreement
 from nmt_cli.model import weight_layout
 from nmt_cli.tokenization.tokenizer import EOS

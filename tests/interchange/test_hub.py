@@ -354,6 +354,13 @@ def test_weights_with_code_in_them_are_refused_and_not_run(machine: Machine, hub
     assert "this code is run" not in machine.nmt("decode", "-m", NAME).stderr
 
 
+def test_a_damaged_tokenizer_is_named_and_downloaded_again(machine: Machine, hub: Hub) -> None:
+    (hub.folder / NAME / "source.spm").write_bytes(b"text\n")
+    error, where, fix = machine.refusal("decode", "-m", NAME)
+    assert (error, where) == ("source.spm is no SentencePiece model", f"{NAME}/source.spm")
+    assert fix.startswith("download it again: rm -r ")
+
+
 @pytest.mark.parametrize(
     ("missing", "message"),
     [

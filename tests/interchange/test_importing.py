@@ -234,9 +234,9 @@ def test_a_model_that_computes_otherwise_is_not_written(tmp_path: Path, monkeypa
         ({"decoder_ffn_dim": 96}, "has different feed-forward widths in encoder and decoder"),
         ({"decoder_attention_heads": 2}, "has different heads in encoder and decoder"),
         ({"encoder_attention_heads": 5, "decoder_attention_heads": 5}, "has heads that do not divide d_model"),
-        ({"encoder_ffn_dim": 64, "decoder_ffn_dim": 64}, r"has shape \[48, 32\], but the settings make it \[64, 32\]"),
+        ({"encoder_ffn_dim": 64, "decoder_ffn_dim": 64}, r"has shape \[48, 32\], but should have \[64, 32\]"),
         ({"encoder_layers": 3}, "the tensor model.encoder.layers.2.self_attn.q_proj.weight is missing"),
-        ({"decoder_layers": 1}, "the tensor model.decoder.layers.1.* has no place in a Marian model"),
+        ({"decoder_layers": 1}, "the tensor model.decoder.layers.1.* has no place in this model"),
         (
             {"vocab_size": 50, "decoder_vocab_size": 50, "pad_token_id": 3, "decoder_start_token_id": 3},
             r"vocab.json has ids up to \d+, and the model 50 rows",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 import sentencepiece
@@ -57,8 +58,8 @@ def test_bytes_that_are_no_model_are_refused() -> None:
         with pytest.raises(ValueError, match="no SentencePiece model"):
             read_pieces(content)
     with pytest.raises(ModelError, match="no SentencePiece model") as caught:
-        rewrite_with_rows(b"text\n", [], where="x/source.spm")
-    assert (caught.value.where, caught.value.hint) == ("x/source.spm", "fetch the file again")
+        rewrite_with_rows(b"text\n", [], file=Path("x/source.spm"))
+    assert (caught.value.where, caught.value.hint) == ("x/source.spm", "fetch the directory again, all its files")
 
 
 def test_rows_keep_their_order_behind_our_special_ids() -> None:
@@ -90,6 +91,6 @@ def test_without_all_byte_pieces_unknown_characters_stay_unknown() -> None:
     vocabulary = joint_vocabulary(source, target, without="<0x41>")
     pad = vocabulary["<pad>"]
     rows = rows_by_our_ids(vocabulary, num_rows=len(vocabulary), pad=pad, unknown=1, start=pad, end=0)
-    model = processor(rewrite_with_rows(source, rows, where=""))
+    model = processor(rewrite_with_rows(source, rows, file=Path("source.spm")))
     assert model.unk_id() in model.encode("☃")
     assert model.encode("the moon", out_type=str) == processor(source).encode("the moon", out_type=str)

@@ -75,7 +75,7 @@ def check_names_and_shapes(
         if name not in shapes:
             raise ModelError(f"the tensor {name} is missing", where=where, hint=hint)
         if shapes[name] != shape:
-            message = f"the tensor {name} has shape {list(shapes[name])}, but the recipe makes it {list(shape)}"
+            message = f"the tensor {name} has shape {list(shapes[name])}, but should have {list(shape)}"
             raise ModelError(message, where=where, hint=hint)
     if unexpected := [name for name in shapes if name not in expected]:
         raise ModelError(f"the tensor {unexpected[0]} has no place in this model", where=where, hint=hint)

@@ -28,7 +28,7 @@ from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
 from nmt_cli.errors import DataError, ModelError
 from nmt_cli.interchange.marian_model import marian_order, reorder_d_model
 from nmt_cli.interchange.marian_vocabulary import piece_for_marian
-from nmt_cli.interchange.programs import CTranslate2Program, TransformersProgram, import_transformers
+from nmt_cli.interchange.other_programs import CTranslate2Program, TransformersProgram, import_transformers
 from nmt_cli.interchange.verification import Agreement, random_lines, usable_lines, verify
 from nmt_cli.model.layers import DecoderLayer, EncoderLayer
 from nmt_cli.model.transformer import Transformer

@@ -78,7 +78,7 @@ def import_from_hub(
         raise
     from nmt_cli.interchange.importing import import_marian
 
-    with _folder_of_links(name, hub_files) as folder:
+    with _folder_of_links(name, hub_files) as folder, _errors_naming(name, folder, hub_files):
         return import_marian(
             folder,
             output,
@@ -109,27 +109,29 @@ def _import_into_cache(name: HubName, *, show_progress: ShowProgress) -> Path:
 
 @contextmanager
 def _folder_of_links(name: HubName, hub_files: HubFiles) -> Iterator[Path]:
-    """A temporary folder with links to the files of the model.
-
-    It has the model's name, from which an import guesses the languages. Errors in the block name the model on the hub,
-    not the folder.
-    """
+    """A temporary folder with links to the files of the model. An import guesses the languages from its name."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / name.short_name
         folder.mkdir()
         for file, local in hub_files.files.items():
             (folder / file).symlink_to(local.resolve())
-        try:
-            yield folder
-        except NmtError as error:
-            if str(folder) not in f"{error.message} {error.where}":
-                raise
-            from nmt_cli.interchange.marian_model import FETCH_AGAIN
+        yield folder
 
-            hint = error.hint
-            if hint == FETCH_AGAIN:
-                model_in_hub_cache = next(iter(hub_files.files.values())).parents[2]
-                remove = f"rm -r {shlex.quote(str(model_in_hub_cache))}"
-                hint = f"download it again: {remove}, then the same command; or take another model"
-            message, where = (text.replace(str(folder), str(name)) for text in (error.message, str(error.where)))
-            raise type(error)(message, where=where, hint=hint, setting=error.setting) from None
+
+@contextmanager
+def _errors_naming(name: HubName, folder: Path, hub_files: HubFiles) -> Iterator[None]:
+    """Errors in the block name the model on the hub, not the temporary `folder`."""
+    from nmt_cli.interchange.marian_model import FETCH_AGAIN
+
+    try:
+        yield
+    except NmtError as error:
+        if str(folder) not in f"{error.message} {error.where}":
+            raise
+        hint = error.hint
+        if hint.startswith(FETCH_AGAIN):
+            model_in_hub_cache = next(iter(hub_files.files.values())).parents[2]
+            remove = f"rm -r {shlex.quote(str(model_in_hub_cache))}"
+            hint = f"download it again: {remove}, then the same command; or take another model"
+        message, where = (text.replace(str(folder), str(name)) for text in (error.message, str(error.where)))
+        raise type(error)(message, where=where, hint=hint, setting=error.setting) from None

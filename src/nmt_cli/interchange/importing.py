@@ -26,13 +26,14 @@ from nmt_cli.interchange.marian_model import (
     FETCH_AGAIN,
     MASKED_LOGIT,
     MarianModel,
+    check_shapes,
     damaged_error,
     marian_order,
     reorder_d_model,
 )
 from nmt_cli.interchange.marian_npz import find_npz, read_npz
 from nmt_cli.interchange.marian_vocabulary import VocabularyRow, num_lost_pieces, rewrite_with_rows, rows_by_our_ids
-from nmt_cli.interchange.programs import ConversionError, TransformersProgram, ctranslate2_of_npz
+from nmt_cli.interchange.other_programs import ConversionError, TransformersProgram, ctranslate2_of_npz
 from nmt_cli.interchange.verification import Agreement, OtherProgram, random_lines, verify
 from nmt_cli.recipe.schema import LanguagePair, ModelConfig, Recipe, num_embedding_rows
 from nmt_cli.templates.render import render
@@ -69,11 +70,12 @@ def import_marian(
     check_replaceable(output, overwrite=overwrite)
     npz = find_npz(directory)
     marian = read_huggingface(directory) if npz is None else read_npz(npz)
+    check_shapes(marian)
     languages = languages or marian.languages or _languages_in_name(marian)
     source = _vocabulary_rows(marian, marian.source_vocabulary, num_rows=marian.settings.vocab_size)
     target = _vocabulary_rows(marian, marian.target_vocabulary, num_rows=marian.settings.target_rows)
-    source_spm = rewrite_with_rows(marian.source_spm, source, where=str(marian.directory / "source.spm"))
-    target_spm = rewrite_with_rows(marian.target_spm, target, where=str(marian.directory / "target.spm"))
+    source_spm = rewrite_with_rows(marian.source_spm, source, file=marian.directory / "source.spm")
+    target_spm = rewrite_with_rows(marian.target_spm, target, file=marian.directory / "target.spm")
     config = SavedModelConfig(
         nmt_version=__version__,
         languages=languages,

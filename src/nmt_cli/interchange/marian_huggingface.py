@@ -24,7 +24,6 @@ from nmt_cli.interchange.marian_model import (
     POSITION_TABLES,
     MarianConfig,
     MarianModel,
-    check_shapes,
     damaged_error,
     marian_order,
 )
@@ -64,7 +63,6 @@ def read_huggingface(directory: Path) -> MarianModel:
     if not has_own_positions:
         weights = {name: tensor for name, tensor in weights.items() if name not in POSITION_TABLES}
     _resolve_tied_weights(weights, settings, directory)
-    check_shapes(weights, settings, directory, has_own_positions=has_own_positions, norm="post")
     return MarianModel(
         directory=directory,
         file=directory / "config.json",

@@ -15,6 +15,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, PositiveInt
 from torch import Tensor
 
+from nmt_cli.artifacts.weights import check_names_and_shapes, shapes_of
 from nmt_cli.errors import ModelError
 from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
 
@@ -115,24 +116,16 @@ def _reorder_tensor(name: str, tensor: Tensor, order: Tensor) -> Tensor:
     return tensor[:, order] if kind == "weight" else tensor
 
 
-def check_shapes(
-    weights: Mapping[str, Tensor], settings: MarianConfig, where: Path, *, has_own_positions: bool, norm: NormPlacement
-) -> None:
+def check_shapes(marian: MarianModel) -> None:
     """Raise ModelError for a missing tensor, an unexpected tensor or a wrong shape."""
-    expected = _shapes(settings, has_own_positions=has_own_positions, norm=norm)
-    for name, shape in expected.items():
-        if name not in weights:
-            raise damaged_error(f"the tensor {name} is missing", where=where)
-        if tuple(weights[name].shape) != shape:
-            shapes = f"shape {list(weights[name].shape)}, but the settings make it {list(shape)}"
-            raise damaged_error(f"the tensor {name} has {shapes}", where=where)
-    if unexpected := [name for name in weights if name not in expected]:
-        message = f"the tensor {unexpected[0]} has no place in a Marian model"
-        raise ModelError(message, where=str(where), hint="use it with transformers")
+    where = str(marian.file if marian.is_npz else marian.directory)
+    hint = f"{FETCH_AGAIN}; or use the program that made it"
+    check_names_and_shapes(shapes_of(marian.weights), expected=_shapes(marian), where=where, hint=hint)
 
 
-def _shapes(settings: MarianConfig, *, has_own_positions: bool, norm: NormPlacement) -> dict[str, tuple[int, ...]]:
+def _shapes(marian: MarianModel) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor that the model must have."""
+    settings = marian.settings
     width, inner = settings.d_model, settings.encoder_ffn_dim
     shapes: dict[str, tuple[int, ...]] = {"final_logits_bias": (1, settings.target_rows)}
     if settings.share_encoder_decoder_embeddings:
@@ -142,14 +135,14 @@ def _shapes(settings: MarianConfig, *, has_own_positions: bool, norm: NormPlacem
         shapes["model.decoder.embed_tokens.weight"] = (settings.target_rows, width)
     if not settings.tie_word_embeddings:
         shapes["lm_head.weight"] = (settings.target_rows, width)
-    if has_own_positions:
+    if marian.has_own_positions:
         shapes |= dict.fromkeys(POSITION_TABLES, (settings.max_position_embeddings, width))
     for side, count in (("encoder", settings.encoder_layers), ("decoder", settings.decoder_layers)):
         attentions = ["self_attn", "encoder_attn"] if side == "decoder" else ["self_attn"]
         linears = {f"{name}.{part}_proj": (width, width) for name in attentions for part in ("q", "k", "v", "out")}
         linears |= {"fc1": (inner, width), "fc2": (width, inner)}
         norms = [*(f"{name}_layer_norm" for name in attentions), "final_layer_norm"]
-        if norm == "pre":
+        if marian.norm == "pre":
             shapes |= {f"model.{side}.layer_norm.{kind}": (width,) for kind in ("weight", "bias")}
         for layer in range(count):
             prefix = f"model.{side}.layers.{layer}"

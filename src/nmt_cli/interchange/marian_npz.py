@@ -26,7 +26,6 @@ from nmt_cli.interchange.marian_model import (
     MarianConfig,
     MarianModel,
     NormPlacement,
-    check_shapes,
     damaged_error,
 )
 from nmt_cli.recipe.schema import DecodingConfig
@@ -101,7 +100,6 @@ def read_npz(file: Path) -> MarianModel:
     sizes = [len(source), len(target)]
     settings = _settings(options, decoder, sizes, eos=target[_END], file=file)
     weights = dict(_rename_tensors(_NpzTensors(tensors, file), settings, norm=norm))
-    check_shapes(weights, settings, file, has_own_positions=False, norm=norm)
     return MarianModel(
         directory=file.parent,
         file=file,

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from nmt_cli.errors import ModelError
+from nmt_cli.interchange.marian_model import damaged_error
 from nmt_cli.tokenization.pieces import SPACE_MARK
 from nmt_cli.tokenization.sentencepiece_model import (
     BYTE,
@@ -65,16 +66,16 @@ def rows_by_our_ids(
     return [*map(VocabularyRow, unique_texts, special_ids), *ordinary]
 
 
-def rewrite_with_rows(model: bytes, rows: Sequence[VocabularyRow], *, where: str) -> bytes:
+def rewrite_with_rows(model: bytes, rows: Sequence[VocabularyRow], *, file: Path) -> bytes:
     """The SentencePiece model with the pieces of `rows`; it cuts text into the same pieces as the original model.
 
     Marian reads <unk> for a piece that the vocabulary lacks. The new model has no such piece, so it spells the text in
-    smaller pieces. Raises ModelError if the bytes are no SentencePiece model.
+    smaller pieces. Raises ModelError if the bytes, which are those of `file`, are no SentencePiece model.
     """
     try:
         known = {piece.text: piece for piece in read_pieces(model)}
     except ValueError as error:
-        raise ModelError(f"{error}", where=where, hint="fetch the file again") from None
+        raise damaged_error(f"{file.name} is {error}", where=file) from None
     byte_pieces = {piece.text for piece in known.values() if piece.kind == BYTE}
     has_bytes = bool(byte_pieces) and byte_pieces <= {row.text for row in rows}
     scores = [piece.score for piece in known.values() if piece.kind == NORMAL]

@@ -39,7 +39,7 @@ _MAX_LINE_PIECES = 64
 _MAX_POSITIONS = 1024  # CTranslate2 cuts longer sources when it scores
 _MAX_EXTRA_TOKENS = 16  # a translation of made-up lines may have no end
 _CPU = torch.device("cpu")
-_REPORT = "please report it, with the model's config.yaml; nothing was written"
+_REPORT = "please report it, with the model's name or its configuration; nothing was written"
 
 
 class OtherProgram(Protocol):

@@ -19,9 +19,9 @@ from nmt_cli.decoding.ctranslate2.model import import_ctranslate2
 from nmt_cli.errors import UsageError
 from nmt_cli.interchange.marian_vocabulary import VocabularyRow, piece_for_marian, piece_from_marian, row_name
 from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.tokenization.tokenizer import EOS, UNK, Tokenizer
+from nmt_cli.tokenization.tokenizer import BOS, EOS, UNK, Tokenizer
 
-_BATCH_SENTENCES = 25
+_BATCH_SENTENCES = 32
 
 
 class ConversionError(Exception):
@@ -49,7 +49,7 @@ class CTranslate2Program:
 
     def log_probs(self, sources: Sequence[list[str]], targets: Sequence[list[str]]) -> list[list[float]]:
         """The log-probability of each target piece and of the end after them."""
-        results = self._translator.score_batch(list(sources), list(targets), max_batch_size=32)
+        results = self._translator.score_batch(list(sources), list(targets), max_batch_size=_BATCH_SENTENCES)
         return [list(map(float, result.log_probs)) for result in results]
 
     def search(self, sources: Sequence[list[str]], *, config: DecodingConfig, longest: int) -> list[list[str]]:
@@ -62,7 +62,7 @@ class CTranslate2Program:
             min_decoding_length=0,  # by default a translation is never empty
             max_decoding_length=longest,
             max_input_length=0,
-            max_batch_size=32,
+            max_batch_size=_BATCH_SENTENCES,
             suppress_sequences=self._forbidden_sequences,
         )
         return [list(result.hypotheses[0]) for result in results]
@@ -71,15 +71,16 @@ class CTranslate2Program:
 def ctranslate2_of_npz(
     npz: Path, loaded: LoadedModel, *, source: Sequence[VocabularyRow], target: Sequence[VocabularyRow]
 ) -> CTranslate2Program:
-    """CTranslate2's own conversion of a Marian .npz file, independent of our import but for the names of the rows.
+    """CTranslate2's own conversion of a Marian .npz file. Of our import it uses only the names of the rows.
 
-    ConversionError if its converter does not take the file, ImportError if CTranslate2 is not installed.
+    CTranslate2 must be installed. ConversionError if its converter does not take the file.
     """
     from ctranslate2.converters import MarianConverter
 
     class Converter(MarianConverter):  # type: ignore[misc]  # it has no types
         def _load(self) -> Any:
             spec = super()._load()
+            # The converter leaves torch's 1e-5, and Marian adds 1e-6.
             spec.config.layer_norm_epsilon = loaded.config.recipe.model.norm_epsilon
             spec.config.unk_token, spec.config.eos_token = loaded.target.pieces([UNK, EOS])
             return spec
@@ -87,12 +88,12 @@ def ctranslate2_of_npz(
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{side}.yml" for side in ("source", "target")]
         for file, rows in zip(files, (source, target), strict=True):
+            start_id = rows[BOS].marian_id  # a row of ours: Marian has no start
             pieces = {
                 row.marian_id: row.text
                 for row in rows
-                if row.marian_id is not None and row.text != row_name(row.marian_id)
+                if row.marian_id is not None and row.marian_id != start_id and row.text != row_name(row.marian_id)
             }
-            del pieces[max(pieces)]  # the start, which Marian does not have
             lines = [f"{_quote(pieces[number])}: {number}\n" for number in sorted(pieces)]
             file.write_text("".join(lines), encoding="utf-8")
         try:
@@ -126,6 +127,10 @@ class TransformersProgram:
         rows = self._model.config.decoder_vocab_size
         self._source_ids: dict[str, int] = self._tokenizer.encoder
         self._target_ids = _name_all_rows(self._tokenizer.target_encoder if is_separate else self._source_ids, rows)
+        self._source_pieces, self._target_pieces = (
+            {number: piece_from_marian(piece) for piece, number in ids.items()}
+            for ids in (self._source_ids, self._target_ids)
+        )
 
     @property
     def unknown(self) -> str:
@@ -134,10 +139,8 @@ class TransformersProgram:
 
     def encode(self, lines: Sequence[str]) -> list[list[str]]:
         """The pieces that MarianTokenizer makes of each line."""
-        pieces = {number: piece for piece, number in self._source_ids.items()}
-        return [
-            [piece_from_marian(pieces[number]) for number in self._tokenizer(line)["input_ids"][:-1]] for line in lines
-        ]
+        ids = [self._tokenizer(line)["input_ids"][:-1] for line in lines]
+        return [[self._source_pieces[number] for number in row] for row in ids]
 
     @torch.inference_mode()
     def log_probs(self, sources: Sequence[list[str]], targets: Sequence[list[str]]) -> list[list[float]]:
@@ -161,7 +164,6 @@ class TransformersProgram:
         marian = self._model.config
         forbidden_ids = {marian.pad_token_id, marian.decoder_start_token_id, self._target_ids[self.unknown]}
         beam_options = {"length_penalty": config.length_penalty, "early_stopping": False} if config.beam > 1 else {}
-        pieces = {number: piece for piece, number in self._target_ids.items()}
         hypotheses = []
         for start in range(0, len(sources), _BATCH_SENTENCES):
             output = self._model.generate(
@@ -177,7 +179,7 @@ class TransformersProgram:
                 ids = [number for number in row if number != marian.pad_token_id]
                 if marian.eos_token_id in ids:
                     ids = ids[: ids.index(marian.eos_token_id)]
-                hypotheses.append([piece_from_marian(pieces[number]) for number in ids])
+                hypotheses.append([self._target_pieces[number] for number in ids])
         return hypotheses
 
     def _ids(self, pieces: Sequence[str], vocabulary: Mapping[str, int]) -> list[int]:
