@@ -26,6 +26,7 @@ from nmt_cli.reproducing.experiments import EXPERIMENTS, expected_exactly
 from nmt_cli.reproducing.needs import Needs
 from nmt_cli.reproducing.plan import ReproductionPlan, plan_reproduction
 from nmt_cli.reproducing.stages import Measurement, Stage, plan_stages
+from tests.artifacts.builders import save_tiny, write_run
 from tests.reproducing.test_needs import GPUS
 
 # Says that it is ready, and ends with 75 at the first SIGTERM or SIGINT.
@@ -161,6 +162,16 @@ def test_scores_of_another_measure_are_made_again(plan: ReproductionPlan) -> Non
     assert content["made_from"].pop("measure") == "paper-BLEU with quotes:ascii-ref"
     record.write_text(json.dumps(content), encoding="utf-8")
     assert not score.is_finished()
+
+
+def test_a_run_that_keeps_the_best_model_counts_all_its_updates(tmp_path: Path) -> None:
+    plan = plan_reproduction(
+        EXPERIMENTS["base-en-de"], settings=(), limit=None, data=tmp_path, run=tmp_path / "run"
+    )
+    write_run(plan.run, updates=4)
+    save_tiny(plan.run / "model", tmp_path, update=300)
+    measured = {measurement.name: measurement.value for measurement in plan_stages(plan)[1].measure()}
+    assert (measured["updates"], measured["perplexity"]) == (400, 7.4)
 
 
 def test_to_ask_whether_a_stage_of_a_rehearsal_is_finished_writes_nothing(tmp_path: Path) -> None:

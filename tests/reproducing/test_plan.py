@@ -84,6 +84,11 @@ def test_each_key_of_a_tokenizer_goes_to_the_file_that_has_it() -> None:
     assert (found.recipe, found.corpus) == ((sampling,), (vocabulary,))
 
 
+def test_an_empty_section_goes_to_the_file_that_has_it() -> None:
+    found = read_overrides(["model={}", "cleaning={}"], experiment="base-en-de")
+    assert (found.recipe, found.corpus) == (("model={}",), ("cleaning={}",))
+
+
 def test_a_wrong_value_of_the_corpus_is_told_by_its_own_file() -> None:
     with pytest.raises(RecipeError, match=r"cleaning\.max_words is 'many', but should be a whole number"):
         planned("cleaning.max_words=many")
@@ -166,6 +171,22 @@ def test_each_checkpoint_is_validated_if_the_best_are_averaged() -> None:
     updates, every = int(values["training.updates"]), int(values["training.checkpoint_every"])
     assert values["validation.every"] == values["training.checkpoint_every"]
     assert updates // every >= 3
+
+
+@pytest.mark.parametrize(
+    "users",
+    [
+        ("training.checkpoint_every=5000",),
+        ("averaging={last: null, best: 3}", "training.keep_best=3", "validation.every=1000"),
+        ("averaging.last=20", "training.keep_last=20", "training.checkpoint_every=1000"),
+    ],
+)
+def test_an_interval_that_is_too_long_for_a_rehearsal_is_shortened(users: Sequence[str]) -> None:
+    recipe = planned(*users, limit=10_000).recipe
+    by, number = recipe.averaging.choice
+    interval = recipe.training.checkpoint_every if by == "last" else recipe.validation.every
+    assert recipe.training.updates // interval >= number
+    assert planned("training.checkpoint_every=1", limit=10_000).recipe.training.checkpoint_every == 1
 
 
 @pytest.mark.parametrize(("limit", "pieces"), [(200, 1_000), (5_000, 5_000), (1_000_000, 37_000)])

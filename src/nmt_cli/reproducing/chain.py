@@ -197,11 +197,11 @@ def _run_nmt(arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
     SIGTERM and Ctrl-C are passed on. If this process is killed, the command gets SIGTERM.
     """
     if stdout is None:
-        return _run_process(arguments, stdout=None)
+        return _start_and_wait(arguments, stdout=None)
     unfinished = stdout.with_name(f".{stdout.name}.partial")
     try:
         with disk_errors(stdout, DataError), unfinished.open("wb") as stream:
-            end = _run_process(arguments, stdout=stream.fileno())
+            end = _start_and_wait(arguments, stdout=stream.fileno())
         if end.code == 0:
             unfinished.replace(stdout)
         return end
@@ -209,7 +209,7 @@ def _run_nmt(arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
         unfinished.unlink(missing_ok=True)
 
 
-def _run_process(arguments: Sequence[str], *, stdout: int | None) -> StageEnd:
+def _start_and_wait(arguments: Sequence[str], *, stdout: int | None) -> StageEnd:
     quiet = [] if logger.isEnabledFor(logging.INFO) else ["--quiet"]
     with NmtCommands() as commands:
         code = commands.start([*quiet, *arguments], ends_by=signal.SIGTERM, stdout=stdout).wait()

@@ -19,17 +19,16 @@ from nmt_cli.recipe.loading import load_recipe, parse_override
 from nmt_cli.recipe.mistakes import suggest_key
 from nmt_cli.recipe.schema import Recipe, SubwordSampling, num_parameters
 from nmt_cli.recipe.section import Section
-from nmt_cli.recipe.yaml_files import parse_value
 from nmt_cli.reproducing.experiments import Experiment
 
 # The keys that recipe and corpus file share, except for the tokenizer sections, whose keys differ.
 _KEYS_OF_BOTH = (Recipe.model_fields.keys() & Corpus.model_fields.keys()) - {"tokenizer"}
+# Recipe and corpus as one schema: a wrong key is compared with the keys of both.
 _FIELDS_OF_EITHER: dict[str, Any] = {
     key: (field.annotation, ...)
     for key, field in {**Recipe.model_fields, **Corpus.model_fields}.items()
     if key not in _KEYS_OF_BOTH and key != "limit"
 } | {"tokenizer": (SubwordSampling | TokenizerConfig, ...)}
-# The keys of recipe and corpus together, only to suggest the nearest key.
 _AnyKey = create_model("_AnyKey", __base__=Section, **_FIELDS_OF_EITHER)
 # Roughly the pieces on either side of a pair of newspaper sentences, with a vocabulary of some thousand pieces.
 _PIECES_PER_SIDE = 35
@@ -54,8 +53,8 @@ class Overrides:
 class ReproductionPlan:
     """An experiment to reproduce, with its recipe, corpus and folders.
 
-    `limit` is the number of pairs of a rehearsal. `settings` are the rehearsal's settings, then the user's.
-    `changes` are the user's settings that change the result.
+    `limit` is the number of pairs of a rehearsal. `settings` are the user's settings, then the rehearsal's.
+    `changes` are the user's settings, except for descriptions of the corpus.
     """
 
     experiment: Experiment
@@ -102,7 +101,7 @@ def plan_reproduction(
     overrides, suffix = user_settings, ""
     if limit is not None:
         rehearsal = rehearsal_overrides(recipe, corpus.tokenizer, limit=limit, user_settings=user_settings)
-        overrides = rehearsal.followed_by(user_settings)
+        overrides = user_settings.followed_by(rehearsal)
         recipe = load_recipe(experiment.recipe, overrides=overrides.recipe)
         corpus = load_corpus(experiment.corpus, overrides=[*overrides.corpus, f"limit={limit}"]).corpus
         suffix = f"-limit-{limit}"
@@ -135,8 +134,8 @@ def read_overrides(settings: Sequence[str], *, experiment: str) -> Overrides:
         if key == "limit":
             hint = f"nmt reproduce {experiment} --limit 10000 rehearses it on so many pairs"
             raise UsageError("the limit of a reproduction is an option", where=f"--set {setting}", hint=hint)
-        for path in flatten(parse_override(setting).values):
-            _check_key(path, setting=setting)
+        for path, value in _leaves(setting).items():
+            _check_key(path, value, setting=setting)
     recipe = tuple(setting for setting in settings if _belongs_to_recipe(setting))
     return Overrides(recipe, tuple(setting for setting in settings if setting not in recipe))
 
@@ -148,27 +147,30 @@ def rehearsal_overrides(
 
     The number of updates is about one pass over the pairs. It is at least the number of averaged checkpoints, of which
     a rehearsal takes at most five, or as many as the user sets. The schedule stays, so the learning rate is the one of
-    the first updates.
+    the first updates. The user's settings stay too, unless an interval is too long for so many checkpoints.
     """
-    user_keys = _keys_of(user_settings)
-    averaged = recipe.averaging.last or recipe.averaging.best or 1
-    wanted = averaged if "averaging.last" in user_keys else min(averaged, _MAX_REHEARSED_CHECKPOINTS)
-    one_pass = math.ceil(limit * _PIECES_PER_SIDE / recipe.training.batch_tokens)
-    updates = min(max(wanted, one_pass), recipe.training.updates)
-    if "training.updates" in user_keys:
-        updates = recipe.training.updates
-    checkpoints = wanted if "averaging.last" in user_keys else min(wanted, updates)
-    checkpoint_every = max(updates // checkpoints, 1)
+    settings = (*user_settings.recipe, *user_settings.corpus)
+    user_keys = {dotted_key(path) for setting in settings for path in _leaves(setting)}
+    _, num_checkpoints = recipe.averaging.choice
+    updates = recipe.training.updates
+    if "averaging.last" not in user_keys:
+        num_checkpoints = min(num_checkpoints, updates, _MAX_REHEARSED_CHECKPOINTS)
+    if "training.updates" not in user_keys:
+        one_pass = math.ceil(limit * _PIECES_PER_SIDE / recipe.training.batch_tokens)
+        updates = min(max(num_checkpoints, one_pass), updates)
+    checkpoint_every = max(updates // num_checkpoints, 1)
     recipe_values = {
         "training.updates": updates,
         "training.log_every": max(updates // 10, 1),
         "training.checkpoint_every": checkpoint_every,
-        "training.keep_last": checkpoints,
-        "averaging.last": checkpoints,
+        "training.keep_last": num_checkpoints,
+        "averaging.last": num_checkpoints,
         # Only validated checkpoints can be the best.
         "validation.every": checkpoint_every if recipe.averaging.best else updates,
         "validation.max_sentences": min(limit, _MAX_REHEARSED_LINES),
     }
+    users = {"training.checkpoint_every": recipe.training.checkpoint_every, "validation.every": recipe.validation.every}
+    user_keys -= {key for key, every in users.items() if every > recipe_values[key]}
     corpus_values = {}
     if not tokenizer.is_given:
         corpus_values["tokenizer.vocab_size"] = min(tokenizer.vocab_size, max(_MIN_REHEARSED_VOCABULARY, limit))
@@ -178,13 +180,12 @@ def rehearsal_overrides(
     )
 
 
-def _keys_of(settings: Overrides) -> set[str]:
-    """The keys that the settings set, with their sections."""
-    parsed_settings = [parse_override(setting) for setting in (*settings.recipe, *settings.corpus)]
-    return {dotted_key(path) for parsed in parsed_settings for path in flatten(parsed.values)}
+def _leaves(setting: str) -> dict[tuple[str, ...], Any]:
+    """The values that a --set sets, by the paths of their keys."""
+    return flatten(parse_override(setting).values)
 
 
-def _check_key(path: tuple[str, ...], *, setting: str) -> None:
+def _check_key(path: tuple[str, ...], value: Any, *, setting: str) -> None:
     """Raise RecipeError if a part of the path is in neither schema."""
     for length in range(1, len(path) + 1):
         prefix = path[:length]
@@ -192,7 +193,6 @@ def _check_key(path: tuple[str, ...], *, setting: str) -> None:
         if not allowed:
             return  # the path goes on below a value that is no section: the schema has an error of its own for that
         if prefix[-1] not in allowed:
-            value = parse_value(setting.partition("=")[2], source=f"--set {setting}")
             known = (*Corpus.other_toolkits, *Recipe.other_toolkits)
             counterpart = counterpart_of(prefix[-1], known)
             answer = None if counterpart is None else counterpart.answer(value, warmup_updates=None)
@@ -201,7 +201,7 @@ def _check_key(path: tuple[str, ...], *, setting: str) -> None:
 
 
 def _belongs_to_recipe(setting: str) -> bool:
-    section, *keys = next(iter(flatten(parse_override(setting).values)))
+    section, *keys = next(iter(_leaves(setting)), (_first_key(setting),))
     if section == "tokenizer" and keys:
         return keys[0] in SubwordSampling.model_fields
     return section in Recipe.model_fields

@@ -37,8 +37,8 @@ _FIGURE_OF_METRIC: dict[str, FigureName] = {"paper-BLEU": "paper BLEU", "BLEU": 
 _SEARCH_OPTIONS = ("beam", "length_penalty", "length_penalty_form", "max_extra_tokens")
 _REMOVE_AND_REPEAT = "remove the file, and give the same nmt reproduce command once more"
 _REHEARSAL_SOURCE = "the rehearsal's settings"
-# In the record of a score, so a score of another variant is computed again.
-_BLEU_VARIANT = "paper-BLEU with quotes:ascii-ref"
+# In the record of a score, so a score by another variant of the metric is computed again.
+_METRIC_VARIANT = "paper-BLEU with quotes:ascii-ref"
 
 
 class _TestSet(NamedTuple):
@@ -102,7 +102,7 @@ class Stage:
         return self.expected_of_full_run if self.plan.limit is None else self.expected_of_rehearsal
 
     def figure(self, name: FigureName, measured: float, signature: str = "") -> Figure:
-        """A measured figure beside the expected one; a rehearsal also shows published figures, without judging them."""
+        """A measured figure beside the expected one. In a rehearsal, published figures are shown and not judged."""
         expected = self.judged_expectations.get(name) or self.expected_of_full_run.get(name)
         is_judged = self.plan.limit is None or name in self.judged_expectations
         return Figure(name, expected, measured, is_judged=is_judged, signature=signature)
@@ -205,12 +205,12 @@ def _training_stage(plan: ReproductionPlan) -> Stage:
         return training_needs(plan, run, machine)
 
     def measure() -> Iterator[Measurement]:
-        run, last_update = open_run(plan.run), load_saved_config(model).updates[-1]
+        history, update_of_model = open_run(plan.run).history(), load_saved_config(model).updates[-1]
         yield Measurement("parameters", parameters_in_file(model / WEIGHTS) or 0)
-        yield Measurement("updates", last_update)
-        yield Measurement("hours", run.history().trained_seconds / 3600)
-        for validation in run.validations():
-            if validation.update == last_update and validation.perplexity is not None:
+        yield Measurement("updates", history.last_update)
+        yield Measurement("hours", history.trained_seconds / 3600)
+        for validation in (point.measured for point in history.validations):
+            if validation.update == update_of_model and validation.perplexity is not None:
                 yield Measurement("perplexity", validation.perplexity)
 
     return Stage(
@@ -231,7 +231,7 @@ def _training_stage(plan: ReproductionPlan) -> Stage:
 
 def _averaging_stage(plan: ReproductionPlan) -> Stage:
     averaging, averaged = plan.recipe.averaging, plan.run / "averaged"
-    num_checkpoints = averaging.last or averaging.best or 0
+    _, num_checkpoints = averaging.choice
     settings = json.dumps(averaging.model_dump(mode="json"))
     return Stage(
         plan=plan,
@@ -290,7 +290,10 @@ class _TestSetFiles:
 
 
 def _decoding_stage(plan: ReproductionPlan, split: HeldOutSplit) -> Stage:
-    """newstest2013 is translated with the model of the last update, newstest2014 with the average."""
+    """newstest2013 is translated with the run's model/, newstest2014 with the average.
+
+    The model is the last update's, unless the recipe keeps the best.
+    """
     files = _TestSetFiles(plan, split)
     model = plan.run / ("model" if split == "valid" else "averaged")
     expected: Expectations = {"lines": expected_exactly(files.num_lines, "the lines of the source")}
@@ -336,7 +339,7 @@ def _scoring_stage(plan: ReproductionPlan, split: HeldOutSplit) -> Stage:
         input_hashes=lambda: {
             "reference": files.reference.sha256(),
             "translation": sha256(files.translation),
-            "measure": _BLEU_VARIANT,
+            "measure": _METRIC_VARIANT,
         },
         output_hashes=lambda: {"scores": sha256(files.scores)},
         needs=lambda machine: Needs(),
