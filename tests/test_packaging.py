@@ -66,7 +66,7 @@ def test_wheel_holds_every_module_and_recipe_and_nothing_else(wheel: Path, repos
 def test_wheel_finds_its_own_recipes(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
-    program = "from nmt_cli.recipe.loading import find_packaged as find; "
+    program = "from nmt_cli.recipe.loading import find_yaml_file as find; "
     program += "print(find('base', kind='recipe', command='nmt train'))"
     found = _run("-c", program, PYTHONPATH=str(tmp_path)).stdout.strip()
     assert found == str(tmp_path / "nmt_cli" / "recipes" / "base.yaml")

@@ -440,6 +440,8 @@ def test_a_configuration_of_another_toolkit_is_recognised_and_answered_with_the_
     ]
     typed = shlex.split(outcome.stderr[2].removeprefix("fix:   "))
     assert nmt("train", "--config", "config.yaml").stderr == outcome.stderr
+    Path("child.yaml").write_text("extends: config.yaml", encoding="utf-8")
+    assert nmt("train", "child.yaml").stderr == outcome.stderr
     prepared = nmt("prepare", "config.yaml").stderr
     assert prepared[0] == f"error: config.yaml is a configuration of {toolkit}, not a corpus file"
     text = {"OpenNMT-py": "a --languages en-de -o data/NAME --set tokenizer.shared=true --set tokenizer.model=s.model"}

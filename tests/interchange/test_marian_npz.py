@@ -323,10 +323,7 @@ def test_damaged_and_foreign_files_are_named(folder: Path) -> None:
     file = write_model(folder, extra={"encoder_l1_ffn_W1": np.zeros((WIDTH, INNER), np.int8)})
     assert "the model was quantised by marian-conv" in refusal(file).message
     file = write_model(folder, extra={"encoder_l1_ffn_W1": np.zeros((WIDTH, 9), np.float32)})
-    assert (
-        "model.encoder.layers.0.fc1.weight has shape [9, 32], but should have [48, 32]"
-        in refusal(file).message
-    )
+    assert "model.encoder.layers.0.fc1.weight has shape [9, 32], but should have [48, 32]" in refusal(file).message
     file = write_model(folder, extra={"encoder_l1_ffn_b1": np.full((1, INNER), np.nan, np.float32)})
     assert "not finite" in refusal(file).message
     np.savez(file, a=np.zeros(3))

@@ -109,6 +109,7 @@ FORMER = "corpus files no longer have the key"
         ),
         (CORPUS + "mirror: archives\n", [], "corpus.yaml:7", [f"{FORMER} mirror", "write file: PATH in place of url:"]),
         (CORPUS, ["mirror=a"], "--set mirror=a", [f"{FORMER} mirror", "write file: PATH in place of url:"]),
+        (CORPUS, ["test=a.tsv"], "--set test=a.tsv", ["--set test='[{kind: tsv, file: a.tsv}]'"]),
         (CORPUS + "generator: {kind: demo}\n", [], "corpus.yaml:7", [f"{FORMER} generator", "nmt prepare demo"]),
         (
             f"{CORPUS}{HUB}[{{kind: text, prefix: x}}]}}]\n",
@@ -138,6 +139,7 @@ def test_a_key_of_a_source_is_not_suggested_for_the_top_of_the_file(tmp_path: Pa
     assert error.hint.startswith("allowed here: name, ")
     error = refusal(tmp_path, CORPUS.replace("source: 2", "source: {a: 1}"))
     assert error.message == "train.1.source is a section, but should be a whole number"
+    assert error.hint == "write a whole number greater than 0 or text or null"
 
 
 NEEDS_TRAIN = ("a corpus needs train", "write a list of sources for it")
@@ -148,6 +150,17 @@ NEEDS_TRAIN = ("a corpus needs train", "write a list of sources for it")
     [
         ("languages: {source: en, target: de}\n", *NEEDS_TRAIN),
         (CORPUS.replace("train:", "test:"), *NEEDS_TRAIN),
+        (f"{CORPUS}test: []", "test is empty", "fill test, or leave it out if there is none"),
+        (
+            f"{CORPUS}test: {TSV}",
+            "test is one source, and not a list of sources",
+            "write test: [{...}], or a dash before its first key",
+        ),
+        (
+            f"{CORPUS}test: 5",
+            "test is 5, but should be a list",
+            "nmt prepare NAME --dry-run shows every key with its value",
+        ),
         (
             CORPUS.replace("{source: en, target: no}", "en-no"),
             "languages is 'en-no', but should be two codes",

@@ -10,7 +10,7 @@ from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.key_paths import flatten
 from nmt_cli.recipe.loading import (
     dump_recipe,
-    find_packaged,
+    find_yaml_file,
     load_recipe,
     packaged_names,
     parse_recipe,
@@ -78,6 +78,8 @@ def test_a_missing_parent_is_refused_with_its_nearest_name(folder: Path) -> None
     error = refuse(write("a.yaml", "# mine\nextends: smal-model.yaml"))
     assert error.message == "the parent recipe 'smal-model.yaml' does not exist"
     assert (error.where, error.hint) == ("a.yaml:2", "did you mean small-model.yaml?")
+    write("mine-v3.yaml", "description: x")
+    assert refuse(write("mine-v2.yaml", "extends: mine-v1.yaml")).hint == "did you mean mine-v3.yaml?"
     error = refuse(write("sub/b.yaml", "extends: qqqqqqqq.yaml"))
     assert error.hint == "write a path relative to sub, or a packaged recipe"
 
@@ -142,7 +144,7 @@ def test_the_file_of_a_name_whose_ending_is_missing_or_another_is_named(folder: 
 
 def test_an_unknown_corpus_names_nmt_prepare(folder: Path) -> None:
     with pytest.raises(RecipeError, match="there is no corpus 'qqqqqqqq'"):
-        find_packaged("qqqqqqqq", kind="corpus", command="nmt corpora")
+        find_yaml_file("qqqqqqqq", kind="corpus", command="nmt corpora")
 
 
 def test_set_gives_typed_values(folder: Path) -> None:

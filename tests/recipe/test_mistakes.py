@@ -12,9 +12,10 @@ from nmt_cli.artifacts.model_directory import SavedModelConfig
 from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.key_paths import fields_at
 from nmt_cli.recipe.loading import load_recipe
+from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.recipe.section import Section
-from nmt_cli.recipe.yaml_files import parse_document, validate
+from nmt_cli.recipe.yaml_files import parse_document
 
 FIX = "the usual hint"
 
@@ -99,6 +100,11 @@ def refuse(text: str) -> RecipeError:
             "did you mean auto?",
         ),
         (
+            "training: {max_tokens_per_device: 4k}",
+            "training.max_tokens_per_device is '4k', but should be 'auto'",
+            "write a whole number greater than 0 or auto",
+        ),
+        (
             "training: {max_tokens_per_device: 0}",
             "training.max_tokens_per_device is 0, but should be greater than 0",
             "write a whole number greater than 0 or auto",
@@ -153,7 +159,7 @@ def refuse(text: str) -> RecipeError:
         (
             "corpus: my news",
             "corpus is 'my news', but should match ^[A-Za-z0-9][A-Za-z0-9._-]*$",
-            "write letters, digits and . _ - only",
+            "begin with a letter, and write letters, digits, _ and - only",
         ),
         (
             "corpus: corpora/news.yaml",

@@ -165,11 +165,9 @@ def test_scores_of_another_measure_are_made_again(plan: ReproductionPlan) -> Non
 
 
 def test_a_run_that_keeps_the_best_model_counts_all_its_updates(tmp_path: Path) -> None:
-    plan = plan_reproduction(
-        EXPERIMENTS["base-en-de"], settings=(), limit=None, data=tmp_path, run=tmp_path / "run"
-    )
+    plan = plan_reproduction(EXPERIMENTS["base-en-de"], settings=(), limit=None, data=tmp_path, run=tmp_path / "run")
     write_run(plan.run, updates=4)
-    save_tiny(plan.run / "model", tmp_path, update=300)
+    save_tiny(plan.run / "model", spm_folder=tmp_path, update=300)
     measured = {measurement.name: measurement.value for measurement in plan_stages(plan)[1].measure()}
     assert (measured["updates"], measured["perplexity"]) == (400, 7.4)
 

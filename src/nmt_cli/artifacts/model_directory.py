@@ -20,9 +20,10 @@ from nmt_cli import __version__, files
 from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
 from nmt_cli.artifacts.manifest import CONFIG, DAMAGED_HINT, WEIGHTS, verify_files, write_manifest
 from nmt_cli.errors import DataError, ModelError, RecipeError
+from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.schema import LanguagePair, Recipe
 from nmt_cli.recipe.section import PositiveInt, Section, SettingError
-from nmt_cli.recipe.yaml_files import parse_document, validate
+from nmt_cli.recipe.yaml_files import parse_document
 
 if TYPE_CHECKING:
     import torch

@@ -43,10 +43,10 @@ def corpora(
     Example: nmt corpora wmt14-en-de
     """
     from nmt_cli.preparing.corpus_loading import load_corpus
-    from nmt_cli.recipe.loading import find_packaged, packaged_names
+    from nmt_cli.recipe.loading import find_yaml_file, packaged_names
 
     names = [name] if name is not None else packaged_names(kind="corpus")
-    files = [find_packaged(reference, kind="corpus", command="nmt corpora") for reference in names]
+    files = [find_yaml_file(reference, kind="corpus", command="nmt corpora") for reference in names]
     descriptions = [_describe(load_corpus(str(file), overrides=[]).corpus) for file in files]
     if as_json:
         print_json(descriptions[0] if name is not None else descriptions)

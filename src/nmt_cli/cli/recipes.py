@@ -42,10 +42,10 @@ def recipes(
 
     Example: nmt recipes base
     """
-    from nmt_cli.recipe.loading import find_packaged, load_recipe, packaged_names
+    from nmt_cli.recipe.loading import find_yaml_file, load_recipe, packaged_names
 
     references = [name] if name is not None else _variants_last(packaged_names(kind="recipe"))
-    files = [find_packaged(reference, kind="recipe", command="nmt recipes") for reference in references]
+    files = [find_yaml_file(reference, kind="recipe", command="nmt recipes") for reference in references]
     descriptions = [_describe(reference, load_recipe(file)) for reference, file in zip(references, files, strict=True)]
     if as_json:
         print_json(descriptions[0] if name is not None else descriptions)

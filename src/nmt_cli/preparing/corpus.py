@@ -199,9 +199,12 @@ class Corpus(Section):
     @field_validator("train", "valid", "test", mode="before")
     @classmethod
     def _sources_are_sections(cls, value: Any, info: ValidationInfo) -> Any:
-        if names := [value] if isinstance(value, str) else [item for item in value or [] if isinstance(item, str)]:
+        split = info.field_name
+        if isinstance(value, Mapping):
+            fix = f"write {split}: [{{...}}], or a dash before its first key"
+            raise SettingError(f"{split} is one source, and not a list of sources", fix)
+        if names := [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]:
             written = ", ".join(f"{key}: {text}" for key, text in source_of(names[0]).items())
-            split = info.field_name
             raise SettingError(f"{split} names {names[0]}, but no kind of source", f"write {split}: [{{{written}}}]")
         return value
 

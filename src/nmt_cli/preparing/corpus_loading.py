@@ -13,9 +13,10 @@ from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, source_of
 from nmt_cli.preparing.sources.base import LANGUAGE_CODE, Split, setting_of
 from nmt_cli.preparing.sources.text import kind_of_file
 from nmt_cli.recipe.key_paths import KeyPath
-from nmt_cli.recipe.loading import find_packaged, parse_override
+from nmt_cli.recipe.loading import find_yaml_file, parse_override
+from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.other_toolkits_configurations import flags_of_text, toolkit_of
-from nmt_cli.recipe.yaml_files import Document, merge, read_document, validate
+from nmt_cli.recipe.yaml_files import Document, merge, read_document
 
 _EXAMPLE_LANGUAGES = "en-de"
 _FORMER_KEYS = {
@@ -29,7 +30,7 @@ _FORMER_KEYS = {
 
 def load_corpus(name_or_path: str, *, overrides: Sequence[str]) -> LocatedCorpus:
     """The corpus of a file, or of a packaged name; `overrides` are `key.key=value`."""
-    file = find_packaged(name_or_path, kind="corpus", command="nmt prepare")
+    file = find_yaml_file(name_or_path, kind="corpus", command="nmt prepare")
     document = _read_corpus_document(file)
     if toolkit := toolkit_of(document.values):
         problem = f"{file.name} is a configuration of {toolkit}, not a corpus file"

@@ -14,9 +14,10 @@ from typing import Any, Literal
 from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.counterparts import as_flag
 from nmt_cli.recipe.key_paths import KeyPath, dotted_key, flatten
+from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.other_toolkits_configurations import convert_configuration, toolkit_of
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.recipe.yaml_files import Document, dump_values, merge, parse_document, parse_value, read_document, validate
+from nmt_cli.recipe.yaml_files import Document, dump_values, merge, parse_document, parse_value, read_document
 
 Kind = Literal["recipe", "corpus"]
 
@@ -47,8 +48,7 @@ def load_recipe(reference: str | Path, *, overrides: Sequence[str] = ()) -> Reci
 
 def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> ResolvedRecipe:
     """Like `load_recipe`, with the origin of every value."""
-    file = find_packaged(str(reference), kind="recipe", command="nmt train")
-    _check_is_recipe(file)
+    file = find_yaml_file(str(reference), kind="recipe", command="nmt train")
     named_after_file = Document({"name": file.stem}, {("name",): str(file)})
     document = merge(named_after_file, _read_with_parents(file, children=()))
     for override in overrides:
@@ -63,40 +63,6 @@ def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> Resolv
 
     keys = flatten(recipe.model_dump(mode="json"))
     return ResolvedRecipe(recipe, {dotted_key(path): origin(path) for path in keys})
-
-
-def _check_file_name(file: Path, document: Document) -> None:
-    """Raise RecipeError if a recipe without a name has a file whose name cannot be its run's."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).lstrip("-._")
-    is_named_after_file = document.origins[("name",)] == str(file)
-    if is_named_after_file and name != file.stem:
-        message = f"{file.name} has no name: in it, and {file.stem!r} cannot name a run"
-        raise RecipeError(message, where=str(file), hint=f"add name: {name.rstrip('-') or 'mine'} to the file")
-
-
-def _check_is_recipe(file: Path) -> None:
-    """Raise RecipeError if a file holds nothing, or the configuration of another toolkit."""
-    values = read_document(file).values
-    if not values:
-        hint = "write what differs from base into it, for example extends: base.yaml; or nmt train base"
-        raise RecipeError(f"{file.name} holds no recipe: it is empty", where=str(file), hint=hint)
-    if toolkit := toolkit_of(values):
-        raise _other_toolkit_error(file, values, toolkit=toolkit)
-
-
-def _other_toolkit_error(file: Path, values: dict[str, Any], *, toolkit: str) -> RecipeError:
-    """The error for a configuration of another toolkit; its hint is the command that trains the same system."""
-    converted = convert_configuration(values)
-    parts = [f"{file.name} is a configuration of {toolkit}, not a recipe"]
-    if converted.by_hand:
-        parts.append(f"to set by hand, as {_PAGE_ON_OTHER_TOOLKITS} says: {', '.join(converted.by_hand)}")
-    if converted.without_counterpart:
-        parts.append(f"without a counterpart: {', '.join(converted.without_counterpart)}")
-    command = ["nmt train base --data DIR"]
-    if converted.output:
-        command.append(f"-o {shlex.quote(converted.output)}")
-    command += map(as_flag, converted.settings)
-    return RecipeError("; ".join(parts), where=str(file), hint=" ".join(command))
 
 
 def parse_recipe(text: str, *, source: str) -> Recipe:
@@ -116,8 +82,8 @@ def packaged_folder() -> Path:
     return installed if installed.is_dir() else package.parents[1] / "recipes"
 
 
-def find_packaged(reference: str, *, kind: Kind, command: str) -> Path:
-    """The file that the argument of `command` names: an existing file, else a recipe or corpus of the package.
+def find_yaml_file(reference: str, *, kind: Kind, command: str) -> Path:
+    """The YAML file that an argument of `command` names: an existing file, else a recipe or corpus of the package.
 
     Raises RecipeError with the nearest names.
     """
@@ -147,24 +113,29 @@ def packaged_names(*, kind: Kind) -> list[str]:
     return sorted(file.as_posix() for file in files if file.parts[0] != "corpora")
 
 
-def _nearest_names(name: str, names: Sequence[str]) -> list[str]:
-    """The names whose last part is most similar to that of `name`.
-
-    Of equally similar names, those in the folder of `name` come first, or those in no folder.
-    """
-    folder, _, stem = name.rpartition("/")
-    by_stem: dict[str, str] = {}
-    for known in sorted(names, key=lambda known: (known.rpartition("/")[0] != folder, "/" in known)):
-        by_stem.setdefault(known.rpartition("/")[2], known)
-    near = difflib.get_close_matches(stem, by_stem, n=max(len(by_stem), 1), cutoff=0.5)
-    parts = set(stem.split("-"))  # wmt14-de-en is nearer to wmt14-en-de than to iwslt14-de-en
-    near.sort(key=lambda other: -len(parts.intersection(other.split("-"))))
-    return [by_stem[other] for other in near[:2]]
+def parse_override(text: str) -> Document:
+    """The document that one `--set key.key=value` stands for."""
+    source = f"--set {text}"
+    key, equals, value = text.partition("=")
+    path = tuple(part.strip() for part in key.split("."))
+    if not equals or not all(path):
+        meant = re.fullmatch(r"([\w.]*\w)(?::\s*|\s+)(\S.*)", text)
+        hint = f"--set {meant[1]}={shlex.quote(meant[2])}" if meant else "for example --set training.updates=1000"
+        raise RecipeError(f"--set takes key=value, not {text!r}", where=source, hint=hint)
+    if not value.strip():
+        raise RecipeError(f"--set {text} has no value", where=source, hint=f"--set {key}=VALUE, or --set {key}=null")
+    values: Any = parse_value(value, source=source)
+    origins: dict[KeyPath, str] = {path[:length]: source for length in range(1, len(path) + 1)}
+    origins.update({(*path, *inner): source for inner in (flatten(values) if isinstance(values, dict) else {})})
+    for part in reversed(path):
+        values = {part: values}
+    return Document(values, origins)
 
 
 def _read_with_parents(file: Path, *, children: tuple[Path, ...]) -> Document:
     """A recipe laid over the recipes that it extends; `children` are the files that led here."""
     document = read_document(file)
+    _check_is_recipe(file, document.values)
     if "extends" not in document.values:
         return document
     parent = document.values.pop("extends")
@@ -183,6 +154,30 @@ def _read_with_parents(file: Path, *, children: tuple[Path, ...]) -> Document:
     return merge(inherited, document)
 
 
+def _check_is_recipe(file: Path, values: dict[str, Any]) -> None:
+    """Raise RecipeError if a file holds nothing, or the configuration of another toolkit."""
+    if not values:
+        hint = "write what differs from base into it, for example extends: base.yaml; or nmt train base"
+        raise RecipeError(f"{file.name} holds no recipe: it is empty", where=str(file), hint=hint)
+    if toolkit := toolkit_of(values):
+        raise _other_toolkit_error(file, values, toolkit=toolkit)
+
+
+def _other_toolkit_error(file: Path, values: dict[str, Any], *, toolkit: str) -> RecipeError:
+    """The error for a configuration of another toolkit; its hint is the command that trains the same system."""
+    converted = convert_configuration(values)
+    parts = [f"{file.name} is a configuration of {toolkit}, not a recipe"]
+    if converted.by_hand:
+        parts.append(f"to set by hand, as {_PAGE_ON_OTHER_TOOLKITS} says: {', '.join(converted.by_hand)}")
+    if converted.without_counterpart:
+        parts.append(f"without a counterpart: {', '.join(converted.without_counterpart)}")
+    command = ["nmt train base --data DIR"]
+    if converted.output:
+        command.append(f"-o {shlex.quote(converted.output)}")
+    command += map(as_flag, converted.settings)
+    return RecipeError("; ".join(parts), where=str(file), hint=" ".join(command))
+
+
 def _parent_file(parent: str, *, file: Path, where: str) -> Path:
     """The file that `extends` names, relative to the recipe, or else a recipe of the package."""
     # Without normpath, origins would read recipes/table3/../base.yaml.
@@ -192,25 +187,31 @@ def _parent_file(parent: str, *, file: Path, where: str) -> Path:
     name, names = parent.removesuffix(".yaml"), packaged_names(kind="recipe")
     if name in names:
         return packaged_folder() / f"{name}.yaml"
-    near = _nearest_names(name, [other.stem for other in sorted(file.parent.glob("*.yaml"))] + names)
+    names = [other.stem for other in sorted(file.parent.glob("*.yaml"))] + names
+    near = _nearest_names(name, [other for other in names if other != file.stem])
     hint = f"did you mean {near[0]}.yaml?" if near else f"write a path relative to {file.parent}, or a packaged recipe"
     raise RecipeError(f"the parent recipe {parent!r} does not exist", where=where, hint=hint)
 
 
-def parse_override(text: str) -> Document:
-    """The document that one `--set key.key=value` stands for."""
-    source = f"--set {text}"
-    key, equals, value = text.partition("=")
-    path = tuple(part.strip() for part in key.split("."))
-    if not equals or not all(path):
-        meant = re.fullmatch(r"([\w.]*\w)(?::\s*|\s+)(\S.*)", text)
-        hint = f"--set {meant[1]}={shlex.quote(meant[2])}" if meant else "for example --set training.updates=1000"
-        raise RecipeError(f"--set takes key=value, not {text!r}", where=source, hint=hint)
-    if not value.strip():
-        raise RecipeError(f"--set {text} has no value", where=source, hint=f"--set {key}=VALUE, or --set {key}=null")
-    values: Any = parse_value(value, source=source)
-    origins: dict[KeyPath, str] = {path[:length]: source for length in range(1, len(path) + 1)}
-    origins.update({(*path, *inner): source for inner in (flatten(values) if isinstance(values, dict) else {})})
-    for part in reversed(path):
-        values = {part: values}
-    return Document(values, origins)
+def _check_file_name(file: Path, document: Document) -> None:
+    """Raise RecipeError if a recipe without a name has a file whose name cannot be its run's."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).lstrip("-._")
+    is_named_after_file = document.origins[("name",)] == str(file)
+    if is_named_after_file and name != file.stem:
+        message = f"{file.name} has no name: in it, and {file.stem!r} cannot name a run"
+        raise RecipeError(message, where=str(file), hint=f"add name: {name.rstrip('-') or 'mine'} to the file")
+
+
+def _nearest_names(name: str, names: Sequence[str]) -> list[str]:
+    """The names whose last part is most similar to that of `name`.
+
+    Of equally similar names, those in the folder of `name` come first, or those in no folder.
+    """
+    folder, _, stem = name.rpartition("/")
+    by_stem: dict[str, str] = {}
+    for known in sorted(names, key=lambda known: (known.rpartition("/")[0] != folder, "/" in known)):
+        by_stem.setdefault(known.rpartition("/")[2], known)
+    near = difflib.get_close_matches(stem, by_stem, n=max(len(by_stem), 1), cutoff=0.5)
+    parts = set(stem.split("-"))  # wmt14-de-en is nearer to wmt14-en-de than to iwslt14-de-en
+    near.sort(key=lambda other: -len(parts.intersection(other.split("-"))))
+    return [by_stem[other] for other in near[:2]]

@@ -1,7 +1,7 @@
 """Settings that a schema refuses: what is wrong, and what to write instead.
 
-`validate` (in `yaml_files`) puts an error together from three parts. `error_to_show` chooses one error of pydantic,
-`describe` gives the message, and the `suggestion` of an `InvalidSetting` gives the hint.
+`validate` puts an error together from three parts. `error_to_show` chooses one error of pydantic, `describe` gives the
+message, and the `suggestion` of an `InvalidSetting` gives the hint.
 """
 
 from __future__ import annotations
@@ -9,22 +9,25 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from nmt_cli.errors import nearest_word
+from nmt_cli.errors import RecipeError, nearest_word
 from nmt_cli.recipe.counterparts import NEXT_LINE, Answer, as_flag, counterpart_of
 from nmt_cli.recipe.key_paths import KeyPath, document_path, dotted_key, fields_at, flatten, key_paths, sections_at
 from nmt_cli.recipe.section import SettingError
+from nmt_cli.recipe.yaml_files import Document, parse_value
 
+Model = TypeVar("Model", bound=BaseModel)
+
+_SET = "--set "  # the beginning of the origin of a value that a flag gives
 _PLACEHOLDER = "VALUE"
 _MIN_ABBREVIATION_LETTERS = 4  # of an abbreviation, so that it says which word
 # A setting in the fix of a validator.
-_SETTING_IN_FIX = re.compile(r"(?P<write>write )?\b(?P<key>[\w.]+): (?P<value>\{[^}]*\}|[^\s,;{}]+)")
+_SETTING_IN_FIX = re.compile(r"(?P<write>write )?\b(?P<key>[\w.]+): (?P<value>\[[^\]]*\]|\{[^}]*\}|[^\s,;{}]+)")
 
 _BOUND_WORDS = {
     "minimum": "of at least",
@@ -33,7 +36,6 @@ _BOUND_WORDS = {
     "exclusiveMaximum": "less than",
 }
 _SIDE_ABBREVIATIONS = {"src": "source", "tgt": "target", "trg": "target"}
-_YAML_WORDS = {"null": None, "true": True, "false": False}
 
 _SHOULD_BE = {
     "int_type": "a whole number",
@@ -45,16 +47,32 @@ _SHOULD_BE = {
     "string_type": "text",
     "model_type": "a section of keys and values",
     "model_attributes_type": "a section of keys and values",
-    "dict_type": "a section of keys and values",
     "list_type": "a list",
-    "tuple_type": "a list",
 }
 
 
-def error_to_show(validation_error: ValidationError) -> Any:
-    """The error to show: an unknown key if there is one, because a misspelt key is also a missing one.
+def validate(document: Document, schema: type[Model], *, source: str, fix: str) -> Model:
+    """The document as a `schema`.
 
-    If a key takes a number or certain words and the value is text, the error about the words is shown.
+    Raises RecipeError with file and line, the value found, the values allowed, and a near match. `fix` is the hint
+    if nothing better can be suggested.
+    """
+    try:
+        return schema.model_validate(document.values)
+    except ValidationError as validation_error:
+        error = error_to_show(validation_error)
+        path = document_path(error, document.values)
+        where = _origin_of_error(error, path, document, source=source) or source
+        invalid = InvalidSetting(error, path, schema, document.values, as_flags=where.startswith(_SET))
+        hint = invalid.suggestion or invalid.allowed_range or fix
+        raise RecipeError(describe(error, path), where=where, hint=hint) from None
+
+
+def error_to_show(validation_error: ValidationError) -> Any:
+    """The error to show of several.
+
+    An unknown key goes first, because a misspelt key is also a missing one. For text in place of a number or certain
+    words, it is the error about the words.
     """
     errors = validation_error.errors()
     unknown = [error for error in errors if error["type"] == "extra_forbidden"]
@@ -84,6 +102,8 @@ def describe(error: Any, path: KeyPath) -> str:
             return f"the key {name!r} is missing"
         case "value_error":
             return str(error["ctx"]["error"])
+        case "too_short":
+            return f"{name} is empty"
         case "union_tag_invalid":
             return f"{name}: there is no {error['ctx']['tag']!r}; allowed: {error['ctx']['expected_tags']}"
         case "union_tag_not_found":
@@ -93,6 +113,21 @@ def describe(error: Any, path: KeyPath) -> str:
         case kind:
             allowed = _SHOULD_BE.get(kind, error["msg"].removeprefix("Input should be "))
             return f"{name} is {as_written(error['input'])}, but should be {allowed}"
+
+
+def as_written(value: Any) -> str:
+    """A value as YAML would have it, for a message; text stands in quotes."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case Mapping():
+            return "a section"
+        case list():
+            return "a list"
+        case _:
+            return repr(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +164,9 @@ class InvalidSetting:
             case "string_type" if isinstance(value, int | float) and not isinstance(value, bool):
                 return f'write "{value}", in quotes'
             case "string_pattern_mismatch":
-                return "write letters, digits and . _ - only"
+                return "begin with a letter, and write letters, digits, _ and - only"
+            case "too_short":
+                return f"fill {self.path[-1]}, or leave it out if there is none"
             case "int_type" | "float_type":
                 number = _number_meant(value, must_be_whole=kind == "int_type")
                 return None if number is None else f"write {number}"
@@ -148,7 +185,8 @@ class InvalidSetting:
             if number is not None:
                 kind = "a whole number" if number["type"] == "integer" else "a number"
                 bounds = [f"{words} {number[bound]:g}" for bound, words in _BOUND_WORDS.items() if bound in number]
-                others = [str(choice.get("const", choice["type"])) for choice in choices if choice is not number]
+                words = [str(choice.get("const", choice["type"])) for choice in choices if choice is not number]
+                others = ["text" if word == "string" else word for word in words]
                 bounded = " ".join(filter(None, (kind, " and ".join(bounds))))
                 return f"write {' or '.join([bounded, *others])}"
         return None
@@ -199,7 +237,7 @@ class InvalidSetting:
         got = re.sub(rf"[-_]?{key}$", "", str(context.get("tag", self.error["input"])))  # pre_norm for pre
         if near := _nearest_choice(got, allowed):
             return f"did you mean {near}?"
-        return f"write {' or '.join(allowed)}" if allowed else None
+        return self.allowed_range or (f"write {' or '.join(allowed)}" if allowed else None)
 
     def _names_of_variants(self) -> str:
         """The `name` that the section lacks, for each of its variants."""
@@ -278,15 +316,33 @@ def refusal(setting: str, schema: type[BaseModel]) -> str | None:
     sections = [section for section in sections_at(schema, tuple(above), values={}) if key in section.model_fields]
     if not sections or re.search(r"\b(?:N|RATE)\b", text):
         return None
+    try:
+        value = parse_value(text, source=setting)
+    except RecipeError as error:
+        return error.message
     messages = []
     for section in sections:
-        error = _error_of_key(key, _as_value(text), section)
+        error = _error_of_key(key, value, section)
         if error is None:
             return None
-        messages.append(describe(error, (*above, *document_path(error, {key: _as_value(text)}))))
+        messages.append(describe(error, (*above, *document_path(error, {key: value}))))
     # The messages of several sections differ in what the value should be.
     beginning, should_be, _ = messages[0].partition("should be ")
     return beginning + should_be + " or ".join(dict.fromkeys(words.partition("should be ")[2] for words in messages))
+
+
+def _origin_of_error(error: Any, path: KeyPath, document: Document, *, source: str) -> str | None:
+    """The file and line, or the flag, of the value at `path`; None if it is a default.
+
+    If several settings are at fault, it is the origin of one of them: a --set, else a line of `source` or of a parent.
+    """
+    setting_error = error.get("ctx", {}).get("error")
+    if not isinstance(setting_error, SettingError) or not setting_error.settings:
+        return document.origin(path)
+    paths: list[KeyPath] = [tuple(setting.split(".")) for setting in setting_error.settings]
+    origins = [document.origins[at_fault] for at_fault in paths if at_fault in document.origins]
+    origins.sort(key=lambda origin: (not origin.startswith(_SET), not origin.startswith(f"{source}:")))
+    return origins[0] if origins else None
 
 
 def _error_of_key(key: str, value: Any, section: type[BaseModel]) -> Any:
@@ -323,19 +379,6 @@ def _nearest_choice(word: str, allowed: Sequence[str]) -> str | None:
     return abbreviated[0] if len(abbreviated) == 1 else None
 
 
-def _as_value(text: str) -> Any:
-    """The value in a setting `key=value` of an answer: a number, a word, or a section of both."""
-    if text.startswith("{"):
-        parts = (part.partition(": ") for part in text.strip("{}").split(", "))
-        return {key: _as_value(value) for key, _, value in parts}
-    if text in _YAML_WORDS:
-        return _YAML_WORDS[text]
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
-
-
 def _number_meant(value: Any, *, must_be_whole: bool) -> int | float | None:
     """The number meant by a text: 1_000, or 1e5 if a whole number is asked for."""
     if isinstance(value, bool) or not isinstance(value, str | float):
@@ -347,18 +390,3 @@ def _number_meant(value: Any, *, must_be_whole: bool) -> int | float | None:
     if number.is_integer():
         return int(number)
     return None if must_be_whole or not math.isfinite(number) else number
-
-
-def as_written(value: Any) -> str:
-    """A value as YAML would have it, for a message; text stands in quotes."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return str(value).lower()
-        case Mapping():
-            return "a section"
-        case list():
-            return "a list"
-        case _:
-            return repr(value)

@@ -118,14 +118,18 @@ class RDropConfig(Section):
     """R-Drop (Liang et al. 2021, arXiv:2106.14448): two passes with different dropout are to predict alike."""
 
     name: Literal["r_drop"] = Field("r_drop", description="name of the regulariser")
-    alpha: NonNegativeFloat = Field(5.0, description="weight of the mean divergence, beside both losses; 0: one pass")
+    alpha: NonNegativeFloat = Field(
+        5.0, description="weight of the mean divergence, which is added to the losses of both passes; 0: no second pass"
+    )
 
 
 class SimCutConfig(Section):
     """SimCut (Gao et al. 2022, arXiv:2206.02368): a pass without some tokens is to predict as the whole does."""
 
     name: Literal["simcut"] = Field("simcut", description="name of the regulariser")
-    alpha: NonNegativeFloat = Field(3.0, description="weight of the divergence, beside the first loss; 0: one pass")
+    alpha: NonNegativeFloat = Field(
+        3.0, description="weight of the divergence, which is added to the loss of the first pass; 0: no second pass"
+    )
     cut: Probability = Field(0.05, description="share of tokens, on both sides, without embedding in the second pass")
 
 
@@ -160,7 +164,7 @@ class TrainingConfig(Section):
     )
     spike_nats: PositiveFloat | None = Field(
         2.0,
-        description="rise of the mean loss of about 50 updates above its minimum that counts as a spike; null: none",
+        description="a mean loss of about 50 updates by so much above its minimum is a spike; null: no check",
     )
     max_returns: NonNegativeInt = Field(
         3, description="returns to an earlier checkpoint, after skipped updates or a spike, before training fails"
@@ -187,18 +191,18 @@ class TrainingConfig(Section):
     @model_validator(mode="after")
     def _schedule_has_room(self) -> TrainingConfig:
         schedule, warmup = self.schedule, self.schedule.warmup_updates
-        lengths = ("training.updates", "training.schedule.warmup_updates", "training.schedule.name")
+        settings = ("training.updates", "training.schedule.warmup_updates", "training.schedule.name")
         if schedule.name == "cosine" and warmup >= self.updates:
             problem = f"the cosine falls from update {warmup}, but training.updates is {self.updates}"
             fix = "lower training.schedule.warmup_updates, or raise training.updates"
-            raise SettingError(problem, fix, settings=lengths)
+            raise SettingError(problem, fix, settings=settings)
         if schedule.name == "wsd" and warmup + schedule.decay_updates > self.updates:
             problem = (
                 f"the rate rises for {warmup} updates and falls for {schedule.decay_updates}, "
                 f"but training.updates is {self.updates}"
             )
             fix = "lower training.schedule.decay_updates, or raise training.updates"
-            raise SettingError(problem, fix, settings=("training.schedule.decay_updates", *lengths))
+            raise SettingError(problem, fix, settings=("training.schedule.decay_updates", *settings))
         return self
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Documents in YAML, with file and line of every value: reading, merging, checking, writing.
+"""Documents in YAML, with file and line of every value: reading, merging, writing.
 
 They follow the core schema of YAML 1.2: `5e-4` is a number and `no` is a string. PyYAML follows YAML 1.1, in which
 `5e-4` is a string and `no` is false.
@@ -12,19 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
 
 from nmt_cli.errors import RecipeError
-from nmt_cli.recipe.key_paths import KeyPath, document_path
-from nmt_cli.recipe.mistakes import InvalidSetting, describe, error_to_show
-from nmt_cli.recipe.section import SettingError
+from nmt_cli.recipe.key_paths import KeyPath
 
-Model = TypeVar("Model", bound=BaseModel)
-
-_SET = "--set "  # the beginning of the origin of a value that a flag gives
 _TAG_PREFIX = "tag:yaml.org,2002:"
 # More than any recipe or corpus file has. A few hundred bytes of aliases to lists of aliases stand for billions.
 _MAX_VALUES = 100_000
@@ -131,37 +125,6 @@ def _is_same_variant(old: Any, new: Any) -> bool:
     if not isinstance(old, dict) or not isinstance(new, dict):
         return False
     return "name" not in new or new["name"] == old.get("name")
-
-
-def validate(document: Document, schema: type[Model], *, source: str, fix: str) -> Model:
-    """The document as a `schema`.
-
-    Raises RecipeError with file and line, the value found, the values allowed, and a near match. `fix` is the hint
-    if nothing better can be suggested.
-    """
-    try:
-        return schema.model_validate(document.values)
-    except ValidationError as validation_error:
-        error = error_to_show(validation_error)
-        path = document_path(error, document.values)
-        where = _origin_of_error(error, path, document, source=source) or source
-        invalid = InvalidSetting(error, path, schema, document.values, as_flags=where.startswith(_SET))
-        hint = invalid.suggestion or invalid.allowed_range or fix
-        raise RecipeError(describe(error, path), where=where, hint=hint) from None
-
-
-def _origin_of_error(error: Any, path: KeyPath, document: Document, *, source: str) -> str | None:
-    """The file and line, or the flag, of the value at `path`; None if it is a default.
-
-    If several settings are at fault, it is the origin of one of them: a --set, else a line of `source` or of a parent.
-    """
-    setting_error = error.get("ctx", {}).get("error")
-    if not isinstance(setting_error, SettingError) or not setting_error.settings:
-        return document.origin(path)
-    paths: list[KeyPath] = [tuple(setting.split(".")) for setting in setting_error.settings]
-    origins = [document.origins[at_fault] for at_fault in paths if at_fault in document.origins]
-    origins.sort(key=lambda origin: (not origin.startswith(_SET), not origin.startswith(f"{source}:")))
-    return origins[0] if origins else None
 
 
 def _lines_with_paths(values: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
