@@ -194,7 +194,7 @@ def test_values_that_are_not_finite_are_refused(tmp_path: Path, value: float) ->
         mean_of(paths)
     assert caught.value.message == "update-00000002 holds values that are not finite, in the tensor w"
     assert caught.value.where == str(paths[1] / "model.safetensors")
-    assert "leave it out: nmt average" in caught.value.hint
+    assert "average the others: nmt average CHECKPOINT" in caught.value.hint
 
 
 @pytest.mark.parametrize(

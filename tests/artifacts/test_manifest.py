@@ -117,11 +117,6 @@ def test_a_newer_format_asks_for_a_newer_nmt(tmp_path: Path) -> None:
     assert "pip install -U nmt-cli" in caught.value.hint
 
 
-def test_fields_cannot_take_the_place_of_the_list(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="reserved in a manifest: files"):
-        write_manifest(tmp_path, {"files": {}})
-
-
 @settings(max_examples=30, deadline=None)
 @given(contents=st.lists(st.binary(max_size=40), min_size=1, max_size=4), data=st.data())
 def test_any_changed_byte_is_noticed(contents: list[bytes], data: st.DataObject) -> None:

@@ -237,7 +237,7 @@ def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
 def test_more_runs_than_can_be_told_apart_are_refused(run: Path) -> None:
     with pytest.raises(UsageError) as caught:
         page_of(*[run] * (MAX_RUNS + 1))
-    assert caught.value.message == "13 runs are too many: a page tells 12 apart by their colours"
+    assert caught.value.message == "13 runs are too many: a page has line styles for 12"
     assert caught.value.hint == "name at most 12 runs"
 
 

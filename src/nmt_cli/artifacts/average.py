@@ -34,7 +34,7 @@ from nmt_cli.templates.render import render
 
 logger = logging.getLogger(__name__)
 
-_LEAVE_OUT = "leave it out: nmt average CHECKPOINT CHECKPOINT ... with the others"
+_LEAVE_OUT = "average the others: nmt average CHECKPOINT CHECKPOINT ..."
 _TOKENIZERS = ("source.spm", "target.spm")
 
 
@@ -76,6 +76,7 @@ def write_average_of_checkpoints(
         update={"average_losses": losses}
     )
     num_parameters = sum(tensor.numel() for tensor in weights.values())
+    # `nmt train` makes model/ by this function too, with its own command.
     commands = [run.record.command] if list(command) == run.record.command else [run.record.command, command]
     card = render_card(run, config=config, num_parameters=num_parameters, commands=commands)
     save_model(

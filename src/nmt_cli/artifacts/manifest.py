@@ -21,7 +21,6 @@ WEIGHTS = "model.safetensors"
 RUN_FILE = "run.json"
 DAMAGED_HINT = "copy the whole directory again from where it was made, or make it again: nmt average runs/NAME"
 _FORMAT = 1
-# Files that people edit. The manifest does not list them.
 _UNLISTED = frozenset({"README.md", "LICENSE", "NOTICE"})
 
 
@@ -30,8 +29,6 @@ def write_manifest(directory: Path, fields: Mapping[str, Any]) -> None:
 
     The card and the licence are not listed, because people edit them.
     """
-    if clash := {"format", "files"} & fields.keys():
-        raise ValueError(f"reserved in a manifest: {', '.join(sorted(clash))}")
     listed = {
         path.name: {"bytes": path.stat().st_size, "sha256": files.sha256(path)}
         for path in sorted(directory.iterdir())
@@ -123,7 +120,7 @@ def holds_model(directory: Path, digest: str) -> bool:
     try:
         return model_digest(directory) == digest
     except ModelError as error:
-        cause = error.__context__
+        cause = error.__context__  # files.read_json raises ModelError while it handles the OSError
         if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
             raise cause from None
         return False

@@ -24,7 +24,6 @@ from nmt_cli.templates.render import render
 PAGE_MARK = '<meta name="generator" content="nmt report">'
 """Stands in every page: `nmt report` replaces a file only if the mark is in it."""
 
-MAX_RUNS = 12
 _MAX_ROWS = 24  # of the table of validations
 _MAX_EVENTS = 20  # of a run's starts, and of its returns and skipped updates
 _SAMPLE_ROWS = 8  # translations of a sample, of all runs together
@@ -38,6 +37,7 @@ Point = TypeVar("Point", TrainingPoint, ValidationPoint)
 _Setting = tuple[str, list[str]]
 # The first six runs differ by colour and dashes; the next six have their colours, with other dashes.
 _DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "5 2", "12 3 2 3 2 3", "3 6", "12 3", "6 6", "2 2 8 2", "1 2", "14 2 2 2")
+MAX_RUNS = len(_DASHES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> str:
     The page shows `command`, which writes it again. UsageError if there are more runs than line styles.
     """
     if len(runs) > MAX_RUNS:
-        message = f"{len(runs)} runs are too many: a page tells {MAX_RUNS} apart by their colours"
+        message = f"{len(runs)} runs are too many: a page has line styles for {MAX_RUNS}"
         raise UsageError(message, where="RUN", hint=f"name at most {MAX_RUNS} runs")
     histories = [run.history() for run in runs]
     reported = [
@@ -91,13 +91,14 @@ def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> str:
         for style, (label, run, history) in enumerate(zip(_labels(runs), runs, histories, strict=True))
     ]
     different, common = _settings(reported)
+    axes = _axes(reported)
     return render(
         "run_report.html",
         runs=reported,
         mark=PAGE_MARK,
         findings=[text[0].upper() + text[1:] if len(reported) == 1 else text for text in _findings(reported)],
-        axes=_axes(reported),
-        charts=list(_draw_charts(reported)),
+        axes=axes,
+        charts=list(_draw_charts(reported, axes)),
         validations=_validation_rows(reported),
         signatures=sorted(_signatures(reported)),
         samples=list(_samples(reported)),
@@ -130,9 +131,9 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 def _findings(reported: Sequence[ReportedRun]) -> Iterator[str]:
     """The facts that a reader has to know before the curves."""
-    for run in reported:
-        name = f"{run.label}: " if len(reported) > 1 else ""
-        history, state = run.history, run.facts["state"]
+    for shown in reported:
+        name = f"{shown.label}: " if len(reported) > 1 else ""
+        history, state = shown.history, shown.facts["state"]
         if state == "training":
             yield f"{name}a process trains this run now. The page shows it up to update {history.last_update:,}."
         if state == "not begun":
@@ -147,50 +148,51 @@ def _findings(reported: Sequence[ReportedRun]) -> Iterator[str]:
             is_one = len(history.skipped) == 1
             number = "one update was" if is_one else f"{len(history.skipped):,} updates were"
             yield f"{name}{number} skipped, because gradients were not finite."
-        yield from (f"{name}{text}" for text in _findings_since_best(run))
+        yield from (f"{name}{text}" for text in _findings_since_best(shown))
     if len(reported) > 1:
         yield from _differences(reported)
 
 
-def _findings_since_best(run: ReportedRun) -> Iterator[str]:
-    metric, best = run.run.recipe.validation.metric, run.facts["best_validation"]
-    if best is None:
+def _findings_since_best(shown: ReportedRun) -> Iterator[str]:
+    metric = shown.run.recipe.validation.metric
+    if (best := _best(shown, metric)) is None:
         return
-    later = [point for point in run.history.validations if point.measured.update > best["update"]]
+    update = best.measured.update
+    later = [point for point in shown.history.validations if point.measured.update > update]
     if len(later) >= _MIN_VALIDATIONS_SINCE_BEST:
         name = {"bleu": "BLEU", "loss": "validation loss"}[metric]
-        yield f"the best {name} was after update {best['update']:,}; {len(later)} later validations were no better."
+        yield f"the best {name} was after update {update:,}; {len(later)} later validations were no better."
 
 
 def _differences(reported: Sequence[ReportedRun]) -> Iterator[str]:
     """Reasons why figures of the runs may not be comparable."""
-    if len({run.run.record.data_summary.get("fingerprint") for run in reported}) > 1:
+    if len({shown.run.record.data_summary.get("fingerprint") for shown in reported}) > 1:
         yield (
             "The runs have different prepared data. Losses per token are comparable only with one vocabulary, "
             "and BLEU only with one validation set."
         )
-    elif len({run.run.recipe.validation.max_sentences for run in reported}) > 1:
+    elif len({shown.run.recipe.validation.max_sentences for shown in reported}) > 1:
         yield "BLEU is of different parts of the validation set: validation.max_sentences differs."
     if len(_signatures(reported)) > 1:
         yield "The signatures of BLEU differ, so its values are not comparable."
 
 
 def _signatures(reported: Sequence[ReportedRun]) -> set[str]:
-    signatures = {point.measured.signature for run in reported for point in run.history.validations}
+    signatures = {point.measured.signature for shown in reported for point in shown.history.validations}
     return {signature for signature in signatures if signature is not None}
 
 
-def _best(run: ReportedRun, metric: Literal["loss", "bleu"]) -> ValidationPoint | None:
+def _best(shown: ReportedRun, metric: Literal["loss", "bleu"]) -> ValidationPoint | None:
     """The best validation by `bleu` or `loss`."""
-    points = {point.measured.update: point for point in run.history.validations}
+    points = {point.measured.update: point for point in shown.history.validations}
     ranked = best_first([point.measured for point in points.values()], metric=metric)
     return points[ranked[0].update] if ranked else None
 
 
 def _axes(reported: Sequence[ReportedRun]) -> dict[str, Axis]:
     """The axes that the runs recorded, by name."""
-    ends = [point.at for run in reported for point in run.history.training[-1:]]
-    ends += [point.at for run in reported for point in run.history.validations[-1:]]
+    ends = [point.at for shown in reported for point in shown.history.training[-1:]]
+    ends += [point.at for shown in reported for point in shown.history.validations[-1:]]
     longest = max((at.seconds for at in ends), default=0.0)
     unit, size = next((unit, size) for unit, size, fewest in _TIME_UNITS if longest >= fewest * size)
     axes = {"updates": Axis("updates", lambda at: at.update)}
@@ -201,15 +203,14 @@ def _axes(reported: Sequence[ReportedRun]) -> dict[str, Axis]:
     return axes
 
 
-def _draw_charts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
+def _draw_charts(reported: Sequence[ReportedRun], axes: Mapping[str, Axis]) -> Iterator[dict[str, Any]]:
     """Each chart with its title, the unit of its values, and a drawing per axis; no drawing if there are no values."""
     for chart in _charts(reported):
         drawings = {}
-        axes = _axes(reported) if any(chart.curves) else {}
-        for name, axis in axes.items():
+        for name, axis in axes.items() if any(chart.curves) else ():
             lines = [
-                Line(run.label, run.style, [(axis.position_of(at), value) for at, value in curve])
-                for run, curve in zip(reported, chart.curves, strict=True)
+                Line(shown.label, shown.style, [(axis.position_of(at), value) for at, value in curve])
+                for shown, curve in zip(reported, chart.curves, strict=True)
             ]
             drawings[name] = line_chart(
                 lines, title=chart.title, unit=axis.unit, bounds=chart.bounds, number_format=chart.number_format
@@ -218,10 +219,10 @@ def _draw_charts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
 
 
 def _charts(reported: Sequence[ReportedRun]) -> list[Chart]:
-    train_loss = _curves([run.history.training for run in reported], lambda point: point.loss)
-    rate = _curves([run.history.training for run in reported], lambda point: point.learning_rate)
-    valid_loss = _curves([run.history.validations for run in reported], lambda point: point.measured.loss)
-    bleu = _curves([run.history.validations for run in reported], lambda point: point.measured.bleu)
+    train_loss = _curves([shown.history.training for shown in reported], lambda point: point.loss)
+    rate = _curves([shown.history.training for shown in reported], lambda point: point.learning_rate)
+    valid_loss = _curves([shown.history.validations for shown in reported], lambda point: point.measured.loss)
+    bleu = _curves([shown.history.validations for shown in reported], lambda point: point.measured.bleu)
     unit_of_loss, losses = "nats per target token", [*train_loss, *valid_loss]
     return [
         Chart("Training loss", unit_of_loss, train_loss, number_format="{:.3f}", bounded_by=losses),
@@ -243,31 +244,31 @@ def _validation_rows(reported: Sequence[ReportedRun]) -> list[tuple[int, list[Va
     """
     by_update: dict[int, dict[int, ValidationPoint]] = {}
     chosen_updates: set[int] = set()
-    for run in reported:
-        for point in run.history.validations:
-            by_update.setdefault(point.measured.update, {})[run.style] = point
-        chosen = (_best(run, "bleu"), _best(run, "loss"), *run.history.validations[-1:])
+    for shown in reported:
+        for point in shown.history.validations:
+            by_update.setdefault(point.measured.update, {})[shown.style] = point
+        chosen = (_best(shown, "bleu"), _best(shown, "loss"), *shown.history.validations[-1:])
         chosen_updates |= {point.measured.update for point in chosen if point is not None}
     updates = sorted(by_update)
     step = math.ceil(len(updates) / _MAX_ROWS) or 1
     kept = sorted({*updates[step - 1 :: step], *chosen_updates})
-    return [(update, [by_update[update].get(run.style) for run in reported]) for update in kept]
+    return [(update, [by_update[update].get(shown.style) for shown in reported]) for update in kept]
 
 
 def _samples(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     """Each sample with its reference, and some of each run's translations over time."""
     languages_of = {
-        (sample["source"], sample["reference"]): run.facts["languages"]
-        for run in reported
-        for point in run.history.validations[-1:]
+        (sample["source"], sample["reference"]): shown.facts["languages"]
+        for shown in reported
+        for point in shown.history.validations[-1:]
         for sample in point.samples
     }
     rows_per_run = max(2, _SAMPLE_ROWS // len(reported))
     for (source, reference), languages in languages_of.items():
         rows = [
-            {"run": run, "updates": updates, "translation": translation}
-            for run in reported
-            for updates, translation in _translations_over_time(run.history, source, reference, max_rows=rows_per_run)
+            {"run": shown, "updates": updates, "translation": translation}
+            for shown in reported
+            for updates, translation in _translations_over_time(shown.history, source, reference, max_rows=rows_per_run)
         ]
         yield {"source": source, "reference": reference, "languages": languages, "rows": rows}
 
@@ -296,7 +297,7 @@ def _settings(reported: Sequence[ReportedRun]) -> tuple[list[_Setting], list[_Se
 
     Each is (key, values): a value per run in the first list; the shared value and the default in the second.
     """
-    recipes = [flatten(run.run.recipe.model_dump(mode="json")) for run in reported]
+    recipes = [flatten(shown.run.recipe.model_dump(mode="json")) for shown in reported]
     default = flatten(Recipe(name="default").model_dump(mode="json"))
     paths = dict.fromkeys(path for recipe in (default, *recipes) for path in recipe if path not in _OWN_KEYS)
     sections = {path[:-1] for path in paths}  # null in one recipe may be a section in another
@@ -316,7 +317,7 @@ def _settings(reported: Sequence[ReportedRun]) -> tuple[list[_Setting], list[_Se
                 [_setting_text(recipe, path) for recipe in recipes],
                 default=_setting_text(default, path),
             )
-    initial_models = [run.run.record.init_from for run in reported]
+    initial_models = [shown.run.record.init_from for shown in reported]
     add("--init-from", [_NONE if model is None else model.path for model in initial_models], default=_NONE)
     return different, common
 
@@ -330,14 +331,14 @@ def _setting_text(recipe: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) 
 
 def _starts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     """The newest starts of each run with their hardware, unless the run is of a version that recorded none."""
-    for run in reported:
-        if not run.history.starts:
-            yield {"run": run, "time": run.facts["started"], "update": 0}
-        for start in run.history.starts[-_MAX_EVENTS:]:
+    for shown in reported:
+        if not shown.history.starts:
+            yield {"run": shown, "time": shown.facts["started"], "update": 0}
+        for start in shown.history.starts[-_MAX_EVENTS:]:
             hardware, versions = start.get("hardware") or {}, start.get("versions") or {}
             compiled = ", compiled" if hardware.get("is_compiled") else ""
             yield {
-                "run": run,
+                "run": shown,
                 "time": start.get("time", _NONE),
                 "update": start["update"],
                 "hardware": f"{hardware.get('devices')} x {hardware.get('device')}{compiled}",
@@ -349,16 +350,16 @@ def _starts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
 
 def _troubles(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     """The newest returns to checkpoints and skipped updates of each run, by update."""
-    for run in reported:
+    for shown in reported:
         troubles = [
             (event["update"], f"returned to update {event['to']:,}: {event.get('reason')}")
-            for event in run.history.returns
+            for event in shown.history.returns
         ]
         troubles += [
             (event["update"], f"skipped: {event.get('reason')} ({len(event.get('pairs') or ())} suspect pairs)")
-            for event in run.history.skipped
+            for event in shown.history.skipped
         ]
         for update, text in sorted(troubles)[-_MAX_EVENTS:]:
-            yield {"run": run, "update": update, "text": text}
+            yield {"run": shown, "update": update, "text": text}
         if len(troubles) > _MAX_EVENTS:
-            yield {"run": run, "update": None, "text": f"and {len(troubles) - _MAX_EVENTS:,} before those"}
+            yield {"run": shown, "update": None, "text": f"and {len(troubles) - _MAX_EVENTS:,} before those"}

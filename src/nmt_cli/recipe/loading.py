@@ -135,7 +135,8 @@ def parse_override(text: str) -> Document:
 def _read_with_parents(file: Path, *, children: tuple[Path, ...]) -> Document:
     """A recipe laid over the recipes that it extends; `children` are the files that led here."""
     document = read_document(file)
-    _check_is_recipe(file, document.values)
+    if document.values or not children:  # a parent may be empty
+        _check_is_recipe(file, document.values)
     if "extends" not in document.values:
         return document
     parent = document.values.pop("extends")
