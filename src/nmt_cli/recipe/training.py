@@ -118,18 +118,14 @@ class RDropConfig(Section):
     """R-Drop (Liang et al. 2021, arXiv:2106.14448): two passes with different dropout are to predict alike."""
 
     name: Literal["r_drop"] = Field("r_drop", description="name of the regulariser")
-    alpha: NonNegativeFloat = Field(
-        5.0, description="weight of the mean divergence, which is added to the losses of both passes; 0: no second pass"
-    )
+    alpha: NonNegativeFloat = Field(5.0, description="weight of the mean divergence, added to both losses; 0: one pass")
 
 
 class SimCutConfig(Section):
     """SimCut (Gao et al. 2022, arXiv:2206.02368): a pass without some tokens is to predict as the whole does."""
 
     name: Literal["simcut"] = Field("simcut", description="name of the regulariser")
-    alpha: NonNegativeFloat = Field(
-        3.0, description="weight of the divergence, which is added to the loss of the first pass; 0: no second pass"
-    )
+    alpha: NonNegativeFloat = Field(3.0, description="weight of the divergence, added to the first loss; 0: one pass")
     cut: Probability = Field(0.05, description="share of tokens, on both sides, without embedding in the second pass")
 
 

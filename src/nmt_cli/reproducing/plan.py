@@ -44,10 +44,6 @@ class Overrides:
     recipe: tuple[str, ...] = ()
     corpus: tuple[str, ...] = ()
 
-    def followed_by(self, others: Overrides) -> Overrides:
-        """These settings, and then `others`, which win."""
-        return Overrides((*self.recipe, *others.recipe), (*self.corpus, *others.corpus))
-
 
 @dataclass(frozen=True, slots=True)
 class ReproductionPlan:
@@ -101,7 +97,8 @@ def plan_reproduction(
     overrides, suffix = user_settings, ""
     if limit is not None:
         rehearsal = rehearsal_overrides(recipe, corpus.tokenizer, limit=limit, user_settings=user_settings)
-        overrides = user_settings.followed_by(rehearsal)
+        # The last value of a key counts.
+        overrides = Overrides((*user_settings.recipe, *rehearsal.recipe), (*user_settings.corpus, *rehearsal.corpus))
         recipe = load_recipe(experiment.recipe, overrides=overrides.recipe)
         corpus = load_corpus(experiment.corpus, overrides=[*overrides.corpus, f"limit={limit}"]).corpus
         suffix = f"-limit-{limit}"
