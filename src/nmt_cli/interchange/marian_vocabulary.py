@@ -70,7 +70,7 @@ def rewrite_with_rows(model: bytes, rows: Sequence[VocabularyRow], *, file: Path
     """The SentencePiece model with the pieces of `rows`; it cuts text into the same pieces as the original model.
 
     Marian reads <unk> for a piece that the vocabulary lacks. The new model has no such piece, so it spells the text in
-    smaller pieces. Raises ModelError if the bytes, which are those of `file`, are no SentencePiece model.
+    smaller pieces. Raises ModelError, which names `file`, if the bytes are no SentencePiece model.
     """
     try:
         known = {piece.text: piece for piece in read_pieces(model)}
