@@ -318,8 +318,8 @@ def refusal(setting: str, schema: type[BaseModel]) -> str | None:
         return None
     try:
         value = parse_value(text, source=setting)
-    except RecipeError as error:
-        return error.message
+    except RecipeError as unreadable:
+        return unreadable.message
     messages = []
     for section in sections:
         error = _error_of_key(key, value, section)
