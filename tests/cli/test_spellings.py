@@ -22,7 +22,7 @@ from nmt_cli.recipe.loading import load_recipe, parse_override
 from nmt_cli.recipe.other_toolkits_configurations import convert_configuration, flags_of_text
 from nmt_cli.recipe.other_toolkits_keys import CORPUS_KEYS, RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.training.optimizers import scheduled_rate
+from nmt_cli.training.optimizers_and_schedules import scheduled_rate
 from tests.cli.conftest import Shell
 
 ALL = commands_with_all_options()

@@ -84,6 +84,12 @@ def test_ctranslate2_takes_more(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", BOTH)
+def test_a_model_that_samples_by_default_is_compared_by_search(to: Target, tmp_path: Path) -> None:
+    _, agreement = exported(save_sharp(tmp_path / "m", recipe_with({"max_positions": 96}, samples=2, beam=1)), to)
+    assert agreement.largest_difference < TOLERANCE
+
+
+@pytest.mark.parametrize("to", BOTH)
 def test_a_window_is_refused(to: Target, tmp_path: Path) -> None:
     model = save_sharp(tmp_path / "m", recipe_with({"encoder_window": 4}))
     with pytest.raises(ModelError, match="encoder_window: 4") as caught:

@@ -24,7 +24,7 @@ from nmt_cli.recipe.schema import ModelConfig, Recipe
 from nmt_cli.recipe.training import AdamConfig
 from nmt_cli.training import checkpoint_folder as module
 from nmt_cli.training.checkpoint_folder import CheckpointFolder, tensors_of
-from nmt_cli.training.optimizers import Adam, Optimizer, build_optimizer
+from nmt_cli.training.optimizers_and_schedules import Adam, Optimizer, build_optimizer
 from nmt_cli.training.state import TrainingState
 from nmt_cli.training.validation import Validation
 from nmt_cli.training.weights import MasterWeights

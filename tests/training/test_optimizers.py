@@ -20,10 +20,11 @@ from nmt_cli.recipe.training import (
     InverseSqrtConfig,
     MuonConfig,
     NoamConfig,
+    OptimizerConfig,
     ScheduleFreeConfig,
     WsdConfig,
 )
-from nmt_cli.training.optimizers import Adam, Optimizer, OptimizerConfig, build_optimizer, scheduled_rate
+from nmt_cli.training.optimizers_and_schedules import Adam, Optimizer, build_optimizer, scheduled_rate
 from nmt_cli.training.weights import MasterWeights
 
 Config = AdamConfig | AdamWConfig

@@ -136,6 +136,7 @@ COMMANDS: Mapping[str, str] = {
     "serve": "server api rest web",
     "export": "convert",
     "info": "show status ls inspect describe",
+    "report": "watch monitor plot",
     "corpora": "datasets corpus list-corpora",
 }
 

@@ -26,7 +26,7 @@ from nmt_cli.decoding.ctranslate2.engine import PATIENCE, length_exponent
 from nmt_cli.decoding.ctranslate2.model import Quantization, import_ctranslate2, write_ctranslate2
 from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
 from nmt_cli.errors import DataError, ModelError
-from nmt_cli.interchange.marian_model import marian_order, reorder_d_model
+from nmt_cli.interchange.marian_model import ACTIVATIONS, marian_order, reorder_d_model
 from nmt_cli.interchange.marian_vocabulary import piece_for_marian
 from nmt_cli.interchange.other_programs import CTranslate2Program, TransformersProgram, import_transformers
 from nmt_cli.interchange.verification import Agreement, random_lines, usable_lines, verify
@@ -40,7 +40,6 @@ from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 Target = Literal["ctranslate2", "huggingface"]
 _KINDS: dict[Target, str] = {"ctranslate2": "a CTranslate2 model", "huggingface": "a Hugging Face model"}
 _LIBRARIES: dict[Target, str] = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}
-_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "swish"}
 _MIN_LINES = 10  # for a comparison
 _MAX_PIECES = 512  # of an output, in the commands of the card
 _MAX_NORM_EPSILON = 3e-5  # MarianMTModel adds 1e-5 to the variance, and its configuration has no key for it
@@ -151,7 +150,7 @@ def _check_expressible(config: ModelConfig) -> None:
         f"norm: {config.norm}": config.norm != "post",
         f"norm_type: {config.norm_type}": config.norm_type != "layer",
         f"positions: {config.positions}": config.positions == "rotary",
-        f"activation: {config.activation}": config.activation == "swiglu",
+        f"activation: {config.activation}": config.activation not in ACTIVATIONS,
         f"encoder_window: {config.encoder_window}": config.encoder_window is not None,
         f"heads: {config.heads}, which do not divide d_model: {config.d_model}": rest != 0,
         too_wide: max(config.d_k, config.d_v) > width,
@@ -246,7 +245,7 @@ def _marian_config_json(loaded: LoadedModel) -> dict[str, Any]:
         "decoder_attention_heads": config.heads,
         "encoder_ffn_dim": config.d_ff,
         "decoder_ffn_dim": config.d_ff,
-        "activation_function": _ACTIVATIONS[config.activation],
+        "activation_function": config.activation,
         "dropout": config.dropout,
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.ffn_dropout,

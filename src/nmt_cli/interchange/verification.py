@@ -94,7 +94,12 @@ def verify(loaded: LoadedModel, program: OtherProgram, lines: Sequence[str], *, 
     # First comparison: log-probabilities of our greedy translations.
     decoding = loaded.config.recipe.decoding
     max_extra_tokens = min(decoding.max_extra_tokens, _MAX_EXTRA_TOKENS)
-    config = decoding.model_copy(update={"length_penalty_form": "length", "max_extra_tokens": max_extra_tokens})
+    config = DecodingConfig(  # what both programs can do: all other settings stay off
+        beam=decoding.beam,
+        length_penalty=decoding.length_penalty,
+        length_penalty_form="length",
+        max_extra_tokens=max_extra_tokens,
+    )
     greedy = _OurSearch(loaded, rows, config=config.model_copy(update={"beam": 1}))
     differences = _differences(loaded, program, rows, greedy.hypotheses)
     if not is_reduced:

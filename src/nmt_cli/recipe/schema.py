@@ -154,6 +154,9 @@ class SubwordSampling(Section):
 class DecodingConfig(Section):
     """Search, the same in validation, decode, serve and export (section 6.1)."""
 
+    # Three searches apply a setting: `Ensemble` (on a CPU, and for samples), `CudaSearch` and `CTranslate2Engine`.
+    # `CudaSearch.supports` leaves to `Ensemble` what it lacks; `CTranslate2Engine.check_supported` refuses it.
+
     beam: PositiveInt = Field(4, description="beam width, 1 for greedy search")
     length_penalty: Annotated[float, Field(ge=0, le=10)] = Field(
         0.6, description="alpha: a larger one favours longer translations; 0: off"

@@ -108,8 +108,8 @@ class InverseSqrtConfig(Section):
     warmup_updates: _WarmupUpdates = 4000
 
 
-Optimizer = Annotated[AdamConfig | AdamWConfig | MuonConfig | ScheduleFreeConfig, Field(discriminator="name")]
-Schedule = Annotated[
+OptimizerConfig = Annotated[AdamConfig | AdamWConfig | MuonConfig | ScheduleFreeConfig, Field(discriminator="name")]
+ScheduleConfig = Annotated[
     NoamConfig | InverseSqrtConfig | CosineConfig | WsdConfig | ConstantConfig, Field(discriminator="name")
 ]
 
@@ -149,8 +149,8 @@ class TrainingConfig(Section):
     compile: bool = Field(True, description="on GPUs: compiled layers and CUDA graphs; results equal within rounding")
     label_smoothing: Probability = Field(0.1, description="epsilon_ls (5.4)")
     consistency: Consistency | None = Field(None, description="r_drop or simcut: two passes of each pair; null: one")
-    optimizer: Optimizer = AdamConfig()
-    schedule: Schedule = NoamConfig()
+    optimizer: OptimizerConfig = AdamConfig()
+    schedule: ScheduleConfig = NoamConfig()
     ema: Probability | None = Field(
         None, description="decay of a moving average of the weights, which is validated and saved; null: none"
     )

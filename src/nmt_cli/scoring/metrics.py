@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, assert_never
+from typing import Literal, assert_never, get_args
 
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
@@ -33,6 +33,7 @@ TITLES: dict[MetricName, str] = {
     "ter": "TER",
     "comet": "COMET",
 }
+assert (*TITLES,) == get_args(MetricName)
 
 # What people may call a metric, in lower case: its title or its name.
 METRICS_BY_NAME: dict[str, MetricName] = {title.lower(): name for name, title in TITLES.items()} | {

@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 # nginx's code for a client that has gone; only the log shows it.
 _STATUS_CLIENT_GONE = 499
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
-_MONITORING_PATHS = ("/health", "/ready", "/metrics")
 _PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self';"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -87,6 +86,7 @@ _OPERATIONS = Api(
         ),
     ],
 )
+_MONITORING_PATHS = {endpoint.path for endpoint in _OPERATIONS.endpoints}
 # The most used first, because the router compares a path with one after another. The last API has every other path.
 APIS = (v1.API, deepl.API, libretranslate.API, _OPERATIONS)
 # DeepL and LibreTranslate answer a path with a slash at its end too.

@@ -22,7 +22,7 @@ from nmt_cli.artifacts.manifest import WEIGHTS, verify_files, write_manifest
 from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, best_first, read_checkpoint, read_checkpoints
 from nmt_cli.artifacts.weights import read_tensors, write_tensors
 from nmt_cli.errors import ModelError
-from nmt_cli.training.optimizers import Optimizer
+from nmt_cli.training.optimizers_and_schedules import Optimizer
 from nmt_cli.training.state import LossCourse, TrainingState
 from nmt_cli.training.validation import Validation
 from nmt_cli.training.weights import MasterWeights

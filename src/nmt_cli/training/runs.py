@@ -28,7 +28,7 @@ from nmt_cli.recipe.key_paths import KeyPath, flatten
 from nmt_cli.recipe.loading import ResolvedRecipe, dump_recipe
 from nmt_cli.recipe.mistakes import as_written
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.recipe.training import CosineConfig, WsdConfig
+from nmt_cli.recipe.training import ConstantConfig, InverseSqrtConfig, NoamConfig
 from nmt_cli.training.initial_weights import describe_initial_model
 
 logger = logging.getLogger(__name__)
@@ -268,8 +268,8 @@ def _fixed_settings(recipe: Recipe) -> _Settings:
     """The settings, by path, that must stay the same in all starts of a run."""
     settings = flatten(recipe.model_dump(mode="json"))
     may_change = [*_MAY_CHANGE]
-    if not isinstance(recipe.training.schedule, CosineConfig | WsdConfig):
-        may_change.append(("training", "updates"))  # only in these two does the rate depend on the length
+    if isinstance(recipe.training.schedule, NoamConfig | InverseSqrtConfig | ConstantConfig):
+        may_change.append(("training", "updates"))  # the rate does not depend on the length
     return {path: value for path, value in settings.items() if not _is_below(path, may_change)}
 
 

@@ -21,7 +21,7 @@ from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.consistency import Consistency
 from nmt_cli.training.micro_batch_size import OutOfMemory
 from nmt_cli.training.objective import CompiledObjective, Objective, compiling, plain_loss, reason_not_to_compile
-from nmt_cli.training.optimizers import build_optimizer, scheduled_rate
+from nmt_cli.training.optimizers_and_schedules import build_optimizer, scheduled_rate
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.recorded_steps import RecordedSteps
 from nmt_cli.training.weights import MasterWeights

@@ -60,7 +60,7 @@ def parse_metrics(texts: Sequence[str]) -> list[MetricName]:
 
 def parse_bounds(texts: Sequence[str], metrics: Sequence[MetricName]) -> dict[MetricName, float]:
     """The lowest scores allowed, by metric. TER takes no bound, because a lower TER is better."""
-    from nmt_cli.scoring.metrics import TITLES
+    from nmt_cli.scoring.metrics import TITLES, lower_is_better
 
     bounds: dict[MetricName, float] = {}
     for text in texts:
@@ -70,9 +70,10 @@ def parse_bounds(texts: Sequence[str], metrics: Sequence[MetricName]) -> dict[Me
             hint = f"for example --fail-under BLEU={text if _is_number(text) else 25}"
             raise UsageError(f"--fail-under takes METRIC=BOUND, not {text!r}", where=where, hint=hint)
         metric = _parse_metric(name, where=where)
-        if metric == "ter":
+        if lower_is_better(metric):
+            message = f"a lower {TITLES[metric]} is a better one, so --fail-under cannot bound it"
             hint = "bound BLEU or chrF2 instead, for example --fail-under BLEU=25"
-            raise UsageError("a lower TER is a better one, so --fail-under cannot bound it", where=where, hint=hint)
+            raise UsageError(message, where=where, hint=hint)
         if metric not in metrics:
             message = f"--fail-under bounds {TITLES[metric]}, but -m does not ask for it"
             raise UsageError(message, where=where, hint=f"write -m {','.join([*metrics, metric])}")

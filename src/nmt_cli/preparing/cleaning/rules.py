@@ -193,7 +193,10 @@ class CleaningRules:
         return CleanedChunk(src, tgt, indices, counts)
 
     def _fault(self, src: str, tgt: str) -> tuple[str, int] | None:
-        """The reason to drop a tidy pair, and the side at fault; None if its characters and lengths are in order."""
+        """The reason to drop a tidy pair, and the side at fault; None if its characters and lengths are in order.
+
+        Pairs that pass `_quick_test` never come here, so a new condition needs a line there.
+        """
         config = self._config
         faults = [(self._fault_of_side(text), side) for side, text in enumerate((src, tgt))]
         if faults_of_sides := [(reason, side) for reason, side in faults if reason is not None]:

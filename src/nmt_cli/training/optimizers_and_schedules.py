@@ -19,13 +19,12 @@ from nmt_cli.recipe.training import (
     InverseSqrtConfig,
     MuonConfig,
     NoamConfig,
+    ScheduleConfig,
     ScheduleFreeConfig,
     WsdConfig,
 )
 from nmt_cli.training.weights import MasterWeights
 
-OptimizerConfig = AdamConfig | AdamWConfig | MuonConfig | ScheduleFreeConfig
-ScheduleConfig = NoamConfig | InverseSqrtConfig | CosineConfig | WsdConfig | ConstantConfig
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names for the running means of gradients and of their squares
 
 
