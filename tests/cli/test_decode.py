@@ -341,6 +341,14 @@ def test_a_link_still_leads_to_the_output(folder: Path, tmp_path: Path, expected
     assert (tmp_path / "real").read_bytes() == lines_of(expected[:1])
 
 
+def test_a_pipe_of_the_shell_is_written_to(folder: Path, expected: list[str]) -> None:
+    # `-o >(gzip > out.gz)` names such a pipe too. /dev/stdout exists, but what it resolves to, pipe:[123], does not.
+    process = run(
+        folder, "decode", "-m", "runs/tiny/model", "--device", "cpu", "-o", "/dev/stdout", text=lines_of(LINES)
+    )
+    assert (process.returncode, process.stdout) == (0, lines_of(expected))
+
+
 def test_a_wrong_setting_leaves_the_old_output_alone(folder: Path, tmp_path: Path) -> None:
     source, old = tmp_path / "source", tmp_path / "old"
     source.write_text("sea\n")
@@ -395,3 +403,6 @@ def test_the_line_about_progress_leaves_a_terminal_to_the_translations(
     with show_line_count(screen.write, Path("text"), is_streamed=True, lines_done=0) as write_and_count:
         write_and_count("<more>", 1)
     assert screen.getvalue() == f"{before}<translations>{after}<more>"
+    monkeypatch.setattr(sys, "stdout", None)  # as Python has a closed one
+    with show_line_count(screen.write, Path("text"), is_streamed=False, lines_done=0) as write_and_count:
+        write_and_count("<a file's>", 1)

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt_cli.cli.decode.command import decode
-from nmt_cli.cli.decode.input import open_input, read_blocks
+from nmt_cli.cli.decode.input import STANDARD, open_input, read_blocks
 from nmt_cli.cli.decode.output import PartialOutput, file_identity
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.preparing.sources.lines import line_chunks
@@ -176,7 +176,18 @@ def test_prefixes_of_another_length_are_refused_before_anything_is_translated(fo
     command = [*COMMAND, "-m", "model", "--prefix", str(tmp_path / "prefixes")]
     process = run_forked(command, cwd=folder, input="a\nb\n")
     assert process.returncode == 4
-    assert "error: there are 2 lines and 1 prefixes" in process.stderr
+    assert f"error: {tmp_path / 'prefixes'} has fewer lines than the text" in process.stderr
+
+
+def test_prefixes_that_are_not_utf8_can_be_replaced(folder: Path, tmp_path: Path) -> None:
+    text, prefix, output = tmp_path / "text", tmp_path / "prefix", tmp_path / "output"
+    text.write_text("the sea\n")
+    prefix.write_bytes(b"Haus f\xfcr\n")
+    with pytest.raises(DataError, match="line 1 is not UTF-8") as error:
+        decode(model=[folder / "model"], source=text, prefix=prefix, output=output, device="cpu")
+    assert "or --errors replace" in error.value.hint
+    decode(model=[folder / "model"], source=text, prefix=prefix, output=output, device="cpu", errors="replace")
+    assert output.read_text().startswith("Haus f")
 
 
 def test_prefixes_stay_beside_their_lines_when_continued(folder: Path) -> None:
@@ -227,7 +238,7 @@ def test_a_file_is_the_same_one_where_it_was_moved_and_another_where_it_changed(
 
 
 def test_an_output_named_as_compressed_is_refused_before_any_work(folder: Path) -> None:
-    for name, program in (("hyp.de.gz", "gzip"), ("hyp.de.zst", "zstd")):
+    for name, program in (("hyp.de.gz", "gzip"), ("hyp.de.zst", "zstd"), ("hyp.de.xz", "xz")):
         with pytest.raises(UsageError, match=r"writes plain text, and .* is the name of a compressed file") as error:
             decode(model=[folder / "no model"], source=folder / "text", output=folder / name)
         plain = folder / "hyp.de"
@@ -337,6 +348,37 @@ def test_a_line_is_given_before_the_next_is_waited_for() -> None:
     assert list(found) == [["two", "three"]]
 
 
+def test_the_time_of_translating_a_block_does_not_end_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tmp_path / "text"
+    text.write_text(f"{'x' * 200}\n" * 2000)
+    found = []
+    with text.open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with open_input(STANDARD, is_streamed=False, errors="strict") as lines:
+            for block in lines:
+                found.append(len(block))
+                time.sleep(0.4)  # longer than lines are gathered
+    assert found == [1000, 1000]
+
+
+def test_a_stream_that_does_not_block_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+
+    def write_later() -> None:
+        time.sleep(0.2)
+        os.write(writer, b"the sea\n")
+        os.close(writer)
+
+    with os.fdopen(reader) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        threading.Thread(target=write_later).start()
+        with open_input(STANDARD, is_streamed=False, errors="strict") as lines:
+            assert list(lines) == [["the sea"]]
+
+
 def test_line_ends_of_other_systems_and_a_byte_order_mark_are_no_text() -> None:
     assert list(blocks([b"\xef\xbb\xbfone\r\n", b"\r\n", "Zeile\u2028zwei\x0b\n".encode()])) == [
         ["one", "", "Zeile\u2028zwei\x0b"]
@@ -407,7 +449,7 @@ def test_files_that_are_no_utf8_are_answered_alike_by_prepare_decode_and_score(
     for read in (
         decode_reads,
         lambda: list(line_chunks(file)),
-        lambda: read_text(str(file), stdin=io.BytesIO()),
+        lambda: read_text(str(file), stdin=None),
     ):
         with pytest.raises(DataError) as error:
             read()
@@ -420,7 +462,7 @@ def test_files_that_are_no_utf8_are_answered_alike_by_prepare_decode_and_score(
     with pytest.raises(DataError, match=message.replace("x.txt", "stdin")):
         list(blocks([data]))
     with pytest.raises(DataError, match=message.replace("x.txt", "stdin")):
-        read_text("-", stdin=io.BytesIO(data))
+        read_text("-", stdin=io.TextIOWrapper(io.BytesIO(data)))
 
 
 def test_two_files_of_one_name_are_named_by_their_paths() -> None:
@@ -536,11 +578,11 @@ def test_what_is_no_text_is_not_taken_for_another_encoding(tmp_path: Path) -> No
     assert error.value.hint == "give a text file"
     (tmp_path / "x.bin").write_bytes(bytes(range(1, 256)).replace(b"\n", b""))
     with pytest.raises(DataError, match=r"^x\.bin is not text: it holds control characters such as '\\x01'") as error:
-        read_text(str(tmp_path / "x.bin"), stdin=io.BytesIO())
+        read_text(str(tmp_path / "x.bin"), stdin=None)
     assert error.value.where == f"{tmp_path / 'x.bin'}:1"
     (tmp_path / "dos.txt").write_bytes(b"f\xfcr dich\x1a")
     with pytest.raises(DataError, match="line 1 is not UTF-8"):
-        read_text(str(tmp_path / "dos.txt"), stdin=io.BytesIO())
+        read_text(str(tmp_path / "dos.txt"), stdin=None)
     with pytest.raises(DataError, match=r"line 2 is not UTF-8.*the lines before it are translated") as error:
         list(blocks([b"one\na\x1b[1m caf\xe9\x1b[0m\n"]))
     assert "--errors replace" in error.value.hint

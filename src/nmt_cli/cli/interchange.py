@@ -134,7 +134,7 @@ def _read_lines(file: Path) -> list[str]:
     from nmt_cli.files import open_bytes
 
     with open_bytes(file) as stream:
-        return list(islice(read_lines(stream, name=str(file)), _MAX_LINES))
+        return list(islice(read_lines(stream, name=str(file), errors="strict"), _MAX_LINES))
 
 
 def _parse_languages(pair: str | None) -> LanguagePair | None:

@@ -41,7 +41,7 @@ def decode(
         ),
     ] = None,
     source: Annotated[
-        Path, typer.Option("--input", "-i", metavar="FILE", help="Text to translate, .gz and .zst too; - is stdin.")
+        Path, typer.Option("--input", "-i", metavar="FILE", help="Text to translate, also .gz, .zst, .xz; - is stdin.")
     ] = STANDARD,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="File to write, continued after a stop; - is stdout.")
@@ -126,7 +126,7 @@ def decode(
     on_invalid_bytes: OnInvalidBytes = parse_choice(errors, OnInvalidBytes, flag="--errors", message=message)
     with ExitStack() as stack:
         blocks = stack.enter_context(open_input(source, is_streamed=stream, errors=on_invalid_bytes))
-        next_prefixes = stack.enter_context(open_prefixes(prefix, source=source))
+        next_prefixes = stack.enter_context(open_prefixes(prefix, source=source, errors=on_invalid_bytes))
         models = find_models(model)  # raises the error of a wrong name before torch is imported
         from nmt_cli.decoding import parallel
 
@@ -137,9 +137,8 @@ def decode(
         (probe,) = translate([parallel.LineBlock(1, [])])  # raises the error of wrong settings before input is awaited
         statistics = Statistics(_engine_and_devices(probe, devices))
         record = _job_record(probe, job, source=source, prefix=prefix, form=form)
-        is_numbered = formatting.has_numbered_rows
         write, done = stack.enter_context(
-            open_output(output, job=record, overwrite=overwrite, rows_are_numbered=is_numbered)
+            open_output(output, job=record, overwrite=overwrite, rows_are_numbered=formatting.has_numbered_rows)
         )
         remaining = _numbered_blocks(blocks, next_prefixes, lines_done=done)
         write_and_count = stack.enter_context(show_line_count(write, source, is_streamed=stream, lines_done=done))
@@ -194,7 +193,7 @@ def show_line_count(
         return
     from rich.progress import BarColumn, TimeElapsedColumn
 
-    writes_to_screen = sys.stdout.isatty()
+    writes_to_screen = sys.stdout is not None and sys.stdout.isatty()
     total = count_lines(source) if source.is_file() else None
     columns: list[str | BarColumn] = ["{task.completed:,.0f} lines translated"]
     if total is not None:

@@ -62,10 +62,12 @@ def open_input(source: Path, *, is_streamed: bool, errors: OnInvalidBytes) -> It
 
 
 @contextmanager
-def open_prefixes(file: Path | None, *, source: Path) -> Iterator[Callable[[int], list[str] | None]]:
+def open_prefixes(
+    file: Path | None, *, source: Path, errors: OnInvalidBytes
+) -> Iterator[Callable[[int], list[str] | None]]:
     """A function from a number to that many next lines of `file`, or to None if there is no file.
 
-    DataError if `source` has another number of lines: at once if both are files, otherwise at its end.
+    DataError if `source` has another number of lines: at once if both are files, otherwise at the shorter one's end.
     """
     from nmt_cli.files import open_bytes
 
@@ -78,8 +80,15 @@ def open_prefixes(file: Path | None, *, source: Path) -> Iterator[Callable[[int]
             message = f"{source} has {num_lines:,} lines, {file} has {num_prefixes:,}"
             raise DataError(message, where="--prefix", hint=_ONE_PREFIX_PER_LINE)
     with open_bytes(file) as stream:
-        lines = read_lines(stream, name=str(file))
-        yield lambda count: list(islice(lines, count))
+        lines = read_lines(stream, name=str(file), errors=errors)
+
+        def next_prefixes(count: int) -> list[str]:
+            prefixes = list(islice(lines, count))
+            if len(prefixes) < count:
+                raise DataError(f"{file} has fewer lines than the text", where="--prefix", hint=_ONE_PREFIX_PER_LINE)
+            return prefixes
+
+        yield next_prefixes
         if next(lines, None) is not None:
             raise DataError(f"{file} has more lines than the text", where="--prefix", hint=_ONE_PREFIX_PER_LINE)
 
@@ -95,9 +104,9 @@ def skip_lines(blocks: Iterator[list[str]], count: int, *, on_skip: Callable[[in
             yield lines[num_skipped:]
 
 
-def read_lines(stream: BinaryIO, *, name: str) -> Iterator[str]:
-    """The lines of a file without their ends; DataError, with `name`, if one is not UTF-8."""
-    return (line for block in _blocks(stream.read, lambda: True, name=name, errors="strict") for line in block)
+def read_lines(stream: BinaryIO, *, name: str, errors: OnInvalidBytes) -> Iterator[str]:
+    """The lines of a file without their ends; with `strict`, DataError, with `name`, if one is not UTF-8."""
+    return (line for block in _blocks(stream.read, lambda: True, name=name, errors=errors) for line in block)
 
 
 def read_blocks(
@@ -142,17 +151,20 @@ def _live_blocks(descriptor: int, *, max_wait_seconds: float, name: str, errors:
     """The blocks of a stream; a block ends if nothing comes for `max_wait_seconds`, or after the longest gathering."""
     block_started: float | None = None
 
+    def read(num_bytes: int) -> bytes:
+        select.select([descriptor], [], [])  # another program may have set the stream to non-blocking
+        return os.read(descriptor, num_bytes)
+
     def has_more() -> bool:
         nonlocal block_started
         now = time.monotonic()
         block_started = block_started or now
         may_wait = now - block_started < _MAX_GATHERING_SECONDS
-        if may_wait and select.select([descriptor], [], [], max_wait_seconds)[0]:
-            return True
-        block_started = None
-        return False
+        return may_wait and bool(select.select([descriptor], [], [], max_wait_seconds)[0])
 
-    return _blocks(partial(os.read, descriptor), has_more, name=name, errors=errors)
+    for block in _blocks(read, has_more, name=name, errors=errors):
+        yield block
+        block_started = None  # the time until the next block is needed is no time of gathering
 
 
 def count_lines(path: Path) -> int:
@@ -193,7 +205,10 @@ class _BlockDecoder:
                         yield texts
                     raise self._invalid_bytes_error(content, number) from None
                 texts.append(content.decode("utf-8", "replace"))
-                self._warn_of_replacing(number)
+                if not self._has_replaced:
+                    message = "line %d is not UTF-8: such bytes are replaced by U+FFFD, in later lines too"
+                    logger.warning(message, number)
+                self._has_replaced = True
         if first_line == 1:
             self._warn_of_pieces(texts)
         yield texts
@@ -209,8 +224,3 @@ class _BlockDecoder:
             file = Path(self._name) if Path(self._name).is_file() else None
             message = "%s is cut into pieces (%r in %r), but the model cuts words itself; join them first: %s"
             logger.warning(message, self._name, mark.mark, mark.around, shell_pipe(file, mark.join_command))
-
-    def _warn_of_replacing(self, number: int) -> None:
-        if not self._has_replaced:
-            logger.warning("line %d is not UTF-8: such bytes are replaced by U+FFFD, in later lines too", number)
-        self._has_replaced = True

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _FormatName = Literal["text", "tsv", "jsonl"]
-_COMPRESSORS = {".gz": "gzip", ".zst": "zstd"}
+_COMPRESSORS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +120,19 @@ def open_output(
     DataError if writing fails. The file appears when the block ends well. Until then, and after an error, the text is
     in FILE.partial beside it. The same `job` continues FILE.partial; without a job it cannot be continued.
     """
-    final = output.resolve()
-    if output == STANDARD or (os.path.exists(final) and not os.path.isfile(final)):  # stdout, a device, a pipe
-        if output == STANDARD and sys.stdout is None:
+    to_stdout = output == STANDARD
+    if to_stdout or (os.path.exists(output) and not os.path.isfile(output)):  # a pipe in /dev/fd resolves to no path
+        if to_stdout and sys.stdout is None:
             raise UsageError("there is nowhere to write: stdout is closed", where="stdout", hint="give a file with -o")
-        name = "stdout" if output == STANDARD else str(output)
+        name = "stdout" if to_stdout else str(output)
         with _write_errors(name):
-            to_stdout = output == STANDARD
-            stream = io.FileIO(sys.stdout.fileno(), "w", closefd=False) if to_stdout else io.FileIO(final, "w")
+            stream = io.FileIO(sys.stdout.fileno(), "w", closefd=False) if to_stdout else io.FileIO(output, "w")
         with stream:
             yield partial(_write_all, stream, name), 0
         return
     from nmt_cli.files import lock
 
+    final = output.resolve()
     unfinished = PartialOutput(final)
     with lock(unfinished.path, busy="another nmt decode writes this file", error=DataError):
         _check_not_taken(final, overwrite=overwrite)  # another command may have written it since this one began
