@@ -27,6 +27,7 @@ _PARTIAL, _RETIRED, _REMOVED = ".partial", ".retired", ".removed"
 _ZSTD_BLOCK = 1 << 10  # of compressed bytes: even a bomb makes less than 64 MB of it
 _OTHER_FOLDER_HINT = "choose another folder with -o"
 FREE_SPACE_HINT = "free some space, then give the same command again"
+DECOMPRESSION_ERRORS = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 # The error numbers of a file that cannot be written, the reason in words, and a fix besides choosing another folder.
 _WRITING_ERRORS = (
@@ -229,7 +230,7 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
                     yield io.BufferedReader(stream)
             else:
                 yield raw
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+    except DECOMPRESSION_ERRORS as error:
         message = f"{path} is not a whole {kind} file: {error}"
         raise DataError(message, where=str(path), hint="fetch it again") from None
 

@@ -78,6 +78,15 @@ def check_encodings(beginnings: Mapping[str, bytes]) -> None:
         )
 
 
+def check_characters(text: str, *, where: str) -> None:
+    """Raise DataError if a text holds half a character: a lone surrogate, which UTF-8 cannot encode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        message = f"the text holds half a character, {text[error.start]!r}"
+        raise DataError(message, where=where, hint="write the text in UTF-8, or leave the character out") from None
+
+
 def check_uncompressed(beginning: bytes, *, name: str) -> None:
     """Raise DataError if a text begins like compressed data; `name` is its file or `STDIN`."""
     for compression in _COMPRESSIONS:

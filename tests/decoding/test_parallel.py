@@ -86,9 +86,9 @@ def test_two_workers_find_log_and_refuse_what_one_does(folder: Path, caplog: pyt
     lines = (folder / "text").read_text().split("\n")[:-1]
     blocks = [LineBlock(start + 1, lines[start : start + 250]) for start in range(0, NUM_LINES, 250)]
 
-    def until_problem() -> Iterator[LineBlock]:
+    def until(error: Exception) -> Iterator[LineBlock]:
         yield from blocks[:2]
-        raise DataError("the disk is gone", hint="look for it")
+        raise error
 
     with caplog.at_level(logging.INFO), parallel_translator([job(folder)]) as run:
         expected = [result.translations for result in run(blocks)]
@@ -109,10 +109,14 @@ def test_two_workers_find_log_and_refuse_what_one_does(folder: Path, caplog: pyt
         assert (refused.value.setting, refused.value.where) == ("prefix", "line 252")
         assert refused.value.hint == "shorten it"
         # What cannot be read is told when all before it is translated.
-        results = run(until_problem())
-        assert texts(next(results).translations for _ in range(2)) == texts(expected[:2])
-        with pytest.raises(DataError, match="the disk is gone"):
-            next(results)
+        for problem in (
+            DataError("the disk is gone", hint="look for it"),
+            EOFError("the end of the gzip file is gone"),
+        ):
+            results = run(until(problem))
+            assert texts(next(results).translations for _ in range(2)) == texts(expected[:2])
+            with pytest.raises(type(problem), match="is gone"):
+                next(results)
         for process in started:
             os.kill(process, signal.SIGKILL)
         with pytest.raises(DataError, match=r"a worker process was killed \(SIGKILL\)") as lost:

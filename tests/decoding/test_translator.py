@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import math
+import time
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -18,7 +19,7 @@ from nmt_cli.decoding.batching import search_batches
 from nmt_cli.decoding.engine import DecodingOverrides, with_overrides
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
 from nmt_cli.decoding.translation import SplitLine, Translation
-from nmt_cli.errors import DeviceError, ModelError, UsageError
+from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.sentence_splitting import LineSplitter
 from tests.artifacts.builders import save_tiny, tiny_recipe
@@ -219,6 +220,25 @@ def test_words_that_a_space_parts_stay_apart_wherever_the_line_was_cut() -> None
     assert joined.text == "eins zwei dreivier"
     assert joined.alignment == ((0, 0), (1, 1), (2, 2))
     assert joined.word_log_probs == (-1.0, -1.0, -2.0, 0.0)
+
+
+def test_a_book_in_one_line_is_joined_in_the_time_of_its_length() -> None:
+    sentence = "the old sea " * 30
+    part = Translation(sentence.strip(), -1.0, -1.0, 90, (), (), tuple((word, word) for word in range(90)))
+    started = time.process_time()
+    joined = SplitLine([sentence] * 2000, []).join([[part]] * 2000)
+    assert time.process_time() - started < 2  # linear: 0.2 s on a slow machine; quadratic: half a minute
+    assert joined.alignment == tuple((word, word) for word in range(2000 * 90))
+
+
+def test_half_a_character_is_refused_with_its_line(translator: Translator) -> None:
+    for lines, prefixes in ((["sea", "old \ud83d"], None), (["sea", "sea"], ["", "alt\udce9"])):
+        with pytest.raises(DataError, match="the text holds half a character") as error:
+            translator.translate(lines, prefixes=prefixes, first_line=7)
+        assert (error.value.where, error.value.hint) == (
+            "line 8",
+            "write the text in UTF-8, or leave the character out",
+        )
 
 
 def _parts(sentence: str, count: int, total: int) -> list[str]:

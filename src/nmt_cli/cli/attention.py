@@ -11,6 +11,7 @@ import typer
 
 from nmt_cli.cli.arguments import complete_models, find_models, parse_choice
 from nmt_cli.errors import DataError, UsageError
+from nmt_cli.text_encoding import check_characters
 
 if TYPE_CHECKING:
     from nmt_cli.decoding.attention import AttentionMap
@@ -88,6 +89,8 @@ def _check_texts(source: str, translation: str | None) -> None:
     if translation is not None and not translation.strip():
         hint = "give one after the sentence, or leave it out for the model's own"
         raise DataError("the translation is blank", where="TRANSLATION", hint=hint)
+    check_characters(source, where="SENTENCE")
+    check_characters(translation or "", where="TRANSLATION")
 
 
 def _check_output(output: Path, *, overwrite: bool) -> None:

@@ -22,6 +22,7 @@ from nmt_cli.decoding.translation import Translation
 from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.devices import choose_device, num_cpus
 from nmt_cli.errors import DataError
+from nmt_cli.files import DECOMPRESSION_ERRORS
 from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.processes import FEWER_WORKERS, worker_pool
 
@@ -112,7 +113,7 @@ def parallel_translator(
         logged_places: set[tuple[str, int]] = set()
 
         def run_in_workers(blocks: Iterable[LineBlock]) -> Iterator[TranslatedBlock]:
-            reading_errors: list[DataError] = []
+            reading_errors: list[Exception] = []
             for translated, messages in run(_until_error(blocks, reading_errors)):
                 _log_once(messages, logged_places)
                 yield translated
@@ -196,9 +197,9 @@ def _log_once(messages: Sequence[LogRecord], logged_places: set[tuple[str, int]]
         logged_places.add(place)
 
 
-def _until_error(blocks: Iterable[LineBlock], errors: list[DataError]) -> Iterator[LineBlock]:
+def _until_error(blocks: Iterable[LineBlock], errors: list[Exception]) -> Iterator[LineBlock]:
     """The blocks up to an error in reading, which goes into `errors`: the blocks before it are translated first."""
     try:
         yield from blocks
-    except DataError as error:
+    except (DataError, *DECOMPRESSION_ERRORS) as error:
         errors.append(error)

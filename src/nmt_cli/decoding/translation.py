@@ -61,18 +61,18 @@ class SplitLine:
         word_scores: list[float] = []
         end_score = 0.0
         alignment: set[tuple[int, int]] = set()
-        for index, part in enumerate(translations):
-            source_before = "".join(self.parts[:index])
-            has_space = index > 0 and (source_before[-1].isspace() or self.parts[index][0].isspace())
+        num_source_words = num_target_words = 0
+        for index, (source, part) in enumerate(zip(self.parts, translations, strict=True)):
+            has_space = index > 0 and (self.parts[index - 1][-1].isspace() or source[0].isspace())
             if has_space:
                 text += " "
             # A part may begin inside of a word: of the source, or of the translation.
             splits_source_word = index > 0 and not has_space
             splits_target_word = bool(text and part.text) and not (text[-1].isspace() or part.text[0].isspace())
-            first_source = len(source_before.split()) - splits_source_word
-            first_target = len(text.split()) - splits_target_word
-            alignment |= {(first_source + source, first_target + target) for source, target in part.alignment}
+            first_source, first_target = num_source_words - splits_source_word, num_target_words - splits_target_word
+            alignment |= {(first_source + word, first_target + target) for word, target in part.alignment}
             num_words = len(part.text.split())
+            num_source_words, num_target_words = first_source + len(source.split()), first_target + num_words
             scores = list(part.word_log_probs[:num_words])
             end_score += sum(part.word_log_probs[num_words:])
             if splits_target_word and word_scores and scores:

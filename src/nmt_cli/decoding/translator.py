@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Unpack
 
 from nmt_cli.decoding.engine import DecodingOverrides, Engine, check_num_candidates, with_overrides
@@ -11,6 +12,7 @@ from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSenten
 from nmt_cli.decoding.translation import SplitLine, Translation, best_by_utility, parse_utility
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
+from nmt_cli.text_encoding import check_characters
 from nmt_cli.tokenization.pieces import word_alignment, word_log_probs
 from nmt_cli.tokenization.sentence_splitting import LineSplitter
 from nmt_cli.tokenization.tokenizer import as_in_training
@@ -109,6 +111,8 @@ class LineTranslator:
 
         The first sentence gets the line's prefix. The keys are 7 for line 7, and 7.0, 7.1 and so on for its parts.
         """
+        for number, text in chain(enumerate(lines, first_line), enumerate(prefixes or (), first_line)):
+            check_characters(text, where=f"line {number}")
         texts = [as_in_training(line) for line in lines]
         encode, positions = self._engine.source.encode, self._engine.max_positions
         # An output may be longer than its source. So positions are kept free for it, but at most half of them.
