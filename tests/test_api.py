@@ -98,6 +98,12 @@ def test_a_score_is_sacrebleus() -> None:
     assert score(hypotheses, references, metrics=report.metric) == report  # the title that a report shows
     paper = score(hypotheses, references, metrics="paper-bleu", language="de")
     assert paper.metric == "paper-BLEU"
+    assert score(hypotheses, references, metrics="paper-bleu", language="deu") == paper
+    for language in ("zh", "ZH", "zh-CN", "zho_Hans"):
+        chinese = score(["我喜欢吃红苹果。"], ["我喜欢吃苹果。"], language=language)
+        assert (
+            chinese.value == sacrebleu.corpus_bleu(["我喜欢吃红苹果。"], [["我喜欢吃苹果。"]], tokenize="zh").score > 20
+        )
 
 
 def test_texts_and_metrics_that_cannot_be_scored_are_refused() -> None:

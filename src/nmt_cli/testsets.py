@@ -14,6 +14,7 @@ from sacrebleu.dataset.base import Dataset
 from sacrebleu.utils import SACREBLEU_DIR
 
 from nmt_cli.errors import DataError, NmtError
+from nmt_cli.files import disk_errors
 
 logger = logging.getLogger(__name__)
 
@@ -49,11 +50,12 @@ def find_test_set(
     if not folder.is_dir():
         logger.info("fetching %s through sacreBLEU into %s", name, folder)
     try:
-        source: str = dataset.get_source_file(languages)
-        # Some sets have references that sacreBLEU does not score with: of wmt21 it takes the first translator's only.
-        references: list[str] = dataset.get_reference_files(languages)
+        with disk_errors(Path(SACREBLEU_DIR), DataError, elsewhere="name another folder: export SACREBLEU=FOLDER"):
+            source: str = dataset.get_source_file(languages)
+            # Some sets have references that sacreBLEU does not score with: of wmt21 it takes the first translator's.
+            references: list[str] = dataset.get_reference_files(languages)
     except (Exception, SystemExit) as cause:
-        raise _unusable_error(name, languages, folder, cause) from None
+        raise cause if isinstance(cause, DataError) else _unusable_error(name, languages, folder, cause) from None
     return TestSetFiles(Path(source), [Path(file) for file in references])
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nmt_cli.cli.score.options import check_bounds
+from nmt_cli.cli.score.options import TextNames, check_bounds, read_texts
 from nmt_cli.errors import DataError, ScoreError, UsageError
 from tests.scoring.shell import HYP, refuse, run
 
@@ -285,6 +287,14 @@ def test_stdin_serves_once() -> None:
     error = refuse(UsageError, "-", "-s", "-", "-i", "hyp")
     assert error.message == "stdin can hold one text, but reference and source are to come from it"
     assert error.hint == "give the others as files"
+
+
+def test_a_closed_stdin_is_refused_only_if_it_is_needed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)  # as Python has it
+    names = TextNames(["ref"], ["hyp"], [], None, None, None)
+    assert read_texts(names).num_lines == 3
+    with pytest.raises(UsageError, match="the hypothesis is to come from stdin, but stdin is closed"):
+        read_texts(replace(names, hypotheses=["-"]))
 
 
 def test_empty_translations_are_scored_with_a_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

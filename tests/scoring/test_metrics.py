@@ -108,7 +108,8 @@ def test_tokenizers_and_case_are_those_of_sacrebleu_s_command(folder: Path, toke
 
 def test_a_named_tokenizer_counts_more_than_the_language_s(folder: Path) -> None:
     assert "|tok:13a|" in run("ref", "-i", "hyp", "-m", "bleu", "-l", "en-zh", "--tokenize", "13a")
-    assert "|tok:zh|" in run("ref", "-i", "hyp", "-m", "bleu", "-l", "en-zh")
+    for languages in ("en-zh", "eng-zho_Hans"):
+        assert "|tok:zh|" in run("ref", "-i", "hyp", "-m", "bleu", "-l", languages)
 
 
 def test_a_named_tokenizer_that_is_not_installed_is_answered_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +263,7 @@ def test_only_the_paper_s_own_languages_are_compared_with_the_paper() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("languages", ["en-DE", "en-de_AT"])
+@pytest.mark.parametrize("languages", ["en-DE", "en-de_AT", "eng-deu_Latn"])
 def test_the_language_counts_and_not_how_its_code_is_written(languages: str) -> None:
     arguments = ["ref", "-i", "hyp", "-m", "paper-bleu", "-l"]
     assert run(*arguments, languages) == run(*arguments, "en-de")

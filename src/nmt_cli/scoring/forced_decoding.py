@@ -44,7 +44,6 @@ class ForcedScore:
 class Perplexity:
     """Perplexities of the targets scored so far: EOS counts as a piece of each, and as a word of each."""
 
-    num_lines: int = 0
     num_left_out: int = 0
     log_prob: float = 0.0
     num_pieces: int = 0
@@ -52,7 +51,6 @@ class Perplexity:
 
     def add(self, score: ForcedScore) -> None:
         """Count a line. Without a probability it is left out; a blank pair adds no pieces."""
-        self.num_lines += 1
         if score.log_prob is None:
             self.num_left_out += 1
         elif score.pieces:

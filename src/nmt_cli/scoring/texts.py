@@ -12,7 +12,7 @@ from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TextIO
 
 from nmt_cli import files
 from nmt_cli.errors import DataError
@@ -31,13 +31,14 @@ class ScoredText:
     sha256: str
 
 
-def read_text(name: str, *, stdin: BinaryIO) -> ScoredText:
+def read_text(name: str, *, stdin: TextIO | None) -> ScoredText:
     """The text of a file, which may end in .gz, .zst or .xz, or of stdin if the name is `-`.
 
     Raises DataError for a file that is not there, for one without any line, and for text that is not UTF-8.
     """
     if name == "-":
-        name, content = STDIN, stdin.read()
+        assert stdin is not None
+        name, content = STDIN, stdin.buffer.read()
     else:
         with files.open_bytes(Path(name)) as stream:
             content = stream.read()

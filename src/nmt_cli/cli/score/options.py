@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmt_cli.errors import DataError, ScoreError, UsageError, nearest_word
+from nmt_cli.languages import short_code
 
 if TYPE_CHECKING:
     from nmt_cli.scoring.metrics import MetricName
@@ -135,8 +136,8 @@ class Texts:
 
     @property
     def target_language(self) -> str | None:
-        """The code of the language translated into, without a country: pt for en-PT_br."""
-        return None if self.languages is None else self.languages.lower().partition("-")[2].partition("_")[0]
+        """The short code of the language translated into: pt for en-PT_br, zh for eng-zho_Hans."""
+        return None if self.languages is None else short_code(self.languages.partition("-")[2])
 
     @property
     def num_lines(self) -> int:
@@ -182,7 +183,7 @@ def read_texts(names: TextNames) -> Texts:
         source_name, reference_names = source_name or str(test_set.source), [str(file) for file in test_set.references]
 
     def read(*files: str) -> list[ScoredText]:
-        return [read_text(file, stdin=sys.stdin.buffer) for file in files]
+        return [read_text(file, stdin=sys.stdin) for file in files]
 
     try:
         hypotheses = read(*names.hypotheses)
@@ -247,7 +248,7 @@ def _check_stdin(names: TextNames) -> None:
         message = f"stdin can hold one text, but {' and '.join(from_stdin)} are to come from it"
         raise UsageError(message, where=_STDIN, hint=hint)
     if from_stdin and (sys.stdin is None or sys.stdin.isatty()):
-        message = f"the {from_stdin[0]} is to come from stdin, but stdin is a terminal"
+        message = f"the {from_stdin[0]} is to come from stdin, but stdin is {'a terminal' if sys.stdin else 'closed'}"
         pipe = "give a file with -i HYP, or pipe: nmt decode < input.txt | nmt score REF"
         raise UsageError(message, where="stdin", hint=_two_files_hint(names) or pipe)
 
