@@ -84,7 +84,8 @@ def test_the_mean_is_measured_beside_its_newest_checkpoint_and_a_worse_one_is_no
     shutil.rmtree(model)
     call(run, last=3)
     assert caplog.messages[-2] == "the mean is worse than its newest checkpoint: make a model of that alone"
-    assert caplog.messages[-1] == f"next: nmt average {shlex.quote(str(run))} --last 1"
+    newest = run / "checkpoints" / "update-00000060"
+    assert caplog.messages[-1] == f"next: nmt average {shlex.quote(str(newest))}"
     assert model_of_run(run) == run / "averaged"  # there is no other
 
 

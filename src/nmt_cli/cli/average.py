@@ -89,7 +89,7 @@ def _average_checkpoints(run: Run, checkpoints: Sequence[Checkpoint], output: Pa
     command = f"nmt decode -m {shlex.quote(str(model))} < input.txt > output.txt"
     is_own, single = model.resolve() == (run.directory / "averaged").resolve(), run.directory / "model"
     if losses is not None and losses.is_worse:
-        command = _warn_of_worse_mean(run, model, is_own=is_own)
+        command = _warn_of_worse_mean(run, model, is_own=is_own, newest=checkpoints[-1])
     elif is_own and current_model(run.directory) == str(single):
         message = "decode and serve take %s, because the average is of earlier updates; -m %s names it"
         logger.warning(message, single, shlex.quote(str(model)))
@@ -121,7 +121,7 @@ def _validation_losses(run: Run, weights: Mapping[str, Tensor], *, newest: Check
     return losses
 
 
-def _warn_of_worse_mean(run: Run, average: Path, *, is_own: bool) -> str:
+def _warn_of_worse_mean(run: Run, average: Path, *, is_own: bool, newest: Checkpoint) -> str:
     """Warn that the average is worse than its newest checkpoint; returns the command for a better model."""
     from nmt_cli.artifacts.directory_kinds import kind_of
 
@@ -132,7 +132,7 @@ def _warn_of_worse_mean(run: Run, average: Path, *, is_own: bool) -> str:
         logger.warning(message, who_takes, single, shlex.quote(str(average)))
         return f"nmt decode -m {shlex.quote(str(single))} < input.txt > output.txt"
     logger.warning("the mean is worse than its newest checkpoint: make a model of that alone")
-    return f"nmt average {shlex.quote(str(run.directory))} --last 1"
+    return f"nmt average {shlex.quote(str(newest.path))}"
 
 
 def _average_models(paths: Sequence[Path], output: Path | None, *, overwrite: bool) -> None:
