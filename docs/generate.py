@@ -19,8 +19,10 @@ from typer.models import OptionInfo
 from nmt_cli import errors
 from nmt_cli.cli import app
 from nmt_cli.cli.spellings import COMMANDS, SPELLINGS
+from nmt_cli.console import size_text
 from nmt_cli.preparing.corpus import Corpus
-from nmt_cli.recipe.loading import load_recipe, packaged_names
+from nmt_cli.preparing.corpus_loading import load_corpus
+from nmt_cli.recipe.loading import find_packaged, load_recipe, packaged_names
 from nmt_cli.recipe.other_toolkits_keys import CORPUS_KEYS, RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.reproducing.experiments import EXPERIMENTS, Expected, FigureName, format_expected
@@ -72,15 +74,12 @@ def commands() -> str:
 
 def spellings() -> str:
     """Other toolkits' names of our options, from the table that `nmt` answers with."""
-    rows = [
-        (
-            f"nmt {command}",
-            ", ".join(f"`{spelling}`" for spelling in theirs.split()),
-            _marked_as_code(_without_braces(ours).replace(" # ", "; ")),
-        )
-        for command, known in SPELLINGS.items()
-        for ours, theirs in known.items()
-    ]
+    spelt: dict[tuple[str, str], list[str]] = {}
+    for command, known in SPELLINGS.items():
+        for ours, theirs in known.items():
+            here = _marked_as_code(_without_braces(ours).replace(" # ", "; "))
+            spelt.setdefault((f"nmt {command}", here), []).extend(f"`{spelling}`" for spelling in theirs.split())
+    rows = [(command, ", ".join(theirs), here) for (command, here), theirs in spelt.items()]
     return "\n".join([*_table(("command", "elsewhere", "here"), rows), ""])
 
 
@@ -139,6 +138,19 @@ def recipes() -> str:
     return "\n".join([*_table(("recipe", "what it is"), rows), ""])
 
 
+def corpora() -> str:
+    """The corpora that travel with the package."""
+    rows = []
+    for name in packaged_names(kind="corpus"):
+        loaded = load_corpus(str(find_packaged(name, kind="corpus", command="nmt corpora")), overrides=[]).corpus
+        languages = f"{loaded.languages.source}-{loaded.languages.target}"
+        has_download = any(source.describe() for split in loaded.splits for source in loaded.sources(split))
+        download = "none" if not has_download else size_text(loaded.bytes) if loaded.bytes else "not published"
+        pairs = f"{loaded.pairs.train:,}" if loaded.pairs and loaded.pairs.train else ""
+        rows.append((f"`{name}`", languages, pairs, download, loaded.licence or "", _cell(loaded.description)))
+    return "\n".join([*_table(("corpus", "languages", "pairs", "download", "licence", "what it is"), rows), ""])
+
+
 def experiments() -> str:
     """The figures that `nmt reproduce` expects of each experiment, with their sources and tolerances."""
     found: dict[tuple[str, FigureName], dict[str, Expected]] = {}
@@ -166,6 +178,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "exit-codes": exit_codes,
     "parameters": parameters,
     "recipes": recipes,
+    "corpora": corpora,
     "experiments": experiments,
 }
 
