@@ -145,10 +145,10 @@ def corpora() -> str:
         loaded = load_corpus(str(find_packaged(name, kind="corpus", command="nmt corpora")), overrides=[]).corpus
         languages = f"{loaded.languages.source}-{loaded.languages.target}"
         has_download = any(source.describe() for split in loaded.splits for source in loaded.sources(split))
-        download = "none" if not has_download else size_text(loaded.bytes) if loaded.bytes else "not published"
+        download = "none" if not has_download else size_text(loaded.bytes) if loaded.bytes else "unknown"
         pairs = f"{loaded.pairs.train:,}" if loaded.pairs and loaded.pairs.train else ""
         rows.append((f"`{name}`", languages, pairs, download, loaded.licence or "", _cell(loaded.description)))
-    return "\n".join([*_table(("corpus", "languages", "pairs", "download", "licence", "what it is"), rows), ""])
+    return "\n".join([*_table(("corpus", "languages", "pairs", "size of the download", "licence", "what it is"), rows), ""])
 
 
 def experiments() -> str:
