@@ -18,7 +18,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
 from nmt_cli.memory import return_freed_memory
 from nmt_cli.preparing.cleaning import dropped_pairs, text_checks
-from nmt_cli.preparing.cleaning.held_out import HeldOut, overlap, write_held_out, write_pairs
+from nmt_cli.preparing.cleaning.held_out import HeldOut, overlap, read_held_out, write_pairs
 from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules
 from nmt_cli.preparing.cleaning.selection import choose_copies, pair_digests, set_aside
 from nmt_cli.preparing.cleaning.swapped_sides import warning_of_swapped_sides
@@ -76,7 +76,7 @@ def write_clean_text(
     """
     train, languages = sources["train"], corpus.languages
     held_out: dict[str, Pairs] = {
-        split: write_held_out(sources[split], directory, split=split, languages=languages)
+        split: list(read_held_out(sources[split], split))
         for split in corpus.splits
         if split != "train" and split not in corpus.set_aside
     }
@@ -93,7 +93,7 @@ def write_clean_text(
     shards = open_shards(directory)
     by_source = dropped_pairs.count_by_source(shards, train)
     copies, chosen = _select_pairs(corpus, shards, by_source)
-    write_pairs(chosen, directory, languages=languages)
+    write_pairs({**held_out, **chosen}, directory, languages=languages)
     write_arrays(directory / _COPIES_FILE, {str(number): of_shard for number, of_shard in enumerate(copies)})
 
     sides = [*text_checks.training_sides(text_checks.sample_by_source(shards), train, languages), *held_out_sides]

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import logging
-import shutil
-from codecs import BOM_UTF8
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from io import SEEK_END
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmt_cli.errors import DataError
-from nmt_cli.files import open_bytes
 from nmt_cli.preparing.chunks import ParsedChunk
 from nmt_cli.preparing.cleaning.rules import is_unicode
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split, read_chunks
-from nmt_cli.preparing.sources.text import TextFiles
 from nmt_cli.text_encoding import files_not_utf8, latin1_hint
 from nmt_cli.tokenization.tokenizer import normalize_spaces
 
@@ -80,35 +75,7 @@ def overlap(splits: Mapping[str, Pairs], found: Iterable[FoundLines]) -> dict[st
     }
 
 
-def write_held_out(
-    sources: Sequence[LocalPairs], directory: Path, *, split: Split, languages: CorpusLanguages
-) -> list[tuple[str, str]]:
-    """Write `SPLIT.LANGUAGE` for both languages, and return the pairs.
-
-    Text files are copied byte for byte, uncompressed, without the byte-order mark at the beginning of each file. Every
-    line stays, so a line that cannot be kept is a DataError. Only units without a translation are left out.
-    """
-    pairs = list(_read_pairs(sources, split))
-    files = [source for source in sources if isinstance(source, TextFiles)]
-    if len(files) < len(sources):
-        write_pairs({split: pairs}, directory, languages=languages)
-        return pairs
-    for side, language in enumerate((languages.source, languages.target)):
-        with (directory / f"{split}.{language}").open("w+b") as file:
-            for source in files:
-                _append_file((source.source, source.target)[side], file)
-    return pairs
-
-
-def write_pairs(splits: Mapping[str, Pairs], directory: Path, *, languages: CorpusLanguages) -> None:
-    """Write `SPLIT.LANGUAGE` for both languages, with a line per pair."""
-    for split, pairs in splits.items():
-        for side, language in enumerate((languages.source, languages.target)):
-            with (directory / f"{split}.{language}").open("wb") as file:
-                file.writelines(f"{pair[side]}\n".encode() for pair in pairs)
-
-
-def _read_pairs(sources: Sequence[LocalPairs], split: Split) -> Iterator[tuple[str, str]]:
+def read_held_out(sources: Sequence[LocalPairs], split: Split) -> Iterator[tuple[str, str]]:
     """The pairs of the sources, but for units without a translation, which the log counts.
 
     DataError for the first pair that cannot be kept.
@@ -123,6 +90,14 @@ def _read_pairs(sources: Sequence[LocalPairs], split: Split) -> Iterator[tuple[s
                     yield pair
     if num_untranslated:
         logger.info("%s: %s units without a translation are left out", split, f"{num_untranslated:,}")
+
+
+def write_pairs(splits: Mapping[str, Pairs], directory: Path, *, languages: CorpusLanguages) -> None:
+    """Write `SPLIT.LANGUAGE` for both languages, with a line per pair."""
+    for split, pairs in splits.items():
+        for side, language in enumerate((languages.source, languages.target)):
+            with (directory / f"{split}.{language}").open("wb") as file:
+                file.writelines(f"{pair[side]}\n".encode() for pair in pairs)
 
 
 def _check_can_be_kept(chunk: ParsedChunk, index: int, src: str, tgt: str, *, source: LocalPairs, split: Split) -> None:
@@ -141,14 +116,3 @@ def _check_can_be_kept(chunk: ParsedChunk, index: int, src: str, tgt: str, *, so
     else:
         return
     raise DataError(f"the {split} text has {problem}", where=chunk.where(index, side=side), hint="; or ".join(fixes))
-
-
-def _append_file(path: Path, file: IO[bytes]) -> None:
-    """Append a file's bytes, uncompressed and without a byte-order mark, and a last line end."""
-    with open_bytes(path) as stream:
-        file.write(stream.read(len(BOM_UTF8)).removeprefix(BOM_UTF8))
-        shutil.copyfileobj(stream, file)
-    if file.tell():
-        file.seek(-1, SEEK_END)
-    if file.read(1) != b"\n":
-        file.write(b"\n")
