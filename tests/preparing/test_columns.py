@@ -116,6 +116,30 @@ def test_csv_with_columns_that_nothing_names_is_refused_with_what_names_them(tmp
     assert error_of(file, "one\ntwo\n").message.startswith("a.csv has no columns: no comma, semicolon or tab")
 
 
+@pytest.mark.parametrize("above", ["sep=;", "Glossary 2024;"])
+def test_lines_above_the_names_of_columns_do_not_hide_the_columns(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, above: str
+) -> None:
+    table = "id;en;de\n1;A house.;Ein Haus.\n2;A tree.;Ein Baum.\n"
+    error = error_of(tmp_path / "a.csv", f"{above}\n{table}")
+    assert error.message.startswith("a.csv has 3 columns, and its first line does not call any by en and de: ")
+    numbers = f"name the two columns: add --set 'train=[{{kind: csv, file: {tmp_path}/a.csv, source: 2, target: 3}}]'"
+    assert error.hint == f"remove the lines above the names of the columns, or {numbers}"
+    pairs = [("A house.", "Ein Haus."), ("A tree.", "Ein Baum.")]
+    assert read(tmp_path / "a.csv", table) == pairs
+    read(tmp_path / "a.tsv", f"{above}\n{table}".replace(";", "\t"))
+    assert "a.tsv has 3 columns, and its first line does not name them" in caplog.text
+    # A single line with one more delimiter makes no table of three columns.
+    assert read(tmp_path / "a.csv", "one;eins\ntwo;zwei;\nthree;drei\n")[1] == ("two", "zwei")
+
+
+def test_carriage_returns_inside_lines_of_csv_are_spaces(tmp_path: Path) -> None:
+    text = 'Hello \r\r world,Hallo\r\n"two\rthree","zwei \r\n drei"\r\rfour\r,vier\n'
+    pairs = [("Hello world", "Hallo"), ("two three", "zwei drei"), ("four", "vier")]
+    assert read(tmp_path / "a.csv", text.replace("\r\rfour", "\r\nfour")) == pairs
+    assert read(tmp_path / "a.csv", "one,eins\nHello\rworld,Hallo") == [("one", "eins"), ("Hello world", "Hallo")]
+
+
 def corpus_with_fix(hint: str, files: dict[Split, Sequence[str]]) -> LocatedCorpus:
     """The corpus of the files with the --set that a hint has, typed as it stands."""
     flag, setting = shlex.split(hint.partition("add ")[2].partition("; if line 1")[0])
@@ -214,7 +238,7 @@ def test_tsv_with_more_columns_takes_the_first_two_and_says_so(
 def test_a_broken_quote_in_csv_is_named_with_its_line(tmp_path: Path, broken: str, line: int, reason: str) -> None:
     rest = "" if broken[-1] != "\n" else '"two","zwei"\r\n'
     error = error_of(tmp_path / "a.csv", f'"one","eins\r\nzwei"\r\n{broken}{rest}')
-    assert error.message == f"a quoted cell in line {line} of a.csv is broken: {reason}"
+    assert error.message == f"a cell in line {line} of a.csv is broken: {reason}"
     assert error.where == f"{tmp_path / 'a.csv'}:{line}"
     assert error.hint == 'write a quote inside a quoted cell twice (""), and one quote where the cell ends'
 

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -32,6 +31,8 @@ _WRONG_SEPARATORS = {b"|||": "|||", b"  ": "spaces", b";": "semicolons", b",": "
 _QUOTED_CELL = re.compile(r'(^|[,;\t\r\n]) *"[^"]*(?:""[^"]*)*" *(?=[,;\t\r\n]|$)')
 # A cell that can be the name of a column: it begins with a letter and is no sentence.
 _COLUMN_NAME = re.compile(r"[^\W\d_][^.!?\ufffd]{0,29}")
+# Carriage returns that do not end a line, with the spaces around them.
+_RETURNS_INSIDE = re.compile(r" *\r+(?=[^\r\n]) *")
 _NUMBER = re.compile(r"[\d.,:/ -]+")
 _ROWS_COMPARED = 200
 _MAX_LINES_PER_ROW = 100
@@ -62,16 +63,16 @@ class TsvSource(OneFileSource):
 
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> TsvFile:
         """The two columns of a file."""
-        lines = [line.decode("utf-8-sig", "replace").rstrip("\r\n") for line in _first_lines(file)]
-        first = lines[0].split("\t")
-        columns = _choose_columns(first, file, context, source=self.source, target=self.target, header=self.header)
+        lines = [line.decode("utf-8-sig", "replace").rstrip("\r\n") for line in next(line_chunks(file))[1]]
+        rows = [line.split("\t") for line in lines]
+        columns = _choose_columns(rows[0], file, context, source=self.source, target=self.target, header=self.header)
         if columns is None:
-            if len(first) > 2:
+            if (width := _num_columns(rows)) > 2:
                 warning = (
                     "%s has %s columns, and its first line does not name them: column 1 is taken as %s, 2 as %s; "
                     "if they are others, put a line that names all columns before line 1"
                 )
-                logger.warning(warning, name, len(first), *context.codes)
+                logger.warning(warning, name, width, *context.codes)
             columns = Columns(1, 2, header=bool(self.header))
         is_quoted = are_quoted(lines)
         if is_quoted:
@@ -98,7 +99,8 @@ class CsvSource(OneFileSource):
 
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> CsvFile:
         """The two columns of a file."""
-        lines = [line.decode("utf-8-sig", "replace") for line in islice(_first_lines(file), _ROWS_COMPARED)]
+        beginning = next(line_chunks(file))[1][:_ROWS_COMPARED]
+        lines = [_without_returns(line.decode("utf-8-sig", "replace")) for line in beginning]
         delimiter = _DELIMITERS[self.delimiter] if self.delimiter else delimiter_of(lines)
         if delimiter is None:
             raise DataError(
@@ -106,11 +108,10 @@ class CsvSource(OneFileSource):
                 where=f"{file}:1",
                 hint="give a file with source and target in two columns",
             )
-        rows = list(filter(None, _readable_rows(lines, delimiter)))  # blank lines are no rows
-        first = rows[0] if rows else []
-        columns = _choose_columns(first, file, context, source=self.source, target=self.target, header=self.header)
-        if columns is None and len(first) > 2:
-            raise _unnamed_columns_error(self, file, rows, context)
+        rows = list(filter(None, _readable_rows(lines, delimiter))) or [[]]  # blank lines are no rows
+        columns = _choose_columns(rows[0], file, context, source=self.source, target=self.target, header=self.header)
+        if columns is None and (width := _num_columns(rows)) > 2:
+            raise _unnamed_columns_error(self, file, rows, context, width=width)
         columns = columns or Columns(1, 2, header=bool(self.header))
         return CsvFile(((name, file),), file.name, self.weight, file, *columns, delimiter)
 
@@ -170,7 +171,7 @@ class CsvFile(LocalPairs):
     delimiter: str
 
     def read(self) -> Iterator[RawChunk]:
-        """The rows below the header. A row with too few cells is untranslated. DataError if a quoted cell is broken."""
+        """The rows below the header. A row with too few cells is untranslated. DataError if a cell is broken."""
         yield from unit_chunks(self._pairs(), origin=self.origin)
 
     def _pairs(self) -> Iterator[UnitPair]:
@@ -229,11 +230,17 @@ class _CsvLines:
         self._num_read += 1
         if self._num_read - self._num_before_row > _MAX_LINES_PER_ROW:
             raise csv.Error(f"it is not closed within {_MAX_LINES_PER_ROW} lines")
-        return line.removeprefix("\ufeff") if self._num_read == 1 else line
+        return _without_returns(line.removeprefix("\ufeff") if self._num_read == 1 else line)
 
 
-def _first_lines(file: Path) -> list[bytes]:
-    return next(line_chunks(file))[1]
+def _without_returns(line: str) -> str:
+    """A line with a space in place of carriage returns inside it, which Python refuses if they are not quoted."""
+    return _RETURNS_INSIDE.sub(" ", line) if "\r" in line.rstrip("\r\n") else line
+
+
+def _num_columns(rows: Sequence[Sequence[str]]) -> int:
+    """The number of columns of most rows, or of the first row if it has more; a title above a table has fewer."""
+    return max(len(rows[0]), Counter(map(len, rows)).most_common(1)[0][0])
 
 
 def _choose_columns(
@@ -285,21 +292,22 @@ def _readable_rows(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
 
 
 def _unnamed_columns_error(
-    read_by: CsvSource, file: Path, rows: Sequence[Sequence[str]], context: CorpusContext
+    read_by: CsvSource, file: Path, rows: Sequence[Sequence[str]], context: CorpusContext, *, width: int
 ) -> DataError:
     """The error for columns without names; its fix takes the two with the most text."""
     (source, target), first = context.codes, rows[0]
-    lengths = [sum(_text_length(row[index]) for row in rows if index < len(row)) for index in range(len(first))]
-    by_length = sorted(range(len(first)), key=lambda index: -lengths[index])
+    lengths = [sum(_text_length(row[index]) for row in rows if index < len(row)) for index in range(width)]
+    by_length = sorted(range(width), key=lambda index: -lengths[index])
     longest = sorted(by_length[:2])
-    names = _likely_header(rows, longest)
+    above = "remove the lines above the names of the columns, or " if len(first) < width else ""
+    names = None if above else _likely_header(rows, longest)
     src, tgt = (names[index] if names else index + 1 for index in longest)
-    otherwise = "" if names else "; if line 1 names the columns, write header: true beside them"
+    otherwise = "" if names or above else "; if line 1 names the columns, write header: true beside them"
     return DataError(
-        f"{file.name} has {len(first)} columns, and its first line does not call any by {source} and {target}: "
+        f"{file.name} has {width} columns, and its first line does not call any by {source} and {target}: "
         f"{_shorten(first)}",
         where=f"{file}:1",
-        hint=f"name the two columns: add {read_by.setting(context, source=src, target=tgt)}{otherwise}",
+        hint=f"{above}name the two columns: add {read_by.setting(context, source=src, target=tgt)}{otherwise}",
     )
 
 
@@ -333,7 +341,7 @@ def _broken_row_error(file: Path, line: int, message: str) -> DataError:
         "field larger than field limit (131072)": "it is not closed within 131,072 characters",
     }.get(message, message)
     return DataError(
-        f"a quoted cell in line {line:,} of {file.name} is broken: {reason}",
+        f"a cell in line {line:,} of {file.name} is broken: {reason}",
         where=f"{file}:{line}",
         hint='write a quote inside a quoted cell twice (""), and one quote where the cell ends',
     )
