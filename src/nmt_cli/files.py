@@ -20,7 +20,7 @@ from glob import escape
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from nmt_cli.errors import DataError, ModelError, NmtError
+from nmt_cli.errors import DataError, ModelError, NmtError, UsageError
 
 _BLOCK = 1 << 20
 _PARTIAL, _RETIRED, _REMOVED = ".partial", ".retired", ".removed"
@@ -44,9 +44,11 @@ _WRITING_ERRORS = (
 def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
     """A temporary directory that becomes `final`, synced and renamed, when the block ends well.
 
-    An existing `final` is replaced. After an exception nothing of the new directory remains. After a kill,
-    `clear_partial_directories` clears the rest. A full disk, a quota or a read-only target is raised as `error`.
+    An existing `final` is replaced; if it is a link, the target of the link is. After an exception nothing of the new
+    directory remains. After a kill, `clear_partial_directories` clears the rest. A full disk, a quota or a read-only
+    target is raised as `error`.
     """
+    final = final.resolve() if final.is_symlink() else final
     temporary, retired = (final.with_name(f".{final.name}{suffix}") for suffix in (_PARTIAL, _RETIRED))
     with disk_errors(final, error):
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -72,8 +74,10 @@ def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
 def check_replaceable(path: Path, *, kind_name: str, is_same_kind: bool, overwrite: bool) -> None:
     """Raise ModelError unless `path` may be written: it is new, empty, or, with `overwrite`, of the same kind.
 
-    `kind_name` names the kind, and `is_same_kind` says that `path` is of it.
+    `kind_name` names the kind, and `is_same_kind` says that `path` is of it. UsageError if the path names no folder.
     """
+    if path.name in ("", ".."):
+        raise UsageError(f"-o {path} names no folder", where="--output", hint="for example -o models/mine")
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not is_same_kind:
@@ -100,7 +104,7 @@ def clear_partial_directories(parent: Path, *, name: str) -> None:
     for leftover in sorted(parent.glob(f".{name}{_RETIRED}")):
         successor = leftover.with_name(leftover.name.removeprefix(".").removesuffix(_RETIRED))
         if successor.exists():
-            shutil.rmtree(leftover, ignore_errors=True)
+            leftover.unlink() if leftover.is_symlink() else shutil.rmtree(leftover, ignore_errors=True)
         else:
             leftover.rename(successor)
     for leftover in sorted(path for suffix in (_PARTIAL, _REMOVED) for path in parent.glob(f".{name}{suffix}")):

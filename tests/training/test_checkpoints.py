@@ -275,6 +275,17 @@ def test_an_interruption_of_either_rename_leaves_the_old_directory(
     assert (tmp_path / "x" / "file").read_text() == "old"
 
 
+def test_a_link_to_a_directory_stays_a_link(tmp_path: Path) -> None:
+    directory(tmp_path / "disk", "old")
+    (tmp_path / "x").symlink_to("disk", target_is_directory=True)
+    (tmp_path / ".disk.retired").symlink_to("elsewhere")
+    with files.new_directory(tmp_path / "x", error=ModelError) as temporary:
+        (temporary / "file").write_text("new")
+    assert (tmp_path / "x").is_symlink()
+    assert (tmp_path / "disk" / "file").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "x"]
+
+
 def test_names_with_brackets_are_no_patterns(tmp_path: Path) -> None:
     directory(tmp_path / ".x[1].partial", "half")
     directory(tmp_path / ".x1.partial", "of another")

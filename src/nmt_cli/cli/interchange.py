@@ -59,7 +59,8 @@ def export(
     if output is None:
         suffix = f"-{quantization}" if quantization != "float32" else ""
         name = f"{model.resolve().name}-{target}{suffix}"
-        output = model.with_name(name) if is_local else Path(name)
+        beside = model.resolve() if model.name in ("", "..") else model
+        output = beside.with_name(name) if is_local else Path(name)
     agreement = write_export(
         model,
         output,
