@@ -189,7 +189,7 @@ def _uncompress_hint(name: str, compression: _Compression) -> str:
     if name == STDIN:
         return f"uncompress it first: {command} FILE"
     if ending:
-        return f"give it a name that says so: mv {quote(name)} {quote(name + ending)}"
+        return f"give it a name that says so, and name that file: mv {quote(name)} {quote(name + ending)}"
     return f"uncompress it first: {command} {quote(name)} > NEW"
 
 

@@ -4,6 +4,8 @@ import errno
 import gzip
 import hashlib
 import re
+import shlex
+import subprocess
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from sacrebleu.dataset.base import Dataset
 
 from nmt_cli.preparing.corpus import LocatedCorpus
-from nmt_cli.preparing.corpus_loading import load_corpus
+from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
 from nmt_cli.preparing.download import Unreachable
 from nmt_cli.preparing.inputs import (
     FetchedInputs,
@@ -26,7 +28,7 @@ from nmt_cli.preparing.sources import hub
 from nmt_cli.preparing.sources.base import read_chunks
 from nmt_cli.preparing.sources.hub import HubSource
 from tests.hub import write_translations
-from tests.preparing.corpus_files import corpus_of, invented_pairs, refusal, silent, write_prefix
+from tests.preparing.corpus_files import corpus_of, invented_pairs, refusal, run, silent, write_prefix
 from tests.preparing.file_server import FileServer, serve_files
 from tests.preparing.test_archives import pack
 
@@ -305,6 +307,35 @@ valid: [{kind: hub, repository: a/b, split: valid}]
         == "d0fa38b773ae03ad9ca4805070145dfe706405a7e87c03aea7e58b629c42fb86"
     )
     assert text_key_before_fetch(located, [], earlier={}) != text_key_before_fetch(located, [], earlier=earlier)
+
+
+def test_a_header_that_is_denied_makes_other_data(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text(
+        "".join(f"{src}\t{tgt}\n" for src, tgt in [("en", "de"), *invented_pairs(80, seed=1)])
+    )
+    with_header = corpus(tmp_path, "kind: tsv, file: a.tsv")
+    without = corpus(tmp_path, "kind: tsv, file: a.tsv, header: false")
+    assert run(with_header, tmp_path / "data").report["cleaning"]["read"] == 80
+    error = refusal(lambda: run(without, tmp_path / "data"))
+    assert error.message.endswith("its sources had other contents, or were read in another way")
+    assert run(without, tmp_path / "data", overwrite=True).report["cleaning"]["read"] == 81
+    assert run(without, tmp_path / "data").was_finished
+
+
+def test_an_address_with_a_query_is_read_by_the_ending_before_it(tmp_path: Path, server: FileServer) -> None:
+    (server.folder / "a.tsv?download=true").write_text("one\teins\n")
+    address = f"{server.address}/a.tsv?download=true"
+    located = corpus_from_files({"train": [address]}, languages="en-de", name="x", overrides=[])
+    assert pairs_of(fetch_inputs(located, progress=silent)) == [("one", "eins")]
+
+
+def test_a_compressed_download_without_an_ending_can_be_read_after_the_fix(tmp_path: Path, server: FileServer) -> None:
+    (server.folder / "get.php?f=a.tsv.gz").write_bytes(gzip.compress(b"one\teins\n"))
+    error = refusal(lambda: pairs_of(fetched(tmp_path, f"kind: tsv, file: '{server.address}/get.php?f=a.tsv.gz'")))
+    fix, _, command = error.hint.partition(": ")
+    assert fix == "give it a name that says so, and name that file"
+    subprocess.run(command, shell=True, check=True)
+    assert pairs_of(fetched(tmp_path, f"kind: tsv, file: {shlex.split(command)[-1]}")) == [("one", "eins")]
 
 
 def test_what_would_be_downloaded_is_told_in_words(tmp_path: Path) -> None:

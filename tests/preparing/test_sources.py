@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import pickle
 import resource
 from collections.abc import Callable, Iterator
@@ -317,6 +318,12 @@ def test_a_folder_whose_name_looks_like_a_pattern_is_a_folder(tmp_path: Path, pa
     assert (chunk.src, chunk.tgt) == (["x"], ["y"])
 
 
+def test_a_name_that_is_not_utf8_is_refused_though_a_pattern_finds_it(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9.tsv")).write_text("one\teins\n")
+    error = refusal(TsvSource(kind="tsv", file="*.tsv"), tmp_path)
+    assert (error.message, error.where) == ("the name of a file is not UTF-8", r"'caf\udce9.tsv'")
+
+
 def test_a_pattern_without_a_match_says_how_patterns_work(tmp_path: Path) -> None:
     error = refusal(TsvSource(kind="tsv", file="none/*.tsv"), tmp_path)
     assert (error.message, error.where) == ("no file matches none/*.tsv", str(tmp_path / "none/*.tsv"))
@@ -415,6 +422,13 @@ def test_nulls_and_other_kinds_of_strings_are_read(tmp_path: Path) -> None:
     assert (chunk.src, chunk.tgt) == (["one", ""], ["eins", "zwei"])
 
 
+def test_bytes_of_parquet_that_are_not_utf8_are_kept_for_the_rule_that_drops_them(tmp_path: Path) -> None:
+    unchecked = pyarrow.array([b"caf\xe9", b"two"]).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"en": unchecked, "de": ["eins", "zwei"]}), tmp_path / "a.parquet")
+    (chunk,) = read(ParquetSource(kind="parquet", file="a.parquet", source="en", target="de"), tmp_path)
+    assert (chunk.src, chunk.tgt) == (["caf\udce9", "two"], ["eins", "zwei"])
+
+
 def test_raw_chunks_can_be_sent_to_another_process_and_shortened(tmp_path: Path) -> None:
     pairs = invented_pairs(5, seed=1)
     (tmp_path / "train.en").write_text("\ufeff" + "".join(f"{src}\r\n" for src, _ in pairs))
@@ -466,6 +480,11 @@ def test_a_corpus_of_hub_sources_is_prepared(folder: Path, tmp_path: Path) -> No
     assert prepared.report["pairs"] == {"train": 400, "valid": 20}
     expected = "".join(f"{tgt}\n" for _, tgt in HUB_PAIRS[400:])
     assert (tmp_path / "data" / "valid.de").read_text(encoding="utf-8") == expected
+    # What `hf download` and Spark leave beside the data, and what differs after each download.
+    (folder / "wmt14" / ".cache" / "huggingface").mkdir(parents=True)
+    (folder / "wmt14" / ".cache" / "huggingface" / "train.metadata").write_text("1700000000")
+    (folder / "wmt14" / ".cache" / "huggingface" / "train.lock").touch()
+    (folder / "wmt14" / "_SUCCESS").touch()
     assert run(located, tmp_path / "data").was_finished
 
 

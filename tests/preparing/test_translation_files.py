@@ -236,7 +236,10 @@ def test_what_the_parser_remembers_is_bounded(tmp_path: Path, begin: str, block:
 def test_compressed_xml_under_a_plain_name_is_answered_with_the_name_that_says_so(tmp_path: Path) -> None:
     error = error_of(tmp_path / "a.tmx", gzip.compress(tmx([]).encode()))
     assert error.message == "a.tmx is compressed by gzip, not text"
-    assert error.hint == f"give it a name that says so: mv {tmp_path / 'a.tmx'} {tmp_path / 'a.tmx.gz'}"
+    assert (
+        error.hint
+        == f"give it a name that says so, and name that file: mv {tmp_path / 'a.tmx'} {tmp_path / 'a.tmx.gz'}"
+    )
 
 
 def test_an_attribute_of_the_dtd_is_not_added_to_each_element(tmp_path: Path) -> None:

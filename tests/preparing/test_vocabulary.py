@@ -99,7 +99,7 @@ def test_a_vocabulary_is_taken_as_it_is_and_its_contents_tell_preparations_apart
 
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_text_too_small_for_the_default_vocabulary_gets_a_smaller_one_and_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_shared: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_shared: bool
 ) -> None:
     small_corpus(tmp_path, pairs=60)
     settings = [f"tokenizer.shared={json.dumps(is_shared)}"]
@@ -120,12 +120,19 @@ def test_text_too_small_for_the_default_vocabulary_gets_a_smaller_one_and_says_s
     assert "The text is too small for the default size." in page
     # The same command finds its data, another folder gets the same bytes, and a number that was given stays.
     assert run(located(), tmp_path / "data").was_finished
+    error = refusal(lambda: run(located("tokenizer.vocab_size=8000"), tmp_path / "data"))
+    assert error.message.endswith(f" holds other data: tokenizer.vocab_size is {min(sizes)} there, 8000 here")
     again = run(located(), tmp_path / "again")
     for side in SIDES:
         assert (again.directory / f"{side}.spm").read_bytes() == (prepared.directory / f"{side}.spm").read_bytes()
     error = refusal(lambda: run(located("tokenizer.vocab_size=8001"), tmp_path / "other"))
     assert error.message.startswith("a vocabulary of 8,001 pieces is more than this text yields: at most ")
     assert error.hint.startswith(f"--set tokenizer.vocab_size={sizes[0]}, which suits so little text (")
+    monkeypatch.setattr(encoding, "TokenWriter", None)
+    with pytest.raises(TypeError):
+        run(located(), tmp_path / "cut")
+    error = refusal(lambda: run(located("tokenizer.vocab_size=8000"), tmp_path / "cut"))
+    assert error.message.startswith("a vocabulary of 8,000 pieces is more than this text yields: at most ")
 
 
 def test_small_text_gets_only_pieces_that_training_sees(tmp_path: Path) -> None:

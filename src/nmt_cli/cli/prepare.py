@@ -138,6 +138,7 @@ def _locate(
 ) -> LocatedCorpus:
     """The corpus that the arguments name; UsageError if they name none, or two."""
     from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
+    from nmt_cli.preparing.sources.base import without_query
     from nmt_cli.preparing.sources.text import name_without_endings
 
     if corpus is not None:
@@ -153,7 +154,7 @@ def _locate(
     if len(languages) > 1:
         message = f"--languages is given {len(languages)} times: {', '.join(languages)}"
         raise UsageError(message, where="--languages", hint=f"give the one that is meant: -l {languages[-1]}")
-    name = output.resolve().name if output is not None else name_without_endings(Path(files["train"][0]))
+    name = output.resolve().name if output is not None else name_without_endings(without_query(files["train"][0]))
     return corpus_from_files(files, languages=languages[0], name=name, overrides=settings)
 
 

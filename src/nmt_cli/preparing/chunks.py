@@ -246,7 +246,9 @@ class TableChunk(RawChunk):
 
         with pyarrow.ipc.open_stream(self.table) as stream:
             columns = stream.read_all().slice(0, self.num_pairs).columns
-        src, tgt = ([text or "" for text in column.to_pylist()] for column in columns)
+        # As bytes, because writers of tables do not check that text is UTF-8.
+        sides = (column.cast(pyarrow.binary()).to_pylist() for column in columns)
+        src, tgt = ([(text or b"").decode("utf-8", "surrogateescape") for text in side] for side in sides)
         return ParsedChunk(src, tgt, self.first_line, self.origin)
 
 

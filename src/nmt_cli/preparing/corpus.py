@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationInfo, field_validator, model_
 from pydantic_core import PydanticSerializationError
 
 from nmt_cli.preparing.sources.archive import ArchiveSource
-from nmt_cli.preparing.sources.base import CorpusContext, CorpusLanguages, Source, Split
+from nmt_cli.preparing.sources.base import CorpusContext, CorpusLanguages, Source, Split, without_query
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
 from nmt_cli.preparing.sources.po import PoSource
@@ -276,5 +276,5 @@ def parse_source(values: Mapping[str, Any]) -> Source:
 
 def source_of(path: str) -> dict[str, str]:
     """The keys of a source for a file of pairs, or for a prefix."""
-    kind = kind_of_file(Path(path))
+    kind = kind_of_file(without_query(path))
     return {"kind": "text", "prefix": path} if kind is None else {"kind": kind, "file": path}

@@ -12,7 +12,9 @@ from typing import Any
 from nmt_cli.cache import file_hash
 from nmt_cli.console import Progress
 from nmt_cli.dataset.manifest import InputRecord
+from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
+from nmt_cli.preparing.cleaning.rules import is_unicode
 from nmt_cli.preparing.corpus import LocatedCorpus, parse_source
 from nmt_cli.preparing.sources.base import LocalPairs, Split, empty_error
 
@@ -66,14 +68,18 @@ def text_key_before_fetch(located: LocatedCorpus, inputs: Sequence[InputRecord],
     """The fingerprint of the text that a corpus file names: contents of local files, names and checksums of all others.
 
     `inputs` come from `find_local_inputs`. No network is needed, so prepared data is recognised by this fingerprint.
-    `earlier` is the corpus of a manifest to compare with. Sources of the hub get their former key `otherwise` from it.
+    `earlier` is the corpus of a manifest to compare with. Sources of the hub get their former key `otherwise` from it,
+    and TSV whose header is now false, but null there, gets another key.
     """
     sources: dict[Split, list[dict[str, Any]]] = {}
     for split in located.corpus.splits:
-        sources[split] = [source.key() for source in located.corpus.sources(split)]
-        for key, old in zip(sources[split], earlier.get(split) or [], strict=False):
+        in_corpus = located.corpus.sources(split)
+        sources[split] = [source.key() for source in in_corpus]
+        for source, key, old in zip(in_corpus, sources[split], earlier.get(split) or [], strict=False):
             if "otherwise" in key:
-                key["otherwise"] = [parse_source(source).key() for source in old.get("otherwise", [])]
+                key["otherwise"] = [parse_source(former).key() for former in old.get("otherwise", [])]
+            if getattr(source, "header", None) is False and old.get("header", False) is None:
+                key["header"] = "none"
     return _text_key(located, sources, inputs)
 
 
@@ -109,7 +115,9 @@ def _text_key(
 
 
 def _input_record(split: Split, name: str, path: Path) -> InputRecord:
-    """The record of a file under a name; DataError if it is missing or empty."""
+    """The record of a file under a name; DataError if it is missing or empty, or the name is not Unicode."""
+    if not is_unicode(name):
+        raise DataError("the name of a file is not UTF-8", where=ascii(name), hint="give the file a name in UTF-8")
     with reading_errors(path):
         record = InputRecord(split=split, name=name, bytes=path.stat().st_size, sha256=file_hash(path))
     if record.bytes == 0:

@@ -146,7 +146,8 @@ def _run_stages(
         )
     )
     end_times["cleaned"] = time.monotonic()
-    tokenizer_key = fingerprint({"text": text_key, "tokenizer": _tokenizer_settings(located)})
+    is_given = {"is_size_given": True} if "vocab_size" in corpus.tokenizer.model_fields_set else {}
+    tokenizer_key = fingerprint({"text": text_key, "tokenizer": _tokenizer_settings(located), **is_given})
 
     def build_tokenizers(directory: Path) -> None:
         if (given := find_given_vocabulary(located)) is not None:

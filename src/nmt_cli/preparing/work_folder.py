@@ -127,7 +127,7 @@ def is_prepared_already(
         manifest = read_manifest(output)
     except DataError as error:
         raise DataError(error.message, where=error.where, hint="add --overwrite to prepare it again") from None
-    if manifest.fingerprint == fingerprint_of(manifest.corpus):
+    if manifest.fingerprint == fingerprint_of(manifest.corpus) and not _is_of_other_size(manifest, corpus):
         return _is_undamaged(output)
     message = f"{output} holds other data: {_first_difference(manifest, corpus)}"
     raise DataError(message, where=str(output), hint="choose another folder with -o, or add --overwrite to replace it")
@@ -136,6 +136,13 @@ def is_prepared_already(
 def _holds_only_stages(path: Path) -> bool:
     """Whether a work folder holds nothing but stages, finished or, under hidden names, half-written."""
     return all(entry.name.startswith(".") or (entry / _RECORD).is_file() for entry in path.glob("*"))
+
+
+def _is_of_other_size(manifest: Manifest, corpus: Corpus) -> bool:
+    """Whether the text was too small for the default size of vocabularies, which the corpus now gives."""
+    is_given = "vocab_size" in corpus.tokenizer.model_fields_set and not corpus.tokenizer.is_given
+    source, target = manifest.tokenizers.source, manifest.tokenizers.target
+    return is_given and {source.vocab_size, target.vocab_size} != {corpus.tokenizer.vocab_size}
 
 
 def _is_undamaged(output: Path) -> bool:
@@ -157,6 +164,9 @@ def _first_difference(manifest: Manifest, corpus: Corpus) -> str:
     for path, value in new.items():
         if path[0] not in _KEYS_WITHOUT_EFFECT and old.get(path) != value:
             return f"{'.'.join(path)} is {_as_in_yaml(old.get(path))} there, {_as_in_yaml(value)} here"
+    if _is_of_other_size(manifest, corpus):
+        size = min(manifest.tokenizers.source.vocab_size, manifest.tokenizers.target.vocab_size)
+        return f"tokenizer.vocab_size is {size} there, {corpus.tokenizer.vocab_size} here"
     return "its sources had other contents, or were read in another way"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import Field, model_validator
@@ -221,6 +222,11 @@ def setting_of(split: Split, sources: Sequence[Mapping[str, Any]]) -> str:
 def is_address(path: str) -> bool:
     """True if a path is the address of something on the web."""
     return path.startswith(("http://", "https://"))
+
+
+def without_query(path: str) -> Path:
+    """A path, or the path of an address without a query such as ?download=true."""
+    return Path(urlsplit(path).path if is_address(path) else path)
 
 
 def matching_files(path: str, *, folder: Path) -> list[Path]:

@@ -53,10 +53,15 @@ class HubSource(Source):
         return [] if self.is_local else [on_hub]
 
     def files(self, context: CorpusContext) -> list[Path]:
-        """All files of the directory. DataError if it does not exist."""
+        """The files of the directory, but for empty files and hidden folders. DataError if it does not exist."""
         if not self.is_local:
             return []
-        return sorted(path for path in self._directory(context).rglob("*") if path.is_file())
+        directory = self._directory(context)
+        return sorted(
+            path
+            for path in directory.rglob("*")
+            if path.is_file() and path.stat().st_size and not re.search(r"/\..*/", f"/{path.relative_to(directory)}")
+        )
 
     def key(self) -> dict[str, Any]:
         """All keys, and the former key `otherwise`, so that prepared data keeps its fingerprint."""
