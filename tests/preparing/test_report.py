@@ -351,6 +351,7 @@ def test_numbers_are_written_as_they_are_read() -> None:
     shares = {0: "0%", 3: "0.003%", 31: "0.031%", 266: "0.27%", 41_300: "41.3%", 99_920: "99.92%", 99_999: "99.99%"}
     assert {part: share(part, 100_000) for part in shares} == shares
     assert (share(1, 1), share(1, 0)) == ("100%", "0%")
+    assert (share(12, 10**7), share(1, 11_000_000)) == ("0.00012%", "under 0.0001%")
     sizes = {0: "0 bytes", 999: "999 bytes", 70_649: "70.6 kB", 12_440_416: "12.4 MB", 2_500_000_000: "2.5 GB"}
     assert {number: size_text(number) for number in sizes} == sizes
 

@@ -67,6 +67,13 @@ def test_a_split_takes_clean_pairs_and_no_sentence_is_on_both_sides(tmp_path: Pa
     assert shared == len({*pairs}) - 100 - len(train) > 0
 
 
+def test_a_limit_is_told_of_if_pairs_are_set_aside(tmp_path: Path) -> None:
+    for limit, is_told in ((300, True), (400, False), (401, False)):
+        run(of_tsv(tmp_path, invented_pairs(399, seed=5), f"limit={limit}"), tmp_path / f"data-{limit}")
+        page = (tmp_path / f"data-{limit}" / "report.html").read_text()
+        assert (f"This is a try: no more than the first {limit} training pairs were read" in page) == is_told
+
+
 def test_the_held_out_pairs_stand_in_the_order_of_the_text(tmp_path: Path) -> None:
     pairs = invented_pairs(500, seed=5)
     run(of_tsv(tmp_path, pairs, "valid_size=50"), tmp_path / "data")
@@ -141,7 +148,13 @@ def test_pairs_that_all_share_sentences_cannot_be_split(tmp_path: Path) -> None:
     pairs = [(src, tgt) for src, _ in invented_pairs(20, seed=5) for _, tgt in invented_pairs(20, seed=5)]
     error = refusal(lambda: run(of_tsv(tmp_path, pairs, "valid_size=40"), tmp_path / "data"))
     assert error.message == "40 training pairs are to be set aside, and only 20 have no sentence in common"
-    assert "--valid-size" in error.hint
+    assert error.hint == "--valid-size 2, or text in files of its own: --valid FILE"
+    own = f"valid=[{{kind: tsv, file: {tmp_path}/my.tsv}}]"
+    error = refusal(lambda: run(of_tsv(tmp_path, pairs, "test_size=40", own), tmp_path / "data"))
+    assert error.hint == "--test-size 2, or text in files of its own: --test FILE"
+    error = refusal(lambda: run(of_tsv(tmp_path, pairs, "valid_size=1", "test_size=40"), tmp_path / "data"))
+    assert error.hint == "--valid-size 1 --test-size 2, or text in files of its own: --valid FILE --test FILE"
+    run(of_tsv(tmp_path, pairs, "valid_size=1", "test_size=2"), tmp_path / "data")
 
 
 def test_without_clean_text_the_rule_that_dropped_it_is_named(tmp_path: Path) -> None:

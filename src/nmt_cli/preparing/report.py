@@ -160,6 +160,8 @@ def overlap_finding(split: str, facts: Mapping[str, int], *, setting: str) -> tu
 def share(part: float, whole: float) -> str:
     """A part as a percentage of the whole: 41.3%, 2.66%, 0.0031%. Only nothing is 0%, and only the whole is 100%."""
     percent = 100 * part / whole if whole else 0.0
+    if 0 < percent < 0.0001:
+        return "under 0.0001%"
     if percent in (0, 100):
         return f"{percent:.0f}%"
     if 99.9 < percent < 100:
@@ -248,9 +250,10 @@ def _examples(data: PreparedData, loaded: Mapping[str, Tokenizer]) -> list[dict[
 
 def _findings(report: Mapping[str, Any]) -> Iterator[str]:
     """Reasons to doubt the data, found in the report's figures."""
-    read = report["cleaning"]["read"]
-    if read == report["limit"]:
-        yield f"This is a try: no more than the first {read:,} training pairs were read (limit)."
+    limit, splits_with_inputs = report["limit"], {record["split"] for record in report["inputs"]}
+    num_set_aside = sum(pairs for split, pairs in report["pairs"].items() if split not in splits_with_inputs)
+    if report["cleaning"]["read"] + num_set_aside == limit:
+        yield f"This is a try: no more than the first {limit:,} training pairs were read (limit)."
     setting = report["settings"]["cleaning"]["overlap"]["value"]
     for split, facts in report["overlap"].items():
         finding, is_much = overlap_finding(split, facts, setting=setting)

@@ -95,7 +95,10 @@ class DroppedPairs:
 
 @dataclass(slots=True)
 class CleaningCounts:
-    """The number of pairs that were read, of kept pairs whose spaces were tidied, and of pairs dropped by reason."""
+    """The number of pairs that were read, of pairs whose spaces were tidied, and of pairs dropped by reason.
+
+    Tidied pairs may be dropped later, as duplicates or as held-out text.
+    """
 
     read: int = 0
     tidied: int = 0

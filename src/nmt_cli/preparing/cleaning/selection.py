@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -134,25 +134,32 @@ def _copies_by_weight(shard: CleanShard) -> NDArray[np.uint16]:
 def _split_sizes(corpus: Corpus, *, clean_pairs: int) -> dict[Split, int]:
     """The number of pairs to set aside for each split; DataError if there is too little text for them."""
     sizes = {split: corpus.size_of(split, clean_pairs=clean_pairs) for split in corpus.set_aside}
-    own_text = f"text in files of its own: {' '.join(f'--{split} FILE' for split in sizes)}"
     if clean_pairs < 2 * len(sizes):
         raise DataError(
             f"there is too little text to set {' and '.join(map(SPLIT_NAMES.__getitem__, sizes))} pairs aside: it has "
             f"{clean_pairs:,} clean training {'pair' if clean_pairs == 1 else 'pairs'}",
             where="train",
-            hint=f"give more training text, or {own_text}",
+            hint=f"give more training text, or {_own_text(sizes)}",
         )
     if sum(sizes.values()) > _LARGEST_SHARE * clean_pairs:
         asked = " and ".join(f"{split}_size {size:,}" for split, size in sizes.items())
-        tenth = max(1, clean_pairs // 10)
-        flags = " ".join(f"--{split}-size {min(size, tenth)}" for split, size in sizes.items())
         raise DataError(
             f"{asked} {'are together' if len(sizes) > 1 else 'is'} more than half of the {clean_pairs:,} clean "
             "training pairs",
             where="train",
-            hint=f"{flags}, or {own_text}",
+            hint=_smaller_sizes(sizes, available=clean_pairs),
         )
     return sizes
+
+
+def _smaller_sizes(sizes: Mapping[Split, int], *, available: int) -> str:
+    """The fix that sets a tenth of the available pairs aside for each split, or takes other text."""
+    flags = " ".join(f"--{split}-size {min(size, max(1, available // 10))}" for split, size in sizes.items())
+    return f"{flags}, or {_own_text(sizes)}"
+
+
+def _own_text(splits: Iterable[Split]) -> str:
+    return f"text in files of its own: {' '.join(f'--{split} FILE' for split in splits)}"
 
 
 def _choose(
@@ -174,7 +181,7 @@ def _choose(
         raise DataError(
             f"{wanted:,} training pairs are to be set aside, and only {len(candidates):,} have no sentence in common",
             where="train",
-            hint=f"--valid-size {max(1, len(candidates) // 10)}, or text in files of its own: --valid FILE",
+            hint=_smaller_sizes(sizes, available=len(candidates)),
         )
     chosen, start = {}, 0
     for split, size in sizes.items():
