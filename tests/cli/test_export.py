@@ -75,12 +75,12 @@ def test_the_current_folder_may_be_the_model_but_not_the_output(
     tmp_path: Path, nmt: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ctranslate2")
+    save_tiny(tmp_path / "m", spm_folder=tmp_path)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    for command in (["export", "../m", "--to", "ctranslate2"], ["import", "../m"], ["average", "../m", "../n"]):
+    for command in (["export", "../m", "--to", "ctranslate2"], ["import", "../m"], ["average", "../m", "../m"]):
         done = nmt(*command, "-o", ".")
         assert (done.code, done.stderr[0]) == (2, "error: -o . names no folder")
-    save_tiny(tmp_path / "m", spm_folder=tmp_path)
     monkeypatch.chdir(tmp_path / "m")
     assert nmt("export", ".", "--to", "ctranslate2").code == 0
     assert (tmp_path / "m-ctranslate2" / "model.bin").is_file()

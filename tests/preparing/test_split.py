@@ -11,7 +11,7 @@ from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.tokenization.tokenizer import Tokenizer
-from tests.preparing.corpus_files import Pairs, contents, invented_pairs, refusal, run
+from tests.preparing.corpus_files import Pairs, contents, invented_pairs, refusal, run, write_prefix
 
 
 def of_tsv(folder: Path, pairs: Pairs, *overrides: str) -> LocatedCorpus:
@@ -149,7 +149,7 @@ def test_pairs_that_all_share_sentences_cannot_be_split(tmp_path: Path) -> None:
     error = refusal(lambda: run(of_tsv(tmp_path, pairs, "valid_size=40"), tmp_path / "data"))
     assert error.message == "40 training pairs are to be set aside, and only 20 have no sentence in common"
     assert error.hint == "--valid-size 2, or text in files of its own: --valid FILE"
-    own = f"valid=[{{kind: tsv, file: {tmp_path}/my.tsv}}]"
+    own = f"valid=[{{kind: text, prefix: {write_prefix(tmp_path / 'own', invented_pairs(9, seed=6))}}}]"
     error = refusal(lambda: run(of_tsv(tmp_path, pairs, "test_size=40", own), tmp_path / "data"))
     assert error.hint == "--test-size 2, or text in files of its own: --test FILE"
     error = refusal(lambda: run(of_tsv(tmp_path, pairs, "valid_size=1", "test_size=40"), tmp_path / "data"))

@@ -278,7 +278,7 @@ def test_an_interruption_of_either_rename_leaves_the_old_directory(
 def test_a_link_to_a_directory_stays_a_link(tmp_path: Path) -> None:
     directory(tmp_path / "disk", "old")
     (tmp_path / "x").symlink_to("disk", target_is_directory=True)
-    (tmp_path / ".disk.retired").symlink_to("elsewhere")
+    (tmp_path / ".disk.retired").symlink_to("disk")
     with files.new_directory(tmp_path / "x", error=ModelError) as temporary:
         (temporary / "file").write_text("new")
     assert (tmp_path / "x").is_symlink()
