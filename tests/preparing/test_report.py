@@ -258,6 +258,9 @@ def test_every_reason_is_shown_with_its_examples_and_its_meaning(report: dict[st
         assert meaning[0].isupper()
         assert meaning.lower().startswith(REASONS[reason].meaning.lower().replace("'", "&#39;"))
         assert re.findall("<code>(.*?)</code>", meaning) == [*REASONS[reason].keys]
+    # Duplicates are counted as tidied before they are dropped, so the number can exceed the kept pairs.
+    tidied = render_page({**report, "cleaning": {**counts.to_json(), "tidied": 100_000}})
+    assert "; 100,000 pairs, with duplicates, lost outer or repeated spaces." in tidied
     # The most frequent first.
     assert page.index("<h3>In validation") < page.index("<h3>Duplicate") < page.index("<h3>Malformed")
     assert "These rules dropped no pair" not in page
