@@ -89,6 +89,14 @@ def test_a_path_that_another_program_has_is_named_and_left_to_it(tmp_path: Path)
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_path_that_was_removed_before_it_listens_is_missed(tmp_path: Path) -> None:
+    path = tmp_path / "nmt.sock"
+    with closing(listener_at(path)) as listener:
+        path.unlink()
+        with pytest.raises(UsageError, match="sock: No such file or directory"):
+            listener.listen()
+
+
 def test_a_path_where_no_socket_can_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     for path, reason in (

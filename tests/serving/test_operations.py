@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import logging
 import os
 import pty
 import resource
@@ -422,6 +423,7 @@ def test_the_port_answers_only_once_the_models_are_loaded(
 
     monkeypatch.setattr(server, "Listener", Told)
     monkeypatch.setattr(ModelRouter, "load", load)
+    monkeypatch.setattr(logging.root, "handlers", [])  # the server changes them for the rest of its process
     with pytest.raises(ModelError, match="the disk is gone"):
         serve(model=[models["en-de"]], port=0)
     assert found == [False]

@@ -26,7 +26,7 @@ class RequestError(NmtError):
         self.retry_after_seconds = retry_after_seconds
 
     @property
-    def sentence(self) -> str:
+    def message_with_hint(self) -> str:
         """Message and hint, for the APIs that have one field for both."""
         return f"{self.message} ({self.hint})"
 
@@ -60,11 +60,6 @@ def too_many_texts_error(num_texts: int, *, limit: int) -> RequestError:
     return too_large_error(f"{num_texts:,} texts are too many", hint=f"send at most {limit:,} texts in a request")
 
 
-def shorten(value: str) -> str:
-    """A value that a client sent, short enough for a message."""
-    return value if len(value) <= _MAX_SHOWN_CHARACTERS else value[:_MAX_SHOWN_CHARACTERS] + "…"
-
-
 def server_busy_error(message: str, *, retry_after_seconds: int) -> RequestError:
     """A request that the server has no room or no time for now: 503 with Retry-After."""
     hint = f"try again in {retry_after_seconds} s"
@@ -73,3 +68,8 @@ def server_busy_error(message: str, *, retry_after_seconds: int) -> RequestError
 
 class ClientGone(Exception):
     """Nobody waits for the answer."""
+
+
+def shorten(value: str) -> str:
+    """A value that a client sent, short enough for a message."""
+    return value if len(value) <= _MAX_SHOWN_CHARACTERS else value[:_MAX_SHOWN_CHARACTERS] + "…"

@@ -34,9 +34,10 @@ class Listener:
         self.socket.setblocking(False)
 
     def listen(self) -> None:
-        """Take connections from now on; UsageError if another server has taken the address since it was bound."""
-        if self._uds is not None and _identity(self._uds) != self._identity:
-            raise _wrong_path_error(self._uds, os.strerror(errno.EADDRINUSE))
+        """Take connections from now on; UsageError if the address was taken, or its socket removed, in the meantime."""
+        if self._uds is not None and (identity := _identity(self._uds)) != self._identity:
+            reason = errno.ENOENT if identity is None else errno.EADDRINUSE
+            raise _wrong_path_error(self._uds, os.strerror(reason))
         try:
             self.socket.listen(_BACKLOG)
         except OSError as error:
@@ -90,7 +91,10 @@ def _bind_address(host: str, port: int) -> socket.socket:
 
 
 def _lock_path(path: Path, ending: ExitStack) -> None:
-    """Keep other servers from a path, until the end; a bound socket that does not listen yet looks like a dead one."""
+    """Keep other servers from a path until the end.
+
+    The lock is needed because a socket that does not listen yet looks like the socket of a killed server.
+    """
     if not path.name:
         raise _wrong_path_error(path, os.strerror(errno.EISDIR))
     try:

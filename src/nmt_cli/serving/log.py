@@ -1,6 +1,6 @@
 """The server's log: a line of JSON for each event, with its time, level and request.
 
-On a terminal, a line is text as in other commands, except the line of a request.
+On a terminal a line is text, as in other commands; events with fields stay JSON.
 """
 
 from __future__ import annotations
@@ -12,20 +12,17 @@ import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from nmt_cli.console import is_interactive
+from nmt_cli.console import PACKAGE_LOGGER, is_interactive
 
 logger = logging.getLogger(__name__)
 
-# Our own logger has handlers already. Libraries report to the root logger.
-_OUR_LOGGER, _ROOT_LOGGER = "nmt_cli", ""
 # What uvicorn says of a connection that is refused with 400.
 _INVALID_REQUEST = "Invalid HTTP request received."
-_SECONDS_BETWEEN_REFUSALS = 1.0
+_SECONDS_BETWEEN_LINES = 1.0
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
@@ -63,36 +60,20 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line)
 
 
-@contextmanager
-def server_log() -> Iterator[None]:
-    """Log as a server while the block runs: in JSON, unless stderr is a terminal."""
-    configured = [logging.getLogger(name) for name in (_OUR_LOGGER, _ROOT_LOGGER)]
-    saved = [(each_logger.handlers[:], each_logger.propagate) for each_logger in configured]
-    configure_server_log()
-    try:
-        yield
-    finally:
-        for each_logger, (handlers, propagate) in zip(configured, saved, strict=True):
-            each_logger.handlers[:], each_logger.propagate = handlers, propagate
-
-
 def configure_server_log() -> None:
     """Log in JSON from now on, unless stderr is a terminal; libraries log in the same form as we do."""
     # The answer 400 already reports a form that cannot be read.
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
-    handlers = logging.getLogger(_OUR_LOGGER).handlers[:]
+    logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != _INVALID_REQUEST)
     if not is_interactive():
-        handlers = [logging.StreamHandler(sys.stderr)]
-        handlers[0].setFormatter(JsonFormatter())
-    for handler in handlers:
-        handler.addFilter(lambda record: record.msg != _INVALID_REQUEST)
-    for name in (_OUR_LOGGER, _ROOT_LOGGER):
-        configured = logging.getLogger(name)
-        configured.handlers[:], configured.propagate = handlers, False
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(JsonFormatter())
+        PACKAGE_LOGGER.handlers[:] = [handler]
+    logging.root.handlers[:] = PACKAGE_LOGGER.handlers
 
 
 class RefusalLog:
-    """Logs connections that were refused: at most one line per second and reason, with the number of connections."""
+    """Logs refused connections: per second, one line for each status and reason, with the number of connections."""
 
     def __init__(self) -> None:
         self._refused: Counter[tuple[int, str]] = Counter()
@@ -100,7 +81,7 @@ class RefusalLog:
     def add(self, status: int, reason: str) -> None:
         """Count a connection that was refused with this status."""
         if not self._refused:
-            asyncio.get_running_loop().call_later(_SECONDS_BETWEEN_REFUSALS, self._write)
+            asyncio.get_running_loop().call_later(_SECONDS_BETWEEN_LINES, self._write)
         self._refused[status, reason] += 1
 
     def _write(self) -> None:

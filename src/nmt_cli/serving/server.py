@@ -29,7 +29,7 @@ from nmt_cli.serving.app import create_app
 from nmt_cli.serving.http_protocol import ServerConnections
 from nmt_cli.serving.keys import ApiKeys
 from nmt_cli.serving.listener import Listener
-from nmt_cli.serving.log import RefusalLog, server_log
+from nmt_cli.serving.log import RefusalLog, configure_server_log
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRouter, ModelSettings, ServedModel
 from nmt_cli.serving.origins import AllowedOrigins
@@ -78,7 +78,8 @@ def run(settings: ServerSettings) -> None:
     """
     if settings.port == 0:
         _address_logger.setLevel(logging.INFO)  # otherwise nobody would know the port
-    with server_log(), closing(Listener(host=settings.host, port=settings.port, uds=settings.uds)) as listener:
+    configure_server_log()
+    with closing(Listener(host=settings.host, port=settings.port, uds=settings.uds)) as listener:
         remove_left_folders()
         asyncio.run(_serve(settings, listener))
 

@@ -249,7 +249,7 @@ API = Api(
     prefixes=["/v2", "/v3"],
     operation_prefix="deepl_",
     error=DeepLError,
-    error_content=lambda error: {"message": error.sentence},
+    error_content=lambda error: {"message": error.message_with_hint},
     missing_key_status=403,
     endpoints=[
         Endpoint(

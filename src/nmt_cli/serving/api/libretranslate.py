@@ -94,7 +94,7 @@ class LibreError(BaseModel):
 
 def error_content(error: RequestError) -> dict[str, Any]:
     """A refusal as LibreTranslate says it."""
-    return {"error": error.sentence}
+    return {"error": error.message_with_hint}
 
 
 async def translate(call: Call[LibreTranslateRequest]) -> Response:
