@@ -272,6 +272,14 @@ def test_what_only_looks_like_pieces_is_scored(line: str) -> None:
     assert run("ref", stdin=f"Gut.\n{line}\nGut.\n".encode())
 
 
+def test_a_mark_of_a_piece_here_and_there_is_no_reason_to_refuse(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "marks").write_text("Gut.\n" * 999 + "Das Zeichen ▁ steht da.\n", encoding="utf-8")
+    assert run("marks", "-i", "marks").startswith("BLEU\t100.00")
+    assert caplog.messages == []
+
+
 def test_tokenised_text_is_scored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert run("ref", stdin=b"Der Hund .\nDie Katze .\nEin Mann .\n")
     assert caplog.messages == ["stdin looks tokenised: 3 of its 3 final full stops stand apart; score detokenised text"]
@@ -299,7 +307,7 @@ def test_a_closed_stdin_is_refused_only_if_it_is_needed(folder: Path, monkeypatc
 
 def test_empty_translations_are_scored_with_a_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert run("ref", stdin=b"Gut.\n\n \n")
-    assert caplog.messages == ["stdin is empty in 2 of its 3 lines, and is scored so"]
+    assert caplog.messages == ["stdin has 2 empty lines out of 3; they count as empty translations"]
 
 
 def test_resampling_too_many_lines_is_refused(folder: Path) -> None:

@@ -163,28 +163,31 @@ def test_a_confidence_interval_of_chrf_survives_resamples_without_a_match() -> N
     assert 0 < report.confidence < 100
 
 
+def reference_tokens(language: str, line: str) -> str:
+    """The tokens of the paper's BLEU."""
+    return PaperTokenizer(language, keep_quotes=False).tokenize(line, is_reference=True)
+
+
 def test_compounds_are_split_for_german_alone_and_as_the_script_does() -> None:
-    assert PaperTokenizer("de", keeps_quotes=False).tokenize_reference("Chat-Fenster") == "Chat ##AT##-##AT## Fenster"
+    assert reference_tokens("de", "Chat-Fenster") == "Chat ##AT##-##AT## Fenster"
     # The substitution takes both neighbours with it, so that the second hyphen of a-b-c stays; but it works on bytes.
-    assert PaperTokenizer("de", keeps_quotes=False).tokenize_reference("a-b-c") == "a ##AT##-##AT## b-c"
-    assert PaperTokenizer("de", keeps_quotes=False).tokenize_reference("A-Ö-B") == "A ##AT##-##AT## Ö ##AT##-##AT## B"
-    assert PaperTokenizer("fr", keeps_quotes=False).tokenize_reference("grand-père") == "grand-père"
+    assert reference_tokens("de", "a-b-c") == "a ##AT##-##AT## b-c"
+    assert reference_tokens("de", "A-Ö-B") == "A ##AT##-##AT## Ö ##AT##-##AT## B"
+    assert reference_tokens("fr", "grand-père") == "grand-père"
 
 
 def test_unicode_punctuation_becomes_ascii_in_the_hypothesis_alone() -> None:
-    text = PaperTokenizer("de", keeps_quotes=True)
-    assert text.tokenize_hypothesis("“Ja”，sagt er。") == "&quot; Ja &quot; , sagt er ."
-    assert text.tokenize_reference("“Ja”") == "“ Ja ”"
+    text = PaperTokenizer("de", keep_quotes=True)
+    assert text.tokenize("“Ja”，sagt er。", is_reference=False) == "&quot; Ja &quot; , sagt er ."
+    assert text.tokenize("“Ja”", is_reference=True) == "“ Ja ”"
 
 
 def test_quotes_of_a_german_reference_become_ascii_as_the_authors_had_them() -> None:
-    assert (
-        PaperTokenizer("de", keeps_quotes=False).tokenize_reference("„Ja“, sagt er.") == "&quot; Ja &quot; , sagt er ."
-    )
+    assert reference_tokens("de", "„Ja“, sagt er.") == "&quot; Ja &quot; , sagt er ."
     # There is no evidence for other languages.
-    assert PaperTokenizer("fr", keeps_quotes=False).tokenize_reference("„Ja“") == "„ Ja “"
+    assert reference_tokens("fr", "„Ja“") == "„ Ja “"
     # The hypothesis is what the script makes of it, and the script leaves the lower quote.
-    assert PaperTokenizer("de", keeps_quotes=False).tokenize_hypothesis("„Ja“") == "„ Ja &quot;"
+    assert PaperTokenizer("de", keep_quotes=False).tokenize("„Ja“", is_reference=False) == "„ Ja &quot;"
 
 
 def test_a_reference_without_such_quotes_has_the_same_paper_bleu_either_way(shared_data: Path) -> None:
@@ -206,20 +209,20 @@ def test_ascii_quotes_in_the_translation_match_typographic_ones_of_the_reference
 
 @pytest.mark.parametrize("line", ["Er wurde 28.", "Das sagt Bart. ", "Teil A."])
 def test_a_final_full_stop_stands_apart_whatever_is_before_it(line: str) -> None:
-    assert PaperTokenizer("de", keeps_quotes=False).tokenize_reference(line) == f"{line.strip()[:-1]} ."
+    assert reference_tokens("de", line) == f"{line.strip()[:-1]} ."
 
 
 def test_a_blank_line_and_an_ellipsis_stay() -> None:
-    assert PaperTokenizer("de", keeps_quotes=False).tokenize_reference("") == ""
-    assert PaperTokenizer("de", keeps_quotes=False).tokenize_reference("Nun ja...") == "Nun ja ..."
+    assert reference_tokens("de", "") == ""
+    assert reference_tokens("de", "Nun ja...") == "Nun ja ..."
 
 
 def test_chinese_in_a_german_line_stays_together_as_in_moses() -> None:
     # As tokenizer.perl prints it.
     line, tokens = "田郷明 sagt: カタカナ, 한국어.", "田郷明 sagt : カタカナ , 한국어 ."
-    assert MosesBleuTokenizer("de").tokenize(line) == tokens
-    assert MosesBleuTokenizer("zh").tokenize("你好，世界。") == "你好 ， 世界 。"
-    assert MosesBleuTokenizer("hi").tokenize("नमस्ते") == "नमस ् ते"
+    assert MosesBleuTokenizer("de").tokenize(line, is_reference=True) == tokens
+    assert MosesBleuTokenizer("zh").tokenize("你好，世界。", is_reference=True) == "你好 ， 世界 。"
+    assert MosesBleuTokenizer("hi").tokenize("नमस्ते", is_reference=True) == "नमस ् ते"
 
 
 def test_moses_bleu_is_what_perl_s_scripts_give_for_lower_cased_text(shared_data: Path) -> None:
@@ -313,11 +316,10 @@ def test_every_official_score_of_wmt22_to_nine_digits(shared_data: Path, system:
     ],
 )
 def test_tokens_are_those_of_moses_in_every_line(shared_data: Path, tokens: str, text: str, language: str) -> None:
-    paper = PaperTokenizer(language, keeps_quotes=True)
-    prepare = paper.tokenize_hypothesis if ".hyp." in tokens else paper.tokenize_reference
+    paper = PaperTokenizer(language, keep_quotes=True)
     raw, expected = lines_of(shared_data / text), lines_of(shared_data / "moses-reference" / tokens)
     assert len(raw) == len(expected)
-    assert [prepare(line) for line in raw] == expected
+    assert [paper.tokenize(line, is_reference=".ref." in tokens) for line in raw] == expected
 
 
 @pytest.mark.parametrize("place", range(3))
@@ -338,7 +340,7 @@ def test_paper_bleu_says_with_which_figures_it_compares(shared_data: Path) -> No
     assert [line[:2] for line in lines] == [["paper-BLEU", "36.38"], ["BLEU", "36.12"]]
     assert lines[0][2].startswith("nrefs:1|case:mixed|eff:no|tok:moses-de|smooth:none|compounds:split|punct:ascii-hyp|")
     assert process.stderr == (
-        "paper-BLEU compares with the paper's 27.3 (base) and 28.4 (big) on newstest2014 and other multi-bleu scores "
-        "of such tokens; BLEU compares with other papers' sacreBLEU scores of the same signature; "
-        "never one with the other\n"
+        "compare paper-BLEU with the paper's 27.3 (base) and 28.4 (big) on newstest2014 and other multi-bleu scores "
+        "of such tokens; compare BLEU with sacreBLEU scores of the same signature; "
+        "do not compare the two with each other\n"
     )

@@ -101,7 +101,7 @@ class Comet:
 
     def _environment(self) -> dict[str, str]:
         """This process's environment; if the GPU is not the first, only that GPU is visible."""
-        if not self.gpu:
+        if self.gpu is None or self.gpu == 0:
             return dict(os.environ)
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         chosen = visible[self.gpu] if self.gpu < len(visible) else str(self.gpu)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, assert_never, get_args
 
@@ -267,14 +268,15 @@ def _moses_scorer(
     language = evaluation_set.target_language
     if for_segments or language is None:
         raise ValueError(f"{name} is a score of a corpus in a known language")
-    is_paper, keeps_quotes = name == "paper-bleu", evaluation_set.keep_quotes
-    tokenizer = PaperTokenizer(language, keeps_quotes=keeps_quotes) if is_paper else MosesBleuTokenizer(language)
-    references = [[tokenizer.tokenize_reference(line) for line in lines] for lines in evaluation_set.references]
+    is_paper, keep_quotes = name == "paper-bleu", evaluation_set.keep_quotes
+    tokenizer = PaperTokenizer(language, keep_quotes=keep_quotes) if is_paper else MosesBleuTokenizer(language)
 
-    def prepare(systems: Sequence[Sequence[str]]) -> list[list[str]]:
-        return [[tokenizer.tokenize_hypothesis(line) for line in lines] for lines in systems]
+    def tokenize(texts: Sequence[Sequence[str]], *, is_reference: bool) -> list[list[str]]:
+        return [[tokenizer.tokenize(line, is_reference=is_reference) for line in lines] for lines in texts]
 
-    return Scorer(name, tokenizer.bleu(references), references, prepare)
+    references = tokenize(evaluation_set.references, is_reference=True)
+    prepare = partial(tokenize, is_reference=False)
+    return Scorer(name, tokenizer.make_metric(references), references, prepare)
 
 
 def _tokenizer_model_error(name: str, error: BaseException) -> DataError:

@@ -37,21 +37,14 @@ class MosesBleuTokenizer:
             logger.warning("Moses knows no abbreviations of the language %r; it takes those of English", language)
         self.language = language
         self._tokenizer = MosesTokenizer(lang=language)
+        # sacremoses counts some letters otherwise than tokenizer.perl: see `_letters_and_digits`.
         self._tokenizer.PAD_NOT_ISALNUM = re.compile(rf"([^{_letters_and_digits()}\s\.'\`\,\-])"), r" \1 "
 
-    def bleu(self, references: Sequence[Sequence[str]]) -> MosesBleu:
+    def make_metric(self, references: Sequence[Sequence[str]]) -> MosesBleu:
         """The metric: BLEU of lower-cased tokens, against references that are tokens already."""
         return MosesBleu(self.language, lowercase=True, changes={}, references=references)
 
-    def tokenize_hypothesis(self, line: str) -> str:
-        """The tokens of a hypothesis, with spaces between them."""
-        return self.tokenize(line)
-
-    def tokenize_reference(self, line: str) -> str:
-        """The tokens of a reference, with spaces between them."""
-        return self.tokenize(line)
-
-    def tokenize(self, line: str) -> str:
+    def tokenize(self, line: str, *, is_reference: bool) -> str:
         """The tokens of a line, with spaces between them."""
         tokens = self._tokenizer.tokenize(line.strip(), return_str=True, escape=True)
         return _FINAL_STOP.sub(" .", tokens)
@@ -60,31 +53,30 @@ class MosesBleuTokenizer:
 class PaperTokenizer(MosesBleuTokenizer):
     """Splits raw text into the tokens of the paper's BLEU: for German, compounds are split and quotes are ASCII."""
 
-    def __init__(self, language: str, *, keeps_quotes: bool) -> None:
+    def __init__(self, language: str, *, keep_quotes: bool) -> None:
         from sacremoses import MosesPunctNormalizer
 
         super().__init__(language)
         self._punctuation = MosesPunctNormalizer()
         self._splits_compounds = language == _GERMAN
-        self._has_ascii_quotes = language == _GERMAN and not keeps_quotes
+        self._has_ascii_quotes = language == _GERMAN and not keep_quotes
 
-    def bleu(self, references: Sequence[Sequence[str]]) -> MosesBleu:
+    def make_metric(self, references: Sequence[Sequence[str]]) -> MosesBleu:
         """The metric: the paper's BLEU, against references that are tokens already."""
         changes = {"compounds": "split" if self._splits_compounds else "whole", "punct": "ascii-hyp"}
         changes |= {"quotes": "ascii-ref"} if self._has_ascii_quotes else {}
         return MosesBleu(self.language, lowercase=False, changes=changes, references=references)
 
-    def tokenize_hypothesis(self, line: str) -> str:
-        """The tokens of a hypothesis; unicode punctuation becomes ASCII first, but for the lower quote."""
-        return self.tokenize(self._punctuation.replace_unicode_punct(line))
+    def tokenize(self, line: str, *, is_reference: bool) -> str:
+        """The tokens of a line, with spaces between them.
 
-    def tokenize_reference(self, line: str) -> str:
-        """The tokens of a reference."""
-        return self.tokenize(line.translate(_QUOTES) if self._has_ascii_quotes else line)
-
-    def tokenize(self, line: str) -> str:
-        """The tokens of a line, with spaces between them."""
-        tokens = super().tokenize(line)
+        Unicode punctuation of a hypothesis becomes ASCII first, except „, which the script leaves.
+        """
+        if not is_reference:
+            line = self._punctuation.replace_unicode_punct(line)
+        elif self._has_ascii_quotes:
+            line = line.translate(_QUOTES)
+        tokens = super().tokenize(line, is_reference=is_reference)
         if self._splits_compounds:
             tokens = _COMPOUND.sub(rb"\1 ##AT##-##AT## \2", tokens.encode()).decode()
         return tokens
@@ -143,6 +135,6 @@ def note_on_comparison(languages: str, *, keep_quotes: bool) -> str:
     has_other_quotes = keep_quotes and languages.lower().endswith("-de")
     papers = f"the paper's {figures} on newstest2014 and " if figures and not has_other_quotes else ""
     return (
-        f"paper-BLEU compares with {papers}other multi-bleu scores of such tokens; BLEU compares with other papers' "
-        "sacreBLEU scores of the same signature; never one with the other"
+        f"compare paper-BLEU with {papers}other multi-bleu scores of such tokens; compare BLEU with sacreBLEU scores "
+        "of the same signature; do not compare the two with each other"
     )

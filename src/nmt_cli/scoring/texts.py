@@ -17,7 +17,7 @@ from typing import TextIO
 from nmt_cli import files
 from nmt_cli.errors import DataError
 from nmt_cli.text_encoding import STDIN, check_encoding, not_utf8_error
-from nmt_cli.tokenization.pieces import SPACE_MARK, piece_mark_in_line, sign_of_tokenisation
+from nmt_cli.tokenization.pieces import MIN_SHARE_IN_PIECES, SPACE_MARK, piece_mark_in_line, sign_of_tokenisation
 
 logger = logging.getLogger(__name__)
 
@@ -67,10 +67,9 @@ def check_hypothesis(hypothesis: ScoredText, *, others: Sequence[ScoredText]) ->
     segments = zip(hypothesis.lines, *(other.lines for other in others), strict=True)
     num_empty = sum(not line.strip() and all(map(str.strip, other_lines)) for line, *other_lines in segments)
     if num_empty > 0:
-        total = f"{len(hypothesis.lines):,}"
-        logger.warning("%s is empty in %s of its %s lines, and is scored so", hypothesis.name, f"{num_empty:,}", total)
-    for line_number, line in enumerate(hypothesis.lines, start=1):
-        _check_no_pieces(line, where=f"{hypothesis.name}:{line_number}")
+        counts = f"{num_empty:,} empty lines out of {len(hypothesis.lines):,}"
+        logger.warning("%s has %s; they count as empty translations", hypothesis.name, counts)
+    _check_no_pieces(hypothesis)
     if sign := sign_of_tokenisation(hypothesis.lines):
         logger.warning("%s looks tokenised: %s; score detokenised text", hypothesis.name, sign)
 
@@ -89,12 +88,14 @@ def check_same_number_of_lines(text: ScoredText, other: ScoredText) -> None:
         raise DataError(message, where=text.name, hint=hint)
 
 
-def _check_no_pieces(line: str, *, where: str) -> None:
-    """Raise DataError for a line with the marks that SentencePiece and subword-nmt leave in undecoded output."""
-    piece = piece_mark_in_line(line)
-    if piece is not None:
+def _check_no_pieces(text: ScoredText) -> None:
+    """Raise DataError if many lines have marks that undecoded output of SentencePiece or subword-nmt has."""
+    marks = [(number, mark) for number, line in enumerate(text.lines, start=1) if (mark := piece_mark_in_line(line))]
+    if marks and len(marks) >= MIN_SHARE_IN_PIECES * len(text.lines):  # else they are noise
+        number, piece = marks[0]
         message = f"the hypothesis holds pieces instead of words: {piece.mark!r} in {piece.around!r}"
         next_step = "then detokenise the text"
         if piece.mark == SPACE_MARK:
             next_step = "or spm_decode --model=..., or nmt decode, which writes plain text"
-        raise DataError(message, where=where, hint=f"join the pieces: {piece.join_command}, {next_step}")
+        hint = f"join the pieces: {piece.join_command}, {next_step}"
+        raise DataError(message, where=f"{text.name}:{number}", hint=hint)

@@ -19,7 +19,7 @@ _SUBWORD_NMT = re.compile(r"\S@@(?: |$)")
 _TOKENISED = re.compile(rf"&(?:apos|quot|#91|#93|#124);| @-@ |##AT##|{_SUBWORD_NMT.pattern}|{_SENTENCEPIECE.pattern}")
 # Raw text has an escape or a stray full stop here and there, too.
 _TOKENISED_SHARE = 0.02
-_MIN_SHARE_IN_PIECES = 0.1
+MIN_SHARE_IN_PIECES = 0.1
 _MIN_LINES_IN_PIECES = 3
 _CONTEXT_CHARACTERS = 10
 # Commands that make words of pieces again, from stdin or a file to stdout.
@@ -110,7 +110,7 @@ def _text_around(match: re.Match[str]) -> str:
 def piece_mark_in_text(lines: Sequence[str]) -> PieceMark | None:
     """The first piece mark of a text in which many lines have one; None if few have, because a few are noise."""
     marks = [mark for line in lines if (mark := piece_mark_in_line(line)) is not None]
-    is_in_pieces = len(marks) >= max(_MIN_LINES_IN_PIECES, _MIN_SHARE_IN_PIECES * len(lines))
+    is_in_pieces = len(marks) >= max(_MIN_LINES_IN_PIECES, MIN_SHARE_IN_PIECES * len(lines))
     return marks[0] if is_in_pieces else None
 
 
