@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from nmt_cli import devices
-from nmt_cli.devices import bound_spinning, multiply_float32_fast
+from nmt_cli.devices import bound_spinning, choose_device, multiply_float32_fast
+from nmt_cli.errors import DeviceError
 
 CPU = torch.device("cpu")
 
@@ -59,3 +60,20 @@ def test_the_user_says_how_threads_wait(
     monkeypatch.setattr(os, "environ", dict(given))
     bound_spinning(1000)
     assert os.environ.get("GOMP_SPINCOUNT") == spins
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("cuda:", "there is no device called 'cuda:'", "take auto, cpu, cuda or cuda:N"),
+        ("cuda:00", "there is no device called 'cuda:00'", "take auto, cpu, cuda or cuda:N"),
+        ("cuda:1", "device 'cuda:1' was asked for, but torch sees only 1 GPU here", "take cuda:0"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_named(name: str, message: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(DeviceError) as error:
+        choose_device(name)
+    assert (error.value.message, error.value.hint) == (message, hint)
+    assert choose_device("cuda:0") == torch.device("cuda:0")

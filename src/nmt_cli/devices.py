@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import sysconfig
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
 
 from nmt_cli.errors import DeviceError, UsageError
 
@@ -117,8 +118,8 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cpu":
         return torch.device("cpu")
-    kind, _, index = name.partition(":")
-    if kind != "cuda" or (index and not index.isdigit()):
+    chosen = re.fullmatch(r"cuda(?::(0|[1-9][0-9]*))?", name)
+    if chosen is None:
         raise DeviceError(
             f"there is no device called {name!r}", setting="device", hint="take auto, cpu, cuda or cuda:N"
         )
@@ -128,23 +129,21 @@ def choose_device(name: str) -> torch.device:
             setting="device",
             hint="give `device: cpu`, or install a torch build with CUDA and check nvidia-smi",
         )
-    if index and int(index) >= torch.cuda.device_count():
+    if int(chosen[1] or 0) >= (count := torch.cuda.device_count()):
         raise DeviceError(
-            f"device {name!r} was asked for, but there are only {torch.cuda.device_count()} GPUs",
+            f"device {name!r} was asked for, but torch sees only {count} GPU{'s' * (count > 1)} here",
             setting="device",
-            hint=f"take cuda:0 to cuda:{torch.cuda.device_count() - 1}",
+            hint="take cuda:0" if count == 1 else f"take cuda:0 to cuda:{count - 1}",
         )
     return torch.device(name)
 
 
 def parse_precision(precision: str) -> PrecisionChoice:
     """The precision of that name; UsageError if there is none."""
-    choices: tuple[PrecisionChoice, ...] = get_args(PrecisionChoice)
-    for choice in choices:
-        if precision == choice:
-            return choice
-    hint = f"take one of: {', '.join(choices)}"
-    raise UsageError(f"there is no precision called {precision!r}", setting="precision", hint=hint)
+    if precision not in get_args(PrecisionChoice):
+        hint = f"take one of: {', '.join(get_args(PrecisionChoice))}"
+        raise UsageError(f"there is no precision called {precision!r}", setting="precision", hint=hint)
+    return cast(PrecisionChoice, precision)
 
 
 def choose_precision(choice: PrecisionChoice, *, device: torch.device, training: bool) -> Precision:
@@ -168,13 +167,12 @@ def cpu_multiplies_bf16() -> bool:
 
 
 def multiply_float32_fast(device: torch.device) -> bool:
-    """Let float32 products on a CPU use oneDNN if it is as exact as MKL, and return whether they do.
+    """Use oneDNN for float32 products on a CPU if they stay exact; True if it is used.
 
-    torch uses MKL for these products, which reaches half of oneDNN's rate on AMD
-    (docs/design/cpu-training.md#precision). torch uses oneDNN only at the precision "medium", which also allows
-    products in bf16. oneDNN multiplies in bf16 if the CPU has AMX, and in float32 otherwise, so a test product
-    decides. A precision that was already set is left alone. So is a process that uses a GPU, because the setting
-    would hold there too.
+    MKL, torch's default, reaches half of oneDNN's rate on AMD (docs/design/cpu-training.md#precision). torch uses
+    oneDNN only at the precision "medium". On a CPU with AMX, "medium" multiplies in bf16. So a test product decides.
+    The precision "high" stays: only the user sets it. A process that uses a GPU keeps its precision too, because the
+    setting would hold there.
     """
     import torch
 
@@ -184,7 +182,7 @@ def multiply_float32_fast(device: torch.device) -> bool:
         before = torch.get_float32_matmul_precision()
     except RuntimeError:  # set by torch's newer names
         return False
-    if before not in ("medium", "highest"):
+    if before not in ("medium", "highest"):  # an earlier call of ours has set "medium"
         return False
     torch.set_float32_matmul_precision("medium")
     is_exact = _multiplies_exactly()

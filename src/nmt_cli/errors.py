@@ -44,7 +44,7 @@ class NmtError(Exception):
         return _in_python("\n".join(filter(None, lines)))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (type(self), self.message), vars(self)
+        return Exception.__new__, (type(self), self.message), vars(self)
 
 
 def _in_python(text: str) -> str:
@@ -58,11 +58,6 @@ def _in_python(text: str) -> str:
         return f"{name}={value}" if is_number else f'{name}="{value}"'
 
     return SETTING.sub(argument, text)
-
-
-def _restore(family: type[NmtError], message: str) -> NmtError:
-    """An error that was pickled in another process; unpickling sets its other fields."""
-    return family.__new__(family, message)
 
 
 class UsageError(NmtError):
@@ -113,11 +108,11 @@ def nearest_word(word: str, known: Iterable[str]) -> str | None:
     Case, leading dashes, and the difference between - and _ do not count.
     """
     by_spelling = {_normalize(known_word): known_word for known_word in known}
-    prefix = _normalize(word)
-    if similar := difflib.get_close_matches(prefix, by_spelling, n=1, cutoff=_MIN_SIMILARITY):
+    spelling = _normalize(word)
+    if similar := difflib.get_close_matches(spelling, by_spelling, n=1, cutoff=_MIN_SIMILARITY):
         return by_spelling[similar[0]]
-    longer = [spelling for spelling in by_spelling if spelling.startswith(prefix)]
-    return by_spelling[longer[0]] if len(longer) == 1 and len(prefix) >= _MIN_PREFIX_LETTERS else None
+    longer = [known_spelling for known_spelling in by_spelling if known_spelling.startswith(spelling)]
+    return by_spelling[longer[0]] if len(longer) == 1 and len(spelling) >= _MIN_PREFIX_LETTERS else None
 
 
 def first_line(error: BaseException) -> str:

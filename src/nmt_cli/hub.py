@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, assert_never
 
 from nmt_cli.console import Progress
-from nmt_cli.errors import NmtError
+from nmt_cli.errors import NmtError, first_line
 
 TIMEOUT_SECONDS = 20.0
 PROXY_HINT = (
@@ -54,7 +54,7 @@ def failure_of(error: Exception) -> HubFailure:
         (errors.RevisionNotFoundError, "no revision"),
         (errors.RepositoryNotFoundError, "no repository"),
     )
-    reason = (str(error).strip() or type(error).__name__).partition("\n")[0]
+    reason = first_line(error) or type(error).__name__
     for error_type, kind in kinds:
         if any(isinstance(cause, error_type) for cause in causes):
             return HubFailure(kind, reason)

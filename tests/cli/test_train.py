@@ -288,7 +288,12 @@ INSTALL = "install a torch build with CUDA and check nvidia-smi"
         (2, "--gpus 1 --device cpu", "--gpus 1 was asked for, but --device is cpu", EITHER),
         (2, "--gpus 2 --device cuda:1", "--gpus 2 was asked for, but --device is cuda:1", EITHER),
         (0, "--device cuda", f"device 'cuda' {NO_GPU}", f"give --device cpu, or {INSTALL}"),
-        (2, "--device cuda:2", "device 'cuda:2' was asked for, but there are only 2 GPUs", "take cuda:0 to cuda:1"),
+        (
+            2,
+            "--device cuda:2",
+            "device 'cuda:2' was asked for, but torch sees only 2 GPUs here",
+            "take cuda:0 to cuda:1",
+        ),
         (2, "--device gpu --gpus 2", "there is no device called 'gpu'", "take auto, cpu, cuda or cuda:N"),
     ],
 )

@@ -266,7 +266,7 @@ def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one_that_it_sees(
     assert [ranks.device.index for ranks in joined] == [0, 1]
     assert [ranks.is_first_on_machine for ranks in joined] == [True, False]
     assert [join_with_gpus(local=local, gpus=[gpu]).device.index for local, gpu in enumerate("ab")] == [0, 0]
-    with pytest.raises(DeviceError, match=r"(?m)^device 'cuda:2' was asked for, but there are only 2 GPUs$"):
+    with pytest.raises(DeviceError, match=r"(?m)^device 'cuda:2' was asked for, but torch sees only 2 GPUs here$"):
         join_with_gpus(local=2, gpus=["a", "b"])
 
 
