@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from shutil import rmtree
+from shutil import copytree, rmtree
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import sentencepiece
 
 from nmt_cli.dataset.prepared_data import SIDES, PreparedData, TokenWriter, open_prepared
 from nmt_cli.errors import RecipeError
-from nmt_cli.preparing import encoding, shards
+from nmt_cli.preparing import encoding, shards, vocabulary
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
@@ -23,7 +23,7 @@ from nmt_cli.preparing.encoding import encoded_splits
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.pipeline import prepare
 from nmt_cli.preparing.sources.base import Split
-from nmt_cli.preparing.vocabulary import sample_lines
+from nmt_cli.preparing.vocabulary import sample_lines, sizes_of_parts, write_tokenizers
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from tests.dataset.synthetic import append_rows
 from tests.preparing.corpus_files import contents, invented_pairs, refusal, run, silent, small_corpus, write_prefix
@@ -71,13 +71,41 @@ def test_every_line_is_drawn_as_likely(text: CleanText) -> None:
 
 
 def test_lines_that_are_taken_twice_can_be_drawn_twice(text: CleanText, monkeypatch: pytest.MonkeyPatch) -> None:
-    copies = {number: text.copies(number) * 0 for number in range(8)}
+    copies = [array * 0 for array in map(text.copies(), range(8))]
     copies[3][[5, 9]] = (2, 1)
-    monkeypatch.setattr(CleanText, "copies", lambda self, number: copies[number])
+    monkeypatch.setattr(CleanText, "copies", lambda self: copies.__getitem__)
     whole = [PAIRS[245][0].encode(), PAIRS[245][0].encode(), PAIRS[249][0].encode()]
     assert list(sample_lines(text, ["source"], size=3, seed=1)) == whole
     samples = {tuple(sample_lines(text, ["source"], size=2, seed=seed)) for seed in range(30)}
     assert samples == {tuple(whole[:2]), tuple(whole[1:])}
+
+
+def test_a_sample_of_more_than_a_billion_lines_has_the_share_of_each_part() -> None:
+    totals, size = [300_000_000, 0, 600_000_000, 300_000_007], 200_000
+    sizes = sizes_of_parts(totals, size=size, seed=1)
+    assert sum(sizes) == size
+    # The standard deviation of each size is under 224.
+    assert sizes == pytest.approx([50_000, 0, 100_000, 50_000], abs=1_000)
+    assert sizes == sizes_of_parts(totals, size=size, seed=1)
+
+
+def test_the_copies_of_all_shards_come_from_a_file_that_is_opened_once(text: CleanText, tmp_path: Path) -> None:
+    copytree(text.directory, tmp_path / "clean")
+    copies_of = CleanText(tmp_path / "clean").copies()
+    rmtree(tmp_path / "clean")
+    assert [len(copies_of(number)) for number in range(8)] == [80] * 7 + [40]
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_one_worker_trains_in_another_process_too(
+    text: CleanText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    located = small_corpus(tmp_path, f"tokenizer.shared={json.dumps(is_shared)}")
+    write_tokenizers(located.corpus, text, tmp_path / "here", num_workers=1, progress=silent)
+    monkeypatch.setattr(vocabulary, "_QUICK_LINES", 0)
+    monkeypatch.delattr(vocabulary, "train_tokenizer")  # of this process
+    write_tokenizers(located.corpus, text, tmp_path / "there", num_workers=1, progress=silent)
+    assert contents(tmp_path / "there") == contents(tmp_path / "here")
 
 
 def test_a_vocabulary_is_taken_as_it_is_and_its_contents_tell_preparations_apart(tmp_path: Path) -> None:

@@ -49,11 +49,11 @@ class CleanText:
         """The training text before duplicates were dropped."""
         return open_shards(self.directory)
 
-    def copies(self, number: int) -> NDArray[np.uint16]:
-        """How often each pair of a shard is taken, [n]; 0 for a dropped pair."""
-        with np.load(self.directory / _COPIES_FILE) as members:
-            copies: NDArray[np.uint16] = members[str(number)]
-        return copies
+    def copies(self) -> Callable[[int], NDArray[np.uint16]]:
+        """A function of a shard's number: how often each of its pairs is taken, [n]; 0 for a dropped pair."""
+        # Open it once: opening reads the names of all shards.
+        members: Mapping[str, NDArray[np.uint16]] = np.load(self.directory / _COPIES_FILE)
+        return lambda number: members[str(number)]
 
     def held_out(self, split: str, *, language: str) -> list[str]:
         """The lines of one side of a held-out split, without line ends."""

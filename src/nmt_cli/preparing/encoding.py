@@ -122,10 +122,10 @@ class EncodingJob:
 
     def start(self) -> Callable[[int], dict[str, EncodedSide]]:
         """The function for one shard."""
-        encoders, shards = self.encoders(), self.text.shards()
+        encoders, shards, copies_of = self.encoders(), self.text.shards(), self.text.copies()
 
         def encode(number: int) -> dict[str, EncodedSide]:
-            shard, copies = shards[number], self.text.copies(number)
+            shard, copies = shards[number], copies_of(number)
             return {side: encoder.encode_shard(shard, side, copies) for side, encoder in encoders.items()}
 
         return encode

@@ -26,30 +26,33 @@ from nmt_cli.tokenization.train_sentencepiece import TokenizerReport, Vocabulary
 logger = logging.getLogger(__name__)
 
 _COUNTS_FILE = "report.json"
+_QUICK_LINES = 10_000  # training on so few takes hardly longer than the start of a process
+_MOST_OF_NUMPY = 10**9  # items of its multivariate hypergeometric distribution
 
 
 def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_workers: int, progress: Progress) -> None:
     """Train `source.spm` and `target.spm` on the clean training text; they are equal if the vocabulary is shared."""
-    is_shared = corpus.tokenizer.shared
-    sides_of_tokenizers: list[tuple[str, ...]] = [SIDES] if is_shared else [(side,) for side in SIDES]
-    num_lines = text.counts()["pairs"]["train"] * len(sides_of_tokenizers[0])
+    job, is_shared = TokenizerJob(text, corpus.tokenizer, directory), corpus.tokenizer.shared
+    sides_of_each: list[tuple[str, ...]] = [SIDES] if is_shared else [(side,) for side in SIDES]
+    num_lines = text.counts()["pairs"]["train"] * len(sides_of_each[0])
     num_sampled = min(num_lines, corpus.tokenizer.sample_lines)
     logger.info("tokenizer: training on %s of %s lines", f"{num_sampled:,}", f"{num_lines:,}")
     progress("tokenizer", 0, None)
-    # A worker process, because SentencePiece ignores Ctrl-C and frees its memory only at the end of the process.
-    with worker_pool([TokenizerJob(text, corpus.tokenizer, directory)] * num_workers, hint=FEWER_WORKERS) as run:
-        trained = list(run(sides_of_tokenizers))
-    counts = [{"lines": num_lines, "sampled": report.given, "skipped": report.skipped} for report in trained]
+    # In a worker process, because SentencePiece ignores Ctrl-C and frees its memory only at the end of the process.
+    # A pool of one job would be this process, so for one worker the tokenizers take turns in a pool of two.
+    num_jobs = num_workers if num_sampled <= _QUICK_LINES else max(2, num_workers)
+    turns = [sides_of_each] if num_workers > 1 else [[sides] for sides in sides_of_each]
+    with worker_pool([job] * num_jobs, hint=FEWER_WORKERS) as run:
+        trained = [report for turn in turns for report in run(turn)]
     if is_shared:
         write_file(directory / "target.spm", (directory / "source.spm").read_bytes(), error=DataError)
-        counts *= 2
-    _write_counts(directory, counts)
-    kind = "shared" if is_shared else "separate"
-    sizes = [report.vocab_size for report in trained]
+        trained *= len(SIDES)
+    _write_counts(directory, [{"lines": num_lines, "sampled": one.given, "skipped": one.skipped} for one in trained])
+    sizes, kind = [report.vocab_size for report in trained], "shared" if is_shared else "separate"
     logger.info("tokenizer: %s %s pieces", " and ".join(f"{size:,}" for size in dict.fromkeys(sizes)), kind)
     if min(sizes) < corpus.tokenizer.vocab_size:
-        message = "the text is too small for %s, the default; --set tokenizer.vocab_size=N takes another number"
-        logger.info(f"tokenizer: {message}", f"{corpus.tokenizer.vocab_size:,}")
+        message = "tokenizer: the text is too small for %s, the default; --set tokenizer.vocab_size=N takes another"
+        logger.info(message, f"{corpus.tokenizer.vocab_size:,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ def find_taken_from(located: LocatedCorpus) -> Path | HubName | None:
 
 
 def write_given_vocabulary(given: GivenVocabulary, directory: Path) -> None:
-    """Write a vocabulary from elsewhere into a directory, with a report that nothing was trained."""
+    """Write a vocabulary from elsewhere into a directory, with counts of zero, because nothing is trained."""
     for name, model in given.models.items():
         write_file(directory / name, model, error=DataError)
     _write_counts(directory, [{"lines": 0, "sampled": 0, "skipped": 0}] * 2)
@@ -110,13 +113,10 @@ def sample_lines(text: CleanText, sides: Sequence[str], *, size: int, seed: int)
     A pair with several copies can be sampled once per copy.
     """
     shards = text.shards()
-    copies = [text.copies(shard.number) for shard in shards]
+    copies = list(map(text.copies(), (shard.number for shard in shards)))
     parts = [(side, number) for side in sides for number in range(len(shards))]
     totals = [int(copies[number].sum()) for _, number in parts]
-    sizes = totals
-    if size < sum(totals):
-        generator = np.random.default_rng(seed)
-        sizes = generator.multivariate_hypergeometric(totals, size, method="marginals").tolist()
+    sizes = sizes_of_parts(totals, size=size, seed=seed)
     for index, (side, number) in enumerate(parts):
         if sizes[index] == 0:
             continue
@@ -126,6 +126,19 @@ def sample_lines(text: CleanText, sides: Sequence[str], *, size: int, seed: int)
             chosen = np.sort(generator.choice(chosen, size=sizes[index], replace=False))
         lines = shards[number].text(side).split(b"\n")
         yield from map(lines.__getitem__, chosen.tolist())
+
+
+def sizes_of_parts(totals: Sequence[int], *, size: int, seed: int) -> list[int]:
+    """How many lines of each part a sample of `size` lines has, given how many each part has in total."""
+    generator, total = np.random.default_rng(seed), sum(totals)
+    if size >= total:
+        return list(totals)
+    if total < _MOST_OF_NUMPY:
+        sizes = generator.multivariate_hypergeometric(totals, size, method="marginals")
+    else:
+        lines = generator.choice(total, size, replace=False, shuffle=False)
+        sizes = np.bincount(np.searchsorted(np.cumsum(totals), lines, side="right"), minlength=len(totals))
+    return [int(number) for number in sizes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +195,13 @@ def _vocabulary_in_directory(directory: Path) -> GivenVocabulary:
                 where="tokenizer.taken_from",
                 hint="name a model directory, a run or prepared data: --set tokenizer.taken_from=runs/NAME/averaged",
             )
-        Tokenizer.load(file)
-        models[file.name] = file.read_bytes()
-        if not has_our_ids(models[file.name]):
+        Tokenizer.load(file)  # DataError if it is damaged
+        content = file.read_bytes()
+        if not has_our_ids(content):
             adapted = _read_with_our_ids(file)
-            models[file.name] = adapted.content
+            content = adapted.content
             messages.append(_origin_message(file, adapted))
+        models[file.name] = content
     return GivenVocabulary(models, [f"tokenizer: taken from {directory}", *messages])
 
 
