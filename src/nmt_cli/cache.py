@@ -36,7 +36,7 @@ def cache_lock(file: Path) -> Iterator[None]:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                logger.info("waiting for another process that fetches %s", file.name)
+                logger.info("waiting for another process that writes %s to the cache", file.name)
                 fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 

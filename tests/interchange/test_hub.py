@@ -183,7 +183,7 @@ def test_two_processes_at_once_import_once_and_a_kill_leaves_nothing_half(machin
     assert outputs[0][0] == outputs[1][0] != ""
     told = "".join(error for _, error in outputs)
     assert told.count(": imported, and kept in") == 1
-    assert told.count("waiting for another process that fetches opus-mt-en-de") == 1
+    assert told.count("waiting for another process that writes opus-mt-en-de") == 1
     assert hub.cut == {}
     assert sorted(path.name for path in (machine.models / "Helsinki-NLP").iterdir()) == [
         ".opus-mt-en-de.lock",

@@ -247,7 +247,7 @@ def test_two_processes_that_want_the_same_file_download_it_once(server: FileServ
     outputs = [process.communicate(timeout=300) for process in processes]
     assert [stdout.strip() for stdout, _ in outputs] == [str(cached(server))] * 2
     assert len(server.requests) == 1
-    assert "waiting for another process that fetches a.tgz" in "".join(stderr for _, stderr in outputs)
+    assert "waiting for another process that writes a.tgz to the cache" in "".join(stderr for _, stderr in outputs)
 
 
 def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,15 +150,14 @@ def _extract(archive: Path, wanted: Mapping[str, Path]) -> None:
     The archive is read once. So the first similar member is written before it is known whether a later member has the
     path.
     """
-    missing = dict(wanted)
+    missing = {member: (_path_parts(member), file) for member, file in wanted.items()}
     similar: dict[str, list[str]] = {member: [] for member in wanted}
     names: list[str] = []
     with _damage_errors(archive), _open_entries(archive) as entries:
         for name, open_entry in entries:
             names.append(name)
             path = _path_parts(name)
-            for member, file in list(missing.items()):
-                wanted_path = _path_parts(member)
+            for member, (wanted_path, file) in list(missing.items()):
                 if path == wanted_path:
                     _write_entry(open_entry, file)
                     del missing[member]
@@ -184,17 +183,17 @@ def _write_entry(open_entry: _OpenEntry, file: Path) -> None:
 @contextmanager
 def _open_entries(archive: Path) -> Iterator[Iterator[tuple[str, _OpenEntry]]]:
     """The files in an archive in their order: the name of each, and a function that opens it."""
-    with reading_errors(archive), archive.open("rb") as file:
+    with archive.open("rb") as file:
         is_zip = file.read(2) == b"PK"  # by content: an address need not end in .zip
     if is_zip:
-        with reading_errors(archive), zipfile.ZipFile(archive) as zipped:
+        with zipfile.ZipFile(archive) as zipped:
             files = (info for info in zipped.infolist() if not info.is_dir())
             yield ((info.filename, partial(zipped.open, info)) for info in files)
     elif archive.name.endswith(".zst"):
         with open_bytes(archive) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
             yield _tar_entries(tar)
     else:
-        with reading_errors(archive), tarfile.open(archive, mode="r|*") as tar:
+        with tarfile.open(archive, mode="r|*") as tar:
             yield _tar_entries(tar)
 
 
@@ -214,6 +213,8 @@ def _damage_errors(archive: Path) -> Iterator[None]:
         yield
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = str(error) or type(error).__name__
+    except DataError as error:  # of damage to zstd
+        reason = error.message
     except RuntimeError as error:  # of a .zip that is encrypted, or has a compression that Python lacks
         hint = "unpack it with another program, and write file: FOLDER in the corpus file"
         raise DataError(f"{archive.name} cannot be unpacked: {error}", where=str(archive), hint=hint) from None
@@ -237,7 +238,7 @@ def _no_such_member_error(archive: Path, member: str, *, similar: Sequence[str],
         return DataError(message, where=str(archive), hint=f"write the whole path of one: {', '.join(similar[:8])}")
     by_end = {PurePosixPath(name).name: name for name in names}
     near = [by_end[name] for name in difflib.get_close_matches(last_part, by_end, n=4, cutoff=0.6)]
-    hint = f"{'near it there are' if near else 'there are'} {', '.join(near or sorted(names)[:8])}"
+    hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(sorted(names)[:8])}"
     return DataError(
         f"{archive.name} has no member {member}", where=str(archive), hint=hint if names else "it has no files at all"
     )

@@ -28,16 +28,19 @@ from nmt_cli.text_encoding import check_encoding, check_uncompressed, conversion
 _BLOCK = 1 << 18
 _MAX_TOKEN_BYTES = 1 << 24
 _MAX_UNIT_CHARACTERS = 4 * LONGEST_LINE
-_MAX_DEPTH = 1_000  # of elements inside each other, which the parser remembers
-_MAX_NAMES = 10_000  # of elements and attributes, which the parser remembers too
+_MAX_REMEMBERED = 10_000  # names, and open elements: the parser remembers both
 _BYTES_PER_TEXT = 200  # in memory, beside its characters
 # TMX 1.4b and XLIFF 1.2: the content of these is code of the document's format, except for <sub>.
 _CODE = frozenset({"bpt", "ept", "it", "ph", "ut"})
 _BREAKS = frozenset({"lb", "pb", "x-html-br", "xlf:lb"})
 _REASONS = {"no element found": "it ends too early", "unclosed token": "it ends within a tag"}
-# Marks that a text must not hold unescaped. For each: a pattern that finds it if it begins no markup, and its escape.
-_UNESCAPED = {"&": r"&(?!#?\w+;)", "<": r"<(?![\w\/!?:])"}
-_ESCAPED = {"&": "&amp;", "<": "&lt;"}
+_CONTROL = r"[\x01-\x08\x0b\x0c\x0e-\x1f]|&#(0*([0-8]|1[124-9]|2\d|3[01])|x0*([0-8bcefBCEF]|1[\da-fA-F]));"
+# What XML forbids in a line, with a regular expression that also perl knows, what to write instead, and the fix.
+_MISTAKES = {
+    "a bare &": (r"&(?!#?\w+;)", "&amp;", "write &amp; for &"),
+    "a bare <": (r"<(?![\w\/!?:])", "&lt;", "write &lt; for <"),
+    "a control character": (_CONTROL, "", "remove it"),
+}
 _BREAK_ATTRIBUTES = ("type", "ctype", "subType")
 
 
@@ -87,16 +90,17 @@ class _UnitParser(ABC):
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self._parser = expat.ParserCreate()
-        self._parser.buffer_text = True
-        self._parser.StartElementHandler = self._handle_root
-        self._parser.EndElementHandler = self._handle_end
-        self._parser.XmlDeclHandler = self._handle_xml_declaration
-        self._encoding = "utf-8"
-        self._parser.EntityDeclHandler = self._handle_entity_declaration
-        self._parser.SkippedEntityHandler = self._handle_skipped_entity
+        self._parser = parser = expat.ParserCreate()
+        parser.buffer_text = True
         # Without the attributes that a DTD adds: they can be huge, and every element gets them.
-        self._parser.specified_attributes = True
+        parser.specified_attributes = True
+        parser.XmlDeclHandler = self._handle_xml_declaration
+        parser.EntityDeclHandler = self._handle_entity_declaration
+        parser.SkippedEntityHandler = self._handle_skipped_entity
+        parser.StartElementHandler = self._handle_root
+        parser.EndElementHandler = self._handle_end
+        self._encoding = "utf-8"  # of the XML declaration
+        self.depth = 0  # the number of open elements
         # Prefixes of names, such as `x:`, that stand for the namespace of the root.
         self._prefixes: tuple[str, ...] = ()
         # Finished units that `units` has not yielded yet.
@@ -112,8 +116,6 @@ class _UnitParser(ABC):
         self._is_text = True
         # The values of `_is_text` around the open elements inside the open text.
         self._outer_is_text: list[bool] = []
-        # The number of open elements.
-        self._depth = 0
 
     def units(self) -> Iterator[Unit]:
         """The units of the file. DataError if it is not well-formed, has another root, or declares entities."""
@@ -126,21 +128,19 @@ class _UnitParser(ABC):
                 num_bytes += len(block)
                 if num_bytes - self._parser.CurrentByteIndex > _MAX_TOKEN_BYTES:
                     raise self._too_large_error()
-                if len(self._parser.intern) > _MAX_NAMES:
-                    raise self._unusual_error(f"has more than {_MAX_NAMES:,} names of elements and attributes")
-                yield from self._take_finished_units()
+                if max(len(self._parser.intern), self.depth) > _MAX_REMEMBERED:
+                    message = f"{self.file.name} has more than {_MAX_REMEMBERED:,} names or nested elements"
+                    hint = f"export it again: no translation tool writes {self.root.upper()} so"
+                    raise DataError(message, where=f"{self.file}:{self.line}", hint=hint)
+                yield from self._units
+                self._units.clear()
             self._feed(b"")
-        yield from self._take_finished_units()
+        yield from self._units
 
     @property
     def line(self) -> int:
         """The line of the current event."""
         return self._parser.CurrentLineNumber
-
-    @property
-    def depth(self) -> int:
-        """The depth of the current element; the root's is 1."""
-        return self._depth
 
     @abstractmethod
     def start_outside_text(self, name: str, attributes: Mapping[str, str]) -> None:
@@ -174,6 +174,8 @@ class _UnitParser(ABC):
         except expat.ExpatError as error:
             raise self._not_well_formed_error(expat.errors.messages[error.code], error.lineno) from None
         except (LookupError, ValueError) as error:  # of the encoding in the XML declaration
+            if self.depth > 0:  # a mistake of ours: the encoding is known before the first element
+                raise
             raise DataError(
                 f"the encoding of {self.file.name} cannot be read: {error}",
                 where=f"{self.file}:1",
@@ -181,28 +183,29 @@ class _UnitParser(ABC):
             ) from None
 
     def _not_well_formed_error(self, parser_message: str, number: int) -> DataError:
-        """The error for a line: its bytes that are not UTF-8, its bare & or <, or else the parser's message."""
-        reason, hint = _REASONS.get(parser_message, parser_message), "mend that place, or export the file again"
+        """The error for a line: its bytes that are not UTF-8, its text that XML forbids, or the parser's message."""
         if parser_message == expat.errors.XML_ERROR_INCORRECT_ENCODING:
             check_encoding(read_beginning(self.file), name=str(self.file))
-        if parser_message == expat.errors.XML_ERROR_INVALID_TOKEN:
-            line = _read_line(self.file, number)
-            if self._encoding in ("utf-8", "utf8"):
-                with suppress(ValueError):
-                    return not_utf8_error(line, name=str(self.file), number=number)
-            bare = next((mark for mark, pattern in _UNESCAPED.items() if re.search(pattern.encode(), line)), None)
-            if bare is not None and b"\0" not in line:
-                mended = conversion(self.file, f"perl -pe 's/{_UNESCAPED[bare]}/{_ESCAPED[bare]}/g'", new="mended")
-                reason, hint = f"a bare {bare} stands in that line", f"write {_ESCAPED[bare]} for {bare}: {mended}"
+        is_of_text = parser_message in (expat.errors.XML_ERROR_INVALID_TOKEN, expat.errors.XML_ERROR_BAD_CHAR_REF)
+        line = _read_line(self.file, number) if is_of_text else b""
+        if self._encoding in ("utf-8", "utf8"):
+            with suppress(ValueError):  # the line is UTF-8
+                return not_utf8_error(line, name=str(self.file), number=number)
+        usual = _REASONS.get(parser_message, parser_message), "mend that place, or export the file again"
+        reason, hint = self._mistake_in(line) or usual
         message = f"{self.file.name} is not well-formed XML: {reason}"
         return DataError(message, where=f"{self.file}:{number}", hint=hint)
 
+    def _mistake_in(self, line: bytes) -> tuple[str, str] | None:
+        """The reason why XML forbids a line, and the fix; None if no mistake is known, or its characters are wide."""
+        for mistake, (pattern, written, fix) in _MISTAKES.items():
+            if b"\0" not in line and re.search(pattern.encode(), line):
+                command = conversion(self.file, f"perl -pe 's/{pattern}/{written}/g'", new="mended")
+                return f"{mistake} stands in that line", f"{fix}: {command}"
+        return None
+
     def _handle_xml_declaration(self, version: str, encoding: str | None, standalone: int) -> None:
         self._encoding = (encoding or "utf-8").lower()
-
-    def _take_finished_units(self) -> list[Unit]:
-        units, self._units = self._units, []
-        return units
 
     def _handle_root(self, name: str, attributes: Mapping[str, str]) -> None:
         if name.rsplit(":", 1)[-1].lower() != self.root:
@@ -218,9 +221,7 @@ class _UnitParser(ABC):
     def _handle_start(self, name: str, attributes: Mapping[str, str]) -> None:
         if self._prefixes and name.startswith(self._prefixes):
             name = name.rpartition(":")[2]
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise self._unusual_error(f"nests more than {_MAX_DEPTH:,} elements")
+        self.depth += 1
         if self._text is None:
             self.start_outside_text(name, attributes)
             return
@@ -251,7 +252,7 @@ class _UnitParser(ABC):
                 self._unit[1].append((self._language, text))
             self._text = None
             self._parser.CharacterDataHandler = None
-        self._depth -= 1
+        self.depth -= 1
 
     def _handle_text(self, data: str) -> None:
         self._unit_length += len(data)
@@ -264,10 +265,6 @@ class _UnitParser(ABC):
         message = f"a unit, tag or comment of {self.file.name} has more than {_MAX_UNIT_CHARACTERS:,} characters"
         where, hint = f"{self.file}:{self.line}", "give units with one sentence per language"
         return DataError(message, where=where, hint=hint)
-
-    def _unusual_error(self, problem: str) -> DataError:
-        hint = f"export it again: no translation tool writes {self.root.upper()} so"
-        return DataError(f"{self.file.name} {problem}", where=f"{self.file}:{self.line}", hint=hint)
 
     def _handle_skipped_entity(self, name: str, is_parameter: Any) -> None:
         """A character that only the DTD names, such as &nbsp;. No DTD is read, so it is HTML's character."""
@@ -292,6 +289,7 @@ class _TmxParser(_UnitParser):
         if name == "seg":
             self.open_text(self._variant)
         elif name == "tuv":
+            # "?" matches no language; an empty code would fit any language.
             self._variant = attributes.get("xml:lang") or attributes.get("lang") or "?"
         elif name == "tu":
             self.open_unit()
