@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -220,15 +221,48 @@ def test_a_silent_rank_writes_and_says_nothing(tmp_path: Path, caplog: pytest.Lo
 
 
 def test_on_a_terminal_there_is_a_view_that_is_gone_at_the_end(prepared: PreparedData, tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text(RECIPE, encoding="utf-8")
-    arguments = ["train", "run.yaml", "--data", str(prepared.directory), "-o", "run", "--device", "cpu"]
-    settings = ["--set", "training.updates=60", "--set", "validation.every=30"]  # a second: the view is drawn often
+    settings = ("training.updates=60", "validation.every=30")  # a second: the view is drawn often
+    code, stdout, text = train_on_a_terminal(prepared, tmp_path, *settings)
+    assert code == 0, text
+    assert stdout == b""
+    figures = ("perplexity ", "rate ", "best BLEU ", "tokens/s", "matrix rate ", "padding ", "waiting ", "memory ")
+    for part in ("\x1b[1mrun\x1b[0m", " / 60", "left", *figures):
+        assert part in text
+    assert "\x1b[?25l" in text  # the cursor is hidden, and comes back
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    assert "/60  epoch" not in text  # plain lines are for pipes
+    last = text.splitlines()[-2:]
+    assert last == [
+        "model of update 60 written to run/model",
+        "next: nmt average run && nmt decode -m run < input.txt > output.txt",
+    ]
+
+
+def test_messages_stay_above_the_view_while_it_is_drawn_again(prepared: PreparedData, tmp_path: Path) -> None:
+    # Such a rate spoils the weights in the first update: all others are skipped.
+    settings = ("training.schedule.factor=1e30", "training.max_skipped_updates=20", "training.max_returns=0")
+    code, _, text = train_on_a_terminal(prepared, tmp_path, *settings, "validation.every=99")
+    assert code == 7, text
+    lines = shown_by_terminal(text)
+    skipped = events(tmp_path / "run", "skipped")
+    assert len(skipped) > 20
+    for event in skipped:
+        message = f"warning: update {event['update']} is skipped: its gradients are not finite ("
+        assert sum(line.startswith(message) for line in lines) == 1
+    assert not [line for line in lines if " / 24" in line or "tokens/s" in line], "nothing of the view is left"
+
+
+def train_on_a_terminal(data: PreparedData, folder: Path, *settings: str) -> tuple[int, bytes, str]:
+    """Run `nmt train` with stderr on a terminal: its exit code, its stdout, and what the terminal gets."""
+    (folder / "run.yaml").write_text(RECIPE, encoding="utf-8")
+    arguments = ["train", "run.yaml", "--data", str(data.directory), "-o", "run", "--device", "cpu"]
+    words = [word for setting in settings for word in ("--set", setting)]
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "110", "LINES": "30"}
     environment.pop("NO_COLOR", None)
     process = Forked[bytes](
-        [sys.executable, "-m", "nmt_cli", *arguments, *settings, "--precision", "fp32"],
-        cwd=tmp_path,
+        [sys.executable, "-m", "nmt_cli", *arguments, *words, "--precision", "fp32"],
+        cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=theirs,
@@ -242,20 +276,26 @@ def test_on_a_terminal_there_is_a_view_that_is_gone_at_the_end(prepared: Prepare
     finally:
         process.kill()
         os.close(ours)
-    text = shown.decode()
-    assert process.returncode == 0, text
-    assert stdout == b""
-    figures = ("perplexity ", "rate ", "best BLEU ", "tokens/s", "matrix rate ", "padding ", "waiting ", "memory ")
-    for part in ("\x1b[1mrun\x1b[0m", " / 60", "left", *figures):
-        assert part in text
-    assert "\x1b[?25l" in text  # the cursor is hidden, and comes back
-    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
-    assert "/60  epoch" not in text  # plain lines are for pipes
-    last = text.splitlines()[-2:]
-    assert last == [
-        "model of update 60 written to run/model",
-        "next: nmt average run && nmt decode < input.txt > output.txt",
-    ]
+    return process.returncode, stdout, shown.decode()
+
+
+def shown_by_terminal(text: str) -> list[str]:
+    """The lines on a screen that got a text: it knows line ends, moves up, and the erasure of a line."""
+    lines, row, column = [""], 0, 0
+    for part in re.split(r"(\r|\n|\x1b\[[0-9;?]*[A-Za-z])", text):
+        if part == "\r":
+            column = 0
+        elif part == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif part.startswith("\x1b["):
+            row -= int(part[2:-1]) if part.endswith("A") else 0
+        else:
+            lines[row] = lines[row][:column].ljust(column) + part + lines[row][column + len(part) :]
+            column += len(part)
+    return lines
 
 
 def _read(descriptor: int) -> bytes:

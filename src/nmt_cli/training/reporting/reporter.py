@@ -77,7 +77,9 @@ class Reporter:
         if self._file is None or not console.shows_live_views():
             yield
             return
-        with LiveView(self._file.absolute().parent.name, updates=self._updates) as self._view:
+        view = LiveView(self._file.absolute().parent.name, updates=self._updates)
+        with view, console.log_to_console(view.console):
+            self._view = view
             try:
                 yield
             finally:
@@ -141,10 +143,8 @@ class Reporter:
             self._event_file.write(event, finite)
 
     def print_line(self, text: str) -> None:
-        """Print a line above the live view, or in a log."""
-        if self._view is not None:
-            self._view.console.print(text, highlight=False, markup=False)
-        elif self._stream is not None:
+        """Log a line; a live view stays below it."""
+        if self._stream is not None:
             logger.info("%s", text)
 
     def _print_update(self, status: TrainingStatus, metrics: UpdateMetrics) -> None:
