@@ -24,6 +24,7 @@ from nmt_cli.errors import DataError, ModelError, NmtError, UsageError
 
 _BLOCK = 1 << 20
 _PARTIAL, _RETIRED, _REMOVED = ".partial", ".retired", ".removed"
+_ZSTD_WINDOW = 1 << 31  # the largest of `zstd --ultra --long=31`
 _ZSTD_BLOCK = 1 << 10  # of compressed bytes: even a bomb makes less than 64 MB of it
 _OTHER_FOLDER_HINT = "choose another folder with -o"
 FREE_SPACE_HINT = "free some space, then give the same command again"
@@ -89,11 +90,12 @@ def check_replaceable(path: Path, *, kind_name: str, is_same_kind: bool, overwri
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a directory so that a kill in the middle leaves nothing under its name."""
+    """Remove a directory, if it is there, so that a kill in the middle leaves nothing under its name."""
     removed = path.with_name(f".{path.name}{_REMOVED}")
     shutil.rmtree(removed, ignore_errors=True)
-    path.rename(removed)
-    shutil.rmtree(removed)
+    with suppress(FileNotFoundError):
+        path.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)  # NFS keeps files that a process has open
 
 
 def clear_partial_directories(parent: Path, *, name: str) -> None:
@@ -119,7 +121,7 @@ def lock(directory: Path, *, busy: str, error: type[NmtError]) -> Iterator[None]
     lock is a file beside the directory, so that it also guards a directory that is being made or removed. The
     kernel releases it when the process ends, by whatever means.
     """
-    file = directory.with_name(f".{directory.name}.lock")
+    file = _lock_file(directory)
     with disk_errors(file, error):
         file.parent.mkdir(parents=True, exist_ok=True)
         stream = _acquire_lock(file, directory, busy=busy, error=error)
@@ -133,7 +135,7 @@ def lock(directory: Path, *, busy: str, error: type[NmtError]) -> Iterator[None]
 def is_locked(directory: Path) -> bool:
     """Whether a process holds the lock of `directory`, on any machine if the disk is shared."""
     try:
-        with directory.with_name(f".{directory.name}.lock").open(encoding="utf-8") as stream:
+        with _lock_file(directory).open(encoding="utf-8") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -301,7 +303,7 @@ class _ZstdReader(io.RawIOBase):
                 if self._frame is not None:
                     raise EOFError("it ends within a frame")
                 return 0
-            self._frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
+            self._frame = self._frame or zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj()
             try:
                 self._decompressed = self._frame.decompress(self._block)
             except zstandard.ZstdError as error:
@@ -312,6 +314,12 @@ class _ZstdReader(io.RawIOBase):
         size = min(len(buffer), len(self._decompressed))
         buffer[:size], self._decompressed = self._decompressed[:size], self._decompressed[size:]
         return size
+
+
+def _lock_file(directory: Path) -> Path:
+    """The lock file of a directory, the same for every path to it."""
+    resolved = directory.resolve()
+    return resolved.parent / f".{resolved.name}.lock"
 
 
 def _acquire_lock(file: Path, directory: Path, *, busy: str, error: type[NmtError]) -> IO[str]:
@@ -346,5 +354,8 @@ def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some disks, such as shared folders of VirtualBox, sync no directories
+            raise
     finally:
         os.close(descriptor)

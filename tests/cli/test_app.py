@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 import pytest
@@ -264,6 +265,26 @@ def test_a_name_that_is_too_long_for_a_file_is_told(tmp_path: Path, arguments: l
         f"error: the name {'a' * 40}... is too long for a file: it has 300 bytes",
         "fix:   give a name of at most 200 letters",
     ]
+
+
+WITHOUT_RIGHTS = """
+import os
+from nmt_cli.cli.app import main
+if os.geteuid() == 0:
+    os.seteuid(65534)
+main()
+"""
+
+
+@pytest.mark.parametrize("arguments", [["info"], ["average"], ["decode", "-m"]], ids=" ".join)
+def test_a_folder_that_this_user_may_not_enter_is_told(tmp_path: Path, arguments: list[str]) -> None:
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0)
+        process = run_forked([sys.executable, "-c", WITHOUT_RIGHTS, *arguments, folder], cwd=tmp_path)
+    assert (process.returncode, process.stdout) == (2, "")
+    error, fix = process.stderr.splitlines()[-2:]
+    assert error.startswith(f"error: no permission for {folder}")
+    assert fix == "fix:   give another path, or ask its owner for access"
 
 
 def test_an_error_goes_to_stderr_and_sets_the_exit_code(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def _run_and_report(arguments: Sequence[str]) -> int:
     try:
         return _parse_and_call(arguments or ["--help"])
     except (NmtError, OSError) as error:
-        user_error = error if isinstance(error, NmtError) else _long_name_error(error)
+        user_error = error if isinstance(error, NmtError) else _path_error(error)
         if user_error is None or "--debug" in arguments:
             raise
         console.print_error(user_error)
@@ -160,8 +160,10 @@ def _run_and_report(arguments: Sequence[str]) -> int:
         return EXIT_CLOSED_PIPE if ending.code else 0
 
 
-def _long_name_error(error: OSError) -> UsageError | None:
-    """The error if a name on the command line, or in a file that it names, is too long for a file."""
+def _path_error(error: OSError) -> UsageError | None:
+    """The error if a path on the command line, or in a file that it names, is closed to this user or too long."""
+    if error.errno in (errno.EACCES, errno.EPERM) and error.filename is not None:
+        return UsageError(f"no permission for {error.filename}", hint="give another path, or ask its owner for access")
     if error.errno != errno.ENAMETOOLONG:
         return None
     name = max(str(error.filename).split(os.sep), key=len)
