@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
+import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +29,7 @@ from nmt_cli.training import checkpoint_folder as module
 from nmt_cli.training.checkpoint_folder import CheckpointFolder, tensors_of
 from nmt_cli.training.optimizers_and_schedules import Adam, Optimizer, build_optimizer
 from nmt_cli.training.state import TrainingState
+from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation
 from nmt_cli.training.weights import MasterWeights
 from tests.forks import run_forked
@@ -345,3 +349,40 @@ def test_a_training_prunes_as_it_goes(prepared: PreparedData, tmp_path: Path) ->
     assert train(prepared, tmp_path / "run", *settings, "validation.every=4", "training.keep_best=1") == 0
     best = min(open_run(tmp_path / "run").validations(), key=lambda found: (-(found.bleu or 0), -found.update))
     assert checkpoints(tmp_path / "run") == sorted({best.update, 8, 9})
+
+
+def test_a_copy_beside_a_checkpoint_is_none(prepared: PreparedData, tmp_path: Path) -> None:
+    run, settings = tmp_path / "run", ("training.checkpoint_every=2", "training.keep_last=2")
+    assert train(prepared, run, *settings, "training.updates=4") == 0
+    copy = shutil.copytree(run / "checkpoints/update-00000004", run / "checkpoints/update-00000004.bak")
+    assert train(prepared, run, *settings, "training.updates=8") == 0
+    assert checkpoints(run) == [6, 8]
+    assert sorted(path.name for path in copy.iterdir()) == FILES
+
+
+def test_an_interim_checkpoint_that_somebody_has_removed_is_not_missed(
+    prepared: PreparedData, stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = Updater.launch
+
+    def removing(self: Updater, *arguments: Any, **options: Any) -> object:
+        shutil.rmtree(stopped / "checkpoints/update-00000007", ignore_errors=True)
+        return launch(self, *arguments, **options)
+
+    monkeypatch.setattr(Updater, "launch", removing)
+    assert resume(prepared, stopped) == 0
+    assert checkpoints(stopped) == [3, 6, 9]
+
+
+def test_a_disk_that_syncs_no_directories_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsync = os.fsync
+
+    def sync_files(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync_files)
+    with files.new_directory(tmp_path / "new", error=ModelError) as temporary:
+        (temporary / "file").touch()
+    assert (tmp_path / "new/file").is_file()

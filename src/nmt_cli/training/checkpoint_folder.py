@@ -67,7 +67,7 @@ class CheckpointFolder:
         for checkpoint in reversed(read_checkpoints(self.directory)):
             if checkpoint.path == leaving_out:
                 continue
-            state = self._state(checkpoint)
+            state = self.read_state(checkpoint)
             if state.skipped_in_row == 0 and state.course.is_stable(spike_nats):
                 return checkpoint
         return None
@@ -100,13 +100,22 @@ class CheckpointFolder:
         """The checkpoint of an update; ModelError if it is missing or damaged."""
         return read_checkpoint(self.path(update))
 
+    def read_state(self, checkpoint: Checkpoint) -> TrainingState:
+        """The state of a checkpoint; ModelError if it cannot be read."""
+        content = files.read_json(checkpoint.path / _STATE, error=ModelError, hint=_hint(checkpoint))
+        try:
+            return TrainingState(**{**content, "course": LossCourse(**content["course"])})
+        except (TypeError, KeyError) as error:
+            where = str(checkpoint.path / _STATE)
+            raise ModelError(f"{_STATE} has other fields: {error}", where=where, hint=_OTHER_VERSION) from None
+
     def load(self, checkpoint: Checkpoint, weights: MasterWeights, optimizer: Optimizer) -> TrainingState:
         """Check every file's hash, load weights and moments, and return the state."""
         hint = _hint(checkpoint)
         verify_files(checkpoint.path, error=ModelError, hint=hint)
         if checkpoint.recipe_fingerprint != self._fingerprint:
             raise ModelError("the checkpoint is of another training", where=str(checkpoint.path), hint=_OTHER_VERSION)
-        state = self._state(checkpoint)
+        state = self.read_state(checkpoint)
         tensors = read_tensors(checkpoint.path / _OPTIMIZER, hint=hint)
         if missing := sorted(optimizer.state.keys() - tensors.keys()):
             raise ModelError(
@@ -141,14 +150,6 @@ class CheckpointFolder:
             "validation": None if validation is None else {"loss": validation.loss, "bleu": validation.bleu},
         }
         write_manifest(directory, fields)
-
-    def _state(self, checkpoint: Checkpoint) -> TrainingState:
-        content = files.read_json(checkpoint.path / _STATE, error=ModelError, hint=_hint(checkpoint))
-        try:
-            return TrainingState(**{**content, "course": LossCourse(**content["course"])})
-        except (TypeError, KeyError) as error:
-            where = str(checkpoint.path / _STATE)
-            raise ModelError(f"{_STATE} has other fields: {error}", where=where, hint=_OTHER_VERSION) from None
 
 
 def tensors_of(weights: MasterWeights, optimizer: Optimizer) -> TensorsByFile:
