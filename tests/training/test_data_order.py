@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import shutil
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from nmt_cli.dataset import plan_cache
 from nmt_cli.dataset.micro_batches import MicroBatchShape
+from nmt_cli.dataset.plan_computation import compute_plan
+from nmt_cli.dataset.plan_files import PlanKey
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import Recipe
@@ -165,6 +171,41 @@ def test_sampled_ids_cut_short_under_way_are_sampled_anew(tmp_path: Path, caplog
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
         f"the plan {plan.name}: sampled.target.ids was cut short while it was read: it is built anew"
     ]
+
+
+def test_data_that_was_prepared_anew_under_way_is_an_error_when_the_next_epoch_begins(tmp_path: Path) -> None:
+    data = prepare_tiny(tmp_path)
+    order = order_of(data, tiny_recipe())
+    order.next()
+    other = prepare_tiny(tmp_path / "other", "cleaning.max_words=9")
+    shutil.rmtree(data.directory)
+    other.directory.rename(data.directory)
+    assert updates(order, len(order.open()) - 1), "the files of this epoch are open"
+    with pytest.raises(DataError) as caught:
+        order.next()
+    assert caught.value.message == f"{data.directory} was prepared anew, with other settings, while it was in use"
+    assert caught.value.hint.startswith("prepare the earlier data again in another folder (-o)")
+
+
+def test_on_other_hardware_a_training_plans_only_the_epoch_in_which_it_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, run = prepare_tiny(tmp_path), tmp_path / "run"
+    settings = ("tokenizer.dropout=0.1", "training.max_tokens_per_device=auto")
+    assert train(data, run, *settings, "training.updates=24") == 0
+    record = json.loads((run / "run.json").read_text())
+    record["max_tokens_per_device"]["device"] = "another CPU"
+    (run / "run.json").write_text(json.dumps(record))
+    shutil.rmtree(data.directory / "plans")
+    planned: list[int] = []
+
+    def noted(*arguments: Any, key: PlanKey, **options: Any) -> object:
+        planned.append(key.epoch)
+        return compute_plan(*arguments, key=key, **options)
+
+    monkeypatch.setattr(plan_cache, "compute_plan", noted)
+    assert train(data, run, *settings, "training.updates=25") == 0
+    assert planned == [1]
 
 
 def test_a_dry_run_plans_nothing(tmp_path: Path) -> None:

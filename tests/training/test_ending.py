@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
+from nmt_cli.dataset import plan_cache
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError
+from nmt_cli.files import is_locked
+from nmt_cli.training.loader import Loader
 from nmt_cli.training.loop import StopSignal
 from nmt_cli.training.runs import locked_run
 from nmt_cli.training.update import Updater
@@ -103,6 +106,20 @@ def test_the_lock_is_of_one_run_and_ends_with_its_holder(tmp_path: Path) -> None
         pass
 
 
+def test_all_paths_to_a_run_lead_to_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "disk/small"
+    (run / "model").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(run)
+    monkeypatch.chdir(run)
+    paths = [run, Path(), Path("model/.."), tmp_path / "link"]
+    with locked_run(paths[-1]):
+        for path in paths:
+            assert is_locked(path)
+            with pytest.raises(ModelError, match="another nmt train is at work in"), locked_run(path):
+                pass
+    assert not any(is_locked(path) for path in paths)
+
+
 def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(stream: object, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
@@ -176,6 +193,36 @@ def test_a_signal_ends_a_training_that_waits_for_the_pieces_of_an_epoch(tmp_path
     assert saved[0] == saved[1]
     assert train(data, run, *settings) == 0
     assert checkpoints(run)[-1] == num_updates + 2
+
+
+def test_a_signal_ends_a_training_whose_first_plan_is_being_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        send(signal.SIGTERM)
+        time.sleep(60)
+
+    data, run = prepare_tiny(tmp_path), tmp_path / "run"
+    settings = ("tokenizer.dropout=0.1", "training.updates=3")
+    with monkeypatch.context() as patch:
+        patch.setattr(plan_cache, "compute_plan", interrupted)
+        assert train(data, run, *settings) == 75
+    assert events(run) == [{"event": "end", "reason": "preempted", "update": 0}]
+    assert [path.name for path in (data.directory / "plans").iterdir()] == [".lock"]
+    assert train(data, run, *settings) == 0
+    assert checkpoints(run) == [3]
+
+
+def test_a_checkpoint_before_the_first_update_is_replaced(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Loader, "next", lambda *_, **__: send(signal.SIGTERM))  # the signal comes while it waits
+        assert train(prepared, run, "training.updates=6") == 75
+    assert checkpoints(run) == [0]
+    assert train(prepared, run, "training.updates=6") == 0
+    assert checkpoints(run) == [6]
 
 
 def _wait_for(file: Path, process: subprocess.Popen[str]) -> None:

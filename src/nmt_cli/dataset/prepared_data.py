@@ -153,9 +153,14 @@ class PreparedData:
         return self.directory / "target.spm"
 
     def split(self, name: str) -> TokenPairs:
-        """The pairs of `train`, `valid` or `test`; DataError if the corpus has no such split."""
+        """The pairs of `train`, `valid` or `test`; DataError if there is no such split, or other data by now."""
         self._check_has_split(name)
-        return open_pairs(self.directory, name, dtype=self.manifest.dtype)
+        pairs = open_pairs(self.directory, name, dtype=self.manifest.dtype)
+        if read_manifest(self.directory).fingerprint != self.manifest.fingerprint:
+            message = f"{self.directory} was prepared anew, with other settings, while it was in use"
+            hint = "prepare the earlier data again in another folder (-o), and name the folder with --data"
+            raise DataError(message, where=str(self.directory), hint=hint)
+        return pairs
 
     def texts(self, name: str) -> tuple[list[str], list[str]]:
         """Source and reference lines of `valid` or `test` as they were given, without line ends."""

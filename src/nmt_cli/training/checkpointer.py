@@ -84,6 +84,12 @@ class Checkpointer:
         self._ranks.barrier()  # until all have read it: the first may replace it
         return state
 
+    def position(self) -> tuple[int, int]:
+        """The epoch and the index in its plan at which the newest checkpoint continues; zeros if there is none."""
+        checkpoint = self._ask_first_rank(self._folder.newest)
+        state = None if checkpoint is None else self._folder.read_state(checkpoint)
+        return (0, 0) if state is None else (state.epoch, state.index)
+
     def save(self, state: TrainingState, *, validation: Validation | None, announce: Callable[..., None]) -> None:
         """Write a checkpoint, or begin to, and remove the checkpoints that it replaces; only on the first rank.
 
@@ -180,7 +186,7 @@ class Checkpointer:
         """True if an uninterrupted training has a checkpoint of this update."""
         training, validation = self._run.recipe.training, self._run.recipe.validation
         is_validated = update % validation.every == 0 and training.keep_best > 0
-        return update % training.checkpoint_every == 0 or update == training.updates or is_validated
+        return update > 0 and (update % training.checkpoint_every == 0 or update == training.updates or is_validated)
 
 
 class CheckpointWriter:

@@ -8,7 +8,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
@@ -95,6 +95,14 @@ class TrainingLoop:
                 self._validate()
                 self._save()
         return self._ending_by_any_signal() or self._ending_by_recipe()
+
+    def open_plan(self) -> Ending | None:
+        """Open the epoch's plan. Sampling its pieces may take hours: return the ending if a signal comes meanwhile."""
+        with suppress(_StopAsked):
+            self._stop.interrupts = True
+            self._order.open()
+            self._stop.interrupts = False
+        return self._ending_by_any_signal()
 
     def run(self, meter: Meter) -> Ending:
         """Take update after update, until the recipe or a signal ends the training; `meter` measures them."""
@@ -290,7 +298,7 @@ class TrainingLoop:
 
 
 class StopSignal:
-    """The signal that has asked the process to end; None if there was none.
+    """The signal that has asked the process to end; None if there was none. If it `interrupts`, it raises _StopAsked.
 
     Under torchrun a Ctrl-C `comes_twice`: from the terminal, and from torchrun, which passes it on.
     """
@@ -298,6 +306,7 @@ class StopSignal:
     def __init__(self, *, comes_twice: bool) -> None:
         self.received: int | None = None
         self._ignoring_seconds, self._since = _ONE_CTRL_C_SECONDS if comes_twice else 0.0, 0.0
+        self.interrupts = False
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -313,12 +322,14 @@ class StopSignal:
         now = time.monotonic()
         if self.received is None:
             self.received, self._since = number, now
+            if self.interrupts:
+                raise _StopAsked
         elif number == signal.SIGINT and now - self._since >= self._ignoring_seconds:
             raise KeyboardInterrupt
 
 
 class _StopAsked(Exception):
-    """A signal came during a validation."""
+    """A signal came during a validation, or before the first plan was open."""
 
 
 @dataclass(frozen=True, slots=True)

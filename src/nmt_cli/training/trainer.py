@@ -62,13 +62,15 @@ class Trainer:
         )
         model = build_model(recipe, data).to(ranks.device)
         self._updater = Updater(recipe, model, precision=precision, ranks=ranks)
+        self._checkpointer = Checkpointer(run, data, self._updater, ranks=ranks)
+        epoch, index = self._checkpointer.position()
+        self._order.move_to(epoch=epoch, index=index)  # before anything opens a plan
         # From here on, the record of `run` has the tokens that fit.
         self._run = run = fit_to_memory(self._order, run, model, precision=precision, ranks=ranks)
         language = short_code(run.record.languages.target) if run.record.tokenizes_bleu_by_language else None
         self._validator = Validator(
             recipe, data, self._updater, self._order, device=ranks.device, target_language=language
         )
-        self._checkpointer = Checkpointer(run, data, self._updater, ranks=ranks)
         self._stop = StopSignal(comes_twice=is_under_torchrun())
         self._reporter = Reporter(
             run.metrics_file if ranks.is_first else None,
@@ -90,7 +92,7 @@ class Trainer:
     def train(self) -> Ending:
         """Train to the end of the recipe, or until patience or a signal ends the training, and save."""
         with self._reporter, self._stop.listening(), self._checkpointer:
-            ending = self._loop.resume()
+            ending = self._loop.resume() or self._loop.open_plan()
             if ending is None:
                 ending = self._loop.run(self._prepare())
             elif self._profiled_updates:
@@ -106,10 +108,9 @@ class Trainer:
         return ending
 
     def _prepare(self) -> Meter:
-        """Open the plan, warm up, and make the sanity pass. Returns a meter that knows the devices' speed."""
+        """Warm up, and make the sanity pass. Returns a meter that knows the devices' speed."""
         if self._run.record.finished is not None and self._ranks.is_first:
             self._run = mark_finished(self._run, is_finished=False)
-        self._order.open()
         update = self._loop.state.update
         self._reporter.write_event("start", update=update, **describe_start(self._updater, self._ranks))
         max_tokens = self._order.max_tokens
