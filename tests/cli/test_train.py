@@ -41,7 +41,7 @@ def test_in_a_pipe_there_are_plain_lines_on_stderr_and_nothing_on_stdout(recipe_
     assert lines[-2:] == [
         "model of update 3 written to runs/tiny/model",
         # The recipe averages five, and there is one.
-        "next: nmt average runs/tiny --last 1 && nmt decode < input.txt > output.txt",
+        "next: nmt average runs/tiny --last 1 && nmt decode -m runs/tiny < input.txt > output.txt",
     ]
     assert "\x1b" not in process.stderr
 
@@ -55,10 +55,15 @@ def test_quiet_is_quiet(recipe_folder: Path, train: list[str], nmt: Shell) -> No
 def test_what_it_says_is_next_can_be_typed(recipe_folder: Path, train: list[str], nmt: Shell) -> None:
     run = "my runs/first"
     outcome = nmt(*train, "-o", run, *SHORT, "--set", "averaging.last=1")
-    average, _, _ = outcome.stderr[-1].removeprefix("next: nmt ").partition(" && ")
+    average, _, decode = outcome.stderr[-1].removeprefix("next: nmt ").partition(" && nmt ")
     assert shlex.split(average) == ["average", run]
     assert nmt(*shlex.split(average)).code == 0
     assert (recipe_folder / run / "averaged/config.yaml").is_file()
+    decode, _, _ = decode.partition(" < ")  # another run, in runs/, may have a newer model
+    (recipe_folder / "input.txt").write_text("the dog sees the moon\n")
+    decoded = nmt(*shlex.split(decode), "-i", "input.txt", "-o", "output.txt")
+    assert decoded.code == 0
+    assert decoded.stderr[0] == f"model: {run}/averaged"
 
 
 @pytest.fixture
@@ -75,7 +80,8 @@ def test_a_packaged_recipe_on_other_data_trains_under_the_name_of_the_data(
 ) -> None:
     outcome = nmt(*on_own_data)
     assert outcome.code == 0, outcome.stderr
-    assert outcome.stderr[-1] == "next: nmt average runs/tiny-demo && nmt decode < input.txt > output.txt"
+    run = "runs/tiny-demo"
+    assert outcome.stderr[-1] == f"next: nmt average {run} && nmt decode -m {run} < input.txt > output.txt"
     recipe = open_run(recipe_folder / "runs/tiny-demo").recipe
     assert (recipe.name, recipe.corpus) == ("tiny-demo", "tiny")
     assert nmt("average", "runs/tiny-demo").code == 0
@@ -120,7 +126,7 @@ def test_a_run_that_begins_with_a_model_has_a_name_of_its_own(
     outcome = nmt(*tuned)
     assert outcome.code == 0, outcome.stderr
     name = "tiny-demo-from-tiny-demo"
-    assert outcome.stderr[-1] == f"next: nmt average runs/{name} && nmt decode < input.txt > output.txt"
+    assert outcome.stderr[-1] == f"next: nmt average runs/{name} && nmt decode -m runs/{name} < input.txt > output.txt"
     assert open_run(runs / name).recipe.name == name
     assert open_run(runs / "tiny-demo").record.init_from is None
     # Either command goes on with its own run.

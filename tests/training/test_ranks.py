@@ -34,6 +34,7 @@ from nmt_cli.training.start import launch_ranks
 from tests.training.tiny import checkpoint, checkpoints, events, stopped_after, tiny_recipe, train
 from tests.training.two_ranks import LAUNCHED, TORCHRUN, in_update, start
 
+CPU = torch.device("cpu")
 UPDATES = 24
 SETTINGS = (
     "training.batch_tokens=1600",
@@ -354,3 +355,15 @@ def test_a_collective_that_fails_is_a_lost_connection(monkeypatch: pytest.Monkey
     assert error.message == "rank 1 of 4 lost the connection to the others"
     assert error.where == "Connection closed by peer [127.0.0.1]:3321"
     assert error.hint == "look for what ended another process; the same command continues from the newest checkpoint"
+
+
+def test_an_error_of_the_device_of_a_single_process_stays_what_it_is() -> None:
+    with pytest.raises(RuntimeError, match=r"^CUDA error: an illegal"), Ranks(0, 1, CPU).collective():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_what_all_ranks_meet_only_the_first_warns_of(prepared: PreparedData, tmp_path: Path) -> None:
+    process = start(LAUNCHED, prepared, tmp_path, "training.updates=1", "model.max_positions=20")
+    _, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    assert stderr.count("are longer than model.max_positions and are left out") == 1

@@ -293,7 +293,7 @@ def test_a_finished_run_is_left_as_it_is(
     assert train(prepared, run, "training.updates=4") == 0
     assert caplog.messages == [
         f"{run} finished before, after update 4; its model is {run / 'model'}",
-        f"next: nmt average {run} --last 1 && nmt decode < input.txt > output.txt",
+        f"next: nmt average {run} --last 1 && nmt decode -m {run} < input.txt > output.txt",
     ]
     after = contents(run)
     assert after.pop("recipe.yaml")[0] == before.pop("recipe.yaml")[0]  # written again, and the same

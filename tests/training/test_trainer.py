@@ -230,7 +230,7 @@ def test_early_stopping_and_the_checkpoints_to_average_go_by_bleu(
     number = int(option.removeprefix(" --best ") or best)
     updates = [checkpoint.update for checkpoint in choose_checkpoints(open_run(run), by="best", number=number)]
     assert updates == chosen
-    assert caplog.messages[-1] == f"next: nmt average {run}{option} && nmt decode < input.txt > output.txt"
+    assert caplog.messages[-1] == f"next: nmt average {run}{option} && nmt decode -m {run} < input.txt > output.txt"
 
 
 def test_the_model_is_that_of_the_best_validation_even_between_two_intervals_of_checkpoints(

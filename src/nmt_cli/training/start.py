@@ -99,6 +99,8 @@ def train_run(
     check_run_path(directory)
     check_sampling(data, recipe.tokenizer)
     ranks = join_ranks(device)
+    if not ranks.is_first:
+        logging.getLogger(__package__).setLevel(logging.ERROR)  # the first rank warns for all
     with (
         locked_run(directory) if ranks.is_first else nullcontext(),
         watching(ranks, seconds=recipe.training.watchdog_seconds),
@@ -124,7 +126,8 @@ def train_run(
     if ending in ("preempted", "interrupted"):
         return EXIT_PREEMPTED if ending == "preempted" else EXIT_INTERRUPTED
     if ranks.is_first:
-        logger.info("next: nmt average %s && nmt decode < input.txt > output.txt", _average_arguments(directory))
+        average, model = _average_arguments(directory), shlex.quote(str(directory))
+        logger.info("next: nmt average %s && nmt decode -m %s < input.txt > output.txt", average, model)
     return 0
 
 
@@ -146,19 +149,6 @@ def _average_arguments(directory: Path) -> str:
         checkpoints = best_first(checkpoints, metric=run.recipe.validation.metric)
     fewer = f" {option} {len(checkpoints)}" if number is not None and number > len(checkpoints) else ""
     return shlex.quote(str(directory)) + fewer
-
-
-def _sampling_cost(recipe: Recipe, data: PreparedData) -> SamplingCost:
-    """The cost of sampled pieces: measured, or none if nothing is sampled."""
-    check_sampling(data, recipe.tokenizer)
-    if recipe.tokenizer.alpha is None:
-        return SamplingCost(1, 1, bytes_per_pair=0, seconds_per_pair=0)
-    return measure_sampling_cost(
-        data,
-        alpha=recipe.tokenizer.alpha,
-        seed=recipe.training.seed,
-        max_positions=recipe.model.max_positions,
-    )
 
 
 def _num_started_ranks() -> int | None:
@@ -217,13 +207,17 @@ def _describe_needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_siz
 def _describe_epoch(recipe: Recipe, data: PreparedData) -> Iterator[str]:
     """Lines on the updates of an epoch, and on the cost of sampled pieces."""
     counts = data.manifest.splits["train"]
-    cost = _sampling_cost(recipe, data)
+    check_sampling(data, recipe.tokenizer)
+    cost = SamplingCost(src_growth=1, tgt_growth=1, bytes_per_pair=0, seconds_per_pair=0)
+    if (alpha := recipe.tokenizer.alpha) is not None:
+        seed, max_positions = recipe.training.seed, recipe.model.max_positions
+        cost = measure_sampling_cost(data, alpha=alpha, seed=seed, max_positions=max_positions)
     tokens = (counts.source_tokens * cost.src_growth, counts.target_tokens * cost.tgt_growth)
     # An update closes before either side has more than its tokens.
     updates = max(1, round(max(tokens) / recipe.training.batch_tokens))
     epochs = recipe.training.updates / updates
     yield f"epoch: about {updates:,} updates of {counts.pairs:,} pairs; {epochs:.1f} epochs"
-    if recipe.tokenizer.alpha is not None:
+    if alpha is not None:
         megabytes, seconds = cost.bytes_per_pair * counts.pairs / 1e6, cost.seconds_per_pair * counts.pairs
         yield (
             f"sampled pieces: {cost.src_growth:.2f} times the source tokens,"

@@ -216,6 +216,7 @@ class Updater:
         """Start again from weights by parameter name, with a new optimizer."""
         self.weights.load(self.weights.values, values)
         self.weights.copy_to_model()
+        del self.optimizer  # a GPU may have no memory for the moments of two
         self.optimizer = build_optimizer(self.weights, self._recipe)
 
     def _run_and_drop(self, batch: Batch) -> None:

@@ -130,9 +130,9 @@ class Ranks:
         """Count a collective as progress; raise ConnectionLost if it fails."""
         try:
             yield
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:
+            if self.size == 1 or isinstance(error, torch.OutOfMemoryError):
+                raise
             raise ConnectionLost(
                 f"rank {self.rank} of {self.size} lost the connection to the others",
                 where=first_line(error),
