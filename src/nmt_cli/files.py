@@ -91,6 +91,7 @@ def check_replaceable(path: Path, *, kind_name: str, is_same_kind: bool, overwri
 
 def remove_directory(path: Path) -> None:
     """Remove a directory, if it is there, so that a kill in the middle leaves nothing under its name."""
+    path = path.resolve()  # a link stays: `new_directory` follows it
     removed = path.with_name(f".{path.name}{_REMOVED}")
     shutil.rmtree(removed, ignore_errors=True)
     with suppress(FileNotFoundError):

@@ -374,6 +374,14 @@ def test_an_interim_checkpoint_that_somebody_has_removed_is_not_missed(
     assert checkpoints(stopped) == [3, 6, 9]
 
 
+def test_the_target_of_a_link_is_removed_and_the_link_stays(tmp_path: Path) -> None:
+    (tmp_path / "disk/run").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "disk/run")
+    files.remove_directory(tmp_path / "link")
+    assert list((tmp_path / "disk").iterdir()) == []
+    assert (tmp_path / "link").is_symlink()
+
+
 def test_a_disk_that_syncs_no_directories_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fsync = os.fsync
 
