@@ -21,7 +21,7 @@ from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.loader import Loader
 from nmt_cli.training.micro_batch_size import max_tokens_of
 from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.reporting.metrics import Speed, measure_speed, memory_gb
+from nmt_cli.training.reporting.metrics import ComputeCost, measure_compute, memory_gb
 from nmt_cli.training.reporting.profile import Profiler
 from nmt_cli.training.update import LaunchedUpdate, Updater
 
@@ -57,7 +57,7 @@ class NmtLoop:
         self._ready_seconds, self._graphs, self._memory_gb = 0.0, 0, 0.0
 
     def __enter__(self) -> NmtLoop:
-        self._speed: Speed = measure_speed(self._model, self._ranks)
+        self._cost: ComputeCost = measure_compute(self._model, self._ranks)
         start = time.perf_counter()
         shape = self._order.shape
         batches = [
@@ -83,7 +83,7 @@ class NmtLoop:
     @property
     def flops_per_target_token(self) -> float:
         """The model's operations per target token and its share of the source, counted as in the log of a training."""
-        return self._speed.flops(source_tokens=self._source, target_tokens=self._target) / self._target
+        return self._cost.flops(source_tokens=self._source, target_tokens=self._target) / self._target
 
     def facts(self) -> Figures:
         """Padding, waiting, shape, memory, and the time of compiling."""
@@ -112,7 +112,7 @@ class NmtLoop:
             number=self._number,
             num_micro_batches=len(update.micro_batches),
             target_tokens=update.target_tokens,
-            received=lambda: None,
+            received_signal=lambda: None,
         )
         # As in a training, the host reads the update before, if the device does not need it.
         read, self._launched = (self._launched, launched) if self._updater.reads_late else (launched, None)

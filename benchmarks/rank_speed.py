@@ -131,7 +131,11 @@ def _windows(recipe: object, data: object, ranks: object, arguments: argparse.Na
             ]
             tokens, num_micro_batches = update.target_tokens, len(micro)
             updater.launch(
-                batches, number=taken, num_micro_batches=num_micro_batches, target_tokens=tokens, received=lambda: None
+                batches,
+                number=taken,
+                num_micro_batches=num_micro_batches,
+                target_tokens=tokens,
+                received_signal=lambda: None,
             ).result()
         wait_for(str(ranks.device))
         return sum(update.target_tokens for update in updates) / (time.perf_counter() - start)

@@ -117,7 +117,7 @@ def _our_windows(arguments: argparse.Namespace) -> list[float]:
                 number=number,
                 num_micro_batches=len(batches),
                 target_tokens=update.target_tokens,
-                received=lambda: None,
+                received_signal=lambda: None,
             ).result()
             tokens += update.target_tokens
         if ranks.device.type == "cuda":

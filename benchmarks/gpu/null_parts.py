@@ -34,7 +34,7 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.reporting.metrics import measure_speed
+from nmt_cli.training.reporting.metrics import measure_compute
 from nmt_cli.training.update import Updater
 
 _PIECES = 37_000
@@ -89,7 +89,7 @@ def _step(arguments: argparse.Namespace) -> Facts:
     with _SumsNoted() as sums, log.recording() as recording:
         launch()
     waits = log.waits - before
-    flops = measure_speed(model, Ranks(0, 1, device))
+    cost = measure_compute(model, Ranks(0, 1, device))
     return facts | {
         "size": arguments.size,
         "tokens": arguments.tokens,
@@ -104,7 +104,7 @@ def _step(arguments: argparse.Namespace) -> Facts:
         "waits": waits,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "heads": recipe.model.heads,
-        "flops": flops.flops(source_tokens=facts["source_tokens"], target_tokens=facts["target_tokens"]),
+        "flops": cost.flops(source_tokens=facts["source_tokens"], target_tokens=facts["target_tokens"]),
         "sums": [[numel, str(dtype), size] for numel, dtype, size in sums.noted],
         "captured": to_json(recording.replayed),
         "launched": to_json(recording.launched),
@@ -203,7 +203,11 @@ def _launch(
 ) -> Callable[[], object]:
     """Give an update to the device, as a training does; what reads its result, which waits for the device."""
     return updater.launch(
-        batches, number=number, num_micro_batches=num_micro_batches, target_tokens=target_tokens, received=lambda: None
+        batches,
+        number=number,
+        num_micro_batches=num_micro_batches,
+        target_tokens=target_tokens,
+        received_signal=lambda: None,
     ).result
 
 

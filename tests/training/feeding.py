@@ -59,7 +59,7 @@ def take(updater: Updater, batches: Sequence[tuple[int, Batch]], number: int, up
         number=number,
         num_micro_batches=len(update.micro_batches),
         target_tokens=update.target_tokens,
-        received=lambda: None,
+        received_signal=lambda: None,
     ).result()
 
 

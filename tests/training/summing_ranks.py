@@ -73,7 +73,7 @@ def _summed(ranks: Ranks, precision: Precision, wire: Precision, *, num_micro_ba
         begun.extend([len(self._begun), len(self._parts)])
         finish(self)
 
-    with patch.object(GradientSum, "finish", noted), weights.summing(ranks, precision=wire, is_first=False):
+    with patch.object(GradientSum, "finish", noted), weights.summing(ranks, precision=wire, begins_sum=False):
         if last in mine:
             backward(model, last)
     return weights.gradients, begun
@@ -87,7 +87,7 @@ def _lose(ranks: Ranks) -> list[str]:
     if not ranks.is_first:
         os._exit(0)
     try:
-        with weights.summing(ranks, precision="fp32", is_first=True):
+        with weights.summing(ranks, precision="fp32", begins_sum=True):
             backward(model, 0)
     except NmtError as error:
         return [type(error).__name__, error.message, error.hint]

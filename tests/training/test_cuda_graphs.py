@@ -109,7 +109,7 @@ def batch_of(length: int, *, slots: int = 8, length_bound: int = 128) -> Batch:
     return Batch(side, side, side.ids)
 
 
-def summed(batch: Batch, divisor: Tensor, *, is_first: bool) -> Tensor:
+def summed(batch: Batch, divisor: Tensor, *, begins_sum: bool) -> Tensor:
     """A step that needs all of a batch: the sum of its pieces over the divisor, and that of its positions."""
     return torch.stack([batch.source.ids.sum() / divisor, batch.target.positions.sum() + batch.gold.sum() * 0.0])
 
@@ -118,9 +118,9 @@ def test_a_replay_takes_the_batch_and_the_divisor_that_it_is_given() -> None:
     steps = RecordedSteps(summed, taped, num_losses=2)
     steps.record(batch_of(3))
     assert steps.can_replay(batch_of(5))
-    assert steps.replay(batch_of(5), divisor=2, is_first=True).tolist() == [7.5, 10.0]
-    first = steps.replay(batch_of(2), divisor=1, is_first=True)
-    steps.replay(batch_of(8), divisor=1, is_first=True)
+    assert steps.replay(batch_of(5), divisor=2, begins_sum=True).tolist() == [7.5, 10.0]
+    first = steps.replay(batch_of(2), divisor=1, begins_sum=True)
+    steps.replay(batch_of(8), divisor=1, begins_sum=True)
     assert first.tolist() == [3.0, 1.0], "losses are copied out before the next replay"
 
 
@@ -131,14 +131,14 @@ def test_there_is_one_recording_for_each_bound() -> None:
         steps.record(batch_of(3, length_bound=bound))
     assert recorder.call_count == 4, "the first micro-batch of an update, and later ones"
     assert not steps.can_replay(batch_of(3, length_bound=256))
-    assert steps.replay(batch_of(4, length_bound=512), divisor=1, is_first=True).tolist() == [10.0, 6.0]
+    assert steps.replay(batch_of(4, length_bound=512), divisor=1, begins_sum=True).tolist() == [10.0, 6.0]
 
 
 def test_a_batch_of_another_shape_is_refused() -> None:
     steps = RecordedSteps(summed, taped, num_losses=2)
     steps.record(batch_of(3))
     with pytest.raises(ValueError, match=r"a batch has \[16\] where the recorded one had \[8\]"):
-        steps.replay(batch_of(3, slots=16), divisor=1, is_first=True)
+        steps.replay(batch_of(3, slots=16), divisor=1, begins_sum=True)
 
 
 def test_recording_comes_after_all_runs_since_it_keeps_memory(
@@ -209,7 +209,7 @@ def test_too_little_memory_to_record_is_the_error_of_too_little_memory(prepared:
 
 def taken(updater: Updater, given: Feed, batch: Batch, *, key: tuple[int, int]) -> tuple[float, Tensor]:
     """The loss of a micro-batch and the gradients that it adds."""
-    loss, _ = updater.accumulate(batch, key=key, target_tokens=100, is_first=True, is_last=False)
+    loss, _ = updater.accumulate(batch, key=key, target_tokens=100, begins_sum=True, ends_sum=False)
     return float(loss), updater.weights.gradients.clone()
 
 

@@ -123,6 +123,7 @@ def test_a_resume_after_a_skipped_update_is_bitwise_too(
     assert train(prepared, tmp_path / "run", *EVERY_UPDATE) == 0
     for update in range(1, 9):
         assert checkpoint(tmp_path / "run", update) == checkpoint(tmp_path / "whole", update)
+    assert not any("kl" in event for event in events(tmp_path / "whole", "train"))
 
 
 def test_several_updates_in_a_row_that_are_not_finite_end_the_training(

@@ -148,9 +148,9 @@ def test_few_operators_collect_the_same_bits() -> None:
     models = [tied_model(), tied_model()]
     several, few = (MasterWeights(model, precision="bf16") for model in models)
     few._is_on_gpu = True
-    for is_first in (True, False, False):
+    for begins_sum in (True, False, False):
         for model, weights in zip(models, (several, few), strict=True):
-            with weights.collecting(is_first=is_first):
+            with weights.collecting(begins_sum=begins_sum):
                 one_backward_pass(model)
         assert torch.equal(several.gradients, few.gradients)
 
@@ -159,10 +159,10 @@ def test_a_device_that_is_launched_for_collects_by_a_handful_of_operators() -> N
     model = tied_model().to("meta")
     weights = MasterWeights(model, precision="bf16")
     counts = []
-    for is_first in (True, False):
+    for begins_sum in (True, False):
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        with Operators() as operators, weights.collecting(is_first=is_first):
+        with Operators() as operators, weights.collecting(begins_sum=begins_sum):
             pass
         counts.append([str(func) for func, *_ in operators.calls if not func.is_view])
     assert counts == [["aten._foreach_copy_.default"], ["aten.cat.default", "aten.add_.Tensor"]]
@@ -173,8 +173,8 @@ def test_the_first_backward_pass_of_an_update_begins_the_sum_anew(precision: Pre
     model, other = tied_model(), tied_model()
     weights, fresh = (MasterWeights(one, precision=precision) for one in (model, other))
     weights.gradients.fill_(torch.nan)
-    for is_first in (True, False):
-        with weights.collecting(is_first=is_first):
+    for begins_sum in (True, False):
+        with weights.collecting(begins_sum=begins_sum):
             one_backward_pass(model)
         one_backward_pass(other)
         fresh.collect()
@@ -186,7 +186,7 @@ def test_a_parameter_without_a_gradient_counts_as_zero_in_a_sum_begun_anew(preci
     model = TwoParts()
     weights = MasterWeights(model, precision=precision)
     weights.gradients.fill_(torch.nan)
-    with weights.collecting(is_first=True):
+    with weights.collecting(begins_sum=True):
         model.vector.sum().backward()
     assert weights.gradients.tolist() == [0, 0, 0, 0, 1, 1, 1]
 

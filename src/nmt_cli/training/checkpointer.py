@@ -170,7 +170,7 @@ class Checkpointer:
         """Load the weights that the run begins with: random weights or a model's."""
         model = build_model(self._run.recipe, self._data)
         initial = self._run.record.init_from
-        self._updater.begin_with(weights_of(model) if initial is None else read_initial_weights(initial, model))
+        self._updater.restart_from(weights_of(model) if initial is None else read_initial_weights(initial, model))
         return TrainingState(self._updater.precision)
 
     def _load(self, checkpoint: Checkpoint) -> TrainingState:

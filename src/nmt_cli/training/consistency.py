@@ -41,7 +41,8 @@ class Consistency:
         R-Drop's loss is the sum of both losses and alpha times the mean divergence. Here it is halved, so loss and
         gradient keep the size of one pass.
         """
-        match training.consistency if training.num_passes > 1 else None:
+        consistency = training.consistency if training.num_passes > 1 else None
+        match consistency:
             case RDropConfig(alpha=alpha):
                 return cls((0.5, 0.5), (alpha / 4, alpha / 4), cut_probability=0.0)
             case SimCutConfig(alpha=alpha, cut=cut):

@@ -123,7 +123,7 @@ class TrainingLoop:
 
     def _launch_next_update(self) -> None:
         """Launch the next update, unless a signal comes while it is awaited."""
-        self._stopwatch.run()
+        self._stopwatch.start()
         number = self.state.update + len(self._in_flight) + 1
         left = self._recipe.training.updates + 1 - number
         loaded = self._updates_to_repeat.popleft() if self._updates_to_repeat else self._loader.next(num_left=left)
@@ -134,7 +134,7 @@ class TrainingLoop:
             number=number,
             num_micro_batches=len(loaded.planned.micro_batches),
             target_tokens=loaded.planned.target_tokens,
-            received=lambda: self._stop.received,
+            received_signal=lambda: self._stop.received,
         )
         self._in_flight.append(_InFlight(number, loaded, launched))
 
@@ -167,8 +167,7 @@ class TrainingLoop:
         self._validation, self._signal = None, result.signal
         sums = UpdateSums()
         if result.is_applied:
-            kl = math.nan if result.kl is None else result.kl
-            sums = UpdateSums(result.smoothed, result.nll, kl, planned.source_tokens, tokens, planned.slots)
+            sums = UpdateSums(result.smoothed, result.nll, result.kl, planned.source_tokens, tokens, planned.slots)
         else:
             self._note_skip(pairs_of(micro_batches, result.suspects))
         self._meter.add(sums, seconds=self._stopwatch.seconds, waited=self._loader.waited_seconds)

@@ -24,7 +24,7 @@ Recorder = Callable[[Callable[[], None]], Callable[[], None]]
 class Step(Protocol):
     """Adds the gradients of a batch's loss, divided by a float32 scalar, to their sum."""
 
-    def __call__(self, batch: Batch, divisor: Tensor, *, is_first: bool) -> Tensor:
+    def __call__(self, batch: Batch, divisor: Tensor, *, begins_sum: bool) -> Tensor:
         """The sums of the batch's `Loss`; the first step of an update begins the sum anew."""
 
 
@@ -67,11 +67,11 @@ class RecordedSteps:
         inputs, device = batch.map_tensors(Tensor.clone), batch.gold.device
         divisor, losses = torch.ones((), device=device), torch.zeros(self._num_losses, device=device)
 
-        def step(*, is_first: bool) -> None:
-            losses.copy_(self._step(inputs, divisor, is_first=is_first))
+        def step(*, begins_sum: bool) -> None:
+            losses.copy_(self._step(inputs, divisor, begins_sum=begins_sum))
 
         try:
-            first, later = (self._recorder(partial(step, is_first=is_first)) for is_first in (True, False))
+            first, later = (self._recorder(partial(step, begins_sum=begins_sum)) for begins_sum in (True, False))
         except RuntimeError as error:
             if is_out_of_memory(error, must_name_memory=True):
                 raise
@@ -81,7 +81,7 @@ class RecordedSteps:
             return
         self._recorded[batch.source.length_bound] = _Recorded(inputs, divisor, losses, first, later)
 
-    def replay(self, batch: Batch, *, divisor: int, is_first: bool) -> Tensor:
+    def replay(self, batch: Batch, *, divisor: int, begins_sum: bool) -> Tensor:
         """Replay the step with another batch; return the sums of its `Loss`.
 
         A replay takes the same random numbers from torch's generators, seeded before, as the step itself.
@@ -92,5 +92,5 @@ class RecordedSteps:
                 raise ValueError(f"a batch has {list(new.shape)} where the recorded one had {list(kept.shape)}")
             kept.copy_(new, non_blocking=True)
         recorded.divisor.fill_(divisor)
-        (recorded.replay_first if is_first else recorded.replay_later)()
+        (recorded.replay_first if begins_sum else recorded.replay_later)()
         return recorded.losses.clone()

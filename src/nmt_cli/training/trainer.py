@@ -19,7 +19,7 @@ from nmt_cli.training.loop import Ending, StopSignal, TrainingLoop
 from nmt_cli.training.micro_batch_size import fit_to_memory, max_tokens_of, warm_up_with_tokens_that_fit
 from nmt_cli.training.objective import warn_of_missing_tool
 from nmt_cli.training.ranks.ranks import Ranks, is_under_torchrun
-from nmt_cli.training.reporting.metrics import Meter, measure_speed
+from nmt_cli.training.reporting.metrics import Meter, measure_compute
 from nmt_cli.training.reporting.reporter import TENSORBOARD_FOLDER, Reporter, describe_start, describe_training
 from nmt_cli.training.runs import mark_finished
 from nmt_cli.training.state import TrainingState
@@ -108,7 +108,7 @@ class Trainer:
         return ending
 
     def _prepare(self) -> Meter:
-        """Warm up, and make the sanity pass. Returns a meter that knows the devices' speed."""
+        """Warm up, and make the sanity pass. Returns a meter that knows the cost of a token."""
         if self._run.record.finished is not None and self._ranks.is_first:
             self._run = mark_finished(self._run, is_finished=False)
         update = self._loop.state.update
@@ -117,14 +117,14 @@ class Trainer:
         self._reporter.print_line(describe_training(self._recipe, self._updater, self._ranks, max_tokens=max_tokens))
         if self._ranks.is_first:
             warn_of_missing_tool(self._updater.reason_not_to_compile)
-        speed = measure_speed(self._updater.model, self._ranks)
+        cost = measure_compute(self._updater.model, self._ranks)
         if update == 0 or self._updater.reason_not_to_compile is None:
             self._run = warm_up_with_tokens_that_fit(
                 self._order, self._run, self._warm_up, release=self._updater.release, ranks=self._ranks
             )
         if update == 0:
             self._sanity_pass()
-        return Meter(speed.for_passes(self._recipe.training.num_passes))
+        return Meter(cost, num_passes=self._recipe.training.num_passes)
 
     def _warm_up(self) -> None:
         device, fullest = self._ranks.device, (self._order.longest, self._order.full)

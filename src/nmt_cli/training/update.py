@@ -26,7 +26,7 @@ from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.recorded_steps import RecordedSteps
 from nmt_cli.training.weights import MasterWeights
 
-# The figures of an update: the norm of the gradients, the ranks that received each signal, and then the losses.
+# Sums over the ranks: the norm, which only the first rank adds; the ranks that received each signal; then the losses.
 _NORM, _INTERRUPTED, _TERMINATED, _FIRST_LOSS = range(4)
 
 
@@ -36,12 +36,12 @@ class UpdateResult:
 
     If a gradient is not finite, the update is not applied, and `suspects` are the micro-batches with losses that are
     not finite, or all micro-batches if all losses are finite. `signal` is a signal that a rank had received when the
-    update was summed: SIGTERM, else SIGINT. `kl` is the divergence of both passes, None if each pair passes once.
+    update was summed: SIGTERM, else SIGINT. `kl` is the divergence of both passes, 0 if each pair passes once.
     """
 
     smoothed: float
     nll: float
-    kl: float | None
+    kl: float
     gradient_norm: float
     learning_rate: float
     is_applied: bool
@@ -52,25 +52,25 @@ class UpdateResult:
 class LaunchedUpdate:
     """An update given to the device. `result` waits for its values."""
 
-    def __init__(self, figures: Tensor, *, num_micro_batches: int, learning_rate: float, ranks: Ranks) -> None:
-        """`figures` are the sums of `launch`, on the device."""
+    def __init__(self, sums: Tensor, *, num_micro_batches: int, learning_rate: float, ranks: Ranks) -> None:
+        """`sums` are those of `launch`, on the device."""
         self._num_micro_batches, self._learning_rate, self._ranks = num_micro_batches, learning_rate, ranks
         self._event: torch.cuda.Event | None = None
-        if figures.device.type == "cpu":
-            self._figures = figures
+        if sums.device.type == "cpu":
+            self._sums = sums
         else:
-            self._figures = torch.empty(figures.shape, pin_memory=True)
-            self._figures.copy_(figures, non_blocking=True)
+            self._sums = torch.empty(sums.shape, pin_memory=True)
+            self._sums.copy_(sums, non_blocking=True)
             self._event = torch.cuda.Event()
-            self._event.record(torch.cuda.current_stream(figures.device))
+            self._event.record(torch.cuda.current_stream(sums.device))
 
     def result(self) -> UpdateResult:
         """The result of the update. Raises ConnectionLost."""
         if self._event is not None:
             with self._ranks.collective():
                 self._event.synchronize()
-        norm, interrupted, terminated = self._figures[:_FIRST_LOSS].tolist()
-        smoothed, nll, *kl = self._figures[_FIRST_LOSS:].view(-1, self._num_micro_batches).tolist()
+        norm, interrupted, terminated = self._sums[:_FIRST_LOSS].tolist()
+        smoothed, nll, *kl = self._sums[_FIRST_LOSS:].view(-1, self._num_micro_batches).tolist()
         is_applied, suspects = math.isfinite(norm), list[int]()
         if not is_applied:
             not_finite = [index for index, loss in enumerate(smoothed) if not math.isfinite(loss)]
@@ -79,7 +79,7 @@ class LaunchedUpdate:
         return UpdateResult(
             smoothed=sum(smoothed),
             nll=sum(nll),
-            kl=sum(kl[0]) if kl else None,
+            kl=sum(kl[0]) if kl else 0.0,
             gradient_norm=norm,
             learning_rate=self._learning_rate,
             is_applied=is_applied,
@@ -96,7 +96,7 @@ class Updater:
 
     If `reads_late`, the host does not wait for an update: the device clips, and skips the step if the norm is not
     finite. The result of an update can then be read after the next update was launched. All ranks use the norm of the
-    first rank, so the devices decide alike; a host that reads late finds the same norm and the same decision.
+    first rank, so they decide alike. A host that reads late comes to the decision that the device has taken.
     """
 
     def __init__(self, recipe: Recipe, model: Transformer, *, precision: Precision, ranks: Ranks) -> None:
@@ -133,9 +133,9 @@ class Updater:
         for batch in batches:
             with compiling(self._ranks.device):
                 self._run_and_drop(batch)
-        for batch in batches:
-            if self._recorded is not None:
-                with self._naming_out_of_memory(batch):
+        if self._recorded is not None:
+            for batch in batches:
+                with self._explaining_out_of_memory(batch):
                     self._recorded.record(batch)
                 self._run_and_drop(batch)
 
@@ -155,45 +155,46 @@ class Updater:
         number: int,
         num_micro_batches: int,
         target_tokens: int,
-        received: Callable[[], int | None],
+        received_signal: Callable[[], int | None],
     ) -> LaunchedUpdate:
         """Begin update `number`, from 1, with this rank's batches and their indices among all `num_micro_batches`.
 
-        The targets have `target_tokens` on all ranks together. `received` returns the signal that this rank has
-        received; the sums of the update tell all ranks of it.
+        The targets have `target_tokens` on all ranks together. `received_signal` returns the signal that this rank has
+        received. It is called after the backward passes, so a late signal still counts. The sums of the update tell all
+        ranks of the signal.
 
         If a gradient is not finite, every rank skips the update and drops the gradients.
         """
         if not self.model.training:
             self.model.train()
-        figures = torch.zeros(_FIRST_LOSS + self._num_losses * num_micro_batches, device=self._ranks.device)
-        losses = figures[_FIRST_LOSS:].view(self._num_losses, num_micro_batches)
+        sums = torch.zeros(_FIRST_LOSS + self._num_losses * num_micro_batches, device=self._ranks.device)
+        losses = sums[_FIRST_LOSS:].view(self._num_losses, num_micro_batches)
         for position, (index, batch) in enumerate(batches):
             losses[:, index] = self.accumulate(
                 batch,
                 key=(number, index),
                 target_tokens=target_tokens,
-                is_first=position == 0,
-                is_last=position == len(batches) - 1,
+                begins_sum=position == 0,
+                ends_sum=position == len(batches) - 1,
             )
         if not batches:
-            self._sum_without_backward(is_first=True)
+            self._sum_without_backward(begins_sum=True)
         if self._ranks.is_first:
-            figures[_NORM] = self.weights.gradients.norm()
-        if (signal_number := received()) is not None:
-            figures[_TERMINATED if signal_number == signal.SIGTERM else _INTERRUPTED] = 1
-        self._ranks.sum(figures)
+            sums[_NORM] = self.weights.gradients.norm()
+        if (signal_number := received_signal()) is not None:
+            sums[_TERMINATED if signal_number == signal.SIGTERM else _INTERRUPTED] = 1
+        self._ranks.sum(sums)
         rate = scheduled_rate(
             self._recipe.training.schedule,
             update=number,
             num_updates=self._recipe.training.updates,
             d_model=self._recipe.model.d_model,
         )
-        self._apply(figures[_NORM], learning_rate=rate)
-        return LaunchedUpdate(figures, num_micro_batches=num_micro_batches, learning_rate=rate, ranks=self._ranks)
+        self._apply(sums[_NORM], learning_rate=rate)
+        return LaunchedUpdate(sums, num_micro_batches=num_micro_batches, learning_rate=rate, ranks=self._ranks)
 
     def accumulate(
-        self, batch: Batch, *, key: tuple[int, int], target_tokens: int, is_first: bool, is_last: bool
+        self, batch: Batch, *, key: tuple[int, int], target_tokens: int, begins_sum: bool, ends_sum: bool
     ) -> Tensor:
         """Add the gradients of one micro-batch, and return the sums of its `Loss`.
 
@@ -201,50 +202,51 @@ class Updater:
         a new sum. The last one adds the gradients of the other ranks.
         """
         seed_dropout(self._recipe.training.seed, *key)
-        with self._naming_out_of_memory(batch):
+        with self._explaining_out_of_memory(batch):
             if self._recorded is not None and self._recorded.can_replay(batch):
-                sums = self._recorded.replay(batch, divisor=target_tokens, is_first=is_first)
-                if is_last:
-                    self._sum_without_backward(is_first=False)
+                sums = self._recorded.replay(batch, divisor=target_tokens, begins_sum=begins_sum)
+                if ends_sum:
+                    self._sum_without_backward(begins_sum=False)
             else:
                 divisor = torch.full((), target_tokens, dtype=torch.float32, device=self._ranks.device)
-                sums = self._step(batch, divisor, is_first=is_first, is_last=is_last)
+                sums = self._step(batch, divisor, begins_sum=begins_sum, ends_sum=ends_sum)
         self._ranks.heartbeat.beat()
         return sums
 
-    def begin_with(self, values: dict[str, Tensor]) -> None:
+    def restart_from(self, weights: dict[str, Tensor]) -> None:
         """Start again from weights by parameter name, with a new optimizer."""
-        self.weights.load(self.weights.values, values)
+        self.weights.load(self.weights.values, weights)
         self.weights.copy_to_model()
         del self.optimizer  # a GPU may have no memory for the moments of two
         self.optimizer = build_optimizer(self.weights, self._recipe)
 
     def _run_and_drop(self, batch: Batch) -> None:
         """Run the forward and the backward pass of a batch, and drop its gradients."""
-        self.accumulate(batch, key=(0, 0), target_tokens=1, is_first=True, is_last=False)
+        self.accumulate(batch, key=(0, 0), target_tokens=1, begins_sum=True, ends_sum=False)
         self.weights.drop_gradients()
 
-    def _step(self, batch: Batch, divisor: Tensor, *, is_first: bool, is_last: bool = False) -> Tensor:
+    def _step(self, batch: Batch, divisor: Tensor, *, begins_sum: bool, ends_sum: bool) -> Tensor:
         """Add the gradients of a batch's loss, divided by a scalar; return the sums of the loss."""
         loss = self._objective(batch)
-        is_summed = is_last and self._ranks.size > 1
+        is_summed = ends_sum and self._ranks.size > 1
         collect_gradients = self._summing if is_summed else self.weights.collecting
-        with collect_gradients(is_first=is_first):
+        with collect_gradients(begins_sum=begins_sum):
             (loss.smoothed / divisor).backward()
         return loss.stacked()
 
     def _new_recorded_steps(self) -> RecordedSteps:
-        graphs = CudaGraphs(self._ranks.device)
-        return RecordedSteps(self._step, graphs.warm_up_and_record, num_losses=self._num_losses)
+        step, graphs = partial(self._step, ends_sum=False), CudaGraphs(self._ranks.device)
+        return RecordedSteps(step, graphs.warm_up_and_record, num_losses=self._num_losses)
 
-    def _sum_without_backward(self, *, is_first: bool) -> None:
-        """Sum the gradients over the ranks; `is_first` if this rank has collected none."""
+    def _sum_without_backward(self, *, begins_sum: bool) -> None:
+        """Sum the gradients over the ranks; `begins_sum` if this rank has collected none."""
         if self._ranks.size > 1:
-            with self._summing(is_first=is_first):
+            with self._summing(begins_sum=begins_sum):
                 pass
 
-    def _summing(self, *, is_first: bool) -> AbstractContextManager[None]:
-        return self.weights.summing(self._ranks, precision=self._recipe.training.sum_gradients_in, is_first=is_first)
+    def _summing(self, *, begins_sum: bool) -> AbstractContextManager[None]:
+        precision = self._recipe.training.sum_gradients_in
+        return self.weights.summing(self._ranks, precision=precision, begins_sum=begins_sum)
 
     def _apply(self, norm: Tensor, *, learning_rate: float) -> None:
         """If the norm, a float32 scalar, is finite, clip the gradients and take the optimizer's step."""
@@ -262,7 +264,7 @@ class Updater:
         self.weights.copy_to_model()
 
     @contextmanager
-    def _naming_out_of_memory(self, batch: Batch) -> Iterator[None]:
+    def _explaining_out_of_memory(self, batch: Batch) -> Iterator[None]:
         """Raise OutOfMemory if the device's memory does not hold what a batch needs."""
         try:
             yield
@@ -270,11 +272,11 @@ class Updater:
             if not is_out_of_memory(error, must_name_memory=True):
                 raise
             num_passes = self._recipe.training.num_passes
-            limit = max(batch.source.ids.numel(), batch.target.ids.numel()) // num_passes
+            num_tokens = max(batch.source.ids.numel(), batch.target.ids.numel()) // num_passes
             raise OutOfMemory(
-                f"the memory of {self._ranks.device} does not hold a micro-batch of {limit:,} tokens",
+                f"the memory of {self._ranks.device} does not hold a micro-batch of {num_tokens:,} tokens",
                 where="training.max_tokens_per_device",
-                hint=f"--set training.max_tokens_per_device={limit // 2}: the updates stay the same",
+                hint=f"--set training.max_tokens_per_device={num_tokens // 2}: the updates stay the same",
             ) from None
 
 
@@ -283,6 +285,7 @@ def seed_dropout(seed: int, update: int, index: int) -> None:
 
     `torch.manual_seed` gives the same streams, but takes 0.1 ms: it formats a stack trace if CUDA is there.
     """
+    # Distinct for all updates under 1,000,003 and all micro-batches under 65,537, both prime.
     key = ((seed * 1_000_003 + update) * 65_537 + index) % 2**63
     for generator in (torch.default_generator, *torch.cuda.default_generators):  # none of CUDA before its first use
         generator.manual_seed(key)

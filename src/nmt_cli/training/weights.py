@@ -86,12 +86,12 @@ class MasterWeights:
                 total.add_(gradient)
 
     @contextmanager
-    def collecting(self, *, is_first: bool) -> Iterator[None]:
+    def collecting(self, *, begins_sum: bool) -> Iterator[None]:
         """Collect the gradients of the backward pass in the block; the first of an update begins a new sum."""
-        if is_first and self._copy is None:
+        if begins_sum and self._copy is None:
             self.gradients.zero_()
         yield
-        if not is_first:
+        if not begins_sum:
             self.collect()
         elif self._copy is not None:  # the first gradients are copied: no zeros are written to be added to
             totals, gradients = self._take_gradients()
@@ -101,13 +101,13 @@ class MasterWeights:
                 torch._foreach_copy_(totals, gradients)
 
     @contextmanager
-    def summing(self, ranks: Ranks, *, precision: Precision, is_first: bool) -> Iterator[None]:
+    def summing(self, ranks: Ranks, *, precision: Precision, begins_sum: bool) -> Iterator[None]:
         """Collect the gradients of the backward pass in the block, and sum them over several ranks.
 
         Sums are sent in `precision`, and begin while the block still runs. The block is empty if the gradients of this
         rank are already collected, or if it has none. Raises ConnectionLost.
         """
-        if is_first:
+        if begins_sum:
             self.gradients.zero_()
         if not self._has_hooks:
             for index, parameter in enumerate(self._parameters):

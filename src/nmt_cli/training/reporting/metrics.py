@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,10 +23,8 @@ _RECENT_UPDATES = 50
 _GB = 1e9
 # A multiplication and an addition for each weight, in the forward pass and for both gradients of the backward pass.
 _FLOPS_PER_WEIGHT = 6
-# Large enough for the full rate; on a CPU, one product is about 10 ms in float32.
-_MATRIX_SIZES = {"cuda": 8192, "cpu": 1024}
-_SMALL_MATRIX_SIZE = 512
-_NUM_PRODUCTS, _TARGET_SECONDS = 9, 0.1  # in total, if nothing else runs
+_NUM_PRODUCTS = 9  # of each size that is measured
+_MAX_PRODUCT_SECONDS = 0.025  # on a slower CPU, the small product is the measurement
 
 
 class Stopwatch:
@@ -36,7 +35,7 @@ class Stopwatch:
         self._since: float | None = None
         self._seconds = 0.0
 
-    def run(self) -> None:
+    def start(self) -> None:
         """Start or continue."""
         if self._since is None:
             self._since = self._clock()
@@ -67,7 +66,8 @@ class TrainingStatus:
 class UpdateSums:
     """Sums over applied updates: losses in nats, tokens with EOS, slots of both sides of one pass.
 
-    `kl` is NaN if each pair passes once. `seconds` is the time of training, `waited` the time spent waiting for data.
+    `kl` is the divergence of both passes, 0 if each pair passes once. `seconds` is the time of training, `waited` the
+    time spent waiting for data.
     """
 
     smoothed: float = 0.0
@@ -104,15 +104,15 @@ class UpdateMetrics:
     waiting: float
 
     @classmethod
-    def of(cls, sums: UpdateSums, *, speed: Speed) -> UpdateMetrics:
-        """The metrics of summed updates on devices of this speed."""
-        flops = speed.flops(source_tokens=sums.source_tokens, target_tokens=sums.target_tokens)
+    def of(cls, sums: UpdateSums, *, cost: ComputeCost, num_passes: int) -> UpdateMetrics:
+        """The metrics of summed updates in which each pair passed `num_passes` times through the model."""
+        flops = num_passes * cost.flops(source_tokens=sums.source_tokens, target_tokens=sums.target_tokens)
         return cls(
             loss=_ratio(sums.smoothed, sums.target_tokens),
             nll=_ratio(sums.nll, sums.target_tokens),
-            kl=None if math.isnan(sums.kl) else _ratio(sums.kl, sums.target_tokens),
+            kl=None if num_passes == 1 else _ratio(sums.kl, sums.target_tokens),
             target_tokens_per_second=_ratio(sums.target_tokens, sums.seconds),
-            matrix_rate_share=_ratio(flops, sums.seconds * speed.matrix_rate),
+            matrix_rate_share=_ratio(flops, sums.seconds * cost.matrix_rate),
             padding=1 - _ratio(sums.source_tokens + sums.target_tokens, sums.slots),
             waiting=_ratio(sums.waited, sums.seconds),
         )
@@ -126,11 +126,11 @@ class UpdateMetrics:
 class Meter:
     """Adds up the updates of a training, for the metrics since the last report and of the last few updates."""
 
-    def __init__(self, speed: Speed) -> None:
-        self._speed = speed
+    def __init__(self, cost: ComputeCost, *, num_passes: int) -> None:
+        self._metrics_of = partial(UpdateMetrics.of, cost=cost, num_passes=num_passes)
         self._total = self._total_at_report = UpdateSums()
         # Totals after each update: two of them differ by the updates in between.
-        self._recent: deque[UpdateSums] = deque([self._total], maxlen=_RECENT_UPDATES)
+        self._recent = deque([self._total], maxlen=_RECENT_UPDATES + 1)
 
     def add(self, update: UpdateSums, *, seconds: float, waited: float) -> None:
         """Add an update; the seconds count from the beginning of the training."""
@@ -139,17 +139,17 @@ class Meter:
 
     def recent(self) -> UpdateMetrics:
         """The metrics of the last updates."""
-        return UpdateMetrics.of(self._recent[-1] - self._recent[0], speed=self._speed)
+        return self._metrics_of(self._recent[-1] - self._recent[0])
 
     def report(self) -> tuple[UpdateSums, UpdateMetrics]:
         """The sums since the last report, or since `forget`, and their metrics; the next report begins here."""
         sums, self._total_at_report = self._total - self._total_at_report, self._total
-        return sums, UpdateMetrics.of(sums, speed=self._speed)
+        return sums, self._metrics_of(sums)
 
     def forget(self) -> None:
         """Drop all updates so far from later metrics."""
         self._total_at_report = self._total
-        self._recent = deque([self._total], maxlen=_RECENT_UPDATES)
+        self._recent = deque([self._total], maxlen=_RECENT_UPDATES + 1)
 
 
 def memory_gb(device: torch.device) -> float:
@@ -164,24 +164,20 @@ def memory_gb(device: torch.device) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
-    """Operations of a training per source and target token, and per second of a matrix product on all its devices."""
+class ComputeCost:
+    """FLOPs per source and per target token of one pass, and the measured FLOP/s of all devices of a training."""
 
     flops_per_source_token: int
     flops_per_target_token: int
     matrix_rate: float
-
-    def for_passes(self, number: int) -> Speed:
-        """The speed of a training in which each pair passes `number` times through the model."""
-        return Speed(number * self.flops_per_source_token, number * self.flops_per_target_token, self.matrix_rate)
 
     def flops(self, *, source_tokens: int, target_tokens: int) -> int:
         """The model's floating-point operations in the forward and backward passes of these tokens."""
         return self.flops_per_source_token * source_tokens + self.flops_per_target_token * target_tokens
 
 
-def measure_speed(model: Transformer, ranks: Ranks) -> Speed:
-    """The speed of a training of `model`: all ranks measure at once, in the model's precision, and add up their rates.
+def measure_compute(model: Transformer, ranks: Ranks) -> ComputeCost:
+    """The cost of a training of `model`: all ranks measure at once, in the model's precision, and add up their rates.
 
     Each weight of a matrix counts 6 operations for each token that it multiplies: in projections, in feed-forward
     layers, and in the output's rows of pieces. Attention scores, about 1 %, and everything else are left out.
@@ -192,7 +188,7 @@ def measure_speed(model: Transformer, ranks: Ranks) -> Speed:
     cross_attentions = [module for module in model.decoder.modules() if isinstance(module, CrossAttention)]
     source_keys_values = sum(_num_matrix_weights(module.kv) for module in cross_attentions)
     output = model.target_vocab * model.config.d_model
-    return Speed(
+    return ComputeCost(
         flops_per_source_token=_FLOPS_PER_WEIGHT * (_num_matrix_weights(model.encoder) + source_keys_values),
         flops_per_target_token=_FLOPS_PER_WEIGHT * (_num_matrix_weights(model.decoder) - source_keys_values + output),
         matrix_rate=rate.item(),
@@ -202,19 +198,17 @@ def measure_speed(model: Transformer, ranks: Ranks) -> Speed:
 def matrix_rate(device: torch.device, dtype: torch.dtype, *, clock: Clock = time.perf_counter) -> float:
     """Floating-point operations per second of a large matrix product on `device`: the best of a few.
 
-    Other work on the machine can only slow a product down. Takes about a tenth of a second; a slow CPU gets smaller
-    matrices.
+    Other work on the machine can only slow a product down. Takes about 0.2 s; a slow CPU gets smaller matrices. On a
+    GPU, the memory of the matrices is given back and does not count in `memory_gb`.
     """
-    size = _MATRIX_SIZES[device.type]
-    if device.type == "cpu":
-        expected_seconds = _fastest_product(_SMALL_MATRIX_SIZE, device, dtype, clock) * (size / _SMALL_MATRIX_SIZE) ** 3
-        if expected_seconds > _TARGET_SECONDS / 4:
-            size = _SMALL_MATRIX_SIZE
-    rate = 2 * size**3 / _fastest_product(size, device, dtype, clock)
+    size = 8192 if device.type == "cuda" else 512
+    seconds = _fastest_product(size, device, dtype, clock)
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    return rate
+    elif 8 * seconds <= _MAX_PRODUCT_SECONDS:  # twice the size takes eight times as long, and has the full rate
+        size, seconds = 1024, _fastest_product(1024, device, dtype, clock)
+    return 2 * size**3 / seconds
 
 
 @torch.no_grad()
