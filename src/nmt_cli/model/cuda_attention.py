@@ -21,7 +21,7 @@ from nmt_cli.model.dropout import Dropout, keep_limit
 from nmt_cli.model.packing import Projections, Spans
 
 _WIDE_HEAD = 64  # wider heads have tiles of half as many rows, so that registers suffice
-_MAX_REGISTERS = 255  # of a thread
+_MAX_REGISTERS = 255  # that a thread can have
 # Later versions of torch express causal attention as a window. Torch 2.10 has no windows, and takes `is_causal`.
 _TAKES_WINDOW = "window_size" in inspect.signature(varlen_attn).parameters
 
@@ -35,8 +35,7 @@ def attend_varlen(
     """
     options: dict[str, Any] = {}
     if _TAKES_WINDOW:
-        reach = -1 if window is None else window // 2
-        options["window_size"] = (-1, 0) if is_causal else (reach, reach)
+        options["window_size"] = (-1, 0) if is_causal else (_reach(window), _reach(window))
     else:
         options["is_causal"] = is_causal
     q, k, v = projections.by_head()
@@ -65,14 +64,17 @@ def attend_triton(
     A query without keys gets zeros. Slots outside of all sentences, and their gradients, are left unwritten, and may be
     NaN.
     """
-    matrices, heads, d_k, d_v = projections
-    reach = -1 if window is None else window // 2
-    sizes = [heads, d_k, d_v]
-    seed, probability = dropout.for_kernel(matrices[0].device)
+    (matrices, heads, d_k, d_v), reach = projections, _reach(window)
+    seed, probability = dropout.kernel_arguments(matrices[0].device)
     out: Tensor = _attention(
-        list(matrices), queries.cu_seqlens, keys.cu_seqlens, seed, sizes, is_causal, reach, probability
+        list(matrices), queries.cu_seqlens, keys.cu_seqlens, seed, heads, d_k, d_v, is_causal, reach, probability
     )[0]
     return out
+
+
+def _reach(window: int | None) -> int:
+    """The distance at which a token still sees another; -1 for any distance."""
+    return -1 if window is None else window // 2
 
 
 @torch.library.custom_op("nmt::attention", mutates_args=())
@@ -81,26 +83,28 @@ def _attention(
     cu_queries: Tensor,
     cu_keys: Tensor,
     seed: Tensor | None,
-    sizes: list[int],
+    heads: int,
+    d_k: int,
+    d_v: int,
     is_causal: bool,
     reach: int,
-    dropout: float,
+    dropout_probability: float,
 ) -> tuple[Tensor, Tensor]:
     """The attention output of each query [N, H * V], and the base-2 logarithm of its sum of 2^score [H, N].
 
-    `sizes` are H, K and V. `seed` [2] determines the dropout mask, as in `Dropout`; None drops nothing.
+    `seed` [2] determines the dropout mask, as in `Dropout`; None drops nothing.
     """
     from nmt_cli.model.kernels import attention  # brings in Triton
 
-    projections = Projections(matrices, *sizes)
+    projections = Projections(matrices, heads, d_k, d_v)
     q, k, v = projections.split()
     out, logsumexp = _empty_results(projections)
     with launching_on(q.device):
         attention.forward_kernel[_grid(cu_queries, projections)](
             q, k, v, out, logsumexp, cu_queries, cu_keys, seed, len(q),
             STRIDES=tuple(x.stride(0) for x in (q, k, v)),
-            **_options(projections, is_causal=is_causal, reach=reach, dropout=dropout),
-            maxnreg=_forward_registers(projections, is_causal=is_causal, dropout=dropout),
+            **_options(projections, is_causal=is_causal, reach=reach, dropout_probability=dropout_probability),
+            maxnreg=_forward_registers(projections, is_causal=is_causal, dropout_probability=dropout_probability),
         )  # fmt: skip
     return out, logsumexp
 
@@ -114,15 +118,17 @@ def _attention_backward(
     cu_queries: Tensor,
     cu_keys: Tensor,
     seed: Tensor | None,
-    sizes: list[int],
+    heads: int,
+    d_k: int,
+    d_v: int,
     is_causal: bool,
     reach: int,
-    dropout: float,
+    dropout_probability: float,
 ) -> list[Tensor]:
     """The gradient of each matrix, for the gradient [N, H * V] of the output."""
     from nmt_cli.model.kernels import attention
 
-    projections = Projections(matrices, *sizes)
+    projections = Projections(matrices, heads, d_k, d_v)
     q, k, v = projections.split()
     gradients = _empty_gradients(matrices)
     dq, dk, dv = projections._replace(matrices=gradients).split()
@@ -130,15 +136,15 @@ def _attention_backward(
         attention.backward_kernel[_grid(cu_queries, projections)](
             q, k, v, out, gradient.contiguous(), logsumexp, dq, dk, dv, cu_queries, cu_keys, seed, len(q),
             STRIDES=tuple(x.stride(0) for x in (q, k, v, dq, dk, dv)),
-            **_options(projections, is_causal=is_causal, reach=reach, dropout=dropout),
+            **_options(projections, is_causal=is_causal, reach=reach, dropout_probability=dropout_probability),
             maxnreg=_MAX_REGISTERS,
         )  # fmt: skip
     return gradients
 
 
 @_attention.register_fake
-def _(matrices: list[Tensor], cu_queries: Tensor, cu_keys: Tensor, seed: Any, sizes: list[int], *_: Any) -> Any:
-    return _empty_results(Projections(matrices, *sizes))
+def _(matrices: list[Tensor], cu_q: Tensor, cu_k: Tensor, seed: Any, heads: int, d_k: int, d_v: int, *_: Any) -> Any:
+    return _empty_results(Projections(matrices, heads, d_k, d_v))
 
 
 @_attention_backward.register_fake
@@ -179,7 +185,7 @@ def _grid(cu_queries: Tensor, projections: Projections) -> tuple[int]:
     return ((len(cu_queries) - 1) * projections.heads,)
 
 
-def _options(projections: Projections, *, is_causal: bool, reach: int, dropout: float) -> dict[str, Any]:
+def _options(projections: Projections, *, is_causal: bool, reach: int, dropout_probability: float) -> dict[str, Any]:
     """The constants that a kernel is compiled with. One stage is enough, as most sentences fit a tile of 32 rows."""
     return {
         "HEADS": projections.heads,
@@ -187,20 +193,21 @@ def _options(projections: Projections, *, is_causal: bool, reach: int, dropout: 
         "D_V": projections.d_v,
         "IS_CAUSAL": is_causal,
         "REACH": reach,
-        "LIMIT": keep_limit(1 - dropout),
-        "SCALE": 1 / (1 - dropout),
+        "LIMIT": keep_limit(1 - dropout_probability),
+        "SCALE": 1 / (1 - dropout_probability),
         "ROWS": 32 if max(projections.d_k, projections.d_v) <= _WIDE_HEAD else 16,
         "num_warps": 2,
         "num_stages": 1,
     }
 
 
-def _forward_registers(projections: Projections, *, is_causal: bool, dropout: float) -> int | None:
+def _forward_registers(projections: Projections, *, is_causal: bool, dropout_probability: float) -> int | None:
     """The register limit per thread of the forward kernel; None: the compiler chooses.
 
-    The compiler may spill registers to fit one more block. Limits are set in the cases in which it was measured to do
-    so (benchmarks/gpu/kernels.py). With 144 registers, seven blocks fit.
+    The compiler may choose to spill registers, so that one more block fits a multiprocessor. A limit prevents that: the
+    hardware's maximum, or 144, with which seven blocks fit and nothing is spilled. Cases in which the compiler was
+    measured to spill have a limit (benchmarks/gpu/kernels.py).
     """
-    if dropout > 0 or min(projections.d_k, projections.d_v) < _WIDE_HEAD:
+    if dropout_probability > 0 or min(projections.d_k, projections.d_v) < _WIDE_HEAD:
         return _MAX_REGISTERS
     return None if is_causal else 144

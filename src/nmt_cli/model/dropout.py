@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 _INT_OF_SAME_WIDTH = {torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
-# A chunk has this many lanes of 16 bits. A lane serves two elements, and the halves of a chunk share a limit each.
-_LANES = 256
+# Random bits come in lanes of 16 bits. The low byte of a lane decides one element, and the high byte another element.
+# All low bytes of a chunk of lanes share one limit, and all high bytes another limit.
+_LANES_PER_CHUNK = 256
 # The constants of SplitMix64 (Steele et al. 2014) as signed integers.
 _SPLITMIX_GAMMA = 0x9E3779B97F4A7C15 - 2**64
 _SPLITMIX_FIRST, _SPLITMIX_SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
@@ -36,7 +37,7 @@ class Dropout(nn.Module):
         """Whether anything is dropped."""
         return self.training and self.probability > 0
 
-    def for_kernel(self, device: torch.device) -> tuple[Tensor | None, float]:
+    def kernel_arguments(self, device: torch.device) -> tuple[Tensor | None, float]:
         """The seed and the probability for a kernel that makes its own mask; (None, 0.0) if nothing is dropped."""
         if not self.is_on:
             return None, 0.0
@@ -51,7 +52,7 @@ class Dropout(nn.Module):
         if self.seed is not None:
             keep_probability = 1 - self.probability
             return (x * (1 / keep_probability)).where(_hash_keep_mask(x, self.seed, keep_probability), 0)
-        if x.device.type != "cpu" or x.dtype not in _INT_OF_SAME_WIDTH:
+        if x.device.type != "cpu":
             return F.dropout(x, self.probability)
         dropped: Tensor = _BitMaskDropout.apply(x, self.probability)  # type: ignore[no-untyped-call]  # not annotated
         return dropped
@@ -82,7 +83,7 @@ def _hash_keep_mask(x: Tensor, seed: Tensor, keep_probability: float) -> Tensor:
     An element is kept if a hash of its index and the seed lies below a limit.
     The hash is `lowbias32` without its last step, which mixes only the low bits.
     """
-    first, second = HASH_FACTORS[0], HASH_FACTORS[1] - 2**32
+    first, second = HASH_FACTORS[0], HASH_FACTORS[1] - 2**32  # as signed int32, which torch computes in
     bits = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape) ^ seed[0]
     bits = (bits ^ (bits >> 16 & 0xFFFF)) * first ^ seed[1]
     bits = (bits ^ (bits >> 15 & 0x1FFFF)) * second
@@ -97,18 +98,18 @@ def keep_limit(keep_probability: float) -> int:
 def cpu_bit_mask(count: int, probability: float, *, like: Tensor) -> Tensor:
     """Integers [count] with the width of an element of `like`: all bits, or with `probability` none.
 
-    An element is kept if 8 random bits are below a limit. The limit is a whole number, sampled for each half chunk so
-    that its mean is 256 times the keep probability. For any single element, the probability is exact to 2^-24.
+    An element is kept if 8 random bits are below a limit. A limit is a whole number, sampled so that its mean is 256
+    times the keep probability. For any single element, the probability is exact to 2^-24.
 
     For example, the first of n lanes is 0x37F1, and the keep probability is 0.9. Its low byte, 241, serves element 0.
     It is not below the limit, 230, so element 0 is dropped (0). Its high byte, 55, serves element n. High bytes are
     signed, so their limit is 231 - 128: 55 is below it, and element n is kept (-1).
     """
-    num_chunks = math.ceil(count / (2 * _LANES))
-    lanes = _random_bits(num_chunks * _LANES // 4).view(torch.int16).view(num_chunks, _LANES)
+    num_chunks = math.ceil(count / (2 * _LANES_PER_CHUNK))
+    lanes = _random_bits(num_chunks * _LANES_PER_CHUNK // 4).view(torch.int16).view(num_chunks, _LANES_PER_CHUNK)
     limits = (torch.rand(2, num_chunks, 1) + (1 - probability) * 256).floor_().to(torch.int16)
     limits[1] -= 128  # the upper bytes are signed
-    masks = torch.empty(2, num_chunks, _LANES, dtype=torch.int16)
+    masks = torch.empty(2, num_chunks, _LANES_PER_CHUNK, dtype=torch.int16)
     torch.bitwise_and(lanes, 255, out=masks[0])
     torch.bitwise_right_shift(lanes, 8, out=masks[1])
     return masks.sub_(limits).bitwise_right_shift_(15).view(-1)[:count].to(_INT_OF_SAME_WIDTH[like.dtype])
@@ -123,7 +124,8 @@ def _random_bits(count: int) -> Tensor:
     """Random bits in `count` int64: SplitMix64 from a start that torch's generator samples, on all threads at once."""
     start = int(torch.empty((), dtype=torch.int64).random_(-(2**63), None))
     bits = torch.arange(count).mul_(_SPLITMIX_GAMMA).add_(start)
-    # These shifts repeat the sign bit. Only after the last step does that matter, so only the last shift is masked.
+    # Unlike SplitMix64's, these shifts repeat the sign bit, so each step clears bit 63. The next product fills it
+    # again. No product follows the last step, so only the last shift is masked.
     bits.bitwise_xor_(bits >> 30).mul_(_SPLITMIX_FIRST)
     bits.bitwise_xor_(bits >> 27).mul_(_SPLITMIX_SECOND)
     return bits.bitwise_xor_((bits >> 31).bitwise_and_(2**33 - 1))

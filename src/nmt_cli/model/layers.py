@@ -197,7 +197,7 @@ class Residual(nn.Module):
     def _add_and_norm_by_kernel(self, x: Tensor, out: Tensor, bias: Tensor | None, norm: nn.LayerNorm) -> Tensor:
         from nmt_cli.model.kernels.residual_norm import residual_norm
 
-        seed, probability = self.dropout.for_kernel(x.device)
+        seed, probability = self.dropout.kernel_arguments(x.device)
         y: Tensor = residual_norm(x, out, bias, norm.weight, norm.bias, seed, probability, norm.eps)[0]
         return y
 

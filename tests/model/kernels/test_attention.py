@@ -163,9 +163,7 @@ def test_the_operator_keeps_what_torch_asks_of_operators(is_self: bool, dropout:
     given = joined(*(x.to(DEVICE) for x in inputs), matrices=1 if is_self else 2)
     matrices = [x.detach().requires_grad_() for x in given.matrices]
     ends = spans([3, 2]).cu_seqlens
-    torch.library.opcheck(
-        cuda_attention._attention, (matrices, ends, ends, seed, [HEADS, 16, 16], is_self, -1, dropout)
-    )
+    torch.library.opcheck(cuda_attention._attention, (matrices, ends, ends, seed, HEADS, 16, 16, is_self, -1, dropout))
 
 
 def test_residual_norm_with_our_kernels_are_compiled_whole() -> None:

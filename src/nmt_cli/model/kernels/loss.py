@@ -1,4 +1,7 @@
-"""Kernels for the label-smoothed loss of logits with its gradient (section 5.4), of one pass or of two passes."""
+"""Kernels for the label-smoothed loss (section 5.4 of the paper) with its gradient, of one pass or of two passes.
+
+Shapes as in `training.loss`: R rows of logits, of whose W columns the first V = `vocab` are pieces.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from torch import Tensor
 from nmt_cli.devices import launching_on
 
 _COLUMNS_PER_TILE = 4096  # columns that a program holds at a time
+_BELOW_ALL = tl.constexpr(-1e30)  # lower than any score, but finite: infinity minus infinity would be NaN
 
 
 def loss_and_gradient(logits: Tensor, gold: Tensor, vocab: int, smoothing: float, *, pad: int) -> tuple[Tensor, Tensor]:
@@ -55,7 +59,7 @@ def _loss_kernel(
     is_token = gold != PAD
     row_ptr = logits_ptr + row.to(tl.int64) * width
     # A column of a tile keeps its own largest score, and a sum relative to this score. The sums are joined at the end.
-    largest = tl.full([COLUMNS], -1e30, tl.float32)
+    largest = tl.full([COLUMNS], _BELOW_ALL, tl.float32)
     exponentials = tl.zeros([COLUMNS], tl.float32)
     scores = tl.zeros([COLUMNS], tl.float32)
     for start in range(0, vocab, COLUMNS):
@@ -97,15 +101,15 @@ def _both_passes_kernel(
     p_row_ptr = logits_ptr + token.to(tl.int64) * 2 * width
     q_row_ptr = p_row_ptr + width
     # As in `_loss_kernel`, for both rows. Also, exponentials times the difference of the scores give the divergences.
-    p_largest, q_largest = tl.full([COLUMNS], -1e30, tl.float32), tl.full([COLUMNS], -1e30, tl.float32)
+    p_largest, q_largest = tl.full([COLUMNS], _BELOW_ALL, tl.float32), tl.full([COLUMNS], _BELOW_ALL, tl.float32)
     p_exponentials, q_exponentials = tl.zeros([COLUMNS], tl.float32), tl.zeros([COLUMNS], tl.float32)
     p_differences, q_differences = tl.zeros([COLUMNS], tl.float32), tl.zeros([COLUMNS], tl.float32)
     p_scores, q_scores = tl.zeros([COLUMNS], tl.float32), tl.zeros([COLUMNS], tl.float32)
     for start in range(0, vocab, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         is_piece = column < vocab
-        p_score = tl.load(p_row_ptr + column, is_piece, other=-1e30, eviction_policy="evict_last").to(tl.float32)
-        q_score = tl.load(q_row_ptr + column, is_piece, other=-1e30, eviction_policy="evict_last").to(tl.float32)
+        p_score = tl.load(p_row_ptr + column, is_piece, other=_BELOW_ALL, eviction_policy="evict_last").to(tl.float32)
+        q_score = tl.load(q_row_ptr + column, is_piece, other=_BELOW_ALL, eviction_policy="evict_last").to(tl.float32)
         p_larger, q_larger = tl.maximum(p_largest, p_score), tl.maximum(q_largest, q_score)
         p_scale, q_scale = tl.exp(p_largest - p_larger), tl.exp(q_largest - q_larger)
         p_exponential = tl.where(is_piece, tl.exp(p_score - p_larger), 0.0)
