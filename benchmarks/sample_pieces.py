@@ -18,8 +18,8 @@ from pathlib import Path
 from measuring import circumstances, largest, private_megabytes, processes_of
 
 from nmt_cli.dataset.plan_computation import expected_invariants
-from nmt_cli.dataset.plan_files import PlanKey
-from nmt_cli.dataset.prepared_data import open_prepared
+from nmt_cli.dataset.plan_files import SAMPLED, PlanKey
+from nmt_cli.dataset.prepared_data import open_pairs, open_prepared
 from nmt_cli.dataset.sampled_pieces import measure_sampling_cost, sample_pieces
 
 _MAX_POSITIONS, _BATCH_TOKENS = 1024, 25_000
@@ -46,16 +46,17 @@ def main() -> None:
     invariants = expected_invariants(data.split("train"), key=key, cost=cost)
     with tempfile.TemporaryDirectory() as folder, largest(_megabytes, every_seconds=_WINDOW_SECONDS) as memory:
         wall, processor = time.perf_counter(), _processor_seconds()
-        sampled = sample_pieces(
+        sample_pieces(
             data, Path(folder), key=key, invariants=invariants, num_workers=arguments.workers, beat=lambda: None
         )
         wall, processor = time.perf_counter() - wall, _processor_seconds() - processor
+        sampled = open_pairs(Path(folder), SAMPLED, dtype=data.manifest.dtype)
         num_bytes = sum(path.stat().st_size for path in Path(folder).iterdir())
     figures = circumstances("cpu", commit=None) | {
         "data": arguments.data.name,
         "pairs": counts.pairs,
-        "source_growth": round(sampled.source_tokens / counts.source_tokens, 3),
-        "target_growth": round(sampled.target_tokens / counts.target_tokens, 3),
+        "source_growth": round(sampled.src.num_tokens / counts.source_tokens, 3),
+        "target_growth": round(sampled.tgt.num_tokens / counts.target_tokens, 3),
         "seconds": round(wall, 1),
         "processor_seconds": round(processor, 1),
         "peak_private_mb": round(memory.value),

@@ -18,7 +18,7 @@ import pytest
 from nmt_cli.dataset import plan_cache
 from nmt_cli.dataset.plan_cache import PLANS, PlanCache
 from nmt_cli.dataset.plan_computation import compute_plan
-from nmt_cli.dataset.plan_files import DamagedPlan, EpochInvariants, EpochPlan, PlanKey, write_plan
+from nmt_cli.dataset.plan_files import FORMAT, DamagedPlan, EpochInvariants, EpochPlan, PlanKey, write_plan
 from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
 from nmt_cli.errors import DataError
 from tests.dataset.synthetic import key_of, write_prepared
@@ -58,13 +58,42 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return planned
 
 
-def test_plans_of_runs_that_earlier_versions_began_keep_their_names(data: PreparedData) -> None:
+def test_the_name_of_a_plan_follows_from_the_format_and_the_fields_without_defaults(data: PreparedData) -> None:
     key = key_of(data)
     values = key.model_dump()
     assert (values.pop("has_even_end"), values.pop("alpha")) == (False, None)
-    earlier = sha256(f"2 {json.dumps(values, separators=(',', ':'))}".encode()).hexdigest()[:12]
-    assert key.name == f"{earlier}-epoch-00000"
-    assert key.model_copy(update={"has_even_end": True}).name != key.name
+    assert key.directory_name == f"{digest_of(values, FORMAT)}-epoch-00000"
+    assert key.model_copy(update={"has_even_end": True}).directory_name != key.directory_name
+
+
+def digest_of(key: dict[str, Any], plan_format: int) -> str:
+    return sha256(f"{plan_format} {json.dumps(key, separators=(',', ':'))}".encode()).hexdigest()[:12]
+
+
+def write_as_format_2(plan: Path) -> None:
+    """Change the manifest of a plan to that of the earlier format."""
+    manifest = json.loads((plan / "manifest.json").read_text())
+    facts = manifest.pop("invariants")
+    del facts["max_tokens_in_sentence"]
+    facts["num_left_out"] = facts.pop("num_pairs_left_out")
+    manifest |= {"format": 2, "facts": facts, "num_rows": manifest["key"]["num_pairs"]}
+    (plan / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_plan_of_an_earlier_format_has_another_name_and_the_rows_stay(
+    data: PreparedData, builds: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = opened(data)
+    expected = [plan.rows(index).tobytes() for index in range(len(plan))]
+    plan.close()
+    write_as_format_2(plan.directory)
+    values = key_of(data).model_dump(exclude_defaults=True)
+    earlier = plan.directory.rename(plan.directory.with_name(f"{digest_of(values, 2)}-epoch-00000"))
+    again = opened(data)
+    assert [again.rows(index).tobytes() for index in range(len(again))] == expected
+    assert builds == [0, 0]
+    assert plans_in(data.directory / PLANS) == sorted([earlier.name, plan.directory.name])
+    assert caplog.messages == []
 
 
 def test_a_plan_on_disk_has_the_rows_of_the_one_in_memory(data: PreparedData) -> None:
@@ -175,6 +204,7 @@ def give_another_key(plan: Path) -> None:
         flip("updates"),
         flip("longest"),
         give_another_key,
+        write_as_format_2,
         lambda plan: (plan / "rows").unlink(),
         lambda plan: (plan / "manifest.json").unlink(),
         lambda plan: (plan / "manifest.json").write_text("{"),
@@ -285,7 +315,8 @@ def test_plans_that_somebody_keeps_to_himself_are_none(data: PreparedData, monke
 
 def test_data_that_came_out_otherwise_have_another_plan(data: PreparedData) -> None:
     key = key_of(data)
-    assert len({key.name, *(key.model_copy(update={f"{side}_tokens": 1}).name for side in ("src", "tgt"))}) == 3
+    others = [key.model_copy(update={f"{side}_tokens": 1}) for side in ("src", "tgt")]
+    assert len({one.directory_name for one in (key, *others)}) == 3
 
 
 def test_a_system_without_advice_and_huge_pages_plans_and_reads_all_the_same(

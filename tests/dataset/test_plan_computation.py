@@ -78,7 +78,7 @@ def test_a_plan_is_that_of_a_slow_loop(
     assert pairs_of(plan) == expected
     assert plan.invariants.budgets == limits
     assert plan.sizes().tolist() == [len(update) for update in expected]
-    assert plan.invariants.num_left_out == len(corpus) - sum(map(len, expected))
+    assert plan.invariants.num_pairs_left_out == len(corpus) - sum(map(len, expected))
     assert [pair for block in blocks for pair in block["pair"].tolist()] == [
         pair for update in expected for pair in update
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import resource
@@ -116,7 +115,7 @@ def test_a_process_beside_this_one_builds_the_very_plan(bpe: PreparedData, tmp_p
     key, cache = key_of(data, epoch=1), cache_of(data)
     cache.open(key_of(data), anew=False)
     cache.build_ahead(key, num_workers=2)
-    plan = data.directory / PLANS / key.name
+    plan = data.directory / PLANS / key.directory_name
     wait_for(plan.exists)
     cache.close()
     expected = opened(bpe, key).directory
@@ -128,7 +127,7 @@ def test_a_plan_that_another_process_begins_is_waited_for(bpe: PreparedData, tmp
     data = copy_of(bpe, tmp_path)
     key, cache = key_of(data), cache_of(data)
     cache.build_ahead(key, num_workers=1)
-    partial = data.directory / PLANS / f".{key.name}.partial"
+    partial = data.directory / PLANS / f".{key.directory_name}.partial"
     wait_for(partial.exists)
     made, beats = partial.stat().st_ino, []
     waiting = PlanCache(data, fallback=data.directory.with_name("run"), beat=lambda: beats.append(1))
@@ -142,7 +141,7 @@ def test_a_builder_that_makes_no_progress_is_not_reported_as_progress(bpe: Prepa
     data, before = copy_of(bpe, tmp_path), children()
     key, cache = key_of(data), cache_of(data)
     cache.build_ahead(key, num_workers=1)
-    wait_for((data.directory / PLANS / f".{key.name}.partial").exists)
+    wait_for((data.directory / PLANS / f".{key.directory_name}.partial").exists)
     (builder,) = children() - before
     os.kill(builder, signal.SIGSTOP)
     beats: list[int] = []
@@ -163,7 +162,7 @@ def test_after_a_kill_while_it_samples_the_same_pieces_are_sampled(
     data, before = copy_of(bpe, tmp_path), children()
     key, cache = key_of(data), cache_of(data)
     cache.build_ahead(key, num_workers=1)
-    partial = data.directory / PLANS / f".{key.name}.partial"
+    partial = data.directory / PLANS / f".{key.directory_name}.partial"
     wait_for(partial.exists)
     for process in children() - before:
         os.kill(process, signal.SIGKILL)
@@ -180,7 +179,7 @@ def test_a_cache_that_is_closed_samples_no_more_and_leaves_nothing(
     """Also if a thread waits for the process beside it, or samples itself."""
     data, before = copy_of(bpe, tmp_path), children()
     key, cache, ends = key_of(data), cache_of(data), list[str]()
-    partial = data.directory / PLANS / f".{key.name}.partial"
+    partial = data.directory / PLANS / f".{key.directory_name}.partial"
 
     def load() -> None:
         with pytest.raises(CacheClosed):
@@ -336,22 +335,19 @@ def test_sampling_leaves_out_no_pair_and_makes_none_too_long(bpe: PreparedData) 
     plan = opened(bpe, key_of(bpe, longest=limit))
     rows = np.concatenate([plan.rows(index) for index in range(len(plan))])
     assert sorted(rows["pair"].tolist()) == taken.tolist()
-    assert plan.invariants.num_left_out == len(size) - len(taken)
-    assert max(rows["src_length"].max(), rows["tgt_length"].max()) == limit == plan.max_tokens_in_sentence
+    assert plan.invariants.num_pairs_left_out == len(size) - len(taken)
+    assert max(rows["src_length"].max(), rows["tgt_length"].max()) == limit == plan.invariants.max_tokens_in_sentence
 
 
 def test_the_plan_is_made_of_the_sampled_lengths_and_its_invariants_are_those_of_all_epochs(data: PreparedData) -> None:
     plans = [opened(data, key_of(data, epoch=epoch)) for epoch in range(3)]
     assert len({plan.invariants.model_dump_json() for plan in plans}) == 1
-    assert len({plan.max_tokens_in_sentence for plan in plans}) == 1
-    on_disk = json.loads((plans[0].directory / "manifest.json").read_bytes())["facts"]
-    assert on_disk["longest"] == plans[0].max_tokens_in_sentence, "earlier versions read the plan too"
     plain = opened(data, key_of(data, alpha=None))
     assert len(plans[0]) > 1.1 * len(plain)
     for plan in plans:
         pairs = plan.sampled_pairs
         assert pairs is not None
-        assert max(pairs.src.lengths.max(), pairs.tgt.lengths.max()) <= plan.max_tokens_in_sentence
+        assert max(pairs.src.lengths.max(), pairs.tgt.lengths.max()) <= plan.invariants.max_tokens_in_sentence
         totals = []
         for index in range(len(plan)):
             rows = plan.rows(index)

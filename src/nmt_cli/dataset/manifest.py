@@ -25,7 +25,7 @@ PREPARE_AGAIN = "prepare the data again: give the same nmt prepare command once 
 class Record(BaseModel):
     """A part of a manifest: unknown fields and other types are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class SplitCounts(Record):
@@ -75,6 +75,7 @@ class Manifest(Record):
     fingerprint: str
     """The hash of all that the contents depend on: inputs, languages, cleaning, tokenizer."""
     corpus: dict[str, Any]
+    """The corpus file with all its defaults, as `nmt prepare` used it."""
     files: dict[str, int]
     """Size in bytes of every other file in the directory that readers need."""
 

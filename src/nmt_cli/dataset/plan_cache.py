@@ -86,7 +86,7 @@ class PlanCache:
                 if directory.exists():
                     # If another process has the lock, that process clears the directory before it builds.
                     with suppress(CacheClosed, _Unwritable, OSError), self._lock(directory):
-                        files.clear_partial_directories(directory, name=self._background.key.name)
+                        files.clear_partial_directories(directory, name=self._background.key.directory_name)
             self._background = None
 
     def _build_in_either_directory(self, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
@@ -155,12 +155,12 @@ class PlanCache:
     def _build(self, directory: Path, key: PlanKey, *, num_workers: int) -> EpochPlan:
         start = time.perf_counter()
         files.clear_partial_directories(directory, name="*")
-        with files.new_directory(directory / key.name, error=_Unwritable) as temporary:
-            pairs, invariants, sampled = self._data.split("train"), None, None
+        with files.new_directory(directory / key.directory_name, error=_Unwritable) as temporary:
+            pairs, invariants, sampled_dtype = self._data.split("train"), None, None
             if key.alpha is not None:
                 invariants = self._known_invariants.get(key.training_hash)
                 invariants = invariants or self._expected_invariants(key, num_workers=num_workers)
-                sampled = sample_pieces(
+                sample_pieces(
                     self._data,
                     temporary,
                     key=key,
@@ -168,7 +168,8 @@ class PlanCache:
                     num_workers=num_workers,
                     beat=self._beat_unless_closed,
                 )
-                pairs = open_pairs(temporary, SAMPLED, dtype=sampled.dtype)
+                sampled_dtype = self._data.manifest.dtype
+                pairs = open_pairs(temporary, SAMPLED, dtype=sampled_dtype)
             computed = compute_plan(pairs, key=key, invariants=invariants)
             write_plan(
                 temporary,
@@ -177,9 +178,9 @@ class PlanCache:
                 longest_rows=computed.rows(computed.longest_pairs),
                 invariants=computed.invariants,
                 key=key,
-                sampled=sampled,
+                sampled_dtype=sampled_dtype,
             )
-        plan = EpochPlan(directory / key.name, key=key)
+        plan = EpochPlan(directory / key.directory_name, key=key)
         if (seconds := time.perf_counter() - start) > _LOGGED_AFTER_SECONDS:
             logger.info("epoch %d planned: %s updates (%.0f s)", key.epoch + 1, f"{len(plan):,}", seconds)
         return plan
@@ -262,9 +263,9 @@ def _find_plan(directories: Sequence[Path], key: PlanKey) -> EpochPlan | None:
     """The plan with this key in the first directory with an undamaged one; None if there is none."""
     for directory in directories:
         with suppress(PermissionError):  # its owner lets nobody else read it
-            if (directory / key.name).exists():
+            if (directory / key.directory_name).exists():
                 try:
-                    return EpochPlan(directory / key.name, key=key)
+                    return EpochPlan(directory / key.directory_name, key=key)
                 except DamagedPlan as error:
                     logger.warning("the plan %s: it is built anew", error)
     return None
@@ -282,9 +283,10 @@ def _progress_of_builders(directory: Path) -> set[tuple[Path, int, int]]:
 
 def _prune(directory: Path, key: PlanKey) -> None:
     """Remove this training's earlier plans and the oldest of the others, so that few stay; a plan in use stays."""
-    plans = [path for path in directory.iterdir() if not path.name.startswith(".") and path.name != key.name]
+    name = key.directory_name
+    plans = [path for path in directory.iterdir() if not path.name.startswith(".") and path.name != name]
     plans.sort(key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
-    earlier = [path for path in plans if path.name.startswith(f"{key.training_hash}-") and path.name < key.name]
+    earlier = [path for path in plans if path.name.startswith(f"{key.training_hash}-") and path.name < name]
     others = [path for path in plans if path not in earlier]
     for path in [*earlier, *others[_MAX_PLANS - 1 :]]:
         if not is_in_use(path):

@@ -45,8 +45,8 @@ class SentenceOffsets:
 class ComputedPlan:
     """The plan of an epoch in memory: update u has the pairs `pairs_of_update(u)`.
 
-    `bounds` cut `pair_order` into updates, and training takes the updates in `update_order`. `longest_pairs` come
-    longest first.
+    `bounds` cut `pair_order` into updates, and training takes the updates in `update_order`. `longest_pairs`, longest
+    first, are enough for one update: the warm-up runs them.
     """
 
     pair_order: Array
@@ -74,11 +74,11 @@ class ComputedPlan:
         return make_rows(self.row_dtype, pairs.astype(np.int64), self.offsets.src, self.offsets.tgt)
 
     def blocks(self) -> Iterator[Rows]:
-        """The rows of all updates in their order, some hundred thousand at a time; an update is never split."""
+        """The rows of all updates in their order; a block has at least one update, and about `_BLOCK_PAIRS` pairs."""
         ends = np.cumsum(self.sizes())
         first = 0
         while first < len(self):
-            stop = max(first + 1, int(np.searchsorted(ends, ends[first] + _BLOCK_PAIRS, side="right")))
+            stop = int(np.searchsorted(ends, ends[first] + _BLOCK_PAIRS, side="right"))
             yield self.rows(np.concatenate([self.pairs_of_update(index) for index in range(first, stop)]))
             first = stop
 
@@ -86,32 +86,29 @@ class ComputedPlan:
 def compute_plan(data: TokenPairs, *, key: PlanKey, invariants: EpochInvariants | None) -> ComputedPlan:
     """The plan of an epoch: every pair that the model takes, once, in shuffled updates.
 
-    Pairs with a long sentence come first, then all others; both classes are shuffled. An update takes pairs while
-    neither side exceeds its budget. If few pairs are left for the last update, the last updates are cut again, evenly.
-    Section 5.1 of the paper also batches pairs by approximate length. If `invariants` is None, they are computed from
-    the lengths in `data`.
+    Pairs with a long sentence come before all others, so at most one update has both: attention has fast kernels for
+    short sentences. Section 5.1 of the paper sorts by length more finely. Both classes are shuffled. An update takes
+    pairs while neither side exceeds its budget. If few pairs are left for the last update, the last updates are cut
+    again, evenly. If `invariants` is None, they are computed from the lengths in `data`.
     """
     offsets = SentenceOffsets(_load_offsets(data.src), _load_offsets(data.tgt))
-    pair_order, classes = _usable_pairs(offsets, max_positions=key.max_positions)
+    pair_order, (long_class, short_class) = _usable_pairs(offsets, max_positions=key.max_positions)
     longest_pairs = _longest_pairs(pair_order, offsets, budget=key.batch_tokens)
-    max_tokens_in_sentence = _max_tokens_in_sentence(longest_pairs, offsets)
-    if invariants is None:
-        computed = _invariants_of(
-            classes, data, batch_tokens=key.batch_tokens, max_tokens_in_sentence=max_tokens_in_sentence
-        )
-        invariants = computed.model_copy(update={"max_tokens_in_sentence": None})  # each plan has its longest sentence
+    invariants = invariants or _invariants_of([long_class, short_class], key=key)
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([key.seed, _ORDER_PURPOSE, key.epoch])))
-    num_long = classes[0].pairs
-    generator.shuffle(pair_order[:num_long])
-    generator.shuffle(pair_order[num_long:])
+    generator.shuffle(pair_order[: long_class.num_pairs])
+    generator.shuffle(pair_order[long_class.num_pairs :])
     cutter = _UpdateCutter(invariants.budgets)
     for start in range(0, len(pair_order), _BLOCK_PAIRS):
         cutter.add(offsets.lengths(pair_order[start : start + _BLOCK_PAIRS]))
     bounds = cutter.bounds()
     if key.has_even_end:
         bounds = _even_out_last_updates(bounds, pair_order, offsets, budgets=invariants.budgets)
-    max_tokens = int(max(offsets.src[-1], offsets.tgt[-1]))
-    row_dtype = row_type(num_pairs=len(data), num_tokens=max_tokens, max_tokens_in_sentence=max_tokens_in_sentence)
+    row_dtype = row_type(
+        num_pairs=len(data),
+        num_tokens=int(max(offsets.src[-1], offsets.tgt[-1])),
+        max_tokens_in_sentence=max(long_class.max_tokens_in_sentence, short_class.max_tokens_in_sentence),
+    )
     update_order = generator.permutation(len(bounds) - 1)
     return ComputedPlan(pair_order, bounds, update_order, longest_pairs, invariants, offsets, row_dtype)
 
@@ -119,15 +116,9 @@ def compute_plan(data: TokenPairs, *, key: PlanKey, invariants: EpochInvariants 
 def expected_invariants(data: TokenPairs, *, key: PlanKey, cost: SamplingCost) -> EpochInvariants:
     """The invariants of epochs with sampled pieces, from the prepared pieces in `data` and their growth by sampling."""
     offsets = SentenceOffsets(_load_offsets(data.src), _load_offsets(data.tgt))
-    usable, classes = _usable_pairs(offsets, max_positions=key.max_positions)
-    longest_pair = _longest_pairs(usable, offsets, budget=1)
-    prepared = _max_tokens_in_sentence(longest_pair, offsets)
-    sampled = math.ceil(prepared * max(cost.src_growth, cost.tgt_growth) * _UNEVEN_GROWTH)
-    max_tokens_in_sentence = max(prepared, min(sampled, key.max_positions, key.batch_tokens))
-    sampled_classes = [length_class.after_sampling(cost) for length_class in classes]
-    return _invariants_of(
-        sampled_classes, data, batch_tokens=key.batch_tokens, max_tokens_in_sentence=max_tokens_in_sentence
-    )
+    _, classes = _usable_pairs(offsets, max_positions=key.max_positions)
+    limit = min(key.max_positions, key.batch_tokens)
+    return _invariants_of([length_class.after_sampling(cost, limit=limit) for length_class in classes], key=key)
 
 
 def token_budgets(
@@ -158,35 +149,37 @@ def token_budgets(
 class _LengthClass:
     """The size of one class of pairs: the pairs with a long sentence, or the others."""
 
-    pairs: int
+    num_pairs: int
     src_tokens: int
     tgt_tokens: int
+    max_tokens_in_sentence: int
 
-    def after_sampling(self, cost: SamplingCost) -> _LengthClass:
-        """The same pairs with the tokens that sampling makes of them."""
+    def after_sampling(self, cost: SamplingCost, *, limit: int) -> _LengthClass:
+        """The same pairs with the tokens that sampling makes of them; no sentence grows beyond `limit`."""
         src_tokens, tgt_tokens = round(self.src_tokens * cost.src_growth), round(self.tgt_tokens * cost.tgt_growth)
-        return _LengthClass(self.pairs, src_tokens, tgt_tokens)
+        longest = math.ceil(self.max_tokens_in_sentence * max(cost.src_growth, cost.tgt_growth) * _UNEVEN_GROWTH)
+        longest = max(self.max_tokens_in_sentence, min(longest, limit))
+        return _LengthClass(self.num_pairs, src_tokens, tgt_tokens, longest)
 
     def pairs_in_update(self, budgets: TokenBudgets) -> int:
         """The average number of pairs in a full update of this class."""
         shares = (budgets.src / max(self.src_tokens, 1), budgets.tgt / max(self.tgt_tokens, 1))
-        return math.ceil(self.pairs * min(1, *shares))
+        return math.ceil(self.num_pairs * min(1, *shares))
 
 
-def _invariants_of(
-    classes: Sequence[_LengthClass], data: TokenPairs, *, batch_tokens: int, max_tokens_in_sentence: int
-) -> EpochInvariants:
-    """The invariants of epochs whose usable pairs, out of all pairs in `data`, are in `classes`."""
-    num_pairs = sum(length_class.pairs for length_class in classes)
+def _invariants_of(classes: Sequence[_LengthClass], *, key: PlanKey) -> EpochInvariants:
+    """The invariants of epochs whose usable pairs are in `classes`."""
+    num_pairs = sum(length_class.num_pairs for length_class in classes)
+    max_tokens_in_sentence = max(length_class.max_tokens_in_sentence for length_class in classes)
     budgets = token_budgets(
-        batch_tokens=batch_tokens,
+        batch_tokens=key.batch_tokens,
         num_pairs=num_pairs,
         src_tokens=sum(length_class.src_tokens for length_class in classes),
         tgt_tokens=sum(length_class.tgt_tokens for length_class in classes),
         max_tokens_in_sentence=max_tokens_in_sentence,
     )
     return EpochInvariants(
-        num_left_out=len(data) - num_pairs,
+        num_pairs_left_out=key.num_pairs - num_pairs,
         budgets=budgets,
         pairs_in_update=max(length_class.pairs_in_update(budgets) for length_class in classes),
         max_tokens_in_sentence=max_tokens_in_sentence,
@@ -247,6 +240,7 @@ def _even_out_last_updates(
     for num_recut in range(min(num_updates, _MAX_RECUT_UPDATES), 1, -1):
         first_pair = bounds[-1 - num_recut]
         lengths = offsets.lengths(pair_order[first_pair:])
+        # By the sum of both fills: a compromise, because one cut serves both sides.
         fill_so_far = np.cumsum((lengths / limits).sum(axis=0))
         even_fills = fill_so_far[-1] * np.arange(1, num_recut) / num_recut
         starts = np.concatenate([[0], np.searchsorted(fill_so_far, even_fills, side="right")])
@@ -266,8 +260,8 @@ def _usable_pairs(offsets: SentenceOffsets, *, max_positions: int) -> tuple[Arra
     pairs = _mapped_array(len(offsets), narrowest_type(len(offsets)))
     max_short = min(SHORT_SENTENCE_TOKENS, max_positions)
     long_class = _collect_class(pairs, offsets, longer_than=SHORT_SENTENCE_TOKENS, up_to=max_positions)
-    short_class = _collect_class(pairs[long_class.pairs :], offsets, longer_than=0, up_to=max_short)
-    return pairs[: long_class.pairs + short_class.pairs], (long_class, short_class)
+    short_class = _collect_class(pairs[long_class.num_pairs :], offsets, longer_than=0, up_to=max_short)
+    return pairs[: long_class.num_pairs + short_class.num_pairs], (long_class, short_class)
 
 
 def _collect_class(pairs: Array, offsets: SentenceOffsets, *, longer_than: int, up_to: int) -> _LengthClass:
@@ -275,7 +269,7 @@ def _collect_class(pairs: Array, offsets: SentenceOffsets, *, longer_than: int, 
 
     The longer sentence of each pair has more than `longer_than` tokens, and at most `up_to`.
     """
-    num_pairs, tokens = 0, np.zeros(2, dtype=np.int64)
+    num_pairs, tokens, longest = 0, np.zeros(2, dtype=np.int64), 0
     for start in range(0, len(offsets), _BLOCK_PAIRS):
         stop = min(start + _BLOCK_PAIRS, len(offsets))
         lengths = [np.diff(side[start : stop + 1]) for side in (offsets.src, offsets.tgt)]
@@ -284,7 +278,8 @@ def _collect_class(pairs: Array, offsets: SentenceOffsets, *, longer_than: int, 
         pairs[num_pairs : num_pairs + len(chosen)] = start + chosen
         num_pairs += len(chosen)
         tokens += [side[chosen].sum(dtype=np.int64) for side in lengths]
-    return _LengthClass(num_pairs, int(tokens[0]), int(tokens[1]))
+        longest = max(longest, int(longer[chosen].max(initial=0)))
+    return _LengthClass(num_pairs, int(tokens[0]), int(tokens[1]), longest)
 
 
 def _longest_pairs(usable: Array, offsets: SentenceOffsets, *, budget: int) -> Array:
@@ -302,11 +297,6 @@ def _longest_pairs(usable: Array, offsets: SentenceOffsets, *, budget: int) -> A
             longest = longest[: num_in_budget + 1]
             shortest_kept = int(lengths[:, num_in_budget].max())
     return longest
-
-
-def _max_tokens_in_sentence(longest_pairs: Array, offsets: SentenceOffsets) -> int:
-    """The tokens of the longest sentence, given the longest pairs, longest first; 0 if there is none."""
-    return int(offsets.lengths(longest_pairs[:1]).max(initial=0))
 
 
 def _load_offsets(side: TokenizedSide) -> Array:

@@ -19,12 +19,11 @@ from typing import Literal
 from zlib import crc32
 
 import numpy as np
-from pydantic import Field
 
 from nmt_cli.dataset.manifest import Record, TokenDtype
 from nmt_cli.dataset.prepared_data import SIDES, Array, Rows, TokenPairs, open_pairs
 
-FORMAT = 2
+FORMAT = 3
 SAMPLED = "sampled"
 """The split in the names of the files of sampled ids."""
 _MANIFEST, _ROWS, _UPDATES, _LONGEST = "manifest.json", "rows", "updates", "longest"
@@ -63,7 +62,7 @@ class PlanKey(Record):
         return sha256(text.encode()).hexdigest()[:12]
 
     @property
-    def name(self) -> str:
+    def directory_name(self) -> str:
         """The name of the plan's directory."""
         return f"{self.training_hash}-epoch-{self.epoch:05}"
 
@@ -79,34 +78,26 @@ class TokenBudgets:
 class EpochInvariants(Record):
     """The part of a plan that all epochs of a training share: it depends on the lengths of pairs, not on their order.
 
-    `num_left_out` pairs are too long for the model. A full update has `pairs_in_update` pairs on average, in the length
-    class whose updates have more pairs. If pieces are sampled, `budgets` and `pairs_in_update` follow from expected
-    lengths, and no sentence of any epoch has more than `max_tokens_in_sentence`, which is None otherwise.
+    `num_pairs_left_out` pairs are too long for the model. A full update has `pairs_in_update` pairs on average, in the
+    length class whose updates have more pairs. No sentence of any epoch has more than `max_tokens_in_sentence`, with
+    EOS. If pieces are sampled, all but `num_pairs_left_out` follow from expected lengths.
     """
 
-    num_left_out: int
+    num_pairs_left_out: int
     budgets: TokenBudgets
     pairs_in_update: int
-    max_tokens_in_sentence: int | None = Field(alias="longest", default=None)  # the alias is the key on disk
-
-
-class SampledTokens(Record):
-    """The type of the sampled ids in a plan's directory, and the tokens of each side."""
-
-    dtype: TokenDtype
-    source_tokens: int
-    target_tokens: int
+    max_tokens_in_sentence: int
 
 
 class _PlanManifest(Record):
     kind: Literal["plan"] = "plan"
     format: int = FORMAT
     key: PlanKey
-    num_rows: int
-    invariants: EpochInvariants = Field(alias="facts")  # the alias is the key on disk
+    invariants: EpochInvariants
     row: list[tuple[str, str]]
     """The name and the type of each field of a row."""
-    sampled: SampledTokens | None = None
+    sampled_dtype: TokenDtype | None = None
+    """The type of the sampled ids in the plan's directory; None if it has none."""
     crc32: dict[str, int]
     """By file, but not for `rows`: the file `updates` has a checksum of the rows of each update."""
 
@@ -137,14 +128,6 @@ class EpochPlan:
         return len(self._starts) - 1
 
     @property
-    def max_tokens_in_sentence(self) -> int:
-        """Tokens of the longest sentence, with EOS, in all epochs of the training; 0 if there is no sentence."""
-        if self.invariants.max_tokens_in_sentence is not None:
-            return self.invariants.max_tokens_in_sentence
-        longest = self.longest_rows[:1]
-        return max(int(longest[f"{side}_length"].max(initial=0)) for side in ("src", "tgt"))
-
-    @property
     def fullest_update(self) -> int:
         """The index of the update with the most pairs: a full update of ordinary pairs."""
         return int(np.diff(self._starts).argmax())
@@ -172,27 +155,22 @@ class EpochPlan:
         status = os.fstat(self._rows_file)
         if status.st_nlink == 0:
             raise ValueError("it was removed")
-        self._row_dtype = np.dtype(manifest.row)
-        if status.st_size != manifest.num_rows * self._row_dtype.itemsize:
-            raise ValueError(f"{_ROWS} has {status.st_size:,} bytes")
         contents = {name: (self.directory / name).read_bytes() for name in (_UPDATES, _LONGEST)}
         checksums = {name: crc32(content) for name, content in contents.items()}
-        if manifest.sampled is not None:
+        if manifest.sampled_dtype is not None:
             checksums |= _checksums_of_sampled_ids(self.directory)
         for name, checksum in checksums.items():
             if checksum != manifest.crc32.get(name):
                 raise ValueError(f"{name} is not what was written")
         updates = np.frombuffer(contents[_UPDATES], dtype=_UPDATE_DTYPE)
         self._starts, self._crc32 = updates["start"], updates["crc32"]
+        self._row_dtype = np.dtype(manifest.row)
+        if status.st_size != int(self._starts[-1]) * self._row_dtype.itemsize:
+            raise ValueError(f"{_ROWS} has {status.st_size:,} bytes")
         self.longest_rows = np.frombuffer(contents[_LONGEST], dtype=self._row_dtype)
         self.invariants = manifest.invariants
-        self.sampled_pairs = None if manifest.sampled is None else self._open_sampled(manifest.sampled)
-
-    def _open_sampled(self, sampled: SampledTokens) -> TokenPairs:
-        pairs = open_pairs(self.directory, SAMPLED, dtype=sampled.dtype)
-        if (pairs.src.num_tokens, pairs.tgt.num_tokens) != (sampled.source_tokens, sampled.target_tokens):
-            raise ValueError(f"the sampled ids have {pairs.src.num_tokens:,} and {pairs.tgt.num_tokens:,} tokens")
-        return pairs
+        dtype = manifest.sampled_dtype
+        self.sampled_pairs = None if dtype is None else open_pairs(self.directory, SAMPLED, dtype=dtype)
 
 
 def write_plan(
@@ -203,38 +181,36 @@ def write_plan(
     longest_rows: Rows,
     invariants: EpochInvariants,
     key: PlanKey,
-    sampled: SampledTokens | None,
+    sampled_dtype: TokenDtype | None,
 ) -> None:
     """Write a plan from blocks of whole updates, without syncing it; update u has `sizes[u]` rows.
 
-    If pieces are sampled, their ids lie in the directory already, and `sampled` describes them.
+    If pieces are sampled, their ids lie in the directory already, with this type.
     """
     updates = np.zeros(len(sizes) + 1, dtype=_UPDATE_DTYPE)
     np.cumsum(sizes, out=updates["start"][1:])
     index = 0
     with (directory / _ROWS).open("wb") as file:
         for block in blocks:
-            block_bytes = block.view(np.uint8).data
-            file.write(block_bytes)
+            file.write(block)
             start = 0
-            while start < len(block_bytes):
-                stop = start + int(sizes[index]) * block.itemsize
-                updates["crc32"][index] = crc32(block_bytes[start:stop])
+            while start < len(block):
+                stop = start + int(sizes[index])
+                updates["crc32"][index] = crc32(block[start:stop])
                 start, index = stop, index + 1
     small_files = {_UPDATES: updates.tobytes(), _LONGEST: longest_rows.tobytes()}
-    checksums = {} if sampled is None else _checksums_of_sampled_ids(directory)
+    checksums = {} if sampled_dtype is None else _checksums_of_sampled_ids(directory)
     for name, content in small_files.items():
         (directory / name).write_bytes(content)
         checksums[name] = crc32(content)
     manifest = _PlanManifest(
         key=key,
-        num_rows=int(updates["start"][-1]),
         invariants=invariants,
-        row=[(name, str(longest_rows.dtype[name].str)) for name in longest_rows.dtype.names or ()],
-        sampled=sampled,
+        row=longest_rows.dtype.descr,
+        sampled_dtype=sampled_dtype,
         crc32=checksums,
     )
-    text = manifest.model_dump_json(indent=2, exclude_none=True, by_alias=True)
+    text = manifest.model_dump_json(indent=2, exclude_none=True)
     (directory / _MANIFEST).write_text(f"{text}\n", encoding="utf-8")
 
 

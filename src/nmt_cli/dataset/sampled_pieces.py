@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt_cli.dataset.plan_files import SAMPLED, EpochInvariants, PlanKey, SampledTokens
+from nmt_cli.dataset.plan_files import SAMPLED, EpochInvariants, PlanKey
 from nmt_cli.dataset.prepared_data import SIDES, PreparedData, TokenWriter
 from nmt_cli.errors import RecipeError
 from nmt_cli.processes import worker_pool
@@ -109,14 +109,14 @@ def sample_pieces(
     invariants: EpochInvariants,
     num_workers: int,
     beat: Callable[[], None],
-) -> SampledTokens:
+) -> None:
     """Write the sampled ids of the training split into a directory; `beat` is called now and then.
 
     A sentence keeps the ids of the prepared data if it would have more than `invariants.max_tokens_in_sentence`. A word
     keeps its ids if they are not the encoding of its text.
     """
     num_blocks = math.ceil(len(data.split("train")) / BLOCK_PAIRS)
-    job = _SamplingJob(data, key, invariants.max_tokens_in_sentence or key.max_positions)
+    job = _SamplingJob(data, key, invariants.max_tokens_in_sentence)
     with ExitStack() as stack:
         writers = {
             side: stack.enter_context(TokenWriter(directory, split=SAMPLED, side=side, dtype=data.manifest.dtype))
@@ -127,8 +127,6 @@ def sample_pieces(
             for side, text in sides.items():
                 writers[side].append(text.ids, text.lengths)
             beat()
-    source, target = (writers[side].tokens for side in SIDES)
-    return SampledTokens(dtype=data.manifest.dtype, source_tokens=source, target_tokens=target)
 
 
 @dataclass(frozen=True, slots=True)

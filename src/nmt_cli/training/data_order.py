@@ -94,7 +94,7 @@ class DataOrder:
                 plan.invariants.budgets,
                 num_micro_batches=self._num_micro_batches,
                 pairs_in_update=plan.invariants.pairs_in_update,
-                max_tokens_in_sentence=plan.max_tokens_in_sentence,
+                max_tokens_in_sentence=plan.invariants.max_tokens_in_sentence,
                 max_tokens=self.max_tokens,
             )
         return self._shape
@@ -102,7 +102,7 @@ class DataOrder:
     @property
     def max_tokens_in_sentence(self) -> int:
         """Tokens of the longest sentence, EOS included: no device may take fewer at once."""
-        return self.open().max_tokens_in_sentence
+        return self.open().invariants.max_tokens_in_sentence
 
     @property
     def longest(self) -> Rows:
@@ -215,11 +215,11 @@ class DataOrder:
             self._plan = None
 
     def _check(self, plan: EpochPlan) -> None:
-        if (num_left_out := plan.invariants.num_left_out) > 0:
+        if (num_left_out := plan.invariants.num_pairs_left_out) > 0:
             logger.warning("%d pairs are longer than model.max_positions and are left out", num_left_out)
         if len(plan) == 0:
             raise DataError("no training pair is left", where="training data", hint="raise model.max_positions")
-        longest = plan.max_tokens_in_sentence
+        longest = plan.invariants.max_tokens_in_sentence
         subject = "a training sentence has" if self._alpha is None else "a sampled sentence may have up to"
         for setting, limit in (
             ("training.batch_tokens", self._training.batch_tokens),
