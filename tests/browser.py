@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import time
@@ -60,6 +61,7 @@ class Browser:
 
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
+            assert select.select([self._read], [], [], _SECONDS)[0], "the browser hangs"
             chunk = os.read(self._read, 1 << 20)
             assert chunk, "the browser is gone"
             self._buffer += chunk

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser import CHROMIUM, Browser
+from tests.source_modules import ROOT
 
 # Read by torch when it is imported, here and in the commands that tests start: two test processes share two cores.
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -18,8 +19,6 @@ for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 # Read by Triton when it is imported: without a GPU, our kernels run in Triton's own interpreter, on tensors of the CPU.
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"
-
-_ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -35,13 +34,13 @@ def package_log() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the repository."""
-    return _ROOT
+    return ROOT
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real corpora beside the repository; the test is skipped where there is none."""
-    folder = _ROOT.parent / "shared" / "data"
+    folder = ROOT.parent / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("needs the corpora in ../shared/data, beside the repository")
     return folder

@@ -34,7 +34,7 @@ _IMPORTED = (
     "sacremoses",
     "torch._dynamo",  # as an optimizer does when it is made
 )
-# The second has values of the first.
+# Reloaded in this order: `datasets.config` copies from `huggingface_hub.constants`.
 _READS_THE_ENVIRONMENT = ("huggingface_hub.constants", "datasets.config")
 
 
@@ -55,9 +55,9 @@ def serve(path: str) -> dict[str, Any] | None:
             for module in request["imported"]:
                 import_module(module)
             gc.freeze()
-            between = os.fork()
-            if between == 0:
-                between = os.getpid()
+            intermediate_pid = os.fork()
+            if intermediate_pid == 0:
+                intermediate_pid = os.getpid()
                 process = os.fork()
                 if process:
                     connection.sendall(process.to_bytes(8, "little"))
@@ -66,12 +66,12 @@ def serve(path: str) -> dict[str, Any] | None:
                     os.dup2(descriptor, number)
                 os.closerange(3, max(*descriptors, connection.fileno()) + 1)
                 connection.detach()
-                while os.getppid() == between:
+                while os.getppid() == intermediate_pid:
                     time.sleep(0.0005)
                 return request
             for descriptor in descriptors:
                 os.close(descriptor)
-            os.waitpid(between, 0)
+            os.waitpid(intermediate_pid, 0)
             connection.sendall(b"f")
     return None
 

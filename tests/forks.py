@@ -22,7 +22,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, AnyStr, ClassVar
 
-_ROOT = Path(__file__).resolve().parents[1]
+from tests.source_modules import ROOT
+
 _SECONDS = 300
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -33,7 +34,7 @@ class Forked(subprocess.Popen[AnyStr]):
     imported: ClassVar[Sequence[str]] = ()
     """Modules that the server imports too, before it forks."""
 
-    # What Popen does between the making of pipes and their use.
+    # What Popen does between the making of pipes and their use. CPython 3.11 passes the arguments in this order.
     def _execute_child(
         self,
         args: Sequence[str | os.PathLike[str]],
@@ -110,7 +111,7 @@ def _server() -> socket.socket:
     folder = tempfile.TemporaryDirectory()
     path = str(Path(folder.name) / "socket")
     command = [sys.executable, "-m", "tests.fork_server", path]
-    process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE)
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE)
     connection = socket.socket(socket.AF_UNIX)
     deadline = time.monotonic() + _SECONDS
     while connection.connect_ex(path):

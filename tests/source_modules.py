@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-SOURCE = Path(__file__).resolve().parents[1] / "src" / "nmt_cli"
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "nmt_cli"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import sentencepiece
 import torch
 from torch import Tensor
 
@@ -21,6 +19,7 @@ from nmt_cli.files import sha256
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import dump_recipe
 from nmt_cli.recipe.schema import LanguagePair, Recipe
+from tests.tokenization.models import OUR_IDS, train_spm
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 TINY = {
@@ -43,21 +42,14 @@ def tiny_recipe(*, model: Mapping[str, Any] | None = None, **sections: Any) -> R
 
 @functools.cache
 def spm_bytes(vocab_size: int = 300) -> bytes:
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["a small house stands by the old sea", "ein kleines Haus steht am alten Meer"] * 5),
-        model_writer=model,
+    return train_spm(
+        ["a small house stands by the old sea", "ein kleines Haus steht am alten Meer"] * 5,
         model_type="bpe",
         vocab_size=vocab_size,
-        pad_id=0,
-        unk_id=1,
-        bos_id=2,
-        eos_id=3,
         byte_fallback=True,
         normalization_rule_name="identity",
-        minloglevel=2,
+        **OUR_IDS,
     )
-    return model.getvalue()
 
 
 def write_spm(path: Path, *, vocab_size: int = 300) -> Path:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.forks import run_forked
-from tests.training.tiny import RECIPE, parallel_text, prepare_tiny, write_text
+from tests.preparing.corpus_files import write_prefix
+from tests.training.tiny import RECIPE, parallel_text, prepare_tiny
 
 TINY = [
     *("--set", "model.encoder_layers=1", "--set", "model.decoder_layers=1", "--set", "model.d_model=32"),
@@ -143,7 +144,7 @@ def test_records_trains_both_and_scores_them(repository: Path, tmp_path: Path) -
 @pytest.mark.slow
 def test_the_race_scores_all_sides(repository: Path, tmp_path: Path, peer: Path) -> None:
     pairs = parallel_text(420, seed=3)
-    train, valid = write_text(tmp_path / "train", pairs[20:]), write_text(tmp_path / "valid", pairs[:20])
+    train, valid = write_prefix(tmp_path / "train", pairs[20:]), write_prefix(tmp_path / "valid", pairs[:20])
     small = [part.replace("--set", "--small-set") for part in TINY]
     result = run(
         *(repository, tmp_path, "quality_race.py", "--train", train, "--valid", valid, "--test", f"one={valid}"),

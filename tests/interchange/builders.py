@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
 import math
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import torch
 from nmt_cli.artifacts.model_directory import LoadedModel, load_model
 from nmt_cli.recipe.schema import Recipe
 from tests.artifacts.builders import save_tiny, tiny_model, tiny_recipe
+from tests.tokenization.models import train_spm
 from tests.training.tiny import parallel_text
 
 SHAPE = {
@@ -41,18 +41,13 @@ CPU = torch.device("cpu")
 @functools.cache
 def spm(side: int, *, model_type: str = "unigram", byte_fallback: bool = False) -> bytes:
     """A SentencePiece model of English (side 0) or German (side 1), with SentencePiece's own special ids."""
-    lines = [pair[side] for pair in parallel_text(600, seed=5)]
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines * 2),
-        model_writer=model,
+    return train_spm(
+        [pair[side] for pair in parallel_text(600, seed=5)] * 2,
         model_type=model_type,
         vocab_size=420 if byte_fallback else 150,
         hard_vocab_limit=False,  # there are not many words in these lines
         byte_fallback=byte_fallback,
-        minloglevel=2,
     )
-    return model.getvalue()
 
 
 def joint_vocabulary(*models: bytes, without: str = "") -> dict[str, int]:

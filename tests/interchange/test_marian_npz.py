@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, Piece, read_pieces, with_pieces
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 from tests.interchange.builders import CPU, english, joint_vocabulary, load, spm, write_marian
+from tests.tokenization.models import train_spm
 from tests.training.tiny import parallel_text
 
 WIDTH, INNER, HEADS = 32, 48, 4
@@ -59,18 +59,7 @@ SEPARATE = {"tied-embeddings-all": False, "tied-embeddings": True}
 def marian_spm(*, vocab_size: int = 200, sides: tuple[int, ...] = (0, 1)) -> bytes:
     """A SentencePiece vocabulary as Marian trains it: the end is 0, and there is no start."""
     lines = [pair[side] for pair in parallel_text(600, seed=5) for side in sides]
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines),
-        model_writer=model,
-        vocab_size=vocab_size,
-        bos_id=-1,
-        eos_id=0,
-        unk_id=1,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    return model.getvalue()
+    return train_spm(lines, vocab_size=vocab_size, bos_id=-1, eos_id=0, unk_id=1, hard_vocab_limit=False)
 
 
 def sizes_of(*models: bytes) -> list[int]:

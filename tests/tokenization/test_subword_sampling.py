@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from nmt_cli.tokenization.subword_sampling import SubwordSampler, subword_sample
 from nmt_cli.tokenization.tokenizer import EOS, UNK, EncodedText, TokenizerKind
 from nmt_cli.tokenization.train_sentencepiece import train_tokenizer
 from tests.preparing.corpus_files import invented_pairs
+from tests.tokenization.models import OUR_IDS, train_spm
 
 Segmentation = tuple[str, ...]
 Probabilities = Mapping[Segmentation, float]
@@ -245,23 +245,16 @@ def test_merges_beyond_the_table_of_probabilities_are_never_skipped(
     assert sample(subword_sampler(models["bpe"], alpha=1e-9), ids) == processor_of(models["bpe"]).encode(TEXT)
 
 
-def test_a_vocabulary_with_pieces_across_spaces_is_sampled_by_lines(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("\n".join(TEXT * 3), encoding="utf-8")
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(tmp_path / "text"),
-        model_prefix=str(tmp_path / "m"),
+def test_a_vocabulary_with_pieces_across_spaces_is_sampled_by_lines() -> None:
+    model = train_spm(
+        TEXT * 3,
         model_type="bpe",
         vocab_size=400,
         byte_fallback=True,
         split_by_whitespace=False,
         normalization_rule_name="identity",
-        pad_id=0,
-        unk_id=1,
-        bos_id=2,
-        eos_id=3,
-        minloglevel=2,
+        **OUR_IDS,
     )
-    model = (tmp_path / "m.model").read_bytes()
     assert any(SPACE_MARK in text[1:] for text in scores_of(model))
     processor, lines = processor_of(model), TEXT[:100]
     rows = sample(subword_sampler(model, alpha=0.2), encoded(model, lines))

@@ -1,17 +1,16 @@
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-import sentencepiece
 
 from nmt_cli.errors import DataError
 from nmt_cli.tokenization.tokenizer import Tokenizer, TokenizerKind
 from nmt_cli.tokenization.train_sentencepiece import MAX_LINE_BYTES, TokenizerReport, train_tokenizer
 from tests.preparing.corpus_files import invented_pairs
+from tests.tokenization.models import OUR_IDS, train_spm
 
 LINES = [src for src, _ in invented_pairs(400, seed=11)]
 KINDS: list[TokenizerKind] = ["bpe", "unigram"]
@@ -35,10 +34,8 @@ def test_the_same_text_gives_the_same_bytes(tmp_path: Path, kind: TokenizerKind)
 def test_counted_words_give_the_bytes_that_sentencepiece_makes_of_the_lines(tmp_path: Path) -> None:
     lines = [*LINES, "a▁b  c", " d", "Größe 東京 東京へ", "x" * 300]
     train(tmp_path / "ours", lines=lines, vocab_size=400)
-    theirs = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines),
-        model_writer=theirs,
+    theirs = train_spm(
+        lines,
         model_type="bpe",
         vocab_size=400,
         character_coverage=1.0,
@@ -47,14 +44,10 @@ def test_counted_words_give_the_bytes_that_sentencepiece_makes_of_the_lines(tmp_
         normalization_rule_name="identity",
         remove_extra_whitespaces=False,
         byte_fallback=True,
-        pad_id=0,
-        unk_id=1,
-        bos_id=2,
-        eos_id=3,
         num_threads=16,
-        minloglevel=2,
+        **OUR_IDS,
     )
-    assert (tmp_path / "ours").read_bytes() == theirs.getvalue()
+    assert (tmp_path / "ours").read_bytes() == theirs
 
 
 def test_lines_that_sentencepiece_would_skip_are_counted(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.trainer import Trainer
 from nmt_cli.training.update import LaunchedUpdate, Updater
 from nmt_cli.training.validation import Validation, Validator
+from tests.preparing.corpus_files import write_prefix
 from tests.training.tiny import (
     LEARNT,
     checkpoint,
@@ -37,7 +38,6 @@ from tests.training.tiny import (
     stopped_after,
     tiny_recipe,
     train,
-    write_text,
 )
 
 EVERY_UPDATE = ("training.updates=8", "training.checkpoint_every=1", "training.log_every=1")
@@ -305,7 +305,7 @@ def test_thirty_sentences_are_learnt_by_heart_averaged_decoded_and_scored(
     assert scores[0] < 20
     assert scores[-1] > 90
     average([run], output=None, last=3, best=None, overwrite=False)
-    write_text(tmp_path / "few", pairs)
+    write_prefix(tmp_path / "few", pairs)
     decode(model=[run / "averaged"], source=tmp_path / "few.en", output=tmp_path / "few.hyp", device="cpu")
     translations = (tmp_path / "few.hyp").read_text(encoding="utf-8").splitlines()
     assert sum(found == right for found, (_, right) in zip(translations, pairs, strict=True)) >= 27

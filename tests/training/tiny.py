@@ -25,6 +25,7 @@ from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.reporting import metrics
 from nmt_cli.training.update import LaunchedUpdate, Updater
+from tests.preparing.corpus_files import write_prefix
 
 TIMES = {"today": "heute", "now": "jetzt", "in winter": "im Winter", "every morning": "jeden Morgen"}
 SUBJECTS = {
@@ -90,14 +91,6 @@ def parallel_text(number: int, *, seed: int) -> list[tuple[str, str]]:
     return pairs
 
 
-def write_text(prefix: Path, pairs: Sequence[tuple[str, str]]) -> str:
-    """Write PREFIX.en and PREFIX.de, and return the prefix."""
-    for side, language in enumerate(("en", "de")):
-        text = "".join(f"{pair[side]}\n" for pair in pairs)
-        prefix.with_name(f"{prefix.name}.{language}").write_text(text, encoding="utf-8")
-    return str(prefix)
-
-
 def prepare_tiny(
     folder: Path,
     *settings: str,
@@ -110,8 +103,8 @@ def prepare_tiny(
     folder.mkdir(parents=True, exist_ok=True)
     located = corpus_from_files(
         {
-            "train": [write_text(folder / f"{name}-train", train or pairs[20:])],
-            "valid": [write_text(folder / f"{name}-valid", valid or pairs[:20])],
+            "train": [write_prefix(folder / f"{name}-train", train or pairs[20:])],
+            "valid": [write_prefix(folder / f"{name}-valid", valid or pairs[:20])],
         },
         languages="en-de",
         name=name,

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from nmt_cli.dataset.prepared_data import PreparedData
 from tests.forks import Forked
+from tests.source_modules import ROOT
 from tests.training.tiny import RECIPE
 
-ROOT = Path(__file__).resolve().parents[2]
 LAUNCHED = ("-m", "tests.training.two_ranks")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "nmt_cli")
 
