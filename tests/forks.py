@@ -34,7 +34,7 @@ class Forked(subprocess.Popen[AnyStr]):
     imported: ClassVar[Sequence[str]] = ()
     """Modules that the server imports too, before it forks."""
 
-    # What Popen does between the making of pipes and their use. CPython 3.11 passes the arguments in this order.
+    # What Popen does between the making of pipes and their use. CPython 3.11 to 3.13 pass the arguments in this order.
     def _execute_child(
         self,
         args: Sequence[str | os.PathLike[str]],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nmt_cli.dataset import plan_computation
 from nmt_cli.dataset.plan_computation import ComputedPlan, token_budgets
 from nmt_cli.dataset.plan_files import TokenBudgets
-from nmt_cli.dataset.prepared_data import Array, row_type
+from nmt_cli.dataset.prepared_data import row_type
 from tests.dataset.synthetic import CORPORA, LONGEST, Corpus, as_corpus, realistic
 
 BATCH_TOKENS = st.integers(1, 1000)
@@ -56,11 +56,6 @@ def planned_slowly(
 def pairs_of(plan: ComputedPlan) -> list[list[int]]:
     """The pairs of each update."""
     return [plan.pairs_of_update(index).tolist() for index in range(len(plan))]
-
-
-def updates_of(corpus: Corpus, *, batch_tokens: int, seed: int = 1) -> list[Array]:
-    plan = corpus.plan(batch_tokens=batch_tokens, seed=seed)
-    return [plan.pairs_of_update(index) for index in range(len(plan))]
 
 
 @given(CORPORA, BATCH_TOKENS, SEEDS, st.integers(0, 99), st.integers(1, LONGEST + 1))
@@ -123,7 +118,7 @@ def test_rows_are_as_narrow_as_the_data_allows(sizes: tuple[int, int, int], expe
 def test_every_pair_comes_once_and_updates_keep_to_the_budget_and_but_for_one_to_a_class(
     corpus: Corpus, batch_tokens: int, seed: int
 ) -> None:
-    updates = updates_of(corpus, batch_tokens=batch_tokens, seed=seed)
+    updates = pairs_of(corpus.plan(batch_tokens=batch_tokens, seed=seed))
     assert sorted(np.concatenate(updates).tolist()) == list(range(len(corpus)))
     assert sum(len(set((corpus.sizes[pairs] > 128).tolist())) == 2 for pairs in updates) <= 1
     for pairs in updates:
@@ -134,7 +129,7 @@ def test_every_pair_comes_once_and_updates_keep_to_the_budget_and_but_for_one_to
 def test_the_last_update_is_about_as_full_as_the_others() -> None:
     # Ten updates of 100 pairs would leave 10 pairs to an eleventh.
     corpus = Corpus(np.full(1010, 10, dtype=np.int64), np.full(1010, 10, dtype=np.int64))
-    assert sorted(map(len, updates_of(corpus, batch_tokens=1000))) == [80] + [93] * 10
+    assert sorted(map(len, pairs_of(corpus.plan(batch_tokens=1000)))) == [80] + [93] * 10
 
 
 @given(CORPORA, BATCH_TOKENS, SEEDS)
@@ -211,7 +206,7 @@ def test_other_epochs_and_other_seeds_have_other_plans() -> None:
 
 def test_updates_are_not_in_the_order_of_their_lengths() -> None:
     corpus = realistic(5000)
-    means = [corpus.tgt[pairs].mean() for pairs in updates_of(corpus, batch_tokens=1000)]
+    means = [corpus.tgt[pairs].mean() for pairs in pairs_of(corpus.plan(batch_tokens=1000))]
     # Of independent values, a correlation within 4 / sqrt(number) but for one seed in fifteen thousand.
     assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 4 / np.sqrt(len(means))
 
@@ -229,7 +224,7 @@ def test_which_pairs_share_an_update_changes_from_epoch_to_epoch() -> None:
 
 def test_a_pair_longer_than_the_budget_is_an_update_of_its_own() -> None:
     corpus = as_corpus([(5, 5), (900, 3), (5, 5), (4, 800)])
-    updates = sorted(sorted(pairs.tolist()) for pairs in updates_of(corpus, batch_tokens=100))
+    updates = sorted(sorted(pairs) for pairs in pairs_of(corpus.plan(batch_tokens=100)))
     assert updates == [[0, 2], [1], [3]]
 
 

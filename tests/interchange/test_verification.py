@@ -1,4 +1,7 @@
-"""What the comparison of two programs lets pass, and what it refuses, with an engine that is ours in disguise."""
+"""What the comparison of two programs lets pass, and what it refuses, with an engine that is ours in disguise.
+
+conftest.py lowers `NUM_LINES` to 20, except for tests with `a_hundred_lines`.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +134,7 @@ def test_random_lines_are_spelt_in_the_models_pieces(loaded: LoadedModel, a_hund
     assert len(used) > 30
 
 
-def test_usable_lines_are_spread_over_the_text(loaded: LoadedModel, a_hundred_lines: int) -> None:
+def test_usable_lines_are_spread_and_unusable_lines_left_out(loaded: LoadedModel, a_hundred_lines: int) -> None:
     good = [f"house {number}" for number in range(250)]
     bad = ["", "  ", "a ▁ mark", "a </s> mark", "old " * 80]
     assert usable_lines([*bad, *good, *bad, *good], loaded) == [

@@ -1,10 +1,10 @@
+"""The sample of lines that a vocabulary is trained on, and vocabularies of each origin."""
+
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from shutil import copytree, rmtree
 from typing import Any
@@ -13,20 +13,18 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from nmt_cli.dataset.prepared_data import SIDES, PreparedData, TokenWriter, open_prepared
+from nmt_cli.dataset.prepared_data import SIDES, PreparedData, open_prepared
 from nmt_cli.errors import RecipeError
 from nmt_cli.preparing import encoding, shards, vocabulary
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
-from nmt_cli.preparing.encoding import encoded_splits
 from nmt_cli.preparing.inputs import fetch_inputs
-from nmt_cli.preparing.pipeline import prepare
 from nmt_cli.preparing.sources.base import Split
 from nmt_cli.preparing.vocabulary import sample_lines, sizes_of_parts, write_tokenizers
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
-from tests.dataset.synthetic import append_rows
 from tests.preparing.corpus_files import contents, invented_pairs, refusal, run, silent, small_corpus, write_prefix
+from tests.tokenization.models import train_spm
 from tests.training.tiny import train
 
 PAIRS = invented_pairs(640, seed=7)[40:]  # the training text of `small_corpus`
@@ -51,28 +49,29 @@ def test_a_sample_of_everything_is_the_text(text: CleanText) -> None:
     assert lines == [src for src, _ in PAIRS] + [tgt for _, tgt in PAIRS]
 
 
-def test_a_sample_is_drawn_by_its_seed_without_repeats_and_in_order(text: CleanText) -> None:
-    drawn = list(sample_lines(text, SIDES, size=301, seed=1))
-    assert len(drawn) == len(set(drawn)) == 301
+def test_sampled_lines_are_distinct_ordered_and_keyed_by_the_seed(text: CleanText) -> None:
+    sampled = list(sample_lines(text, SIDES, size=301, seed=1))
+    assert len(sampled) == len(set(sampled)) == 301
     order = {src: place for place, src in enumerate([src for src, _ in PAIRS] + [tgt for _, tgt in PAIRS])}
-    places = [order[line.decode()] for line in drawn]
+    places = [order[line.decode()] for line in sampled]
     assert places == sorted(places)
-    assert drawn == list(sample_lines(text, SIDES, size=301, seed=1))
-    assert drawn != list(sample_lines(text, SIDES, size=301, seed=2))
+    assert sampled == list(sample_lines(text, SIDES, size=301, seed=1))
+    assert sampled != list(sample_lines(text, SIDES, size=301, seed=2))
 
 
-def test_every_line_is_drawn_as_likely(text: CleanText) -> None:
-    draws, size = 100, 60
-    counts = Counter(line for seed in range(draws) for line in sample_lines(text, ["target"], size=size, seed=seed))
-    expected = draws * size / 600
+def test_every_line_is_sampled_with_equal_probability(text: CleanText) -> None:
+    num_samples, size = 100, 60
+    samples = (sample_lines(text, ["target"], size=size, seed=seed) for seed in range(num_samples))
+    counts = Counter(line for sample in samples for line in sample)
+    expected = num_samples * size / 600
     numbers = np.array([counts[tgt.encode()] for _, tgt in PAIRS])
     # The sum of squared standard scores has a mean of about 600 and a standard deviation of about 35.
     assert ((numbers - expected) ** 2 / (expected * 0.9)).sum() == pytest.approx(600, abs=140)
 
 
-def test_lines_that_are_taken_twice_can_be_drawn_twice(text: CleanText, monkeypatch: pytest.MonkeyPatch) -> None:
-    copies = [array * 0 for array in map(text.copies(), range(8))]
-    copies[3][[5, 9]] = (2, 1)
+def test_lines_that_are_taken_twice_can_be_sampled_twice(text: CleanText, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = [np.zeros_like(array) for array in map(text.copies(), range(8))]
+    copies[3][[5, 9]] = (2, 1)  # piece 3 begins at pair 240
     monkeypatch.setattr(CleanText, "copies", lambda self: copies.__getitem__)
     whole = [PAIRS[245][0].encode(), PAIRS[245][0].encode(), PAIRS[249][0].encode()]
     assert list(sample_lines(text, ["source"], size=3, seed=1)) == whole
@@ -125,42 +124,59 @@ def test_a_vocabulary_is_taken_as_it_is_and_its_contents_tell_preparations_apart
     assert "holds other data" in refusal(lambda: run(from_other, second)).message
 
 
+def too_small_text(folder: Path, *settings: str) -> LocatedCorpus:
+    """60 pairs, without a size of the vocabulary unless the settings have one."""
+    small_corpus(folder, pairs=60)
+    files: dict[Split, list[str]] = {"train": [str(folder / "train")], "valid": [str(folder / "valid")]}
+    return corpus_from_files(files, languages="en-de", name="small", overrides=settings)
+
+
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_text_too_small_for_the_default_vocabulary_gets_a_smaller_one_and_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_shared: bool
 ) -> None:
-    small_corpus(tmp_path, pairs=60)
-    settings = [f"tokenizer.shared={json.dumps(is_shared)}"]
-
-    def located(*more: str) -> LocatedCorpus:
-        files: dict[Split, list[str]] = {"train": [str(tmp_path / "train")], "valid": [str(tmp_path / "valid")]}
-        return corpus_from_files(files, languages="en-de", name="small", overrides=[*settings, *more])
-
+    located = too_small_text(tmp_path, f"tokenizer.shared={json.dumps(is_shared)}")
     with caplog.at_level("INFO", logger="nmt_cli"):
-        prepared = run(located(), tmp_path / "data")
-    manifest = open_prepared(prepared.directory).manifest
-    sizes = [manifest.tokenizers.source.vocab_size, manifest.tokenizers.target.vocab_size]
+        prepared = run(located, tmp_path / "data")
+    sizes = sizes_of(prepared.directory)
     assert all(300 <= size < 8000 for size in sizes)
     assert [Tokenizer.load(prepared.directory / f"{side}.spm").vocab_size for side in SIDES] == sizes
     assert "tokenizer: the text is too small for 8,000, the default; --set tokenizer.vocab_size=N" in caplog.text
     assert f"tokenizer: {' and '.join(f'{size:,}' for size in dict.fromkeys(sizes))} " in caplog.text
     page = (prepared.directory / "report.html").read_text(encoding="utf-8")
     assert "The text is too small for the default size." in page
-    # The same command finds its data, another folder gets the same bytes, and a number that was given stays.
-    assert run(located(), tmp_path / "data").was_finished
-    error = refusal(lambda: run(located("tokenizer.vocab_size=8000"), tmp_path / "data"))
-    assert error.message.endswith(f" holds other data: tokenizer.vocab_size is {min(sizes)} there, 8000 here")
-    again = run(located(), tmp_path / "again")
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_the_smaller_vocabulary_comes_again_and_a_given_size_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    setting = f"tokenizer.shared={json.dumps(is_shared)}"
+    prepared = run(too_small_text(tmp_path, setting), tmp_path / "data")
+    assert run(too_small_text(tmp_path, setting), tmp_path / "data").was_finished
+    default_size = too_small_text(tmp_path, setting, "tokenizer.vocab_size=8000")
+    error = refusal(lambda: run(default_size, tmp_path / "data"))
+    size = min(sizes_of(prepared.directory))
+    assert error.message.endswith(f" holds other data: tokenizer.vocab_size is {size} there, 8000 here")
+    again = run(too_small_text(tmp_path, setting), tmp_path / "again")
     for side in SIDES:
         assert (again.directory / f"{side}.spm").read_bytes() == (prepared.directory / f"{side}.spm").read_bytes()
-    error = refusal(lambda: run(located("tokenizer.vocab_size=8001"), tmp_path / "other"))
+    given = too_small_text(tmp_path, setting, "tokenizer.vocab_size=8001")
+    error = refusal(lambda: run(given, tmp_path / "other"))
     assert error.message.startswith("a vocabulary of 8,001 pieces is more than this text yields: at most ")
-    assert error.hint.startswith(f"--set tokenizer.vocab_size={sizes[0]}, which suits so little text (")
+    size = sizes_of(prepared.directory)[0]
+    assert error.hint.startswith(f"--set tokenizer.vocab_size={size}, which suits so little text (")
     monkeypatch.setattr(encoding, "TokenWriter", None)
     with pytest.raises(TypeError):
-        run(located(), tmp_path / "cut")
-    error = refusal(lambda: run(located("tokenizer.vocab_size=8000"), tmp_path / "cut"))
+        run(too_small_text(tmp_path, setting), tmp_path / "cut")
+    error = refusal(lambda: run(default_size, tmp_path / "cut"))
     assert error.message.startswith("a vocabulary of 8,000 pieces is more than this text yields: at most ")
+
+
+def sizes_of(directory: Path) -> list[int]:
+    """The sizes of both vocabularies in the manifest of prepared data."""
+    tokenizers = open_prepared(directory).manifest.tokenizers
+    return [tokenizers.source.vocab_size, tokenizers.target.vocab_size]
 
 
 def test_small_text_gets_only_pieces_that_training_sees(tmp_path: Path) -> None:
@@ -173,10 +189,11 @@ def test_small_text_gets_only_pieces_that_training_sees(tmp_path: Path) -> None:
     data = open_prepared(run(located, tmp_path / "data").directory)
     assert data.manifest.tokenizers.source.vocab_size < 2000
     train, valid = data.split("train"), data.split("valid")
-    old = np.concatenate([side[row] for side in (train.src, train.tgt) for row in range(len(train))])
-    seen = np.bincount(old, minlength=8000)
-    new = np.concatenate([side[row] for side in (valid.src, valid.tgt) for row in range(len(valid))])
-    assert np.mean(seen[new] < 5) < 0.03  # with 8,000 pieces, which SentencePiece makes of this text, two thirds
+    train_ids, valid_ids = (np.concatenate([*split.src, *split.tgt]) for split in (train, valid))
+    occurrences = np.bincount(train_ids, minlength=8000)
+    assert (
+        np.mean(occurrences[valid_ids] < 5) < 0.03
+    )  # with 8,000 pieces, which SentencePiece makes of this text, two thirds
 
 
 def test_a_folder_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
@@ -196,13 +213,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def own_model(path: Path, *, model_type: str = "unigram", side: int | None = None, **options: Any) -> Path:
     """A SentencePiece model of the corpus's text as `spm_train` writes it: other ids, and no bytes."""
     lines = [line for pair in PAIRS for line in (pair if side is None else [pair[side]])]
-    with path.open("wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
-            model_writer=file,
-            **{"model_type": model_type, "vocab_size": 300, "normalization_rule_name": "identity", **options},
-            minloglevel=2,
-        )
+    options = {"model_type": model_type, "vocab_size": 300, "normalization_rule_name": "identity", **options}
+    path.write_bytes(train_spm(lines, **options))
     return path
 
 
@@ -251,33 +263,46 @@ def test_a_folder_of_models_with_other_ids_is_adapted_and_trains(here: Path, cap
     assert train(open_prepared(prepared), here / "run2", "training.updates=2", "model.tying=target") == 0
 
 
-def test_a_model_that_cannot_be_used_is_refused_with_what_to_type(here: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "settings", "message", "hint"),
+    [
+        ("nowhere.model", (), "there is no file nowhere.model", "name the file that spm_train wrote"),
+        ("own.vocab", (), "own.vocab is no SentencePiece model", "--set tokenizer.model=own.model"),
+        (
+            "words.model",
+            (),
+            "words.model is a word model, not unigram or BPE",
+            "with --model_type=unigram or bpe",
+        ),
+        ("train.en", (), "train.en is no SentencePiece model", "name the file that spm_train wrote"),
+        ("folder", (), "folder is a folder", "--set tokenizer.taken_from=folder"),
+        (
+            "own.model",
+            (),
+            "tokenizer.vocab_size is 400, and own.model has 300 pieces",
+            "--set tokenizer.vocab_size=300, or leave the key out",
+        ),
+        (
+            "own.model",
+            ("tokenizer.vocab_size=300", "tokenizer.kind=bpe"),
+            "tokenizer.kind is bpe, and own.model is a unigram model",
+            "--set tokenizer.kind=unigram",
+        ),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_refused_with_what_to_type(
+    here: Path, file: str, settings: Sequence[str], message: str, hint: str
+) -> None:
     own_model(here / "own.model")
     own_model(here / "words.model", model_type="word", vocab_size=100)
     (here / "own.vocab").write_text("<unk>\t0\n", encoding="utf-8")
     (here / "folder").mkdir()
     (here / "folder" / "source.spm").touch()
-    named = "--set tokenizer.model=own.model"
-    spm_train = "name the file that spm_train wrote"
-    cases = {
-        "nowhere.model": ("there is no file nowhere.model", spm_train),
-        "own.vocab": ("own.vocab is no SentencePiece model", named),
-        "words.model": ("words.model is a word model, not unigram or BPE", "with --model_type=unigram or bpe"),
-        "train.en": ("train.en is no SentencePiece model", spm_train),
-        "folder": ("folder is a folder", "--set tokenizer.taken_from=folder"),
-        "own.model": (
-            "tokenizer.vocab_size is 400, and own.model has 300 pieces",
-            "--set tokenizer.vocab_size=300, or leave the key out",
-        ),
-        "own.model --set": ("tokenizer.kind is bpe, and own.model is a unigram model", "--set tokenizer.kind=unigram"),
-    }
-    for name, (message, hint) in cases.items():
-        others = ["tokenizer.vocab_size=300", "tokenizer.kind=bpe"] if name.endswith("--set") else []
-        located = small_corpus(here, f"tokenizer.model={name.removesuffix(' --set')}", *others)
-        error = refusal(partial(run, located, here / "out"))
-        assert error.message == message
-        assert hint in error.hint
-        assert not (here / "out").exists()
+    located = small_corpus(here, f"tokenizer.model={file}", *settings)
+    error = refusal(lambda: run(located, here / "out"))
+    assert error.message == message
+    assert hint in error.hint
+    assert not (here / "out").exists()
 
 
 def test_a_model_that_may_not_be_read_is_answered(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,67 +321,3 @@ def test_a_vocabulary_has_one_origin(here: Path) -> None:
         small_corpus(here, "tokenizer.model=a", "tokenizer.taken_from=b")
     with pytest.raises(RecipeError, match=r"the key 'tokenizer.model.target' is missing"):
         small_corpus(here, "tokenizer.model={source: a}")
-
-
-def test_token_files_go_on_after_what_was_recorded(tmp_path: Path) -> None:
-    rows = [[5, 6, 7], [], [8], [9, 10], [11]]
-    (tmp_path / "whole").mkdir()
-    with TokenWriter(tmp_path / "whole", split="train", side="source", dtype="uint16") as writer:
-        append_rows(writer, rows)
-    for first in range(len(rows) + 1):
-        begun = tmp_path / str(first)
-        begun.mkdir()
-        with TokenWriter(begun, split="train", side="source", dtype="uint16") as writer:
-            append_rows(writer, rows[:first])
-            sentences, tokens = writer.sentences, writer.tokens
-            append_rows(writer, [[99] * 50] * 20)  # written, and not recorded
-        with TokenWriter(
-            begun, split="train", side="source", dtype="uint16", sentences=sentences, tokens=tokens
-        ) as writer:
-            append_rows(writer, rows[first:])
-        assert contents(begun) == contents(tmp_path / "whole")
-
-
-def test_statistics_are_those_of_the_written_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt_cli.preparing.chunks.CHUNK_PAIRS", 40)
-    monkeypatch.setattr(shards, "SHARD_CHUNKS", 2)
-    located = small_corpus(tmp_path)
-    kept: dict[str, encoding.EncodedSplit] = {}
-    monkeypatch.setattr(
-        "nmt_cli.preparing.pipeline.encoded_splits",
-        lambda corpus, directory: kept.update(encoded_splits(corpus, directory)) or dict(kept),
-    )
-    data = open_prepared(run(located, tmp_path / "data").directory)
-    assert kept["train"].num_shards == 8
-    for split in ("train", "valid", "test"):
-        pairs = data.split(split)
-        for side, tokens in zip(SIDES, (pairs.src, pairs.tgt), strict=True):
-            statistics = kept[split].statistics[side]
-            rows = [row.tolist() for row in tokens]
-            lines = Tokenizer.load(data.directory / f"{side}.spm").decode(rows)
-            assert _counts(statistics.pieces) == Counter(len(row) - 1 for row in rows)
-            assert _counts(statistics.words) == Counter(len(line.split()) for line in lines)
-            assert _counts(statistics.usage) == Counter(piece for row in rows for piece in row)
-            assert len(statistics.usage) == 400
-
-
-def test_token_files_that_lost_what_was_recorded_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(stage: str, done: int, total: int | None) -> None:
-        if stage == "encoding" and done:
-            raise KeyboardInterrupt
-
-    located = small_corpus(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        prepare(located, output=tmp_path / "data", overwrite=False, num_workers=1, progress=stop)
-    file = tmp_path / "data.partial" / "encoded" / "train.target.ids"
-    file.write_bytes(file.read_bytes()[:100])
-    error = refusal(lambda: run(located, tmp_path / "data"))
-    assert re.fullmatch(r"train\.target\.ids has 100 bytes, and [\d,]+ were written", error.message)
-    assert error.where == str(file)
-    assert error.hint == f"rm -r {file.parent}, then give the same nmt prepare command once more"
-    rmtree(file.parent)
-    assert not run(located, tmp_path / "data").was_finished
-
-
-def _counts(numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Counter[int]:
-    return Counter({value: int(number) for value, number in enumerate(numbers) if number})
