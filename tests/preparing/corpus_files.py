@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
-import pytest
-
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
@@ -77,6 +75,8 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def refusal(call: Callable[[], object]) -> DataError:
     """The DataError that a call ends in."""
+    import pytest  # a third of a second, in each process of the tests that imports this file
+
     with pytest.raises(DataError) as caught:
         call()
     assert caught.value.exit_code == 4
