@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -67,7 +68,8 @@ def _train(given: Feed, ranks: Ranks, *, is_recorded: bool) -> dict[str, object]
         return replay
 
     if is_recorded:
-        updater._recorded = RecordedSteps(updater._step, recorder, num_losses=updater._num_losses)
+        step = partial(updater._step, ends_sum=False)
+        updater._recorded = RecordedSteps(step, recorder, num_losses=updater._num_losses)
         updater.warm_up([given.batch(given.order.full)])
         replayed.clear()
     all_reduce, calls = dist.all_reduce, []

@@ -6,6 +6,7 @@ import gc
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -30,7 +31,8 @@ CPU = torch.device("cpu")
 
 def with_recorder(updater: Updater, recorder: Callable[[Callable[[], None]], Callable[[], None]]) -> Updater:
     """An updater that records as it would on a GPU."""
-    updater._recorded = RecordedSteps(updater._step, recorder, num_losses=updater._num_losses)
+    step = partial(updater._step, ends_sum=False)
+    updater._recorded = RecordedSteps(step, recorder, num_losses=updater._num_losses)
     return updater
 
 

@@ -192,11 +192,11 @@ def write_plan(
     index = 0
     with (directory / _ROWS).open("wb") as file:
         for block in blocks:
-            file.write(block)
+            file.write(block.data)
             start = 0
             while start < len(block):
                 stop = start + int(sizes[index])
-                updates["crc32"][index] = crc32(block[start:stop])
+                updates["crc32"][index] = crc32(block[start:stop].data)
                 start, index = stop, index + 1
     small_files = {_UPDATES: updates.tobytes(), _LONGEST: longest_rows.tobytes()}
     checksums = {} if sampled_dtype is None else _checksums_of_sampled_ids(directory)
@@ -206,7 +206,7 @@ def write_plan(
     manifest = _PlanManifest(
         key=key,
         invariants=invariants,
-        row=longest_rows.dtype.descr,
+        row=[(name, str(longest_rows.dtype[name].str)) for name in longest_rows.dtype.names or ()],
         sampled_dtype=sampled_dtype,
         crc32=checksums,
     )
