@@ -53,7 +53,7 @@ class LaunchedUpdate:
     """An update given to the device. `result` waits for its values."""
 
     def __init__(self, sums: Tensor, *, num_micro_batches: int, learning_rate: float, ranks: Ranks) -> None:
-        """`sums` are those of `launch`, on the device."""
+        """`sums` are the sums of `launch`, on the device."""
         self._num_micro_batches, self._learning_rate, self._ranks = num_micro_batches, learning_rate, ranks
         self._event: torch.cuda.Event | None = None
         if sums.device.type == "cpu":

@@ -1,6 +1,6 @@
 """Kernels for the label-smoothed loss (section 5.4 of the paper) with its gradient, of one pass or of two passes.
 
-Shapes as in `training.loss`: R rows of logits, of whose W columns the first V = `vocab` are pieces.
+Shapes as in `training.loss`: R rows of logits with W columns; the first V = `vocab` columns are pieces.
 """
 
 from __future__ import annotations
