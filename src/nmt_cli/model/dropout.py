@@ -52,7 +52,7 @@ class Dropout(nn.Module):
         if self.seed is not None:
             keep_probability = 1 - self.probability
             return (x * (1 / keep_probability)).where(_hash_keep_mask(x, self.seed, keep_probability), 0)
-        if x.device.type != "cpu":
+        if x.device.type != "cpu" or x.dtype not in _INT_OF_SAME_WIDTH:
             return F.dropout(x, self.probability)
         dropped: Tensor = _BitMaskDropout.apply(x, self.probability)  # type: ignore[no-untyped-call]  # not annotated
         return dropped
