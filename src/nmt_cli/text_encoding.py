@@ -79,11 +79,14 @@ def check_encodings(beginnings: Mapping[str, bytes]) -> None:
 
 
 def check_characters(text: str, *, where: str) -> None:
-    """Raise DataError if a text holds half a character: a lone surrogate, which UTF-8 cannot encode."""
+    """Raise DataError if a text holds a lone surrogate: half a character, or Python's sign for a byte of no UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        message = f"the text holds half a character, {text[error.start]!r}"
+        byte = ord(text[error.start]) - 0xDC00
+        is_byte = 0x80 <= byte <= 0xFF
+        found = f"the byte 0x{byte:02x}, which is not UTF-8" if is_byte else f"half a character, {text[error.start]!r}"
+        message = f"the text holds {found}"
         raise DataError(message, where=where, hint="write the text in UTF-8, or leave the character out") from None
 
 

@@ -284,7 +284,7 @@ def test_a_folder_that_this_user_may_not_enter_is_told(tmp_path: Path, arguments
     assert (process.returncode, process.stdout) == (2, "")
     error, fix = process.stderr.splitlines()[-2:]
     assert error.startswith(f"error: no permission for {folder}")
-    assert fix == "fix:   give another path, or ask its owner for access"
+    assert fix == "fix:   ask its owner for access, or give another path"
 
 
 def test_an_error_goes_to_stderr_and_sets_the_exit_code(tmp_path: Path) -> None:

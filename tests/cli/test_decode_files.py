@@ -593,7 +593,7 @@ def test_bytes_that_are_not_utf8_can_be_replaced(caplog: pytest.LogCaptureFixtur
     found = read_blocks(chunks, has_more=lambda: True, max_lines=2, name="stdin", errors="replace")
     assert [line for block in found for line in block] == ["one", "f\ufffdnf", "sechs\ufffd"]
     assert [record.getMessage() for record in caplog.records] == [
-        "line 2 is not UTF-8: such bytes are replaced by U+FFFD, in later lines too"
+        "line 2 of stdin is not UTF-8: such bytes are replaced by U+FFFD, in later lines too"
     ]
 
 

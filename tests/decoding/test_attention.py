@@ -146,8 +146,8 @@ def test_the_command(folder: Path) -> None:
         (SOURCE, {"translation": "  "}, DataError, "the translation is blank", "for the model's own"),
         (" ", {"translation": TARGET}, DataError, "the sentence is blank", "give one: nmt attention"),
         (" ", {}, DataError, "the sentence is blank", "give one: nmt attention"),
-        ("caf\udce9", {}, DataError, "half a character, '\\udce9'", "write the text in UTF-8"),
-        (SOURCE, {"translation": "caf\udce9"}, DataError, "half a character", "write the text in UTF-8"),
+        ("caf\udce9", {}, DataError, "the byte 0xe9, which is not UTF-8", "write the text in UTF-8"),
+        (SOURCE, {"translation": "caf\udce9"}, DataError, "the byte 0xe9", "write the text in UTF-8"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_before_anything_is_translated(

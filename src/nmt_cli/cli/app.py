@@ -161,9 +161,10 @@ def _run_and_report(arguments: Sequence[str]) -> int:
 
 
 def _path_error(error: OSError) -> UsageError | None:
-    """The error if a path on the command line, or in a file that it names, is closed to this user or too long."""
+    """The error if a path is closed to this user, or a name is too long."""
     if error.errno in (errno.EACCES, errno.EPERM) and error.filename is not None:
-        return UsageError(f"no permission for {error.filename}", hint="give another path, or ask its owner for access")
+        paths = " or ".join(str(path) for path in (error.filename, error.filename2) if path is not None)
+        return UsageError(f"no permission for {paths}", hint="ask its owner for access, or give another path")
     if error.errno != errno.ENAMETOOLONG:
         return None
     name = max(str(error.filename).split(os.sep), key=len)

@@ -83,6 +83,8 @@ def prepare(
     Example: nmt prepare --train my.tsv -l en-de
     """
     from nmt_cli.artifacts.directory_kinds import kind_of
+    from nmt_cli.hub_names import HubName
+    from nmt_cli.preparing.vocabulary import find_taken_from
 
     numbers = {"limit": limit, "valid_size": valid_size, "test_size": test_size}
     flags = {f"{key}={value}": f"--{key.replace('_', '-')} {value}" for key, value in numbers.items() if value}
@@ -97,9 +99,10 @@ def prepare(
     output = output or Path("data") / located.corpus.name
     if output.name in ("", ".."):
         raise UsageError(f"-o {output} names no folder", where="--output", hint="for example -o data/mine")
+    taken_from = find_taken_from(located)
     # A dry run compares the prepared data at `output` with the vocabulary.
-    if not dry_run or (kind_of(output) == "data" and not overwrite):
-        _fetch_model_of_vocabulary(located)
+    if isinstance(taken_from, HubName) and (not dry_run or (kind_of(output) == "data" and not overwrite)):
+        find_models([Path(str(taken_from))])
     if dry_run:
         _show_plan(located, output, overwrite=overwrite)
         return
@@ -178,15 +181,6 @@ def _refuse_set_for_options(settings: Sequence[str]) -> None:
         if key in ("languages", "train", "valid", "test") and not value.startswith(("[", "{")):
             message, hint = f"--{key} is an option of its own, not a --set", f"--{key} {shlex.quote(value or 'FILE')}"
             raise UsageError(message, where=f"--set {setting}", hint=hint)
-
-
-def _fetch_model_of_vocabulary(located: LocatedCorpus) -> None:
-    """If the vocabulary is taken from a model on the hub, download the model into the cache for the preparation."""
-    from nmt_cli.hub_names import HubName
-    from nmt_cli.preparing.vocabulary import find_taken_from
-
-    if isinstance(found := find_taken_from(located), HubName):
-        find_models([Path(str(found))])
 
 
 def _show_plan(located: LocatedCorpus, output: Path, *, overwrite: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Unpack
 
 from nmt_cli.decoding.engine import DecodingOverrides, Engine, check_num_candidates, with_overrides
@@ -73,7 +72,8 @@ class LineTranslator:
         similarity to each other. The translation of a blank line is empty. A line longer than all of training is split
         at sentence ends, unless it has a prefix. A line too long for the model is also cut elsewhere if necessary; a
         warning tells its number, counted from `first_line`. UsageError if the engine does not have a setting, or its
-        value is wrong. DataError if there are too few or too many prefixes, or one is too long.
+        value is wrong. DataError if a text is not valid Unicode, there are too few or too many prefixes, or one is too
+        long.
         """
         texts = list(lines)
         if isinstance(lines, str) or not all(isinstance(text, str) for text in texts):
@@ -111,7 +111,7 @@ class LineTranslator:
 
         The first sentence gets the line's prefix. The keys are 7 for line 7, and 7.0, 7.1 and so on for its parts.
         """
-        for number, text in chain(enumerate(lines, first_line), enumerate(prefixes or (), first_line)):
+        for number, text in enumerate(lines, first_line):
             check_characters(text, where=f"line {number}")
         texts = [as_in_training(line) for line in lines]
         encode, positions = self._engine.source.encode, self._engine.max_positions
@@ -143,6 +143,8 @@ class LineTranslator:
                 setting="prefix",
                 hint="give one line of prefixes for each line of text; an empty one leaves its translation free",
             )
+        for number, prefix in enumerate(prefixes, first_line):
+            check_characters(prefix, where=f"the prefix of line {number}")
         encoded = self._engine.target.encode([as_in_training(prefix) for prefix in prefixes])
         longest = self._engine.max_positions - 1
         for number, ids in enumerate(encoded, first_line):

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, count, islice
+from itertools import accumulate, chain, count, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -205,11 +205,11 @@ class WordCache:
         return list(islice(self._number_of, number, None))
 
     def add_rows(self, rows: Sequence[Sequence[int]]) -> None:
-        """Add rows of ids."""
-        sizes = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-        self._starts.extend(len(self._ids) + np.cumsum(sizes) - sizes)
+        """Add rows of ids. Lists, because sampling adds one short row at a time."""
+        sizes = list(map(len, rows))
+        self._starts.extend(list(accumulate(sizes[:-1], initial=len(self._ids))))
         self.sizes.extend(sizes)
-        self._ids.extend(np.fromiter(chain.from_iterable(rows), dtype=np.int32))
+        self._ids.extend(list(chain.from_iterable(rows)))
 
     def ids_of(self, rows: NDArray[np.int64]) -> NDArray[np.integer]:
         """The ids of these rows, given by number, end to end."""

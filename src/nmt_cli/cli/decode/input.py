@@ -206,8 +206,8 @@ class _BlockDecoder:
                     raise self._invalid_bytes_error(content, number) from None
                 texts.append(content.decode("utf-8", "replace"))
                 if not self._has_replaced:
-                    message = "line %d is not UTF-8: such bytes are replaced by U+FFFD, in later lines too"
-                    logger.warning(message, number)
+                    message = "line %d of %s is not UTF-8: such bytes are replaced by U+FFFD, in later lines too"
+                    logger.warning(message, number, self._name)
                 self._has_replaced = True
         if first_line == 1:
             self._warn_of_pieces(texts)
