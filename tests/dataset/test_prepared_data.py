@@ -115,7 +115,7 @@ def test_texts_are_the_lines_as_given(tmp_path: Path) -> None:
     (tmp_path / "valid.de").write_bytes(b"eins\nzwei\ndrei")
     data = open_prepared(run(located, tmp_path / "data").directory)
     assert data.texts("valid") == (["  two  spaces ", "", "\u2028 a\x0bb"], ["eins", "zwei", "drei"])
-    assert (data.directory / "valid.en").read_bytes() == raw
+    assert (data.directory / "valid.en").read_bytes() == raw.replace(b"\r\n", b"\n")
     assert [row.tolist() for row in data.split("valid").src][1] == [EOS]
 
 

@@ -150,7 +150,8 @@ def test_tokenised_text_is_told_with_the_command_that_mends_it(
 def test_text_that_is_not_raw_is_told(
     raw: Pairs, tmp_path: Path, change: Callable[..., tuple[str, str]], told: str
 ) -> None:
-    (warning,) = warnings_of(tmp_path, train=[change(*pair) for pair in raw], valid=raw)
+    half = len(raw) // 2  # no overlap, of which the report tells too
+    (warning,) = warnings_of(tmp_path, train=[change(*pair) for pair in raw[:half]], valid=raw[half:])
     assert warning.startswith(told)
 
 
