@@ -453,6 +453,15 @@ def test_the_address_of_a_model_stands_for_its_name_as_the_origin_of_a_vocabular
     written = ready.folder / "data" / "addressed"
     assert (written / "source.spm").read_bytes() == (ready.models / NAME / "source.spm").read_bytes()
     assert f" --init-from {NAME}\n" in prepared.stderr
+    # A folder with the name of the owner does not hide the model.
+    (ready.folder / NAME).parent.mkdir()
+    again = ready.nmt(*preparation(ready.folder, taken_from=NAME), "-o", "data/again")
+    (ready.folder / NAME).parent.rmdir()
+    assert again.returncode == 0, again.stderr
+    prepare[-1] = f"tokenizer.model={NAME}/source.spm"
+    refused = ready.nmt(*prepare, "-o", "data/model", "--dry-run")
+    assert "there is no file" not in refused.stderr
+    prepare[-1] = f"tokenizer.taken_from=https://huggingface.co/{NAME}"
     again = ready.nmt(*prepare, "-o", "data/addressed", "--dry-run")
     assert again.returncode == 0, again.stderr
     assert again.stderr.endswith("to do:  nothing, it is prepared already\n")

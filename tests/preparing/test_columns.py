@@ -133,11 +133,29 @@ def test_lines_above_the_names_of_columns_do_not_hide_the_columns(
     assert read(tmp_path / "a.csv", "one;eins\ntwo;zwei;\nthree;drei\n")[1] == ("two", "zwei")
 
 
-def test_carriage_returns_inside_lines_of_csv_are_spaces(tmp_path: Path) -> None:
-    text = 'Hello \r\r world,Hallo\r\n"two\rthree","zwei \r\n drei"\r\rfour\r,vier\n'
-    pairs = [("Hello world", "Hallo"), ("two three", "zwei drei"), ("four", "vier")]
-    assert read(tmp_path / "a.csv", text.replace("\r\rfour", "\r\nfour")) == pairs
-    assert read(tmp_path / "a.csv", "one,eins\nHello\rworld,Hallo") == [("one", "eins"), ("Hello world", "Hallo")]
+def test_carriage_returns_inside_quoted_cells_of_csv_are_spaces(tmp_path: Path) -> None:
+    text = 'one,eins\r\n"two\rthree","zwei \r\n drei"\r\n'
+    assert read(tmp_path / "a.csv", text) == [("one", "eins"), ("two three", "zwei drei")]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("en,de\r\nGood,Gut\rBye,Bis bald\r\n", 2), ("en,de\rGood,Gut\rBye,Bis bald\n", 1)],
+)
+def test_a_carriage_return_that_ends_a_row_of_csv_is_answered_with_the_command_that_makes_lines(
+    tmp_path: Path, text: str, line: int
+) -> None:
+    error = error_of(tmp_path / "a.csv", text)
+    assert error.message == f"a cell in line {line} of a.csv is broken: a carriage return stands in it without quotes"
+    fix, command = error.hint.split(": ", 1)
+    assert fix == "put quotes around the cell, or, if a row ends there"
+    subprocess.run(command, shell=True, check=True)
+    assert read(tmp_path / "b.csv", (tmp_path / "lf-a.csv").read_bytes()) == [("Good", "Gut"), ("Bye", "Bis bald")]
+
+
+def test_a_first_row_with_fewer_cells_is_no_title_if_it_has_a_pair(tmp_path: Path) -> None:
+    error = error_of(tmp_path / "a.csv", "Hello there,Hallo da\nWell, yes,Nun, ja\nWell, no,Nun, nein\n")
+    assert error.hint.startswith("put quotes around cells with delimiters, or name the two columns: add --set ")
 
 
 def corpus_with_fix(hint: str, files: dict[Split, Sequence[str]]) -> LocatedCorpus:

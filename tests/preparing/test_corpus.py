@@ -152,9 +152,14 @@ NEEDS_TRAIN = ("a corpus needs train", "write a list of sources for it")
         (CORPUS.replace("train:", "test:"), *NEEDS_TRAIN),
         (f"{CORPUS}test: []", "test is empty", "fill test, or leave it out if there is none"),
         (
-            f"{CORPUS}test: {TSV}",
+            f"{CORPUS.partition('train:')[0]}train: []",
+            "train is empty",
+            "name a source: train: [{kind: tsv, file: FILE}]",
+        ),
+        (
+            f"{CORPUS}test: {{kind: text, prefix: 'a: b'}}",
             "test is one source, and not a list of sources",
-            "write test: [{...}], or a dash before its first key",
+            "write test: [{kind: text, prefix: 'a: b'}]",
         ),
         (
             f"{CORPUS}test: 5",

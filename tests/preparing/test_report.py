@@ -171,7 +171,7 @@ def test_the_page_says_what_the_report_says(directory: Path, report: dict[str, A
     assert "1 (0.20%)" in page
     assert "a &lt;b&gt; &amp; c</span>" in page
     assert "train.en:502" in page
-    assert "overlap: of 6 valid lines, training contains 2 as pairs, 3 as sources, 3 as targets" in page
+    assert "Of 6 validation lines, training contains 2 as pairs, 3 as sources, 3 as targets" in page
     assert report["examples"][0]["source"]["text"] in page
     assert not (directory / "report.md").exists()
 
@@ -278,7 +278,7 @@ def test_what_is_to_be_looked_at_comes_first(report: dict[str, Any]) -> None:
     assert findings(limit=502) == ["This is a try: no more than the first 502 training pairs were read (limit)."]
     overlap = {"valid": {"lines": 1000, "pairs": 12, "sources": 12, "targets": 12}}
     (finding,) = findings(overlap=overlap)
-    assert finding.startswith("overlap: of 1,000 valid lines, training contains 12 as pairs, 12 as sources, 12 as")
+    assert finding.startswith("Of 1,000 validation lines, training contains 12 as pairs, 12 as sources, 12 as")
     settings = copy.deepcopy(report["settings"])
     settings["cleaning"]["overlap"] = {"value": "pairs", "is_default": False}
     assert findings(overlap=overlap, settings=settings) == []
@@ -312,12 +312,12 @@ def test_much_overlap_left_in_training_is_a_finding_on_the_page_and_in_the_termi
     report: dict[str, Any], setting: str, sources: int, is_much: bool, ending: str
 ) -> None:
     facts = {"lines": 1000, "pairs": 2, "sources": sources, "targets": 3}
-    text = f"overlap: of 1,000 test lines, training contains 2 as pairs, {sources} as sources, 3 as targets{ending}"
+    text = f"f 1,000 test lines, training contains 2 as pairs, {sources} as sources, 3 as targets{ending}"
     settings = copy.deepcopy(report["settings"])
     settings["cleaning"]["overlap"] = {"value": setting, "is_default": False}
     changed = {**report, "overlap": {"test": facts}, "settings": settings}
-    assert (f"<li>{text}</li>" in render_page(changed)) == is_much
-    assert (logging.WARNING if is_much else logging.INFO, text) in list(_summary_lines(changed))
+    assert (f"<li>O{text}</li>" in render_page(changed)) == is_much
+    assert (logging.WARNING if is_much else logging.INFO, f"overlap: o{text}") in list(_summary_lines(changed))
 
 
 def test_a_vocabulary_that_the_text_is_too_small_for_is_told_after_its_size(report: dict[str, Any]) -> None:

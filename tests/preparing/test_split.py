@@ -155,6 +155,10 @@ def test_pairs_that_all_share_sentences_cannot_be_split(tmp_path: Path) -> None:
     error = refusal(lambda: run(of_tsv(tmp_path, pairs, "valid_size=1", "test_size=40"), tmp_path / "data"))
     assert error.hint == "--valid-size 1 --test-size 2, or text in files of its own: --valid FILE --test FILE"
     run(of_tsv(tmp_path, pairs, "valid_size=1", "test_size=2"), tmp_path / "data")
+    one_source = [("one source", tgt) for _, tgt in pairs[:20]]
+    error = refusal(lambda: run(of_tsv(tmp_path, one_source, "valid_size=1", "test_size=1"), tmp_path / "other"))
+    assert error.message == "2 training pairs are to be set aside, and only 1 have no sentence in common"
+    assert error.hint == "text in files of its own: --valid FILE --test FILE"
 
 
 def test_without_clean_text_the_rule_that_dropped_it_is_named(tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ def test_units_without_one_of_the_languages_are_counted_with_their_lines(tmp_pat
         ("1 < 2, Übel &amp; mehr", "1 &lt; 2, Übel &amp; mehr"),
         ("\x1fÜbel\t&#10;&#xA0;", "Übel\t&#10;&#xA0;"),
         ("&#x1F;Übel &#00011;&#xa; \x0b", "Übel &#xa; "),
+        ("<![CDATA[a & b]]> \x02", "<![CDATA[a & b]]> "),
     ],
 )
 def test_what_xml_forbids_in_a_line_is_answered_with_the_command_that_mends_it(

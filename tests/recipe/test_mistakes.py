@@ -159,7 +159,7 @@ def refuse(text: str) -> RecipeError:
         (
             "corpus: my news",
             "corpus is 'my news', but should match ^[A-Za-z0-9][A-Za-z0-9._-]*$",
-            "begin with a letter, and write letters, digits, _ and - only",
+            "begin with a letter or a digit, and write letters, digits, . _ and - only",
         ),
         (
             "corpus: corpora/news.yaml",

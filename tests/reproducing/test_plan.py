@@ -181,8 +181,14 @@ def test_each_checkpoint_is_validated_if_the_best_are_averaged() -> None:
         ("averaging.last=20", "training.keep_last=20", "training.checkpoint_every=1000"),
     ],
 )
-def test_an_interval_that_is_too_long_for_a_rehearsal_is_shortened(users: Sequence[str]) -> None:
-    recipe = planned(*users, limit=10_000).recipe
+def test_an_interval_that_is_too_long_for_a_rehearsal_is_shortened(
+    caplog: pytest.LogCaptureFixture, users: Sequence[str]
+) -> None:
+    plan = planned(*users, limit=10_000)
+    recipe, too_long = plan.recipe, users[-1]
+    assert too_long not in [*plan.changes, *plan.settings.recipe]
+    assert caplog.messages == [f"--set {too_long} is left out: the rehearsal is shorter"]
+    assert plan.changes == list(users[:-1])
     by, number = recipe.averaging.choice
     interval = recipe.training.checkpoint_every if by == "last" else recipe.validation.every
     assert recipe.training.updates // interval >= number

@@ -245,7 +245,7 @@ def _summary_lines(report: dict[str, Any]) -> Iterator[tuple[int, str]]:
         if facts["sources"] or facts["targets"]:
             setting = report["settings"]["cleaning"]["overlap"]["value"]
             finding, is_much = overlap_finding(split, facts, setting=setting)
-            yield logging.WARNING if is_much else logging.INFO, finding
+            yield logging.WARNING if is_much else logging.INFO, f"overlap: {finding}"
     for example in report["examples"][:2]:
         for side in ("source", "target"):
             yield logging.INFO, f"{report['languages'][side]}: {make_printable(' '.join(example[side]['pieces']))}"

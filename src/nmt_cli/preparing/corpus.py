@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationInfo, field_validator, model_
 from pydantic_core import PydanticSerializationError
 
 from nmt_cli.preparing.sources.archive import ArchiveSource
-from nmt_cli.preparing.sources.base import CorpusContext, CorpusLanguages, Source, Split, without_query
+from nmt_cli.preparing.sources.base import CorpusContext, CorpusLanguages, Source, Split, sources_in_yaml, without_query
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
 from nmt_cli.preparing.sources.po import PoSource
@@ -202,12 +202,15 @@ class Corpus(Section):
     @classmethod
     def _sources_are_sections(cls, value: Any, info: ValidationInfo) -> Any:
         split = info.field_name
-        if isinstance(value, Mapping):
-            fix = f"write {split}: [{{...}}], or a dash before its first key"
-            raise SettingError(f"{split} is one source, and not a list of sources", fix)
-        if names := [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]:
-            written = ", ".join(f"{key}: {text}" for key, text in source_of(names[0]).items())
-            raise SettingError(f"{split} names {names[0]}, but no kind of source", f"write {split}: [{{{written}}}]")
+        if value == [] and split == "train":
+            raise SettingError("train is empty", "name a source: train: [{kind: tsv, file: FILE}]")
+        names = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]
+        if names or isinstance(value, Mapping):
+            source = source_of(names[0]) if names else value
+            problem = (
+                f"names {names[0]}, but no kind of source" if names else "is one source, and not a list of sources"
+            )
+            raise SettingError(f"{split} {problem}", f"write {split}: {sources_in_yaml([source])}")
         return value
 
     @model_validator(mode="after")

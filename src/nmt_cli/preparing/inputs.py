@@ -18,7 +18,7 @@ from nmt_cli.preparing.cleaning.rules import is_unicode
 from nmt_cli.preparing.corpus import LocatedCorpus, parse_source
 from nmt_cli.preparing.sources.base import LocalPairs, Split, empty_error
 
-# Raised when the same inputs and settings give other prepared data than before.
+# Raised when the same inputs and settings give other token files than before.
 _PIPELINE_VERSION = 2
 
 

@@ -16,6 +16,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import read_json
 from nmt_cli.preparing.cleaning.rules import REASONS
 from nmt_cli.preparing.corpus import Corpus
+from nmt_cli.preparing.sources.base import SPLIT_NAMES, Split
 from nmt_cli.recipe.section import Section
 from nmt_cli.templates.charts import axis_ticks, short_number
 from nmt_cli.templates.render import render
@@ -138,16 +139,16 @@ def render_page(report: Mapping[str, Any]) -> str:
     )
 
 
-def overlap_finding(split: str, facts: Mapping[str, int], *, setting: str) -> tuple[str, bool]:
-    """The overlap of a split with the training text, and whether training keeps more than 1 % of the split's lines.
+def overlap_finding(split: Split, facts: Mapping[str, int], *, setting: str) -> tuple[str, bool]:
+    """The overlap of a split with the training text, in words, and whether training keeps more than 1 % of the split's lines.
 
     `setting` is the value of `cleaning.overlap`.
     """
     text = (
-        f"overlap: of {facts['lines']:,} {split} lines, training contains {facts['pairs']:,} as pairs, "
+        f"of {facts['lines']:,} {SPLIT_NAMES[split]} lines, training contains {facts['pairs']:,} as pairs, "
         f"{facts['sources']:,} as sources, {facts['targets']:,} as targets"
     )
-    if setting != "report":
+    if setting != "report" and (facts["pairs"] or setting == "sides"):
         dropped = "these pairs" if setting == "pairs" else "all of these"
         text += f", counted before cleaning.overlap={setting} dropped {dropped} from training"
     num_overlapping = max(facts["sources"], facts["targets"])
@@ -258,4 +259,4 @@ def _findings(report: Mapping[str, Any]) -> Iterator[str]:
     for split, facts in report["overlap"].items():
         finding, is_much = overlap_finding(split, facts, setting=setting)
         if is_much:
-            yield finding
+            yield finding[0].upper() + finding[1:]

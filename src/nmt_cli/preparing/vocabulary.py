@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nmt_cli.cache import cache_folder
 from nmt_cli.console import Progress
 from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
@@ -89,7 +90,8 @@ def find_taken_from(located: LocatedCorpus) -> Path | HubName | None:
     if taken_from is None:
         return None
     path = _locate(located, taken_from)
-    return path if path.exists() else hub_name(taken_from) or path
+    is_here = path.exists() and not path.is_relative_to(cache_folder())
+    return path if is_here else hub_name(taken_from) or path
 
 
 def write_given_vocabulary(given: GivenVocabulary, directory: Path) -> None:
@@ -179,9 +181,10 @@ class TokenizerJob:
 
 
 def _locate(located: LocatedCorpus, name: str) -> Path:
-    """A path of a corpus file: beside it, or else in the working folder."""
+    """A path of a corpus file: beside it, or else in the working folder, or a model of the hub in the cache."""
     path = Path(name).expanduser()
-    return located.folder / path if (located.folder / path).exists() else path
+    candidates = (located.folder / path, path, cache_folder() / "models" / path)
+    return next((candidate for candidate in candidates if candidate.exists()), path)
 
 
 def _vocabulary_in_directory(directory: Path) -> GivenVocabulary:

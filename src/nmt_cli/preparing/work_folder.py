@@ -22,7 +22,7 @@ from nmt_cli.recipe.key_paths import flatten
 logger = logging.getLogger(__name__)
 
 _RECORD = "stage.json"
-# Keys of a corpus that do not change its prepared data. Sources are compared by their contents.
+# Keys of a corpus that do not change its prepared data. Sources are compared one by one, and by their contents.
 _KEYS_WITHOUT_EFFECT = DESCRIPTIVE_KEYS | {"name", "train", "valid", "test"}
 
 
@@ -164,6 +164,12 @@ def _first_difference(manifest: Manifest, corpus: Corpus) -> str:
     for path, value in new.items():
         if path[0] not in _KEYS_WITHOUT_EFFECT and old.get(path) != value:
             return f"{'.'.join(path)} is {_as_in_yaml(old.get(path))} there, {_as_in_yaml(value)} here"
+    for split in corpus.splits:
+        pairs = zip(manifest.corpus.get(split) or [], corpus.sources(split), strict=False)
+        for number, (before, source) in enumerate(pairs):
+            for key, value in source.model_dump(mode="json").items():
+                if key in source.key() and before.get(key, value) != value:
+                    return f"{split}.{number}.{key} is {_as_in_yaml(before[key])} there, {_as_in_yaml(value)} here"
     if _is_of_other_size(manifest, corpus):
         size = min(manifest.tokenizers.source.vocab_size, manifest.tokenizers.target.vocab_size)
         return f"tokenizer.vocab_size is {size} there, {corpus.tokenizer.vocab_size} here"

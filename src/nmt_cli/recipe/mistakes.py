@@ -164,7 +164,9 @@ class InvalidSetting:
             case "string_type" if isinstance(value, int | float) and not isinstance(value, bool):
                 return f'write "{value}", in quotes'
             case "string_pattern_mismatch":
-                return "begin with a letter, and write letters, digits, _ and - only"
+                is_code = self.error["ctx"]["pattern"].startswith("^[A-Za-z][")  # of a language, and not a name
+                words = ("a letter", "letters, digits,") if is_code else ("a letter or a digit", "letters, digits, .")
+                return f"begin with {words[0]}, and write {words[1]} _ and - only"
             case "too_short":
                 return f"fill {self.path[-1]}, or leave it out if there is none"
             case "int_type" | "float_type":

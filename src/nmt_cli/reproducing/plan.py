@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from nmt_cli.recipe.mistakes import suggest_key
 from nmt_cli.recipe.schema import Recipe, SubwordSampling, num_parameters
 from nmt_cli.recipe.section import Section
 from nmt_cli.reproducing.experiments import Experiment
+
+logger = logging.getLogger(__name__)
 
 # The keys that recipe and corpus file share, except for the tokenizer sections, whose keys differ.
 _KEYS_OF_BOTH = (Recipe.model_fields.keys() & Corpus.model_fields.keys()) - {"tokenizer"}
@@ -50,7 +53,7 @@ class ReproductionPlan:
     """An experiment to reproduce, with its recipe, corpus and folders.
 
     `limit` is the number of pairs of a rehearsal. `settings` are the user's settings, then the rehearsal's.
-    `changes` are the user's settings, except for descriptions of the corpus.
+    `changes` are the user's settings, except for descriptions of the corpus. Both lack what the rehearsal shortens.
     """
 
     experiment: Experiment
@@ -97,8 +100,13 @@ def plan_reproduction(
     overrides, suffix = user_settings, ""
     if limit is not None:
         rehearsal = rehearsal_overrides(recipe, corpus.tokenizer, limit=limit, user_settings=user_settings)
-        # The last value of a key counts.
-        overrides = Overrides((*user_settings.recipe, *rehearsal.recipe), (*user_settings.corpus, *rehearsal.corpus))
+        rehearsed = {key for setting in rehearsal.recipe for key in _keys(setting)}
+        too_long = [setting for setting in settings if _keys(setting) and _keys(setting) <= rehearsed]
+        for setting in too_long:
+            logger.warning("--set %s is left out: the rehearsal is shorter", setting)
+        settings = [setting for setting in settings if setting not in too_long]
+        users = [setting for setting in user_settings.recipe if setting not in too_long]
+        overrides = Overrides((*users, *rehearsal.recipe), (*user_settings.corpus, *rehearsal.corpus))
         recipe = load_recipe(experiment.recipe, overrides=overrides.recipe)
         corpus = load_corpus(experiment.corpus, overrides=[*overrides.corpus, f"limit={limit}"]).corpus
         suffix = f"-limit-{limit}"
@@ -147,7 +155,7 @@ def rehearsal_overrides(
     the first updates. The user's settings stay too, unless an interval is too long for so many checkpoints.
     """
     settings = (*user_settings.recipe, *user_settings.corpus)
-    user_keys = {dotted_key(path) for setting in settings for path in _leaves(setting)}
+    user_keys = {key for setting in settings for key in _keys(setting)}
     _, num_checkpoints = recipe.averaging.choice
     updates = recipe.training.updates
     if "averaging.last" not in user_keys:
@@ -166,8 +174,11 @@ def rehearsal_overrides(
         "validation.every": checkpoint_every if recipe.averaging.best else updates,
         "validation.max_sentences": min(limit, _MAX_REHEARSED_LINES),
     }
-    users = {"training.checkpoint_every": recipe.training.checkpoint_every, "validation.every": recipe.validation.every}
-    user_keys -= {key for key, every in users.items() if every > recipe_values[key]}
+    intervals = {
+        "training.checkpoint_every": recipe.training.checkpoint_every,
+        "validation.every": recipe.validation.every,
+    }
+    user_keys -= {key for key, every in intervals.items() if every > recipe_values[key]}  # too long
     corpus_values = {}
     if not tokenizer.is_given:
         corpus_values["tokenizer.vocab_size"] = min(tokenizer.vocab_size, max(_MIN_REHEARSED_VOCABULARY, limit))
@@ -180,6 +191,11 @@ def rehearsal_overrides(
 def _leaves(setting: str) -> dict[tuple[str, ...], Any]:
     """The values that a --set sets, by the paths of their keys."""
     return flatten(parse_override(setting).values)
+
+
+def _keys(setting: str) -> set[str]:
+    """The keys that a --set sets."""
+    return {dotted_key(path) for path in _leaves(setting)}
 
 
 def _check_key(path: tuple[str, ...], value: Any, *, setting: str) -> None:

@@ -153,9 +153,9 @@ def _split_sizes(corpus: Corpus, *, clean_pairs: int) -> dict[Split, int]:
 
 
 def _smaller_sizes(sizes: Mapping[Split, int], *, available: int) -> str:
-    """The fix that sets a tenth of the available pairs aside for each split, or takes other text."""
+    """The fix that sets a tenth of the available pairs aside for each split, if there are enough, or other text."""
     flags = " ".join(f"--{split}-size {min(size, max(1, available // 10))}" for split, size in sizes.items())
-    return f"{flags}, or {_own_text(sizes)}"
+    return f"{flags}, or {_own_text(sizes)}" if available >= len(sizes) else _own_text(sizes)
 
 
 def _own_text(splits: Iterable[Split]) -> str:

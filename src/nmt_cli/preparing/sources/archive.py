@@ -214,7 +214,7 @@ def _damage_errors(archive: Path) -> Iterator[None]:
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = str(error) or type(error).__name__
     except DataError as error:  # of damage to zstd
-        reason = error.message
+        reason = error.message.rpartition(": ")[2]
     except RuntimeError as error:  # of a .zip that is encrypted, or has a compression that Python lacks
         hint = "unpack it with another program, and write file: FOLDER in the corpus file"
         raise DataError(f"{archive.name} cannot be unpacked: {error}", where=str(archive), hint=hint) from None

@@ -209,14 +209,19 @@ def read_chunks(sources: Sequence[LocalPairs]) -> Iterator[ParsedChunk]:
 
 def setting_of(split: Split, sources: Sequence[Mapping[str, Any]]) -> str:
     """The `--set` that makes these the sources of a split."""
-    written = yaml.safe_dump(
+    return f"--set {shlex.quote(f'{split}={sources_in_yaml(sources)}')}"
+
+
+def sources_in_yaml(sources: Sequence[Mapping[str, Any]]) -> str:
+    """The sources as a list in one line of YAML."""
+    written: str = yaml.safe_dump(
         [dict(source) for source in sources],
         default_flow_style=True,
         sort_keys=False,
         allow_unicode=True,
         width=math.inf,
     )
-    return f"--set {shlex.quote(f'{split}={written.strip()}')}"
+    return written.strip()
 
 
 def is_address(path: str) -> bool:

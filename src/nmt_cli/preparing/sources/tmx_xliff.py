@@ -37,9 +37,9 @@ _REASONS = {"no element found": "it ends too early", "unclosed token": "it ends 
 _CONTROL = r"[\x01-\x08\x0b\x0c\x0e-\x1f]|&#(0*([0-8]|1[124-9]|2\d|3[01])|x0*([0-8bcefBCEF]|1[\da-fA-F]));"
 # What XML forbids in a line, with a regular expression that also perl knows, what to write instead, and the fix.
 _MISTAKES = {
+    "a control character": (_CONTROL, "", "remove it"),  # first, because the others may stand in CDATA
     "a bare &": (r"&(?!#?\w+;)", "&amp;", "write &amp; for &"),
     "a bare <": (r"<(?![\w\/!?:])", "&lt;", "write &lt; for <"),
-    "a control character": (_CONTROL, "", "remove it"),
 }
 _BREAK_ATTRIBUTES = ("type", "ctype", "subType")
 

@@ -19,6 +19,7 @@ from nmt_cli.preparing.chunks import RawChunk, TsvChunk, UnitPair, are_quoted, u
 from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight, empty_error, find_languages
 from nmt_cli.preparing.sources.lines import join_lines, line_chunks, read_lines
 from nmt_cli.recipe.section import PositiveInt
+from nmt_cli.text_encoding import conversion
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +32,6 @@ _WRONG_SEPARATORS = {b"|||": "|||", b"  ": "spaces", b";": "semicolons", b",": "
 _QUOTED_CELL = re.compile(r'(^|[,;\t\r\n]) *"[^"]*(?:""[^"]*)*" *(?=[,;\t\r\n]|$)')
 # A cell that can be the name of a column: it begins with a letter and is no sentence.
 _COLUMN_NAME = re.compile(r"[^\W\d_][^.!?\ufffd]{0,29}")
-# Carriage returns that do not end a line, with the spaces around them.
-_RETURNS_INSIDE = re.compile(r" *\r+(?=[^\r\n]) *")
 _NUMBER = re.compile(r"[\d.,:/ -]+")
 _ROWS_COMPARED = 200
 _MAX_LINES_PER_ROW = 100
@@ -100,7 +99,7 @@ class CsvSource(OneFileSource):
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> CsvFile:
         """The two columns of a file."""
         beginning = next(line_chunks(file))[1][:_ROWS_COMPARED]
-        lines = [_without_returns(line.decode("utf-8-sig", "replace")) for line in beginning]
+        lines = [line.decode("utf-8-sig", "replace") for line in beginning]
         delimiter = _DELIMITERS[self.delimiter] if self.delimiter else delimiter_of(lines)
         if delimiter is None:
             raise DataError(
@@ -230,12 +229,7 @@ class _CsvLines:
         self._num_read += 1
         if self._num_read - self._num_before_row > _MAX_LINES_PER_ROW:
             raise csv.Error(f"it is not closed within {_MAX_LINES_PER_ROW} lines")
-        return _without_returns(line.removeprefix("\ufeff") if self._num_read == 1 else line)
-
-
-def _without_returns(line: str) -> str:
-    """A line with a space in place of carriage returns inside it, which Python refuses if they are not quoted."""
-    return _RETURNS_INSIDE.sub(" ", line) if "\r" in line.rstrip("\r\n") else line
+        return line.removeprefix("\ufeff") if self._num_read == 1 else line
 
 
 def _num_columns(rows: Sequence[Sequence[str]]) -> int:
@@ -275,7 +269,7 @@ def delimiter_of(lines: Sequence[str]) -> str | None:
     Among equal delimiters, two columns are preferred. Quoted cells are emptied first, so that delimiters inside them do
     not count.
     """
-    emptied = _QUOTED_CELL.sub(r"\1x", "".join(lines)).split("\n")
+    emptied = re.split(r"[\r\n]", _QUOTED_CELL.sub(r"\1x", "".join(lines)))
     fits: dict[str, tuple[float, bool]] = {}
     for delimiter in _DELIMITERS.values():
         rows = [row for row in _readable_rows(emptied, delimiter) if row]
@@ -299,7 +293,9 @@ def _unnamed_columns_error(
     lengths = [sum(_text_length(row[index]) for row in rows if index < len(row)) for index in range(width)]
     by_length = sorted(range(width), key=lambda index: -lengths[index])
     longest = sorted(by_length[:2])
-    above = "remove the lines above the names of the columns, or " if len(first) < width else ""
+    is_title = len(list(filter(str.strip, first))) == 1
+    mend = "remove the lines above the names of the columns" if is_title else "put quotes around cells with delimiters"
+    above = f"{mend}, or " if len(first) < width else ""
     names = None if above else _likely_header(rows, longest)
     src, tgt = (names[index] if names else index + 1 for index in longest)
     otherwise = "" if names or above else "; if line 1 names the columns, write header: true beside them"
@@ -336,6 +332,11 @@ def _text_length(cell: str) -> int:
 
 
 def _broken_row_error(file: Path, line: int, message: str) -> DataError:
+    hint = 'write a quote inside a quoted cell twice (""), and one quote where the cell ends'
+    if message.startswith("new-line character"):
+        message = "a carriage return stands in it without quotes"
+        as_rows = conversion(file, r"tr '\r' '\n'", new="lf")
+        hint = f"put quotes around the cell, or, if a row ends there: {as_rows}"
     reason = {
         "unexpected end of data": "it is not closed before the end of the file",
         "field larger than field limit (131072)": "it is not closed within 131,072 characters",
@@ -343,7 +344,7 @@ def _broken_row_error(file: Path, line: int, message: str) -> DataError:
     return DataError(
         f"a cell in line {line:,} of {file.name} is broken: {reason}",
         where=f"{file}:{line}",
-        hint='write a quote inside a quoted cell twice (""), and one quote where the cell ends',
+        hint=hint,
     )
 
 
