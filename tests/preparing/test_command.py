@@ -174,7 +174,7 @@ def test_overlap_is_told_and_control_characters_do_not_reach_the_terminal(
     assert "\x1b" not in caplog.text + capsys.readouterr().err
     assert "en: ▁\\x1b" in caplog.text.replace(" ", "").replace("en:", "en: ")
     (found,) = [record for record in caplog.records if record.message.startswith("overlap: ")]
-    assert "of 21 valid lines, training contains 1 as pairs, 1 as sources, 1 as targets: scores" in found.message
+    assert "of 21 validation lines, training contains 1 as pairs, 1 as sources, 1 as targets: scores" in found.message
 
 
 @pytest.mark.parametrize("name", ["x.tsv", "x.tsv.gz", "x.csv", "x.tmx", "x.xlf", "x.po", "x.jsonl", "x.parquet"])

@@ -207,10 +207,8 @@ class Corpus(Section):
         names = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]
         if names or isinstance(value, Mapping):
             source = source_of(names[0]) if names else value
-            problem = (
-                f"names {names[0]}, but no kind of source" if names else "is one source, and not a list of sources"
-            )
-            raise SettingError(f"{split} {problem}", f"write {split}: {sources_in_yaml([source])}")
+            found = f"names {names[0]}, but no kind of source" if names else "is one source, and not a list of sources"
+            raise SettingError(f"{split} {found}", f"write {split}: {sources_in_yaml([source])}")
         return value
 
     @model_validator(mode="after")

@@ -140,7 +140,7 @@ def render_page(report: Mapping[str, Any]) -> str:
 
 
 def overlap_finding(split: Split, facts: Mapping[str, int], *, setting: str) -> tuple[str, bool]:
-    """The overlap of a split with the training text, in words, and whether training keeps more than 1 % of the split's lines.
+    """The overlap of a split with the training text, and whether training keeps more than 1 % of its lines.
 
     `setting` is the value of `cleaning.overlap`.
     """

@@ -334,8 +334,7 @@ def _text_length(cell: str) -> int:
 def _broken_row_error(file: Path, line: int, message: str) -> DataError:
     hint = 'write a quote inside a quoted cell twice (""), and one quote where the cell ends'
     if message.startswith("new-line character"):
-        message = "a carriage return stands in it without quotes"
-        as_rows = conversion(file, r"tr '\r' '\n'", new="lf")
+        message, as_rows = "a carriage return stands in it without quotes", conversion(file, r"tr '\r' '\n'", new="lf")
         hint = f"put quotes around the cell, or, if a row ends there: {as_rows}"
     reason = {
         "unexpected end of data": "it is not closed before the end of the file",
