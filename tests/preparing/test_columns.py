@@ -155,7 +155,7 @@ def test_a_carriage_return_that_ends_a_row_of_csv_is_answered_with_the_command_t
 
 def test_a_first_row_with_fewer_cells_is_no_title_if_it_has_a_pair(tmp_path: Path) -> None:
     error = error_of(tmp_path / "a.csv", "Hello there,Hallo da\nWell, yes,Nun, ja\nWell, no,Nun, nein\n")
-    assert error.hint.startswith("put quotes around cells with delimiters, or name the two columns: add --set ")
+    assert error.hint.startswith("put quotes around cells with a delimiter, or name the two columns: add --set ")
 
 
 def corpus_with_fix(hint: str, files: dict[Split, Sequence[str]]) -> LocatedCorpus:

@@ -90,8 +90,7 @@ def find_taken_from(located: LocatedCorpus) -> Path | HubName | None:
     if taken_from is None:
         return None
     path = _locate(located, taken_from)
-    is_here = path.exists() and not path.is_relative_to(cache_folder())
-    return path if is_here else hub_name(taken_from) or path
+    return path if path.exists() and not path.is_relative_to(cache_folder()) else hub_name(taken_from) or path
 
 
 def write_given_vocabulary(given: GivenVocabulary, directory: Path) -> None:

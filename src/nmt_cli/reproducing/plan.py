@@ -100,8 +100,8 @@ def plan_reproduction(
     overrides, suffix = user_settings, ""
     if limit is not None:
         rehearsal = rehearsal_overrides(recipe, corpus.tokenizer, limit=limit, user_settings=user_settings)
-        rehearsed = {key for setting in rehearsal.recipe for key in _keys(setting)}
-        too_long = [setting for setting in settings if _keys(setting) and _keys(setting) <= rehearsed]
+        rehearsed = {setting.partition("=")[0] for setting in rehearsal.recipe}
+        too_long = [one for one in settings if (keys := {*map(dotted_key, _leaves(one))}) and keys <= rehearsed]
         for setting in too_long:
             logger.warning("--set %s is left out: the rehearsal is shorter", setting)
         settings = [setting for setting in settings if setting not in too_long]
@@ -155,7 +155,7 @@ def rehearsal_overrides(
     the first updates. The user's settings stay too, unless an interval is too long for so many checkpoints.
     """
     settings = (*user_settings.recipe, *user_settings.corpus)
-    user_keys = {key for setting in settings for key in _keys(setting)}
+    user_keys = {dotted_key(path) for setting in settings for path in _leaves(setting)}
     _, num_checkpoints = recipe.averaging.choice
     updates = recipe.training.updates
     if "averaging.last" not in user_keys:
@@ -174,11 +174,8 @@ def rehearsal_overrides(
         "validation.every": checkpoint_every if recipe.averaging.best else updates,
         "validation.max_sentences": min(limit, _MAX_REHEARSED_LINES),
     }
-    intervals = {
-        "training.checkpoint_every": recipe.training.checkpoint_every,
-        "validation.every": recipe.validation.every,
-    }
-    user_keys -= {key for key, every in intervals.items() if every > recipe_values[key]}  # too long
+    given = {"training.checkpoint_every": recipe.training.checkpoint_every, "validation.every": recipe.validation.every}
+    user_keys -= {key for key, every in given.items() if every > recipe_values[key]}  # too long
     corpus_values = {}
     if not tokenizer.is_given:
         corpus_values["tokenizer.vocab_size"] = min(tokenizer.vocab_size, max(_MIN_REHEARSED_VOCABULARY, limit))
@@ -191,11 +188,6 @@ def rehearsal_overrides(
 def _leaves(setting: str) -> dict[tuple[str, ...], Any]:
     """The values that a --set sets, by the paths of their keys."""
     return flatten(parse_override(setting).values)
-
-
-def _keys(setting: str) -> set[str]:
-    """The keys that a --set sets."""
-    return {dotted_key(path) for path in _leaves(setting)}
 
 
 def _check_key(path: tuple[str, ...], value: Any, *, setting: str) -> None:

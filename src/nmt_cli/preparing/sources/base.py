@@ -215,11 +215,7 @@ def setting_of(split: Split, sources: Sequence[Mapping[str, Any]]) -> str:
 def sources_in_yaml(sources: Sequence[Mapping[str, Any]]) -> str:
     """The sources as a list in one line of YAML."""
     written: str = yaml.safe_dump(
-        [dict(source) for source in sources],
-        default_flow_style=True,
-        sort_keys=False,
-        allow_unicode=True,
-        width=math.inf,
+        list(map(dict, sources)), default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf
     )
     return written.strip()
 

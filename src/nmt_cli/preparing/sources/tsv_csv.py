@@ -98,8 +98,7 @@ class CsvSource(OneFileSource):
 
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> CsvFile:
         """The two columns of a file."""
-        beginning = next(line_chunks(file))[1][:_ROWS_COMPARED]
-        lines = [line.decode("utf-8-sig", "replace") for line in beginning]
+        lines = [line.decode("utf-8-sig", "replace") for line in next(line_chunks(file))[1][:_ROWS_COMPARED]]
         delimiter = _DELIMITERS[self.delimiter] if self.delimiter else delimiter_of(lines)
         if delimiter is None:
             raise DataError(
@@ -294,7 +293,7 @@ def _unnamed_columns_error(
     by_length = sorted(range(width), key=lambda index: -lengths[index])
     longest = sorted(by_length[:2])
     is_title = len(list(filter(str.strip, first))) == 1
-    mend = "remove the lines above the names of the columns" if is_title else "put quotes around cells with delimiters"
+    mend = "remove the lines above the names of the columns" if is_title else "put quotes around cells with a delimiter"
     above = f"{mend}, or " if len(first) < width else ""
     names = None if above else _likely_header(rows, longest)
     src, tgt = (names[index] if names else index + 1 for index in longest)
