@@ -49,7 +49,7 @@ def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
     directory remains. After a kill, `clear_partial_directories` clears the rest. A full disk, a quota or a read-only
     target is raised as `error`.
     """
-    final = final.resolve() if final.is_symlink() else final
+    final = Path(os.path.realpath(final)) if final.is_symlink() else final
     temporary, retired = (final.with_name(f".{final.name}{suffix}") for suffix in (_PARTIAL, _RETIRED))
     with disk_errors(final, error):
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
                 final.rename(retired)
             temporary.rename(final)
             _sync(final.parent)
-            shutil.rmtree(retired, ignore_errors=True)
+            _remove(retired)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         if retired.exists() and not final.exists():
@@ -90,13 +90,12 @@ def check_replaceable(path: Path, *, kind_name: str, is_same_kind: bool, overwri
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a directory, if it is there, so that a kill in the middle leaves nothing under its name."""
-    path = path.resolve()  # a link stays: `new_directory` follows it
+    """Remove a directory, or a link but not its target, so that a kill in the middle leaves nothing under its name."""
     removed = path.with_name(f".{path.name}{_REMOVED}")
-    shutil.rmtree(removed, ignore_errors=True)
+    _remove(removed)
     with suppress(FileNotFoundError):
         path.rename(removed)
-    shutil.rmtree(removed, ignore_errors=True)  # NFS keeps files that a process has open
+    _remove(removed)
 
 
 def clear_partial_directories(parent: Path, *, name: str) -> None:
@@ -107,11 +106,11 @@ def clear_partial_directories(parent: Path, *, name: str) -> None:
     for leftover in sorted(parent.glob(f".{name}{_RETIRED}")):
         successor = leftover.with_name(leftover.name.removeprefix(".").removesuffix(_RETIRED))
         if successor.exists():
-            leftover.unlink() if leftover.is_symlink() else shutil.rmtree(leftover, ignore_errors=True)
+            _remove(leftover)
         else:
             leftover.rename(successor)
     for leftover in sorted(path for suffix in (_PARTIAL, _REMOVED) for path in parent.glob(f".{name}{suffix}")):
-        shutil.rmtree(leftover, ignore_errors=True)
+        _remove(leftover)
 
 
 @contextmanager
@@ -319,7 +318,7 @@ class _ZstdReader(io.RawIOBase):
 
 def _lock_file(directory: Path) -> Path:
     """The lock file of a directory, the same for every path to it."""
-    resolved = directory.resolve()
+    resolved = Path(os.path.realpath(directory))
     return resolved.parent / f".{resolved.name}.lock"
 
 
@@ -349,6 +348,14 @@ def _acquire_lock(file: Path, directory: Path, *, busy: str, error: type[NmtErro
     stream.write(f"process {os.getpid()} on {socket.gethostname()}")
     stream.flush()
     return stream
+
+
+def _remove(path: Path) -> None:
+    """Remove a directory or a link; what NFS keeps, because a process has it open, stays."""
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from nmt_cli import files
 from nmt_cli.artifacts.manifest import write_manifest
-from nmt_cli.artifacts.run import open_run
+from nmt_cli.artifacts.run import open_run, read_checkpoints
 from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import Precision
@@ -374,12 +374,35 @@ def test_an_interim_checkpoint_that_somebody_has_removed_is_not_missed(
     assert checkpoints(stopped) == [3, 6, 9]
 
 
-def test_the_target_of_a_link_is_removed_and_the_link_stays(tmp_path: Path) -> None:
-    (tmp_path / "disk/run").mkdir(parents=True)
-    (tmp_path / "link").symlink_to(tmp_path / "disk/run")
-    files.remove_directory(tmp_path / "link")
-    assert list((tmp_path / "disk").iterdir()) == []
-    assert (tmp_path / "link").is_symlink()
+def test_a_checkpoint_that_was_moved_and_linked_is_kept_where_it_is(prepared: PreparedData, tmp_path: Path) -> None:
+    run, settings = tmp_path / "run", ("training.checkpoint_every=2", "training.keep_last=2")
+    assert train(prepared, run, *settings, "training.updates=2") == 0
+    moved = (run / "checkpoints/update-00000002").rename(tmp_path / "moved")
+    (run / "checkpoints/update-00000002").symlink_to(moved)
+    assert train(prepared, run, *settings, "training.updates=6") == 0
+    assert [path.name for path in sorted((run / "checkpoints").iterdir())] == ["update-00000004", "update-00000006"]
+    assert sorted(path.name for path in moved.iterdir()) == FILES
+
+
+def test_links_under_the_names_of_leftovers_hinder_nothing(tmp_path: Path) -> None:
+    directory(tmp_path / "disk", "kept")
+    directory(tmp_path / "x", "old")
+    (tmp_path / ".x.removed").symlink_to("disk")
+    files.clear_partial_directories(tmp_path, name="x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "x"]
+    (tmp_path / ".x.removed").symlink_to("disk")
+    files.remove_directory(tmp_path / "x")
+    assert [path.name for path in tmp_path.iterdir()] == ["disk"]
+    assert (tmp_path / "disk/file").read_text() == "kept"
+
+
+def test_checkpoints_are_found_whatever_the_number_of_their_update(prepared: PreparedData, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(prepared, run, "training.updates=2") == 0
+    found = read_checkpoints(run / "checkpoints")
+    folder = CheckpointFolder(run, recipe_fingerprint=found[0].recipe_fingerprint)
+    shutil.copytree(found[0].path, folder.path(1_234_567_890))
+    assert [each.path for each in read_checkpoints(run / "checkpoints")] == [found[0].path, folder.path(1_234_567_890)]
 
 
 def test_a_disk_that_syncs_no_directories_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from nmt_cli.artifacts.run import InitialModel, Run, RunRecord, open_run
 from nmt_cli.dataset.plan_cache import PLANS
 from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
 from nmt_cli.errors import ModelError, RecipeError
-from nmt_cli.files import sha256
+from nmt_cli.files import is_locked, sha256
 from nmt_cli.training import runs
 from nmt_cli.training.runs import check_run_path, mark_finished, open_or_begin, recipe_fingerprint
 from tests.artifacts.builders import save_tiny
@@ -151,6 +151,24 @@ def test_an_empty_folder_becomes_a_run_and_restart_removes_all_that_is_in_it(beg
     begin(restart=True)
     assert not (tmp_path / "run/checkpoints").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_restart_of_a_linked_run_keeps_the_link_and_replaces_its_target(begin: Begin, tmp_path: Path) -> None:
+    begin(directory=tmp_path / "disk/run")
+    (tmp_path / "disk/run/checkpoints").mkdir()
+    (tmp_path / "link").symlink_to("disk/run")
+    begin(directory=tmp_path / "link", restart=True)
+    assert (tmp_path / "link").is_symlink()
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["run"]
+    assert sorted(files_in(tmp_path / "disk/run")) == ["recipe.yaml", "run.json", "source.spm", "target.spm"]
+    assert not (tmp_path / "disk/run/checkpoints").exists()
+
+
+def test_a_loop_of_links_is_no_folder(prepared: PreparedData, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert not is_locked(tmp_path / "loop")
+    with pytest.raises(ModelError, match="cannot write loop: a file stands where a folder must be"):
+        train(prepared, tmp_path / "loop")
 
 
 def test_a_restart_that_was_killed_while_it_removed_the_run_goes_on(begin: Begin, tmp_path: Path) -> None:

@@ -22,8 +22,6 @@ from nmt_cli.recipe.mistakes import first_mistake
 from nmt_cli.recipe.schema import LanguagePair, Recipe
 
 CHECKPOINTS = "checkpoints"
-CHECKPOINT_NAMES = "update-" + 8 * "[0-9]"
-"""A pattern that a user's copy of a checkpoint, such as `update-00003000.bak`, does not match."""
 State = Literal["training", "finished", "stopped", "not begun"]
 Measured = TypeVar("Measured", "Checkpoint", ValidationResult)
 _DAMAGED_RUN_HINT = "restore the file, or start the run anew in another folder"
@@ -233,10 +231,15 @@ def open_run(directory: Path) -> Run:
     return Run(directory, recipe, record)
 
 
+def find_manifests(directory: Path) -> list[Path]:
+    """The manifests of the checkpoints in a directory; a user's copy, such as `update-00003000.bak`, is none."""
+    return [path for path in directory.glob(f"update-*/{MANIFEST}") if path.parent.name[len("update-") :].isdecimal()]
+
+
 def read_checkpoints(directory: Path) -> list[Checkpoint]:
     """The complete checkpoints in a directory, oldest first. A training may remove some meanwhile."""
     checkpoints = []
-    for manifest in directory.glob(f"{CHECKPOINT_NAMES}/{MANIFEST}"):
+    for manifest in find_manifests(directory):
         try:
             checkpoints.append(read_checkpoint(manifest.parent))
         except ModelError:

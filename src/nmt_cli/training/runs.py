@@ -17,9 +17,9 @@ import numpy as np
 
 from nmt_cli import files
 from nmt_cli.artifacts.directory_kinds import kind_of
-from nmt_cli.artifacts.manifest import MANIFEST, RUN_FILE
+from nmt_cli.artifacts.manifest import RUN_FILE
 from nmt_cli.artifacts.model_directory import load_saved_config
-from nmt_cli.artifacts.run import CHECKPOINT_NAMES, CHECKPOINTS, InitialModel, MeasuredTokens, Run, RunRecord, open_run
+from nmt_cli.artifacts.run import CHECKPOINTS, InitialModel, MeasuredTokens, Run, RunRecord, find_manifests, open_run
 from nmt_cli.dataset.manifest import read_manifest
 from nmt_cli.dataset.plan_cache import PLANS
 from nmt_cli.dataset.prepared_data import PreparedData
@@ -128,7 +128,7 @@ def open_or_begin(
     RecipeError if the run has other settings, data or initial weights; `restart` removes the run first.
     """
     if restart and kind_of(directory) == "run":
-        files.remove_directory(directory)
+        files.remove_directory(directory.resolve())  # a link stays: `new_directory` follows it
     if (directory / RUN_FILE).is_file():
         run = open_run(directory)
         error = _difference_error(run, recipe, data, init_from)
@@ -136,7 +136,7 @@ def open_or_begin(
             return _continue_with(run, recipe, command, init_from)
         if not _has_saved_nothing(directory):
             raise error
-        files.remove_directory(directory)
+        files.remove_directory(directory.resolve())
     if directory.exists() and any(directory.iterdir()):
         raise ModelError(
             f"{directory} exists and is not a run", where=str(directory), hint="choose another folder with -o"
@@ -234,7 +234,7 @@ def _difference_error(run: Run, recipe: Recipe, data: PreparedData, init_from: P
             setting="init_from",
             hint=f"leave out --init-from to continue it with -o {run.directory}, or give {hint_new_run}",
         )
-    manifests = (run.directory / CHECKPOINTS).glob(f"{CHECKPOINT_NAMES}/{MANIFEST}")
+    manifests = find_manifests(run.directory / CHECKPOINTS)
     newest = max((int(manifest.parent.name.removeprefix("update-")) for manifest in manifests), default=0)
     if newest > recipe.training.updates:
         return RecipeError(
