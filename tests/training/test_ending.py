@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,10 +19,11 @@ import pytest
 
 from nmt_cli.dataset import plan_cache
 from nmt_cli.dataset.prepared_data import PreparedData
-from nmt_cli.errors import ModelError
+from nmt_cli.errors import ModelError, RecipeError
 from nmt_cli.files import is_locked
+from nmt_cli.training.checkpointer import Checkpointer
 from nmt_cli.training.loader import Loader
-from nmt_cli.training.loop import StopSignal
+from nmt_cli.training.loop import StopSignal, TrainingLoop
 from nmt_cli.training.runs import locked_run
 from nmt_cli.training.update import Updater
 from tests.forks import Forked
@@ -195,22 +198,57 @@ def test_a_signal_ends_a_training_that_waits_for_the_pieces_of_an_epoch(tmp_path
     assert checkpoints(run)[-1] == num_updates + 2
 
 
+@pytest.mark.parametrize("tokens", ["320", "auto"])
 def test_a_signal_ends_a_training_whose_first_plan_is_being_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tokens: str
 ) -> None:
+    caplog.set_level("INFO")
+
     def interrupted(*arguments: object, **options: object) -> None:
         send(signal.SIGTERM)
         time.sleep(60)
 
     data, run = prepare_tiny(tmp_path), tmp_path / "run"
-    settings = ("tokenizer.dropout=0.1", "training.updates=3")
+    settings = ("tokenizer.dropout=0.1", "training.updates=6", f"training.max_tokens_per_device={tokens}")
+    with monkeypatch.context() as patch:
+        patch.setattr(plan_cache, "compute_plan", interrupted)
+        assert train(data, run, *settings, profile=1) == 75
+    assert events(run) == [{"event": "end", "reason": "preempted", "update": 0}]
+    assert caplog.messages[-1] == "stopped before the first update: the same command continues"
+    assert not any("--profile" in message for message in caplog.messages)
+    assert [path.name for path in (data.directory / "plans").iterdir()] == [".lock"]
+    with stopped_after(3):
+        assert train(data, run, *settings) == 75
+    shutil.rmtree(data.directory / "plans")
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**record, "max_tokens_per_device": None}))
     with monkeypatch.context() as patch:
         patch.setattr(plan_cache, "compute_plan", interrupted)
         assert train(data, run, *settings) == 75
-    assert events(run) == [{"event": "end", "reason": "preempted", "update": 0}]
-    assert [path.name for path in (data.directory / "plans").iterdir()] == [".lock"]
+    assert caplog.messages[-1] == "stopped after update 3, saved: the same command continues"
     assert train(data, run, *settings) == 0
-    assert checkpoints(run) == [3]
+    assert checkpoints(run) == [6]
+
+
+def test_a_signal_just_before_the_first_plan_is_obeyed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_plan = TrainingLoop.open_plan
+
+    def after_a_signal(loop: TrainingLoop) -> object:
+        send(signal.SIGTERM)
+        return open_plan(loop)
+
+    data = prepare_tiny(tmp_path)
+    monkeypatch.setattr(TrainingLoop, "open_plan", after_a_signal)
+    assert train(data, tmp_path / "run", "training.updates=3") == 75
+    assert not list((data.directory / "plans").glob("[!.]*"))
+
+
+def test_a_signal_after_an_error_of_the_first_plan_hides_no_error(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Checkpointer, "__exit__", lambda *_: send(signal.SIGTERM))
+    with pytest.raises(RecipeError, match="a training sentence has"):
+        train(prepared, tmp_path / "run", "training.batch_tokens=16")
 
 
 def test_a_checkpoint_before_the_first_update_is_replaced(

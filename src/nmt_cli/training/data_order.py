@@ -49,7 +49,7 @@ class DataOrder:
 
     A device takes `max_tokens` slots per side at once. Plans are built when they are needed, in the data's directory
     or, if this directory is read-only, in `fallback`. Building a plan calls `beat` regularly. `has_even_end` is a field
-    of `PlanKey`.
+    of `PlanKey`. If it `warns`, it does so of pairs that the model cannot take.
     """
 
     def __init__(
@@ -62,11 +62,12 @@ class DataOrder:
         has_even_end: bool,
         fallback: Path,
         beat: Callable[[], None],
+        warns: bool = True,
     ) -> None:
         self._data, self._training = data, recipe.training
         self._plans = PlanCache(data, fallback=fallback, beat=beat)
         self._pairs, self._alpha = data.split("train"), recipe.tokenizer.alpha
-        self._has_even_end = has_even_end
+        self._has_even_end, self._warns = has_even_end, warns
         self._world_size, self._max_positions = world_size, recipe.model.max_positions
         self.max_tokens, self.epoch, self.index = max_tokens, 0, 0
         self._plan: EpochPlan | None = None
@@ -76,8 +77,7 @@ class DataOrder:
     def open(self) -> EpochPlan:
         """The current epoch's plan; built if there is none.
 
-        Warns of pairs that the model cannot take. Raises DataError if no pair is left, RecipeError if a pair fits no
-        update or no device.
+        Raises DataError if no pair is left, RecipeError if a pair fits no update or no device.
         """
         return self._open(anew=False) if self._plan is None else self._plan
 
@@ -215,7 +215,7 @@ class DataOrder:
             self._plan = None
 
     def _check(self, plan: EpochPlan) -> None:
-        if (num_left_out := plan.invariants.num_pairs_left_out) > 0:
+        if (num_left_out := plan.invariants.num_pairs_left_out) > 0 and self._warns:
             logger.warning("%d pairs are longer than model.max_positions and are left out", num_left_out)
         if len(plan) == 0:
             raise DataError("no training pair is left", where="training data", hint="raise model.max_positions")

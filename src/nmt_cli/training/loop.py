@@ -8,7 +8,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
@@ -98,9 +98,13 @@ class TrainingLoop:
 
     def open_plan(self) -> Ending | None:
         """Open the epoch's plan. Sampling its pieces may take hours: return the ending if a signal comes meanwhile."""
-        with suppress(_StopAsked):
+        try:
             self._stop.interrupts = True
-            self._order.open()
+            if self._stop.received is None:
+                self._order.open()
+        except _StopAsked:
+            pass
+        finally:
             self._stop.interrupts = False
         return self._ending_by_any_signal()
 

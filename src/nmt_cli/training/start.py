@@ -99,8 +99,6 @@ def train_run(
     check_run_path(directory)
     check_sampling(data, recipe.tokenizer)
     ranks = join_ranks(device)
-    if not ranks.is_first:
-        logging.getLogger(__package__).setLevel(logging.ERROR)  # the first rank warns for all
     with (
         locked_run(directory) if ranks.is_first else nullcontext(),
         watching(ranks, seconds=recipe.training.watchdog_seconds),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from nmt_cli.artifacts.average import choose_checkpoints, write_average_of_checkpoints
 from nmt_cli.artifacts.directory_kinds import kind_of
@@ -59,17 +60,23 @@ class Trainer:
             has_even_end=run.record.has_even_end,
             fallback=run.directory,
             beat=ranks.heartbeat.beat,
+            warns=ranks.is_first,
         )
         model = build_model(recipe, data).to(ranks.device)
+        self._fit_to_memory = partial(fit_to_memory, self._order, run, model, precision=precision, ranks=ranks)
         self._updater = Updater(recipe, model, precision=precision, ranks=ranks)
         self._checkpointer = Checkpointer(run, data, self._updater, ranks=ranks)
         epoch, index = self._checkpointer.position()
         self._order.move_to(epoch=epoch, index=index)  # before anything opens a plan
-        # From here on, the record of `run` has the tokens that fit.
-        self._run = run = fit_to_memory(self._order, run, model, precision=precision, ranks=ranks)
         language = short_code(run.record.languages.target) if run.record.tokenizes_bleu_by_language else None
         self._validator = Validator(
-            recipe, data, self._updater, self._order, device=ranks.device, target_language=language
+            recipe,
+            data,
+            self._updater,
+            self._order,
+            device=ranks.device,
+            target_language=language,
+            warns=ranks.is_first,
         )
         self._stop = StopSignal(comes_twice=is_under_torchrun())
         self._reporter = Reporter(
@@ -92,16 +99,18 @@ class Trainer:
     def train(self) -> Ending:
         """Train to the end of the recipe, or until patience or a signal ends the training, and save."""
         with self._reporter, self._stop.listening(), self._checkpointer:
+            self._run = self._fit_to_memory(open_plan=self._loop.open_plan)  # its record has the tokens that fit
             ending = self._loop.resume() or self._loop.open_plan()
             if ending is None:
                 ending = self._loop.run(self._prepare())
-            elif self._profiled_updates:
+            elif self._profiled_updates and ending in ("finished", "patience"):
                 self._reporter.print_line("--profile: there is no update left to watch")
             self._checkpointer.join()
             state = self._loop.state
             if ending not in ("finished", "patience"):
                 self._reporter.write_event("end", reason=ending, update=state.update)
-                self._reporter.print_line(f"stopped after update {state.update:,}, saved: the same command continues")
+                where = f"after update {state.update:,}, saved" if state.update else "before the first update"
+                self._reporter.print_line(f"stopped {where}: the same command continues")
             elif self._ranks.is_first:
                 _write_final_model(self._run, state, ending, self._reporter, command=self._command)
         self._ranks.barrier()

@@ -96,8 +96,9 @@ class Validator:
         *,
         device: torch.device,
         target_language: str | None,
+        warns: bool = True,
     ) -> None:
-        """`target_language` chooses BLEU's tokenizer. Without it, or without its package, BLEU takes 13a's."""
+        """`target_language` chooses BLEU's tokenizer. Without it, or without its package (it `warns`), it is 13a's."""
         self._recipe, self._updater, self._order, self._device = recipe, updater, order, device
         self._target_language = target_language if recipe.validation.bleu else None
         self._translating_model = _translating_model(recipe, data, updater, device=device)
@@ -106,9 +107,9 @@ class Validator:
         try:
             bleu([""], [""], target_language=self._target_language)
         except UsageError as error:
-            logger.warning(
-                "%s: BLEU in validation takes the tokens of 13a; %s", error.message, error.hint.partition(",")[0]
-            )
+            hint = error.hint.partition(",")[0]
+            if warns:
+                logger.warning("%s: BLEU in validation takes the tokens of 13a; %s", error.message, hint)
             self._target_language = None
         self._pairs = data.split("valid")
         self._usable = _usable_pairs(data, max_positions=recipe.model.max_positions)
