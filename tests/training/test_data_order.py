@@ -185,6 +185,13 @@ def test_data_that_was_prepared_anew_under_way_is_an_error_when_the_next_epoch_b
         order.next()
     assert caught.value.message == f"{data.directory} was prepared anew, with other settings, while it was in use"
     assert caught.value.hint.startswith("prepare the earlier data again in another folder (-o)")
+    for path in data.directory.glob("train.*.ids"):
+        path.write_bytes(b"odd")  # as with a narrower vocabulary
+    with pytest.raises(DataError, match="was prepared anew"):
+        data.split("train")
+    shutil.rmtree(data.directory)
+    with pytest.raises(DataError, match="there is no prepared data"):
+        data.split("train")
 
 
 def test_on_other_hardware_a_training_plans_only_the_epoch_in_which_it_continues(

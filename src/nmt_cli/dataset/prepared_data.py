@@ -155,12 +155,13 @@ class PreparedData:
     def split(self, name: str) -> TokenPairs:
         """The pairs of `train`, `valid` or `test`; DataError if there is no such split, or other data by now."""
         self._check_has_split(name)
-        pairs = open_pairs(self.directory, name, dtype=self.manifest.dtype)
-        if read_manifest(self.directory).fingerprint != self.manifest.fingerprint:
-            message = f"{self.directory} was prepared anew, with other settings, while it was in use"
-            hint = "prepare the earlier data again in another folder (-o), and name the folder with --data"
-            raise DataError(message, where=str(self.directory), hint=hint)
-        return pairs
+        try:
+            return open_pairs(self.directory, name, dtype=self.manifest.dtype)
+        finally:  # also after an error, which other data may explain
+            if read_manifest(self.directory).fingerprint != self.manifest.fingerprint:
+                message = f"{self.directory} was prepared anew, with other settings, while it was in use"
+                hint = "prepare the earlier data again in another folder (-o), and name the folder with --data"
+                raise DataError(message, where=str(self.directory), hint=hint)
 
     def texts(self, name: str) -> tuple[list[str], list[str]]:
         """Source and reference lines of `valid` or `test` as they were given, without line ends."""
