@@ -22,7 +22,7 @@ from nmt_cli.cli.spellings import COMMANDS, SPELLINGS
 from nmt_cli.console import size_text
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.preparing.corpus_loading import load_corpus
-from nmt_cli.recipe.loading import find_yaml_file, load_recipe, packaged_names
+from nmt_cli.recipe.loading import load_recipe, packaged_names
 from nmt_cli.recipe.other_toolkits_keys import CORPUS_KEYS, RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.reproducing.experiments import EXPERIMENTS, Expected, FigureName, format_expected
@@ -142,7 +142,7 @@ def corpora() -> str:
     """The corpora that travel with the package."""
     rows = []
     for name in packaged_names(kind="corpus"):
-        loaded = load_corpus(str(find_yaml_file(name, kind="corpus", command="nmt corpora")), overrides=[]).corpus
+        loaded = load_corpus(name, overrides=[]).corpus
         languages = f"{loaded.languages.source}-{loaded.languages.target}"
         has_download = any(source.describe() for split in loaded.splits for source in loaded.sources(split))
         download = "none" if not has_download else size_text(loaded.bytes) if loaded.bytes else "unknown"
