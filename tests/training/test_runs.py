@@ -108,16 +108,12 @@ def test_a_run_that_goes_on_with_other_settings_says_so_and_keeps_the_command_fo
     assert told == f"the run goes on with training.updates 9000, not {before}; averaging.last 1, not 2"
 
 
-def test_an_end_that_is_past_is_refused(begin: Begin, tmp_path: Path) -> None:
-    updates = begin().recipe.training.updates
-    checkpoint = tmp_path / f"run/checkpoints/update-{updates:08d}"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "manifest.json").write_text("{}")
+def test_an_end_that_is_past_is_refused(prepared: PreparedData, tmp_path: Path) -> None:
+    assert train(prepared, tmp_path / "run", "training.updates=3") == 0
     before = files_in(tmp_path / "run")
-    begin()
-    with pytest.raises(RecipeError, match=rf"has taken {updates} updates, more than training\.updates, 2") as error:
-        begin("training.updates=2")
-    assert error.value.hint.startswith(f"give --set training.updates={updates} or more")
+    with pytest.raises(RecipeError, match=r"has taken 3 updates, more than training\.updates, 2") as error:
+        train(prepared, tmp_path / "run", "training.updates=2")
+    assert error.value.hint.startswith("give --set training.updates=3 or more")
     assert files_in(tmp_path / "run") == before
 
 

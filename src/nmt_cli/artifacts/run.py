@@ -231,15 +231,12 @@ def open_run(directory: Path) -> Run:
     return Run(directory, recipe, record)
 
 
-def find_manifests(directory: Path) -> list[Path]:
-    """The manifests of the checkpoints in a directory; a user's copy, such as `update-00003000.bak`, is none."""
-    return [path for path in directory.glob(f"update-*/{MANIFEST}") if path.parent.name[len("update-") :].isdecimal()]
-
-
 def read_checkpoints(directory: Path) -> list[Checkpoint]:
     """The complete checkpoints in a directory, oldest first. A training may remove some meanwhile."""
     checkpoints = []
-    for manifest in find_manifests(directory):
+    for manifest in directory.glob(f"update-*/{MANIFEST}"):
+        if not manifest.parent.name.removeprefix("update-").isdecimal():  # a user's copy: `update-00003000.bak`
+            continue
         try:
             checkpoints.append(read_checkpoint(manifest.parent))
         except ModelError:

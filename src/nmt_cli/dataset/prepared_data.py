@@ -161,7 +161,7 @@ class PreparedData:
             if read_manifest(self.directory).fingerprint != self.manifest.fingerprint:
                 message = f"{self.directory} was prepared anew, with other settings, while it was in use"
                 hint = "prepare the earlier data again in another folder (-o), and name the folder with --data"
-                raise DataError(message, where=str(self.directory), hint=hint)
+                raise DataError(message, where=str(self.directory), hint=hint) from None
 
     def texts(self, name: str) -> tuple[list[str], list[str]]:
         """Source and reference lines of `valid` or `test` as they were given, without line ends."""

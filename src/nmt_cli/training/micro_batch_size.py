@@ -43,18 +43,12 @@ def max_tokens_of(training: TrainingConfig) -> int:
 
 
 def fit_to_memory(
-    order: DataOrder,
-    run: Run,
-    model: Transformer,
-    *,
-    precision: Precision,
-    ranks: Ranks,
-    open_plan: Callable[[], object],
+    order: DataOrder, run: Run, model: Transformer, *, precision: Precision, ranks: Ranks, plan: Callable[[], object]
 ) -> Run:
     """For `auto`, limit the micro-batches of `order` to what a device holds at once.
 
     The limit is the number that the run's record has for this hardware, or else an estimate. Returns the run, whose
-    record keeps the number. An estimate calls `open_plan`, and is left out if this returns an ending. `model` is on its
+    record keeps the number. An estimate calls `plan`, and is left out if this returns an ending. `model` is on its
     device, with its optimizer beside it. Raises OutOfMemory if a CPU has too little memory.
     """
     if run.recipe.training.max_tokens_per_device != "auto":
@@ -65,7 +59,7 @@ def fit_to_memory(
     is_usable = recorded is not None and recorded.model_dump(exclude={"tokens"}) == hardware
     tokens = int(ranks.broadcast(recorded.tokens if recorded is not None and is_usable else 0))
     if tokens == 0:
-        if open_plan() is not None:
+        if plan() is not None:
             return run
         tokens = _estimate_tokens(
             run.recipe, model, longest=order.max_tokens_in_sentence, precision=precision, ranks=ranks

@@ -19,7 +19,7 @@ from nmt_cli import files
 from nmt_cli.artifacts.directory_kinds import kind_of
 from nmt_cli.artifacts.manifest import RUN_FILE
 from nmt_cli.artifacts.model_directory import load_saved_config
-from nmt_cli.artifacts.run import CHECKPOINTS, InitialModel, MeasuredTokens, Run, RunRecord, find_manifests, open_run
+from nmt_cli.artifacts.run import CHECKPOINTS, InitialModel, MeasuredTokens, Run, RunRecord, open_run
 from nmt_cli.dataset.manifest import read_manifest
 from nmt_cli.dataset.plan_cache import PLANS
 from nmt_cli.dataset.prepared_data import PreparedData
@@ -234,8 +234,7 @@ def _difference_error(run: Run, recipe: Recipe, data: PreparedData, init_from: P
             setting="init_from",
             hint=f"leave out --init-from to continue it with -o {run.directory}, or give {hint_new_run}",
         )
-    manifests = find_manifests(run.directory / CHECKPOINTS)
-    newest = max((int(manifest.parent.name.removeprefix("update-")) for manifest in manifests), default=0)
+    newest = max((checkpoint.update for checkpoint in run.checkpoints()), default=0)
     if newest > recipe.training.updates:
         return RecipeError(
             f"the run in {run.directory} has taken {newest:,} updates, more than training.updates,"

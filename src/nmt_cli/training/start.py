@@ -105,9 +105,10 @@ def train_run(
     ):
         if ranks.is_first:
             log_other_corpus(data.manifest, recipe)
-            is_first_attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"  # torchrun may make several
-            begin_anew = restart and is_first_attempt
-            open_or_begin(directory, recipe, data, command=command, restart=begin_anew, init_from=init_from)
+            restart = (
+                restart and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+            )  # torchrun may start it often
+            open_or_begin(directory, recipe, data, command=command, restart=restart, init_from=init_from)
         ranks.barrier()
         run = open_run(directory)
         trainer = Trainer(

@@ -52,7 +52,7 @@ class Trainer:
         if ranks.device.type == "cpu":
             keep_freed_memory()
             multiply_float32_fast(ranks.device)
-        self._order = DataOrder(
+        self._order = order = DataOrder(
             data,
             recipe,
             world_size=ranks.size,
@@ -63,20 +63,14 @@ class Trainer:
             warns=ranks.is_first,
         )
         model = build_model(recipe, data).to(ranks.device)
-        self._fit_to_memory = partial(fit_to_memory, self._order, run, model, precision=precision, ranks=ranks)
+        self._fit_to_memory = partial(fit_to_memory, order, run, model, precision=precision, ranks=ranks)
         self._updater = Updater(recipe, model, precision=precision, ranks=ranks)
         self._checkpointer = Checkpointer(run, data, self._updater, ranks=ranks)
         epoch, index = self._checkpointer.position()
-        self._order.move_to(epoch=epoch, index=index)  # before anything opens a plan
+        order.move_to(epoch=epoch, index=index)  # before anything opens a plan
         language = short_code(run.record.languages.target) if run.record.tokenizes_bleu_by_language else None
         self._validator = Validator(
-            recipe,
-            data,
-            self._updater,
-            self._order,
-            device=ranks.device,
-            target_language=language,
-            warns=ranks.is_first,
+            recipe, data, self._updater, order, device=ranks.device, target_language=language, warns=ranks.is_first
         )
         self._stop = StopSignal(comes_twice=is_under_torchrun())
         self._reporter = Reporter(
@@ -86,7 +80,7 @@ class Trainer:
         )
         self._loop = TrainingLoop(
             run,
-            order=self._order,
+            order=order,
             updater=self._updater,
             validator=self._validator,
             checkpointer=self._checkpointer,
@@ -99,7 +93,7 @@ class Trainer:
     def train(self) -> Ending:
         """Train to the end of the recipe, or until patience or a signal ends the training, and save."""
         with self._reporter, self._stop.listening(), self._checkpointer:
-            self._run = self._fit_to_memory(open_plan=self._loop.open_plan)  # its record has the tokens that fit
+            self._run = self._fit_to_memory(plan=self._loop.open_plan)  # its record has the tokens that fit
             ending = self._loop.resume() or self._loop.open_plan()
             if ending is None:
                 ending = self._loop.run(self._prepare())

@@ -107,9 +107,9 @@ class Validator:
         try:
             bleu([""], [""], target_language=self._target_language)
         except UsageError as error:
-            hint = error.hint.partition(",")[0]
             if warns:
-                logger.warning("%s: BLEU in validation takes the tokens of 13a; %s", error.message, hint)
+                message = "%s: BLEU in validation takes the tokens of 13a; %s"
+                logger.warning(message, error.message, error.hint.partition(",")[0])
             self._target_language = None
         self._pairs = data.split("valid")
         self._usable = _usable_pairs(data, max_positions=recipe.model.max_positions)
