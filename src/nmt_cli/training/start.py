@@ -105,9 +105,7 @@ def train_run(
     ):
         if ranks.is_first:
             log_other_corpus(data.manifest, recipe)
-            restart = (
-                restart and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
-            )  # torchrun may start it often
+            restart = restart and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"  # torchrun's first try
             open_or_begin(directory, recipe, data, command=command, restart=restart, init_from=init_from)
         ranks.barrier()
         run = open_run(directory)
