@@ -48,6 +48,7 @@ class NmtLoop:
             has_even_end=True,
             fallback=folder,
             beat=lambda: None,
+            warns=True,
         )
         self._model = build_model(recipe, data).to(self._ranks.device)
         self._updater = Updater(recipe, self._model, precision="bf16", ranks=self._ranks)

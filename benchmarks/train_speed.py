@@ -99,7 +99,14 @@ def _our_windows(arguments: argparse.Namespace) -> list[float]:
     pairs = data.split("train")
     max_tokens = arguments.batch_tokens + 256
     order = DataOrder(
-        data, recipe, world_size=1, max_tokens=max_tokens, has_even_end=True, fallback=Path("."), beat=lambda: None
+        data,
+        recipe,
+        world_size=1,
+        max_tokens=max_tokens,
+        has_even_end=True,
+        fallback=Path("."),
+        beat=lambda: None,
+        warns=True,
     )
     model = build_model(recipe, data).to(ranks.device)
     updater = Updater(recipe, model, precision=arguments.precision, ranks=ranks)

@@ -79,6 +79,7 @@ def feed(
         has_even_end=has_even_end,
         fallback=Path("not-needed"),
         beat=lambda: None,
+        warns=True,
     )
     return Feed(recipe, data, order, torch.device(device))
 

@@ -37,6 +37,7 @@ def order_of(data: PreparedData, recipe: Recipe, *, world_size: int = 1, max_tok
         has_even_end=True,
         fallback=fallback,
         beat=lambda: None,
+        warns=True,
     )
 
 

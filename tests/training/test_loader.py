@@ -36,6 +36,7 @@ def order_of(data: PreparedData, *settings: str, world_size: int = 1) -> DataOrd
         has_even_end=True,
         fallback=Path("not-needed"),
         beat=lambda: None,
+        warns=True,
     )
 
 

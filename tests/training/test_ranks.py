@@ -93,7 +93,14 @@ def test_one_rank_takes_eight_micro_batches_where_two_take_four_each(prepared: P
     recipe = tiny_recipe(*SETTINGS)
     one, two = (
         DataOrder(
-            prepared, recipe, world_size=size, max_tokens=224, has_even_end=True, fallback=tmp_path, beat=lambda: None
+            prepared,
+            recipe,
+            world_size=size,
+            max_tokens=224,
+            has_even_end=True,
+            fallback=tmp_path,
+            beat=lambda: None,
+            warns=True,
         )
         for size in (1, 2)
     )

@@ -61,6 +61,7 @@ def pairs_of_update(data: PreparedData, number: int) -> list[list[int]]:
         has_even_end=True,
         fallback=Path("not-needed"),
         beat=lambda: None,
+        warns=True,
     )
     update = [order.next() for _ in range(number)][-1]
     return [rows["pair"].tolist() for rows in update.micro_batches]

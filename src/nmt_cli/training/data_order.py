@@ -62,7 +62,7 @@ class DataOrder:
         has_even_end: bool,
         fallback: Path,
         beat: Callable[[], None],
-        warns: bool = True,
+        warns: bool,
     ) -> None:
         self._data, self._training = data, recipe.training
         self._plans = PlanCache(data, fallback=fallback, beat=beat)

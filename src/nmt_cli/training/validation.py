@@ -96,7 +96,7 @@ class Validator:
         *,
         device: torch.device,
         target_language: str | None,
-        warns: bool = True,
+        warns: bool,
     ) -> None:
         """`target_language` chooses BLEU's tokenizer. Without it, or without its package (it `warns`), it is 13a's."""
         self._recipe, self._updater, self._order, self._device = recipe, updater, order, device
