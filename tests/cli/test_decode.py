@@ -309,7 +309,7 @@ def test_an_error_leaves_the_old_output_alone_and_keeps_the_new_lines(
     # With replaced bytes, the same command continues after the lines that were translated.
     process = run(folder, *command, "--errors", "replace", text=b"")
     assert process.returncode == 0
-    assert "line 3 of stdin is not UTF-8: such bytes are replaced by U+FFFD" in process.stderr.decode()
+    assert f"line 3 of {source} is not UTF-8: such bytes are replaced by U+FFFD" in process.stderr.decode()
     assert output.read_bytes().splitlines()[:2] == lines_of(expected).splitlines()[:2]
     assert output.read_bytes().count(b"\n") == 3
     output.write_text("kept\n")
