@@ -87,12 +87,8 @@ def _our_windows(arguments: argparse.Namespace) -> list[float]:
     keep_freed_memory()
     multiply_float32_fast(choose_device(arguments.device))
     overrides = [f"model.{key}={value}" for key, value in _SIZES[arguments.size].items()]
-    overrides += [
-        f"training.batch_tokens={arguments.batch_tokens}",
-        "training.clip_norm=1",
-        "model.attention_bias=true",
-    ]
-    overrides += ["model.embedding_multiple=8"]
+    overrides += [f"training.batch_tokens={arguments.batch_tokens}", "training.clip_norm=1"]
+    overrides += ["model.attention_bias=true", "model.embedding_multiple=8"]
     recipe = load_recipe("base", overrides=overrides)
     data = open_prepared(Path(arguments.data))
     ranks = Ranks(0, 1, choose_device(arguments.device))

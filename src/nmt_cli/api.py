@@ -15,7 +15,6 @@ from nmt_cli.decoding.engine import open_engine
 from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.interchange.hub_models import find_model
-from nmt_cli.languages import short_code
 from nmt_cli.scoring.metrics import (
     METRICS_BY_NAME,
     MOSES_METRICS,
@@ -98,7 +97,7 @@ def score(
             message = f"there are {len(lines):,} hypotheses and {len(column):,} references"
             hint = "give one reference for each hypothesis, in their order"
             raise DataError(message, setting="references", hint=hint)
-    evaluation_set = EvaluationSet(columns, target_language=None if language is None else short_code(language))
+    evaluation_set = EvaluationSet(columns, target_language=language)
     (reports,) = score_systems([lines], evaluation_set, metrics=names, confidence=False)
     return reports[0] if isinstance(metrics, str) else reports
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,11 +92,8 @@ def prepare(
     all_files: dict[Split, list[str] | None] = {"train": train, "valid": valid, "test": test}
     files = {split: paths for split, paths in all_files.items() if paths}
     settings = [*(overrides or []), *flags]
-    try:
+    with _errors_naming(flags):
         located = _locate(corpus, files, languages=languages or [], output=output, settings=settings)
-    except RecipeError as error:
-        where = flags.get((error.where or "").removeprefix("--set "), error.where)
-        raise RecipeError(error.message, where=where, hint=error.hint) from None
     output = output or Path("data") / located.corpus.name
     if output.name in ("", ".."):
         raise UsageError(f"-o {output} names no folder", where="--output", hint="for example -o data/mine")
@@ -129,6 +127,16 @@ def _prepare(located: LocatedCorpus, output: Path, *, overwrite: bool, workers: 
     except KeyboardInterrupt:
         logger.warning("interrupted: the same command continues")
         raise
+
+
+@contextmanager
+def _errors_naming(flags: Mapping[str, str]) -> Iterator[None]:
+    """Errors in the block name the flag that gave a setting; the keys of `flags` are settings."""
+    try:
+        yield
+    except RecipeError as error:
+        where = flags.get((error.where or "").removeprefix("--set "), error.where)
+        raise RecipeError(error.message, where=where, hint=error.hint) from None
 
 
 def _locate(

@@ -71,8 +71,8 @@ def validate(document: Document, schema: type[Model], *, source: str, fix: str) 
 def error_to_show(validation_error: ValidationError) -> Any:
     """The error to show of several.
 
-    An unknown key goes first, because a misspelt key is also a missing one. For text in place of a number or certain
-    words, it is the error about the words.
+    An unknown key goes first, because a misspelt key is also a missing key. If a key takes a number or certain words,
+    and the value is text, the error about the words goes first.
     """
     errors = validation_error.errors()
     unknown = [error for error in errors if error["type"] == "extra_forbidden"]

@@ -152,7 +152,7 @@ def rehearsal_overrides(
 
     The number of updates is about one pass over the pairs. It is at least the number of averaged checkpoints, of which
     a rehearsal takes at most five, or as many as the user sets. The schedule stays, so the learning rate is the one of
-    the first updates. The user's settings stay too, unless an interval is too long for so many checkpoints.
+    the first updates. The user's settings stay too, except for an interval that leaves no room for the checkpoints.
     """
     settings = (*user_settings.recipe, *user_settings.corpus)
     user_keys = {dotted_key(path) for setting in settings for path in _leaves(setting)}

@@ -19,6 +19,7 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.utils import SACREBLEU_DIR
 
 from nmt_cli.errors import DataError, UsageError
+from nmt_cli.languages import short_code
 from nmt_cli.scoring.comet import Comet, SegmentMean
 from nmt_cli.scoring.moses_bleu import MosesBleuTokenizer, PaperTokenizer
 
@@ -85,7 +86,7 @@ class SegmentScores:
 class EvaluationSet:
     """References, each with a line for each segment, and the other inputs of metrics.
 
-    paper-bleu and moses-bleu need the code of the target language, such as de, and bleu chooses its tokenizer by it.
+    paper-bleu and moses-bleu need a code of the target language, such as de or deu. bleu chooses its tokenizer by it.
     comet needs its installation and the sources. `test_set` is sacreBLEU's name of the set with the language pair, for
     the signatures. `tokenize` names another tokenizer for bleu, and `lowercase` lets bleu ignore case. With
     `keep_quotes`, paper-bleu keeps the quotes of a German reference.
@@ -99,6 +100,11 @@ class EvaluationSet:
     tokenize: str | None = None
     lowercase: bool = False
     keep_quotes: bool = False
+
+    @property
+    def short_language(self) -> str | None:
+        """The short code of the target language: zh for zho_Hans."""
+        return None if self.target_language is None else short_code(self.target_language)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +244,7 @@ def _bleu(evaluation_set: EvaluationSet, *, for_segments: bool) -> BLEU:
 
     UsageError if the tokenizer is not installed, DataError if its model cannot be fetched.
     """
-    tokenizer_name, language = evaluation_set.tokenize, evaluation_set.target_language or ""
+    tokenizer_name, language = evaluation_set.tokenize, evaluation_set.short_language or ""
     try:
         # force: no warning of tokenised text, which would name a parameter of sacreBLEU; texts.py has ours.
         return BLEU(
@@ -265,7 +271,7 @@ def _bleu(evaluation_set: EvaluationSet, *, for_segments: bool) -> BLEU:
 def _moses_scorer(
     name: Literal["paper-bleu", "moses-bleu"], evaluation_set: EvaluationSet, *, for_segments: bool
 ) -> Scorer:
-    language = evaluation_set.target_language
+    language = evaluation_set.short_language
     if for_segments or language is None:
         raise ValueError(f"{name} is a score of a corpus in a known language")
     is_paper, keep_quotes = name == "paper-bleu", evaluation_set.keep_quotes

@@ -51,7 +51,7 @@ class ServerConnections:
 
     @property
     def protocol(self) -> Any:
-        """A function that makes the protocol of a new connection; uvicorn takes it in place of a class."""
+        """A function that makes the protocol of a new connection, for uvicorn."""
         return partial(_PatientProtocol, shared=self)
 
 

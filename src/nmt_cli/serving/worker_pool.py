@@ -82,7 +82,7 @@ class WorkerPool:
             raise
 
     async def replace_workers(self, model: Path, workers: Sequence[WorkerProcess]) -> None:
-        """Put new workers in place of the old workers. Returns when the old workers have finished their batches."""
+        """Replace the old workers by new ones at once. Returns when the old workers have finished their batches."""
         self._queue.min_wide_tokens = workers[0].min_wide_tokens
         old_slots = self._slots
         self._slots = [_PoolSlot(self, model, worker) for worker in workers]

@@ -11,7 +11,6 @@ from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import Run
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import Precision, multiply_float32_fast
-from nmt_cli.languages import short_code
 from nmt_cli.memory import keep_freed_memory
 from nmt_cli.training.checkpointer import Checkpointer
 from nmt_cli.training.data_order import DataOrder
@@ -68,7 +67,7 @@ class Trainer:
         self._checkpointer = Checkpointer(run, data, self._updater, ranks=ranks)
         epoch, index = self._checkpointer.position()
         order.move_to(epoch=epoch, index=index)  # before anything opens a plan
-        language = short_code(run.record.languages.target) if run.record.tokenizes_bleu_by_language else None
+        language = run.record.languages.target if run.record.tokenizes_bleu_by_language else None
         self._validator = Validator(
             recipe, data, self._updater, order, device=ranks.device, target_language=language, warns=ranks.is_first
         )

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmt_cli.errors import DataError, ScoreError, UsageError, nearest_word
-from nmt_cli.languages import short_code
 
 if TYPE_CHECKING:
     from nmt_cli.scoring.metrics import MetricName
@@ -136,8 +135,8 @@ class Texts:
 
     @property
     def target_language(self) -> str | None:
-        """The short code of the language translated into: pt for en-PT_br, zh for eng-zho_Hans."""
-        return None if self.languages is None else short_code(self.languages.partition("-")[2])
+        """The code of the language translated into, as it was given: PT_br for en-PT_br."""
+        return None if self.languages is None else self.languages.partition("-")[2]
 
     @property
     def num_lines(self) -> int:
