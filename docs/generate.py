@@ -157,7 +157,7 @@ def experiments() -> str:
     """The figures that `nmt reproduce` expects of each experiment, with their sources and tolerances."""
     found: dict[tuple[str, FigureName], dict[str, Expected]] = {}
     for experiment in EXPERIMENTS.values():
-        for stage, figures in experiment.figures_by_stage.items():
+        for stage, figures in experiment.expected.items():
             for name, expected in figures.items():
                 found.setdefault((stage, name), {})[experiment.name] = expected
     rows = []

@@ -46,8 +46,7 @@ def copying(plan: ReproductionPlan, number: int, *, lines: int = 1) -> Stage:
         plan=plan,
         name=f"copy {number}",
         arguments=["copy", str(read), str(written)],
-        expected_of_full_run={"lines": expected_exactly(lines, "here")},
-        expected_of_rehearsal={},
+        fixed={"lines": expected_exactly(lines, "here")},
         input_hashes=lambda: {"text": sha256(read)},
         output_hashes=lambda: {"text": sha256(written)},
         needs=lambda machine: Needs(),
@@ -143,7 +142,7 @@ def test_after_a_signal_no_further_stage_begins(plan: ReproductionPlan, runner: 
     assert runner.started == ["1"]
     assert outcome.stop is not None
     assert (outcome.stop.stage.name, outcome.stop.end.exit_code) == ("copy 2", 75)
-    assert [stage.name for stage, _ in outcome.figures] == ["copy 1"]
+    assert [stage.name for stage, _ in outcome.measured] == ["copy 1"]
     runner.endings["3"] = StageEnd(0, signal.SIGTERM)
     assert run(plan).stop is None
     assert runner.started == ["1", "2", "3"]
@@ -185,14 +184,13 @@ def test_to_ask_whether_a_stage_of_a_rehearsal_is_finished_writes_nothing(tmp_pa
     asked = [stage.input_hashes() for stage in (decode, score)]
     assert not any(stage.is_finished() for stage in (average, decode, score))
     assert set(tmp_path.rglob("*")) == before
-    for stage in (decode, score):  # each can be the first to run, and finds its text
+    hashes = {"newstest2014.source.en": asked[0]["text"], "newstest2014.reference.de": asked[1]["reference"]}
+    for stage, name in zip((decode, score), hashes, strict=True):  # each writes the text that it reads
         stage.write_inputs()
-        written = sorted(set(tmp_path.rglob("*")) - before)
-        assert [file.name for file in written] == ["newstest2014.reference.de", "newstest2014.source.en"]
-        assert {file.read_text(encoding="utf-8") for file in written} == {"one\ntwo\n"}
-        assert (asked[0]["text"], asked[1]["reference"]) == (sha256(written[1]), sha256(written[0]))
-        for file in written:
-            file.unlink()
+        (written,) = set(tmp_path.rglob("*")) - before
+        assert (written.name, sha256(written)) == (name, hashes[name])
+        assert written.read_text(encoding="utf-8") == "one\ntwo\n"
+        written.unlink()
 
 
 def test_what_is_not_as_expected_is_told_with_the_conclusion(plan: ReproductionPlan) -> None:

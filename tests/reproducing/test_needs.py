@@ -96,8 +96,8 @@ def test_memory_that_a_device_has_not_got_is_answered_with_a_setting(tmp_path: P
 def test_a_preparation_needs_what_is_not_downloaded_and_not_worked_off_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, plan = tmp_path / "cache", planned(tmp_path)
-    monkeypatch.setattr(needs, "_hub_cache", lambda repository: cache)
+    cache, plan = tmp_path / "datasets--wmt--wmt14", planned(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     whole = dict(needs.preparation_needs(plan, GPUS).disk)
     assert whole == {cache: plan.corpus.bytes, tmp_path / "data": 4_508_785 * 600}
     for folder, size in (cache, 300_000), (tmp_path / "data.partial", 100_000):
@@ -105,6 +105,8 @@ def test_a_preparation_needs_what_is_not_downloaded_and_not_worked_off_yet(
         (folder / "shard").write_bytes(b"x" * size)
     left = dict(needs.preparation_needs(plan, GPUS).disk)
     assert [whole[folder] - left[folder] for folder in whole] == [300_000, 100_000]
+    local = planned(tmp_path, "train=[{kind: hub, repository: ./wmt14, split: train}]")
+    assert [folder for folder, _ in needs.preparation_needs(local, GPUS).disk] == [tmp_path / "data"]
 
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_runs(
@@ -116,9 +118,10 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_runs(
     with pytest.raises(DataError) as caught:  # both lie on one disk
         check_disk([one, Needs(disk=((tmp_path / "run", 2_500_000_000),))], is_rehearsal=False)
     where = tmp_path / "data"
-    assert caught.value.message == f"the disk of {where} has 5.0 GB free, and what is left to do needs 5.5 GB"
+    assert caught.value.message == f"the disk of {where} has 5.0 GB free, but the remaining stages need 5.5 GB"
     assert caught.value.hint == (
-        "free some space, name folders on another disk with --data and -o, or rehearse it first: --limit 10000"
+        "free some space, name folders on another disk (--data, -o, and for downloads HF_HOME and NMT_CACHE), "
+        "or rehearse it first: --limit 10000"
     )
     with pytest.raises(DataError) as caught:
         check_disk([one, one], is_rehearsal=True)
@@ -139,8 +142,11 @@ def test_a_time_is_told_in_one_unit(hours: tuple[float, float], words: str) -> N
     assert Needs(time=TimeEstimate(*hours, basis="at 2 lines/s")).lines() == [f"time:   {words} (at 2 lines/s)"]
 
 
-def test_the_machine_at_hand_is_measured() -> None:
+def test_the_machine_at_hand_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needs, "free_cpu_bytes", lambda: 3_000_000_000)  # as in a container
     machine = measure_machine(load_recipe("base"))
     assert machine.flops_per_second > 1e9
     assert machine.memory_bytes > 1e9
+    if not machine.is_gpu:
+        assert " of the 3.0 GB free here" in training(tmp_path, machine=machine).memory
     assert json.dumps(str(machine)).isascii()

@@ -51,13 +51,13 @@ def test_the_users_vocabulary_goes_before_that_of_a_rehearsal(setting: str) -> N
     plan = planned(setting, limit=2_000)
     assert plan.settings.corpus == (setting,)
     assert plan.corpus.tokenizer.vocab_size == 500
-    assert plan_stages(plan)[0].judged_expectations["vocabulary"].low == 500
+    assert plan_stages(plan)[0].judged["vocabulary"].low == 500
 
 
 def test_a_vocabulary_that_is_taken_from_elsewhere_is_not_judged_by_its_size() -> None:
     plan = planned("tokenizer.taken_from=runs/other", limit=2_000)
     assert plan.settings.corpus == ("tokenizer.taken_from=runs/other",)
-    assert "vocabulary" not in plan_stages(plan)[0].judged_expectations
+    assert "vocabulary" not in plan_stages(plan)[0].judged
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_wrong_value_of_the_corpus_is_told_by_its_own_file() -> None:
 def test_what_both_files_have_and_what_is_an_option_are_refused() -> None:
     with pytest.raises(UsageError) as caught:
         planned("name=mine")
-    assert caught.value.message == "--set name could be that of the recipe or of the corpus"
+    assert caught.value.message == "the recipe and the corpus both have a key name"
     assert caught.value.hint == "leave it out; -o names the folder of the run, --data that of the data"
     with pytest.raises(UsageError) as caught:
         planned("limit=200")
@@ -123,7 +123,7 @@ def test_the_text_is_prepared_and_found_again(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setattr(chain, "_run_nmt", in_a_fork)
         outcome = run_chain(plan, [preparation], GPUS)
     assert outcome.stop is None
-    figures = {figure.name: figure.measured for figure in outcome.figures[0][1]}
+    figures = {figure.name: figure.measured for figure in outcome.measured[0][1]}
     assert (figures["pairs read"], figures["vocabulary"], figures["newstest2014 pairs"]) == (200, 400, 40)
     assert preparation.is_finished()
     manifest = json.loads((plan.data / "manifest.json").read_text())
@@ -218,8 +218,25 @@ def test_only_the_length_differs_from_the_experiment(name: str) -> None:
 def test_another_corpus_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         planned("corpus=mine")
-    assert caught.value.message == "base-en-de is reproduced on wmt14-en-de, not on mine"
+    assert caught.value.message == "base-en-de is reproduced on wmt14-en-de or wmt14-en-de-archives, not on mine"
     assert caught.value.hint.startswith("leave it out; another corpus takes nmt prepare, nmt train")
+
+
+def test_the_corpus_may_come_from_the_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path))
+    setting = "corpus=wmt14-en-de-archives"
+    prepare, train, *_ = stages = plan_stages(planned(setting, data=tmp_path / "data"))
+    assert prepare.command_line == f"nmt prepare wmt14-en-de-archives -o {tmp_path}/data"
+    assert train.command_line == f"nmt train base --data {tmp_path}/data --set {setting}"
+    assert "newstest2014.de" in stages[-1].command_line
+
+    def missing() -> int:
+        return dict(prepare.needs(GPUS).disk)[tmp_path / "downloads/www.statmt.org/wmt13"]
+
+    assert missing() == 1_695_017_123
+    (tmp_path / "downloads/www.statmt.org/wmt14").mkdir(parents=True)
+    (tmp_path / "downloads/www.statmt.org/wmt14/.training-parallel-nc-v9.tgz.part").write_bytes(b"x" * 1000)
+    assert missing() == 1_695_016_123
 
 
 def test_a_rehearsal_is_not_refused_for_the_size_of_the_whole_corpus() -> None:

@@ -84,7 +84,7 @@ def _plan_lines(plan: ReproductionPlan, stages: list[Stage], machine: Machine) -
         state = ": finished before" if stage.is_finished() else ""
         lines += ["", f"[{number}/{len(stages)}] {stage.name}{state}"]
         lines += [f"      {line}" for line in (stage.command_line, *stage.needs(machine).lines())]
-        for name, expected in stage.judged_expectations.items():
+        for name, expected in stage.judged.items():
             lines.append(f"      expect: {name} {format_expected(name, expected)} ({expected.source})")
     return lines
 
@@ -93,7 +93,7 @@ def _print_outcome(plan: ReproductionPlan, outcome: Outcome, *, page: Path | Non
     """Print the table on stdout, with tabs if stdout is no terminal, and the conclusion on stderr."""
     from nmt_cli.reproducing.chain import HEADER, conclusion, table_rows
 
-    if not outcome.figures:
+    if not outcome.measured:
         return
     logger.info("")
     print_table(HEADER, table_rows(outcome), right_aligned=("expected", "measured"), styles=_row_colours(outcome))
@@ -105,7 +105,7 @@ def _print_outcome(plan: ReproductionPlan, outcome: Outcome, *, page: Path | Non
 
 def _row_colours(outcome: Outcome) -> list[str]:
     colours = {"as expected": "green", "below": "red", "above": "yellow", "not comparable": "dim", "context": "dim"}
-    return [colours[figure.relation] for _, figures in outcome.figures for figure in figures]
+    return [colours[figure.relation] for _, figure in outcome.each_figure()]
 
 
 def _exit_unless_reproduced(plan: ReproductionPlan, outcome: Outcome) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import signal
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 
 from nmt_cli import __version__
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DataError, ModelError
-from nmt_cli.files import disk_errors, write_file
+from nmt_cli.files import write_file
 from nmt_cli.processes import NmtCommands
 from nmt_cli.reproducing.experiments import Figure
 from nmt_cli.reproducing.needs import Machine, check_disk
@@ -69,13 +70,17 @@ class Stop:
 class Outcome:
     """The figures of the finished stages, and where the chain stopped, or None if it came to its end."""
 
-    figures: Sequence[tuple[Stage, Sequence[Figure]]]
+    measured: Sequence[tuple[Stage, Sequence[Figure]]]
     stop: Stop | None = None
+
+    def each_figure(self) -> Iterator[tuple[Stage, Figure]]:
+        """Each figure with its stage."""
+        return ((stage, figure) for stage, figures in self.measured for figure in figures)
 
     @property
     def failures(self) -> list[tuple[Stage, Figure]]:
         """The figures by which a full reproduction fails."""
-        return [(stage, figure) for stage, figures in self.figures for figure in figures if figure.has_failed]
+        return [(stage, figure) for stage, figure in self.each_figure() if figure.has_failed]
 
 
 def run_chain(plan: ReproductionPlan, stages: Sequence[Stage], machine: Machine) -> Outcome:
@@ -117,14 +122,14 @@ def write_report(plan: ReproductionPlan, stages: Sequence[Stage], outcome: Outco
     content = _report_json(plan, outcome, machine)
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_file(plan.run / REPORT, text, error=ModelError)
-    signatures = {figure.signature for _, figures in outcome.figures for figure in figures if figure.signature}
+    signatures = {figure.signature for _, figure in outcome.each_figure() if figure.signature}
     page = render(
         "reproduction.md",
         plan=plan,
         conclusion=conclusion(plan, outcome),
         rows=[HEADER, ["---"] * len(HEADER), *table_rows(outcome)],
         commands=[stage.command_line for stage in stages],
-        figures=outcome.figures,
+        figures=outcome.each_figure(),
         signatures=sorted(signatures),
         report=content,
     )
@@ -134,7 +139,7 @@ def write_report(plan: ReproductionPlan, stages: Sequence[Stage], outcome: Outco
 
 def table_rows(outcome: Outcome) -> Iterator[tuple[str, ...]]:
     """The rows of the table under HEADER; the first row of a stage has its name."""
-    for stage, figures in outcome.figures:
+    for stage, figures in outcome.measured:
         for index, figure in enumerate(figures):
             name = stage.name if index == 0 else ""
             yield name, figure.name, figure.expected_text or "-", figure.measured_text, figure.verdict
@@ -146,8 +151,7 @@ def conclusion(plan: ReproductionPlan, outcome: Outcome) -> str:
         return f"The chain stopped at {outcome.stop.stage.name}; the same command continues there."
     unexpected = [
         f"{stage.name}: {figure.name}"
-        for stage, figures in outcome.figures
-        for figure in figures
+        for stage, figure in outcome.each_figure()
         if figure.relation in ("below", "above")
     ]
     deviations = f"; not as expected: {', '.join(unexpected)}" if unexpected else ""
@@ -177,7 +181,7 @@ def _report_json(plan: ReproductionPlan, outcome: Outcome, machine: Machine) -> 
                 "seconds": None if (seconds := stage.seconds()) is None else round(seconds, 1),
                 "figures": [figure.to_json() for figure in figures],
             }
-            for stage, figures in outcome.figures
+            for stage, figures in outcome.measured
         ],
     }
 
@@ -196,21 +200,11 @@ def _run_nmt(arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
 
     SIGTERM and Ctrl-C are passed on. If this process is killed, the command gets SIGTERM.
     """
-    if stdout is None:
-        return _start_and_wait(arguments, stdout=None)
-    unfinished = stdout.with_name(f".{stdout.name}.partial")
-    try:
-        with disk_errors(stdout, DataError), unfinished.open("wb") as stream:
-            end = _start_and_wait(arguments, stdout=stream.fileno())
-        if end.code == 0:
-            unfinished.replace(stdout)
-        return end
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def _start_and_wait(arguments: Sequence[str], *, stdout: int | None) -> StageEnd:
     quiet = [] if logger.isEnabledFor(logging.INFO) else ["--quiet"]
+    pipe = None if stdout is None else subprocess.PIPE
     with NmtCommands() as commands:
-        code = commands.start([*quiet, *arguments], ends_by=signal.SIGTERM, stdout=stdout).wait()
-        return StageEnd(code, commands.signals[0] if commands.signals else None)
+        process = commands.start([*quiet, *arguments], ends_by=signal.SIGTERM, stdout=pipe)
+        output, _ = process.communicate()
+    if stdout is not None and process.returncode == 0:
+        write_file(stdout, output, error=DataError)
+    return StageEnd(process.returncode, commands.signals[0] if commands.signals else None)

@@ -7,16 +7,17 @@ from wmt/wmt14 on the hub.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from nmt_cli.errors import UsageError
 
-PreparationFigure = Literal["pairs read", "pairs kept", "newstest2013 pairs", "newstest2014 pairs", "vocabulary"]
-TrainingFigure = Literal["parameters", "updates", "hours", "perplexity"]
-ScoreFigure = Literal["paper BLEU", "sacreBLEU", "chrF2"]
-FigureName = PreparationFigure | TrainingFigure | Literal["checkpoints", "lines"] | ScoreFigure
+FigureName = (
+    Literal["pairs read", "pairs kept", "newstest2013 pairs", "newstest2014 pairs", "vocabulary"]
+    | Literal["parameters", "updates", "hours", "perplexity", "checkpoints"]
+    | Literal["lines", "paper BLEU", "sacreBLEU", "chrF2"]
+)
 Relation = Literal["as expected", "below", "above", "not comparable", "context"]
 
 _UNITS: dict[FigureName, str] = {"parameters": " million", "hours": " h"}
@@ -24,7 +25,9 @@ _DECIMALS: dict[FigureName, int] = {
     "parameters": 1,
     "hours": 1,
     "perplexity": 2,
-    **dict.fromkeys(get_args(ScoreFigure), 2),
+    "paper BLEU": 2,
+    "sacreBLEU": 2,
+    "chrF2": 2,
 }
 # As many as the paper prints.
 _PRINTED_DECIMALS: dict[FigureName, int] = {"perplexity": 2, "paper BLEU": 1, "sacreBLEU": 1}
@@ -51,33 +54,23 @@ class Expected:
     decides: bool = False
 
 
+Expectations = Mapping[FigureName, Expected]
+
+
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One of the paper's four systems: its packaged recipe and corpus, and the figures to expect, by stage.
+    """One of the paper's four systems: its packaged recipe and corpora, and the figures to expect.
 
-    `validation` is empty if the paper prints nothing for newstest2013, which is then not translated.
+    The first of `corpora` is the recipe's; the others have the same text from elsewhere. `expected` has the figures by
+    the name of the stage that measures them, in order. Without figures of "score newstest2013" in the paper,
+    newstest2013 is not translated.
     """
 
     name: str
     title: str
     recipe: str
-    corpus: str
-    preparation: Mapping[FigureName, Expected]
-    training: Mapping[FigureName, Expected]
-    averaging: Mapping[FigureName, Expected]
-    validation: Mapping[FigureName, Expected]
-    test: Mapping[FigureName, Expected]
-
-    @property
-    def figures_by_stage(self) -> Mapping[str, Mapping[FigureName, Expected]]:
-        """The figures by the name of the stage that measures them, in order."""
-        return {
-            "prepare": self.preparation,
-            "train": self.training,
-            "score newstest2013": self.validation,
-            "average": self.averaging,
-            "score newstest2014": self.test,
-        }
+    corpora: Sequence[str]
+    expected: Mapping[str, Expectations]
 
 
 def find_experiment(name: str) -> Experiment:
@@ -108,7 +101,7 @@ def _expected_paper_bleu(low: float, high: float, source: str) -> Expected:
     return Expected(low, high, 0.5, source, _ONE_RUN, decides=True)
 
 
-_PREPARATION: Mapping[str, Mapping[FigureName, Expected]] = {
+_PREPARATION: Mapping[str, Expectations] = {
     "en-de": {
         "pairs read": _expected_about(4_508_785, 15_000, f"{_HUB}, de-en", _FEWER_LINES),
         "pairs kept": _expected_about(4_500_000, 450_000, "section 5.1: about 4.5M", _CLEANING),
@@ -124,7 +117,7 @@ _PREPARATION: Mapping[str, Mapping[FigureName, Expected]] = {
         "vocabulary": expected_exactly(32_000, "section 5.1, word pieces there, byte pairs here"),
     },
 }
-_TRAINING: Mapping[str, Mapping[FigureName, Expected]] = {
+_TRAINING: Mapping[str, Expectations] = {
     "base": {
         "updates": expected_exactly(100_000, "section 5.2"),
         "hours": Expected(12, 12, None, "section 5.2: 12 hours on 8 P100"),
@@ -134,7 +127,9 @@ _TRAINING: Mapping[str, Mapping[FigureName, Expected]] = {
         "hours": Expected(84, 84, None, "section 5.2: 3.5 days on 8 P100"),
     },
 }
-_AVERAGED_CHECKPOINTS = {"base": 5, "big": 20}
+_AVERAGING: Mapping[str, Expectations] = {
+    size: {"checkpoints": expected_exactly(number, "section 6.1")} for size, number in (("base", 5), ("big", 20))
+}
 
 
 def _english_german(size: str, *, millions: int, perplexity: float, validation_bleu: float, bleu: float) -> Experiment:
@@ -148,18 +143,20 @@ def _english_german(size: str, *, millions: int, perplexity: float, validation_b
         name=f"{size}-en-de",
         title=f"Transformer {size}, WMT 2014 English to German",
         recipe=size,
-        corpus="wmt14-en-de",
-        preparation=_PREPARATION["en-de"],
-        training={
-            "parameters": _expected_about(millions * 1e6, 0.03 * millions * 1e6, "Table 3", why_parameters),
-            **_TRAINING[size],
-            "perplexity": _expected_about(perplexity, 0.4, "Table 3", why_perplexity),
-        },
-        averaging={"checkpoints": expected_exactly(_AVERAGED_CHECKPOINTS[size], "section 6.1")},
-        validation={"paper BLEU": _expected_about(validation_bleu, 0.5, "Table 3", why_validation)},
-        test={
-            "paper BLEU": _expected_paper_bleu(bleu, bleu, "Table 2"),
-            "sacreBLEU": _expected_about(round(bleu - 1.5, 1), 0.8, sacrebleu_source, why_sacrebleu),
+        corpora=["wmt14-en-de", "wmt14-en-de-archives"],
+        expected={
+            "prepare": _PREPARATION["en-de"],
+            "train": {
+                "parameters": _expected_about(millions * 1e6, 0.03 * millions * 1e6, "Table 3", why_parameters),
+                **_TRAINING[size],
+                "perplexity": _expected_about(perplexity, 0.4, "Table 3", why_perplexity),
+            },
+            "score newstest2013": {"paper BLEU": _expected_about(validation_bleu, 0.5, "Table 3", why_validation)},
+            "average": _AVERAGING[size],
+            "score newstest2014": {
+                "paper BLEU": _expected_paper_bleu(bleu, bleu, "Table 2"),
+                "sacreBLEU": _expected_about(round(bleu - 1.5, 1), 0.8, sacrebleu_source, why_sacrebleu),
+            },
         },
     )
 
@@ -170,12 +167,13 @@ def _english_french(size: str, bleu: Expected) -> Experiment:
         name=f"{size}-en-fr",
         title=f"Transformer {size}, WMT 2014 English to French",
         recipe=f"{size}-en-fr",
-        corpus="wmt14-en-fr",
-        preparation=_PREPARATION["en-fr"],
-        training=_TRAINING[size],
-        averaging={"checkpoints": expected_exactly(_AVERAGED_CHECKPOINTS[size], "section 6.1")},
-        validation={},
-        test={"paper BLEU": bleu},
+        corpora=["wmt14-en-fr", "wmt14-en-fr-archives"],
+        expected={
+            "prepare": _PREPARATION["en-fr"],
+            "train": _TRAINING[size],
+            "average": _AVERAGING[size],
+            "score newstest2014": {"paper BLEU": bleu},
+        },
     )
 
 

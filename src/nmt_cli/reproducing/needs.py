@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,6 +15,10 @@ from nmt_cli.console import size_text
 from nmt_cli.devices import Precision, PrecisionChoice, choose_device, choose_precision, num_cpus
 from nmt_cli.errors import DataError
 from nmt_cli.files import bytes_in, free_bytes, nearest_existing
+from nmt_cli.memory import free_cpu_bytes
+from nmt_cli.preparing.download import cached_file
+from nmt_cli.preparing.sources.archive import ArchiveSource
+from nmt_cli.preparing.sources.base import Source
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.processes import Worker
 from nmt_cli.recipe.schema import Recipe
@@ -40,6 +42,7 @@ _TOKENS_PER_LINE = 30
 _TOKEN_STEP = 256  # a proposed number of tokens is a multiple of this
 _CHECKPOINT_BYTES_PER_PARAMETER = 12  # weights and two moments in float32
 _MODEL_BYTES_PER_PARAMETER = 4
+_FOLDERS = "--data, -o, and for downloads HF_HOME and NMT_CACHE"
 # Memory of a search, roughly: per parameter of the model, and for torch and the batches.
 _DECODING_BYTES_PER_PARAMETER, _DECODING_BASE_BYTES = 8, 1_000_000_000
 
@@ -48,7 +51,7 @@ _DECODING_BYTES_PER_PARAMETER, _DECODING_BASE_BYTES = 8, 1_000_000_000
 class Machine:
     """`num_devices` devices of one kind. Memory and rate are per device.
 
-    On a CPU, translation has another precision than training, and so another rate.
+    On a CPU, `memory_bytes` are the bytes that are free now, and translation has another precision than training, and so another rate.
     """
 
     name: str
@@ -68,44 +71,43 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class _MachineJob:
-    """Measures the first device that `nmt train` would take, in the process that starts the job."""
+    """Measures the machine in a worker process."""
 
-    choice: PrecisionChoice
-
-    def start(self) -> Callable[[None], Machine]:
-        """The function that measures. A Worker sends the job to its process, and calls `start` there."""
-        return self._measure
-
-    def _measure(self, _: None) -> Machine:
-        device = choose_device("auto")
-        is_gpu = device.type == "cuda"
-        precision = choose_precision(self.choice, device=device, training=True)
-        decoding = choose_precision("auto", device=device, training=False)
-        rate = matrix_rate(device, _dtype(precision))
-        machine_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return Machine(
-            name=torch.cuda.get_device_name(device) if is_gpu else "CPU",
-            is_gpu=is_gpu,
-            num_devices=torch.cuda.device_count() if is_gpu else 1,
-            memory_bytes=torch.cuda.get_device_properties(device).total_memory if is_gpu else machine_memory,
-            precision=precision,
-            flops_per_second=rate,
-            decoding_flops_per_second=rate if decoding == precision else matrix_rate(device, _dtype(decoding)),
-            num_cpus=num_cpus(),
-        )
+    def start(self) -> Callable[[PrecisionChoice], Machine]:
+        """The function that measures."""
+        return _measure
 
 
 def measure_machine(recipe: Recipe) -> Machine:
     """The devices that `nmt train` would take here, and their speed, from a few matrix products on the first."""
-    job = _MachineJob(recipe.training.precision)
     if choose_device("auto").type == "cpu":
-        return job.start()(None)
-    # A process that has used a GPU holds memory of it until the process ends. So a worker starts the job.
-    worker = Worker(job, environment={})
+        return _measure(recipe.training.precision)
+    # A process that has used a GPU holds memory of it until the process ends. So a worker measures.
+    worker = Worker(_MachineJob(), environment={})
     try:
-        return worker.result_of(None)
+        return worker.result_of(recipe.training.precision)
     finally:
         worker.close()
+
+
+def _measure(choice: PrecisionChoice) -> Machine:
+    device = choose_device("auto")
+    is_gpu = device.type == "cuda"
+    precision = choose_precision(choice, device=device, training=True)
+    decoding_precision = choose_precision("auto", device=device, training=False)
+    rate = matrix_rate(device, _dtype(precision))
+    return Machine(
+        name=torch.cuda.get_device_name(device) if is_gpu else "CPU",
+        is_gpu=is_gpu,
+        num_devices=torch.cuda.device_count() if is_gpu else 1,
+        memory_bytes=torch.cuda.get_device_properties(device).total_memory if is_gpu else free_cpu_bytes(),
+        precision=precision,
+        flops_per_second=rate,
+        decoding_flops_per_second=(
+            rate if decoding_precision == precision else matrix_rate(device, _dtype(decoding_precision))
+        ),
+        num_cpus=num_cpus(),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +153,12 @@ class Needs:
 def preparation_needs(plan: ReproductionPlan, machine: Machine) -> Needs:
     """The needs of `nmt prepare`. The size of a rehearsal's download is unknown beforehand and is left out."""
     corpus = plan.corpus
-    pairs = int(plan.experiment.preparation["pairs read"].low)
+    pairs = int(plan.experiment.expected["prepare"]["pairs read"].low)
     pairs = pairs if plan.limit is None else min(plan.limit, pairs)
     disk = [(plan.data, pairs * _WORK_BYTES_PER_PAIR - bytes_in(plan.data.with_name(f"{plan.data.name}.partial")))]
-    repositories = [source.repository for source in corpus.sources("train") if isinstance(source, HubSource)]
-    if repositories and plan.limit is None and corpus.bytes is not None:
-        cache = _hub_cache(repositories[0])
-        disk.insert(0, (cache, corpus.bytes - bytes_in(cache)))
+    caches = [cache for source in corpus.sources("train") if (cache := _cache_of(source))]
+    if caches and plan.limit is None and corpus.bytes is not None:
+        disk.insert(0, (caches[0], corpus.bytes - sum(map(bytes_in, {*caches}))))
     sampled = min(2 * pairs, corpus.tokenizer.sample_lines)
     hours = (pairs / (_PAIRS_PER_CORE_SECOND * machine.num_cpus) + sampled / _SAMPLED_LINES_PER_SECOND) / 3600
     basis = f"up to {_PAIRS_PER_CORE_SECOND:,} pairs/s on each of {machine.num_cpus} cores; downloads not counted"
@@ -227,9 +228,9 @@ def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:
         if needed_bytes[disk] > free:
             smaller = "a smaller --limit" if is_rehearsal else "rehearse it first: --limit 10000"
             raise DataError(
-                f"the disk of {folder} has {size_text(free)} free, and what is left to do needs {needed}",
+                f"the disk of {folder} has {size_text(free)} free, but the remaining stages need {needed}",
                 where=str(folder),
-                hint=f"free some space, name folders on another disk with --data and -o, or {smaller}",
+                hint=f"free some space, name folders on another disk ({_FOLDERS}), or {smaller}",
             )
 
 
@@ -237,18 +238,24 @@ def _dtype(precision: Precision) -> torch.dtype:
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
-def _hub_cache(repository: str) -> Path:
-    """The folder in which a repository of the hub is kept once it is downloaded."""
+def _cache_of(source: Source) -> Path | None:
+    """The folder in a cache to which a source is downloaded; None if it is local."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    return Path(HF_HUB_CACHE) / f"datasets--{repository.replace('/', '--')}"
+    match source:
+        case HubSource(is_local=False):
+            return Path(HF_HUB_CACHE) / f"datasets--{source.repository.replace('/', '--')}"
+        case ArchiveSource(url=str(url)):
+            return cached_file(url).parent
+    return None
 
 
 def _memory_text(memory: DeviceNeeds, recipe: Recipe, machine: Machine) -> str:
     """The memory that training takes on a device; if it is too much, also the number of tokens that would fit."""
     total = memory.weight_bytes + memory.activation_bytes
-    device = "each GPU's" if machine.is_gpu else "the machine's"
-    text = f"about {size_text(total)} of {device} {size_text(machine.memory_bytes)}"
+    present = size_text(machine.memory_bytes)
+    place = f"each GPU's {present}" if machine.is_gpu else f"the {present} free here"
+    text = f"about {size_text(total)} of {place}"
     if total <= machine.memory_bytes:
         return text
     activation_bytes = _USABLE_MEMORY_SHARE * machine.memory_bytes - memory.weight_bytes
@@ -276,16 +283,9 @@ def _duration_text(min_hours: float, max_hours: float) -> str:
 
 def _seconds_per_update(run: Run) -> float | None:
     """The seconds per update between the last two lines of the log from one start; None if there are no such lines."""
-    last_line: dict[str, Any] | None = None
-    seconds_per_update: float | None = None
-    for event in run.events():
-        if event.get("event") == "resume":
-            last_line = None
-        if event.get("event") != "train":
-            continue
-        if last_line is not None:
-            updates, seconds = (event[key] - last_line[key] for key in ("update", "seconds"))
-            if updates > 0 and seconds > 0:
-                seconds_per_update = seconds / updates
-        last_line = event
-    return seconds_per_update
+    events = [event for event in run.events() if event.get("event") in ("train", "resume")]
+    for earlier, later in reversed([*pairwise(events)]):
+        updates, seconds = (later.get(key, 0) - earlier.get(key, 0) for key in ("update", "seconds"))
+        if earlier["event"] == later["event"] == "train" and updates > 0 and seconds > 0:
+            return float(seconds / updates)
+    return None

@@ -86,29 +86,25 @@ def plan_reproduction(
 ) -> ReproductionPlan:
     """The plan of an experiment, or, with a limit of pairs, of its rehearsal; RecipeError for wrong settings.
 
-    UsageError for the setting of another corpus.
+    UsageError for the setting of a corpus that is not the experiment's.
     """
     user_settings = read_overrides(settings, experiment=experiment.name)
     recipe = load_recipe(experiment.recipe, overrides=user_settings.recipe)
-    if recipe.corpus != experiment.corpus:
+    if recipe.corpus not in experiment.corpora:
         raise UsageError(
-            f"{experiment.name} is reproduced on {experiment.corpus}, not on {recipe.corpus}",
+            f"{experiment.name} is reproduced on {' or '.join(experiment.corpora)}, not on {recipe.corpus}",
             where="--set corpus",
             hint="leave it out; another corpus takes nmt prepare, nmt train, nmt average, nmt decode and nmt score",
         )
-    corpus = load_corpus(experiment.corpus, overrides=user_settings.corpus).corpus
+    corpus = load_corpus(recipe.corpus, overrides=user_settings.corpus).corpus
     overrides, suffix = user_settings, ""
     if limit is not None:
         rehearsal = rehearsal_overrides(recipe, corpus.tokenizer, limit=limit, user_settings=user_settings)
-        rehearsed = {setting.partition("=")[0] for setting in rehearsal.recipe}
-        too_long = [one for one in settings if (keys := {*map(dotted_key, _leaves(one))}) and keys <= rehearsed]
-        for setting in too_long:
-            logger.warning("--set %s is left out: the rehearsal is shorter", setting)
-        settings = [setting for setting in settings if setting not in too_long]
-        users = [setting for setting in user_settings.recipe if setting not in too_long]
+        settings = _settings_that_stay(settings, rehearsal)
+        users = [setting for setting in user_settings.recipe if setting in settings]
         overrides = Overrides((*users, *rehearsal.recipe), (*user_settings.corpus, *rehearsal.corpus))
         recipe = load_recipe(experiment.recipe, overrides=overrides.recipe)
-        corpus = load_corpus(experiment.corpus, overrides=[*overrides.corpus, f"limit={limit}"]).corpus
+        corpus = load_corpus(corpus.name, overrides=[*overrides.corpus, f"limit={limit}"]).corpus
         suffix = f"-limit-{limit}"
     return ReproductionPlan(
         experiment=experiment,
@@ -132,7 +128,7 @@ def read_overrides(settings: Sequence[str], *, experiment: str) -> Overrides:
         key = _first_key(setting)
         if key in _KEYS_OF_BOTH:
             raise UsageError(
-                f"--set {key} could be that of the recipe or of the corpus",
+                f"the recipe and the corpus both have a key {key}",
                 where=f"--set {setting}",
                 hint="leave it out; -o names the folder of the run, --data that of the data",
             )
@@ -183,6 +179,19 @@ def rehearsal_overrides(
         recipe=tuple(f"{key}={value}" for key, value in recipe_values.items() if key not in user_keys),
         corpus=tuple(f"{key}={value}" for key, value in corpus_values.items() if key not in user_keys),
     )
+
+
+def _settings_that_stay(settings: Sequence[str], rehearsal: Overrides) -> list[str]:
+    """The user's settings; a warning names each setting that the rehearsal shortens, and leaves it out."""
+    shortened = {setting.partition("=")[0] for setting in rehearsal.recipe}
+    remaining = []
+    for setting in settings:
+        keys = {dotted_key(path) for path in _leaves(setting)}
+        if keys and keys <= shortened:
+            logger.warning("--set %s is left out: the rehearsal is shorter", setting)
+        else:
+            remaining.append(setting)
+    return remaining
 
 
 def _leaves(setting: str) -> dict[tuple[str, ...], Any]:

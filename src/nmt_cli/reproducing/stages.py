@@ -24,14 +24,13 @@ from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS
 from nmt_cli.preparing.corpus_loading import remove_former_keys
 from nmt_cli.preparing.report import read_report
 from nmt_cli.recipe.loading import dump_recipe
-from nmt_cli.reproducing.experiments import Expected, Figure, FigureName, expected_exactly
+from nmt_cli.reproducing.experiments import Expectations, Expected, Figure, FigureName, expected_exactly
 from nmt_cli.reproducing.needs import Machine, Needs, averaging_needs, decoding_needs, preparation_needs, training_needs
 from nmt_cli.reproducing.plan import ReproductionPlan
 
 HeldOutSplit = Literal["valid", "test"]
 # What identifies each thing that a stage reads or writes, by role: mostly a SHA-256.
 Hashes = Mapping[str, str]
-Expectations = Mapping[FigureName, Expected]
 
 _FIGURE_OF_METRIC: dict[str, FigureName] = {"paper-BLEU": "paper BLEU", "BLEU": "sacreBLEU", "chrF2": "chrF2"}
 _SEARCH_OPTIONS = ("beam", "length_penalty", "length_penalty_form", "max_extra_tokens")
@@ -67,16 +66,14 @@ class Measurement(NamedTuple):
 class Stage:
     """One `nmt` command of a reproduction, and how to see whether it is finished.
 
-    `expected_of_full_run` are the experiment's figures. `expected_of_rehearsal` are the figures that a rehearsal's
-    settings fix: only these judge a rehearsal. `write_inputs` writes the inputs that no earlier stage has written. A
-    stage needs no record if its output itself says from which inputs it was made.
+    `fixed` are the figures that the settings of the plan fix. `write_inputs` writes the inputs that no earlier stage
+    has written. A stage needs no record if its output itself says from which inputs it was made.
     """
 
     plan: ReproductionPlan
     name: str
     arguments: list[str]
-    expected_of_full_run: Expectations
-    expected_of_rehearsal: Expectations
+    fixed: Expectations
     input_hashes: Callable[[], Hashes]
     output_hashes: Callable[[], Hashes]
     needs: Callable[[Machine], Needs]
@@ -97,14 +94,19 @@ class Stage:
         return shlex.join(["nmt", *self.arguments]) + redirection
 
     @property
-    def judged_expectations(self) -> Expectations:
-        """The expectations that decide on the stage. A rehearsal has only the expectations that its settings fix."""
-        return self.expected_of_full_run if self.plan.limit is None else self.expected_of_rehearsal
+    def published(self) -> Expectations:
+        """The experiment's figures for this stage; empty if it has none."""
+        return self.plan.experiment.expected.get(self.name, {})
+
+    @property
+    def judged(self) -> Expectations:
+        """The figures that decide on the stage; a rehearsal has only the figures that its settings fix."""
+        return self.fixed if self.plan.limit is not None else self.published or self.fixed
 
     def figure(self, name: FigureName, measured: float, signature: str = "") -> Figure:
         """A measured figure beside the expected one. In a rehearsal, published figures are shown and not judged."""
-        expected = self.judged_expectations.get(name) or self.expected_of_full_run.get(name)
-        is_judged = self.plan.limit is None or name in self.judged_expectations
+        expected = self.judged.get(name) or self.published.get(name)
+        is_judged = self.plan.limit is None or name in self.judged
         return Figure(name, expected, measured, is_judged=is_judged, signature=signature)
 
     def figures(self) -> list[Figure]:
@@ -151,22 +153,22 @@ class Stage:
 def plan_stages(plan: ReproductionPlan) -> list[Stage]:
     """The stages in order; newstest2013 is translated only if the paper has figures for it."""
     stages = [_preparation_stage(plan), _training_stage(plan)]
-    if plan.experiment.validation:
+    if "score newstest2013" in plan.experiment.expected:
         stages += [_decoding_stage(plan, "valid"), _scoring_stage(plan, "valid")]
     return [*stages, _averaging_stage(plan), _decoding_stage(plan, "test"), _scoring_stage(plan, "test")]
 
 
 def _preparation_stage(plan: ReproductionPlan) -> Stage:
-    corpus, published = plan.corpus, plan.experiment.preparation
+    corpus, published = plan.corpus, plan.experiment.expected["prepare"]
     limit = [] if plan.limit is None else ["--limit", str(plan.limit)]
     output = [] if plan.data == Path("data") / corpus.name else ["-o", str(plan.data)]
-    rehearsed: dict[FigureName, Expected] = {
+    fixed: dict[FigureName, Expected] = {
         test_set.figure: published[test_set.figure] for test_set in _TEST_SETS.values()
     }
     if plan.limit is not None:
-        rehearsed["pairs read"] = expected_exactly(plan.limit, _REHEARSAL_SOURCE)
+        fixed["pairs read"] = expected_exactly(plan.limit, _REHEARSAL_SOURCE)
         if not corpus.tokenizer.is_given:
-            rehearsed["vocabulary"] = expected_exactly(corpus.tokenizer.vocab_size, _REHEARSAL_SOURCE)
+            fixed["vocabulary"] = expected_exactly(corpus.tokenizer.vocab_size, _REHEARSAL_SOURCE)
 
     def measure() -> Iterator[Measurement]:
         manifest = data_manifest.read_manifest(plan.data)
@@ -179,9 +181,8 @@ def _preparation_stage(plan: ReproductionPlan) -> Stage:
     return Stage(
         plan=plan,
         name="prepare",
-        arguments=["prepare", plan.experiment.corpus, *limit, *_set_flags(plan.settings.corpus), *output],
-        expected_of_full_run=published,
-        expected_of_rehearsal=rehearsed,
+        arguments=["prepare", corpus.name, *limit, *_set_flags(plan.settings.corpus), *output],
+        fixed=fixed,
         input_hashes=lambda: {"corpus": _sha256_of_corpus(corpus.model_dump(mode="json"))},
         output_hashes=lambda: {"corpus": _sha256_of_corpus(open_prepared(plan.data).manifest.corpus)},
         needs=partial(preparation_needs, plan),
@@ -217,8 +218,7 @@ def _training_stage(plan: ReproductionPlan) -> Stage:
         plan=plan,
         name="train",
         arguments=["train", plan.experiment.recipe, *data, *output, *_set_flags(plan.settings.recipe)],
-        expected_of_full_run=plan.experiment.training,
-        expected_of_rehearsal={"updates": expected_exactly(plan.recipe.training.updates, _REHEARSAL_SOURCE)},
+        fixed={"updates": expected_exactly(plan.recipe.training.updates, _REHEARSAL_SOURCE)},
         input_hashes=lambda: {
             "recipe": _sha256_of_text(dump_recipe(plan.recipe)),
             "data": data_manifest.read_manifest(plan.data).fingerprint,
@@ -237,8 +237,7 @@ def _averaging_stage(plan: ReproductionPlan) -> Stage:
         plan=plan,
         name="average",
         arguments=["average", str(plan.run)],
-        expected_of_full_run=plan.experiment.averaging,
-        expected_of_rehearsal={"checkpoints": expected_exactly(num_checkpoints, _REHEARSAL_SOURCE)},
+        fixed={"checkpoints": expected_exactly(num_checkpoints, _REHEARSAL_SOURCE)},
         # The hash of the last model stands for all checkpoints: another training changes both.
         input_hashes=lambda: {"model": _sha256_of_model(plan.run / "model"), "averaging": _sha256_of_text(settings)},
         output_hashes=lambda: {"model": _sha256_of_model(averaged)},
@@ -247,105 +246,96 @@ def _averaging_stage(plan: ReproductionPlan) -> Stage:
     )
 
 
-class _TestSetText:
-    """One side of a test set in the prepared data; a rehearsal reads its first lines, in a file of their own."""
+@dataclass(frozen=True, slots=True)
+class _HeldOutText:
+    """One side of a test set: the file in the prepared data or, in a rehearsal, a copy of its first lines."""
 
-    def __init__(self, whole: Path, first_lines: Path, *, limit: int | None) -> None:
-        self._whole, self._limit = whole, limit
-        self.file = whole if limit is None else first_lines
+    original: Path
+    file: Path
+    num_lines: int
 
     def sha256(self) -> str:
-        """The SHA-256 of the text, whose file need not be written yet."""
+        """The SHA-256 of the lines; the copy need not be written yet."""
         return hashlib.sha256(self._content()).hexdigest()
 
-    def write(self) -> None:
-        """Write the file of a rehearsal."""
-        if self._limit is not None:
+    def write_copy(self) -> None:
+        """Write the copy of a rehearsal."""
+        if self.file != self.original:
             write_file(self.file, self._content(), error=DataError)
 
     def _content(self) -> bytes:
-        with self._whole.open("rb") as stream:
-            return b"".join(islice(stream, self._limit))
+        with self.original.open("rb") as stream:
+            return b"".join(stream if self.file == self.original else islice(stream, self.num_lines))
 
 
-class _TestSetFiles:
-    """The files of newstest2013 or newstest2014."""
+def _held_out_text(
+    plan: ReproductionPlan, split: HeldOutSplit, *, side: Literal["source", "reference"]
+) -> _HeldOutText:
+    language = plan.corpus.languages.source if side == "source" else plan.corpus.languages.target
+    original, test_set = plan.data / f"{split}.{language}", _TEST_SETS[split]
+    copy = plan.folder / f"{test_set.name}.{side}.{language}"
+    return _HeldOutText(original, original if plan.limit is None else copy, plan.num_lines(test_set.num_lines))
 
-    def __init__(self, plan: ReproductionPlan, split: HeldOutSplit) -> None:
-        languages = plan.corpus.languages
-        self.name = _TEST_SETS[split].name
-        self.num_lines = plan.num_lines(_TEST_SETS[split].num_lines)
-        limit = None if plan.limit is None else self.num_lines
-        source_file = plan.folder / f"{self.name}.source.{languages.source}"
-        reference_file = plan.folder / f"{self.name}.reference.{languages.target}"
-        self.source = _TestSetText(plan.data / f"{split}.{languages.source}", source_file, limit=limit)
-        self.reference = _TestSetText(plan.data / f"{split}.{languages.target}", reference_file, limit=limit)
-        self.translation = plan.folder / f"{self.name}.{languages.target}"
-        self.scores = plan.folder / f"{self.name}.scores.json"
 
-    def write_texts(self) -> None:
-        """Write both sides, for a rehearsal."""
-        self.source.write()
-        self.reference.write()
+def _translation_file(plan: ReproductionPlan, split: HeldOutSplit) -> Path:
+    return plan.folder / f"{_TEST_SETS[split].name}.{plan.corpus.languages.target}"
 
 
 def _decoding_stage(plan: ReproductionPlan, split: HeldOutSplit) -> Stage:
-    """newstest2013 is translated with the run's model/, newstest2014 with the average.
+    """The stage that translates newstest2013 with the run's model/, or newstest2014 with the average.
 
-    The model is the last update's, unless the recipe keeps the best.
+    The run's model is the last update's, unless the recipe keeps the best.
     """
-    files = _TestSetFiles(plan, split)
+    source, translation = _held_out_text(plan, split, side="source"), _translation_file(plan, split)
     model = plan.run / ("model" if split == "valid" else "averaged")
-    expected: Expectations = {"lines": expected_exactly(files.num_lines, "the lines of the source")}
-    arguments = ["decode", "-m", str(model), "-i", str(files.source.file), "-o", str(files.translation), "--overwrite"]
+    arguments = ["decode", "-m", str(model), "-i", str(source.file), "-o", str(translation), "--overwrite"]
     # A model directory keeps the search settings of its training. These options pass the current recipe's settings.
     for name in _SEARCH_OPTIONS:
         arguments += [f"--{name.replace('_', '-')}", str(getattr(plan.recipe.decoding, name))]
 
     def measure() -> Iterator[Measurement]:
-        with files.translation.open("rb") as stream:
+        with translation.open("rb") as stream:
             yield Measurement("lines", sum(1 for _ in stream))
 
     return Stage(
         plan=plan,
-        name=f"decode {files.name}",
+        name=f"decode {_TEST_SETS[split].name}",
         arguments=arguments,
-        expected_of_full_run=expected,
-        expected_of_rehearsal=expected,
-        input_hashes=lambda: {"model": _sha256_of_model(model), "text": files.source.sha256()},
-        output_hashes=lambda: {"translation": sha256(files.translation)},
-        needs=partial(decoding_needs, plan, lines=files.num_lines),
+        fixed={"lines": expected_exactly(source.num_lines, "the lines of the source")},
+        input_hashes=lambda: {"model": _sha256_of_model(model), "text": source.sha256()},
+        output_hashes=lambda: {"translation": sha256(translation)},
+        needs=partial(decoding_needs, plan, lines=source.num_lines),
         measure=measure,
-        write_inputs=files.write_texts,
+        write_inputs=source.write_copy,
     )
 
 
 def _scoring_stage(plan: ReproductionPlan, split: HeldOutSplit) -> Stage:
-    files = _TestSetFiles(plan, split)
-    texts = [str(files.reference.file), "-i", str(files.translation)]
+    reference, translation = _held_out_text(plan, split, side="reference"), _translation_file(plan, split)
+    scores_file = plan.folder / f"{_TEST_SETS[split].name}.scores.json"
+    texts = [str(reference.file), "-i", str(translation)]
     languages = f"{plan.corpus.languages.source}-{plan.corpus.languages.target}"
 
     def measure() -> Iterator[Measurement]:
-        scores: dict[str, Any] = read_json(files.scores, error=DataError, hint=_REMOVE_AND_REPEAT)["scores"]
+        scores: dict[str, Any] = read_json(scores_file, error=DataError, hint=_REMOVE_AND_REPEAT)["scores"]
         for title, name in _FIGURE_OF_METRIC.items():
             yield Measurement(name, scores[title]["score"], scores[title]["signature"])
 
     return Stage(
         plan=plan,
-        name=f"score {files.name}",
+        name=f"score {_TEST_SETS[split].name}",
         arguments=["score", *texts, "-l", languages, "-m", "paper-bleu,bleu,chrf", "--json"],
-        expected_of_full_run=plan.experiment.test if split == "test" else plan.experiment.validation,
-        expected_of_rehearsal={},
+        fixed={},
         input_hashes=lambda: {
-            "reference": files.reference.sha256(),
-            "translation": sha256(files.translation),
+            "reference": reference.sha256(),
+            "translation": sha256(translation),
             "measure": _METRIC_VARIANT,
         },
-        output_hashes=lambda: {"scores": sha256(files.scores)},
+        output_hashes=lambda: {"scores": sha256(scores_file)},
         needs=lambda machine: Needs(),
         measure=measure,
-        stdout=files.scores,
-        write_inputs=files.write_texts,
+        stdout=scores_file,
+        write_inputs=reference.write_copy,
     )
 
 
