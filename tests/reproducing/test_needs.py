@@ -120,7 +120,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_runs(
     where = tmp_path / "data"
     assert caught.value.message == f"the disk of {where} has 5.0 GB free, but the remaining stages need 5.5 GB"
     assert caught.value.hint == (
-        "free some space, name folders on another disk (--data, -o, and for downloads HF_HOME and NMT_CACHE), "
+        "free some space, name folders on another disk (--data, -o, and for downloads HF_HOME or NMT_CACHE), "
         "or rehearse it first: --limit 10000"
     )
     with pytest.raises(DataError) as caught:

@@ -42,7 +42,6 @@ _TOKENS_PER_LINE = 30
 _TOKEN_STEP = 256  # a proposed number of tokens is a multiple of this
 _CHECKPOINT_BYTES_PER_PARAMETER = 12  # weights and two moments in float32
 _MODEL_BYTES_PER_PARAMETER = 4
-_FOLDERS = "--data, -o, and for downloads HF_HOME and NMT_CACHE"
 # Memory of a search, roughly: per parameter of the model, and for torch and the batches.
 _DECODING_BYTES_PER_PARAMETER, _DECODING_BASE_BYTES = 8, 1_000_000_000
 
@@ -51,7 +50,8 @@ _DECODING_BYTES_PER_PARAMETER, _DECODING_BASE_BYTES = 8, 1_000_000_000
 class Machine:
     """`num_devices` devices of one kind. Memory and rate are per device.
 
-    On a CPU, `memory_bytes` are the bytes that are free now, and translation has another precision than training, and so another rate.
+    On a CPU, `memory_bytes` are the bytes that are free now. Translation has another precision there than training, and
+    so another rate.
     """
 
     name: str
@@ -95,17 +95,16 @@ def _measure(choice: PrecisionChoice) -> Machine:
     is_gpu = device.type == "cuda"
     precision = choose_precision(choice, device=device, training=True)
     decoding_precision = choose_precision("auto", device=device, training=False)
-    rate = matrix_rate(device, _dtype(precision))
+    precisions = dict.fromkeys((precision, decoding_precision))
+    rates = {each: matrix_rate(device, torch.bfloat16 if each == "bf16" else torch.float32) for each in precisions}
     return Machine(
         name=torch.cuda.get_device_name(device) if is_gpu else "CPU",
         is_gpu=is_gpu,
         num_devices=torch.cuda.device_count() if is_gpu else 1,
         memory_bytes=torch.cuda.get_device_properties(device).total_memory if is_gpu else free_cpu_bytes(),
         precision=precision,
-        flops_per_second=rate,
-        decoding_flops_per_second=(
-            rate if decoding_precision == precision else matrix_rate(device, _dtype(decoding_precision))
-        ),
+        flops_per_second=rates[precision],
+        decoding_flops_per_second=rates[decoding_precision],
         num_cpus=num_cpus(),
     )
 
@@ -226,16 +225,13 @@ def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:
     for disk, folder in folders.items():
         needed, free = size_text(needed_bytes[disk]), free_bytes(folder)
         if needed_bytes[disk] > free:
+            folders = "--data, -o, and for downloads HF_HOME or NMT_CACHE"
             smaller = "a smaller --limit" if is_rehearsal else "rehearse it first: --limit 10000"
             raise DataError(
                 f"the disk of {folder} has {size_text(free)} free, but the remaining stages need {needed}",
                 where=str(folder),
-                hint=f"free some space, name folders on another disk ({_FOLDERS}), or {smaller}",
+                hint=f"free some space, name folders on another disk ({folders}), or {smaller}",
             )
-
-
-def _dtype(precision: Precision) -> torch.dtype:
-    return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
 def _cache_of(source: Source) -> Path | None:
