@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -143,6 +144,12 @@ def tokenized_side(ids: Array, lengths: Array, *, dtype: TokenDtype = "uint16") 
             writer.append(ids, lengths)
         files = (Path(folder, f"train.source.{kind}") for kind in ("ids", "offsets"))
         return TokenizedSide(*files, dtype=np.dtype(dtype))
+
+
+def sentences(side: TokenizedSide) -> list[list[int]]:
+    """The ids of each sentence of a side."""
+    ids = side.gather(np.array([0]), np.array([side.num_tokens])).tolist()
+    return [ids[start:stop] for start, stop in pairwise(side.offsets.tolist())]
 
 
 def as_corpus(pairs: list[tuple[int, int]]) -> Corpus:

@@ -18,7 +18,7 @@ from nmt_cli.dataset.prepared_data import TokenizedSide, TokenWriter, open_prepa
 from nmt_cli.errors import DataError
 from nmt_cli.files import sha256
 from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
-from tests.dataset.synthetic import append_rows
+from tests.dataset.synthetic import append_rows, sentences
 from tests.preparing.corpus_files import contents, run, small_corpus
 
 ROWS = st.lists(st.lists(st.integers(4, 399), max_size=6), max_size=8)
@@ -47,7 +47,7 @@ def test_what_is_written_in_batches_reads_back_with_eos(
             append_rows(writer, batch)
     rows = [[*row, EOS] for batch in batches for row in batch]
     tokens = TokenizedSide(folder / "train.source.ids", folder / "train.source.offsets", dtype=np.dtype("<u2"))
-    assert [tokens[index].tolist() for index in range(len(tokens))] == rows
+    assert sentences(tokens) == rows
     assert tokens.lengths.tolist() == [len(row) for row in rows]
     assert tokens.lengths.dtype == np.int32
     assert (writer.sentences, writer.tokens) == (len(rows), sum(map(len, rows)))
@@ -101,9 +101,9 @@ def test_a_split_holds_the_tokenized_text(prepared: Path) -> None:
             (data.source_tokenizer_file, data.target_tokenizer_file),
             strict=True,
         ):
-            assert [row.tolist() for row in tokens] == [[*ids, EOS] for ids in Tokenizer.load(file).encode(lines)]
-            assert isinstance(tokens.ids, np.memmap)
-            assert tokens.ids.dtype == np.uint16
+            assert sentences(tokens) == [[*ids, EOS] for ids in Tokenizer.load(file).encode(lines)]
+            assert isinstance(tokens.offsets, np.memmap)
+            assert tokens.gather(np.array([0]), np.array([1])).dtype == np.uint16
     assert len(data.split("train")) == data.manifest.splits["train"].pairs == 600
     assert data.split("train").tgt.lengths.sum() == data.manifest.splits["train"].target_tokens
 
@@ -116,7 +116,7 @@ def test_texts_are_the_lines_as_given(tmp_path: Path) -> None:
     data = open_prepared(run(located, tmp_path / "data").directory)
     assert data.texts("valid") == (["  two  spaces ", "", "\u2028 a\x0bb"], ["eins", "zwei", "drei"])
     assert (data.directory / "valid.en").read_bytes() == raw.replace(b"\r\n", b"\n")
-    assert [row.tolist() for row in data.split("valid").src][1] == [EOS]
+    assert sentences(data.split("valid").src)[1] == [EOS]
 
 
 def test_a_split_without_sentences_is_empty(copy: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_split_without_sentences_is_empty(copy: Path) -> None:
     np.zeros(1, dtype="<i8").tofile(copy / "test.source.offsets")
     edit_manifest(copy, lambda values: values["files"].update({"test.source.ids": 0, "test.source.offsets": 8}))
     tokens = open_prepared(copy).split("test").src
-    assert (len(tokens), tokens.lengths.tolist(), tokens.ids.tolist()) == (0, [], [])
+    assert (len(tokens), tokens.lengths.tolist(), sentences(tokens)) == (0, [], [])
 
 
 def test_a_split_that_the_corpus_lacks_is_named(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_reading_changes_nothing_and_hashes_no_token_file(prepared: Path, monkey
     before = contents(prepared)
     data = open_prepared(prepared)
     with pytest.raises(ValueError, match="read-only"):
-        data.split("train").src.ids[0] = 7
+        data.split("train").src.offsets[0] = 7
     assert contents(prepared) == before
     assert hashed == ["source.spm", "target.spm"]
 

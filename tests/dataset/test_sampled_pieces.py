@@ -26,6 +26,7 @@ from nmt_cli.recipe.schema import SubwordSampling
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, read_pieces, with_pieces
 from nmt_cli.tokenization.tokenizer import EOS, UNK, Tokenizer
 from tests.dataset import synthetic
+from tests.dataset.synthetic import sentences
 from tests.training.tiny import parallel_text, prepare_tiny
 
 PAIRS = parallel_text(2400, seed=3)
@@ -75,7 +76,7 @@ def sampled(data: PreparedData, *, epoch: int = 0, seed: int = 1, num_workers: i
 def rows_of(found: EpochPlan | TokenPairs) -> Rows:
     pairs = found.sampled_pairs if isinstance(found, EpochPlan) else found
     assert pairs is not None
-    return [[row.tolist() for row in side] for side in (pairs.src, pairs.tgt)]
+    return [sentences(side) for side in (pairs.src, pairs.tgt)]
 
 
 def share_of_others(rows: Rows, others: Rows) -> float:
@@ -394,14 +395,14 @@ def without_merges(model: bytes) -> bytes:
             "unigram",
             SubwordSampling(dropout=0.1),
             bytes,
-            "tokenizer.dropout is for BPE vocabularies, and that of the data is unigram",
+            "tokenizer.dropout is for BPE vocabularies, but the data has a unigram vocabulary",
             "--set tokenizer.dropout=0 --set tokenizer.sampling=0.2",
         ),
         (
             "bpe",
             SubwordSampling(sampling=0.2),
             bytes,
-            "tokenizer.sampling is for unigram vocabularies, and that of the data is BPE",
+            "tokenizer.sampling is for unigram vocabularies, but the data has a BPE vocabulary",
             "--set tokenizer.sampling=null --set tokenizer.dropout=0.1",
         ),
         (

@@ -16,7 +16,7 @@ from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.preparing.encoding import EncodedSplit, encoded_splits
 from nmt_cli.preparing.pipeline import prepare
 from nmt_cli.tokenization.tokenizer import Tokenizer
-from tests.dataset.synthetic import append_rows
+from tests.dataset.synthetic import append_rows, sentences
 from tests.preparing.corpus_files import contents, refusal, run, small_corpus
 
 
@@ -57,7 +57,7 @@ def test_statistics_are_those_of_the_written_ids(tmp_path: Path, monkeypatch: py
         pairs = data.split(split)
         for side, tokens in zip(SIDES, (pairs.src, pairs.tgt), strict=True):
             statistics = kept[split].statistics[side]
-            rows = [row.tolist() for row in tokens]
+            rows = sentences(tokens)
             lines = Tokenizer.load(data.directory / f"{side}.spm").decode(rows)
             assert _counts(statistics.pieces) == Counter(len(row) - 1 for row in rows)
             assert _counts(statistics.words) == Counter(len(line.split()) for line in lines)

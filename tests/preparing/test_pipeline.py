@@ -16,6 +16,7 @@ from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.vocabulary import write_tokenizers
 from nmt_cli.preparing.work_folder import open_work_folder, work_path
 from nmt_cli.tokenization.tokenizer import Tokenizer
+from tests.dataset.synthetic import sentences
 from tests.preparing.corpus_files import (
     contents,
     corpus_of,
@@ -52,7 +53,7 @@ def test_training_text_is_the_cleaned_pairs_in_their_order(tmp_path: Path) -> No
     data = open_prepared(prepared.directory)
     tokenizer, train = Tokenizer.load(data.source_tokenizer_file), data.split("train")
     for rows, side, last in ((train.src, 0, "a b"), (train.tgt, 1, "zwei b")):
-        assert tokenizer.decode([row.tolist() for row in rows]) == [*(pair[side] for pair in pairs), last]
+        assert tokenizer.decode(sentences(rows)) == [*(pair[side] for pair in pairs), last]
 
 
 def test_a_shared_vocabulary_is_one_file_and_separate_ones_are_two(tmp_path: Path) -> None:
@@ -295,9 +296,9 @@ def test_multi30k_is_prepared_as_it_is(tmp_path: Path, shared_data: Path) -> Non
     for split, count in (("valid", 1014), ("test", 1000)):
         pairs = data.split(split)
         for tokens, lines in zip((pairs.src, pairs.tgt), data.texts(split), strict=True):
-            assert tokenizer.decode([row.tolist() for row in tokens]) == lines
+            assert tokenizer.decode(sentences(tokens)) == lines
             assert len(tokens) == count
     # Of these 8,000 pairs one goes, for the tabulator in its German; some have spaces that do not belong.
     lines = (folder / "train.en").read_text(encoding="utf-8").split("\n")[:8000]
-    decoded = tokenizer.decode([row.tolist() for row in data.split("train").src])
+    decoded = tokenizer.decode(sentences(data.split("train").src))
     assert decoded == [" ".join(line.split()) for number, line in enumerate(lines, start=1) if number != 7366]

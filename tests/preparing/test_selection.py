@@ -22,6 +22,7 @@ from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.pipeline import Prepared
 from nmt_cli.preparing.sources.base import Split
 from nmt_cli.tokenization.tokenizer import Tokenizer
+from tests.dataset.synthetic import sentences
 from tests.preparing.corpus_files import Pairs, corpus_of, invented_pairs, run, silent, write_prefix
 
 TRAINING = invented_pairs(420, seed=9)
@@ -53,7 +54,7 @@ def prepare_sources(folder: Path, sources: Mapping[str, Pairs], weight: float, *
 def training_pairs(prepared: Prepared) -> Pairs:
     data = open_prepared(prepared.directory)
     tokenizer, train = Tokenizer.load(data.source_tokenizer_file), data.split("train")
-    src, tgt = (tokenizer.decode([row.tolist() for row in side]) for side in (train.src, train.tgt))
+    src, tgt = (tokenizer.decode(sentences(side)) for side in (train.src, train.tgt))
     return list(zip(src, tgt, strict=True))
 
 

@@ -11,6 +11,7 @@ from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.tokenization.tokenizer import Tokenizer
+from tests.dataset.synthetic import sentences
 from tests.preparing.corpus_files import Pairs, contents, invented_pairs, refusal, run, write_prefix
 
 
@@ -34,7 +35,7 @@ def trained_on(data: Path) -> list[tuple[str, str]]:
     sides = []
     for name, side in (("source", rows.src), ("target", rows.tgt)):
         tokenizer = Tokenizer.load(data / f"{name}.spm")
-        sides.append(tokenizer.decode([side[row].tolist() for row in range(len(rows))]))
+        sides.append(tokenizer.decode(sentences(side)))
     return list(zip(*sides, strict=True))
 
 

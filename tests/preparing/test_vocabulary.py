@@ -23,6 +23,7 @@ from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.sources.base import Split
 from nmt_cli.preparing.vocabulary import sample_lines, sizes_of_parts, write_tokenizers
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from tests.dataset.synthetic import sentences
 from tests.preparing.corpus_files import contents, invented_pairs, refusal, run, silent, small_corpus, write_prefix
 from tests.tokenization.models import train_spm
 from tests.training.tiny import train
@@ -117,7 +118,7 @@ def test_a_vocabulary_is_taken_as_it_is_and_its_contents_tell_preparations_apart
     assert "taken from elsewhere, not trained on this text" in (second / "report.html").read_text(encoding="utf-8")
     sources, _ = open_prepared(second).texts("valid")
     encoded = Tokenizer.load(first / "source.spm").encode(sources)
-    assert [row.tolist()[:-1] for row in open_prepared(second).split("valid").src] == encoded
+    assert [row[:-1] for row in sentences(open_prepared(second).split("valid").src)] == encoded
     assert run(small_corpus(tmp_path, taken, pairs=300), second).was_finished
     other = run(small_corpus(tmp_path, "tokenizer.vocab_size=500"), tmp_path / "other").directory
     from_other = small_corpus(tmp_path, f"tokenizer.taken_from={other}", pairs=300)

@@ -88,8 +88,8 @@ def test_an_update_knows_its_tokens_its_slots_and_the_position_after_it(prepared
     for index in range(1, number + 1):
         update = order.next()
         of_pairs = pairs_of(update)
-        assert update.target_tokens == sum(len(pairs.tgt[pair]) for pair in of_pairs)
-        assert update.source_tokens == sum(len(pairs.src[pair]) for pair in of_pairs)
+        assert update.target_tokens == sum(pairs.tgt.lengths[pair] for pair in of_pairs)
+        assert update.source_tokens == sum(pairs.src.lengths[pair] for pair in of_pairs)
         assert max(update.source_tokens, update.target_tokens) <= 600
         assert update.slots == len(update.micro_batches) * (order.shape.src_slots + order.shape.tgt_slots)
         assert (update.epoch, update.index) == (order.epoch, order.index) == (0, index)
@@ -155,7 +155,7 @@ def test_a_plan_damaged_under_way_is_built_anew_and_the_same_updates_follow(
     (plan / "rows").write_bytes(bytes((plan / "rows").stat().st_size))
     assert updates(order, len(order.open())) == expected
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-        f"the plan {plan.name}: the rows of update 0 are not those that were written: it is built anew"
+        f"the plan {plan.name}: the rows of update 0 have changed since they were written: it is built anew"
     ]
 
 
@@ -267,7 +267,7 @@ def test_no_pair_left_is_an_error(prepared: PreparedData) -> None:
 
 def longest_sentence(data: PreparedData) -> int:
     pairs = data.split("train")
-    return max(max(len(row) for row in side) for side in (pairs.src, pairs.tgt))
+    return max(int(side.lengths.max()) for side in (pairs.src, pairs.tgt))
 
 
 def test_a_sentence_that_no_device_takes_is_an_error_whose_hint_helps(prepared: PreparedData) -> None:

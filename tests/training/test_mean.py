@@ -19,6 +19,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.model.packing import pack
 from nmt_cli.tokenization.tokenizer import BOS
 from nmt_cli.training.validation import measure_average
+from tests.dataset.synthetic import sentences
 from tests.training.tiny import events
 
 CPU = torch.device("cpu")
@@ -37,14 +38,12 @@ def slow_loss(model: Path, data: PreparedData) -> float:
     loaded = load_model(model, device=CPU, dtype=torch.float32)
     pairs, smoothing = data.split("valid"), loaded.config.recipe.training.label_smoothing
     total, tokens = 0.0, 0
-    for source, gold in zip(pairs.src, pairs.tgt, strict=True):
-        packed = pack([source.tolist()], device=CPU)
+    for source, gold in zip(sentences(pairs.src), sentences(pairs.tgt), strict=True):
+        packed = pack([source], device=CPU)
         with torch.no_grad():
-            hidden = loaded.model.decode(
-                pack([[BOS, *gold.tolist()[:-1]]], device=CPU), loaded.model.encode(packed), packed
-            )
+            hidden = loaded.model.decode(pack([[BOS, *gold[:-1]]], device=CPU), loaded.model.encode(packed), packed)
             logits = loaded.model.logits(hidden)[:, : loaded.target.vocab_size].double()
-        wanted = torch.tensor(gold.tolist())
+        wanted = torch.tensor(gold)
         total += float(cross_entropy(logits, wanted, label_smoothing=smoothing, reduction="sum"))
         tokens += len(gold)
     return total / tokens

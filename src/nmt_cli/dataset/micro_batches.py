@@ -132,7 +132,8 @@ def _swap_until_all_fit(
 ) -> bool:
     """Swap rows between micro-batches, in place, until each fits the shape; False if some do not fit in the end.
 
-    Each swap is between the micro-batch that exceeds the shape most and another, preferably the one with most room.
+    `micro_batch_of_row`, `src` and `tgt` are [n]. Each swap is between the micro-batch that exceeds the shape most and
+    another, preferably the one with most room.
     """
     slots = np.array([shape.src_slots, shape.tgt_slots])
     lengths = np.stack([src, tgt], axis=1)
@@ -141,7 +142,7 @@ def _swap_until_all_fit(
     tokens_of_sides = [
         np.bincount(micro_batch_of_row, weights=side, minlength=num_micro_batches) for side in (src, tgt)
     ]
-    tokens = np.stack(tokens_of_sides, axis=1).astype(np.int64)  # [micro-batches, sides]
+    tokens = np.stack(tokens_of_sides, axis=1).astype(np.int64)
     for _ in range(_SWAPS_PER_MICRO_BATCH * num_micro_batches):
         excess = np.maximum(tokens - slots, 0).sum(axis=1)
         if not excess.any():
@@ -149,7 +150,7 @@ def _swap_until_all_fit(
         worst = int(excess.argmax())
         room = ((slots - tokens) / slots).min(axis=1)
         for other in np.argsort(-room, kind="stable").tolist():
-            if other != worst and _make_best_swap(micro_batch_of_row, lengths, tokens, slots, worst, other):
+            if other != worst and _make_best_swap(micro_batch_of_row, lengths, tokens, slots, worst=worst, other=other):
                 break
         else:
             return False
@@ -161,11 +162,12 @@ def _swap_until_all_fit(
 
 
 def _make_best_swap(
-    micro_batch_of_row: Array, lengths: Array, tokens: Array, slots: Array, worst: int, other: int
+    micro_batch_of_row: Array, lengths: Array, tokens: Array, slots: Array, *, worst: int, other: int
 ) -> bool:
     """Swap the row of `worst` and the row of `other` that most reduce their excess; False if no swap reduces it.
 
-    A swap may also move a single row. `micro_batch_of_row` and `tokens` are changed in place.
+    A swap may also move a single row. `lengths` [n, 2], `tokens` [micro-batches, 2] and `slots` [2] count source and
+    target. `micro_batch_of_row` [n] and `tokens` are changed in place.
     """
     worst_rows, other_rows = (_swap_candidates(micro_batch_of_row, index) for index in (worst, other))
     over = tokens[[worst, other]] - slots

@@ -35,7 +35,7 @@ class PlanCache:
     """Finds or builds the plans of the training split of prepared data.
 
     Plans lie in the data's directory, or in `fallback` if that directory cannot be written or is full. `beat` is called
-    now and then while a plan is built, here or in another process.
+    before a plan is built, and regularly while pieces are sampled, here or in another process.
     """
 
     def __init__(

@@ -78,9 +78,10 @@ class TokenBudgets:
 class EpochInvariants(Record):
     """The part of a plan that all epochs of a training share: it depends on the lengths of pairs, not on their order.
 
-    `num_pairs_left_out` pairs are too long for the model. A full update has `pairs_in_update` pairs on average, in the
-    length class whose updates have more pairs. No sentence of any epoch has more than `max_tokens_in_sentence`, with
-    EOS. If pieces are sampled, all but `num_pairs_left_out` follow from expected lengths.
+    `num_pairs_left_out` pairs are too long for the model. `pairs_in_update` is the average number of pairs in a full
+    update; of the two length classes, the larger average. No sentence of any epoch has more than
+    `max_tokens_in_sentence`, with EOS. If pieces are sampled, every field except `num_pairs_left_out` is computed from
+    expected lengths.
     """
 
     num_pairs_left_out: int
@@ -141,7 +142,7 @@ class EpochPlan:
         except OSError as error:
             raise DamagedPlan(f"{self.directory.name}: {error.strerror}") from None
         if crc32(content) != self._crc32[index]:
-            raise DamagedPlan(f"{self.directory.name}: the rows of update {index} are not those that were written")
+            raise DamagedPlan(f"{self.directory.name}: the rows of update {index} have changed since they were written")
         return np.frombuffer(content, dtype=self._row_dtype)
 
     def close(self) -> None:
@@ -161,7 +162,7 @@ class EpochPlan:
             checksums |= _checksums_of_sampled_ids(self.directory)
         for name, checksum in checksums.items():
             if checksum != manifest.crc32.get(name):
-                raise ValueError(f"{name} is not what was written")
+                raise ValueError(f"{name} has changed since it was written")
         updates = np.frombuffer(contents[_UPDATES], dtype=_UPDATE_DTYPE)
         self._starts, self._crc32 = updates["start"], updates["crc32"]
         self._row_dtype = np.dtype(manifest.row)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -57,28 +56,19 @@ _WIDEST_ROW = row_type(num_pairs=2**63, num_tokens=2**63, max_tokens_in_sentence
 
 
 class TokenizedSide:
-    """The sentences of one side of a split: sentence i is `ids[offsets[i]:offsets[i + 1]]`, and ends with EOS.
+    """The sentences of one side of a split: the ids of sentence i lie from `offsets[i]` to `offsets[i + 1]`, with EOS.
 
-    Both arrays are mapped from files. A mapped page counts as memory of the process until the system takes it back, and
-    reading a page also maps its neighbours. `gather` and `read_offsets` map nothing, so they suit a large split.
+    `offsets` is mapped from its file. A mapped page counts as memory of the process until the system takes it back, so
+    `read_offsets`, which maps nothing, suits a large split.
     """
 
     def __init__(self, id_file: Path, offset_file: Path, *, dtype: np.dtype[Any]) -> None:
-        self.ids: NDArray[np.unsignedinteger] = _map_file(id_file, dtype)
-        self.offsets: NDArray[np.int64] = _map_file(offset_file, _OFFSET)
+        self.offsets: NDArray[np.int64] = np.memmap(offset_file, dtype=_OFFSET, mode="r")
+        self._dtype = dtype
         self._id_reader, self._offset_reader = _RangeReader(id_file), _RangeReader(offset_file)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
-
-    def __getitem__(self, index: int) -> NDArray[np.unsignedinteger]:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"sentence {index} of {len(self)}")
-        index %= len(self)
-        return self.ids[self.offsets[index] : self.offsets[index + 1]]
-
-    def __iter__(self) -> Iterator[NDArray[np.unsignedinteger]]:
-        return (self[index] for index in range(len(self)))
 
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
@@ -88,12 +78,12 @@ class TokenizedSide:
     @property
     def num_tokens(self) -> int:
         """Tokens of all sentences with EOS."""
-        return len(self.ids)
+        return int(self.offsets[-1])
 
     def gather(self, starts: Array, lengths: Array) -> NDArray[np.unsignedinteger]:
-        """The ids of sentences, end to end, by their starts in `ids` and their lengths."""
-        first_bytes, sizes = ((tokens.astype(np.int64) * self.ids.itemsize).tolist() for tokens in (starts, lengths))
-        return np.frombuffer(self._id_reader.read(first_bytes, sizes), dtype=self.ids.dtype)
+        """The ids of sentences, end to end, by their starts and their lengths in tokens."""
+        first_bytes, sizes = ((tokens.astype(np.int64) * self._dtype.itemsize).tolist() for tokens in (starts, lengths))
+        return np.frombuffer(self._id_reader.read(first_bytes, sizes), dtype=self._dtype)
 
     def read_offsets(self, start: int, stop: int) -> NDArray[np.int64]:
         """`offsets[start:stop]`."""
@@ -156,12 +146,12 @@ class PreparedData:
         """The pairs of `train`, `valid` or `test`; DataError if there is no such split, or other data by now."""
         self._check_has_split(name)
         try:
-            return open_pairs(self.directory, name, dtype=self.manifest.dtype)
-        finally:  # also after an error, which other data may explain
-            if read_manifest(self.directory).fingerprint != self.manifest.fingerprint:
-                message = f"{self.directory} was prepared anew, with other settings, while it was in use"
-                hint = "prepare the earlier data again in another folder (-o), and name the folder with --data"
-                raise DataError(message, where=str(self.directory), hint=hint) from None
+            pairs = open_pairs(self.directory, name, dtype=self.manifest.dtype)
+        except (OSError, ValueError):
+            self._check_unchanged()  # other data may explain the error
+            raise
+        self._check_unchanged()
+        return pairs
 
     def texts(self, name: str) -> tuple[list[str], list[str]]:
         """Source and reference lines of `valid` or `test` as they were given, without line ends."""
@@ -169,6 +159,12 @@ class PreparedData:
         languages = self.manifest.languages
         src, ref = (self._lines(f"{name}.{language}") for language in (languages.source, languages.target))
         return src, ref
+
+    def _check_unchanged(self) -> None:
+        if read_manifest(self.directory).fingerprint != self.manifest.fingerprint:
+            message = f"{self.directory} was prepared anew, with other settings, while it was in use"
+            hint = "prepare the earlier data again in another folder (-o), and name the folder with --data"
+            raise DataError(message, where=str(self.directory), hint=hint) from None
 
     def _check_has_split(self, name: str) -> None:
         if name not in self.manifest.splits:
@@ -284,10 +280,3 @@ def _check_tokenizer(path: Path, record: TokenizerRecord) -> None:
 def _check_present(path: Path) -> None:
     if not path.is_file():
         raise DataError(f"{path.name} is missing", where=str(path), hint=PREPARE_AGAIN)
-
-
-def _map_file(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The array in a file, mapped read-only; an empty file, which mmap refuses, is an empty array."""
-    if path.stat().st_size == 0:
-        return np.zeros(0, dtype=dtype)
-    return np.memmap(path, dtype=dtype, mode="r")

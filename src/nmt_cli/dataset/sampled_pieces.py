@@ -51,7 +51,7 @@ def check_sampling(data: PreparedData, sampling: SubwordSampling) -> None:
         model = file.read_bytes()
         if (kind := tokenizer_kind(model)) != kind_needed:
             raise RecipeError(
-                f"tokenizer.{setting} is for {names[kind_needed]} vocabularies, and that of the data is {names[kind]}",
+                f"tokenizer.{setting} is for {names[kind_needed]} vocabularies, but the data has a {names[kind]} vocabulary",
                 where=str(file),
                 hint=f"{off} {alternative}",
             )
@@ -81,15 +81,16 @@ def measure_sampling_cost(data: PreparedData, *, alpha: float, seed: int, max_po
     """The cost of each epoch, measured on a few thousand pairs spread over the training split."""
     sampler, key = _PairSampler(data, alpha=alpha, max_tokens_in_sentence=max_positions), (seed, _COST_PURPOSE)
     ranges = _spread_ranges(len(data.split("train")))
-    first_timed = len(ranges) * 3 // 4  # by then, frequent words are cached
-    sampled = [sampler.sample(start, stop, key=key) for start, stop in ranges[:first_timed]]
+    first_timed = len(ranges) * 3 // 4
+    warm_up, timed = ranges[:first_timed], ranges[first_timed:]  # after the warm-up, frequent words are cached
+    sampled = [sampler.sample(start, stop, key=key) for start, stop in warm_up]
     clock = time.process_time()
-    sampled += [sampler.sample(start, stop, key=key) for start, stop in ranges[first_timed:]]
+    sampled += [sampler.sample(start, stop, key=key) for start, stop in timed]
     seconds = time.process_time() - clock
     prepared_tokens = {side: sum(len(sampler.ids(side, start, stop)) for start, stop in ranges) for side in SIDES}
     sampled_tokens = {side: sum(len(texts[side].ids) for texts in sampled) for side in SIDES}
     src_growth, tgt_growth = (sampled_tokens[side] / max(prepared_tokens[side], 1) for side in SIDES)
-    num_pairs, num_timed = (sum(stop - start for start, stop in part) for part in (ranges, ranges[first_timed:]))
+    num_pairs, num_timed = (sum(stop - start for start, stop in part) for part in (ranges, timed))
     num_bytes = sum(sampled_tokens.values()) * np.dtype(data.manifest.dtype).itemsize + num_pairs * _BYTES_PER_PAIR
     return SamplingCost(src_growth, tgt_growth, num_bytes / max(num_pairs, 1), seconds / max(num_timed, 1))
 
@@ -110,7 +111,7 @@ def sample_pieces(
     num_workers: int,
     beat: Callable[[], None],
 ) -> None:
-    """Write the sampled ids of the training split into a directory; `beat` is called now and then.
+    """Write the sampled ids of the training split into a directory; `beat` is called after each block.
 
     A sentence keeps the ids of the prepared data if it would have more than `invariants.max_tokens_in_sentence`. A word
     keeps its ids if they are not the encoding of its text.
