@@ -106,7 +106,7 @@ def test_a_dry_run_refuses_pieces_that_the_vocabulary_does_not_sample(
         outcome = nmt(*command, *words, "--set", "tokenizer.sampling=0.2")
         assert outcome.code == 3
         assert outcome.stderr[-3:] == [
-            "error: tokenizer.sampling is for unigram vocabularies, but the data has a BPE vocabulary",
+            "error: tokenizer.sampling is for unigram vocabularies, but the data has a BPE one",
             f"at:    {prepared.directory}/source.spm",
             "fix:   --set tokenizer.sampling=null --set tokenizer.dropout=0.1",
         ]

@@ -230,7 +230,7 @@ def test_a_damaged_plan_is_built_anew(
 def test_rows_that_are_not_those_that_were_written_are_refused(data: PreparedData) -> None:
     plan = opened(data)
     flip("rows")(plan.directory)
-    with pytest.raises(DamagedPlan, match=f"^{plan.directory.name}: the rows of update [0-9]+ are not those"):
+    with pytest.raises(DamagedPlan, match=f"^{plan.directory.name}: the rows of update [0-9]+ have changed"):
         pairs_of(plan)
     assert len(pairs_of(opened(data, anew=True))) == len(plan)
 

@@ -395,14 +395,14 @@ def without_merges(model: bytes) -> bytes:
             "unigram",
             SubwordSampling(dropout=0.1),
             bytes,
-            "tokenizer.dropout is for BPE vocabularies, but the data has a unigram vocabulary",
+            "tokenizer.dropout is for BPE vocabularies, but the data has a unigram one",
             "--set tokenizer.dropout=0 --set tokenizer.sampling=0.2",
         ),
         (
             "bpe",
             SubwordSampling(sampling=0.2),
             bytes,
-            "tokenizer.sampling is for unigram vocabularies, but the data has a BPE vocabulary",
+            "tokenizer.sampling is for unigram vocabularies, but the data has a BPE one",
             "--set tokenizer.sampling=null --set tokenizer.dropout=0.1",
         ),
         (

@@ -16,7 +16,7 @@ from nmt_cli.decoding.batching import search_batches
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.model.packing import pack
 from nmt_cli.model.teacher_forcing import forced_log_probs
-from nmt_cli.scoring.forced_decoding import ForcedDecoder, ForcedScore, Perplexity
+from nmt_cli.scoring.forced_decoding import ForcedDecoder, ForcedScore, PerplexitySums
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 from tests.scoring.shell import columns, nmt, refuse, run
 from tests.training.tiny import parallel_text, prepare_tiny, train
@@ -130,7 +130,7 @@ def test_a_pair_too_long_for_the_model_has_no_score_and_is_named(
     assert caplog.messages == [
         "2 of 4 pairs have no score, the first of them in line 2: this model takes 127 pieces per side"
     ]
-    perplexity = Perplexity()
+    perplexity = PerplexitySums()
     for score in scores:
         perplexity.add(score)
     assert perplexity.num_left_out == 2
@@ -204,7 +204,7 @@ def test_json_has_everything_with_the_hashes(model: Path, texts: Path, pairs: li
 
 
 def test_no_pair_that_fits_has_no_perplexity() -> None:
-    perplexity = Perplexity()
+    perplexity = PerplexitySums()
     perplexity.add(ForcedScore(None, ["a"], None, 1))
     assert (perplexity.per_piece, perplexity.per_word) == (None, None)
 

@@ -94,7 +94,7 @@ def test_the_same_text_under_two_names_is_no_difference(systems: Path) -> None:
     (system,) = comparison["systems"]
     # sacreBLEU's formula gives such a pair the smallest p-value there is.
     assert (system["difference"], system["p_value"]) == (0, 1)
-    assert comparison["verdict"] == "BLEU: good and copy are equal, p = 1 by paired bootstrap resampling"
+    assert comparison["verdict"] == "BLEU: good and copy have the same score, p = 1 by paired bootstrap resampling"
 
 
 def test_a_difference_without_significance_makes_no_system_better(systems: Path) -> None:

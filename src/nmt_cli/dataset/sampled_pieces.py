@@ -51,7 +51,7 @@ def check_sampling(data: PreparedData, sampling: SubwordSampling) -> None:
         model = file.read_bytes()
         if (kind := tokenizer_kind(model)) != kind_needed:
             raise RecipeError(
-                f"tokenizer.{setting} is for {names[kind_needed]} vocabularies, but the data has a {names[kind]} vocabulary",
+                f"tokenizer.{setting} is for {names[kind_needed]} vocabularies, but the data has a {names[kind]} one",
                 where=str(file),
                 hint=f"{off} {alternative}",
             )

@@ -16,7 +16,6 @@ from nmt_cli.devices import choose_device, choose_precision, multiply_float32_fa
 from nmt_cli.errors import DeviceError
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.teacher_forcing import forced_log_probs
-from nmt_cli.model.transformer import Transformer
 from nmt_cli.tokenization.tokenizer import BOS, EOS, as_in_training
 
 logger = logging.getLogger(__name__)
@@ -41,8 +40,8 @@ class ForcedScore:
 
 
 @dataclass(slots=True)
-class Perplexity:
-    """Perplexities of the targets scored so far: EOS counts as a piece of each, and as a word of each."""
+class PerplexitySums:
+    """Perplexities of the targets scored so far, from sums: EOS counts as a piece of each, and as a word of each."""
 
     num_left_out: int = 0
     log_prob: float = 0.0
@@ -61,7 +60,7 @@ class Perplexity:
     @property
     def per_piece(self) -> float | None:
         """exp of the mean negative log-probability per piece; None if there are no pieces."""
-        return _perplexity(self.log_prob, self.num_pieces)
+        return perplexity(-self.log_prob / self.num_pieces) if self.num_pieces else None
 
     @property
     def per_word(self) -> float | None:
@@ -69,7 +68,7 @@ class Perplexity:
 
         Models with different vocabularies can be compared by it.
         """
-        return _perplexity(self.log_prob, self.num_words)
+        return perplexity(-self.log_prob / self.num_words) if self.num_words else None
 
 
 def perplexity(nll: float) -> float:
@@ -126,14 +125,13 @@ class ForcedDecoder:
         ]
         longest = self._loaded.model.config.max_positions
         is_fitting = [max(len(source), len(target)) <= longest for source, target in pairs]
-        rows_of_log_probs = batched_log_probs(
-            self._loaded.model,
-            # An empty pair stands for a pair that is too long.
-            [pair if fits else ([], []) for pair, fits in zip(pairs, is_fitting, strict=True)],
-            max_tokens=self._max_tokens,
-            device=self._device,
-        )
+        # `plan_batches` leaves out a pair of length 0. It adds EOS to a length, and both sides have theirs already.
+        lengths = [
+            len(source) + len(target) - 1 if source and fits else 0
+            for (source, target), fits in zip(pairs, is_fitting, strict=True)
+        ]
         scores = []
+        rows_of_log_probs = self._log_probs(pairs, lengths)
         for (_, ids), text, log_probs, fits in zip(pairs, targets, rows_of_log_probs, is_fitting, strict=True):
             pieces, num_words = self._loaded.target.pieces(ids), len(text.split())
             if fits:
@@ -142,31 +140,19 @@ class ForcedDecoder:
                 scores.append(ForcedScore(None, pieces, None, num_words))
         return scores
 
-
-def batched_log_probs(
-    model: Transformer, pairs: Sequence[tuple[list[int], list[int]]], *, max_tokens: int, device: torch.device
-) -> list[list[float]]:
-    """The natural log-probability of each id of each target, given its source; both end in EOS, or are empty.
-
-    A batch has at most `max_tokens` ids of both sides, or one pair. DeviceError if a batch exhausts the memory.
-    """
-    results: list[list[float]] = [[] for _ in pairs]
-    # `plan_batches` adds EOS to each length; here both sides have theirs already.
-    lengths = [max(0, len(source) + len(target) - 1) for source, target in pairs]
-    for batch in plan_batches(lengths, max_tokens=max_tokens):
-        sources, targets = zip(*(pairs[index] for index in batch), strict=True)
-        try:
-            log_probs = forced_log_probs(model, sources, targets, bos=BOS, device=device)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            message = f"the memory of {device} does not hold a batch of {len(batch)} pairs"
-            hint = f"take `batch_tokens: {max(1, max_tokens // 2)}`, or `device: cpu`"
-            raise DeviceError(message, setting="batch_tokens", hint=hint) from None
-        for index, log_probs_of_pair in zip(batch, log_probs, strict=True):
-            results[index] = log_probs_of_pair
-    return results
-
-
-def _perplexity(log_prob: float, count: int) -> float | None:
-    return perplexity(-log_prob / count) if count else None
+    def _log_probs(self, pairs: Sequence[tuple[list[int], list[int]]], lengths: Sequence[int]) -> list[list[float]]:
+        """The natural log-probability of each id of each target; empty for a pair of length 0."""
+        results: list[list[float]] = [[] for _ in pairs]
+        for batch in plan_batches(lengths, max_tokens=self._max_tokens):
+            sources, targets = zip(*(pairs[index] for index in batch), strict=True)
+            try:
+                log_probs = forced_log_probs(self._loaded.model, sources, targets, bos=BOS, device=self._device)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                message = f"the memory of {self._device} does not hold a batch of {len(batch)} pairs"
+                hint = f"take `batch_tokens: {max(1, self._max_tokens // 2)}`, or `device: cpu`"
+                raise DeviceError(message, setting="batch_tokens", hint=hint) from None
+            for index, log_probs_of_pair in zip(batch, log_probs, strict=True):
+                results[index] = log_probs_of_pair
+        return results

@@ -6,9 +6,8 @@ Post 2018, arXiv:1804.08771. BLEU, chrF and TER are sacreBLEU's own to every dig
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal, assert_never, get_args
 
@@ -18,10 +17,10 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.utils import SACREBLEU_DIR
 
-from nmt_cli.errors import DataError, UsageError
+from nmt_cli.errors import DataError, NmtError, UsageError
 from nmt_cli.languages import short_code
 from nmt_cli.scoring.comet import Comet, SegmentMean
-from nmt_cli.scoring.moses_bleu import MosesBleuTokenizer, PaperTokenizer
+from nmt_cli.scoring.moses_bleu import MosesBleu, MosesBleuTokenizer, PaperTokenizer
 
 MetricName = Literal["bleu", "paper-bleu", "moses-bleu", "chrf", "chrf++", "ter", "comet"]
 
@@ -109,27 +108,24 @@ class EvaluationSet:
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """One metric and one evaluation set; the references are prepared once.
-
-    `prepare` turns the hypotheses of each system into the text that `metric`, a metric of sacreBLEU's form, takes.
-    """
+    """One metric for some systems: their hypotheses in the form that `metric`, a metric of sacreBLEU's form, takes."""
 
     name: MetricName
     metric: Metric
     references: Sequence[Sequence[str]]
-    prepare: Callable[[Sequence[Sequence[str]]], list[list[str]]]
+    systems: Sequence[Sequence[str]]
 
-    def report(self, prepared: Sequence[str], *, confidence: bool) -> ScoreReport:
-        """The score of one system from its prepared hypotheses."""
-        result = self.metric.corpus_score(prepared, None, n_bootstrap=RESAMPLES if confidence else 1)
+    def report(self, system: Sequence[str], *, confidence: bool) -> ScoreReport:
+        """The score of one of the systems."""
+        result = self.metric.corpus_score(system, None, n_bootstrap=RESAMPLES if confidence else 1)
         # sacreBLEU prints the half width, but gives it no public name.
         half_width = float(result._ci) if confidence else None
         details = _bleu_details(result) if isinstance(result, BLEUScore) else ""
         return ScoreReport(self.name, float(result.score), str(self.metric.get_signature()), half_width, details)
 
-    def segment_scores(self, prepared: Sequence[str]) -> list[float]:
-        """The score of each segment of one system, on the metric's own scale."""
-        segments = zip(prepared, *self.references, strict=True)
+    def segment_scores(self, system: Sequence[str]) -> list[float]:
+        """The score of each segment of one of the systems, on the metric's own scale."""
+        segments = zip(system, *self.references, strict=True)
         return [float(self.metric.sentence_score(hypothesis, refs).score) for hypothesis, *refs in segments]
 
 
@@ -142,9 +138,9 @@ def score_systems(
     """
     reports: list[list[ScoreReport]] = [[] for _ in systems]
     for name in metrics:
-        scorer = make_scorer(name, evaluation_set, for_segments=False, lengths=[len(system) for system in systems])
-        for reports_of_system, prepared in zip(reports, scorer.prepare(systems), strict=True):
-            reports_of_system.append(scorer.report(prepared, confidence=confidence))
+        scorer = make_scorer(name, systems, evaluation_set, for_segments=False)
+        for reports_of_system, system in zip(reports, scorer.systems, strict=True):
+            reports_of_system.append(scorer.report(system, confidence=confidence))
     return reports
 
 
@@ -175,18 +171,18 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], *, target_languag
 
 
 def make_scorer(
-    name: MetricName, evaluation_set: EvaluationSet, *, for_segments: bool, lengths: Sequence[int]
+    name: MetricName, systems: Sequence[Sequence[str]], evaluation_set: EvaluationSet, *, for_segments: bool
 ) -> Scorer:
-    """The metric against these references, for corpora, or for single segments: BLEU with its effective order.
+    """The metric for these systems, for corpora, or for single segments: BLEU with its effective order.
 
     ValueError if systems of these lengths cannot be scored against the references, or `evaluation_set` lacks
     something that the metric needs.
     """
-    reference_lengths = [len(lines) for lines in evaluation_set.references]
+    lengths, reference_lengths = ([len(lines) for lines in texts] for texts in (systems, evaluation_set.references))
     is_empty = not lengths or not reference_lengths or lengths[0] == 0
     if is_empty or len({*lengths, *reference_lengths}) > 1:
-        raise ValueError(f"{list(lengths)} hypotheses cannot be scored against references of {reference_lengths} lines")
-    scorer = _choose_scorer(name, evaluation_set, for_segments=for_segments)
+        raise ValueError(f"{lengths} hypotheses cannot be scored against references of {reference_lengths} lines")
+    scorer = _choose_scorer(name, systems, evaluation_set, for_segments=for_segments)
     if evaluation_set.test_set is not None:
         # sacreBLEU's signatures take both from the metric.
         vars(scorer.metric).update(test_set=evaluation_set.test_set[0], langpair=evaluation_set.test_set[1])
@@ -202,8 +198,8 @@ def segment_scores(
     """
     scores = []
     for name in metrics:
-        scorer = make_scorer(name, evaluation_set, for_segments=True, lengths=[len(system) for system in systems])
-        values = [scorer.segment_scores(prepared) for prepared in scorer.prepare(systems)]
+        scorer = make_scorer(name, systems, evaluation_set, for_segments=True)
+        values = [scorer.segment_scores(system) for system in scorer.systems]
         scores.append(SegmentScores(name, str(scorer.metric.get_signature()), values))
     return scores
 
@@ -220,27 +216,29 @@ def largest_differences(scores: SegmentScores, *, count: int) -> tuple[list[int]
     return best[:count], worst[:count]
 
 
-def _choose_scorer(name: MetricName, evaluation_set: EvaluationSet, *, for_segments: bool) -> Scorer:
+def _choose_scorer(
+    name: MetricName, systems: Sequence[Sequence[str]], evaluation_set: EvaluationSet, *, for_segments: bool
+) -> Scorer:
     references = evaluation_set.references
     match name:
         case "bleu":
-            return Scorer(name, _bleu(evaluation_set, for_segments=for_segments), references, _as_lists)
+            return Scorer(name, _bleu(evaluation_set, for_segments=for_segments), references, systems)
         case "paper-bleu" | "moses-bleu":
-            return _moses_scorer(name, evaluation_set, for_segments=for_segments)
+            return _moses_scorer(name, systems, evaluation_set, for_segments=for_segments)
         case "chrf":
-            return Scorer(name, _Chrf(references=references), references, _as_lists)
+            return Scorer(name, _Chrf(references=references), references, systems)
         case "chrf++":
-            return Scorer(name, _Chrf(word_order=2, references=references), references, _as_lists)
+            return Scorer(name, _Chrf(word_order=2, references=references), references, systems)
         case "ter":
-            return Scorer(name, TER(references=references), references, _as_lists)
+            return Scorer(name, TER(references=references), references, systems)
         case "comet":
-            return _comet_scorer(evaluation_set)
+            return _comet_scorer(systems, evaluation_set)
         case other:
             assert_never(other)
 
 
 def _bleu(evaluation_set: EvaluationSet, *, for_segments: bool) -> BLEU:
-    """sacreBLEU's BLEU, as its own command has it: tokens are 13a's but for Chinese, Japanese and Korean.
+    """sacreBLEU's BLEU with the tokenizer that its own command chooses: 13a, except for Chinese, Japanese and Korean.
 
     UsageError if the tokenizer is not installed, DataError if its model cannot be fetched.
     """
@@ -256,20 +254,31 @@ def _bleu(evaluation_set: EvaluationSet, *, for_segments: bool) -> BLEU:
             references=evaluation_set.references,
         )
     except (RuntimeError, OSError, SystemExit) as error:
-        if tokenizer_name is None:
-            extra, setting = language, "metrics: bleu"
-            hint = f"pip install 'sacrebleu[{extra}]', or leave bleu out of `metrics`"
-        elif tokenizer_name in _EXTRAS:
-            extra, setting = _EXTRAS[tokenizer_name], f"tokenize: {tokenizer_name}"
-            hint = f"pip install 'sacrebleu[{extra}]'"
-        else:
-            raise _tokenizer_model_error(tokenizer_name, error) from None
-        message = f"BLEU needs a tokenizer for the language {extra!r} that is not installed"
-        raise UsageError(message, setting=setting, hint=hint) from None
+        raise _tokenizer_error(tokenizer_name, language, error) from None
+
+
+def _tokenizer_error(name: str | None, language: str, error: BaseException) -> NmtError:
+    """The error for a tokenizer of BLEU that does not start; without a name, it is the tokenizer of the language."""
+    extra = language if name is None else _EXTRAS.get(name)
+    if extra is None:
+        folder = Path(SACREBLEU_DIR) / "models"
+        reason = re.sub(r"^<urlopen error (.*)>$", r"\1", str(error))
+        message = f"the model of the tokenizer {name} is not in {folder}, and cannot be fetched: {reason}"
+        hint = f"check the network and $https_proxy, or copy the folder {folder} from a machine on which it works"
+        return DataError(message, where=str(folder), hint=hint)
+    message = f"BLEU needs a tokenizer for the language {extra!r} that is not installed"
+    hint = f"pip install 'sacrebleu[{extra}]'"
+    if name is None:
+        return UsageError(message, setting="metrics: bleu", hint=f"{hint}, or leave bleu out of `metrics`")
+    return UsageError(message, setting=f"tokenize: {name}", hint=hint)
 
 
 def _moses_scorer(
-    name: Literal["paper-bleu", "moses-bleu"], evaluation_set: EvaluationSet, *, for_segments: bool
+    name: Literal["paper-bleu", "moses-bleu"],
+    systems: Sequence[Sequence[str]],
+    evaluation_set: EvaluationSet,
+    *,
+    for_segments: bool,
 ) -> Scorer:
     language = evaluation_set.short_language
     if for_segments or language is None:
@@ -281,35 +290,18 @@ def _moses_scorer(
         return [[tokenizer.tokenize(line, is_reference=is_reference) for line in lines] for lines in texts]
 
     references = tokenize(evaluation_set.references, is_reference=True)
-    prepare = partial(tokenize, is_reference=False)
-    return Scorer(name, tokenizer.make_metric(references), references, prepare)
+    metric = MosesBleu(language, lowercase=not is_paper, changes=tokenizer.changes, references=references)
+    return Scorer(name, metric, references, tokenize(systems, is_reference=False))
 
 
-def _tokenizer_model_error(name: str, error: BaseException) -> DataError:
-    folder = Path(SACREBLEU_DIR) / "models"
-    reason = re.sub(r"^<urlopen error (.*)>$", r"\1", str(error))
-    message = f"the model of the tokenizer {name} is not in {folder}, and cannot be fetched: {reason}"
-    hint = f"check the network and $https_proxy, or copy the folder {folder} from a machine on which it works"
-    return DataError(message, where=str(folder), hint=hint)
-
-
-def _comet_scorer(evaluation_set: EvaluationSet) -> Scorer:
+def _comet_scorer(systems: Sequence[Sequence[str]], evaluation_set: EvaluationSet) -> Scorer:
     comet, sources, references = evaluation_set.comet, evaluation_set.sources, evaluation_set.references
     if comet is None or sources is None or len(references) != 1:
         raise ValueError("COMET wants its installation, the sources, and one reference")
-    reference = references[0]
-
-    def prepare(systems: Sequence[Sequence[str]]) -> list[list[str]]:
-        scores = comet.segment_scores(systems, sources=sources, reference=reference)
-        # Scorers pass text. SegmentMean reads the numbers back, so sacreBLEU's resampling works for COMET.
-        return [[repr(value) for value in system] for system in scores]
-
-    metric = SegmentMean(model=comet.model, version=comet.version(), num_segments=len(reference))
-    return Scorer("comet", metric, references, prepare)
-
-
-def _as_lists(systems: Sequence[Sequence[str]]) -> list[list[str]]:
-    return [list(lines) for lines in systems]
+    scores = comet.segment_scores(systems, sources=sources, reference=references[0])
+    metric = SegmentMean(model=comet.model, version=comet.version(), num_segments=len(sources))
+    # Scorers pass text. SegmentMean reads the numbers back, so sacreBLEU's resampling works for COMET.
+    return Scorer("comet", metric, references, [[repr(value) for value in system] for system in scores])
 
 
 class _Chrf(CHRF):

@@ -27,7 +27,10 @@ _QUOTES = str.maketrans("„“”", '"""')
 
 
 class MosesBleuTokenizer:
-    """Splits raw text of one language into the tokens of tokenizer.perl."""
+    """Splits raw text of one language into the tokens of tokenizer.perl.
+
+    `changes` are the other changes of the text by their names in the signature.
+    """
 
     def __init__(self, language: str) -> None:
         from sacremoses import MosesTokenizer
@@ -35,14 +38,10 @@ class MosesBleuTokenizer:
 
         if language not in NonbreakingPrefixes().available_langs:
             logger.warning("Moses knows no abbreviations of the language %r; it takes those of English", language)
-        self.language = language
+        self.changes: dict[str, str] = {}
         self._tokenizer = MosesTokenizer(lang=language)
         # sacremoses counts some letters otherwise than tokenizer.perl: see `_letters_and_digits`.
         self._tokenizer.PAD_NOT_ISALNUM = re.compile(rf"([^{_letters_and_digits()}\s\.'\`\,\-])"), r" \1 "
-
-    def make_metric(self, references: Sequence[Sequence[str]]) -> MosesBleu:
-        """The metric: BLEU of lower-cased tokens, against references that are tokens already."""
-        return MosesBleu(self.language, lowercase=True, changes={}, references=references)
 
     def tokenize(self, line: str, *, is_reference: bool) -> str:
         """The tokens of a line, with spaces between them."""
@@ -60,12 +59,8 @@ class PaperTokenizer(MosesBleuTokenizer):
         self._punctuation = MosesPunctNormalizer()
         self._splits_compounds = language == _GERMAN
         self._has_ascii_quotes = language == _GERMAN and not keep_quotes
-
-    def make_metric(self, references: Sequence[Sequence[str]]) -> MosesBleu:
-        """The metric: the paper's BLEU, against references that are tokens already."""
-        changes = {"compounds": "split" if self._splits_compounds else "whole", "punct": "ascii-hyp"}
-        changes |= {"quotes": "ascii-ref"} if self._has_ascii_quotes else {}
-        return MosesBleu(self.language, lowercase=False, changes=changes, references=references)
+        self.changes = {"compounds": "split" if self._splits_compounds else "whole", "punct": "ascii-hyp"}
+        self.changes |= {"quotes": "ascii-ref"} if self._has_ascii_quotes else {}
 
     def tokenize(self, line: str, *, is_reference: bool) -> str:
         """The tokens of a line, with spaces between them.
@@ -113,7 +108,7 @@ class _MosesSignature(BLEUSignature):
 class MosesBleu(BLEU):
     """multi-bleu.perl over tokens: sacreBLEU's BLEU without tokenisation and smoothing.
 
-    `changes` are the other changes of the text by their names in the signature.
+    `references` are tokens already. `changes` are the tokenizer's, for the signature.
     """
 
     _SIGNATURE_TYPE = _MosesSignature

@@ -51,7 +51,7 @@ class ComparedScore(ResampledScore):
 
     @property
     def is_significant(self) -> bool:
-        """True if chance would make such a difference less than once in twenty times."""
+        """True if the p-value is below SIGNIFICANCE_LEVEL."""
         return self.p_value < SIGNIFICANCE_LEVEL
 
     @property
@@ -73,16 +73,17 @@ class PairedTestResult:
         """The name of the metric."""
         return self.baseline.report.name
 
-    def verdict(self, *, baseline: str, systems: Sequence[str]) -> str:
-        """The result in a sentence, with these names of the baseline and of the systems."""
+    def verdict(self, *, baseline_name: str, system_names: Sequence[str]) -> str:
+        """The result in a sentence."""
         metric = TITLES[self.metric_name]
-        if len(systems) == 1:
-            return f"{metric}: {_sentence(self.systems[0], systems[0], baseline)} by {TEST_TITLES[self.test]}"
+        if len(system_names) == 1:
+            sentence = _sentence(self.systems[0], system_names[0], baseline_name)
+            return f"{metric}: {sentence} by {TEST_TITLES[self.test]}"
         better = sum(score.is_significant and score.is_better for score in self.systems)
         worse = sum(score.is_significant and not score.is_better for score in self.systems)
         return (
-            f"{metric}: of {len(systems)} runs, {better} significantly better and {worse} significantly worse than"
-            f" {baseline} (p < {SIGNIFICANCE_LEVEL:g}) by {TEST_TITLES[self.test]}"
+            f"{metric}: of {len(system_names)} runs, {better} significantly better and {worse} significantly worse than"
+            f" {baseline_name} (p < {SIGNIFICANCE_LEVEL:g}) by {TEST_TITLES[self.test]}"
         )
 
 
@@ -105,13 +106,11 @@ def paired_tests(
     test: TestKind,
 ) -> list[list[PairedTestResult]]:
     """For each metric and each baseline, the result of the test of all systems against the baseline."""
-    texts = [*baselines, *systems]
     results = []
     for name in metrics:
-        scorer = make_scorer(name, evaluation_set, for_segments=False, lengths=[len(text) for text in texts])
-        prepared = scorer.prepare(texts)
-        prepared_baselines, prepared_systems = prepared[: len(baselines)], prepared[len(baselines) :]
-        results.append([_paired_test(scorer, baseline, prepared_systems, test=test) for baseline in prepared_baselines])
+        scorer = make_scorer(name, [*baselines, *systems], evaluation_set, for_segments=False)
+        tested, tested_systems = scorer.systems[: len(baselines)], scorer.systems[len(baselines) :]
+        results.append([_paired_test(scorer, baseline, tested_systems, test=test) for baseline in tested])
     return results
 
 
@@ -161,7 +160,7 @@ def _resampled_score(result: Result, *, name: MetricName, signature: str) -> Res
 
 def _sentence(score: ComparedScore, system: str, baseline: str) -> str:
     if score.difference == 0:
-        return f"{system} and {baseline} are equal, p = 1"
+        return f"{system} and {baseline} have the same score, p = 1"
     difference, p_value = f"{abs(score.difference):.{decimals_of(score.report.name)}f}", f"p = {score.p_value:.4f}"
     if not score.is_significant:
         comparison = "higher" if score.difference > 0 else "lower"

@@ -277,7 +277,7 @@ def _score_and_compare(
         baselines = [text.lines for text in texts.baselines]
         tests = paired_tests(baselines, systems, evaluation_set, metrics=metrics, test=test)
         comparisons = [
-            Comparison(baseline.name, result, result.verdict(baseline=baseline.name, systems=names))
+            Comparison(baseline.name, result, result.verdict(baseline_name=baseline.name, system_names=names))
             for tests_of_metric in tests
             for baseline, result in zip(texts.baselines, tests_of_metric, strict=True)
         ]

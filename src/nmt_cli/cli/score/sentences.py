@@ -21,7 +21,7 @@ from nmt_cli.console import without_controls
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from nmt_cli.scoring.forced_decoding import ForcedScore, Perplexity
+    from nmt_cli.scoring.forced_decoding import ForcedScore, PerplexitySums
     from nmt_cli.scoring.metrics import EvaluationSet, MetricName, SegmentScores
 
 
@@ -111,11 +111,11 @@ def print_forced_scores(texts: Texts, options: ForcedOptions, *, with_tokens: bo
     if len(texts.references) > 1:
         message = f"--model takes one REF, not {len(texts.references)}"
         raise UsageError(message, where="REF", hint="run it once for each of them")
-    from nmt_cli.scoring.forced_decoding import ForcedDecoder, Perplexity
+    from nmt_cli.scoring.forced_decoding import ForcedDecoder, PerplexitySums
 
     (model,) = find_models([options.model])
     decoder = ForcedDecoder(model, device=options.device, precision=options.precision, max_tokens=options.batch_tokens)
-    perplexity = Perplexity()
+    perplexity = PerplexitySums()
     scores = decoder.scores(texts.source.lines, texts.references[0].lines)
     if as_json:
         sentences = []
@@ -240,7 +240,7 @@ def _log_prob_text(log_prob: float | None) -> str:
     return "nan" if log_prob is None else f"{log_prob:.6f}"
 
 
-def _perplexity_text(perplexity: Perplexity) -> str:
+def _perplexity_text(perplexity: PerplexitySums) -> str:
     per_piece, per_word = perplexity.per_piece, perplexity.per_word
     if per_piece is None or per_word is None:
         return "perplexity: no line has a probability"
@@ -263,7 +263,9 @@ def _sentence_json(score: ForcedScore, *, with_tokens: bool) -> dict[str, Any]:
     return result
 
 
-def _forced_json(texts: Texts, model: Path, perplexity: Perplexity, sentences: list[dict[str, Any]]) -> dict[str, Any]:
+def _forced_json(
+    texts: Texts, model: Path, perplexity: PerplexitySums, sentences: list[dict[str, Any]]
+) -> dict[str, Any]:
     from nmt_cli.artifacts.manifest import WEIGHTS
     from nmt_cli.files import sha256
 
