@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -148,8 +147,7 @@ def tokenized_side(ids: Array, lengths: Array, *, dtype: TokenDtype = "uint16") 
 
 def sentences(side: TokenizedSide) -> list[list[int]]:
     """The ids of each sentence of a side."""
-    ids = side.gather(np.array([0]), np.array([side.num_tokens])).tolist()
-    return [ids[start:stop] for start, stop in pairwise(side.offsets.tolist())]
+    return [side.ids(index, index + 1).tolist() for index in range(len(side))]
 
 
 def as_corpus(pairs: list[tuple[int, int]]) -> Corpus:

@@ -190,7 +190,8 @@ def test_small_text_gets_only_pieces_that_training_sees(tmp_path: Path) -> None:
     data = open_prepared(run(located, tmp_path / "data").directory)
     assert data.manifest.tokenizers.source.vocab_size < 2000
     train, valid = data.split("train"), data.split("valid")
-    train_ids, valid_ids = (np.concatenate([*split.src, *split.tgt]) for split in (train, valid))
+    sides = ((split.src, split.tgt) for split in (train, valid))
+    train_ids, valid_ids = (np.concatenate([side.ids(0, len(side)) for side in pair]) for pair in sides)
     occurrences = np.bincount(train_ids, minlength=8000)
     assert (
         np.mean(occurrences[valid_ids] < 5) < 0.03
@@ -225,7 +226,7 @@ def assert_cut_as_by(data: PreparedData, models: Sequence[Path]) -> None:
     for name, lines, tokens, model in zip(SIDES, data.texts("valid"), (valid.src, valid.tgt), models, strict=True):
         original = sentencepiece.SentencePieceProcessor(model_file=str(model))
         tokenizer = Tokenizer.load(data.directory / f"{name}.spm")
-        rows = [row.tolist() for row in tokens]
+        rows = sentences(tokens)
         assert all(row[-1] == EOS and not {PAD, UNK, BOS, EOS}.intersection(row[:-1]) for row in rows)
         assert [tokenizer.pieces(row[:-1]) for row in rows] == [original.encode_as_pieces(line) for line in lines]
 

@@ -88,14 +88,14 @@ def test_an_update_knows_its_tokens_its_slots_and_the_position_after_it(prepared
     for index in range(1, number + 1):
         update = order.next()
         of_pairs = pairs_of(update)
-        assert update.target_tokens == sum(pairs.tgt.lengths[pair] for pair in of_pairs)
-        assert update.source_tokens == sum(pairs.src.lengths[pair] for pair in of_pairs)
+        assert update.target_tokens == pairs.tgt.lengths[of_pairs].sum()
+        assert update.source_tokens == pairs.src.lengths[of_pairs].sum()
         assert max(update.source_tokens, update.target_tokens) <= 600
         assert update.slots == len(update.micro_batches) * (order.shape.src_slots + order.shape.tgt_slots)
         assert (update.epoch, update.index) == (order.epoch, order.index) == (0, index)
         for part in update.micro_batches:
             for side, slots in ((pairs.src, order.shape.src_slots), (pairs.tgt, order.shape.tgt_slots)):
-                assert sum(len(side[pair]) for pair in part["pair"]) <= slots <= MAX_TOKENS
+                assert side.lengths[part["pair"]].sum() <= slots <= MAX_TOKENS
     update = order.next()
     assert (update.epoch, update.index) == (1, 1)
 

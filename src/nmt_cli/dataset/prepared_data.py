@@ -80,6 +80,11 @@ class TokenizedSide:
         """Tokens of all sentences with EOS."""
         return int(self.offsets[-1])
 
+    def ids(self, start: int, stop: int) -> NDArray[np.unsignedinteger]:
+        """The ids of the sentences from `start` to before `stop`, end to end."""
+        offsets = self.read_offsets(start, stop + 1)
+        return self.gather(offsets[:1], offsets[-1:] - offsets[:1])
+
     def gather(self, starts: Array, lengths: Array) -> NDArray[np.unsignedinteger]:
         """The ids of sentences, end to end, by their starts and their lengths in tokens."""
         first_bytes, sizes = ((tokens.astype(np.int64) * self._dtype.itemsize).tolist() for tokens in (starts, lengths))

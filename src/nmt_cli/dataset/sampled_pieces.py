@@ -18,7 +18,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmt_cli.dataset.plan_files import SAMPLED, EpochInvariants, PlanKey
 from nmt_cli.dataset.prepared_data import SIDES, PreparedData, TokenWriter
@@ -87,7 +86,9 @@ def measure_sampling_cost(data: PreparedData, *, alpha: float, seed: int, max_po
     clock = time.process_time()
     sampled += [sampler.sample(start, stop, key=key) for start, stop in timed]
     seconds = time.process_time() - clock
-    prepared_tokens = {side: sum(len(sampler.ids(side, start, stop)) for start, stop in ranges) for side in SIDES}
+    prepared_tokens = {
+        side: sum(len(tokens.ids(*part)) for part in ranges) for side, tokens in sampler.prepared.items()
+    }
     sampled_tokens = {side: sum(len(texts[side].ids) for texts in sampled) for side in SIDES}
     src_growth, tgt_growth = (sampled_tokens[side] / max(prepared_tokens[side], 1) for side in SIDES)
     num_pairs, num_timed = (sum(stop - start for start, stop in part) for part in (ranges, timed))
@@ -157,7 +158,7 @@ class _PairSampler:
     def __init__(self, data: PreparedData, *, alpha: float, max_tokens_in_sentence: int) -> None:
         self._max_tokens_in_sentence = max_tokens_in_sentence
         pairs = data.split("train")
-        self._prepared = {"source": pairs.src, "target": pairs.tgt}
+        self.prepared = {"source": pairs.src, "target": pairs.tgt}
         files = {"source": data.source_tokenizer_file, "target": data.target_tokenizer_file}
         self._samplers = {side: subword_sampler(file.read_bytes(), alpha=alpha) for side, file in files.items()}
 
@@ -165,11 +166,6 @@ class _PairSampler:
         """The sampled ids of these pairs, end to end, for each side; they follow from `key` and `start`."""
         sampled = {}
         for side, seed in zip(SIDES, np.random.SeedSequence([*key, start]).spawn(len(SIDES)), strict=True):
-            ids, generator = self.ids(side, start, stop), np.random.default_rng(seed)
+            ids, generator = self.prepared[side].ids(start, stop), np.random.default_rng(seed)
             sampled[side] = self._samplers[side].sample(ids, longest=self._max_tokens_in_sentence, generator=generator)
         return sampled
-
-    def ids(self, side: str, start: int, stop: int) -> NDArray[np.unsignedinteger]:
-        """The ids of these pairs in the prepared data."""
-        first, *_, end = self._prepared[side].read_offsets(start, stop + 1)
-        return self._prepared[side].gather(np.array([first]), np.array([end - first]))

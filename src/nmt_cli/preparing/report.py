@@ -243,7 +243,7 @@ def _examples(data: PreparedData, loaded: Mapping[str, Tokenizer]) -> list[dict[
     sentences = {"source": train.src, "target": train.tgt}
 
     def describe(side: str, index: int) -> dict[str, Any]:
-        ids = sentences[side][index][:-1].tolist()
+        ids = sentences[side].ids(index, index + 1)[:-1].tolist()
         return {"text": loaded[side].decode([ids])[0], "pieces": loaded[side].pieces(ids)}
 
     return [{side: describe(side, index) for side in SIDES} for index in chosen]

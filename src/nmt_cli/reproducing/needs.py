@@ -225,12 +225,12 @@ def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:
     for disk, folder in folders.items():
         needed, free = size_text(needed_bytes[disk]), free_bytes(folder)
         if needed_bytes[disk] > free:
-            folders = "--data, -o, and for downloads HF_HOME or NMT_CACHE"
+            choices = "--data, -o, and for downloads HF_HOME or NMT_CACHE"
             smaller = "a smaller --limit" if is_rehearsal else "rehearse it first: --limit 10000"
             raise DataError(
                 f"the disk of {folder} has {size_text(free)} free, but the remaining stages need {needed}",
                 where=str(folder),
-                hint=f"free some space, name folders on another disk ({folders}), or {smaller}",
+                hint=f"free some space, name folders on another disk ({choices}), or {smaller}",
             )
 
 
@@ -238,12 +238,9 @@ def _cache_of(source: Source) -> Path | None:
     """The folder in a cache to which a source is downloaded; None if it is local."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    match source:
-        case HubSource(is_local=False):
-            return Path(HF_HUB_CACHE) / f"datasets--{source.repository.replace('/', '--')}"
-        case ArchiveSource(url=str(url)):
-            return cached_file(url).parent
-    return None
+    if isinstance(source, HubSource) and not source.is_local:
+        return Path(HF_HUB_CACHE) / f"datasets--{source.repository.replace('/', '--')}"
+    return cached_file(source.url).parent if isinstance(source, ArchiveSource) and source.url else None
 
 
 def _memory_text(memory: DeviceNeeds, recipe: Recipe, machine: Machine) -> str:

@@ -90,7 +90,7 @@ def plan_reproduction(
     """
     user_settings = read_overrides(settings, experiment=experiment.name)
     recipe = load_recipe(experiment.recipe, overrides=user_settings.recipe)
-    if recipe.corpus not in experiment.corpora:
+    if recipe.corpus is None or recipe.corpus not in experiment.corpora:
         raise UsageError(
             f"{experiment.name} is reproduced on {' or '.join(experiment.corpora)}, not on {recipe.corpus}",
             where="--set corpus",
