@@ -69,7 +69,6 @@ class Machine:
         return f"{self.num_devices} x {self.name} in {self.precision}"
 
 
-@dataclass(frozen=True, slots=True)
 class _MachineJob:
     """Measures the machine in a worker process."""
 
