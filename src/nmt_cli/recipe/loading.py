@@ -183,9 +183,9 @@ def _parent_file(parent: str, *, file: Path, where: str) -> Path:
     """The file that `extends` names, relative to the recipe, or else a recipe of the package."""
     # Without normpath, origins would read recipes/table3/../base.yaml.
     beside = Path(os.path.normpath(file.parent / parent))
-    if beside.is_file():
-        return beside
     name, names = parent.removesuffix(".yaml"), packaged_names(kind="recipe")
+    if beside.is_file() and not (name in names and beside.samefile(file)):  # my small.yaml extends the packaged one
+        return beside
     if name in names:
         return packaged_folder() / f"{name}.yaml"
     names = [other.stem for other in sorted(file.parent.glob("*.yaml"))] + names
