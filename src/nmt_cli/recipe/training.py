@@ -249,7 +249,8 @@ class AveragingConfig(Section):
     @model_validator(mode="after")
     def _exactly_one(self) -> AveragingConfig:
         if (self.last is None) == (self.best is None):
-            fix = "write last: 5 and best: null, or the other way round"
+            value = "null" if self.best else "5"
+            fix = f"write last: {value}, or best: {value}"
             problem = "exactly one of averaging.last and averaging.best is a number, the other null"
             raise SettingError(problem, fix, settings=("averaging.last", "averaging.best"))
         return self
