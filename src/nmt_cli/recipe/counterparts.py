@@ -87,7 +87,7 @@ def _choose_word(template: str, value: Any) -> str:
         return template
     word, (for_true, for_false) = str(value).lower(), choice.groups()
     if not (isinstance(value, str) and word in choice.groups()):
-        word = for_false if word == "false" else for_true
+        word = for_false if word in ("false", "no", "off", "0") else for_true
     return template[: choice.start()] + word
 
 

@@ -210,7 +210,8 @@ def _equivalent_settings(
             return {}
         case "same value" | "clipping":
             is_list = isinstance(value, list) and not any("{FIRST}" in template for template in counterpart.templates)
-            if is_list or _concerns_data(path):
+            is_kind_of_norm = key == "layer_norm" and value not in (True, False, "pre", "post")  # OpenNMT-py's rms
+            if is_list or is_kind_of_norm or _concerns_data(path):
                 return {}
         case "sampling":  # OpenNMT-py's alpha is a dropout for BPE
             name = "tokenizer.dropout" if given.get("src_subword_type") == "bpe" else "tokenizer.sampling"
