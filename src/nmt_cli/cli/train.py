@@ -85,10 +85,11 @@ def train(
 
     bound_spinning(TRAINING_SPINS)
     from nmt_cli.interchange.hub_models import find_model
-    from nmt_cli.recipe.loading import resolve_recipe
+    from nmt_cli.recipe.loading import packaged_names, resolve_recipe
 
     with _report_first_failure_only():
-        _check_is_recipe(Path(recipe))
+        if recipe not in packaged_names(kind="recipe") or Path(recipe).is_file():  # a folder of its name is not meant
+            _check_is_recipe(Path(recipe))
         overrides = [*(settings or []), *([] if precision is None else [f"training.precision={precision}"])]
         overrides += ["training.compile=false"] if no_compile else []
         resolved = resolve_recipe(recipe, overrides=overrides)
