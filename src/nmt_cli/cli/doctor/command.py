@@ -125,7 +125,7 @@ def _slow_cpu(machine: dict[str, Any]) -> Iterator[Finding]:
 def _low_resources(machine: dict[str, Any]) -> Iterator[Finding]:
     """Little free memory, or little free disk."""
     free = machine["memory"]["free_bytes"]
-    if free is not None and free < _LOW_MEMORY_BYTES:
+    if free < _LOW_MEMORY_BYTES:
         yield Finding(
             "low", f"{size_text(free)} of memory are free", "end other programs, or lower training.batch_tokens"
         )
@@ -150,8 +150,7 @@ def _machine_facts(machine: dict[str, Any]) -> Iterator[tuple[str, str]]:
         onednn = "float32 by oneDNN" if torch["float32_by_onednn"] else f"float32 by {torch['blas']}"
         yield "threads", f"{torch['threads']} of torch; BLAS {torch['blas']}, {onednn}"
         yield "GPUs", "\n".join(_gpu_text(gpu) for gpu in torch["gpus"]) or "none"
-    if memory["free_bytes"] is not None and memory["total_bytes"] is not None:
-        yield "memory", f"{size_text(memory['free_bytes'])} free of {size_text(memory['total_bytes'])}"
+    yield "memory", f"{size_text(memory['free_bytes'])} free of {size_text(memory['total_bytes'])}"
     yield "disk", f"{size_text(machine['folder']['free_bytes'])} free in {machine['folder']['path']}"
     yield "cache", f"{machine['cache']['path']}, {size_text(machine['cache']['free_bytes'])} free"
     yield "extras", "\n".join(_extra_text(name, extra) for name, extra in machine["extras"].items())

@@ -15,6 +15,7 @@ import nmt_cli
 from nmt_cli.cache import cache_folder
 from nmt_cli.devices import cpu_multiplies_bf16, cpu_name, has_gpu_driver, kernel_text, missing_for_triton, num_cpus
 from nmt_cli.files import free_bytes, nearest_existing
+from nmt_cli.memory import free_cpu_bytes
 
 # Packages by their names on PyPI: REQUIRED is always needed. By extra, EXTRAS has its purpose and the packages it adds.
 REQUIRED = (
@@ -35,6 +36,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 def describe_machine() -> dict[str, Any]:
     """All facts, ready for JSON. `torch` has `error` instead of its facts if it cannot be imported."""
     cache, here = cache_folder(), Path.cwd()
+    total_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "nmt": {"version": nmt_cli.__version__, "folder": str(Path(__file__).resolve().parents[2])},
         "python": {"version": platform.python_version(), "program": sys.executable},
@@ -43,7 +45,7 @@ def describe_machine() -> dict[str, Any]:
         "extras": {name: _describe_extra(name) for name in EXTRAS},
         "torch": _describe_torch(),
         "cpu": _describe_cpu(),
-        "memory": _describe_memory(),
+        "memory": {"total_bytes": total_memory, "free_bytes": free_cpu_bytes()},
         "environment": {name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ},
         "gpu_driver": has_gpu_driver(),
         "missing_for_triton": missing_for_triton(),
@@ -131,13 +133,6 @@ def _cpu_quota() -> float | None:
     """The cores' worth of time that a container may use; None if there is no limit."""
     limit, _, period = kernel_text("/sys/fs/cgroup/cpu.max").strip().partition(" ")
     return None if limit in ("", "max") else int(limit) / int(period)
-
-
-def _describe_memory() -> dict[str, int | None]:
-    """The machine's memory, from /proc/meminfo; null elsewhere."""
-    lines = re.findall(r"^(\w+):\s+(\d+) kB", kernel_text("/proc/meminfo"), flags=re.MULTILINE)
-    sizes = {name: int(kilobytes) * 1024 for name, kilobytes in lines}
-    return {"total_bytes": sizes.get("MemTotal"), "free_bytes": sizes.get("MemAvailable")}
 
 
 def _openmp_libraries() -> list[str]:
