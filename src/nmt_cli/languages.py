@@ -10,7 +10,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from nmt_cli.errors import DataError
+from nmt_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
@@ -108,6 +108,20 @@ _CLOSE_LANGUAGES = [
         "nso st xh zu",
     )
 ]
+
+
+def parse_languages(pair: str) -> tuple[str, str]:
+    """The codes in SOURCE-TARGET, the value of --languages; UsageError if it is not two codes."""
+    codes = pair.split("-")
+    hint = "for example --languages en-de"
+    if len(codes) > 2 and all(map(str.isalnum, codes)):
+        # The second part belongs to the source if it is a country or a script, as in en-US-de.
+        num_source_parts = 2 if re.fullmatch(r"[A-Z]{2}|[A-Z][a-z]{3}", codes[1]) else 1
+        source, target = "_".join(codes[:num_source_parts]), "_".join(codes[num_source_parts:])
+        hint = f"a hyphen separates the two languages, and _ the parts of one: --languages {source}-{target}"
+    if len(codes) != 2 or not all(re.fullmatch(r"[A-Za-z]\w*", code, flags=re.ASCII) for code in codes):
+        raise UsageError(f"`languages` {pair!r} is not SOURCE-TARGET", setting="languages", hint=hint)
+    return codes[0], codes[1]
 
 
 def are_close(code: str, other: str) -> bool:

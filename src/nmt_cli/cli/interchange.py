@@ -13,11 +13,11 @@ import typer
 from nmt_cli.cli.arguments import complete_models, find_models, parse_choice
 from nmt_cli.console import show_progress
 from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.languages import parse_languages
 
 if TYPE_CHECKING:
     from nmt_cli.decoding.ctranslate2.model import Quantization
     from nmt_cli.interchange.exporting import Target
-    from nmt_cli.recipe.schema import LanguagePair
 
 logger = logging.getLogger(__name__)
 
@@ -93,9 +93,13 @@ def import_(
     from nmt_cli.artifacts.model_directory import check_replaceable
     from nmt_cli.hub_names import hub_name
     from nmt_cli.interchange.hub_models import import_from_hub
+    from nmt_cli.recipe.schema import LanguagePair
 
     check_replaceable(output, overwrite=overwrite)
-    given_pair = _parse_languages(languages)
+    given_pair = None
+    if languages is not None:
+        source, target = parse_languages(languages)
+        given_pair = LanguagePair(source=source, target=target)
     name = hub_name(directory)
     if name is None and not directory.exists():
         hint = "name a folder with a Hugging Face model, or OWNER/NAME on the hub"
@@ -136,18 +140,3 @@ def _read_lines(file: Path) -> list[str]:
 
     with open_bytes(file) as stream:
         return list(islice(read_lines(stream, name=str(file), errors="strict"), _MAX_LINES))
-
-
-def _parse_languages(pair: str | None) -> LanguagePair | None:
-    if pair is None:
-        return None
-    from pydantic import ValidationError
-
-    from nmt_cli.recipe.schema import LanguagePair
-
-    source, _, target = pair.partition("-")
-    try:
-        return LanguagePair(source=source, target=target)
-    except ValidationError:
-        hint = "write it as --languages en-de"
-        raise UsageError(f"{pair!r} is no pair of languages", where="--languages", hint=hint) from None

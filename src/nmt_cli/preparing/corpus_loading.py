@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli.errors import RecipeError, UsageError
+from nmt_cli.languages import parse_languages
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, source_of
-from nmt_cli.preparing.sources.base import LANGUAGE_CODE, Split, setting_of
+from nmt_cli.preparing.sources.base import Split, setting_of
 from nmt_cli.preparing.sources.text import kind_of_file
 from nmt_cli.recipe.key_paths import KeyPath
 from nmt_cli.recipe.loading import find_yaml_file, parse_override
@@ -47,7 +48,10 @@ def corpus_from_files(
 
     `languages` is SOURCE-TARGET. Raises UsageError if it is not two different codes.
     """
-    source, target = _parse_languages(languages)
+    source, target = parse_languages(languages)
+    if source == target:
+        hint = "for example --languages en-de"
+        raise UsageError(f"`languages` {languages!r} names one language twice", setting="languages", hint=hint)
     values: dict[str, Any] = {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-") or "corpus",
         "languages": {"source": source, "target": target},
@@ -104,21 +108,6 @@ def _read_corpus_document(file: Path) -> Document:
         example = prepare_command("my.tsv", languages=_EXAMPLE_LANGUAGES)
         hint = f"a corpus file is YAML; text is given as {example}, or as --train PREFIX for PREFIX.en"
         raise RecipeError(error.message, where=error.where, hint=hint) from None
-
-
-def _parse_languages(languages: str) -> tuple[str, str]:
-    codes = languages.split("-")
-    hint = "for example --languages en-de"
-    if len(codes) > 2 and all(map(str.isalnum, codes)):
-        # The second part belongs to the source if it is a country or a script, as in en-US-de.
-        num_source_parts = 2 if re.fullmatch(r"[A-Z]{2}|[A-Z][a-z]{3}", codes[1]) else 1
-        source, target = "_".join(codes[:num_source_parts]), "_".join(codes[num_source_parts:])
-        hint = f"a hyphen separates the two languages, and _ the parts of one: -l {source}-{target}"
-    if len(codes) != 2 or not all(re.fullmatch(LANGUAGE_CODE, code) for code in codes):
-        raise UsageError(f"`languages` {languages!r} is not SOURCE-TARGET", setting="languages", hint=hint)
-    if codes[0] == codes[1]:
-        raise UsageError(f"`languages` {languages!r} names one language twice", setting="languages", hint=hint)
-    return codes[0], codes[1]
 
 
 def _apply_overrides(document: Document, overrides: Sequence[str], *, source: str) -> Corpus:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmt_cli.errors import DataError, ScoreError, UsageError, nearest_word
+from nmt_cli.languages import parse_languages
 
 if TYPE_CHECKING:
     from nmt_cli.scoring.metrics import MetricName
@@ -173,8 +174,8 @@ def read_texts(names: TextNames) -> Texts:
     _check_stdin(names)
     _check_systems_differ(names)
     languages, source_name, reference_names = names.languages, names.source, names.references
-    if languages is not None and not re.fullmatch(r"[A-Za-z_]+-[A-Za-z_]+", languages):
-        raise UsageError(f"-l takes two languages, not {languages!r}", where="-l", hint="for example -l en-de")
+    if languages is not None:
+        parse_languages(languages)
     if names.test_set is not None:
         from nmt_cli.testsets import find_test_set
 
