@@ -37,6 +37,8 @@ _WRITING_ERRORS = (
     ((errno.ENOTDIR, errno.EEXIST), "a file stands where a folder must be", None),
     ((errno.ENAMETOOLONG,), "its name is too long for this disk", "choose a shorter one with -o"),
     ((errno.EFBIG,), "it would be larger than files may be here", "ulimit -f unlimited, then the same command"),
+    ((errno.EISDIR,), "a folder stands where a file must be", None),
+    ((errno.EBUSY, errno.EXDEV), "it is a mount point, or belongs to the image of a container", None),
     (_NO_LOCKS, "the disk knows no locks", "mount it with flock"),
 )
 
@@ -79,6 +81,7 @@ def check_replaceable(path: Path, *, kind_name: str, is_same_kind: bool, overwri
     """
     if path.name in ("", ".."):
         raise UsageError(f"-o {path} names no folder", where="--output", hint="for example -o models/mine")
+    check_no_mount_point(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not is_same_kind:
@@ -89,12 +92,24 @@ def check_replaceable(path: Path, *, kind_name: str, is_same_kind: bool, overwri
         raise ModelError(f"{path} exists already: {kind_name}", where=str(path), hint=hint)
 
 
+def check_no_mount_point(path: Path) -> None:
+    """Raise UsageError if the directory at `path`, which is to be replaced, is a mount point."""
+    if os.path.ismount(os.path.realpath(path)):
+        hint = f"name a folder in it: -o {shlex.quote(str(path / 'NAME'))}"
+        raise UsageError(f"{path} is a mount point, which cannot be replaced", where="--output", hint=hint)
+
+
 def remove_directory(path: Path) -> None:
     """Remove a directory, or a link but not its target, so that a kill in the middle leaves nothing under its name."""
     removed = path.with_name(f".{path.name}{_REMOVED}")
     _remove(removed)
     with suppress(FileNotFoundError):
-        path.rename(removed)
+        try:
+            path.rename(removed)
+        except OSError as cause:
+            if cause.errno != errno.EXDEV:  # it belongs to the image of a container
+                raise
+            shutil.rmtree(path)
     _remove(removed)
 
 
@@ -341,8 +356,9 @@ def _acquire_lock(file: Path, directory: Path, *, busy: str, error: type[NmtErro
                 raise
             hint = "mount it with flock, or choose a folder on another disk with -o"
             raise error(f"cannot lock {directory}: its disk knows no locks", where=str(file), hint=hint) from None
-        if file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat()):
-            break
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(stream.fileno()), file.stat()):
+                break
         stream.close()  # the earlier holder has just removed this file
     stream.truncate(0)
     stream.write(f"process {os.getpid()} on {socket.gethostname()}")

@@ -128,7 +128,8 @@ def open_or_begin(
     RecipeError if the run has other settings, data or initial weights; `restart` removes the run first.
     """
     if restart and kind_of(directory) == "run":
-        files.remove_directory(directory.resolve())  # a link stays: `new_directory` follows it
+        with files.disk_errors(directory, ModelError):
+            files.remove_directory(directory.resolve())  # a link stays: `new_directory` follows it
     if (directory / RUN_FILE).is_file():
         run = open_run(directory)
         error = _difference_error(run, recipe, data, init_from)
