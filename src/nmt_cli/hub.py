@@ -25,7 +25,7 @@ PROXY_HINT = (
     "the hub"
 )
 # Failures that have the same words for a model and for a data set.
-CommonKind = Literal["disk full", "gated", "overloaded"]
+CommonKind = Literal["disk full", "not writable", "gated", "overloaded"]
 FailureKind = CommonKind | Literal["no revision", "no repository", "offline", "unreachable", "other"]
 
 
@@ -49,6 +49,9 @@ def failure_of(error: Exception) -> HubFailure:
     causes = list(causes_of(error))
     if any(getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) for cause in causes):
         return HubFailure("disk full", "the disk is full")
+    for cause in causes:  # a firewall's EACCES names no file
+        if isinstance(cause, OSError) and cause.filename and cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return HubFailure("not writable", f"{cause.filename}: {cause.strerror}")
     kinds: tuple[tuple[type[Exception], FailureKind], ...] = (
         (errors.GatedRepoError, "gated"),  # the first, because it is a RepositoryNotFoundError too
         (errors.RevisionNotFoundError, "no revision"),
@@ -79,6 +82,8 @@ def message_and_hint(kind: CommonKind, name: str, *, reason: str, page: str) -> 
         case "disk full":
             hint = "free some space, or move the hub's cache: export HF_HOME=FOLDER; the same command continues"
             return f"cannot download {name}: {reason}", hint
+        case "not writable":
+            return f"cannot download {name}: {reason}", "move the hub's cache: export HF_HOME=FOLDER"
         case "gated":
             message = f"{name} is gated: the hub wants to know who takes it"
             return message, f"accept its terms at {page}, then export HF_TOKEN=hf_..."
