@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import inspect
+import io
 import os
 import stat
 import sys
@@ -122,6 +123,11 @@ def main() -> None:
         end_with_parent()
     if _COMPLETION_VARIABLE in os.environ:
         _answer_completion()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # it is None if it was closed
+        if sys.stdout.isatty():
+            sys.stdout.reconfigure(errors="replace")
+        else:
+            sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     code = _run_and_flush(sys.argv[1:])
     if "LOCAL_RANK" in os.environ:
         # torch's threads may crash an interpreter that exits. The launcher would take the crash for a failed training.
@@ -147,7 +153,7 @@ def _run_and_report(arguments: Sequence[str]) -> int:
     """Run one command line, and print its error if there is one; the exit code."""
     try:
         return _parse_and_call(arguments or ["--help"])
-    except (NmtError, OSError) as error:
+    except (NmtError, OSError, RuntimeError) as error:
         user_error = error if isinstance(error, NmtError) else _path_error(error)
         if user_error is None or "--debug" in arguments:
             raise
@@ -160,8 +166,10 @@ def _run_and_report(arguments: Sequence[str]) -> int:
         return EXIT_CLOSED_PIPE if ending.code else 0
 
 
-def _path_error(error: OSError) -> UsageError | None:
-    """The error if a path is closed to this user, or a name is too long."""
+def _path_error(error: OSError | RuntimeError) -> UsageError | None:
+    """The error if a path is closed to this user, a name is too long, or links lead in a circle."""
+    if isinstance(error, RuntimeError):  # of Path.resolve in Python 3.12 and older
+        return UsageError(str(error), hint="check the path") if str(error).startswith("Symlink loop") else None
     if error.errno in (errno.EACCES, errno.EPERM) and error.filename is not None:
         paths = " or ".join(str(path) for path in (error.filename, error.filename2) if path is not None)
         return UsageError(f"no permission for {paths}", hint="ask its owner for access, or give another path")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import logging
 import shlex
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,7 +131,6 @@ def print_forced_scores(texts: Texts, options: ForcedOptions, *, with_tokens: bo
             continue
         for piece, log_prob in _pieces_with_log_probs(score):
             typer.echo(f"{line}\t{piece}\t{_log_prob_text(log_prob)}")
-    sys.stdout.flush()
     logger.info("%s", _perplexity_text(perplexity))
 
 

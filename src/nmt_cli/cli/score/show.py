@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -74,7 +73,6 @@ def print_scores(scores: Scores) -> None:
     notes = [*(comparison.verdict for comparison in scores.comparisons), *scores.notes]
     if not is_terminal():
         typer.echo("\n".join("\t".join(line) for line in _lines_for_pipe(table)))
-        sys.stdout.flush()
         for note in notes:
             logger.info("%s", note)
         return
