@@ -58,7 +58,7 @@ def kind_of(path: Path) -> Kind | None:
 
 def runs_in(folder: Path) -> list[Path]:
     """The runs directly in a folder; none for any other path."""
-    return sorted(child for child in folder.iterdir() if kind_of(child) == "run") if folder.is_dir() else []
+    return sorted(child for child in folder.glob("[!.]*") if kind_of(child) == "run")  # .NAME.partial is none
 
 
 def foreign_kind(path: Path) -> str | None:
