@@ -125,7 +125,7 @@ class ProgressLines:
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         """Note the amount done, and log it if it is time."""
         now = self._clock()
-        if stage == self._stage:
+        if stage == self._stage and done >= self._logged_done:
             if now - self._logged_at < _SECONDS_BETWEEN_LINES:
                 return
             rate = (done - self._logged_done) / (now - self._logged_at)
@@ -154,7 +154,7 @@ def wrap(text: str, *, width: int, indent: int) -> list[str]:
             continue
         lines += textwrap.wrap(
             line,
-            max(width, 2 * indent),
+            max(width, 2 * indent, 1),
             subsequent_indent=" " * indent,
             replace_whitespace=False,
             break_long_words=False,
