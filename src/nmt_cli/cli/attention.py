@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nmt_cli import files
 from nmt_cli.cli.arguments import complete_models, find_models, parse_choice
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.text_encoding import check_characters
@@ -143,9 +144,5 @@ def _draw_or_print(
     if output is None:
         typer.echo(attention_map.as_text(layers=layers, heads=heads))
         return
-    try:
-        output.write_text(attention_map.as_svg(layers=layers, heads=heads), encoding="utf-8")
-    except OSError as error:
-        hint = "give another file with -o"
-        raise DataError(f"cannot write the drawing: {error.strerror}", where=str(output), hint=hint) from None
+    files.write_file(output, attention_map.as_svg(layers=layers, heads=heads), error=DataError)
     logger.info("%s: written", output)
