@@ -20,9 +20,11 @@ OTHER_CACHE_HINT = "name a folder on another disk: export NMT_CACHE=FOLDER"
 
 def cache_folder() -> Path:
     """The folder of downloads, unpacked archives and models of the hub: $NMT_CACHE, or else nmt in the user's cache."""
-    if chosen := os.environ.get("NMT_CACHE"):
+    chosen = os.environ.get("NMT_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "nmt")
+    try:
         return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nmt"
+    except RuntimeError:
+        raise DataError("this user has no home folder for the cache", hint="export NMT_CACHE=FOLDER") from None
 
 
 @contextmanager
