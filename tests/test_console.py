@@ -31,6 +31,15 @@ def test_each_stage_is_timed_by_itself_and_a_total_need_not_be_known(caplog: pyt
     assert caplog.messages == ["encoding: 80, 2 per second"]
 
 
+def test_a_second_download_of_one_name_is_timed_by_itself(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    lines = ProgressLines(iter((0.0, 40.0, 80.0, 120.0)).__next__)
+    for done in (0, 800, 100, 500):
+        lines("downloading 0000.parquet", done, None)
+    told = ["800, 20 per second", "500, 10 per second"]
+    assert caplog.messages == [f"downloading 0000.parquet: {amount}" for amount in told]
+
+
 def test_time_left_is_hours_minutes_and_seconds_and_from_two_days_on_days() -> None:
     expected = ["0:00:00 left", "0:00:00 left", "0:01:00 left", "1:02:03 left", "47:59:59 left", "4 d 7 h left"]
     assert [time_left_text(seconds) for seconds in (-3, 0.4, 59.6, 3723, 172_799, 371_000)] == expected
@@ -44,6 +53,10 @@ def test_a_size_has_no_four_digits_before_its_point() -> None:
 
 def test_a_long_line_of_blanks_stays_a_line() -> None:
     assert wrap(f"one\n{'  ' * 40}\ntwo", width=20, indent=0) == ["one", "  " * 40, "two"]
+
+
+def test_a_terminal_without_room_for_a_column_has_a_word_per_line() -> None:
+    assert wrap("a small house", width=0, indent=0) == ["a", "small", "house"]
 
 
 def test_log_lines_go_above_a_live_view_and_afterwards_where_they_went_before() -> None:

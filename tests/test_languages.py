@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from nmt_cli.languages import DetectedLanguage, detect_language, language_name, match_code, script_of, short_code
+from nmt_cli.errors import UsageError
+from nmt_cli.languages import (
+    DetectedLanguage,
+    detect_language,
+    language_name,
+    match_code,
+    parse_languages,
+    script_of,
+    short_code,
+)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +51,13 @@ def test_codes_of_three_letters_are_those_of_two() -> None:
 )
 def test_codes_are_matched_as_clients_spell_them(wanted: str, found: str | None) -> None:
     assert match_code(wanted, ["en", "de", "pt-br"]) == found
+
+
+def test_a_pair_of_languages_is_read_with_the_parts_of_its_codes() -> None:
+    assert parse_languages("en-es_419") == ("en", "es_419")
+    with pytest.raises(UsageError) as caught:
+        parse_languages("en-pt-BR")
+    assert caught.value.hint.endswith("--languages en-pt_BR")
 
 
 def test_names_of_languages() -> None:

@@ -295,6 +295,33 @@ def options_of(command: str) -> set[str]:
     return {option for parameter in ALL[command].params for option in parameter.opts}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"), [("recipes", 0), ("recipes base", 0), ("score ref -i hyp --fail-under BLEU=99", 8)]
+)
+def test_a_closed_stdout_changes_no_exit_code(tmp_path: Path, arguments: str, code: int) -> None:
+    (tmp_path / "ref").write_text("a small house\n", encoding="utf-8")
+    (tmp_path / "hyp").write_text("the old sea\n", encoding="utf-8")
+    command = f"{shlex.quote(sys.executable)} -m nmt_cli {arguments} >&-"
+    assert subprocess.run(command, shell=True, cwd=tmp_path, check=False).returncode == code
+
+
+def test_stdout_is_utf8_and_names_of_files_are_as_they_are(tmp_path: Path) -> None:
+    name = os.fsencode("\u00e9\udce9")
+    (tmp_path / os.fsdecode(name)).write_text("a small house\n", encoding="utf-8")
+    command = [sys.executable, "-m", "nmt_cli", "score", name, "-i", name, "--json"]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert (process.returncode, process.stderr) == (0, b"")
+    assert name in process.stdout
+
+
+def test_links_in_a_circle_are_told(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    process = run_forked([sys.executable, "-m", "nmt_cli", "report", "a"], cwd=tmp_path)
+    assert process.stderr.startswith("error: ")
+
+
 def test_a_closed_stderr_changes_no_exit_code(tmp_path: Path) -> None:
     command = shlex.join([sys.executable, "-m", "nmt_cli", "info", str(tmp_path / "none")])
     assert subprocess.run(f"{command} 2>&-", shell=True, check=False).returncode == ModelError.exit_code

@@ -40,6 +40,13 @@ def test_the_command_says_what_it_averaged_and_what_comes_next(tmp_path: Path) -
     assert "$ nmt train tiny.yaml --data data/mini\n$ nmt average runs/x --last 2\n" in card
 
 
+def test_a_mount_point_is_no_output(tmp_path: Path) -> None:
+    write_run(tmp_path / "x", updates=1)
+    with pytest.raises(UsageError, match="/proc is a mount point") as caught:
+        call(tmp_path / "x", last=1, output=Path("/proc"))
+    assert caught.value.hint == "name a folder in it: -o /proc/NAME"
+
+
 def test_too_few_checkpoints_are_an_error_of_three_lines(tmp_path: Path) -> None:
     write_run(tmp_path / "x", updates=1)
     done = run_forked([sys.executable, "-m", "nmt_cli", "average", "x"], cwd=tmp_path)

@@ -52,6 +52,23 @@ def test_facts_are_those_of_the_machine(machine: Machine) -> None:
     assert machine["folder"]["free_bytes"] > 0
 
 
+LIMIT_OF_3_GB = """
+mount -t tmpfs none /sys/fs/cgroup || exit 77
+mkdir /sys/fs/cgroup/memory
+echo 3000000000 | tee /sys/fs/cgroup/memory.max > /sys/fs/cgroup/memory/memory.limit_in_bytes
+echo 1000000000 | tee /sys/fs/cgroup/memory.current > /sys/fs/cgroup/memory/memory.usage_in_bytes
+exec "$0" -m nmt_cli doctor --json
+"""
+
+
+def test_the_memory_of_a_container_is_what_its_limit_leaves(tmp_path: Path) -> None:
+    command = ["unshare", "--mount", "--map-root-user", "sh", "-c", LIMIT_OF_3_GB, sys.executable]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if process.returncode in (1, 77):
+        pytest.skip("needs a name space of its own")
+    assert json.loads(process.stdout)["memory"]["free_bytes"] <= 2_000_000_000
+
+
 def test_the_packages_are_those_of_the_metadata() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 

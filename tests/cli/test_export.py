@@ -146,9 +146,9 @@ def test_wrong_languages_are_answered(tmp_path: Path, nmt: Shell) -> None:
     done = nmt("import", str(tmp_path), "-o", str(tmp_path / "m"), "--languages", "en")
     assert done.code == 2
     assert done.stderr == [
-        "error: 'en' is no pair of languages",
+        "error: --languages 'en' is not SOURCE-TARGET",
         "at:    --languages",
-        "fix:   write it as --languages en-de",
+        "fix:   for example --languages en-de",
     ]
 
 

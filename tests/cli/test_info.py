@@ -206,6 +206,7 @@ def test_a_folder_of_runs_is_a_table_with_their_best_figures(tmp_path: Path, nmt
     write_run(runs / "worn", updates=1)
     (runs / "worn" / "recipe.yaml").unlink()
     (runs / "notes").mkdir()
+    write_run(runs / ".next.partial")
     with locked_run(runs / "now"):
         outcome, described = nmt("info", str(runs)), as_json(nmt, runs)
     header, *rows = [line.split("\t") for line in outcome.stdout.splitlines()]

@@ -455,6 +455,17 @@ def test_a_batch_of_another_toolkit_counts_two_names_of_one_factor_once() -> Non
     assert (batch.tokens, batch.factors) == (65_536, "max_tokens 4096 * update_freq 2 * world_size 8")
 
 
+@pytest.mark.parametrize("value", ["no", "off", "0", 0, False, "False"])
+def test_what_other_toolkits_read_as_false_is_false(value: object) -> None:
+    assert convert_configuration({"share_embeddings": value}).settings == ["model.tying=none"]
+    assert convert_configuration({"pre_norm": value}).settings == ["model.norm=post"]
+
+
+def test_the_kind_of_norm_of_another_toolkit_is_left_to_the_user() -> None:
+    converted = convert_configuration({"layer_norm": "rms"})
+    assert (converted.settings, converted.by_hand) == ([], ["layer_norm"])
+
+
 def test_the_text_of_another_toolkit_is_named_as_a_shell_takes_it() -> None:
     data = {"valid": {"path_src": "my dev.en", "path_tgt": "my dev.de"}}
     flags = flags_of_text({"data": data, "src_subword_model": "it's.model"})

@@ -183,6 +183,11 @@ def test_prepared_data_in_place_of_a_recipe_is_answered_with_the_command(
     assert nmt(*shlex.split(command)[1:], "--dry-run", "--device", "cpu").code == 0
 
 
+def test_a_packaged_recipe_is_found_beside_a_folder_of_its_name(recipe_folder: Path, nmt: Shell) -> None:
+    (recipe_folder / "small").symlink_to(prepare_tiny(recipe_folder).directory)
+    assert nmt("train", "small", "--data", "small", "--dry-run", "--device", "cpu").stderr == []
+
+
 def test_a_run_or_text_in_place_of_a_recipe_or_of_data_is_answered_with_the_command(
     recipe_folder: Path, train: list[str], nmt: Shell
 ) -> None:

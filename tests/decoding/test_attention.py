@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -128,6 +129,17 @@ def test_the_command(folder: Path) -> None:
     assert (folder / "a.svg").read_text().startswith("<svg ")
 
 
+def test_nothing_is_left_of_a_drawing_that_does_not_fit(folder: Path) -> None:
+    small_files, output = (1000, resource.RLIM_INFINITY), folder / "large.svg"
+    resource.setrlimit(resource.RLIMIT_FSIZE, small_files)
+    try:
+        with pytest.raises(DataError, match=r"cannot write large\.svg"):
+            attention(SOURCE, TARGET, model=[folder / "model"], output=output)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    assert not output.exists()
+
+
 @pytest.mark.parametrize(
     ("source", "options", "error", "message", "hint"),
     [
@@ -140,7 +152,13 @@ def test_the_command(folder: Path) -> None:
         (SOURCE, {"model": [Path("model"), Path("b")]}, UsageError, "of one model, not of 2", "them: -m model"),
         (SOURCE, {"output": Path("other.png")}, UsageError, "other.png would not be an SVG by its name", "-o other"),
         (SOURCE, {"output": Path("there.svg")}, UsageError, "exists already", "add --overwrite"),
-        (SOURCE, {"translation": TARGET, "output": Path("no/a.svg")}, DataError, "cannot write the drawing", "with -o"),
+        (
+            SOURCE,
+            {"translation": TARGET, "output": Path("there.svg/a.svg")},
+            DataError,
+            "cannot write a.svg",
+            "with -o",
+        ),
         ("sea " * 90, {"translation": TARGET}, DataError, "pieces, and the model takes 63", "give a shorter sentence"),
         (SOURCE, {"translation": ""}, DataError, "the translation is blank", "give one after the sentence"),
         (SOURCE, {"translation": "  "}, DataError, "the translation is blank", "for the model's own"),

@@ -329,6 +329,12 @@ def test_no_network_is_told_with_what_to_set(machine: Machine) -> None:
     )
 
 
+def test_a_cache_of_the_hub_that_cannot_be_written_is_told(machine: Machine) -> None:
+    error, _, fix = machine.refusal("decode", "-m", NAME, HF_HOME="/sys/hub")
+    assert error.startswith(f"cannot download {NAME}: /sys/hub")
+    assert fix == "move the hub's cache: export HF_HOME=FOLDER"
+
+
 def test_a_file_that_is_not_the_hubs_is_removed_and_downloaded_again(machine: Machine, hub: Hub) -> None:
     right = (hub.folder / NAME / "pytorch_model.bin").read_bytes()
     hub.wrong = {"pytorch_model.bin": right[:-1] + b"x"}

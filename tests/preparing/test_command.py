@@ -229,3 +229,5 @@ def test_the_current_folder_is_not_an_output(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(UsageError, match="names no folder") as caught:
         prepare(train=["a"], valid=["b"], languages=["en-de"], output=Path("."))
     assert caught.value.hint == "for example -o data/mine"
+    with pytest.raises(UsageError, match="/proc is a mount point"):
+        prepare(train=["a"], valid=["b"], languages=["en-de"], output=Path("/proc"))

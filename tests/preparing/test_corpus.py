@@ -256,7 +256,7 @@ def test_prefixes_make_a_corpus_of_text() -> None:
 
 
 IS_NOT, FOR_EXAMPLE = "is not SOURCE-TARGET", "for example --languages en-de"
-PARTS = "a hyphen separates the two languages, and _ the parts of one: -l "
+PARTS = "a hyphen separates the two languages, and _ the parts of one: --languages "
 
 
 @pytest.mark.parametrize(

@@ -258,6 +258,19 @@ def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch
     assert cache_folder() == Path("/xdg/nmt")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder() == Path.home() / ".cache" / "nmt"
+    command = [
+        "unshare",
+        "--user",
+        "--map-user=12345",
+        sys.executable,
+        "-c",
+        "from nmt_cli import cache; cache.cache_folder()",
+    ]
+    nobody = subprocess.run(
+        command, env={"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, check=False
+    )
+    if "unshare" not in nobody.stderr:
+        assert "this user has no home folder for the cache" in nobody.stderr
     assert cached_file("https://user:secret@host:80/a/../b%20c/d.tgz").parts[-4:] == ("host_80", "a", "b c", "d.tgz")
 
 

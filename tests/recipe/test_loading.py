@@ -101,6 +101,7 @@ def test_one_s_own_recipe_extends_a_packaged_one_unless_its_own_lies_beside(fold
     assert load_recipe(mine).model.d_ff == 2048, "the file in the working folder is not beside the recipe"
     write("mine/base.yaml", "model: {d_ff: 96}")
     assert load_recipe(mine).model.d_ff == 96
+    assert load_recipe(write("small.yaml", "extends: small.yaml")).model == load_recipe("small").model
 
 
 def test_packaged_recipes_are_found_by_name_anywhere(folder: Path) -> None:

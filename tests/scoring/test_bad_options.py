@@ -54,8 +54,8 @@ ref -s src --model nowhere --tokenize intl
 leave --tokenize out
 
 ref -i hyp -m paper-bleu -l de
--l: -l takes two languages, not 'de'
-for example -l en-de
+None: `languages` 'de' is not SOURCE-TARGET
+for example --languages en-de
 
 ref -i hyp -l en-de -m chrf
 -l: -l means nothing without -t, -m bleu or -m paper-bleu
