@@ -123,6 +123,21 @@ def test_all_paths_to_a_run_lead_to_its_lock(tmp_path: Path, monkeypatch: pytest
     assert not any(is_locked(path) for path in paths)
 
 
+def test_a_lock_file_that_its_holder_has_just_removed_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fstat = os.fstat
+
+    def late(descriptor: int) -> os.stat_result:
+        monkeypatch.undo()
+        (tmp_path / ".run.lock").unlink()
+        return fstat(descriptor)
+
+    monkeypatch.setattr(os, "fstat", late)
+    with locked_run(tmp_path / "run"):
+        assert is_locked(tmp_path / "run")
+
+
 def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(stream: object, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
