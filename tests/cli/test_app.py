@@ -306,13 +306,13 @@ def test_a_closed_stdout_changes_no_exit_code(tmp_path: Path, arguments: str, co
 
 
 def test_stdout_is_utf8_and_names_of_files_are_as_they_are(tmp_path: Path) -> None:
-    name = os.fsencode("\u00e9\udce9")
-    (tmp_path / os.fsdecode(name)).write_text("a small house\n", encoding="utf-8")
-    command = [sys.executable, "-m", "nmt_cli", "score", name, "-i", name, "--json"]
+    text = "\u00e9\udce9"
+    (tmp_path / text).write_text("a small house\n", encoding="utf-8")
+    command = [sys.executable, "-m", "nmt_cli", "score", text, "-i", text, "--json"]
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
     process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
     assert (process.returncode, process.stderr) == (0, b"")
-    assert name in process.stdout
+    assert os.fsencode(text) in process.stdout
 
 
 def test_links_in_a_circle_are_told(tmp_path: Path) -> None:
