@@ -96,6 +96,36 @@ def measured(*, loss: float, bleu: float | None) -> Validation:
     return Validation(loss, loss, 1.0, bleu, None, 0.0, ())
 
 
+IN_A_CONTAINER = """
+mkdir -p image/run volume image/volume upper merged &&
+mount -t tmpfs none upper && mkdir upper/changes upper/work &&
+mount -t overlay none -o lowerdir=image,upperdir=upper/changes,workdir=upper/work merged &&
+mount -t tmpfs none volume || exit 77
+exec "$0" -c "
+from pathlib import Path
+from nmt_cli import files
+from nmt_cli.errors import ModelError
+files.remove_directory(Path('merged/run'))
+for name in ('merged/volume', 'volume'):
+    try:
+        with files.new_directory(Path(name), error=ModelError):
+            pass
+    except ModelError as error:
+        print(error.message)
+print(sorted(path.name for path in Path('merged').iterdir()))
+"
+"""
+
+
+def test_directories_of_an_image_and_mount_points_are_removed_or_told(tmp_path: Path) -> None:
+    command = ["unshare", "--mount", "--map-root-user", "sh", "-c", IN_A_CONTAINER, sys.executable]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if process.returncode in (1, 77) and "Traceback" not in process.stderr:
+        pytest.skip("needs a name space of its own")
+    told = "cannot write volume: it is a mount point, or belongs to the image of a container"
+    assert (process.stderr, process.stdout.splitlines()) == ("", [told, told, "['volume']"])
+
+
 @pytest.mark.parametrize("damage", [shorten, change_a_bit])
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_checkpoint_is_named_with_the_command_that_removes_it(
@@ -395,36 +425,6 @@ def test_links_under_the_names_of_leftovers_hinder_nothing(tmp_path: Path) -> No
     files.remove_directory(tmp_path / "x")
     assert [path.name for path in tmp_path.iterdir()] == ["disk"]
     assert (tmp_path / "disk/file").read_text() == "kept"
-
-
-IN_A_CONTAINER = """
-mkdir -p image/run volume image/volume upper merged &&
-mount -t tmpfs none upper && mkdir upper/changes upper/work &&
-mount -t overlay none -o lowerdir=image,upperdir=upper/changes,workdir=upper/work merged &&
-mount -t tmpfs none volume || exit 77
-exec "$0" -c "
-from pathlib import Path
-from nmt_cli import files
-from nmt_cli.errors import ModelError
-files.remove_directory(Path('merged/run'))
-for name in ('merged/volume', 'volume'):
-    try:
-        with files.new_directory(Path(name), error=ModelError):
-            pass
-    except ModelError as error:
-        print(error.message)
-print(sorted(path.name for path in Path('merged').iterdir()))
-"
-"""
-
-
-def test_directories_of_an_image_and_mount_points_are_removed_or_told(tmp_path: Path) -> None:
-    command = ["unshare", "--mount", "--map-root-user", "sh", "-c", IN_A_CONTAINER, sys.executable]
-    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    if process.returncode in (1, 77) and "Traceback" not in process.stderr:
-        pytest.skip("needs a name space of its own")
-    told = "cannot write volume: it is a mount point, or belongs to the image of a container"
-    assert (process.stderr, process.stdout.splitlines()) == ("", [told, told, "['volume']"])
 
 
 def test_checkpoints_are_found_whatever_the_number_of_their_update(prepared: PreparedData, tmp_path: Path) -> None:
