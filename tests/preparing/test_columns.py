@@ -330,18 +330,41 @@ def test_keys_of_jsonl_and_columns_of_parquet_are_found_by_the_languages(tmp_pat
     assert read(tmp_path / "a.parquet", sink.getvalue()) == pairs
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_one_given_key_is_taken_and_the_other_found_by_its_language(tmp_path: Path, kind: str) -> None:
-    record = {"text": "one", "de": "eins", "other": "uno"}
-    if kind == "jsonl":
-        (tmp_path / "a").write_text(json.dumps(record))
-    else:
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([record]), tmp_path / "a")
-    values = {"name": "x", "languages": {"source": "en", "target": "de"}}
-    train = [{"kind": kind, "file": str(tmp_path / "a"), "source": "text"}]
-    corpus = LocatedCorpus(Corpus.model_validate({**values, "train": train}), tmp_path)
+def text_of(file: Path, **keys: object) -> tuple[list[str], list[str]]:
+    """The sides of a file from English to German, as a corpus file with these keys takes it."""
+    values = {"name": "x", "languages": {"source": "en", "target": "de"}, "train": [{"file": str(file), **keys}]}
+    corpus = LocatedCorpus(Corpus.model_validate(values), file.parent)
     (chunk,) = read_chunks(fetch_inputs(corpus, progress=silent).sources["train"])
-    assert (chunk.src, chunk.tgt) == (["one"], ["eins"])
+    return chunk.src, chunk.tgt
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "tsv", "csv"])
+@pytest.mark.parametrize("names", [("text", "de"), ("en", "Text"), ("text", "target")])
+def test_one_given_key_is_taken_and_the_other_found_by_its_language(
+    tmp_path: Path, kind: str, names: tuple[str, str]
+) -> None:
+    record = {"other": "uno", names[1]: "eins", names[0]: "one"}
+    match kind:
+        case "jsonl":
+            (tmp_path / "a").write_text(json.dumps(record))
+        case "parquet":
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist([record]), tmp_path / "a")
+        case _:
+            rows = written_by_csv([list(record), list(record.values())], "\t" if kind == "tsv" else ",")
+            (tmp_path / "a").write_text(rows)
+    given = {"target": names[1]} if names[0] == "en" else {"source": names[0]}
+    assert text_of(tmp_path / "a", kind=kind, **given) == (["one"], ["eins"])
+    if kind in ("tsv", "csv"):
+        by_number = {side: list(record).index(name) + 1 for side, name in given.items()}
+        assert text_of(tmp_path / "a", kind=kind, **by_number) == (["one"], ["eins"])
+
+
+def test_one_given_column_that_is_also_the_default_of_the_other_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("eins\tone\nzwei\ttwo\n")
+    error = refusal(lambda: text_of(tmp_path / "a.tsv", kind="tsv", source=2))
+    assert error.message == "source and target of a.tsv are both column 2"
+    assert error.hint == "set source and target, both of them: the first line has 'eins', 'one'"
+    assert text_of(tmp_path / "a.tsv", kind="tsv", source=2, target=1) == (["one", "two"], ["eins", "zwei"])
 
 
 def one_long_line(megabytes: int, ending: str) -> bytes:

@@ -248,20 +248,22 @@ def matching_files(path: str, *, folder: Path) -> list[Path]:
     return files
 
 
-def find_languages(names: Sequence[str], languages: tuple[str, str]) -> tuple[int, int] | None:
-    """The indices of the two columns or keys that are named after the languages; None if there are no such two.
+def find_columns(
+    names: Sequence[str], languages: tuple[str, str], *, given: tuple[int | None, int | None]
+) -> tuple[int, int] | None:
+    """The indices of the two columns or keys: the given ones, and else those that are named after the languages.
 
     A name is a code, the English name of the language, or both are a pair such as source and target. The last part of a
-    dotted name counts.
+    dotted name counts. None if a side has no column, or both have the same one.
     """
     last_parts = [name.strip().rsplit(".", 1)[-1] for name in names]
     lower = [part.lower() for part in last_parts]
-    source, target = (_find_language(language, last_parts, lower) for language in languages)
-    if source is not None and target is not None and source != target:
-        return source, target
-    for src, tgt in _PAIRS_OF_NAMES:
-        if src in lower and tgt in lower:
-            return lower.index(src), lower.index(tgt)
+    by_language = [_find_language(language, last_parts, lower) for language in languages]
+    by_pair = [[lower.index(name) if name in lower else None for name in pair] for pair in _PAIRS_OF_NAMES]
+    for found in (by_language, *by_pair):
+        source, target = (there if here is None else here for here, there in zip(given, found, strict=True))
+        if source is not None and target is not None and source != target:
+            return source, target
     return None
 
 

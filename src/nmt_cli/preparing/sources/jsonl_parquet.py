@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing import chunks
 from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, keys_with_text
-from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight, empty_error, find_languages
+from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight, empty_error, find_columns
 from nmt_cli.preparing.sources.lines import line_chunks
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class JsonlSource(OneFileSource):
         """The two keys of a file."""
         first_line = next(line_chunks(file))[1][0]
         present = keys_with_text(first_line)
-        keys = _choose_names(self.source, self.target, lambda: present, context, default=context.codes)
+        keys = _choose_names(self.source, self.target, present, context, default=context.codes)
         source, target = present[:2] if len(present) > 1 else ("SOURCE", "TARGET")
         fix = self.setting(context, source=source, target=target)
         return JsonlFile(((name, file),), file.name, self.weight, file, *keys, fix)
@@ -54,7 +54,7 @@ class ParquetSource(OneFileSource):
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> TableFile:
         """The two columns of a file."""
         default = translation_columns(None, None, context)
-        columns = _choose_names(self.source, self.target, lambda: _columns_of_text(file), context, default=default)
+        columns = _choose_names(self.source, self.target, _columns_of_text(file), context, default=default)
         return TableFile(((name, file),), file.name, self.weight, file, *columns)
 
 
@@ -146,21 +146,12 @@ class TableFile(LocalPairs):
 
 
 def _choose_names(
-    source: str | None,
-    target: str | None,
-    names: Callable[[], Sequence[str]],
-    context: CorpusContext,
-    *,
-    default: tuple[str, str],
+    source: str | None, target: str | None, present: Sequence[str], context: CorpusContext, *, default: tuple[str, str]
 ) -> tuple[str, str]:
-    """The two keys or columns that are given, or that are called by the languages, or else `default`."""
-    if source is not None and target is not None:
-        return source, target
-    present = names()
-    # A given key counts as its language, so that only the other one is chosen.
-    code_of_given = {source: context.codes[0], target: context.codes[1]}
-    indices = find_languages([code_of_given.get(name, name) for name in present], context.codes)
-    src, tgt = default if indices is None else (present[index] for index in indices)
+    """The two keys or columns that are given, else those that are called by the languages, or else `default`."""
+    given = present.index(source) if source in present else None, present.index(target) if target in present else None
+    found = find_columns(present, context.codes, given=given)
+    src, tgt = default if found is None else (present[index] for index in found)
     return source or src, target or tgt
 
 

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import RawChunk, TsvChunk, UnitPair, are_quoted, unit_chunks
-from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight, empty_error, find_languages
+from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight, empty_error, find_columns
 from nmt_cli.preparing.sources.lines import join_lines, line_chunks, read_lines
 from nmt_cli.recipe.section import PositiveInt
 from nmt_cli.text_encoding import conversion
@@ -239,19 +239,31 @@ def _num_columns(rows: Sequence[Sequence[str]]) -> int:
 def _choose_columns(
     first: Sequence[str], file: Path, context: CorpusContext, *, source: Column, target: Column, header: bool | None
 ) -> Columns | None:
-    """The columns that are given by number or name, or that the first line calls by the languages; None if neither."""
-    if source is None and target is None:
-        indices = None if header is False else find_languages(first, context.codes)
-        return None if indices is None else Columns(indices[0] + 1, indices[1] + 1, header=True)
-    src, tgt = (_column_number(column, first, file) for column in (source or 1, target or 2))
-    is_named = isinstance(source, str) or isinstance(target, str)
-    return Columns(src, tgt, header=is_named if header is None else header)
+    """The given columns; the other one is found by its language, or else it is column 1 or 2.
+
+    None if no column is given, and the first line does not call two by the languages. DataError if source and target
+    would be one column.
+    """
+    given = _column_index(source, first, file), _column_index(target, first, file)
+    is_whole = None not in given
+    found = None if is_whole or header is False else find_columns(first, context.codes, given=given)
+    if found is None and given == (None, None):
+        return None
+    src, tgt = found or (default if index is None else index for index, default in zip(given, (0, 1), strict=True))
+    if src == tgt and not is_whole:
+        raise DataError(
+            f"source and target of {file.name} are both column {src + 1}",
+            where=f"{file}:1",
+            hint=f"set source and target, both of them: the first line has {_shorten(first)}",
+        )
+    is_named = found is not None or isinstance(source, str) or isinstance(target, str)
+    return Columns(src + 1, tgt + 1, header=is_named if header is None else header)
 
 
-def _column_number(column: int | str, first: Sequence[str], file: Path) -> int:
-    """The number of a column. DataError if the first line has no such name."""
-    if isinstance(column, int):
-        return column
+def _column_index(column: Column, first: Sequence[str], file: Path) -> int | None:
+    """The index of a given column, or None. DataError if the first line has no such name."""
+    if not isinstance(column, str):
+        return column and column - 1
     names = [name.strip() for name in first]
     if column not in names:
         raise DataError(
@@ -259,7 +271,7 @@ def _column_number(column: int | str, first: Sequence[str], file: Path) -> int:
             where=f"{file}:1",
             hint=f"it has {_shorten(first)}: set source and target to two of these, or to their numbers",
         )
-    return names.index(column) + 1
+    return names.index(column)
 
 
 def delimiter_of(lines: Sequence[str]) -> str | None:
