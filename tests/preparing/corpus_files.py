@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
 from nmt_cli.errors import DataError
+from nmt_cli.preparing.chunks import ParsedChunk
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
 from nmt_cli.preparing.pipeline import Prepared, prepare
-from nmt_cli.preparing.sources.base import Split
+from nmt_cli.preparing.sources.base import LocalPairs, Split
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -66,6 +67,13 @@ def run(located: LocatedCorpus, output: Path, *, overwrite: bool = False, num_wo
 
 def silent(stage: str, done: int, total: int | None) -> None:
     """A progress that shows nothing."""
+
+
+def read_chunks(sources: Sequence[LocalPairs]) -> Iterator[ParsedChunk]:
+    """The pairs of sources, one after another, as text."""
+    for source in sources:
+        for raw in source.read():
+            yield raw.parse()
 
 
 def contents(directory: Path) -> dict[str, bytes]:

@@ -27,8 +27,17 @@ from nmt_cli.errors import DataError, UsageError
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.inputs import fetch_inputs
-from nmt_cli.preparing.sources.base import Split, read_chunks
-from tests.preparing.corpus_files import Pairs, corpus_of, invented_pairs, refusal, run, silent, write_prefix
+from nmt_cli.preparing.sources.base import Split
+from tests.preparing.corpus_files import (
+    Pairs,
+    corpus_of,
+    invented_pairs,
+    read_chunks,
+    refusal,
+    run,
+    silent,
+    write_prefix,
+)
 
 QUOTED = [
     ('a "drop-in" directory', 'ein "drop-in"'),
@@ -114,6 +123,23 @@ def test_csv_with_columns_that_nothing_names_is_refused_with_what_names_them(tmp
     (chunk,) = read_chunks(fetch_inputs(corpus, progress=silent).sources["train"])
     assert list(zip(chunk.src, chunk.tgt, strict=True)) == [("one word", "ein Wort"), ("two", "zwei")]
     assert error_of(file, "one\ntwo\n").message.startswith("a.csv has no columns: no comma, semicolon or tab")
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_a_row_of_csv_with_more_cells_than_its_header_is_malformed(tmp_path: Path, split: Split) -> None:
+    rows = "".join(f"{src.replace(' ', ', ', 1)},{tgt}\n" for src, tgt in invented_pairs(60, seed=2))
+    (tmp_path / "a.csv").write_text(f"en,de\n{rows}")
+    files: dict[Split, Sequence[str]] = {"train": [write_prefix(tmp_path / "text", invented_pairs(40, seed=3))]}
+    files = {**files, split: [str(tmp_path / "a.csv")]}
+    located = corpus_from_files(files, languages="en-de", name="x", overrides=[])
+    error = refusal(lambda: run(located, tmp_path / "data"))
+    assert error.where == "a.csv:2"
+    assert error.hint.startswith("that row has 3 cells, and the header 2: put quotes around cells with a delimiter")
+    pairs = [("A house.", "Ein Haus.")]
+    assert read(tmp_path / "a.csv", "en,de\nA house.,Ein Haus.,\n") == pairs
+    (tmp_path / "a.csv").write_text("Glossary,\nA house.,Ein Haus.,noun\n")
+    numbers = {"source": 1, "target": 2, "header": True}
+    assert text_of(tmp_path / "a.csv", kind="csv", **numbers) == (["A house."], ["Ein Haus."])
 
 
 @pytest.mark.parametrize("above", ["sep=;", "Glossary 2024;"])
@@ -308,7 +334,15 @@ def test_named_columns_of_tables_in_a_corpus_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "keys",
-    [("en", "de"), ("translation.en", "translation.de"), ("en-US", "de_DE"), ("src", "tgt"), ("English", "German")],
+    [
+        ("en", "de"),
+        ("translation.en", "translation.de"),
+        ("en-US", "de_DE"),
+        ("src", "tgt"),
+        ("src_text", "tgt_text"),
+        ("English", "German"),
+        ("paragraphs_of_the_whole_document_in_order.en", "paragraphs_of_the_whole_document_in_order.de"),
+    ],
 )
 def test_keys_of_jsonl_and_columns_of_parquet_are_found_by_the_languages(tmp_path: Path, keys: tuple[str, str]) -> None:
     pairs = invented_pairs(30, seed=4)
@@ -328,6 +362,30 @@ def test_keys_of_jsonl_and_columns_of_parquet_are_found_by_the_languages(tmp_pat
     sink = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), sink)
     assert read(tmp_path / "a.parquet", sink.getvalue()) == pairs
+
+
+def test_the_fix_for_records_without_the_keys_names_the_two_longest_texts(tmp_path: Path) -> None:
+    record = {"id": "7f3a9c0e5b2d", "by": "us", "pair": {"original": "Good day", "in another language": "Guten Tag"}}
+    (tmp_path / "a.jsonl").write_text(json.dumps(record))
+    files: dict[Split, Sequence[str]] = {"train": [str(tmp_path / "a.jsonl")]}
+    corpus = corpus_from_files(files, languages="en-de", name="x", overrides=[])
+    (chunk,) = read_chunks(fetch_inputs(corpus, progress=silent).sources["train"])
+    assert chunk.problem is not None
+    (chunk,) = read_chunks(fetch_inputs(corpus_with_fix(chunk.problem, files), progress=silent).sources["train"])
+    assert (chunk.src, chunk.tgt) == (["Good day"], ["Guten Tag"])
+
+
+def test_a_blank_line_is_called_blank_and_line_ends_around_validation_text_go(tmp_path: Path) -> None:
+    train = write_prefix(tmp_path / "text", invented_pairs(300, seed=3))
+    files: dict[Split, Sequence[str]] = {"train": [train], "valid": [str(tmp_path / "v.jsonl")]}
+    located = corpus_from_files(files, languages="en-de", name="x", overrides=["tokenizer.vocab_size=300"])
+    record = json.dumps({"en": "Good day\n", "de": "\r\nGuten Tag"})
+    (tmp_path / "v.jsonl").write_text(f"{record}\n\n")
+    error = refusal(lambda: run(located, tmp_path / "data"))
+    assert (error.message, error.where) == ("the valid text has a malformed record", "v.jsonl:2")
+    assert error.hint.startswith("that line is blank: remove it; or ")
+    (tmp_path / "v.jsonl").write_text(record)
+    assert open_prepared(run(located, tmp_path / "data").directory).texts("valid") == (["Good day"], ["Guten Tag"])
 
 
 def text_of(file: Path, **keys: object) -> tuple[list[str], list[str]]:

@@ -25,10 +25,9 @@ from nmt_cli.preparing.inputs import (
     text_key_before_fetch,
 )
 from nmt_cli.preparing.sources import hub
-from nmt_cli.preparing.sources.base import read_chunks
 from nmt_cli.preparing.sources.hub import HubSource
 from tests.hub import write_translations
-from tests.preparing.corpus_files import corpus_of, invented_pairs, refusal, run, silent, write_prefix
+from tests.preparing.corpus_files import corpus_of, invented_pairs, read_chunks, refusal, run, silent, write_prefix
 from tests.preparing.file_server import FileServer, serve_files
 from tests.preparing.test_archives import pack
 

@@ -20,13 +20,13 @@ from nmt_cli.preparing.corpus import AnySource, Corpus, LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.download import Unreachable
 from nmt_cli.preparing.inputs import fetch_inputs
-from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, read_chunks
+from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
 from nmt_cli.preparing.sources.text import TextSource
 from nmt_cli.preparing.sources.tsv_csv import TsvSource
 from tests.hub import write_translations
-from tests.preparing.corpus_files import corpus_of, invented_pairs, run, silent
+from tests.preparing.corpus_files import corpus_of, invented_pairs, read_chunks, run, silent
 
 EN_DE = CorpusLanguages(source="en", target="de")
 PREFIX = TextSource(kind="text", prefix="train")

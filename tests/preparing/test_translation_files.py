@@ -21,9 +21,9 @@ from nmt_cli.preparing.chunks import ParsedChunk
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.inputs import fetch_inputs
-from nmt_cli.preparing.sources.base import Split, read_chunks
+from nmt_cli.preparing.sources.base import Split
 from nmt_cli.preparing.sources.lines import join_lines
-from tests.preparing.corpus_files import Pairs, invented_pairs, refusal, run, silent
+from tests.preparing.corpus_files import Pairs, invented_pairs, read_chunks, refusal, run, silent
 
 HEAD = '<?xml version="1.0" encoding="{}"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx version="1.4"><header/><body>\n'
 CODES = ("en", "de")

@@ -15,13 +15,15 @@ CHUNK_PAIRS = 10_000
 CHUNK_BYTES = 1 << 25
 """The most bytes, or characters, of a chunk, but for its last few pairs: only pathological lines reach it."""
 
-UnitPair: TypeAlias = tuple[int, str, str | None]
-"""A line and the two texts that begin there; None if there is no translation."""
+UnitPair: TypeAlias = tuple[int, str, str | None, str | None]
+"""A line, the two texts that begin there, and what is wrong with them; None if there is no translation, or no fault."""
 
 _QUOTED_CELL = re.compile(r'"[^"]*(?:""[^"]*)*"')
 _ITEMS_PER_SIZE_CHECK = 32
 _KEYS_SHOWN = 8
 _KEY_CHARACTERS = 40
+_MAX_KEY_DEPTH = 8
+_BROKEN = object()
 _JSON_KINDS = {
     type(None): "null",
     bool: "true or false",
@@ -104,26 +106,31 @@ class TextChunk(RawChunk):
 
 @dataclass(frozen=True, slots=True)
 class UnitsChunk(RawChunk):
-    """Texts of units that may take several lines of their file, joined with line feeds; `line_numbers` are int64."""
+    """Texts of units that may take several lines of their file, joined with line feeds; `line_numbers` are int64.
+
+    `faults` tells what is wrong with broken units, by their index.
+    """
 
     src: bytes
     tgt: bytes
     line_numbers: bytes
     untranslated: frozenset[int]
+    faults: Mapping[int, str]
 
     def parse(self) -> ParsedChunk:
         """The pairs as text."""
         src, tgt = (
             side.decode("utf-8", "surrogateescape").split("\n")[: self.num_pairs] for side in (self.src, self.tgt)
         )
-        untranslated = frozenset(index for index in self.untranslated if index < self.num_pairs)
+        malformed = [index for index in sorted({*self.untranslated, *self.faults}) if index < self.num_pairs]
         return ParsedChunk(
             src,
             tgt,
             self.first_line,
             self.origin,
-            malformed={index: src[index] for index in sorted(untranslated)},
-            untranslated=untranslated,
+            malformed={index: src[index] for index in malformed},
+            problem=next((self.faults[index] for index in malformed if index in self.faults), None),
+            untranslated=self.untranslated.intersection(malformed),
             lines=array("q", self.line_numbers),
         )
 
@@ -146,11 +153,12 @@ def batched(items: Iterable[T], *, size: Callable[[T], int]) -> Iterator[list[T]
 def unit_chunks(pairs: Iterable[UnitPair], *, origin: str) -> Iterator[UnitsChunk]:
     """Pairs in chunks. The texts have no line breaks."""
     for batch in batched(pairs, size=lambda pair: len(pair[1]) + len(pair[2] or "")):
-        lines, src, tgt = zip(*batch, strict=True)
+        lines, src, tgt, faults = zip(*batch, strict=True)
         sides = ["\n".join(text or "" for text in side).encode("utf-8", "surrogateescape") for side in (src, tgt)]
         untranslated = frozenset(index for index, text in enumerate(tgt) if text is None)
+        fault_of_index = {index: fault for index, fault in enumerate(faults) if fault is not None}
         line_numbers = array("q", lines).tobytes()
-        yield UnitsChunk(len(batch), lines[0], origin, sides[0], sides[1], line_numbers, untranslated)
+        yield UnitsChunk(len(batch), lines[0], origin, sides[0], sides[1], line_numbers, untranslated, fault_of_index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +173,10 @@ class _RecordChunk(RawChunk):
         pairs = list(self._pairs(lines))
         malformed = {index: line for index, (line, pair) in enumerate(zip(lines, pairs, strict=True)) if pair is None}
         src, tgt = ([pair[side] if pair else "" for pair in pairs] for side in (0, 1))
-        problem = self._describe_malformed(next(iter(malformed.values()))) if malformed else None
+        problem = None
+        if malformed:
+            first = next(iter(malformed.values()))
+            problem = self._describe_malformed(first) if first.strip() else "that line is blank: remove it"
         return ParsedChunk(src, tgt, self.first_line, self.origin, malformed, problem)
 
     @abstractmethod
@@ -216,11 +227,7 @@ class JsonlChunk(_RecordChunk):
     def _pairs(self, lines: Sequence[str]) -> Iterator[tuple[str, str] | None]:
         source, target = self.source.split("."), self.target.split(".")
         for line in lines:
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):  # the first for numbers of thousands of digits as well
-                yield None
-                continue
+            record = _parse_json(line)
             src, tgt = _value_at_key(source, record), _value_at_key(target, record)
             yield (src, tgt) if isinstance(src, str) and isinstance(tgt, str) else None
 
@@ -267,14 +274,20 @@ def are_quoted(lines: Iterable[str]) -> bool:
     return has_quotes_inside
 
 
-def keys_with_text(line: bytes) -> list[str]:
-    """The dotted keys with a text in a line of JSON; none if it is no object."""
+def texts_by_key(line: bytes) -> dict[str, str]:
+    """The texts in a line of JSON by their dotted keys; none if it is no object."""
+    record = _parse_json(line)
+    keys = [key for key, _ in _dotted_items(record, "")] if isinstance(record, dict) else []
+    # A key that has a dot in itself leads to nothing.
+    return {key: text for key in keys if isinstance(text := _value_at_key(key.split("."), record), str)}
+
+
+def _parse_json(line: str | bytes) -> Any:
+    """The value that a line of JSON holds; `_BROKEN` if it is not JSON."""
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return []
-    keys = _dotted_keys(record, "") if isinstance(record, dict) else ()
-    return [key for key in keys if isinstance(_value_at_key(key.split("."), record), str)]
+        return json.loads(line)
+    except (ValueError, RecursionError):  # the first for numbers of thousands of digits as well
+        return _BROKEN
 
 
 def _value_at_key(key: Sequence[str], record: Any) -> Any:
@@ -286,22 +299,24 @@ def _value_at_key(key: Sequence[str], record: Any) -> Any:
 
 def _describe_line(line: str) -> str | None:
     """A line of JSON in words: its dotted keys, with the kind of value if a key has no text; None if it is not JSON."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+    record = _parse_json(line)
+    if record is _BROKEN:
         return None
     if not isinstance(record, dict):
         return f"is no object but {_JSON_KINDS[type(record)]}"
-    keys = list(_dotted_keys(record, ""))
+    keys = [
+        repr(key[:_KEY_CHARACTERS])[1:-1]  # with escapes for what cannot be printed
+        + ("" if isinstance(value, str) else f" ({_JSON_KINDS[type(value)]})")
+        for key, value in _dotted_items(record, "")
+    ]
     more = f" and {len(keys) - _KEYS_SHOWN:,} more" if len(keys) > _KEYS_SHOWN else ""
     return f"has {', '.join(keys[:_KEYS_SHOWN])}{more}" if keys else "has no keys"
 
 
-def _dotted_keys(record: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    """The keys of all values that are no objects, as they are shown: with the kind of value if it is no text."""
+def _dotted_items(record: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """All values that are no objects, each after its dotted key."""
     for key, value in record.items():
-        if isinstance(value, dict) and value and prefix.count(".") < _KEYS_SHOWN:
-            yield from _dotted_keys(value, f"{prefix}{key}.")
+        if isinstance(value, dict) and value and prefix.count(".") < _MAX_KEY_DEPTH:
+            yield from _dotted_items(value, f"{prefix}{key}.")
         else:
-            shown = repr(f"{prefix}{key}"[:_KEY_CHARACTERS])[1:-1]  # with escapes for what cannot be printed
-            yield shown if isinstance(value, str) else f"{shown} ({_JSON_KINDS[type(value)]})"
+            yield f"{prefix}{key}", value

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import ParsedChunk
 from nmt_cli.preparing.cleaning.rules import is_unicode
-from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split, read_chunks
+from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split
 from nmt_cli.text_encoding import files_not_utf8, latin1_hint
 from nmt_cli.tokenization.tokenizer import normalize_spaces
 
@@ -82,12 +82,14 @@ def read_held_out(sources: Sequence[LocalPairs], split: Split) -> Iterator[tuple
     """
     num_untranslated = 0
     for source in sources:
-        for chunk in read_chunks([source]):
+        for raw in source.read():
+            chunk = raw.parse()
             num_untranslated += len(chunk.untranslated)
             for index, pair in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
                 if index not in chunk.untranslated:
-                    _check_can_be_kept(chunk, index, *pair, source=source, split=split)
-                    yield pair
+                    src, tgt = (text.strip("\r\n") for text in pair)
+                    _check_can_be_kept(chunk, index, src, tgt, source=source, split=split)
+                    yield src, tgt
     if num_untranslated:
         logger.info("%s: %s units without a translation are left out", split, f"{num_untranslated:,}")
 

@@ -56,7 +56,7 @@ class Reason:
 
 # A pair counts for the first of these that applies to it.
 REASONS = {
-    MALFORMED: Reason("there are too few columns, or no text at the keys", ()),
+    MALFORMED: Reason("there are too few cells, or more than the header has, or no text at the keys", ()),
     UNTRANSLATED: Reason("the unit has no text in one of the two languages, or its translation is fuzzy", ()),
     NOT_UTF8: Reason("a side has bytes that are no UTF-8, or half a character", ()),
     "line break": Reason("a side has a line break inside", ()),

@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.languages import language_name, match_code
-from nmt_cli.preparing.chunks import ParsedChunk, RawChunk
+from nmt_cli.preparing.chunks import RawChunk
 from nmt_cli.preparing.download import download_file
 from nmt_cli.recipe.section import Section, SettingError
 
@@ -50,7 +50,13 @@ Pairs: TypeAlias = Sequence[tuple[str, str]]
 
 # The name of a column or key that can be the code of a language, and pairs of names that stand for source and target.
 _CODE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
-_PAIRS_OF_NAMES = (("source", "target"), ("src", "tgt"), ("src", "trg"), ("source_text", "target_text"))
+_PAIRS_OF_NAMES = (
+    ("source", "target"),
+    ("src", "tgt"),
+    ("src", "trg"),
+    ("source_text", "target_text"),
+    ("src_text", "tgt_text"),
+)
 
 T = TypeVar("T")
 
@@ -200,13 +206,6 @@ class LocalPairs(ABC):
         return {"kind": type(self).__name__, **settings}
 
 
-def read_chunks(sources: Sequence[LocalPairs]) -> Iterator[ParsedChunk]:
-    """The pairs of sources, one after another, as text."""
-    for source in sources:
-        for raw in source.read():
-            yield raw.parse()
-
-
 def setting_of(split: Split, sources: Sequence[Mapping[str, Any]]) -> str:
     """The `--set` that makes these the sources of a split."""
     return f"--set {shlex.quote(f'{split}={sources_in_yaml(sources)}')}"
@@ -274,6 +273,12 @@ def _find_language(language: str, names: Sequence[str], lower: Sequence[str]) ->
         return names.index(code)
     english = language_name(language).lower()
     return lower.index(english) if english in lower else None
+
+
+def text_length(cell: str) -> int:
+    """The characters of a cell; 0 for a number or an identifier, a single word with digits."""
+    text = cell.strip()
+    return 0 if " " not in text and any(map(str.isdigit, text)) else len(text)
 
 
 def empty_error(file: Path, *, below_header: bool) -> DataError:

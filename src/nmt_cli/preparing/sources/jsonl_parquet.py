@@ -13,8 +13,16 @@ from pydantic import Field
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing import chunks
-from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, keys_with_text
-from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight, empty_error, find_columns
+from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, texts_by_key
+from nmt_cli.preparing.sources.base import (
+    CorpusContext,
+    LocalPairs,
+    OneFileSource,
+    Weight,
+    empty_error,
+    find_columns,
+    text_length,
+)
 from nmt_cli.preparing.sources.lines import line_chunks
 
 if TYPE_CHECKING:
@@ -33,10 +41,10 @@ class JsonlSource(OneFileSource):
 
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> JsonlFile:
         """The two keys of a file."""
-        first_line = next(line_chunks(file))[1][0]
-        present = keys_with_text(first_line)
-        keys = _choose_names(self.source, self.target, present, context, default=context.codes)
-        source, target = present[:2] if len(present) > 1 else ("SOURCE", "TARGET")
+        texts = texts_by_key(next(line_chunks(file))[1][0])
+        keys = _choose_names(self.source, self.target, list(texts), context, default=context.codes)
+        longest = sorted(texts, key=lambda key: -text_length(texts[key]))[:2]
+        source, target = [key for key in texts if key in longest] if len(longest) > 1 else ("SOURCE", "TARGET")
         fix = self.setting(context, source=source, target=target)
         return JsonlFile(((name, file),), file.name, self.weight, file, *keys, fix)
 

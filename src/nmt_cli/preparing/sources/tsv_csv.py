@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,15 @@ from pydantic import Field
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import RawChunk, TsvChunk, UnitPair, are_quoted, unit_chunks
-from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight, empty_error, find_columns
+from nmt_cli.preparing.sources.base import (
+    CorpusContext,
+    LocalPairs,
+    OneFileSource,
+    Weight,
+    empty_error,
+    find_columns,
+    text_length,
+)
 from nmt_cli.preparing.sources.lines import join_lines, line_chunks, read_lines
 from nmt_cli.recipe.section import PositiveInt
 from nmt_cli.text_encoding import conversion
@@ -37,6 +46,7 @@ _ROWS_COMPARED = 200
 _MAX_LINES_PER_ROW = 100
 _CELLS_SHOWN = 8
 _CELL_CHARACTERS = 20
+_QUOTE_CELLS = "put quotes around cells with a delimiter"
 
 
 class TsvSource(OneFileSource):
@@ -169,13 +179,16 @@ class CsvFile(LocalPairs):
     delimiter: str
 
     def read(self) -> Iterator[RawChunk]:
-        """The rows below the header. A row with too few cells is untranslated. DataError if a cell is broken."""
+        """The rows below the header. A row with too few cells is untranslated, with too many it is malformed.
+
+        DataError if a cell is broken.
+        """
         yield from unit_chunks(self._pairs(), origin=self.origin)
 
     def _pairs(self) -> Iterator[UnitPair]:
         """The line and the two cells of each row; blank lines are no rows."""
         source, target, needed = self.source - 1, self.target - 1, max(self.source, self.target)
-        is_header, widest, has_pairs = self.header, 0, False
+        is_header, num_names, widest, has_pairs = self.header, sys.maxsize, 0, False
         lines = _CsvLines(self.file)
         rows = csv.reader(lines, delimiter=self.delimiter, strict=True, skipinitialspace=True)
         while True:
@@ -190,13 +203,19 @@ class CsvFile(LocalPairs):
                 continue
             if is_header:
                 is_header = False
+                if len(row) >= needed and row[source].strip() and row[target].strip():  # no title above a table
+                    num_names = len(row)
                 continue
             widest = max(widest, len(row))
             if len(row) < needed:
-                yield line, join_lines(" ".join(row)), None
+                yield line, join_lines(" ".join(row)), None, None
+                continue
+            has_pairs = True
+            if any(map(str.strip, row[num_names:])):
+                fault = f"that row has {len(row)} cells, and the header {num_names}: {_QUOTE_CELLS}"
+                yield line, join_lines(self.delimiter.join(row)), "", fault
             else:
-                has_pairs = True
-                yield line, join_lines(row[source]), join_lines(row[target])
+                yield line, join_lines(row[source]), join_lines(row[target]), None
         if widest == 0:
             raise empty_error(self.file, below_header=self.header)
         if not has_pairs:
@@ -301,11 +320,11 @@ def _unnamed_columns_error(
 ) -> DataError:
     """The error for columns without names; its fix takes the two with the most text."""
     (source, target), first = context.codes, rows[0]
-    lengths = [sum(_text_length(row[index]) for row in rows if index < len(row)) for index in range(width)]
+    lengths = [sum(text_length(row[index]) for row in rows if index < len(row)) for index in range(width)]
     by_length = sorted(range(width), key=lambda index: -lengths[index])
     longest = sorted(by_length[:2])
     is_title = len(list(filter(str.strip, first))) == 1
-    mend = "remove the lines above the names of the columns" if is_title else "put quotes around cells with a delimiter"
+    mend = "remove the lines above the names of the columns" if is_title else _QUOTE_CELLS
     above = f"{mend}, or " if len(first) < width else ""
     names = None if above else _likely_header(rows, longest)
     src, tgt = (names[index] if names else index + 1 for index in longest)
@@ -334,12 +353,6 @@ def _likely_header(rows: Sequence[Sequence[str]], chosen: Sequence[int]) -> list
     )
     is_shorter = all(2 * len(names[index]) * len(columns[index]) < len("".join(columns[index])) for index in chosen)
     return names if has_numbers or is_shorter else None
-
-
-def _text_length(cell: str) -> int:
-    """The characters of a cell; 0 for a number or an identifier, a single word with digits."""
-    text = cell.strip()
-    return 0 if " " not in text and any(map(str.isdigit, text)) else len(text)
 
 
 def _broken_row_error(file: Path, line: int, message: str) -> DataError:
