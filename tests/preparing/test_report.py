@@ -25,10 +25,10 @@ from nmt_cli.preparing.cleaning.rules import REASONS, CleaningCounts
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.report import (
     bin_width,
-    large,
+    count_text,
     length_chart,
+    percent_text,
     render_page,
-    share,
     summarise_lengths,
 )
 from nmt_cli.templates.charts import axis_ticks, short_number
@@ -251,7 +251,7 @@ def test_every_reason_is_shown_with_its_examples_and_its_meaning(report: dict[st
     page = render_page({**report, "cleaning": counts.to_json()})
     for number, reason in enumerate(REASONS, 1):
         section = page[page.index(f"<h3>{reason[0].upper()}{reason[1:]}</h3>") :]
-        assert f">{number} ({share(number, 100_000)})<" in section.split("<h3>")[1]
+        assert f">{number} ({percent_text(number, 100_000)})<" in section.split("<h3>")[1]
         shown = [place for place in range(number) if f">{reason} source {place}<" in page]
         assert shown == [*range(min(number, 3))]
         meaning = section.partition('<p class="quiet">')[2].partition("</p>")[0]
@@ -350,11 +350,12 @@ def test_tables_and_headings_can_be_found_without_seeing_them(report: dict[str, 
 
 def test_numbers_are_written_as_they_are_read() -> None:
     counts = {0: "0", 969_026: "969,026", 4_508_785: "4,508,785", 36_251_442: "36.25 million"}
-    assert {number: large(number) for number in counts} == counts
+    counts[12_345_678_901] = "12,350 million"
+    assert {number: count_text(number) for number in counts} == counts
     shares = {0: "0%", 3: "0.003%", 31: "0.031%", 266: "0.27%", 41_300: "41.3%", 99_920: "99.92%", 99_999: "99.99%"}
-    assert {part: share(part, 100_000) for part in shares} == shares
-    assert (share(1, 1), share(1, 0)) == ("100%", "0%")
-    assert (share(12, 10**7), share(1, 11_000_000)) == ("0.00012%", "under 0.0001%")
+    assert {part: percent_text(part, 100_000) for part in shares} == shares
+    assert (percent_text(1, 1), percent_text(1, 0)) == ("100%", "0%")
+    assert (percent_text(12, 10**7), percent_text(1, 11_000_000)) == ("0.00012%", "under 0.0001%")
     sizes = {0: "0 bytes", 999: "999 bytes", 70_649: "70.6 kB", 12_440_416: "12.4 MB", 2_500_000_000: "2.5 GB"}
     assert {number: size_text(number) for number in sizes} == sizes
 

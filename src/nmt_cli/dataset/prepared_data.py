@@ -162,7 +162,7 @@ class PreparedData:
         """Source and reference lines of `valid` or `test` as they were given, without line ends."""
         self._check_has_split(name)
         languages = self.manifest.languages
-        src, ref = (self._lines(f"{name}.{language}") for language in (languages.source, languages.target))
+        src, ref = (text_lines(self.directory / f"{name}.{code}") for code in (languages.source, languages.target))
         return src, ref
 
     def _check_unchanged(self) -> None:
@@ -176,10 +176,11 @@ class PreparedData:
             message = f"the corpus {self.manifest.name} has no {name} split, but {', '.join(self.manifest.splits)}"
             raise DataError(message, where=str(self.directory), hint=f"prepare it with --{name} PREFIX")
 
-    def _lines(self, name: str) -> list[str]:
-        text = (self.directory / name).read_bytes().decode("utf-8")
-        lines = text.removeprefix("\ufeff").split("\n")
-        return [line.removesuffix("\r") for line in lines[:-1]]
+
+def text_lines(file: Path) -> list[str]:
+    """The lines of held-out text, without line ends."""
+    lines = file.read_bytes().decode("utf-8").removeprefix("\ufeff").split("\n")
+    return [line.removesuffix("\r") for line in lines[:-1]]
 
 
 def open_prepared(directory: Path) -> PreparedData:

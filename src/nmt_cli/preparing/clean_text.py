@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt_cli.console import Progress
+from nmt_cli.dataset.prepared_data import text_lines
 from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
 from nmt_cli.memory import return_freed_memory
@@ -57,8 +58,7 @@ class CleanText:
 
     def held_out(self, split: str, *, language: str) -> list[str]:
         """The lines of one side of a held-out split, without line ends."""
-        text = (self.directory / f"{split}.{language}").read_bytes().decode().removeprefix("\ufeff")
-        return [line.removesuffix("\r") for line in text.split("\n")[:-1]]
+        return text_lines(self.directory / f"{split}.{language}")
 
 
 def write_clean_text(

@@ -46,13 +46,12 @@ def download_file(url: str, *, size: int | None, sha256: str | None, progress: P
         if file.exists():
             if mismatch(file, expected_size=size, expected_sha256=sha256) is None:
                 return file
-            logger.warning("%s in the cache is another version; it is now %s", file.name, _set_aside(file))
+            logger.warning("%s in the cache is another version; it is now %s", file.name, _keep_mismatch(file))
         part = file.with_name(f".{file.name}.part")
         _download_with_retries(url, part, file.name, size=size, progress=progress)
         part.replace(file)
         if differs := mismatch(file, expected_size=size, expected_sha256=sha256):
-            hint = f"it is kept as {_set_aside(file)}, and not used; the same command downloads it again"
-            raise wrong_file_error(file.name, differs, where=url, hint=hint)
+            raise wrong_file_error(file.name, differs, where=url, kept_as=_keep_mismatch(file))
     logger.info("downloaded %s: %s bytes, SHA-256 %s", file.name, f"{file.stat().st_size:,}", file_hash(file))
     return file
 
@@ -66,8 +65,9 @@ def cached_file(url: str) -> Path:
     return cache_folder().joinpath("downloads", parts.netloc.rpartition("@")[2].replace(":", "_"), *folders, name)
 
 
-def wrong_file_error(name: str, differs: str, *, where: str, hint: str) -> DataError:
-    """The error for a file that is not the wanted file."""
+def wrong_file_error(name: str, differs: str, *, where: str, kept_as: Path) -> DataError:
+    """The error for a download that is not the wanted file."""
+    hint = f"it is kept as {kept_as}, and not used; the same command downloads it again"
     return DataError(f"{name} is not the file that it should be: {differs}", where=where, hint=hint)
 
 
@@ -157,16 +157,14 @@ def _write_blocks(
             if tag and not tag.startswith("W/"):  # a weak tag does not guarantee every byte
                 version.write_text(tag, encoding="utf-8")
         file.seek(offset)
-        while block := _read_block(response):
+        while True:
+            with _network_errors():
+                block = response.read(_BLOCK)
+            if not block:
+                return offset
             file.write(block)
             offset += len(block)
             report(offset)
-    return offset
-
-
-def _read_block(response: http.client.HTTPResponse) -> bytes:
-    with _network_errors():
-        return response.read(_BLOCK)
 
 
 @contextmanager
@@ -180,12 +178,12 @@ def _network_errors() -> Iterator[None]:
         raise ConnectionError(str(error) or type(error).__name__) from error
 
 
-def _set_aside(file: Path) -> Path:
+def _keep_mismatch(file: Path) -> Path:
     """Rename an unwanted file to a name of its own beside `file`; the new path."""
     number = 1
-    while (aside := file.with_name(f"{file.name}.mismatch-{number}")).exists():
+    while (kept := file.with_name(f"{file.name}.mismatch-{number}")).exists():
         number += 1
-    return file.rename(aside)
+    return file.rename(kept)
 
 
 def _size(part: Path) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,12 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import read_json
 from nmt_cli.preparing.cleaning.rules import REASONS
 from nmt_cli.preparing.corpus import Corpus
+from nmt_cli.preparing.encoding import TokenStatistics
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, Split
 from nmt_cli.recipe.section import Section
 from nmt_cli.templates.charts import axis_ticks, short_number
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import UNK, Tokenizer
-
-if TYPE_CHECKING:
-    from nmt_cli.preparing.encoding import TokenStatistics
 
 REPORT = "report.json"
 REPORT_PAGE = "report.html"
@@ -44,7 +42,7 @@ def build_report(
 ) -> dict[str, Any]:
     """The report of prepared data, ready for JSON.
 
-    `cleaning` holds the counts of the training pairs, the `overlap` of the other splits, and perhaps `warnings`.
+    `cleaning` holds the counts of the training pairs, the `overlap` of the other splits, and `warnings`.
     `tokenizers` says on what each side's tokenizer was trained; `statistics` are by split and side. Of the token files,
     only the examples are read.
     """
@@ -57,7 +55,7 @@ def build_report(
         "citation": corpus.citation,
         "nmt_version": manifest.nmt_version,
         "languages": manifest.languages.model_dump(),
-        "warnings": list(cleaning.get("warnings", [])),
+        "warnings": cleaning["warnings"],
         "inputs": [record.model_dump() for record in manifest.inputs],
         "limit": corpus.limit,
         "settings": {"cleaning": _settings(corpus.cleaning), "tokenizer": _settings(corpus.tokenizer)},
@@ -87,13 +85,19 @@ def describe_split(sides: Mapping[str, TokenStatistics], loaded: Mapping[str, To
     widths = {
         unit: bin_width([getattr(statistics, unit) for statistics in sides.values()]) for unit in ("words", "pieces")
     }
-    return {
-        side: {
-            **{unit: summarise_lengths(getattr(statistics, unit), width=width) for unit, width in widths.items()},
-            **_usage(statistics, loaded[side]),
+    described = {}
+    for side, statistics in sides.items():
+        lengths = {unit: summarise_lengths(getattr(statistics, unit), width=width) for unit, width in widths.items()}
+        num_words, num_pieces = (lengths[unit]["total"] for unit in ("words", "pieces"))
+        byte_ids, usage = loaded[side].byte_ids, statistics.usage
+        described[side] = {
+            **lengths,
+            "pieces_per_word": round(num_pieces / max(num_words, 1), 3),
+            "unknown_rate": round(int(usage[UNK]) / max(num_pieces, 1), 6),
+            "byte_rate": round(int(usage[byte_ids].sum()) / max(num_pieces, 1), 6),
+            "pieces_used": int(np.count_nonzero(usage)),
         }
-        for side, statistics in sides.items()
-    }
+    return described
 
 
 def summarise_lengths(sentences: NDArray[np.int64], *, width: int) -> dict[str, Any]:
@@ -133,8 +137,8 @@ def render_page(report: Mapping[str, Any]) -> str:
         charts=charts,
         cleaning_rules=REASONS,
         max_inputs=_MAX_INPUTS,
-        count_text=large,
-        percent_text=share,
+        count_text=count_text,
+        percent_text=percent_text,
         size_text=size_text,
     )
 
@@ -158,7 +162,7 @@ def overlap_finding(split: Split, facts: Mapping[str, int], *, setting: str) -> 
     return f"{text}: scores on them may be too good; --set cleaning.overlap=sides drops them", True
 
 
-def share(part: float, whole: float) -> str:
+def percent_text(part: float, whole: float) -> str:
     """A part as a percentage of the whole: 41.3%, 2.66%, 0.0031%. Only nothing is 0%, and only the whole is 100%."""
     percent = 100 * part / whole if whole else 0.0
     if 0 < percent < 0.0001:
@@ -170,9 +174,9 @@ def share(part: float, whole: float) -> str:
     return f"{percent:.1f}%" if percent >= 10 else f"{percent:.2f}%" if percent >= 0.1 else f"{percent:.2g}%"
 
 
-def large(number: int) -> str:
-    """A count, in millions from ten million on: 969,026, 4,508,785, 36.25 million."""
-    return f"{number / 1e6:,.4g} million" if number >= 10_000_000 else f"{number:,}"
+def count_text(number: int) -> str:
+    """A count, in millions with four digits from ten million on: 4,508,785, 36.25 million, 12,350 million."""
+    return f"{float(f'{number / 1e6:.4g}'):,.10g} million" if number >= 10_000_000 else f"{number:,}"
 
 
 def length_chart(sides: Mapping[str, Sequence[Mapping[str, Any]]], *, languages: Mapping[str, str], unit: str) -> str:
@@ -211,19 +215,6 @@ def _histogram(sentences: NDArray[np.int64], width: int) -> list[dict[str, int |
         {"from": index * width, "to": (index + 1) * width - 1 if index < _MAX_BINS else None, "sentences": int(count)}
         for index, count in enumerate(counts[: filled[-1] + 1 if len(filled) else 1])
     ]
-
-
-def _usage(statistics: TokenStatistics, tokenizer: Tokenizer) -> dict[str, Any]:
-    usage = statistics.usage
-    num_words, num_pieces = (
-        int(sentences @ np.arange(len(sentences))) for sentences in (statistics.words, statistics.pieces)
-    )
-    return {
-        "pieces_per_word": round(num_pieces / max(num_words, 1), 3),
-        "unknown_rate": round(int(usage[UNK]) / max(num_pieces, 1), 6),
-        "byte_rate": round(int(usage[tokenizer.byte_ids].sum()) / max(num_pieces, 1), 6),
-        "pieces_used": int(np.count_nonzero(usage)),
-    }
 
 
 def _settings(section: Section) -> dict[str, dict[str, Any]]:

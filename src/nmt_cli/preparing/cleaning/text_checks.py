@@ -6,7 +6,6 @@ doubt, it is silent.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.languages import are_close, language_identifier, script_of, short_code
+from nmt_cli.preparing.chunks import unquote
 from nmt_cli.preparing.cleaning.rules import make_printable
 from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, CorpusLanguages, LocalPairs, Pairs, Split
@@ -31,7 +31,6 @@ _CASED_SCRIPTS = ("Latn", "Cyrl", "Grek", "Armn")
 _MIN_LETTERS = 2_000
 _MAX_CAPITALS = 0.0005
 # Lines that are a cell of a CSV file with quotes inside.
-_QUOTED = re.compile(r'"(?=.*"")(?:[^"]|"")*"')
 _MIN_QUOTED = 3
 _MIN_SHARE_QUOTED = 0.001
 # Languages that py3langid identifies, of several short sentences together.
@@ -183,7 +182,7 @@ def _has_no_capitals(lines: Sequence[str]) -> bool:
 
 def _warnings_of_quotes(sides: Sequence[TextSide]) -> Iterator[str]:
     for side in sides:
-        quoted = [line for line in side.lines if _QUOTED.fullmatch(line)]
+        quoted = [line for line in side.lines if unquote(line) != line and '""' in line[1:-1]]
         if len(quoted) >= max(_MIN_QUOTED, _MIN_SHARE_QUOTED * len(side.lines)):
             yield (
                 f"{_join_names([side])} has quotes as in a CSV file: {len(quoted):,} of {len(side.lines):,} lines, "

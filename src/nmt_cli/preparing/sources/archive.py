@@ -22,7 +22,7 @@ from nmt_cli.cache import cache_folder, cache_lock, file_hash, mismatch, writing
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes, reading_errors
-from nmt_cli.preparing.download import download_file, wrong_file_error
+from nmt_cli.preparing.download import download_file
 from nmt_cli.preparing.sources.base import CorpusContext, Markup, Source, Weight, is_address
 from nmt_cli.preparing.sources.text import COMPRESSION_ENDINGS, TextFiles, text_files
 from nmt_cli.recipe.section import PositiveInt, SettingError
@@ -84,7 +84,8 @@ class ArchiveSource(Source):
             files = self._in_folder(archive)
         else:
             with reading_errors(archive):
-                check_file(archive, size=self.bytes, sha256=self.sha256)
+                if self.url is None:
+                    check_file(archive, size=self.bytes, sha256=self.sha256)
                 files = unpack(archive, self.source, self.target)
         name = (self.file or self.url or "").rstrip("/").rsplit("/", 1)[-1]
         names = [f"{name}:{member}" for member in (self.source, self.target)]
@@ -99,7 +100,7 @@ def check_file(file: Path, *, size: int | None, sha256: str | None) -> None:
     """DataError if an archive of the user does not have the size or the SHA-256 that it should have."""
     if differs := mismatch(file, expected_size=size, expected_sha256=sha256):
         hint = "fetch it again; if another version is meant, correct bytes and sha256 in the corpus file"
-        raise wrong_file_error(file.name, differs, where=str(file), hint=hint)
+        raise DataError(f"{file.name} is not the file that it should be: {differs}", where=str(file), hint=hint)
 
 
 def unpack(archive: Path, source: str, target: str) -> tuple[Path, Path]:

@@ -7,10 +7,10 @@ import math
 import re
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import yaml
@@ -58,8 +58,6 @@ _PAIRS_OF_NAMES = (
     ("src_text", "tgt_text"),
 )
 
-T = TypeVar("T")
-
 
 class CorpusLanguages(Section):
     """The codes of the two languages; they name the files of raw text in the prepared data."""
@@ -76,29 +74,22 @@ class CorpusLanguages(Section):
 
 @dataclass(frozen=True, slots=True)
 class CorpusContext:
-    """The folder that a corpus's relative paths start from, its languages, and answers that its sources share.
+    """The folder that a corpus's relative paths start from, its languages, and the answers of the hub so far.
 
-    While a source is fetched, `split` is its split, and `sources` are all sources of that split. `answers` is the cache
-    of `ask_once`.
+    While a source is fetched, `split` is its split, and `sources` are all sources of that split. `hub_answers` has what
+    the hub said of a repository at a revision, so it is asked once.
     """
 
     folder: Path
     languages: CorpusLanguages
     split: Split = "train"
     sources: Sequence[Source] = ()
-    answers: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    hub_answers: dict[tuple[str, str | None], Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def codes(self) -> tuple[str, str]:
         """The codes of the two languages, source first."""
         return self.languages.source, self.languages.target
-
-    def ask_once(self, question: Hashable, ask: Callable[[], T]) -> T:
-        """The answer to a question that several sources of the corpus have; only the first source asks."""
-        if question not in self.answers:
-            self.answers[question] = ask()
-        answer: T = self.answers[question]
-        return answer
 
     def name(self, path: Path) -> str:
         """The name of a file in records: its path below the folder, or its whole path if it lies elsewhere."""

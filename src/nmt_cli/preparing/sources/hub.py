@@ -83,15 +83,17 @@ class HubSource(Source):
         """
         if self.is_local:
             return _split_of(self, str(self._directory(context).resolve()), commit=None, checksums={})
-        question = ("hub", self.repository, self.revision)
+        question = self.repository, self.revision
         # The answer may be an error. Then other sources of the same repository do not wait for the hub again.
-        answer = context.ask_once(question, lambda: _commit_and_checksums(self))
+        if is_first := question not in context.hub_answers:
+            context.hub_answers[question] = _commit_and_checksums(self)
+        answer = context.hub_answers[question]
         if isinstance(answer, Unreachable):
             cached = _recorded_split(self) or _split_in_hub_cache(self)
             if cached is None:
                 raise answer
-            warning = f"{answer.message}; using its files of commit {cached.commit}, cached before"
-            context.ask_once(("warned", *question), lambda: logger.warning("%s", warning))
+            if is_first:
+                logger.warning("%s; using its files of commit %s, cached before", answer.message, cached.commit)
             return cached
         commit, checksums = answer
         split = _split_of(self, self.repository, commit=commit, checksums=checksums)
@@ -137,8 +139,7 @@ class HubSplit:
         with hub.hub_errors(partial(_hub_error, self.repository, f"{self.repository}/{path}")):
             local = hub.download(self.repository, path, repo_type="dataset", revision=self.commit, progress=progress)
         if differs := mismatch(local, expected_size=None, expected_sha256=self.files[path]):
-            hint = f"it is kept as {_set_aside(local)}, and not used; the same command downloads it again"
-            raise wrong_file_error(path, differs, where=self.name_of(path), hint=hint)
+            raise wrong_file_error(path, differs, where=self.name_of(path), kept_as=_keep_mismatch(local))
         return local
 
 
@@ -266,15 +267,15 @@ def _record_file(source: HubSource) -> Path:
     return cache_folder() / "hub" / f"{'.'.join(part.replace('/', '--') for part in parts)}.json"
 
 
-def _set_aside(local: Path) -> Path:
+def _keep_mismatch(local: Path) -> Path:
     """Move a wrong file out of the hub's cache, so that the next call downloads it again; the new path."""
-    aside = cache_folder() / "downloads" / "mismatch" / f"{local.name}.{file_hash(local)[:12]}"
-    with writing_errors(aside):
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(local.resolve(), aside)
+    kept = cache_folder() / "downloads" / "mismatch" / f"{local.name}.{file_hash(local)[:12]}"
+    with writing_errors(kept):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(local.resolve(), kept)
     if local.is_symlink():
         local.unlink()
-    return aside
+    return kept
 
 
 def _name_in_messages(source: HubSource) -> str:

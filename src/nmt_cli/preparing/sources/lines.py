@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator
-from itertools import islice
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
@@ -18,7 +16,6 @@ from nmt_cli.text_encoding import check_encoding, conversion
 LONGEST_LINE = 1 << 20
 """Bytes of the longest line, and characters of the longest text of other formats."""
 
-_BUFFER = 1 << 18
 _BEGINNING = 1 << 10
 _BREAKS = re.compile(r"[\t\r\n]+")
 
@@ -37,13 +34,19 @@ def read_lines(file: Path, *, skip: int = 0) -> Iterator[bytes]:
     DataError if there are none, if a line is longer than `LONGEST_LINE`, or if the file is compressed or UTF-16, or
     ends its lines with CR alone.
     """
+    check_encoding(read_beginning(file), name=str(file))
     with open_bytes(file) as stream:
-        lines = islice(io.BufferedReader(_BoundedLines(stream, file), buffer_size=_BUFFER), skip, None)
-        first = next(lines, None)
-        if first is None:
+        number = 0
+        for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), start=1):
+            if number == 1 and not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r"):
+                message = f"the lines of {file.name} end with CR alone, as on old Macs"
+                raise DataError(message, where=f"{file}:1", hint=conversion(file, r"tr '\r' '\n'", new="lf"))
+            if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
+                raise too_long_error(file, number, text=f"line {number:,}", unit="bytes")
+            if number > skip:
+                yield line
+        if number <= skip:
             raise empty_error(file, below_header=skip > 0)
-        yield first
-        yield from lines
 
 
 def read_beginning(file: Path) -> bytes:
@@ -63,39 +66,3 @@ def too_long_error(file: Path, line: int, *, text: str, unit: str) -> DataError:
     """The error for a text that is too long to be a sentence."""
     message = f"{text} of {file.name} is longer than {LONGEST_LINE:,} {unit}"
     return DataError(message, where=f"{file}:{line}", hint="give text with one sentence a line")
-
-
-def _old_line_ends_error(file: Path) -> DataError:
-    message = f"the lines of {file.name} end with CR alone, as on old Macs"
-    return DataError(message, where=f"{file}:1", hint=conversion(file, r"tr '\r' '\n'", new="lf"))
-
-
-class _BoundedLines(io.RawIOBase):
-    """The bytes of a stream; DataError as soon as a line is too long, so that no reader keeps the line."""
-
-    def __init__(self, stream: BinaryIO, file: Path) -> None:
-        self._stream = stream
-        self._file = file
-        self._num_lines = 0
-        self._length = 0  # of the part of the last line that was read
-        self._is_at_start = True
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        block = self._stream.read(len(buffer))
-        if self._is_at_start:
-            check_encoding(block, name=str(self._file))
-            if b"\n" not in block and b"\r" in block.rstrip(b"\r"):
-                raise _old_line_ends_error(self._file)
-        self._is_at_start = False
-        first_line = block.partition(b"\n")[0]
-        if self._length + len(first_line) > LONGEST_LINE:
-            number = self._num_lines + 1
-            raise too_long_error(self._file, number, text=f"line {number:,}", unit="bytes")
-        num_line_ends = block.count(b"\n")
-        self._num_lines += num_line_ends
-        self._length = len(block) - block.rfind(b"\n") - 1 if num_line_ends else self._length + len(block)
-        buffer[: len(block)] = block
-        return len(block)

@@ -12,10 +12,10 @@ from typing import Any, Literal, assert_never
 
 from pydantic import Field, model_validator
 
-from nmt_cli.cache import cache_folder, cache_lock, writing_errors
+from nmt_cli.cache import cache_folder, cache_lock, file_hash, writing_errors
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError, nearest_word
-from nmt_cli.files import open_bytes, reading_errors, sha256
+from nmt_cli.files import open_bytes
 from nmt_cli.preparing.chunks import RawChunk, TextChunk, batched
 from nmt_cli.preparing.download import download_file
 from nmt_cli.preparing.sources.base import (
@@ -160,8 +160,7 @@ def text_files(
     """Two files as pairs of sentences, without markup. `names` are their names in records, `origins` in reports."""
     inputs = tuple(zip(names, files, strict=True))
     if markup is not None:
-        with reading_errors(files[0]):
-            files = (_without_markup(files[0], markup), _without_markup(files[1], markup))
+        files = (_without_markup(files[0], markup), _without_markup(files[1], markup))
     return TextFiles(inputs, origins[0], weight, *files, origins[1])
 
 
@@ -247,9 +246,10 @@ def _matching_pairs(source: str, target: str, *, folder: Path) -> list[tuple[Pat
 
 def _parts_at_wildcards(file: Path, pattern: str, folder: Path) -> tuple[str, ...]:
     """The parts of a file's path that the wildcards of a pattern stand for; empty if they cannot be told."""
-    glob, expression, end = str(Path(pattern)), "", 0
-    for wildcard in _WILDCARD.finditer(glob):
-        expression += re.escape(glob[end : wildcard.start()])
+    path_pattern = str(Path(pattern))
+    expression, end = "", 0
+    for wildcard in _WILDCARD.finditer(path_pattern):
+        expression += re.escape(path_pattern[end : wildcard.start()])
         match wildcard[0]:
             case "**/":
                 expression += "(.*/)?"
@@ -261,7 +261,7 @@ def _parts_at_wildcards(file: Path, pattern: str, folder: Path) -> tuple[str, ..
                 expression += f"({characters.replace('[!', '[^')})"
         end = wildcard.end()
     path = file if Path(pattern).is_absolute() else file.relative_to(folder)
-    matched = re.fullmatch(expression + re.escape(glob[end:]), str(path))
+    matched = re.fullmatch(expression + re.escape(path_pattern[end:]), str(path))
     return tuple(part or "" for part in matched.groups()) if matched else ()
 
 
@@ -271,7 +271,7 @@ def _without_markup(file: Path, markup: MarkupKind) -> Path:
     `seg`: the <seg> elements, as sacreBLEU reads them. `ted`: the lines of IWSLT's talks that are no tag such as <url>;
     titles and descriptions are sentences. DataError if there is no sentence in it.
     """
-    plain = cache_folder() / "sentences" / f"{markup}-{sha256(file)[:32]}" / f"{file.name}.txt"
+    plain = cache_folder() / "sentences" / f"{markup}-{file_hash(file)[:32]}" / f"{file.name}.txt"
     with cache_lock(plain), writing_errors(plain):
         if not plain.exists():
             lines = list(_sentences(file, markup))
