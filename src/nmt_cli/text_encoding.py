@@ -78,6 +78,17 @@ def check_encodings(beginnings: Mapping[str, bytes]) -> None:
         )
 
 
+def is_unicode(text: str) -> bool:
+    """False if a text holds surrogates: bytes that were not UTF-8, or half a character from JSON."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def check_characters(text: str, *, where: str) -> None:
     """Raise DataError if a text holds a lone surrogate: half a character, or Python's sign for a byte of no UTF-8."""
     try:

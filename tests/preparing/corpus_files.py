@@ -10,7 +10,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import ParsedChunk
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
-from nmt_cli.preparing.pipeline import Prepared, prepare
+from nmt_cli.preparing.pipeline import PreparationResult, prepare
 from nmt_cli.preparing.sources.base import LocalPairs, Split
 
 Pairs = Sequence[tuple[str, str]]
@@ -60,7 +60,7 @@ def corpus_of(folder: Path, train: str, *overrides: str, valid: str = "{kind: te
     return load_corpus(str(folder / "c.yaml"), overrides=overrides)
 
 
-def run(located: LocatedCorpus, output: Path, *, overwrite: bool = False, num_workers: int = 1) -> Prepared:
+def run(located: LocatedCorpus, output: Path, *, overwrite: bool = False, num_workers: int = 1) -> PreparationResult:
     """Prepare a corpus, silently."""
     return prepare(located, output=output, overwrite=overwrite, num_workers=num_workers, progress=silent)
 

@@ -21,11 +21,11 @@ from nmt_cli.preparing.cleaning.rules import (
     CleanedChunk,
     CleaningCounts,
     CleaningRules,
-    is_unicode,
 )
 from nmt_cli.preparing.cleaning.side_rules import LanguageRule, ScriptRule
 from nmt_cli.preparing.corpus import CleaningConfig
 from nmt_cli.preparing.sources.base import CorpusLanguages
+from nmt_cli.text_encoding import is_unicode
 from nmt_cli.tokenization.tokenizer import normalize_spaces
 
 Pairs = list[tuple[str, str]]

@@ -21,8 +21,8 @@ from nmt_cli.preparing.inputs import (
     FetchedInputs,
     fetch_inputs,
     find_local_inputs,
-    text_key_after_fetch,
-    text_key_before_fetch,
+    text_fingerprint_after_fetch,
+    text_fingerprint_before_fetch,
 )
 from nmt_cli.preparing.sources import hub
 from nmt_cli.preparing.sources.hub import HubSource
@@ -274,8 +274,8 @@ def test_keys_follow_from_contents_and_not_from_places(tmp_path: Path, server: F
         located = corpus(tmp_path, archive, f"kind: tsv, file: {file}", overrides=overrides)
         found = fetch_inputs(located, progress=silent)
         return [
-            text_key_before_fetch(located, find_local_inputs(located), earlier={}),
-            text_key_after_fetch(located, found),
+            text_fingerprint_before_fetch(located, find_local_inputs(located), earlier={}),
+            text_fingerprint_after_fetch(located, found),
         ]
 
     first = keys()
@@ -302,10 +302,12 @@ valid: [{kind: hub, repository: a/b, split: valid}]
     located = load_corpus(str(tmp_path / "c.yaml"), overrides=[])
     # The fingerprint of nmt 0.1.0 at 0b1fedd.
     assert (
-        text_key_before_fetch(located, [], earlier=earlier)
+        text_fingerprint_before_fetch(located, [], earlier=earlier)
         == "d0fa38b773ae03ad9ca4805070145dfe706405a7e87c03aea7e58b629c42fb86"
     )
-    assert text_key_before_fetch(located, [], earlier={}) != text_key_before_fetch(located, [], earlier=earlier)
+    assert text_fingerprint_before_fetch(located, [], earlier={}) != text_fingerprint_before_fetch(
+        located, [], earlier=earlier
+    )
 
 
 def test_a_header_that_is_denied_makes_other_data(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory, repository: Path) ->
 @pytest.mark.parametrize(
     ("stage", "reports", "workers", "kept"),
     [
-        ("cleaning", 5, 2, "cleaned: 4 pieces finished before, kept"),
+        ("cleaning", 5, 2, "cleaned: 4 shards finished before, kept"),
         ("tokenizer", 1, 2, "cleaned: finished before, kept"),
         ("encoding", 1, 3, "tokenizer: finished before, kept"),
         ("encoding", 6, 1, "encoded: 3,000 pairs encoded before, kept"),

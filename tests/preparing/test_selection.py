@@ -19,7 +19,7 @@ from nmt_cli.preparing.cleaning.rules import CleaningCounts
 from nmt_cli.preparing.cleaning.selection import first_occurrences, pair_digests
 from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
 from nmt_cli.preparing.inputs import fetch_inputs
-from nmt_cli.preparing.pipeline import Prepared
+from nmt_cli.preparing.pipeline import PreparationResult
 from nmt_cli.preparing.sources.base import Split
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.dataset.synthetic import sentences
@@ -42,7 +42,7 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "SHARD_CHUNKS", 2)
 
 
-def prepare_sources(folder: Path, sources: Mapping[str, Pairs], weight: float, *overrides: str) -> Prepared:
+def prepare_sources(folder: Path, sources: Mapping[str, Pairs], weight: float, *overrides: str) -> PreparationResult:
     """Prepared data of named sources, the last of them with this weight."""
     write_prefix(folder / "valid", VALIDATION)
     for name, pairs in sources.items():
@@ -51,7 +51,7 @@ def prepare_sources(folder: Path, sources: Mapping[str, Pairs], weight: float, *
     return run(corpus_of(folder, f"{train}, weight: {weight}}}", *overrides), folder / "data")
 
 
-def training_pairs(prepared: Prepared) -> Pairs:
+def training_pairs(prepared: PreparationResult) -> Pairs:
     data = open_prepared(prepared.directory)
     tokenizer, train = Tokenizer.load(data.source_tokenizer_file), data.split("train")
     src, tgt = (tokenizer.decode(sentences(side)) for side in (train.src, train.tgt))
@@ -124,7 +124,7 @@ def test_a_limit_counts_over_pieces_and_sources(tmp_path: Path) -> None:
         assert [pair for chunk in chunks for pair in zip(chunk.src, chunk.tgt, strict=True)] == TRAINING[:limit]
 
 
-def prepare(folder: Path, train: str, *overrides: str) -> Prepared:
+def prepare(folder: Path, train: str, *overrides: str) -> PreparationResult:
     write_prefix(folder / "valid", PAIRS[:20])
     write_prefix(folder / "train", PAIRS[20:])
     rows = [json.dumps({"id": 1, "pair": {"one": src, "two": tgt}}) for src, tgt in PAIRS[20:40]]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from nmt_cli.preparing.corpus import LocatedCorpus
-    from nmt_cli.preparing.pipeline import Prepared
+    from nmt_cli.preparing.pipeline import PreparationResult
     from nmt_cli.preparing.sources.base import Split
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ def prepare(
         logger.info("%s", line)
 
 
-def _prepare(located: LocatedCorpus, output: Path, *, overwrite: bool, workers: int | None) -> Prepared:
+def _prepare(located: LocatedCorpus, output: Path, *, overwrite: bool, workers: int | None) -> PreparationResult:
     from nmt_cli.console import show_progress
     from nmt_cli.devices import num_cpus
     from nmt_cli.preparing import pipeline
@@ -196,11 +196,11 @@ def _refuse_set_for_options(settings: Sequence[str]) -> None:
 
 def _show_plan(located: LocatedCorpus, output: Path, *, overwrite: bool) -> None:
     """Print the resolved corpus on stdout, and its inputs and the planned steps on stderr."""
-    from nmt_cli.preparing.pipeline import plan
+    from nmt_cli.preparing.pipeline import dry_run_lines
     from nmt_cli.recipe.yaml_files import dump_values
 
     typer.echo(dump_values(located.corpus.model_dump(mode="json")), nl=False)
-    for line in plan(located, output=output, overwrite=overwrite):
+    for line in dry_run_lines(located, output=output, overwrite=overwrite):
         logger.info("%s", line)
 
 

@@ -274,6 +274,12 @@ def are_quoted(lines: Iterable[str]) -> bool:
     return has_quotes_inside
 
 
+def text_length(cell: str) -> int:
+    """The characters of a cell or a value; 0 for a number or an identifier, a single word with digits."""
+    text = cell.strip()
+    return 0 if " " not in text and any(map(str.isdigit, text)) else len(text)
+
+
 def texts_by_key(line: bytes) -> dict[str, str]:
     """The texts in a line of JSON by their dotted keys; none if it is no object."""
     record = _parse_json(line)

@@ -19,7 +19,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
 from nmt_cli.memory import return_freed_memory
 from nmt_cli.preparing.cleaning import dropped_pairs, text_checks
-from nmt_cli.preparing.cleaning.held_out import HeldOut, overlap, read_held_out, write_pairs
+from nmt_cli.preparing.cleaning.held_out import HeldOutIndex, overlap, read_held_out, write_pairs
 from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules
 from nmt_cli.preparing.cleaning.selection import choose_copies, pair_digests, set_aside
 from nmt_cli.preparing.cleaning.swapped_sides import warning_of_swapped_sides
@@ -83,22 +83,21 @@ def write_clean_text(
     held_out_sides = text_checks.held_out_sides(held_out, sources, languages)
     raw_shards = read_shards(train, limit=corpus.limit)
     first_shard = next(raw_shards)
-    beginning = _clean_beginning(first_shard, corpus)
-    text_checks.check_no_pieces([*text_checks.training_sides({0: beginning}, train, languages), *held_out_sides])
-    # Validation text that is set aside from the training text has the same sides.
-    swap_warnings = _log_warnings(warning_of_swapped_sides(beginning, held_out.get("valid", beginning), languages))
+    swap_warnings = _check_beginning(first_shard, corpus, train, held_out, held_out_sides)
 
-    job, total = CleaningJob(corpus.cleaning, languages, held_out, directory), _expected_pairs(corpus)
+    job = CleaningJob(corpus.cleaning, languages, held_out, directory)
+    total = _expected_pairs(corpus)
     _clean_shards(job, chain([first_shard], raw_shards), total=total, num_workers=num_workers, progress=progress)
     shards = open_shards(directory)
     by_source = dropped_pairs.count_by_source(shards, train)
     copies, chosen = _select_pairs(corpus, shards, by_source)
-    write_pairs({**held_out, **chosen}, directory, languages=languages)
+    splits = {**held_out, **chosen}
+    num_train = sum(int(of_shard.sum()) for of_shard in copies)
+    write_pairs(splits, directory, languages=languages)
     write_arrays(directory / _COPIES_FILE, {str(number): of_shard for number, of_shard in enumerate(copies)})
 
     sides = [*text_checks.training_sides(text_checks.sample_by_source(shards), train, languages), *held_out_sides]
     text_checks.check_no_pieces(sides)  # of the sources after the first
-    splits, num_train = {**held_out, **chosen}, sum(int(of_shard.sum()) for of_shard in copies)
     warnings = [
         *swap_warnings,
         *_log_warnings(text_checks.warning_of_little_validation(splits["valid"], num_train=num_train)),
@@ -112,6 +111,27 @@ def write_clean_text(
     }
     write_file(directory / _COUNTS_FILE, json.dumps(counts, ensure_ascii=False), error=DataError)
     return_freed_memory()  # of the text that was compared: the workers of the next stages take as much again
+
+
+def _check_beginning(
+    shard: RawShard,
+    corpus: Corpus,
+    train: Sequence[LocalPairs],
+    held_out: Mapping[str, Pairs],
+    held_out_sides: Sequence[text_checks.TextSide],
+) -> list[str]:
+    """Log the warning of swapped sides in the first pairs of a shard, and return it, or nothing.
+
+    DataError if these pairs or held-out text hold pieces of words. The rules for script and language are off: they drop
+    swapped pairs, so no swapped pair would be left to look at.
+    """
+    config = corpus.cleaning.model_copy(update={"other_script": False, "other_language": False})
+    cleaned = CleaningRules(config, corpus.languages).apply(shard.chunks[0].first(_BEGINNING_PAIRS).parse())
+    beginning = list(zip(cleaned.src, cleaned.tgt, strict=True))
+    sides = text_checks.training_sides({0: beginning}, train, corpus.languages)
+    text_checks.check_no_pieces([*sides, *held_out_sides])
+    # Validation text that is set aside from the training text has the same sides.
+    return _log_warnings(warning_of_swapped_sides(beginning, held_out.get("valid", beginning), corpus.languages))
 
 
 def _warn_of_training_text(
@@ -156,10 +176,10 @@ class CleaningJob:
 
     def start(self) -> Callable[[RawShard], int]:
         """The function for one shard."""
-        rules, held_out = CleaningRules(self.config, self.languages), HeldOut(self.held_out)
+        rules, held_out = CleaningRules(self.config, self.languages), HeldOutIndex(self.held_out)
         return lambda shard: self._clean(shard, rules, held_out)
 
-    def _clean(self, shard: RawShard, rules: CleaningRules, held_out: HeldOut) -> int:
+    def _clean(self, shard: RawShard, rules: CleaningRules, held_out: HeldOutIndex) -> int:
         src: list[str] = []
         tgt: list[str] = []
         indices: list[int] = []
@@ -207,7 +227,7 @@ def _clean_shards(
     """Clean the shards whose files are not there yet."""
     finished = {shard.number for shard in open_shards(job.directory)}
     if finished:
-        logger.info("cleaned: %s pieces finished before, kept", f"{len(finished):,}")
+        logger.info("cleaned: %s shards finished before, kept", f"{len(finished):,}")
     done = 0
 
     def read_unfinished() -> Iterator[RawShard]:
@@ -238,16 +258,6 @@ def _expected_pairs(corpus: Corpus) -> int | None:
     """The number of training pairs to be read, if it is known."""
     expected = corpus.pairs.train if corpus.pairs is not None else None
     return min((number for number in (corpus.limit, expected) if number is not None), default=None)
-
-
-def _clean_beginning(shard: RawShard, corpus: Corpus) -> Pairs:
-    """The kept pairs among the first pairs of a shard; the rules for script and language are off.
-
-    Those two rules drop swapped pairs, so with them no swapped pair would be left to look at.
-    """
-    config = corpus.cleaning.model_copy(update={"other_script": False, "other_language": False})
-    cleaned = CleaningRules(config, corpus.languages).apply(shard.chunks[0].first(_BEGINNING_PAIRS).parse())
-    return list(zip(cleaned.src, cleaned.tgt, strict=True))
 
 
 def _log_warnings(*warnings: str | None) -> list[str]:

@@ -134,14 +134,19 @@ class TokenizerConfig(Section):
         return self
 
     @property
-    def is_given(self) -> bool:
-        """True if the vocabulary comes from elsewhere, and is not trained."""
+    def comes_from_elsewhere(self) -> bool:
+        """True if the vocabulary is not trained."""
         return self.taken_from is not None or self.model is not None
+
+    @property
+    def is_size_set(self) -> bool:
+        """True if the corpus gives the size of the vocabulary, so a small text does not change it."""
+        return "vocab_size" in self.model_fields_set
 
     @property
     def kind_in_use(self) -> TokenizerKind | None:
         """The kind of the vocabulary, or None if it comes from elsewhere and its kind is not known."""
-        return None if self.is_given else self.kind
+        return None if self.comes_from_elsewhere else self.kind
 
 
 class ExpectedPairs(Section):

@@ -14,9 +14,9 @@ from nmt_cli.console import Progress
 from nmt_cli.dataset.manifest import InputRecord
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
-from nmt_cli.preparing.cleaning.rules import is_unicode
 from nmt_cli.preparing.corpus import LocatedCorpus, parse_source
 from nmt_cli.preparing.sources.base import LocalPairs, Split, empty_error
+from nmt_cli.text_encoding import is_unicode
 
 # Raised when the same inputs and settings give other token files than before.
 _PIPELINE_VERSION = 2
@@ -64,7 +64,9 @@ def fetch_inputs(located: LocatedCorpus, *, progress: Progress) -> FetchedInputs
     return fetched
 
 
-def text_key_before_fetch(located: LocatedCorpus, inputs: Sequence[InputRecord], *, earlier: Mapping[str, Any]) -> str:
+def text_fingerprint_before_fetch(
+    located: LocatedCorpus, inputs: Sequence[InputRecord], *, earlier: Mapping[str, Any]
+) -> str:
     """The fingerprint of the text that a corpus file names: contents of local files, names and checksums of all others.
 
     `inputs` come from `find_local_inputs`. No network is needed, so prepared data is recognised by this fingerprint.
@@ -74,19 +76,19 @@ def text_key_before_fetch(located: LocatedCorpus, inputs: Sequence[InputRecord],
     sources: dict[Split, list[dict[str, Any]]] = {}
     for split in located.corpus.splits:
         in_corpus = located.corpus.sources(split)
-        sources[split] = [source.key() for source in in_corpus]
+        sources[split] = [source.identity() for source in in_corpus]
         for source, key, old in zip(in_corpus, sources[split], earlier.get(split) or [], strict=False):
             if "otherwise" in key:
-                key["otherwise"] = [parse_source(former).key() for former in old.get("otherwise", [])]
+                key["otherwise"] = [parse_source(former).identity() for former in old.get("otherwise", [])]
             if getattr(source, "header", None) is False and old.get("header", False) is None:
                 key["header"] = "none"
-    return _text_key(located, sources, inputs)
+    return _text_fingerprint(located, sources, inputs)
 
 
-def text_key_after_fetch(located: LocatedCorpus, fetched: FetchedInputs) -> str:
+def text_fingerprint_after_fetch(located: LocatedCorpus, fetched: FetchedInputs) -> str:
     """The fingerprint of the cleaned text: the contents of all files, and how they are read and cleaned."""
-    sources = {split: [pairs.key() for pairs in sources] for split, sources in fetched.sources.items()}
-    return _text_key(located, sources, fetched.records)
+    sources = {split: [pairs.identity() for pairs in sources] for split, sources in fetched.sources.items()}
+    return _text_fingerprint(located, sources, fetched.records)
 
 
 def fingerprint(values: dict[str, Any]) -> str:
@@ -94,7 +96,7 @@ def fingerprint(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _text_key(
+def _text_fingerprint(
     located: LocatedCorpus, sources: Mapping[Split, Sequence[dict[str, Any]]], inputs: Sequence[InputRecord]
 ) -> str:
     """The fingerprint of clean text: the keys of its sources, the contents of files, and the settings of cleaning."""

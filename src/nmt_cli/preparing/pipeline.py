@@ -38,8 +38,8 @@ from nmt_cli.preparing.inputs import (
     fetch_inputs,
     find_local_inputs,
     fingerprint,
-    text_key_after_fetch,
-    text_key_before_fetch,
+    text_fingerprint_after_fetch,
+    text_fingerprint_before_fetch,
 )
 from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, read_report, render_page
 from nmt_cli.preparing.shards import open_shards
@@ -65,7 +65,7 @@ _STAGES = ("cleaned", "tokenizer", "encoded")
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparationResult:
     """The outcome of a preparation: the prepared data, its report, and whether it was finished before."""
 
     directory: Path
@@ -73,7 +73,9 @@ class Prepared:
     was_finished: bool
 
 
-def prepare(located: LocatedCorpus, *, output: Path, overwrite: bool, num_workers: int, progress: Progress) -> Prepared:
+def prepare(
+    located: LocatedCorpus, *, output: Path, overwrite: bool, num_workers: int, progress: Progress
+) -> PreparationResult:
     """Make the prepared data of a corpus at `output`, unless it is there.
 
     Raises DataError if a source cannot be used, if `output` holds something else, or if the disk is full. Finished
@@ -82,19 +84,19 @@ def prepare(located: LocatedCorpus, *, output: Path, overwrite: bool, num_worker
     if output.is_symlink():
         output = output.resolve()  # renaming a directory to a link would replace the link
     inputs = find_local_inputs(located)
-    fingerprint_of = partial(_data_key, located, inputs)
+    fingerprint_of = partial(_data_fingerprint, located, inputs)
     if is_prepared_already(output, located.corpus, fingerprint_of=fingerprint_of, overwrite=overwrite):
         discard_interrupted(output)
-        return Prepared(output, read_report(output), was_finished=True)
+        return PreparationResult(output, read_report(output), was_finished=True)
     with open_work_folder(output) as work:
-        key = _data_key(located, inputs, {})
+        key = _data_fingerprint(located, inputs, {})
         _run_stages(located, work, output, key=key, num_workers=num_workers, progress=progress)
         work.discard_stages()
-    return Prepared(output, read_report(output), was_finished=False)
+    return PreparationResult(output, read_report(output), was_finished=False)
 
 
-def plan(located: LocatedCorpus, *, output: Path, overwrite: bool) -> Iterator[str]:
-    """The lines of a dry run: inputs, output and stages. DataError if a local input is missing."""
+def dry_run_lines(located: LocatedCorpus, *, output: Path, overwrite: bool) -> Iterator[str]:
+    """Inputs, output and stages, a line each. DataError if a local input is missing."""
     inputs = find_local_inputs(located)
     for record in inputs:
         yield f"input:  {record.split}: {record.name}, {record.bytes:,} bytes"
@@ -104,7 +106,7 @@ def plan(located: LocatedCorpus, *, output: Path, overwrite: bool) -> Iterator[s
     for split in located.corpus.set_aside:
         yield f"input:  {split}: set aside from the training text"
     yield f"output: {output}"
-    fingerprint_of = partial(_data_key, located, inputs)
+    fingerprint_of = partial(_data_fingerprint, located, inputs)
     if is_prepared_already(output, located.corpus, fingerprint_of=fingerprint_of, overwrite=overwrite):
         yield "to do:  nothing, it is prepared already"
         return
@@ -112,13 +114,13 @@ def plan(located: LocatedCorpus, *, output: Path, overwrite: bool) -> Iterator[s
     yield f"to do:  {', '.join(_STAGES)}, report{begun}"
 
 
-def _data_key(located: LocatedCorpus, inputs: list[InputRecord], earlier: Mapping[str, Any]) -> str:
+def _data_fingerprint(located: LocatedCorpus, inputs: list[InputRecord], earlier: Mapping[str, Any]) -> str:
     """The fingerprint of the prepared data of a corpus file, which the manifest keeps.
 
     `earlier` is the corpus of a manifest to compare with, or empty.
     """
-    text_key = text_key_before_fetch(located, inputs, earlier=earlier)
-    return fingerprint({"text": text_key, "tokenizer": _tokenizer_settings(located)})
+    text_fingerprint = text_fingerprint_before_fetch(located, inputs, earlier=earlier)
+    return fingerprint({"text": text_fingerprint, "tokenizer": _tokenizer_settings(located)})
 
 
 def _tokenizer_settings(located: LocatedCorpus) -> dict[str, Any]:
@@ -136,18 +138,18 @@ def _run_stages(
     end_times = {"start": time.monotonic()}
     fetched = fetch_inputs(located, progress=progress)
     end_times["fetched"] = time.monotonic()
-    text_key = text_key_after_fetch(located, fetched)
+    text_fingerprint = text_fingerprint_after_fetch(located, fetched)
     text = CleanText(
         work.stage(
             "cleaned",
-            key=text_key,
+            key=text_fingerprint,
             build=partial(write_clean_text, corpus, fetched.sources, num_workers=num_workers, progress=progress),
             can_resume=lambda directory: bool(open_shards(directory)),
         )
     )
     end_times["cleaned"] = time.monotonic()
-    is_given = {"is_size_given": True} if "vocab_size" in corpus.tokenizer.model_fields_set else {}
-    tokenizer_key = fingerprint({"text": text_key, "tokenizer": _tokenizer_settings(located), **is_given})
+    size_key = {"is_size_given": True} if corpus.tokenizer.is_size_set else {}
+    tokenizer_key = fingerprint({"text": text_fingerprint, "tokenizer": _tokenizer_settings(located), **size_key})
 
     def build_tokenizers(directory: Path) -> None:
         if (given := find_given_vocabulary(located)) is not None:

@@ -34,17 +34,12 @@ _MOST_OF_NUMPY = 10**9  # items of its multivariate hypergeometric distribution
 def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_workers: int, progress: Progress) -> None:
     """Train `source.spm` and `target.spm` on the clean training text; they are equal if the vocabulary is shared."""
     job, is_shared = TokenizerJob(text, corpus.tokenizer, directory), corpus.tokenizer.shared
-    sides_of_each: list[tuple[str, ...]] = [SIDES] if is_shared else [(side,) for side in SIDES]
+    sides_of_each: Sequence[Sequence[str]] = [SIDES] if is_shared else [(side,) for side in SIDES]
     num_lines = text.counts()["pairs"]["train"] * len(sides_of_each[0])
     num_sampled = min(num_lines, corpus.tokenizer.sample_lines)
     logger.info("tokenizer: training on %s of %s lines", f"{num_sampled:,}", f"{num_lines:,}")
     progress("tokenizer", 0, None)
-    # In a worker process, because SentencePiece ignores Ctrl-C and frees its memory only at the end of the process.
-    # A pool of one job would be this process, so for one worker the tokenizers take turns in a pool of two.
-    num_jobs = num_workers if num_sampled <= _QUICK_LINES else max(2, num_workers)
-    turns = [sides_of_each] if num_workers > 1 else [[sides] for sides in sides_of_each]
-    with worker_pool([job] * num_jobs, hint=FEWER_WORKERS) as run:
-        trained = [report for turn in turns for report in run(turn)]
+    trained = _train_all(job, sides_of_each, num_workers=num_workers, is_quick=num_sampled <= _QUICK_LINES)
     if is_shared:
         write_file(directory / "target.spm", (directory / "source.spm").read_bytes(), error=DataError)
         trained *= len(SIDES)
@@ -90,7 +85,9 @@ def find_taken_from(located: LocatedCorpus) -> Path | HubName | None:
     if taken_from is None:
         return None
     path = _locate(located, taken_from)
-    return path if path.exists() and not path.is_relative_to(cache_folder()) else hub_name(taken_from) or path
+    if path.exists() and not path.is_relative_to(cache_folder()):
+        return path
+    return hub_name(taken_from) or path
 
 
 def write_given_vocabulary(given: GivenVocabulary, directory: Path) -> None:
@@ -158,14 +155,14 @@ class TokenizerJob:
         return self._train
 
     def _train(self, sides: Sequence[str]) -> TokenizerReport:
-        vocab_size, is_given = self.config.vocab_size, "vocab_size" in self.config.model_fields_set
+        vocab_size, is_size_set = self.config.vocab_size, self.config.is_size_set
         try:
             report = self._train_with(vocab_size, sides)
         except VocabularyTooLargeError as error:
-            if is_given or error.recommended_size is None:
+            if is_size_set or error.recommended_size is None:
                 raise
             return self._train_with(error.recommended_size, sides)
-        if is_given or report.recommended_size >= vocab_size:
+        if is_size_set or report.recommended_size >= vocab_size:
             return report
         return self._train_with(report.recommended_size, sides)
 
@@ -177,6 +174,20 @@ class TokenizerJob:
             character_coverage=self.config.character_coverage,
             output=self.directory / f"{sides[0]}.spm",
         )
+
+
+def _train_all(
+    job: TokenizerJob, sides_of_each: Sequence[Sequence[str]], *, num_workers: int, is_quick: bool
+) -> list[TokenizerReport]:
+    """Train each tokenizer in a worker process; a single worker takes quick ones in this process.
+
+    SentencePiece ignores Ctrl-C, and frees its memory only at the end of its process.
+    """
+    # A pool of one worker would be this process. So ask for two, and give them one tokenizer at a time.
+    num_jobs = num_workers if is_quick else max(2, num_workers)
+    turns = [sides_of_each] if num_workers > 1 else [[sides] for sides in sides_of_each]
+    with worker_pool([job] * num_jobs, hint=FEWER_WORKERS) as run:
+        return [report for turn in turns for report in run(turn)]
 
 
 def _locate(located: LocatedCorpus, name: str) -> Path:
@@ -230,7 +241,7 @@ def _read_with_our_ids(file: Path) -> AdaptedModel:
 def _check_settings(file: Path, model: AdaptedModel, config: TokenizerConfig) -> None:
     """Raise DataError if the corpus sets a size or a kind that the model does not have."""
     size, kind = model.num_original_pieces, model.kind
-    if "vocab_size" in config.model_fields_set and config.vocab_size != size:
+    if config.is_size_set and config.vocab_size != size:
         message = f"tokenizer.vocab_size is {config.vocab_size:,}, and {file.name} has {size:,} pieces"
         hint = f"--set tokenizer.vocab_size={size}, or leave the key out"
         raise DataError(message, where="tokenizer.vocab_size", hint=hint)

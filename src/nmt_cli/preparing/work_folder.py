@@ -140,9 +140,9 @@ def _holds_only_stages(path: Path) -> bool:
 
 def _is_of_other_size(manifest: Manifest, corpus: Corpus) -> bool:
     """Whether the text was too small for the default size of vocabularies, which the corpus now gives."""
-    is_given = "vocab_size" in corpus.tokenizer.model_fields_set and not corpus.tokenizer.is_given
     source, target = manifest.tokenizers.source, manifest.tokenizers.target
-    return is_given and {source.vocab_size, target.vocab_size} != {corpus.tokenizer.vocab_size}
+    is_set = corpus.tokenizer.is_size_set and not corpus.tokenizer.comes_from_elsewhere
+    return is_set and {source.vocab_size, target.vocab_size} != {corpus.tokenizer.vocab_size}
 
 
 def _is_undamaged(output: Path) -> bool:
@@ -168,7 +168,7 @@ def _first_difference(manifest: Manifest, corpus: Corpus) -> str:
         pairs = zip(manifest.corpus.get(split) or [], corpus.sources(split), strict=False)
         for number, (before, source) in enumerate(pairs):
             for key, value in source.model_dump(mode="json").items():
-                if key in source.key() and before.get(key, value) != value:
+                if key in source.identity() and before.get(key, value) != value:
                     return f"{split}.{number}.{key} is {_as_in_yaml(before[key])} there, {_as_in_yaml(value)} here"
     if _is_of_other_size(manifest, corpus):
         size = min(manifest.tokenizers.source.vocab_size, manifest.tokenizers.target.vocab_size)

@@ -173,7 +173,7 @@ def rehearsal_overrides(
     given = {"training.checkpoint_every": recipe.training.checkpoint_every, "validation.every": recipe.validation.every}
     user_keys -= {key for key, every in given.items() if every > recipe_values[key]}  # too long
     corpus_values = {}
-    if not tokenizer.is_given:
+    if not tokenizer.comes_from_elsewhere:
         corpus_values["tokenizer.vocab_size"] = min(tokenizer.vocab_size, max(_MIN_REHEARSED_VOCABULARY, limit))
     return Overrides(
         recipe=tuple(f"{key}={value}" for key, value in recipe_values.items() if key not in user_keys),

@@ -167,7 +167,7 @@ def _preparation_stage(plan: ReproductionPlan) -> Stage:
     }
     if plan.limit is not None:
         fixed["pairs read"] = expected_exactly(plan.limit, _REHEARSAL_SOURCE)
-        if not corpus.tokenizer.is_given:
+        if not corpus.tokenizer.comes_from_elsewhere:
             fixed["vocabulary"] = expected_exactly(corpus.tokenizer.vocab_size, _REHEARSAL_SOURCE)
 
     def measure() -> Iterator[Measurement]:

@@ -50,12 +50,12 @@ class SourceCounts:
         return max(self.counts.dropped.items(), key=lambda item: item[1].count)
 
 
-def count_by_source(shards: Sequence[CleanShard], sources: Sequence[LocalPairs]) -> list[SourceCounts]:
-    """The counts of each source; a source after `limit` pairs has counts of 0."""
+def count_by_source(shards: Sequence[CleanShard], local_pairs: Sequence[LocalPairs]) -> list[SourceCounts]:
+    """The counts of each local source; a source after `limit` pairs has counts of 0."""
     by_source = []
-    for number, source in enumerate(sources, start=1):
-        name = f"{source.origin} (training file {number} of {len(sources)})"
-        by_source.append(SourceCounts(name, files=[file for _, file in source.inputs]))
+    for number, pairs in enumerate(local_pairs, start=1):
+        name = f"{pairs.origin} (training file {number} of {len(local_pairs)})"
+        by_source.append(SourceCounts(name, files=[file for _, file in pairs.inputs]))
     for shard in shards:
         source_counts = by_source[shard.facts["source"]]
         source_counts.counts.add(CleaningCounts.from_json(shard.facts["tally"]))

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import ParsedChunk
-from nmt_cli.preparing.cleaning.rules import is_unicode
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split
-from nmt_cli.text_encoding import files_not_utf8, latin1_hint
+from nmt_cli.text_encoding import files_not_utf8, is_unicode, latin1_hint
 from nmt_cli.tokenization.tokenizer import normalize_spaces
 
 logger = logging.getLogger(__name__)
@@ -28,8 +27,8 @@ FoundLines: TypeAlias = dict[str, dict[str, list[int]]]
 _KINDS = ("pairs", "sources", "targets")
 
 
-class HeldOut:
-    """The lines of the held-out splits, which `find` looks for in training text, regardless of spaces."""
+class HeldOutIndex:
+    """Finds the lines of held-out splits in training text, regardless of spaces."""
 
     def __init__(self, splits: Mapping[str, Pairs]) -> None:
         self._splits = list(splits)
@@ -97,7 +96,7 @@ def read_held_out(sources: Sequence[LocalPairs], split: Split) -> Iterator[tuple
 def write_pairs(splits: Mapping[str, Pairs], directory: Path, *, languages: CorpusLanguages) -> None:
     """Write `SPLIT.LANGUAGE` for both languages, with a line per pair."""
     for split, pairs in splits.items():
-        for side, language in enumerate((languages.source, languages.target)):
+        for side, language in enumerate(languages.codes):
             with (directory / f"{split}.{language}").open("wb") as file:
                 file.writelines(f"{pair[side]}\n".encode() for pair in pairs)
 

@@ -24,6 +24,7 @@ from nmt_cli.preparing.cleaning.side_rules import (
 )
 from nmt_cli.preparing.corpus import CleaningConfig
 from nmt_cli.preparing.sources.base import CorpusLanguages
+from nmt_cli.text_encoding import is_unicode
 from nmt_cli.tokenization.tokenizer import normalize_spaces
 
 EXAMPLES_PER_REASON = 3
@@ -228,17 +229,6 @@ class CleaningRules:
         if len(text) > (config.max_characters or inf) or words > (config.max_words or inf):
             return "too long"
         return None
-
-
-def is_unicode(text: str) -> bool:
-    """False if a text holds surrogates: bytes that were not UTF-8, or half a character from JSON."""
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def make_printable(text: str) -> str:

@@ -10,6 +10,8 @@ import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.cleaning.dropped_pairs import SourceCounts, count_as_dropped
-from nmt_cli.preparing.cleaning.held_out import NOWHERE, PAIR, SIDE, HeldOut
+from nmt_cli.preparing.cleaning.held_out import NOWHERE, PAIR, SIDE, HeldOutIndex
 from nmt_cli.preparing.cleaning.rules import DUPLICATE, HELD_OUT
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
 from nmt_cli.preparing.shards import CleanShard
@@ -82,7 +84,7 @@ def set_aside(
         split: [(pair.src, pair.tgt) for pair in pairs] for split, pairs in chosen.items()
     }
     indices = {pair.index for pairs in chosen.values() for pair in pairs}
-    num_dropped = _remove_from_training(indices, HeldOut(splits), shards, copies, by_source)
+    num_dropped = _remove_from_training(indices, HeldOutIndex(splits), shards, copies, by_source)
     for split, size in sizes.items():
         logger.info("set aside: %s clean pairs as %s text", f"{size:,}", SPLIT_NAMES[split])
     if num_dropped:
@@ -217,11 +219,9 @@ def _hash_with_seed(digests: NDArray[np.uint64], *, seed: int) -> NDArray[np.uin
 def _read_candidates(shards: Sequence[CleanShard], ranked: Sequence[PairIndex]) -> Iterator[_Candidate]:
     """The pairs with these indices, in their order."""
     candidates: dict[PairIndex, _Candidate] = {}
-    for number in sorted({number for number, _ in ranked}):
+    for number, indices in groupby(sorted(ranked), key=itemgetter(0)):
         src, tgt = map(shards[number].sentences, SIDES)
-        for index in ranked:
-            if index[0] == number:
-                candidates[index] = _Candidate(index, src[index[1]], tgt[index[1]])
+        candidates |= {index: _Candidate(index, src[index[1]], tgt[index[1]]) for index in indices}
     return (candidates[index] for index in ranked)
 
 
@@ -238,7 +238,7 @@ def _drop_shared_sides(candidates: Iterator[_Candidate]) -> list[_Candidate]:
 
 def _remove_from_training(
     indices: set[PairIndex],
-    held_out: HeldOut,
+    held_out: HeldOutIndex,
     shards: Sequence[CleanShard],
     copies: Sequence[NDArray[np.uint16]],
     by_source: Sequence[SourceCounts],
@@ -248,12 +248,14 @@ def _remove_from_training(
     Returns the number of dropped pairs.
     """
     num_dropped = 0
+    chosen: dict[int, list[int]] = {}
+    for number, index in indices:
+        chosen.setdefault(number, []).append(index)
     for number, (shard, of_shard) in enumerate(zip(shards, copies, strict=True)):
         matches, _ = held_out.find(*map(shard.sentences, SIDES))
         counts = by_source[shard.facts["source"]].counts
-        for in_shard in (in_shard for shard_number, in_shard in indices if shard_number == number):
-            of_shard[in_shard] = 0
-            counts.read -= 1
+        of_shard[chosen.get(number, [])] = 0
+        counts.read -= len(chosen.get(number, []))
         shared = np.flatnonzero((matches > NOWHERE) & (of_shard > 0))
         of_shard[shared] = 0
         count_as_dropped(shared, HELD_OUT, shard, counts)

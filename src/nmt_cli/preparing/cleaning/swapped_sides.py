@@ -105,7 +105,7 @@ def _is_identified_as_swapped(pairs: Pairs, languages: CorpusLanguages) -> bool:
     if find_spec("py3langid") is None:
         return False
     identifier = language_identifier(where=None)
-    codes = tuple(short_code(code) for code in (languages.source, languages.target))
+    codes = tuple(map(short_code, languages.codes))
     if codes[0] == codes[1] or not {*codes} <= {*identifier.labels}:
         return False
     pairs = pairs[:_PAIRS_IDENTIFIED]

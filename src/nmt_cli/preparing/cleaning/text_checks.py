@@ -87,9 +87,8 @@ def held_out_sides(
 
 def text_sides(name: str, pairs: Pairs, languages: CorpusLanguages, *, source: LocalPairs | None) -> list[TextSide]:
     """The two sides of pairs. `source` is where all of them come from; None if they have several sources."""
-    codes = (languages.source, languages.target)
     paths = (source.source, source.target) if isinstance(source, TextFiles) else (None, None)
-    return [TextSide(name, codes[side], [pair[side] for pair in pairs], paths[side]) for side in (0, 1)]
+    return [TextSide(name, languages.codes[side], [pair[side] for pair in pairs], paths[side]) for side in (0, 1)]
 
 
 def sample_by_source(shards: Sequence[CleanShard]) -> dict[int, list[tuple[str, str]]]:
@@ -150,13 +149,12 @@ def warning_of_little_validation(pairs: Pairs, *, num_train: int) -> str | None:
 def _warnings_of_tokenised_text(sides: Sequence[TextSide]) -> Iterator[str]:
     tokenised = [(side, sign) for side in sides if (sign := sign_of_tokenisation(side.lines)) is not None]
     if tokenised:
-        (_, first_sign), *_ = tokenised
         commands = dict.fromkeys(
             conversion(side.file, f"sacremoses -l {short_code(side.language)} detokenize", new="plain")
             for side, _ in tokenised
         )
         yield (
-            f"{_join_names(side for side, _ in tokenised)} looks tokenised: {first_sign}; give the text as people "
+            f"{_join_names(side for side, _ in tokenised)} looks tokenised: {tokenised[0][1]}; give the text as people "
             f"write it, or detokenise it: {'; '.join(commands)}"
         )
 
@@ -210,9 +208,9 @@ def _other_language(side: TextSide) -> tuple[str, float] | None:
     if short_code(side.language) not in identifier.labels:
         return None
     labels = [str(identifier.classify(text)[0]) for text in _texts_to_identify(side.lines)]
-    counts = Counter(labels)
     if len(labels) < _MIN_IDENTIFIED:
         return None
+    counts = Counter(labels)
     other, num_other = counts.most_common(1)[0]
     if other == _NO_LANGUAGE or are_close(other, side.language):
         return None

@@ -70,7 +70,7 @@ class ArchiveSource(Source):
         path = context.folder / self.file
         return list(self._in_folder(path)) if path.is_dir() else [path]
 
-    def key(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """The two files and how they are read; the address only if there is no checksum."""
         return self.model_dump(exclude={"file", "bytes", *(["url"] if self.sha256 else [])})
 

@@ -65,6 +65,11 @@ class CorpusLanguages(Section):
     source: LanguageCode = Field(description="code of the language that is translated from, such as en or pt-BR")
     target: LanguageCode = Field(description="code of the language that is translated into")
 
+    @property
+    def codes(self) -> tuple[str, str]:
+        """Both codes, source first."""
+        return self.source, self.target
+
     @model_validator(mode="after")
     def _two_languages(self) -> CorpusLanguages:
         if self.source == self.target:
@@ -89,7 +94,7 @@ class CorpusContext:
     @property
     def codes(self) -> tuple[str, str]:
         """The codes of the two languages, source first."""
-        return self.languages.source, self.languages.target
+        return self.languages.codes
 
     def name(self, path: Path) -> str:
         """The name of a file in records: its path below the folder, or its whole path if it lies elsewhere."""
@@ -111,7 +116,7 @@ class Source(Section):
         """The local files of the source. DataError if a file is missing, or a pattern or a prefix matches nothing."""
         return []
 
-    def key(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """The keys that identify the text, without the paths of local files."""
         return self.model_dump()
 
@@ -148,7 +153,7 @@ class OneFileSource(Source):
         """The file, or the files that match the pattern."""
         return [] if is_address(self.file) else matching_files(self.file, folder=context.folder)
 
-    def key(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """How the file is read, and its address."""
         return self.model_dump(exclude=set() if is_address(self.file) else {"file"})
 
@@ -168,7 +173,7 @@ class LocalPairs(ABC):
     `inputs` are the files by the names that the manifest records, `origin` is their name in reports.
     """
 
-    not_in_key: ClassVar[tuple[str, ...]] = ("inputs", "origin")
+    not_in_identity: ClassVar[tuple[str, ...]] = ("inputs", "origin")
     inputs: tuple[tuple[str, Path], ...]
     origin: str
     weight: float
@@ -189,9 +194,9 @@ class LocalPairs(ABC):
                 return most
         return num_pairs
 
-    def key(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """How the files are read, without their paths. The names of the classes are part of it and must stay."""
-        names = [attribute.name for attribute in fields(self) if attribute.name not in self.not_in_key]
+        names = [attribute.name for attribute in fields(self) if attribute.name not in self.not_in_identity]
         values = {name: getattr(self, name) for name in names}
         settings = {name: value for name, value in values.items() if not isinstance(value, Path)}
         return {"kind": type(self).__name__, **settings}
@@ -264,12 +269,6 @@ def _find_language(language: str, names: Sequence[str], lower: Sequence[str]) ->
         return names.index(code)
     english = language_name(language).lower()
     return lower.index(english) if english in lower else None
-
-
-def text_length(cell: str) -> int:
-    """The characters of a cell; 0 for a number or an identifier, a single word with digits."""
-    text = cell.strip()
-    return 0 if " " not in text and any(map(str.isdigit, text)) else len(text)
 
 
 def empty_error(file: Path, *, below_header: bool) -> DataError:

@@ -63,7 +63,7 @@ class HubSource(Source):
             if path.is_file() and path.stat().st_size and not re.search(r"/\..*/", f"/{path.relative_to(directory)}")
         )
 
-    def key(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """All keys, and the former key `otherwise`, so that prepared data keeps its fingerprint."""
         return {**self.model_dump(), "otherwise": []}
 

@@ -13,16 +13,8 @@ from pydantic import Field
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing import chunks
-from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, texts_by_key
-from nmt_cli.preparing.sources.base import (
-    CorpusContext,
-    LocalPairs,
-    OneFileSource,
-    Weight,
-    empty_error,
-    find_columns,
-    text_length,
-)
+from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, text_length, texts_by_key
+from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight, empty_error, find_columns
 from nmt_cli.preparing.sources.lines import line_chunks
 
 if TYPE_CHECKING:
@@ -75,7 +67,7 @@ def translation_columns(source: str | None, target: str | None, context: CorpusC
 class JsonlFile(LocalPairs):
     """Two keys, dotted where nested, of the JSON objects in a file; `fix` is the setting that names others."""
 
-    not_in_key = (*LocalPairs.not_in_key, "fix")
+    not_in_identity = (*LocalPairs.not_in_identity, "fix")
     file: Path
     source: str
     target: str

@@ -29,9 +29,9 @@ _CHARSET = re.compile(r"charset=([\w-]+)")
 class PoFile(UnitsFile):
     """The messages of a PO file. Its header names the language of the translations."""
 
-    def key(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """How the file is read: in the second way that nmt has read PO files."""
-        return {**UnitsFile.key(self), "reading": 2}
+        return {**UnitsFile.identity(self), "reading": 2}
 
     def units(self) -> Iterator[Unit]:
         """Each message; of plurals, the singular with the first form and the plural with the last."""

@@ -92,7 +92,7 @@ class TextSource(Source):
         """The files of each pair, source first."""
         return [] if self._addresses else [file for pair in self._pairs(context) for file in pair]
 
-    def key(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """Markup and weight, and addresses."""
         return self.model_dump(exclude=set() if self._addresses else {"prefix", "source", "target"})
 
@@ -125,7 +125,7 @@ class TextSource(Source):
 class TextFiles(LocalPairs):
     """Two aligned files of plain text, one sentence per line; also .gz, .zst and .xz."""
 
-    not_in_key = (*LocalPairs.not_in_key, "target_origin")
+    not_in_identity = (*LocalPairs.not_in_identity, "target_origin")
     source: Path
     target: Path
     target_origin: str

@@ -16,16 +16,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from pydantic import Field
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.chunks import RawChunk, TsvChunk, UnitPair, are_quoted, unit_chunks
-from nmt_cli.preparing.sources.base import (
-    CorpusContext,
-    LocalPairs,
-    OneFileSource,
-    Weight,
-    empty_error,
-    find_columns,
-    text_length,
-)
+from nmt_cli.preparing.chunks import RawChunk, TsvChunk, UnitPair, are_quoted, text_length, unit_chunks
+from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight, empty_error, find_columns
 from nmt_cli.preparing.sources.lines import join_lines, line_chunks, read_lines
 from nmt_cli.recipe.section import PositiveInt
 from nmt_cli.text_encoding import conversion
@@ -64,11 +56,11 @@ class TsvSource(OneFileSource):
     )
     weight: Weight = 1.0
 
-    def key(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """How the file is read; keys that are left out as former versions had them."""
         former = {"source": 1, "target": 2, "header": False}
         left_out = {name: value for name, value in former.items() if getattr(self, name) is None}
-        return {**OneFileSource.key(self), **left_out}
+        return {**OneFileSource.identity(self), **left_out}
 
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> TsvFile:
         """The two columns of a file."""
