@@ -87,10 +87,6 @@ def test_a_corpus_file_takes_every_kind_of_source(tmp_path: Path) -> None:
     assert not corpus.tokenizer.shared
 
 
-HUB = "test: [{kind: hub, repository: a/b, split: x, otherwise: "
-FORMER = "corpus files no longer have the key"
-
-
 @pytest.mark.parametrize(
     ("text", "overrides", "where", "parts"),
     [
@@ -107,16 +103,7 @@ FORMER = "corpus files no longer have the key"
                 (".nan", "should be a finite number"),
             )
         ),
-        (CORPUS + "mirror: archives\n", [], "corpus.yaml:7", [f"{FORMER} mirror", "write file: PATH in place of url:"]),
-        (CORPUS, ["mirror=a"], "--set mirror=a", [f"{FORMER} mirror", "write file: PATH in place of url:"]),
         (CORPUS, ["test=a.tsv"], "--set test=a.tsv", ["--set test='[{kind: tsv, file: a.tsv}]'"]),
-        (CORPUS + "generator: {kind: demo}\n", [], "corpus.yaml:7", [f"{FORMER} generator", "nmt prepare demo"]),
-        (
-            f"{CORPUS}{HUB}[{{kind: text, prefix: x}}]}}]\n",
-            [],
-            "corpus.yaml:7",
-            [f"{FORMER} otherwise", "replace the source by the sources listed under its key otherwise"],
-        ),
     ],
 )
 def test_a_mistake_is_named_with_its_place_and_what_to_write(
@@ -126,11 +113,6 @@ def test_a_mistake_is_named_with_its_place_and_what_to_write(
     assert (error.where or "").endswith(where)
     for part in parts:
         assert part in f"{error.message}; {error.hint}"
-
-
-def test_a_key_that_went_may_stand_there_empty(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(f"{CORPUS}mirror: null\ngenerator: null\n{HUB}[]}}]\n")
-    assert len(load_corpus(str(tmp_path / "c.yaml"), overrides=[]).corpus.sources("test")) == 1
 
 
 def test_a_key_of_a_source_is_not_suggested_for_the_top_of_the_file(tmp_path: Path) -> None:

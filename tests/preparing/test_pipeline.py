@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.dataset.prepared_data import open_prepared
-from nmt_cli.preparing import shards
+from nmt_cli.preparing import inputs, shards
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
 from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
 from nmt_cli.preparing.encoding import write_tokens
@@ -183,7 +183,7 @@ def test_finished_data_is_found_again_until_something_changes(tmp_path: Path) ->
 
     (tmp_path / "train.en").write_text((tmp_path / "train.en").read_text().replace(".", "?", 1))
     error = refusal(lambda: run(other, tmp_path / "data"))
-    difference = "its sources had other contents, or were read in another way"
+    difference = "its sources had other contents, or another version of nmt prepared it"
     assert error.message == f"{tmp_path / 'data'} holds other data: {difference}"
     # Data of an earlier version, which does not know a key: the key is not the difference.
     manifest = tmp_path / "data" / "manifest.json"
@@ -191,6 +191,22 @@ def test_finished_data_is_found_again_until_something_changes(tmp_path: Path) ->
     del values["corpus"]["split_seed"]
     manifest.write_text(json.dumps(values), encoding="utf-8")
     assert refusal(lambda: run(other, tmp_path / "data")).message.endswith(difference)
+
+
+def test_data_of_a_version_that_makes_other_text_still_loads_and_is_not_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    located = small_corpus(tmp_path)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(inputs, "_PIPELINE_VERSION", 2)
+        before = contents(run(located, tmp_path / "data").directory)
+    assert open_prepared(tmp_path / "data").manifest.splits["train"].pairs == 600
+    error = refusal(lambda: run(located, tmp_path / "data"))
+    assert error.message.endswith("its sources had other contents, or another version of nmt prepared it")
+    assert error.hint == "choose another folder with -o, or add --overwrite to replace it"
+    assert contents(tmp_path / "data") == before
+    assert not run(located, tmp_path / "data", overwrite=True).was_finished
+    assert run(located, tmp_path / "data").was_finished
 
 
 def test_damaged_data_is_prepared_again_by_the_same_command(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

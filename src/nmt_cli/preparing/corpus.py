@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import Field, TypeAdapter, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticSerializationError
 
 from nmt_cli.preparing.sources.archive import ArchiveSource
@@ -272,12 +272,6 @@ class LocatedCorpus:
     def context(self) -> CorpusContext:
         """The context that the sources of the corpus share."""
         return CorpusContext(self.folder, self.corpus.languages)
-
-
-def parse_source(values: Mapping[str, Any]) -> Source:
-    """The source that a manifest describes."""
-    source: Source = TypeAdapter(AnySource).validate_python(dict(values))
-    return source
 
 
 def source_of(path: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,12 @@ from nmt_cli.languages import parse_languages
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, source_of
 from nmt_cli.preparing.sources.base import Split, setting_of
 from nmt_cli.preparing.sources.text import kind_of_file
-from nmt_cli.recipe.key_paths import KeyPath
 from nmt_cli.recipe.loading import find_yaml_file, parse_override
 from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.other_toolkits_configurations import flags_of_text, toolkit_of
 from nmt_cli.recipe.yaml_files import Document, merge, read_document
 
 _EXAMPLE_LANGUAGES = "en-de"
-_FORMER_KEYS = {
-    "generator": "nmt prepare demo reads its sentences from files; --set limit=N takes the first N training pairs",
-    "mirror": "in a copy of the corpus file, write file: PATH in place of url: for each archive; PATH may also be the "
-    "folder that it was unpacked into",
-    "otherwise": "remove it; without the hub, set HF_HUB_OFFLINE=1, or write repository: ./FOLDER, or replace the "
-    "source by the sources listed under its key otherwise",
-}
 
 
 def load_corpus(name_or_path: str, *, overrides: Sequence[str]) -> LocatedCorpus:
@@ -68,13 +60,6 @@ def prepare_command(file: str, *, languages: str) -> str:
     return f"nmt prepare --train {shlex.quote(file)} -l {languages}"
 
 
-def remove_former_keys(values: Any) -> Any:
-    """The values of a corpus file or of a manifest, without the keys that only former corpus files have."""
-    if isinstance(values, Mapping):
-        return {key: remove_former_keys(value) for key, value in values.items() if key not in _FORMER_KEYS}
-    return [remove_former_keys(value) for value in values] if isinstance(values, list) else values
-
-
 def _check_no_file_is_dropped(split: Split, paths: Sequence[str], overrides: Sequence[str]) -> None:
     """Raise UsageError if --set gives a split a list of sources without a file that an option names."""
     for override in overrides:
@@ -113,18 +98,4 @@ def _read_corpus_document(file: Path) -> Document:
 def _apply_overrides(document: Document, overrides: Sequence[str], *, source: str) -> Corpus:
     for override in overrides:
         document = merge(document, parse_override(override))
-    for (*path, key), value in _find_former_keys(document.values, ()):
-        if value not in (None, []):
-            where = document.origin((*path, key))
-            raise RecipeError(f"corpus files no longer have the key {key}", where=where, hint=_FORMER_KEYS[str(key)])
-    document = Document(remove_former_keys(document.values), document.origins)
     return validate(document, Corpus, source=source, fix="nmt prepare NAME --dry-run shows every key with its value")
-
-
-def _find_former_keys(values: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """The paths and values of former keys, at any depth."""
-    for key, value in values.items() if isinstance(values, Mapping) else enumerate(values):
-        if key in _FORMER_KEYS:
-            yield (*path, key), value
-        elif isinstance(value, Mapping | list):
-            yield from _find_former_keys(value, (*path, key))

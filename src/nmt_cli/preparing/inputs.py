@@ -14,12 +14,12 @@ from nmt_cli.console import Progress
 from nmt_cli.dataset.manifest import InputRecord
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
-from nmt_cli.preparing.corpus import LocatedCorpus, parse_source
+from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.sources.base import LocalPairs, Split, empty_error
 from nmt_cli.text_encoding import is_unicode
 
 # Raised when the same inputs and settings give other token files than before.
-_PIPELINE_VERSION = 2
+_PIPELINE_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +64,13 @@ def fetch_inputs(located: LocatedCorpus, *, progress: Progress) -> FetchedInputs
     return fetched
 
 
-def text_fingerprint_before_fetch(
-    located: LocatedCorpus, inputs: Sequence[InputRecord], *, earlier: Mapping[str, Any]
-) -> str:
+def text_fingerprint_before_fetch(located: LocatedCorpus, inputs: Sequence[InputRecord]) -> str:
     """The fingerprint of the text that a corpus file names: contents of local files, names and checksums of all others.
 
     `inputs` come from `find_local_inputs`. No network is needed, so prepared data is recognised by this fingerprint.
-    `earlier` is the corpus of a manifest to compare with. Sources of the hub get their former key `otherwise` from it,
-    and TSV whose header is now false, but null there, gets another key.
     """
-    sources: dict[Split, list[dict[str, Any]]] = {}
-    for split in located.corpus.splits:
-        in_corpus = located.corpus.sources(split)
-        sources[split] = [source.identity() for source in in_corpus]
-        for source, key, old in zip(in_corpus, sources[split], earlier.get(split) or [], strict=False):
-            if "otherwise" in key:
-                key["otherwise"] = [parse_source(former).identity() for former in old.get("otherwise", [])]
-            if getattr(source, "header", None) is False and old.get("header", False) is None:
-                key["header"] = "none"
+    corpus = located.corpus
+    sources = {split: [source.identity() for source in corpus.sources(split)] for split in corpus.splits}
     return _text_fingerprint(located, sources, inputs)
 
 
@@ -91,7 +80,7 @@ def text_fingerprint_after_fetch(located: LocatedCorpus, fetched: FetchedInputs)
     return _text_fingerprint(located, sources, fetched.records)
 
 
-def fingerprint(values: dict[str, Any]) -> str:
+def fingerprint_of(values: dict[str, Any]) -> str:
     """The SHA-256 of values that JSON can hold, whatever the order of their keys."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
@@ -99,14 +88,13 @@ def fingerprint(values: dict[str, Any]) -> str:
 def _text_fingerprint(
     located: LocatedCorpus, sources: Mapping[Split, Sequence[dict[str, Any]]], inputs: Sequence[InputRecord]
 ) -> str:
-    """The fingerprint of clean text: the keys of its sources, the contents of files, and the settings of cleaning."""
+    """The fingerprint of clean text: its sources, the contents of files, and the settings of cleaning."""
     corpus = located.corpus
     chosen = {f"{split}_size": getattr(corpus, f"{split}_size") for split in corpus.set_aside}
-    return fingerprint(
+    return fingerprint_of(
         {
             "version": _PIPELINE_VERSION,
             "languages": corpus.languages.model_dump(),
-            "generator": None,  # a former key of corpus files, which belongs to the fingerprints of prepared data
             "limit": corpus.limit,
             "cleaning": corpus.cleaning.model_dump(),
             "sources": sources,

@@ -17,7 +17,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -37,7 +37,7 @@ from nmt_cli.preparing.encoding import encoded_splits, write_tokens
 from nmt_cli.preparing.inputs import (
     fetch_inputs,
     find_local_inputs,
-    fingerprint,
+    fingerprint_of,
     text_fingerprint_after_fetch,
     text_fingerprint_before_fetch,
 )
@@ -84,13 +84,12 @@ def prepare(
     if output.is_symlink():
         output = output.resolve()  # renaming a directory to a link would replace the link
     inputs = find_local_inputs(located)
-    fingerprint_of = partial(_data_fingerprint, located, inputs)
-    if is_prepared_already(output, located.corpus, fingerprint_of=fingerprint_of, overwrite=overwrite):
+    fingerprint = _data_fingerprint(located, inputs)
+    if is_prepared_already(output, located.corpus, fingerprint=fingerprint, overwrite=overwrite):
         discard_interrupted(output)
         return PreparationResult(output, read_report(output), was_finished=True)
     with open_work_folder(output) as work:
-        key = _data_fingerprint(located, inputs, {})
-        _run_stages(located, work, output, key=key, num_workers=num_workers, progress=progress)
+        _run_stages(located, work, output, fingerprint=fingerprint, num_workers=num_workers, progress=progress)
         work.discard_stages()
     return PreparationResult(output, read_report(output), was_finished=False)
 
@@ -106,21 +105,18 @@ def dry_run_lines(located: LocatedCorpus, *, output: Path, overwrite: bool) -> I
     for split in located.corpus.set_aside:
         yield f"input:  {split}: set aside from the training text"
     yield f"output: {output}"
-    fingerprint_of = partial(_data_fingerprint, located, inputs)
-    if is_prepared_already(output, located.corpus, fingerprint_of=fingerprint_of, overwrite=overwrite):
+    fingerprint = _data_fingerprint(located, inputs)
+    if is_prepared_already(output, located.corpus, fingerprint=fingerprint, overwrite=overwrite):
         yield "to do:  nothing, it is prepared already"
         return
     begun = f"; {work_path(output)} was begun before" if work_path(output).exists() else ""
     yield f"to do:  {', '.join(_STAGES)}, report{begun}"
 
 
-def _data_fingerprint(located: LocatedCorpus, inputs: list[InputRecord], earlier: Mapping[str, Any]) -> str:
-    """The fingerprint of the prepared data of a corpus file, which the manifest keeps.
-
-    `earlier` is the corpus of a manifest to compare with, or empty.
-    """
-    text_fingerprint = text_fingerprint_before_fetch(located, inputs, earlier=earlier)
-    return fingerprint({"text": text_fingerprint, "tokenizer": _tokenizer_settings(located)})
+def _data_fingerprint(located: LocatedCorpus, inputs: list[InputRecord]) -> str:
+    """The fingerprint of the prepared data of a corpus file, which the manifest keeps."""
+    text_fingerprint = text_fingerprint_before_fetch(located, inputs)
+    return fingerprint_of({"text": text_fingerprint, "tokenizer": _tokenizer_settings(located)})
 
 
 def _tokenizer_settings(located: LocatedCorpus) -> dict[str, Any]:
@@ -132,7 +128,7 @@ def _tokenizer_settings(located: LocatedCorpus) -> dict[str, Any]:
 
 
 def _run_stages(
-    located: LocatedCorpus, work: WorkFolder, output: Path, *, key: str, num_workers: int, progress: Progress
+    located: LocatedCorpus, work: WorkFolder, output: Path, *, fingerprint: str, num_workers: int, progress: Progress
 ) -> None:
     corpus = located.corpus
     end_times = {"start": time.monotonic()}
@@ -148,8 +144,8 @@ def _run_stages(
         )
     )
     end_times["cleaned"] = time.monotonic()
-    size_key = {"is_size_given": True} if corpus.tokenizer.is_size_set else {}
-    tokenizer_key = fingerprint({"text": text_fingerprint, "tokenizer": _tokenizer_settings(located), **size_key})
+    vocabulary = {"settings": _tokenizer_settings(located), "is_size_set": corpus.tokenizer.is_size_set}
+    tokenizer_fingerprint = fingerprint_of({"text": text_fingerprint, "tokenizer": vocabulary})
 
     def build_tokenizers(directory: Path) -> None:
         if (given := find_given_vocabulary(located)) is not None:
@@ -157,17 +153,19 @@ def _run_stages(
         else:
             write_tokenizers(corpus, text, directory, num_workers=num_workers, progress=progress)
 
-    tokenizers = work.stage("tokenizer", key=tokenizer_key, build=build_tokenizers, can_resume=lambda directory: False)
+    tokenizers = work.stage(
+        "tokenizer", key=tokenizer_fingerprint, build=build_tokenizers, can_resume=lambda directory: False
+    )
     end_times["tokenizer"] = time.monotonic()
     tokens = work.stage(
         "encoded",
-        key=fingerprint({"tokenizer": tokenizer_key}),
+        key=fingerprint_of({"tokenizer": tokenizer_fingerprint}),
         build=partial(write_tokens, corpus, text, tokenizers, num_workers=num_workers, progress=progress),
         can_resume=lambda directory: bool(encoded_splits(corpus, directory)),
     )
     end_times["encoded"] = time.monotonic()
     with new_directory(output, error=DataError) as final:
-        _write_prepared_data(final, corpus, fetched.records, text, tokenizers, tokens, key=key)
+        _write_prepared_data(final, corpus, fetched.records, text, tokenizers, tokens, fingerprint=fingerprint)
     end_times["report"] = time.monotonic()
     seconds = [f"{stage} {end - start:.1f}" for (_, start), (stage, end) in pairwise(end_times.items())]
     logger.info("seconds: %s", ", ".join(seconds))
@@ -181,7 +179,7 @@ def _write_prepared_data(
     tokenizers: Path,
     tokens: Path,
     *,
-    key: str,
+    fingerprint: str,
 ) -> None:
     """Write the prepared data: the files of the stages, the manifest, and the report."""
     _link_files(directory, corpus, text, tokenizers, tokens)
@@ -199,7 +197,7 @@ def _write_prepared_data(
             for split, part in written.items()
         },
         inputs=inputs,
-        fingerprint=key,
+        fingerprint=fingerprint,
         corpus=corpus.model_dump(mode="json"),
         files={path.name: path.stat().st_size for path in sorted(directory.iterdir())},
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
@@ -108,13 +108,10 @@ def work_path(output: Path) -> Path:
     return output.with_name(f"{output.name}.partial")
 
 
-def is_prepared_already(
-    output: Path, corpus: Corpus, *, fingerprint_of: Callable[[Mapping[str, Any]], str], overwrite: bool
-) -> bool:
+def is_prepared_already(output: Path, corpus: Corpus, *, fingerprint: str, overwrite: bool) -> bool:
     """Whether `output` already holds this corpus's data, complete. DataError if `output` may not be replaced.
 
-    `fingerprint_of` takes the corpus in the manifest at `output`, and returns the fingerprint that its data must have.
-    `overwrite` replaces prepared data of any kind, but never foreign files.
+    `fingerprint` is the corpus's. `overwrite` replaces prepared data of any kind, but never foreign files.
     """
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return False
@@ -127,7 +124,7 @@ def is_prepared_already(
         manifest = read_manifest(output)
     except DataError as error:
         raise DataError(error.message, where=error.where, hint="add --overwrite to prepare it again") from None
-    if manifest.fingerprint == fingerprint_of(manifest.corpus) and not _is_of_other_size(manifest, corpus):
+    if manifest.fingerprint == fingerprint and not _is_of_other_size(manifest, corpus):
         return _is_undamaged(output)
     message = f"{output} holds other data: {_first_difference(manifest, corpus)}"
     raise DataError(message, where=str(output), hint="choose another folder with -o, or add --overwrite to replace it")
@@ -173,7 +170,7 @@ def _first_difference(manifest: Manifest, corpus: Corpus) -> str:
     if _is_of_other_size(manifest, corpus):
         size = min(manifest.tokenizers.source.vocab_size, manifest.tokenizers.target.vocab_size)
         return f"tokenizer.vocab_size is {size} there, {corpus.tokenizer.vocab_size} here"
-    return "its sources had other contents, or were read in another way"
+    return "its sources had other contents, or another version of nmt prepared it"
 
 
 def _as_in_yaml(value: Any) -> str:

@@ -21,7 +21,6 @@ from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.errors import DataError, ModelError
 from nmt_cli.files import read_json, sha256, write_file
 from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS
-from nmt_cli.preparing.corpus_loading import remove_former_keys
 from nmt_cli.preparing.report import read_report
 from nmt_cli.recipe.loading import dump_recipe
 from nmt_cli.reproducing.experiments import Expectations, Expected, Figure, FigureName, expected_exactly
@@ -348,8 +347,7 @@ def _sha256_of_text(text: str) -> str:
 
 
 def _sha256_of_corpus(corpus: Mapping[str, Any]) -> str:
-    values = remove_former_keys(corpus)
-    return _sha256_of_text(json.dumps({key: values[key] for key in values.keys() - DESCRIPTIVE_KEYS}, sort_keys=True))
+    return _sha256_of_text(json.dumps({key: corpus[key] for key in corpus.keys() - DESCRIPTIVE_KEYS}, sort_keys=True))
 
 
 def _sha256_of_model(directory: Path) -> str:

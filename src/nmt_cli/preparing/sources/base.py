@@ -195,7 +195,7 @@ class LocalPairs(ABC):
         return num_pairs
 
     def identity(self) -> dict[str, Any]:
-        """How the files are read, without their paths. The names of the classes are part of it and must stay."""
+        """How the files are read, without their paths; the name of the class is part of it."""
         names = [attribute.name for attribute in fields(self) if attribute.name not in self.not_in_identity]
         values = {name: getattr(self, name) for name in names}
         settings = {name: value for name, value in values.items() if not isinstance(value, Path)}

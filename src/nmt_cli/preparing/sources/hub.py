@@ -63,10 +63,6 @@ class HubSource(Source):
             if path.is_file() and path.stat().st_size and not re.search(r"/\..*/", f"/{path.relative_to(directory)}")
         )
 
-    def identity(self) -> dict[str, Any]:
-        """All keys, and the former key `otherwise`, so that prepared data keeps its fingerprint."""
-        return {**self.model_dump(), "otherwise": []}
-
     def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[TableFile]:
         """The files of the split, in its order; each file is downloaded when its turn comes."""
         split, columns = self.find_split(context), translation_columns(self.source, self.target, context)

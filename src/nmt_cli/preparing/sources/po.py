@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -28,10 +28,6 @@ _CHARSET = re.compile(r"charset=([\w-]+)")
 @dataclass(frozen=True, slots=True)
 class PoFile(UnitsFile):
     """The messages of a PO file. Its header names the language of the translations."""
-
-    def identity(self) -> dict[str, Any]:
-        """How the file is read: in the second way that nmt has read PO files."""
-        return {**UnitsFile.identity(self), "reading": 2}
 
     def units(self) -> Iterator[Unit]:
         """Each message; of plurals, the singular with the first form and the plural with the last."""

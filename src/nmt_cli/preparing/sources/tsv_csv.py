@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 
@@ -55,12 +55,6 @@ class TsvSource(OneFileSource):
         None, description="the first line names the columns; null: true if a column is found by its name there"
     )
     weight: Weight = 1.0
-
-    def identity(self) -> dict[str, Any]:
-        """How the file is read; keys that are left out as former versions had them."""
-        former = {"source": 1, "target": 2, "header": False}
-        left_out = {name: value for name, value in former.items() if getattr(self, name) is None}
-        return {**OneFileSource.identity(self), **left_out}
 
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> TsvFile:
         """The two columns of a file."""
