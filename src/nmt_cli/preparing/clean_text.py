@@ -105,7 +105,7 @@ def write_clean_text(
     ]
     counts = {
         **dropped_pairs.sum_of_sources(by_source).counts.to_json(),
-        "overlap": {**overlap(held_out, (shard.facts["found"] for shard in shards)), **overlap(chosen, [])},
+        "overlap": {**overlap(held_out, (shard.facts["found_lines"] for shard in shards)), **overlap(chosen, [])},
         "warnings": warnings,
         "pairs": {"train": num_train, **{split: len(pairs) for split, pairs in splits.items()}},
     }
@@ -202,20 +202,20 @@ class CleaningJob:
             tgt=tgt,
             arrays={
                 "digests": pair_digests(src, tgt),
-                "places": _as_narrow_array(indices),
+                "indices": _as_narrow_array(indices),
                 **({"lines": _as_narrow_array(lines)} if lines else {}),
-                "found": matches,
+                "matches": matches,
                 "source_words": _as_narrow_array(_count_words(src)),
                 "target_words": _as_narrow_array(_count_words(tgt)),
             },
             facts={
-                "tally": counts.to_json(),
+                "counts": counts.to_json(),
                 "problem": problem,
                 "source": shard.source_index,
                 "has_lines": bool(lines),
                 "weight": shard.weight,
                 "chunks": [(raw.origin, raw.first_line, raw.num_pairs) for raw in shard.chunks],
-                "found": found_lines,
+                "found_lines": found_lines,
             },
         )
         return counts.read

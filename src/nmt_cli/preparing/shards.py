@@ -59,9 +59,9 @@ def read_shards(sources: Sequence[LocalPairs], *, limit: int | None) -> Iterator
 class CleanShard:
     """The file of a cleaned shard of n pairs: compressed text, arrays with an entry per pair, and facts.
 
-    The arrays are the `digests` of the pairs, their indices in the raw shard (`places`), their `lines` if a pair may
-    take several lines, whether they are `found` in held-out text, and the lengths `source_words` and `target_words`.
-    The facts are the counts, where the pairs come from, their weight, and the held-out lines found among them.
+    The arrays are the `digests` of the pairs, their `indices` in the raw shard, their `lines` if a pair may take
+    several lines, their `matches` with held-out text, and the lengths `source_words` and `target_words`. The facts are
+    the counts, where the pairs come from, their weight, and the held-out lines found among them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -85,7 +85,7 @@ class CleanShard:
         """File and line of a pair."""
         if self.facts.get("has_lines"):
             return f"{self.facts['chunks'][0][0]}:{self.array('lines')[index]}"
-        remaining = int(self.array("places")[index])
+        remaining = int(self.array("indices")[index])
         for origin, first_line, num_pairs in self.facts["chunks"]:
             if remaining < num_pairs:
                 return f"{origin}:{first_line + remaining}"

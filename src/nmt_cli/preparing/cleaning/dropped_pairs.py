@@ -58,7 +58,7 @@ def count_by_source(shards: Sequence[CleanShard], local_pairs: Sequence[LocalPai
         by_source.append(SourceCounts(name, files=[file for _, file in pairs.inputs]))
     for shard in shards:
         source_counts = by_source[shard.facts["source"]]
-        source_counts.counts.add(CleaningCounts.from_json(shard.facts["tally"]))
+        source_counts.counts.add(CleaningCounts.from_json(shard.facts["counts"]))
         source_counts.problem = source_counts.problem or shard.facts["problem"]
     return by_source
 

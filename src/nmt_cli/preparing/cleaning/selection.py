@@ -58,7 +58,7 @@ def choose_copies(
         start += len(shard)
         count_as_dropped(np.flatnonzero(~is_kept), DUPLICATE, shard, counts)
         if config.overlap != "report":
-            is_held_out = shard.array("found") >= (PAIR if config.overlap == "pairs" else SIDE)
+            is_held_out = shard.array("matches") >= (PAIR if config.overlap == "pairs" else SIDE)
             count_as_dropped(np.flatnonzero(is_held_out & is_kept), HELD_OUT, shard, counts)
             is_kept = is_kept & ~is_held_out
         chosen.append(_copies_by_weight(shard) * is_kept)
@@ -198,7 +198,7 @@ def _rank_by_hash(
     """The first `size` pairs that are trained on and not in held-out text, in the order of a hash of seed and text."""
     hashes, indices = np.empty(0, dtype=np.uint64), np.empty((0, 2), dtype=np.int64)
     for number, (shard, of_shard) in enumerate(zip(shards, copies, strict=True)):
-        in_shard = np.flatnonzero((of_shard > 0) & (shard.array("found") == NOWHERE))
+        in_shard = np.flatnonzero((of_shard > 0) & (shard.array("matches") == NOWHERE))
         hashes = np.concatenate([hashes, _hash_with_seed(shard.array("digests")[in_shard], seed=seed)])
         indices = np.concatenate([indices, np.stack([np.full_like(in_shard, number), in_shard], axis=1)])
         first = np.lexsort((indices[:, 1], indices[:, 0], hashes))[:size]
