@@ -52,9 +52,9 @@ def prepare(
     ] = None,
     valid: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE|PREFIX", help="Your own validation text; else some training pairs are set aside."),
+        typer.Option(metavar="FILE|PREFIX", help="Your validation text, repeatable; else training pairs set aside."),
     ] = None,
-    test: Annotated[list[str] | None, typer.Option(metavar="FILE|PREFIX", help="Your own test text.")] = None,
+    test: Annotated[list[str] | None, typer.Option(metavar="FILE|PREFIX", help="Your test text, repeatable.")] = None,
     valid_size: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Training pairs to set aside as validation text, instead of --valid."),
