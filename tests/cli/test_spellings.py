@@ -79,9 +79,9 @@ WORDS = {"optimizer.name": "adam", "activation": "gelu"}
         ("prepare demo --set tokenizer.model=", "--set tokenizer.model=VALUE, or --set tokenizer.model=null"),
         (
             "train base --epochs 20",
-            f"here it is --set training.updates=N{NEXT_LINE}not epochs; with prepared data --dry-run says",
+            f"here it is --set training.updates=N{NEXT_LINE}nmt counts updates; with prepared data, --dry-run says",
         ),
-        ("train base --set training.epochs=20", f"here it is --set training.updates=N{NEXT_LINE}not epochs"),
+        ("train base --set training.epochs=20", f"here it is --set training.updates=N{NEXT_LINE}nmt counts updates"),
         (
             "train base --set training.batch_size=64",
             f"here it is --set training.batch_tokens=N{NEXT_LINE}source or target tokens",

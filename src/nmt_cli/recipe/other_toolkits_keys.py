@@ -59,7 +59,7 @@ RECIPE_KEYS: Sequence[Counterpart] = (
     ),
     _by_hand(
         "training.updates=N",
-        note="not epochs; with prepared data --dry-run says how many an epoch has",
+        note="nmt counts updates; with prepared data, --dry-run says how many an epoch has",
         keys="epochs epoch max_epoch max_epochs num_epochs n_epochs num_train_epochs after_epochs max_num_epochs",
     ),
     _by_hand(
@@ -259,7 +259,7 @@ RECIPE_KEYS: Sequence[Counterpart] = (
     ),
     _by_hand("decoding.batch_tokens={VALUE}", keys="eval_batch_size valid_batch_size"),
     _leave_out(
-        "it is no setting of a recipe: nmt train uses all GPUs, or --gpus N",
+        "it belongs to the command: nmt train uses all GPUs, or --gpus N",
         keys="world_size gpu_ranks num_gpus n_gpu gpus devices distributed_world_size nproc_per_node "
         "num_devices use_cuda",
     ),
@@ -290,11 +290,11 @@ RECIPE_KEYS: Sequence[Counterpart] = (
 
 CORPUS_KEYS: Sequence[Counterpart] = (
     _leave_out(
-        "it belongs to the recipe, as each epoch is sampled anew: nmt train ... --set tokenizer.dropout={VALUE}",
+        "it belongs to the recipe, because each epoch is sampled anew: nmt train ... --set tokenizer.dropout={VALUE}",
         keys="dropout",
     ),
     _leave_out(
-        "it belongs to the recipe, as each epoch is sampled anew: nmt train ... --set tokenizer.sampling={VALUE}",
+        "it belongs to the recipe, because each epoch is sampled anew: nmt train ... --set tokenizer.sampling={VALUE}",
         keys="sampling",
     ),
     _of_data(

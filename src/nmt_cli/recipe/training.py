@@ -159,16 +159,15 @@ class TrainingConfig(Section):
         10, description="updates in a row skipped because gradients are not finite, before a return to a checkpoint"
     )
     spike_nats: PositiveFloat | None = Field(
-        2.0,
-        description="a mean loss of about 50 updates by so much above its minimum is a spike; null: no check",
+        2.0, description="return to a checkpoint if the mean loss of about 50 updates rises by this much; null: never"
     )
     max_returns: NonNegativeInt = Field(
         3, description="returns to an earlier checkpoint, after skipped updates or a spike, before training fails"
     )
     watchdog_seconds: PositiveInt = Field(
-        600, description="if no rank makes progress for so long, all ranks print their stacks and training ends"
+        600, description="if no rank makes progress for this time, all ranks print their stacks and training ends"
     )
-    precision: PrecisionChoice = Field("auto", description="bf16 where the hardware multiplies it natively, else fp32")
+    precision: PrecisionChoice = Field("auto", description="auto: bf16 if the hardware has it natively, else fp32")
     log_every: PositiveInt = Field(100, description="updates between lines of metrics.jsonl; the last update has one")
     checkpoint_every: PositiveInt = Field(
         1500, description="updates between checkpoints; 10 minutes in the paper (6.1)"
@@ -217,9 +216,9 @@ class ValidationConfig(Section):
     """The measurements on the validation set during training; they use the decoding section."""
 
     every: PositiveInt = Field(1500, description="updates between validations")
-    metric: Literal["loss", "bleu"] = Field("bleu", description="what best checkpoints and patience go by")
+    metric: Literal["loss", "bleu"] = Field("bleu", description="metric of the best checkpoints and of patience")
     bleu: bool = Field(True, description="translate the validation set and score it with sacreBLEU")
-    max_sentences: PositiveInt | None = Field(None, description="translate only the first of them; null: all")
+    max_sentences: PositiveInt | None = Field(None, description="sentences to translate, from the first on; null: all")
 
     @model_validator(mode="after")
     def _metric_is_measured(self) -> ValidationConfig:
