@@ -2,7 +2,7 @@
 
 python benchmarks/decode.py --model runs/multi30k/averaged --input test.en --beams 1 4 \
     --engines torch:fp32 torch:bf16 ctranslate2:fp32 ctranslate2:int8 \
-    --peers peers/bin/python --decode decode.py --to-ct2 to_ct2.py --json result.json
+    --peers peers/bin/python --decode peers/decode.py --to-ct2 peers/to_ct2.py --json result.json
 
 Each system translates the file in a process of its own, once as warm-up and then `--runs` times. Loading is not timed;
 tokenising is. Every round takes all systems in turn. Latency is the time of single sentences. With --peers,

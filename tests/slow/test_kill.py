@@ -1,7 +1,7 @@
 """`kill -9` at random moments, each followed by the same command: nothing is lost but the last few updates.
 
 One process is killed twenty times. Of two ranks and their launcher, one is killed four times, or NMT_KILLS times. A run
-of these tests is in docs/benchmarks/README.md#kill-and-resume.
+of these tests is in benchmarks/results/kill-and-resume.json.
 """
 
 from __future__ import annotations
