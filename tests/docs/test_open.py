@@ -38,7 +38,7 @@ class Stated:
 def stated(page: Page) -> list[Stated]:
     """The calls of the table, then the blocks, each with the line before it, which states minutes, needs and makes."""
     blocks = list(page.blocks())
-    prepared = "".join(block.text for block in blocks if block.language == "text")
+    prepared = (CALLS / "prepare.sh").read_text(encoding="utf-8")
     marks = {"needs": "gpus"}
     calls = CALL.findall(page.path.read_text(encoding="utf-8"))
     found = [
