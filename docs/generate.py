@@ -43,6 +43,7 @@ _COMPLETION = [
     ("`--show-completion`", "", "Show completion for the current shell, to copy it or customize the installation."),
 ]
 _FEW_KEYS = 3  # of a section, which has no heading of its own
+_ON_OTHER_PAGES = {"cleaning": "[Clean data](../how-to/clean-data.md#the-rules) has its keys, with defaults and rules."}
 _KEY_HEADER = ("key", "type", "default", "meaning")
 _PART = re.compile(r"(?<=<!-- begin )(?P<name>[a-z-]+)( -->\n).*?(?=<!-- end (?P=name) -->)", re.DOTALL)
 
@@ -111,26 +112,6 @@ def exit_codes() -> str:
     return "\n".join([*_table(("code", "meaning"), rows), ""])
 
 
-def parameters() -> str:
-    """The counted parameters of each recipe of the paper, beside the paper's figure from its description."""
-    import torch
-
-    from nmt_cli.model.transformer import Transformer
-
-    rows = []
-    for name in packaged_names(kind="recipe"):
-        loaded = load_recipe(name)
-        stated = re.search(r"(\d+) million parameters", loaded.description)
-        if name in ("table3/base", "table3/big"):  # the models of `base` and `big`
-            continue
-        if not str(loaded.corpus).startswith("wmt14-en-de") or (stated is None and name.startswith("table3")):
-            continue
-        with torch.device("meta"):
-            model = Transformer(loaded.model, source_vocab=37_000, target_vocab=37_000)
-        rows.append((f"`{name}`", stated[1] if stated else "", f"{model.num_parameters():,}"))
-    return "\n".join([*_table(("recipe", "paper, millions", "counted"), rows, num_text=1), ""])
-
-
 def recipes() -> str:
     """The recipes that travel with the package."""
     names = [name for name in packaged_names(kind="recipe") if "/" not in name]
@@ -178,7 +159,6 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "foreign-commands": foreign_commands,
     "foreign-keys": foreign_keys,
     "exit-codes": exit_codes,
-    "parameters": parameters,
     "recipes": recipes,
     "corpora": corpora,
     "experiments": experiments,
@@ -227,6 +207,9 @@ def _section(path: str, value: Any, sections: Mapping[str, Any], described: set[
         rows += [row for row in keys[name] if row not in shared]
     rows += [("**every kind**", "", "", "Keys of all of them."), *shared] if shared else []
     about = [] if _tag(sections[found[0]]) else [sections[found[0]]["description"], ""]
+    if path in _ON_OTHER_PAGES:
+        yield from ["", f"{'#' * level} {path}", "", *about, _ON_OTHER_PAGES[path]]
+        return
     yield from ["", f"{'#' * level} {path}", "", *about, *_table(_KEY_HEADER, rows)]
     for name in found:
         for key, inner in _inner(sections[name]):
@@ -340,9 +323,8 @@ def _option_default(parameter: inspect.Parameter, info: OptionInfo) -> str:
     return "" if parameter.default in (None, False) else f"`{parameter.default}`"
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, num_text: int = 9) -> list[str]:
-    rule = ["---" if column < num_text else "---:" for column in range(len(header))]
-    return [f"| {' | '.join(row)} |" for row in (header, rule, *rows)]
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
 
 
 def _marked_as_code(answer: str) -> str:

@@ -1,4 +1,4 @@
-"""The workflow for GitHub Actions in docs/how-to/score.md: its steps run as GitHub would run them; and CITATION.cff."""
+"""The workflow for GitHub Actions in deploy/: its steps run as GitHub would run them; and CITATION.cff."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 
 import nmt_cli
 from tests.docs.conftest import Workshop
-from tests.docs.pages import ROOT, pages
+from tests.docs.pages import ROOT
 
 # What `shell: bash` means: https://docs.github.com/actions, "jobs.<job_id>.steps[*].shell".
 SHELLS = {"bash": ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail"], "sh": ["sh", "-e"]}
@@ -21,9 +21,7 @@ SHELLS = {"bash": ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail"], "sh
 
 @pytest.fixture(scope="module")
 def workflow() -> dict[str, Any]:
-    (page,) = (page for page in pages() if page.name == "docs/how-to/score.md")
-    (block,) = (block for block in page.blocks() if block.marks.get("file", "").startswith(".github/workflows/"))
-    found: dict[str, Any] = yaml.safe_load(block.text)
+    found: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "github-actions.yml").read_text(encoding="utf-8"))
     return found
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from itertools import cycle
 
 import pytest
 
 from nmt_cli.cli.app import commands_with_all_options
 from nmt_cli.cli.spellings import SPELLINGS
 from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, EXIT_PREEMPTED, NmtError
-from nmt_cli.preparing.corpus import Corpus
+from nmt_cli.preparing.corpus import CleaningConfig, Corpus
 from nmt_cli.recipe.key_paths import sections_at
 from nmt_cli.recipe.other_toolkits_keys import RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
@@ -21,7 +23,7 @@ GUIDES = guides()
 COMMANDS = commands_with_all_options()
 MOST_WORDS = 30  # of a sentence; the rule is 25
 MISSPELT = {"model.dropuot"}  # to show an error
-OF_OTHER_PROGRAMS = {"--user", "--install-completion", "--show-completion"}
+OF_OTHER_PROGRAMS = {"--node-rank", "--nproc-per-node", "--user", "--install-completion", "--show-completion"}
 OF_OTHER_TOOLKITS = {name for known in SPELLINGS.values() for spellings in known.values() for name in spellings.split()}
 OF_OTHER_TOOLKITS |= {f"--{key.replace('_', '-')}" for counterpart in RECIPE_KEYS for key in counterpart.keys}
 
@@ -133,6 +135,20 @@ def test_the_pages_agree_that_decode_uses_all_gpus() -> None:
     assert "each GPU gets a process with the model" in texts["docs/how-to/decode.md"]
     (workers,) = (option for option in COMMANDS["decode"].params if option.name == "workers")
     assert "one per GPU" in str(getattr(workers, "help", ""))
+
+
+def test_the_guide_to_cleaning_has_the_default_of_each_key() -> None:
+    text = (ROOT / "docs" / "how-to" / "clean-data.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|[^|]*\| (`cleaning\..*?) \| (.+?) \|", text, flags=re.MULTILINE)
+    shown = {
+        key: default.strip("`")
+        for keys, defaults in rows
+        for key, default in zip(re.findall(r"cleaning\.(\w+)", keys), cycle(defaults.split(", ")), strict=False)
+    }
+    defaults = {key: field.default for key, field in CleaningConfig.model_fields.items()}
+    assert shown == {
+        key: json.dumps(value).strip('"').removesuffix(".0") if value else "off" for key, value in defaults.items()
+    }
 
 
 def test_the_readme_is_short() -> None:
