@@ -27,6 +27,7 @@ _PARTIAL, _RETIRED, _REMOVED = ".partial", ".retired", ".removed"
 _ZSTD_WINDOW = 1 << 31  # the largest of `zstd --ultra --long=31`
 _ZSTD_BLOCK = 1 << 10  # of compressed bytes: even a bomb makes less than 64 MB of it
 _OTHER_FOLDER_HINT = "choose another folder with -o"
+_BUSY_HINT = f"wait until it ends, or {_OTHER_FOLDER_HINT}"
 FREE_SPACE_HINT = "free some space, then give the same command again"
 DECOMPRESSION_ERRORS = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
@@ -48,28 +49,37 @@ def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
     """A temporary directory that becomes `final`, synced and renamed, when the block ends well.
 
     An existing `final` is replaced; if it is a link, the target of the link is. After an exception nothing of the new
-    directory remains. After a kill, `clear_partial_directories` clears the rest. A full disk, a quota or a read-only
-    target is raised as `error`.
+    directory remains. After a kill, `clear_partial_directories` clears the rest. A full disk, a quota, a read-only
+    target or another process that writes `final` is raised as `error`.
     """
     final = Path(os.path.realpath(final)) if final.is_symlink() else final
     temporary, retired = (final.with_name(f".{final.name}{suffix}") for suffix in (_PARTIAL, _RETIRED))
+    busy = error(f"another process is writing {final.name}", where=str(final), hint=_BUSY_HINT)
     with disk_errors(final, error):
         final.parent.mkdir(parents=True, exist_ok=True)
         clear_partial_directories(final.parent, name=escape(final.name))
-        temporary.mkdir()
+        try:
+            temporary.mkdir()
+            descriptor = lock_folder(temporary, needs_lock=False)
+        except (FileExistsError, BlockingIOError):
+            raise busy from None
     try:
         with disk_errors(final, error):
             yield temporary
             for path in sorted(temporary.rglob("*")):
                 _sync(path)
             _sync(temporary)
+            if not _is_at(temporary, descriptor):  # another machine has removed it: its NFS shows no lock
+                raise busy
             if final.exists():
                 final.rename(retired)
             temporary.rename(final)
             _sync(final.parent)
             _remove(retired)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if _is_at(temporary, descriptor):
+            shutil.rmtree(temporary, ignore_errors=True)
+        os.close(descriptor)
         if retired.exists() and not final.exists():
             retired.rename(final)
 
@@ -116,7 +126,7 @@ def remove_directory(path: Path) -> None:
 def clear_partial_directories(parent: Path, *, name: str) -> None:
     """Clear the leftovers of a killed writer of directories whose names match the pattern `name` in `parent`.
 
-    Partial directories are removed. An old directory without a successor gets its name back.
+    Partial directories that no process writes are removed. An old directory without a successor gets its name back.
     """
     for leftover in sorted(parent.glob(f".{name}{_RETIRED}")):
         successor = leftover.with_name(leftover.name.removeprefix(".").removesuffix(_RETIRED))
@@ -126,6 +136,21 @@ def clear_partial_directories(parent: Path, *, name: str) -> None:
             leftover.rename(successor)
     for leftover in sorted(path for suffix in (_PARTIAL, _REMOVED) for path in parent.glob(f".{name}{suffix}")):
         _remove(leftover)
+
+
+def lock_folder(folder: Path, *, needs_lock: bool) -> int:
+    """An open descriptor of a folder, which keeps processes of this machine from locking the folder too.
+
+    BlockingIOError if the folder is locked. If the caller `needs_lock`, a disk without locks is an OSError.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if needs_lock or isinstance(error, BlockingIOError):
+            os.close(descriptor)
+            raise
+    return descriptor
 
 
 @contextmanager
@@ -152,22 +177,19 @@ def is_locked(directory: Path) -> bool:
     try:
         with _lock_file(directory).open(encoding="utf-8") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no lock file, none that this user may read, or a disk without locks
-        return False
+    except OSError as error:  # or no lock file, none that this user may read, or a disk without locks
+        return isinstance(error, BlockingIOError)
     return False
 
 
 def write_file(path: Path, content: str | bytes, *, error: type[NmtError]) -> None:
     """Write a file so that a reader sees the old content or the new one; missing parents are made."""
     temporary = path.with_name(f".{path.name}{_PARTIAL}")
-    data = content.encode() if isinstance(content, str) else content
     try:
         with disk_errors(path, error):
             path.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("wb") as stream:
-                stream.write(data)
+                stream.write(content.encode() if isinstance(content, str) else content)
                 stream.flush()
                 os.fsync(stream.fileno())
             temporary.replace(path)
@@ -347,9 +369,7 @@ def _acquire_lock(file: Path, directory: Path, *, busy: str, error: type[NmtErro
             stream.seek(0)
             holder = stream.read().strip()
             stream.close()
-            message = f"{busy}: {holder}" if holder else busy
-            hint = "wait until it ends, or choose another folder with -o"
-            raise error(message, where=str(directory), hint=hint) from None
+            raise error(f"{busy}: {holder}" if holder else busy, where=str(directory), hint=_BUSY_HINT) from None
         except OSError as cause:
             stream.close()
             if cause.errno not in _NO_LOCKS:
@@ -366,12 +386,21 @@ def _acquire_lock(file: Path, directory: Path, *, busy: str, error: type[NmtErro
     return stream
 
 
+def _is_at(path: Path, descriptor: int) -> bool:  # still, although others may remove the path
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False
+
+
 def _remove(path: Path) -> None:
-    """Remove a directory or a link; what NFS keeps, because a process has it open, stays."""
+    """Remove a link, or a directory that nobody locks; what NFS keeps, because a process has it open, stays."""
     if path.is_symlink():
         path.unlink()
-    else:
+        return
+    with suppress(OSError):
+        descriptor = lock_folder(path, needs_lock=False)
         shutil.rmtree(path, ignore_errors=True)
+        os.close(descriptor)
 
 
 def _sync(path: Path) -> None:

@@ -321,6 +321,62 @@ def test_a_link_to_a_directory_stays_a_link(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "x"]
 
 
+WRITING = """
+import sys
+from pathlib import Path
+from nmt_cli.errors import ModelError
+from nmt_cli.files import new_directory
+with new_directory(Path(sys.argv[1]), error=ModelError) as temporary:
+    (temporary / "file").write_text("half")
+    print("written", flush=True)
+    sys.stdin.read()
+    (temporary / "file").write_text("whole")
+"""
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_second_writer_is_refused_until_the_first_has_ended(tmp_path: Path, is_killed: bool) -> None:
+    def write() -> None:
+        with files.new_directory(tmp_path / "x", error=ModelError) as temporary:
+            assert not list(temporary.iterdir())
+
+    command = [sys.executable, "-c", WRITING, str(tmp_path / "x")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "written\n"
+        with pytest.raises(ModelError, match="another process is writing x") as error:
+            write()
+        assert error.value.hint == "wait until it ends, or choose another folder with -o"
+        files.clear_partial_directories(tmp_path, name="*")
+        if is_killed:
+            first.kill()
+    assert is_killed or (tmp_path / "x" / "file").read_text() == "whole"
+    write()
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_disk_without_locks_has_directories_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    directory(tmp_path / ".x.partial", "half")
+    with files.new_directory(tmp_path / "x", error=ModelError) as temporary:
+        (temporary / "file").write_text("new")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_directory_that_another_machine_has_begun_anew_is_left_to_it(tmp_path: Path) -> None:
+    def begin_anew(folder: Path) -> None:
+        shutil.rmtree(folder)
+        directory(folder, "of another")
+
+    busy = "another process is writing x"
+    with pytest.raises(ModelError, match=busy), files.new_directory(tmp_path / "x", error=ModelError) as temporary:
+        begin_anew(temporary)
+    assert [path.name for path in tmp_path.iterdir()] == [".x.partial"]
+
+
 def test_names_with_brackets_are_no_patterns(tmp_path: Path) -> None:
     directory(tmp_path / ".x[1].partial", "half")
     directory(tmp_path / ".x1.partial", "of another")

@@ -6,7 +6,6 @@ If a worker hangs or is killed, the server keeps its connections.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import shutil
@@ -18,6 +17,8 @@ from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 from typing import Any, TypeVar
 
+from nmt_cli.errors import UsageError
+from nmt_cli.files import lock_folder
 from nmt_cli.processes import Worker, WorkerLost
 from nmt_cli.serving.worker_model import EngineSettings, ModelJob, SentenceTask, WorkerModel
 
@@ -123,12 +124,10 @@ class _WorkerFolder:
     def __init__(self) -> None:
         hidden = Path(mkdtemp(prefix=f".{_FOLDER_PREFIX}"))
         try:
-            self._lock = os.open(hidden, os.O_RDONLY)
+            self._lock = lock_folder(hidden, needs_lock=False)  # on a disk without locks, nobody removes it either
         except OSError:
             hidden.rmdir()
             raise
-        with suppress(OSError):  # on a disk without locks, nobody removes the folder either
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
         self.path = hidden.rename(hidden.with_name(hidden.name[1:]))
 
     def remove(self) -> None:
@@ -137,17 +136,15 @@ class _WorkerFolder:
 
 
 def remove_left_folders() -> None:
-    """Remove the temporary files of servers that were killed, which may take long."""
-    for left in Path(gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
-        _remove_unless_locked(left)
-
-
-def _remove_unless_locked(folder: Path) -> None:
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    """Remove the temporary files of servers that were killed, which may take long; UsageError if there is no folder."""
+    try:
+        folder = Path(gettempdir())
+    except FileNotFoundError as error:
+        hint = "mount /tmp, free some space there, or name a folder: export TMPDIR=FOLDER"
+        raise UsageError(f"there is no place for temporary files: {error.strerror}", hint=hint) from None
+    for left in folder.glob(f"{_FOLDER_PREFIX}*"):
+        with suppress(OSError):
+            descriptor = lock_folder(left, needs_lock=True)
             if os.fstat(descriptor).st_uid == os.getuid():
-                shutil.rmtree(folder, ignore_errors=True)
-        finally:
+                shutil.rmtree(left, ignore_errors=True)
             os.close(descriptor)
