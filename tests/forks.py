@@ -24,6 +24,8 @@ from typing import Any, AnyStr, ClassVar
 
 from tests.source_modules import ROOT
 
+# The superuser may enter every folder, but not without these capabilities.
+WITHOUT_RIGHTS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 _SECONDS = 300
 _PR_SET_CHILD_SUBREAPER = 36
 

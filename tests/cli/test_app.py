@@ -19,7 +19,7 @@ from nmt_cli.cli.app import commands_with_all_options
 from nmt_cli.errors import ModelError
 from tests.artifacts.builders import tiny_recipe, write_run
 from tests.cli.conftest import Shell
-from tests.forks import run_forked
+from tests.forks import WITHOUT_RIGHTS, run_forked
 
 ALL = commands_with_all_options()
 COMMANDS = ("prepare", "train", "average", "decode", "score", "info", "recipes", "doctor")
@@ -267,10 +267,6 @@ def test_a_name_that_is_too_long_for_a_file_is_told(tmp_path: Path, arguments: l
     ]
 
 
-# The superuser may enter every folder, but not without these capabilities.
-WITHOUT_RIGHTS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
-
-
 @pytest.mark.parametrize("arguments", [["info"], ["average"], ["decode", "-m"]], ids=" ".join)
 def test_a_folder_that_this_user_may_not_enter_is_told(tmp_path: Path, arguments: list[str]) -> None:
     with TemporaryDirectory() as folder:
@@ -281,6 +277,14 @@ def test_a_folder_that_this_user_may_not_enter_is_told(tmp_path: Path, arguments
     error, fix = process.stderr.splitlines()[-2:]
     assert error.startswith(f"error: no permission for {folder}")
     assert fix == "fix:   ask its owner for access, or give another path"
+
+
+def test_a_run_that_this_user_may_not_enter_hides_no_others(tmp_path: Path, run: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    command = [*WITHOUT_RIGHTS, sys.executable, "-m", "nmt_cli", "info", str(tmp_path)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert run.name in process.stdout
 
 
 def test_an_error_goes_to_stderr_and_sets_the_exit_code(tmp_path: Path) -> None:

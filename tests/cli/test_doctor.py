@@ -21,7 +21,7 @@ import pytest
 from nmt_cli.cli.doctor.command import Finding, examine
 from nmt_cli.cli.doctor.machine import EXTRAS, REQUIRED
 from nmt_cli.devices import MissingTool
-from tests.forks import run_forked
+from tests.forks import WITHOUT_RIGHTS, run_forked
 
 ROOT = Path(__file__).resolve().parents[2]
 Machine = dict[str, Any]
@@ -244,10 +244,10 @@ def test_bash_completes_commands_options_and_packaged_names(tmp_path: Path, type
         if folder != "runs/none":
             (tmp_path / folder / "manifest.json").write_text('{"kind": "model"}')
     (tmp_path / "runs/one/run.json").touch()
+    (tmp_path / "runs/closed").mkdir(mode=0)
     variables = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "NMT_CACHE": str(cache)}
-    process = subprocess.run(
-        ["bash", "-c", script], env=variables, cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    command = [*WITHOUT_RIGHTS, "bash", "-c", script]
+    process = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=True)
     *found, registered = process.stdout.splitlines()
     assert set(filter(None, found)) == expected
     assert "-o default" in registered, "without an answer of ours, bash completes files"

@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from itertools import islice
+from os.path import isfile
 from pathlib import Path
 from typing import IO, Literal
 
@@ -45,15 +46,15 @@ def kind_of(path: Path) -> Kind | None:
     except (OSError, ValueError, RecursionError):
         content = None
     kinds: dict[str, Kind] = {"model": "model", "checkpoint": "checkpoint", "prepared data": "data"}
-    if (path / RUN_FILE).is_file():
+    if isfile(path / RUN_FILE):  # false in a directory that this user may not enter
         return "run"
     if isinstance(content, dict) and (kind := kinds.get(str(content.get("kind")))):
         return kind
-    if (path / CONFIG).is_file() and (path / "source.spm").is_file():
+    if isfile(path / CONFIG) and isfile(path / "source.spm"):
         return "model"
-    if (path / "optimizer.safetensors").is_file():
+    if isfile(path / "optimizer.safetensors"):
         return "checkpoint"
-    return "data" if (path / "train.source.ids").is_file() else None
+    return "data" if isfile(path / "train.source.ids") else None
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -137,8 +138,7 @@ def _message_and_hint(path: Path, kind: Kind | None) -> tuple[str, str]:
         hint = f"make a model of it: nmt average {shlex.quote(str(path))} -o MODEL"
         return f"{path} is a checkpoint, not a model directory", hint
     if kind == "data":
-        hint = "give a model directory, such as runs/NAME/averaged"
-        return f"{path} is prepared data, not a model directory", hint
+        return f"{path} is prepared data, not a model directory", "give a model directory, such as runs/NAME/averaged"
     foreign = foreign_kind(path)
     message = f"{path} is not a model directory: it has no {CONFIG}"
     if foreign is not None:
