@@ -133,6 +133,7 @@ def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: b
             "updates": [],
             "validation": [],
             "average_losses": None,
+            "imported_from": None,
             "longest_source": max(longest_sources) if len(longest_sources) == len(configs) else None,
         }
     )
