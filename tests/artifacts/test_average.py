@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -23,11 +24,13 @@ from nmt_cli.artifacts.average import (
     write_average_of_checkpoints,
     write_average_of_models,
 )
-from nmt_cli.artifacts.manifest import read_manifest
-from nmt_cli.artifacts.model_directory import load_model, load_saved_config, save_model
+from nmt_cli.artifacts.info import describe_model
+from nmt_cli.artifacts.manifest import read_manifest, write_manifest
+from nmt_cli.artifacts.model_directory import dump_saved_config, load_model, load_saved_config, save_model
 from nmt_cli.artifacts.run import open_run, read_checkpoint
 from nmt_cli.artifacts.weights import read_tensors, weights_of
 from nmt_cli.cli.average import average
+from nmt_cli.cli.info import _model_facts
 from nmt_cli.errors import ModelError, NmtError, UsageError
 from nmt_cli.files import remove_directory
 from nmt_cli.recipe.training import AveragingConfig
@@ -337,18 +340,30 @@ def models(tmp_path: Path) -> list[Path]:
 
 
 def test_every_weight_is_the_mean_and_all_else_is_the_last_model_s(models: list[Path], tmp_path: Path) -> None:
+    of_hub = load_saved_config(models[1]).model_copy(update={"imported_from": "Helsinki-NLP/opus-mt-en-de@abc"})
+    (models[1] / "config.yaml").write_text(dump_saved_config(of_hub), encoding="utf-8")
+    write_manifest(models[1], {"kind": "model", "updates": of_hub.updates})
     call(*models, output=tmp_path / "mean")
     first, second, mean = (read_tensors(path / "model.safetensors", hint="") for path in (*models, tmp_path / "mean"))
     assert first.keys() == mean.keys()
     for name, tensor in mean.items():
         assert torch.equal(tensor, ((first[name].double() + second[name].double()) / 2).float())
     config = load_saved_config(tmp_path / "mean")
-    assert (config.updates, config.validation, config.average_losses) == ([], [], None)
+    assert (config.updates, config.validation, config.average_losses, config.imported_from) == ([], [], None, None)
+    facts = dict(_model_facts(describe_model(tmp_path / "mean") | {"reference": "mean"}))
+    assert facts["weights"] == "imported from another program or a mean of models"
     assert config.recipe == load_saved_config(models[1]).recipe
     card = (tmp_path / "mean" / "README.md").read_text(encoding="utf-8")
     assert f"the mean of 2 models: `{models[0]}`, `{models[1]}`." in card
     load_model(tmp_path / "mean", device=torch.device("cpu"), dtype=torch.float32)
     assert len(Translator.from_pretrained(tmp_path / "mean").translate(["a small house"])) == 1
+
+
+def test_a_path_that_is_not_utf8_can_be_averaged_to(models: list[Path], tmp_path: Path) -> None:
+    output = tmp_path / os.fsdecode(b"gr\xf6\xdfe")
+    command = ["nmt", "average", "-o", str(output)]
+    write_average_of_models(models, output=output, overwrite=False, command=command)
+    assert "gr??e" in (output / "README.md").read_text(encoding="utf-8")
 
 
 def test_models_that_do_not_fit_are_refused(models: list[Path], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
@@ -65,6 +66,12 @@ def test_a_new_run_says_what_it_was_begun_with(prepared: PreparedData, begin: Be
         record.longest_source == run.saved_config_of([]).longest_source == prepared.split("train").src.lengths.max() - 1
     )
     assert run.recipe == tiny_recipe()
+
+
+def test_a_command_with_a_path_that_is_not_utf8_is_recorded(begin: Begin, tmp_path: Path) -> None:
+    command = [*COMMAND, "-o", os.fsdecode(b"gr\xf6\xdfe")]
+    begin(command=command)
+    assert open_run(tmp_path / "run").record.command == command
 
 
 def test_the_longest_source_is_of_pairs_that_are_trained_on_and_of_the_model_before(

@@ -80,7 +80,7 @@ class SavedModelConfig(Section):
     languages: LanguagePair
     vocabulary: Vocabulary
     updates: list[PositiveInt] = Field(
-        description="updates of the checkpoints that were averaged, or of the single one, ascending; empty: imported"
+        description="updates of the checkpoint, or of the averaged ones, ascending; empty: imported or a mean of models"
     )
     validation: list[ValidationResult] = Field([], description="what training measured at those updates")
     average_losses: AverageLosses | None = Field(
@@ -208,7 +208,7 @@ def save_model(
         write_tensors(temporary / WEIGHTS, {name: tensor.float() for name, tensor in weights.items()})
         shutil.copyfile(source_spm, temporary / "source.spm")
         shutil.copyfile(target_spm, temporary / "target.spm")
-        (temporary / "README.md").write_text(card, encoding="utf-8")
+        (temporary / "README.md").write_text(card, encoding="utf-8", errors="replace")  # a path may be no UTF-8
         write_manifest(temporary, {"kind": "model", "updates": config.updates})
 
 

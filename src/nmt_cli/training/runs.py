@@ -326,7 +326,7 @@ def _fingerprints(data: PreparedData) -> dict[str, str]:
 
 
 def _as_json(record: RunRecord) -> str:
-    return json.dumps(record.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(record.model_dump(mode="json"), indent=2) + "\n"
 
 
 def _now() -> str:
