@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nmt_cli import devices
-from nmt_cli.devices import bound_spinning, choose_device, multiply_float32_fast
+from nmt_cli.devices import bound_spinning, choose_device, choose_precision, multiply_float32_fast
 from nmt_cli.errors import DeviceError
 
 CPU = torch.device("cpu")
@@ -77,3 +77,16 @@ def test_a_gpu_that_is_not_there_is_named(name: str, message: str, hint: str, mo
         choose_device(name)
     assert (error.value.message, error.value.hint) == (message, hint)
     assert choose_device("cuda:0") == torch.device("cuda:0")
+
+
+def test_bf16_is_refused_on_a_gpu_that_does_not_multiply_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = torch.device("cuda")
+    for capability, best in (((7, 5), "fp32"), ((8, 0), "bf16")):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        assert choose_precision("auto", device=gpu, training=True) == best
+        assert choose_precision("fp32", device=gpu, training=True) == "fp32"
+    assert choose_precision("bf16", device=gpu, training=True) == "bf16"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    with pytest.raises(DeviceError, match="this GPU does not multiply bf16") as error:
+        choose_precision("bf16", device=gpu, training=False)
+    assert (error.value.setting, error.value.hint) == ("precision", "give `precision: fp32`")

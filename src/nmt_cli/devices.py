@@ -94,7 +94,8 @@ def missing_for_triton() -> MissingTool | None:
         return MissingTool("Python.h is not found", "apt-get install python3-dev")
     home = Path(os.environ.get("TRITON_HOME") or os.path.expanduser("~"))  # Path.home() may raise
     cache = Path(os.environ.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
-    nearest = next(folder for folder in (cache, *cache.parents, Path()) if folder.exists())
+    # Path.exists would raise if this user may not enter a folder above.
+    nearest = next(folder for folder in (cache, *cache.parents, Path()) if os.path.exists(folder))
     if not os.access(nearest, os.W_OK):
         return MissingTool(f"{cache} cannot be written", "set TRITON_CACHE_DIR to a folder that can")
     return None
@@ -149,14 +150,18 @@ def parse_precision(precision: str) -> PrecisionChoice:
 def choose_precision(choice: PrecisionChoice, *, device: torch.device, training: bool) -> Precision:
     """The precision of matrix products; `auto` is bf16 if the hardware multiplies it natively, else float32.
 
-    On a CPU, `auto` is bf16 for training only. Decoding stays in float32 there.
+    On a CPU, `auto` is bf16 for training only. Decoding stays in float32 there. DeviceError for bf16 on an older GPU.
     """
-    if choice != "auto":
-        return choice
-    if device.type == "cuda":
+    if device.type == "cuda" and choice != "fp32":
         import torch
 
-        return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
+        if torch.cuda.get_device_capability(device) >= (8, 0):
+            return "bf16"
+        if choice == "auto":
+            return "fp32"
+        raise DeviceError("this GPU does not multiply bf16", setting="precision", hint="give `precision: fp32`")
+    if choice != "auto":
+        return choice
     return "bf16" if training and cpu_multiplies_bf16() else "fp32"
 
 

@@ -5,6 +5,9 @@ One test compiles with torch's own compiler, in about half a minute where nothin
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -27,6 +30,7 @@ from nmt_cli.training.objective import reason_not_to_compile, warn_of_missing_to
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.reporting.reporter import describe_training
 from nmt_cli.training.update import Updater
+from tests.forks import WITHOUT_RIGHTS
 from tests.reference.varlen import register
 from tests.training.feeding import Feed, feed
 from tests.training.tiny import tiny_recipe, train
@@ -271,6 +275,23 @@ def test_triton_needs_python_s_headers_and_a_folder_to_write(monkeypatch: pytest
     assert str(devices.missing_for_triton()) == (
         f"{tmp_path / 'new' / 'cache'} cannot be written (set TRITON_CACHE_DIR to a folder that can)"
     )
+
+
+TOLD = """
+from nmt_cli import devices
+devices.find_spec = devices.shutil.which = lambda name: name
+devices._PYTHON_HEADER = devices.Path(devices.__file__)
+print(devices.missing_for_triton())
+"""
+
+
+def test_a_home_that_this_user_may_not_enter_is_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0)
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
+    command = [*WITHOUT_RIGHTS, sys.executable, "-c", TOLD]
+    told = subprocess.run(command, env=variables | {"HOME": str(home)}, capture_output=True, text=True, check=True)
+    assert told.stdout.startswith(f"{home}/.triton/cache cannot be written (set TRITON_CACHE_DIR")
 
 
 def test_a_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
