@@ -9,6 +9,7 @@ import pty
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -140,6 +141,17 @@ def test_a_broken_model_is_not_swapped_in(operated: Server, model: Path) -> None
     (model / "kept").rename(model / "model.safetensors")
     assert text_of(operated) == before
     assert operated.get("/ready").status == 200
+
+
+def test_a_path_that_cannot_be_read_is_told_when_models_are_loaded_again(operated: Server, model: Path) -> None:
+    kept = model.rename(model.with_name("kept"))
+    model.symlink_to("x" * 300)  # the system refuses to look there, as at a folder of another user's
+    try:
+        with operated.says("the old model stays: the model cannot be read: File name too long"):
+            operated.process.send_signal(signal.SIGHUP)
+    finally:
+        model.unlink()
+        kept.rename(model)
 
 
 def test_a_yaml_bomb_is_not_swapped_in_and_nobody_waits_for_it(operated: Server, model: Path) -> None:
@@ -353,6 +365,18 @@ def test_a_setting_that_the_worker_refuses_is_an_error_of_the_server(models: dic
     with pytest.raises(UsageError, match="there is no precision called 'int3'") as error:
         serve(model=[models["en-de"]], device="cpu", precision="int3", workers=1, port=0)
     assert error.value.hint.startswith("take one of: ")
+
+
+def test_a_server_without_a_place_for_temporary_files_says_so(models: dict[str, Path]) -> None:
+    command = [sys.executable, "-m", "nmt_cli", "serve", "-m", str(models["en-de"]), "--port", "0"]
+    limited = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *command]  # a test of each folder writes a file there
+    process = subprocess.run(limited, capture_output=True, text=True, check=False)
+    error, fix = process.stderr.splitlines()[-2:]
+    assert process.returncode == 2
+    assert error.startswith(
+        "error: there is no place for temporary files: No usable temporary directory found in ['/tmp'"
+    )
+    assert fix.endswith("or name a folder: export TMPDIR=FOLDER")
 
 
 def test_an_address_that_is_taken_is_named(models: dict[str, Path]) -> None:

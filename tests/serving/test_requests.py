@@ -59,6 +59,13 @@ def test_bodies_that_make_no_sense(server: Server, path: str, body: bytes) -> No
     assert "Traceback" not in answer.body.decode()
 
 
+@pytest.mark.parametrize("path", TRANSLATE)
+def test_json_may_begin_with_a_byte_order_mark(server: Server, path: str) -> None:
+    fields = {name: WELL[name] for name in FIELDS[path] if name in WELL}
+    answer = server.ask("POST", path, json.dumps(fields).encode("utf-8-sig"), headers=JSON)
+    assert answer.status == 200, answer.body
+
+
 @pytest.mark.parametrize("path", FIELDS)
 def test_half_a_character_is_refused_wherever_it_stands(server: Server, path: str) -> None:
     logged = len(server.log)
@@ -196,6 +203,7 @@ def test_unusual_text_is_translated(server: Server, text: str) -> None:
         ("GET", "/docs/", 404),
         ("GET", "/" + "a" * 20_000, 404),
         ("PURGE", "/translate", 405),
+        ("OPTIONS", "*", 404),  # as a load balancer looks whether the server lives
     ],
 )
 def test_paths_and_methods_that_do_not_exist(server: Server, method: str, path: str, status: int) -> None:

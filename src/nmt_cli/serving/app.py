@@ -255,19 +255,16 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 def _routing_error(status: int) -> RequestError:
     """The error for a request that Starlette's router refuses with this status."""
-    match status:
-        case 404:
-            code, message = "no_such_path", "there is no such path"
-        case 405:
-            code, message = "method_not_allowed", "this path has no such method"
-        case _:
-            code, message = "refused", "the request is refused"
+    code, message = {
+        404: ("no_such_path", "there is no such path"),
+        405: ("method_not_allowed", "this path has no such method"),
+    }.get(status, ("refused", "the request is refused"))
     return RequestError(message, hint="see /docs", status=status, code=code)
 
 
 def _error_response(error: RequestError, *, path: str, headers: Mapping[str, str] | None = None) -> Response:
     """The refusal in the form of the API that the path belongs to."""
-    api = next(api for api in APIS for prefix in api.prefixes if path.startswith(f"{prefix}/"))
+    api = next(api for api in APIS for prefix in api.prefixes if path.startswith(prefix and f"{prefix}/"))
     all_headers = dict(headers or {})
     if error.retry_after_seconds is not None:
         all_headers["Retry-After"] = str(error.retry_after_seconds)

@@ -129,9 +129,9 @@ class _ModelFiles:
 
 def _read_model(path: Path) -> _ModelFiles:
     """The model that a directory or run holds now; NmtError if there is none, or it cannot be read."""
-    directory = model_of_run(path) if kind_of(path) == "run" else path
-    check_is_model(directory)
     try:
+        directory = model_of_run(path) if kind_of(path) == "run" else path
+        check_is_model(directory)
         # The digest first: workers that agree with it afterwards have read the same model.
         digest = model_digest(directory)
         config = load_saved_config(directory)

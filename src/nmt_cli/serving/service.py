@@ -202,9 +202,8 @@ class Service:
         self.check_texts(list(text_fields.values()))
         for field, text in text_fields.items():
             if model.num_pieces(text) > model.max_pieces:
-                raise too_large_error(
-                    f"the {field} is too long to look into", hint="send a single sentence", where=field
-                )
+                message = f"the {field} is too long to look into"
+                raise too_large_error(message, hint="send a single sentence", where=field)
         sentence = _queued_sentence(source.strip(), model.num_pieces(source.strip()), task, caller)
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:

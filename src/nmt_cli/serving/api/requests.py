@@ -148,15 +148,14 @@ def _many_fields_error(kind: str, *, max_fields: int) -> RequestError:
 
 def _json_fields(body: bytes, *, kind: type[BaseModel], max_texts: int) -> dict[str, Any]:
     try:
-        content = _STRICT_JSON.decode(body.decode("utf-8"))
+        content = _STRICT_JSON.decode(body.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise invalid_request_error("the body is not UTF-8", hint=_JSON_HINT) from None
     except ValueError:
         raise invalid_request_error("the body is not JSON", hint=_JSON_HINT) from None
     except RecursionError:
-        raise invalid_request_error(
-            "the JSON is nested too deeply", hint="send an object of texts and numbers"
-        ) from None
+        hint = "send an object of texts and numbers"
+        raise invalid_request_error("the JSON is nested too deeply", hint=hint) from None
     if not isinstance(content, dict):
         example = f'{{"{next(iter(kind.model_fields))}": "..."}}'
         raise invalid_request_error("the JSON is no object", hint=f"send an object, as in {example}")
@@ -186,11 +185,9 @@ async def _multipart_fields(body: bytes, headers: Headers, *, max_fields: int) -
     parser = MultiPartParser(headers, stream(), max_files=0, max_fields=max_fields, max_part_size=len(body))
     try:
         form = await parser.parse()
-    except MultiPartException as error:
-        if "Too many fields" in error.message:
+    except (MultiPartException, ValueError, LookupError) as error:
+        if "Too many fields" in str(error):
             raise _many_fields_error("form", max_fields=max_fields) from None
-        raise invalid_request_error("the form cannot be read", hint=_JSON_HINT) from None
-    except (UnicodeDecodeError, KeyError, ValueError, LookupError):
         raise invalid_request_error("the form cannot be read", hint=_JSON_HINT) from None
     fields: dict[str, Any] = {}
     for name in form:
