@@ -94,8 +94,7 @@ def missing_for_triton() -> MissingTool | None:
         return MissingTool("Python.h is not found", "apt-get install python3-dev")
     home = Path(os.environ.get("TRITON_HOME") or os.path.expanduser("~"))  # Path.home() may raise
     cache = Path(os.environ.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
-    # Path.exists would raise if this user may not enter a folder above.
-    nearest = next(folder for folder in (cache, *cache.parents, Path()) if os.path.exists(folder))
+    nearest = next(folder for folder in (cache, *cache.parents, Path()) if os.path.exists(folder))  # never raises
     if not os.access(nearest, os.W_OK):
         return MissingTool(f"{cache} cannot be written", "set TRITON_CACHE_DIR to a folder that can")
     return None

@@ -139,10 +139,7 @@ def clear_partial_directories(parent: Path, *, name: str) -> None:
 
 
 def lock_folder(folder: Path, *, needs_lock: bool) -> int:
-    """An open descriptor of a folder, which keeps processes of this machine from locking the folder too.
-
-    BlockingIOError if the folder is locked. If the caller `needs_lock`, a disk without locks is an OSError.
-    """
+    """An open descriptor that locks a folder; OSError if it is locked, or, if the caller `needs_lock`, cannot be."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -399,8 +396,10 @@ def _remove(path: Path) -> None:
         return
     with suppress(OSError):
         descriptor = lock_folder(path, needs_lock=False)
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(descriptor)
+        try:
+            shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(descriptor)
 
 
 def _sync(path: Path) -> None:
