@@ -31,6 +31,7 @@ FLOORS = {
     "errors": 0,
     "console": 0,
     "files": 0,
+    "decompression": 0,
     "cache": 0,
     "hub": 0,
     "hub_names": 0,
@@ -52,6 +53,7 @@ NEIGHBOURS = {
     "dataset": {"tokenization", "model"},  # prepared data has its tokenizers; batches are packed as for the model
     "console": {"errors"},
     "files": {"errors"},
+    "decompression": {"errors", "files"},
     "cache": {"errors", "files"},
     "hub": {"console", "errors"},  # downloads show their progress, and end in errors
     "hub_names": {"cache", "errors", "hub"},  # the page of a name on the hub, and its place in the cache
@@ -59,7 +61,7 @@ NEIGHBOURS = {
     "processes": {"errors"},
     "languages": {"errors", "files"},
     "testsets": {"errors", "files"},
-    "text_encoding": {"errors", "files"},
+    "text_encoding": {"decompression", "errors", "files"},
 }
 MIN_FILE_LINES = 60
 # Small files, each with its reason.

@@ -1,35 +1,28 @@
-"""Files and directories that are written whole or not at all; locks, hashes, and compressed text."""
+"""Files and directories that are written whole or not at all; locks, hashes and sizes."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import gzip
 import hashlib
-import io
 import json
-import lzma
 import os
 import shlex
 import shutil
 import socket
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from nmt_cli.errors import DataError, ModelError, NmtError, UsageError
 
 _BLOCK = 1 << 20
 _PARTIAL, _RETIRED, _REMOVED = ".partial", ".retired", ".removed"
-_ZSTD_WINDOW = 1 << 31  # the largest of `zstd --ultra --long=31`
-_ZSTD_BLOCK = 1 << 10  # of compressed bytes: even a bomb makes less than 64 MB of it
 _OTHER_FOLDER_HINT = "choose another folder with -o"
 _BUSY_HINT = f"wait until it ends, or {_OTHER_FOLDER_HINT}"
 FREE_SPACE_HINT = "free some space, then give the same command again"
-DECOMPRESSION_ERRORS = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 # The error numbers of a file that cannot be written, the reason in words, and a fix besides choosing another folder.
 _WRITING_ERRORS = (
@@ -250,32 +243,6 @@ def sha256(path: Path) -> str:
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file, uncompressed if its name ends in .gz, .zst or .xz.
-
-    Raises DataError if the file cannot be read.
-    """
-    kind = {".zst": "zstd", ".xz": "xz"}.get(path.suffix, "gzip")
-    try:
-        with reading_errors(path):  # only of opening: an OSError of the caller's block has other causes
-            opened = path.open("rb")
-        with opened as raw:
-            if path.suffix == ".gz":
-                with gzip.open(raw) as stream:
-                    yield io.BufferedReader(stream)
-            elif path.suffix == ".zst":
-                yield io.BufferedReader(_ZstdReader(raw))
-            elif path.suffix == ".xz":
-                with lzma.open(raw) as stream:
-                    yield io.BufferedReader(stream)
-            else:
-                yield raw
-    except DECOMPRESSION_ERRORS as error:
-        message = f"{path} is not a whole {kind} file: {error}"
-        raise DataError(message, where=str(path), hint="fetch it again") from None
-
-
-@contextmanager
 def reading_errors(path: Path) -> Iterator[None]:
     """Raise DataError if the block finds the file at `path` missing, a directory, or unreadable."""
     try:
@@ -312,42 +279,6 @@ def disk_errors(target: Path, error: type[NmtError], *, elsewhere: str | None = 
                 hint = ", or ".join(filter(None, (fix, elsewhere))) or _OTHER_FOLDER_HINT
                 raise error(f"cannot write {target.name}: {reason}", where=str(target), hint=hint) from cause
         raise
-
-
-class _ZstdReader(io.RawIOBase):
-    """The uncompressed bytes of zstd frames; EOFError if they are damaged or end within a frame.
-
-    The library's own reader takes a truncated file for a complete one.
-    """
-
-    def __init__(self, compressed: BinaryIO) -> None:
-        self._compressed = compressed
-        self._block = self._decompressed = b""
-        self._frame: Any = None  # the decompressor of a frame that has begun
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        import zstandard
-
-        while not self._decompressed:
-            self._block = self._block or self._compressed.read(_ZSTD_BLOCK)
-            if not self._block:
-                if self._frame is not None:
-                    raise EOFError("it ends within a frame")
-                return 0
-            self._frame = self._frame or zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj()
-            try:
-                self._decompressed = self._frame.decompress(self._block)
-            except zstandard.ZstdError as error:
-                raise EOFError(str(error)) from None
-            self._block = b""
-            if self._frame.eof:
-                self._block, self._frame = self._frame.unused_data, None
-        size = min(len(buffer), len(self._decompressed))
-        buffer[:size], self._decompressed = self._decompressed[:size], self._decompressed[size:]
-        return size
 
 
 def _lock_file(directory: Path) -> Path:

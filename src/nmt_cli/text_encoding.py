@@ -10,8 +10,8 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
+from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
-from nmt_cli.files import open_bytes
 
 STDIN = "stdin"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import sacremoses
 
-from nmt_cli.files import open_bytes
+from nmt_cli.decompression import open_bytes
 from nmt_cli.preparing.cleaning import text_checks
 from nmt_cli.preparing.cleaning.text_checks import check_no_pieces, text_sides, warnings_of_unusual_text
 from nmt_cli.preparing.corpus_loading import corpus_from_files

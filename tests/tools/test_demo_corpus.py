@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.files import open_bytes
+from nmt_cli.decompression import open_bytes
 from tools.demo_corpus import grammar, lexicon, sampling
 from tools.demo_corpus.generate import demo_files
 from tools.demo_corpus.grammar import CAN, HAVE, MUST, NOT, WANT, WILL, Clause, Nominal, linked, modified

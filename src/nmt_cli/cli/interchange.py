@@ -136,7 +136,7 @@ def _parse_quantization(precision: str | None, *, to: Target) -> Quantization:
 
 def _read_lines(file: Path) -> list[str]:
     from nmt_cli.cli.decode.input import read_lines
-    from nmt_cli.files import open_bytes
+    from nmt_cli.decompression import open_bytes
 
     with open_bytes(file) as stream:
         return list(islice(read_lines(stream, name=str(file), errors="strict"), _MAX_LINES))

@@ -20,9 +20,9 @@ from nmt_cli import console
 from nmt_cli.decoding.engine import open_engine
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.decoding.translator import LineTranslator
+from nmt_cli.decompression import DECOMPRESSION_ERRORS
 from nmt_cli.devices import choose_device, num_cpus
 from nmt_cli.errors import DataError
-from nmt_cli.files import DECOMPRESSION_ERRORS
 from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.processes import FEWER_WORKERS, worker_pool
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from nmt_cli import files
+from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
 from nmt_cli.text_encoding import STDIN, check_encoding, not_utf8_error
 from nmt_cli.tokenization.pieces import MIN_SHARE_IN_PIECES, SPACE_MARK, piece_mark_in_line, sign_of_tokenisation
@@ -40,7 +40,7 @@ def read_text(name: str, *, stdin: TextIO | None) -> ScoredText:
         assert stdin is not None
         name, content = STDIN, stdin.buffer.read()
     else:
-        with files.open_bytes(Path(name)) as stream:
+        with open_bytes(Path(name)) as stream:
             content = stream.read()
     if content in (b"", BOM_UTF8):
         hint = "look at the command before the pipe" if name == STDIN else "check the path, or write the file again"

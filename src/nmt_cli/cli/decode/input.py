@@ -39,7 +39,7 @@ OnInvalidBytes = Literal["strict", "replace"]
 @contextmanager
 def open_input(source: Path, *, is_streamed: bool, errors: OnInvalidBytes) -> Iterator[Iterator[list[str]]]:
     """The lines of a file or of stdin, in blocks; `is_streamed` ends a block as soon as no more input is waiting."""
-    from nmt_cli.files import open_bytes
+    from nmt_cli.decompression import open_bytes
 
     if source == STANDARD:
         if sys.stdin is None:
@@ -69,7 +69,7 @@ def open_prefixes(
 
     DataError if `source` has another number of lines: at once if both are files, otherwise at the shorter one's end.
     """
-    from nmt_cli.files import open_bytes
+    from nmt_cli.decompression import open_bytes
 
     if file is None:
         yield lambda count: None
@@ -169,7 +169,7 @@ def _live_blocks(descriptor: int, *, max_wait_seconds: float, name: str, errors:
 
 def count_lines(path: Path) -> int:
     """The number of lines of a file, the last of which may have no line break."""
-    from nmt_cli.files import open_bytes
+    from nmt_cli.decompression import open_bytes
 
     with open_bytes(path) as stream:
         return sum(1 for _ in stream)

@@ -20,8 +20,9 @@ from pydantic import Field, model_validator
 
 from nmt_cli.cache import cache_folder, cache_lock, file_hash, mismatch, writing_errors
 from nmt_cli.console import Progress
+from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
-from nmt_cli.files import open_bytes, reading_errors
+from nmt_cli.files import reading_errors
 from nmt_cli.preparing.download import download_file
 from nmt_cli.preparing.sources.base import CorpusContext, Markup, Source, Weight, is_address
 from nmt_cli.preparing.sources.text import COMPRESSION_ENDINGS, TextFiles, text_files

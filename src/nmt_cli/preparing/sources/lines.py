@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
-from nmt_cli.files import open_bytes
 from nmt_cli.preparing.chunks import batched
 from nmt_cli.preparing.sources.base import empty_error
 from nmt_cli.text_encoding import check_encoding, conversion

@@ -14,8 +14,8 @@ from pydantic import Field, model_validator
 
 from nmt_cli.cache import cache_folder, cache_lock, file_hash, writing_errors
 from nmt_cli.console import Progress
+from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError, nearest_word
-from nmt_cli.files import open_bytes
 from nmt_cli.preparing.chunks import RawChunk, TextChunk, batched
 from nmt_cli.preparing.download import download_file
 from nmt_cli.preparing.sources.base import (

@@ -19,8 +19,8 @@ from xml.parsers import expat
 
 from pydantic import Field
 
+from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
-from nmt_cli.files import open_bytes
 from nmt_cli.preparing.sources.lines import LONGEST_LINE, join_lines, read_beginning
 from nmt_cli.preparing.sources.translation_units import Unit, UnitsFile, UnitsSource
 from nmt_cli.text_encoding import check_encoding, check_uncompressed, conversion, not_utf8_error
