@@ -52,15 +52,14 @@ SMALL = {"encoder_layers": 2, "decoder_layers": 3, "d_model": 32, "d_ff": 48, "h
 # Trains one update of a model with random sentences of 20 pieces, and prints by how much its memory grew at most.
 MEASURE = """
 import json, sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
 import numpy as np, torch
 from nmt_cli.dataset.batches import make_batch
-from nmt_cli.dataset.prepared_data import TokenizedSide, TokenPairs, TokenWriter
+from nmt_cli.dataset.prepared_data import TokenPairs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.update import Updater
+from tests.dataset.synthetic import tokenized_side
 
 def peak():
     # Not ru_maxrss, which begins at what the process that started this one has.
@@ -69,18 +68,14 @@ def peak():
 
 def train(recipe, tokens):
     count = tokens // 20
-    with TemporaryDirectory() as folder:
-        folder = Path(folder)
-        with TokenWriter(folder, split="train", side="source", dtype="uint16") as writer:
-            writer.append(np.random.default_rng(1).integers(4, 8000, count * 20), np.full(count, 20))
-        side = TokenizedSide(folder / "train.source.ids", folder / "train.source.offsets", dtype=np.dtype("<u2"))
+    side = tokenized_side(np.random.default_rng(1).integers(4, 8000, count * 20), np.full(count, 20))
     model = Transformer(recipe.model, source_vocab=8000, target_vocab=8000)
     pairs, cpu = TokenPairs(side, side), torch.device("cpu")
     updater = Updater(recipe, model, precision="fp32", ranks=Ranks(0, 1, cpu))
     batch = make_batch(pairs.rows(np.arange(count)), pairs, device=cpu, shape=None, pinned=False)
     for number in (1, 2):
-        options = {"number": number, "num_micro_batches": 1, "target_tokens": count * 20, "received": lambda: None}
-        updater.launch([(0, batch)], **options).result()
+        options = {"num_micro_batches": 1, "target_tokens": count * 20, "received_signal": lambda: None}
+        updater.launch([(0, batch)], number=number, **options).result()
 
 small = Recipe.model_validate(json.loads(sys.argv[2]))
 train(small, 100)
@@ -376,14 +371,14 @@ DROPOUTS = {"attention_dropout": 0.1, "ffn_dropout": 0.1}
     ],
 )
 def test_memory_is_within_a_factor_of_two_of_what_is_measured(
-    model: dict[str, float], tokens: int, tmp_path: Path
+    model: dict[str, float], tokens: int, repository: Path
 ) -> None:
     training = {"batch_tokens": tokens, "max_tokens_per_device": tokens}
     values = {"name": "x", "model": model, "training": training}
     tiny = {"name": "x", "model": {**SMALL}, "training": training}
     process = subprocess.run(
         [sys.executable, "-c", MEASURE, json.dumps(values), json.dumps(tiny)],
-        cwd=tmp_path,
+        cwd=repository,
         env={**os.environ, "MALLOC_TRIM_THRESHOLD_": "0"},
         capture_output=True,
         text=True,
