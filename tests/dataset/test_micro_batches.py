@@ -22,7 +22,6 @@ from nmt_cli.dataset.prepared_data import Rows, num_tokens
 from tests.dataset.synthetic import CORPORA, LONGEST, Corpus, as_corpus, realistic
 
 BATCH_TOKENS = st.integers(LONGEST, 2000)
-RANKS = [1, 2, 4, 8]
 
 
 @st.composite
@@ -201,7 +200,7 @@ def is_held(part: Rows, shape: MicroBatchShape) -> bool:
     return shape.holds(src_tokens=src, tgt_tokens=tgt, num_pairs=len(part))
 
 
-@given(CORPORA, BATCH_TOKENS, st.integers(1, 10), st.sampled_from([1, 2, 3, 8]))
+@given(CORPORA, BATCH_TOKENS, st.integers(1, 10), st.sampled_from([1, 2, 3, 4, 8]))
 @settings(deadline=None)
 def test_micro_batches_part_an_update_fit_and_come_in_rounds_of_all_ranks(
     corpus: Corpus, batch_tokens: int, parts: int, world_size: int
@@ -232,18 +231,6 @@ def test_any_pairs_are_dealt_out_whatever_the_shape(
     assert pairs_of(micro_batches) == list(range(len(corpus)))
     assert len(micro_batches) % world_size == 0
     assert all(len(part) == 0 or is_held(part, shape) for part in micro_batches)
-
-
-@given(CORPORA, BATCH_TOKENS, st.integers(LONGEST, 600))
-@settings(deadline=None)
-def test_the_updates_are_the_same_on_any_number_of_devices(corpus: Corpus, batch_tokens: int, max_tokens: int) -> None:
-    plan = corpus.plan(batch_tokens=batch_tokens)
-    on = [
-        Dealing(corpus, plan, batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
-        for world_size in RANKS
-    ]
-    for index in range(len(plan)):
-        assert len({tuple(pairs_of(dealing.update(index))) for dealing in on}) == 1
 
 
 @given(st.integers(0, 2**32), st.integers(256, 285))

@@ -313,12 +313,6 @@ def test_plans_that_somebody_keeps_to_himself_are_none(data: PreparedData, monke
     assert opened(data).directory.parent == data.directory.with_name("run") / "plans"
 
 
-def test_data_that_came_out_otherwise_have_another_plan(data: PreparedData) -> None:
-    key = key_of(data)
-    others = [key.model_copy(update={f"{side}_tokens": 1}) for side in ("src", "tgt")]
-    assert len({one.directory_name for one in (key, *others)}) == 3
-
-
 def test_a_system_without_advice_and_huge_pages_plans_and_reads_all_the_same(
     data: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,8 +185,9 @@ def test_between_updates_the_host_asks_for_no_mode_no_memory_and_no_stack_trace(
     assert seed.call_count <= 2, "by the initial weights"
 
 
-def test_dropout_is_seeded_as_torch_seeds() -> None:
-    seed_dropout(3, 5, 7)
+@pytest.mark.parametrize(("seed", "update", "index"), [(3, 5, 7), (1, 1, 0), (1, 1, 1), (1, 2, 0), (2, 1, 0)])
+def test_dropout_is_keyed_by_all_three_and_seeded_as_torch_seeds(seed: int, update: int, index: int) -> None:
+    seed_dropout(seed, update, index)
     drawn = torch.rand(100)
-    torch.manual_seed(((3 * 1_000_003 + 5) * 65_537 + 7) % 2**63)
+    torch.manual_seed(((seed * 1_000_003 + update) * 65_537 + index) % 2**63)
     assert torch.equal(torch.rand(100), drawn)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from torch import distributed as dist
@@ -19,7 +18,6 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # documen
 from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DeviceError, UsageError
-from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.ranks import ranks as module
 from nmt_cli.training.ranks.ranks import (
     ConnectionLost,
@@ -31,7 +29,7 @@ from nmt_cli.training.ranks.ranks import (
     join_ranks,
 )
 from nmt_cli.training.start import launch_ranks
-from tests.training.tiny import checkpoint, checkpoints, events, stopped_after, tiny_recipe, train
+from tests.training.tiny import checkpoint, checkpoints, events, stopped_after, train
 from tests.training.two_ranks import LAUNCHED, TORCHRUN, in_update, start
 
 CPU = torch.device("cpu")
@@ -87,28 +85,6 @@ def run_of_one(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory)
     run = tmp_path_factory.mktemp("one") / "run"
     assert train(prepared, run, *SETTINGS) == 0
     return run
-
-
-def test_one_rank_takes_eight_micro_batches_where_two_take_four_each(prepared: PreparedData, tmp_path: Path) -> None:
-    recipe = tiny_recipe(*SETTINGS)
-    one, two = (
-        DataOrder(
-            prepared,
-            recipe,
-            world_size=size,
-            max_tokens=224,
-            has_even_end=True,
-            fallback=tmp_path,
-            beat=lambda: None,
-            warns=True,
-        )
-        for size in (1, 2)
-    )
-    for _ in range(UPDATES):
-        micro_batches, of_two = one.next().micro_batches, two.next().micro_batches
-        assert len(micro_batches) == len(of_two) == 8
-        for left, right in zip(micro_batches, of_two, strict=True):
-            np.testing.assert_array_equal(left, right)
 
 
 def test_two_processes_log_the_losses_of_one(run_of_one: Path, run_of_two: Path) -> None:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from nmt_cli.devices import Precision
-from nmt_cli.model.transformer import Transformer
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.weights import GradientSum, MasterWeights, make_buckets
 from tests.reference.models import random_model, tiny_config
@@ -48,7 +47,7 @@ def test_the_sum_of_two_ranks_is_that_of_one(
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
 
 
-def test_all_but_the_last_sums_are_begun_while_the_backward_pass_goes_on(of_two: dict[str, Any]) -> None:
+def test_every_sum_is_begun_by_the_end_of_the_backward_pass(of_two: dict[str, Any]) -> None:
     for precision in ("fp32", "bf16"):
         begun, buckets = of_two[f"{precision} fp32 {MICRO}"]["begun"]
         assert begun == buckets > 10  # each by the hook that completed it
@@ -104,16 +103,3 @@ def test_sums_are_begun_in_one_order_whatever_is_complete_first(monkeypatch: pyt
     assert begun[1:] == [[4, 5, 6, 7], [0, 1, 2, 3]]
     total.finish()
     assert len(begun) == 3
-
-
-def test_a_shared_parameter_is_complete_once_with_all_its_parts() -> None:
-    """What torch's hook promises for a tied matrix: it comes after embeddings, both of them, and output have added."""
-    model: Transformer = small_model()
-    seen: list[Tensor] = []
-    shared = model.output_weight
-    assert shared is model.source_embedding.weight
-    shared.register_post_accumulate_grad_hook(lambda parameter: seen.append(parameter.grad.clone()))
-    backward(model, 0)
-    assert len(seen) == 1
-    assert shared.grad is not None
-    assert torch.equal(seen[0], shared.grad)

@@ -99,12 +99,6 @@ def test_the_search_is_recorded_once_and_follows_the_weights(gpu: Gpu, training:
     assert gpu.given_back == 0
 
 
-def test_on_a_cpu_nothing_is_recorded(gpu: Gpu, training: tuple[Feed, Updater]) -> None:
-    given, updater = training
-    measured(Validator(given.recipe, given.data, updater, given.order, device=CPU, target_language="de", warns=True))
-    assert gpu.tapes == []
-
-
 @pytest.mark.parametrize(("free", "tapes", "given_back"), [(0.2, 1, 0), (0.1, 2, 2)])
 def test_batches_are_large_and_the_search_s_memory_is_kept_if_much_is_free(
     gpu: Gpu,
