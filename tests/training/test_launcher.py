@@ -40,6 +40,7 @@ def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ranks:
 
 READY = "Path(f'ready{rank}').touch()\n"
 WAIT = READY + "while True: time.sleep(0.01)\n"
+DEAF = "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"  # as a rank within a call of C++ is
 NOTE = "signal.signal(signal.{0}, lambda number, frame: sys.exit({1}))\n"
 
 
@@ -75,19 +76,24 @@ def test_ranks_find_their_place_and_their_arguments(tmp_path: Path, ranks: Ranks
         assert (tmp_path / f"rank{rank}").read_text() == f"{rank} {rank} 3 3 127.0.0.1 train base"
 
 
-@pytest.mark.parametrize(("number", "name", "code"), [(signal.SIGTERM, "SIGTERM", 75), (signal.SIGINT, "SIGINT", 130)])
-def test_a_signal_reaches_the_ranks_and_their_code_comes_back(
-    ranks: Ranks, passing: Callable[..., None], number: int, name: str, code: int
+@pytest.mark.parametrize(
+    ("signals", "program", "code"),
+    [
+        ([signal.SIGTERM], NOTE.format("SIGTERM", 75), 75),
+        ([signal.SIGINT], NOTE.format("SIGINT", 130), 130),
+        ([signal.SIGTERM], "", 75),
+        ([signal.SIGINT], NOTE.format("SIGINT", 130) + f"if rank != 1: {DEAF}", 130),
+        ([signal.SIGINT, signal.SIGINT], DEAF, 130),
+    ],
+    ids=["SIGTERM", "Ctrl-C", "too early to save", "one rank ends and the others wait for it", "a second Ctrl-C"],
+)
+def test_a_signal_ends_the_ranks_and_its_code_comes_back(
+    ranks: Ranks, passing: Callable[..., None], signals: list[int], program: str, code: int
 ) -> None:
-    passing(number)
-    assert ranks(NOTE.format(name, code) + WAIT) == code
-
-
-def test_ranks_that_a_signal_reached_too_early_to_save_are_preempted_all_the_same(
-    ranks: Ranks, passing: Callable[..., None]
-) -> None:
-    passing(signal.SIGTERM)
-    assert ranks(WAIT) == 75
+    passing(*signals)
+    start = time.monotonic()
+    assert ranks(program + WAIT) == code
+    assert time.monotonic() - start < 60
 
 
 def test_what_a_rank_does_between_the_signal_and_its_end_is_waited_for(
@@ -97,16 +103,6 @@ def test_what_a_rank_does_between_the_signal_and_its_end_is_waited_for(
     saving = "def save(number, frame):\n    time.sleep(1.5)\n    Path(f'saved{rank}').touch()\n    sys.exit(75)\n"
     assert ranks(saving + "signal.signal(signal.SIGTERM, save)\n" + WAIT) == 75
     assert len(list(tmp_path.glob("saved*"))) == 3
-
-
-def test_ranks_that_wait_for_one_that_ctrl_c_has_ended_do_not_wait_for_ever(
-    ranks: Ranks, passing: Callable[..., None]
-) -> None:
-    passing(signal.SIGINT)
-    start = time.monotonic()
-    deaf = "if rank != 1: signal.signal(signal.SIGINT, signal.SIG_IGN)\n"  # as where all is within a call of C++
-    assert ranks(f"{NOTE.format('SIGINT', 130)}{deaf}{WAIT}") == 130
-    assert time.monotonic() - start < 60
 
 
 def test_what_lies_in_the_working_directory_and_in_an_outer_environment_does_not_reach_the_ranks(
@@ -144,13 +140,6 @@ def test_the_cursor_is_shown_again_where_the_first_rank_was_killed(
     with pytest.raises(TrainingError):
         ranks("os.kill(os.getpid(), signal.SIGKILL)\n")
     assert shown == [True]
-
-
-def test_a_second_ctrl_c_does_not_wait_for_ranks_that_hang(ranks: Ranks, passing: Callable[..., None]) -> None:
-    passing(signal.SIGINT, signal.SIGINT)
-    start = time.monotonic()
-    assert ranks("signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WAIT) == 130
-    assert time.monotonic() - start < 60
 
 
 def test_a_rank_that_is_killed_ends_the_others_with_a_message(ranks: Ranks) -> None:
