@@ -1,3 +1,5 @@
+"""Prepared data on disk: what is written reads back, and damage is named."""
+
 from __future__ import annotations
 
 import json
@@ -18,7 +20,7 @@ from nmt_cli.dataset.prepared_data import TokenizedSide, TokenWriter, open_prepa
 from nmt_cli.errors import DataError
 from nmt_cli.files import sha256
 from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
-from tests.dataset.synthetic import append_rows, sentences
+from tests.dataset.synthetic import append_rows, sentences, tokenized_side
 from tests.preparing.corpus_files import contents, run, small_corpus
 
 ROWS = st.lists(st.lists(st.integers(4, 399), max_size=6), max_size=8)
@@ -55,13 +57,9 @@ def test_what_is_written_in_batches_reads_back_with_eos(
 
 @given(rows=st.lists(st.lists(st.integers(4, 399), max_size=6), min_size=1, max_size=8), data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_gathered_sentences_are_those_that_were_written(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[list[int]], data: st.DataObject
-) -> None:
-    folder = tmp_path_factory.mktemp("tokens")
-    with TokenWriter(folder, split="train", side="source", dtype="uint16") as writer:
-        append_rows(writer, rows)
-    side = TokenizedSide(folder / "train.source.ids", folder / "train.source.offsets", dtype=np.dtype("<u2"))
+def test_gathered_sentences_are_those_that_were_written(rows: list[list[int]], data: st.DataObject) -> None:
+    ids = np.array([token for row in rows for token in (*row, EOS)])
+    side = tokenized_side(ids, np.array([len(row) + 1 for row in rows]))
     indices = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=9)))
     start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(rows) + 1)] * 2)))
     gathered = side.gather(side.offsets[indices], side.lengths[indices])

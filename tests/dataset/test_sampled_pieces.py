@@ -33,15 +33,17 @@ PAIRS = parallel_text(2400, seed=3)
 Rows = list[list[list[int]]]
 
 
-@pytest.fixture(scope="module", params=["bpe", "unigram"])
-def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
-    """2,380 pairs, which are two blocks, with a vocabulary of 350 pieces."""
-    return prepared(tmp_path_factory.mktemp(request.param), f"tokenizer.kind={request.param}")
-
-
 @pytest.fixture(scope="module")
 def bpe(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    """2,380 pairs, which are two blocks, with a vocabulary of 350 pieces."""
     return prepared(tmp_path_factory.mktemp("bpe"))
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram"])
+def data(request: pytest.FixtureRequest, bpe: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    """The same with each kind of tokenizer."""
+    is_bpe = request.param == "bpe"
+    return bpe if is_bpe else prepared(tmp_path_factory.mktemp("unigram"), "tokenizer.kind=unigram")
 
 
 def prepared(folder: Path, *settings: str) -> PreparedData:

@@ -108,7 +108,7 @@ def mapped_weights(ours: dict[str, Tensor], config: ModelConfig) -> dict[str, Te
 
 def torch_logits(twin: nn.Transformer, model: Transformer, pairs: Sequence[Pair]) -> list[Tensor]:
     """The logits [T, V] of each pair from a padded batch."""
-    sources, targets = ([torch.tensor(side) for side in sides] for sides in zip(*sides_of(pairs), strict=True))
+    sources, targets = [torch.tensor(pair.source) for pair in pairs], [torch.tensor(pair.target) for pair in pairs]
     is_padding = pad_sequence([torch.zeros(len(row)) for row in sources], batch_first=True, padding_value=1.0).bool()
     src = embedded(sources, model.source_embedding.weight, model.source_embedding.positions.table)
     tgt = embedded(targets, model.target_embedding.weight, model.target_embedding.positions.table)
@@ -116,10 +116,6 @@ def torch_logits(twin: nn.Transformer, model: Transformer, pairs: Sequence[Pair]
     hidden = twin(src, tgt, tgt_mask=later, src_key_padding_mask=is_padding, memory_key_padding_mask=is_padding)
     logits = hidden @ model.output_weight[:VOCAB].T
     return [logits[row, : len(target)] for row, target in enumerate(targets)]
-
-
-def sides_of(pairs: Sequence[Pair]) -> Iterator[tuple[list[int], list[int]]]:
-    return ((pair.source, pair.target) for pair in pairs)
 
 
 def embedded(rows: Sequence[Tensor], weight: Tensor, table: Tensor) -> Tensor:

@@ -147,13 +147,8 @@ def _state(run: Path) -> str:
 def _begun(run: Path) -> str:
     """The files that are only half there."""
     begun = [str(path.relative_to(run)) for path in sorted(run.rglob(".*"))]
-    is_torn = (run / "metrics.jsonl").exists() and not _is_whole(run / "metrics.jsonl")
+    is_torn = (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_bytes()[-1:] not in (b"", b"\n")
     return " ".join([*begun, *(["metrics.jsonl"] if is_torn else [])])
-
-
-def _is_whole(file: Path) -> bool:
-    content = file.read_bytes()
-    return not content or content.endswith(b"\n")
 
 
 def _last_update(run: Path) -> int:

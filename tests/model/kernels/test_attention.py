@@ -166,7 +166,7 @@ def test_the_operator_keeps_what_torch_asks_of_operators(is_self: bool, dropout:
     torch.library.opcheck(cuda_attention._attention, (matrices, ends, ends, seed, HEADS, 16, 16, is_self, -1, dropout))
 
 
-def test_residual_norm_with_our_kernels_are_compiled_whole() -> None:
+def test_attention_layers_with_our_kernels_are_compiled_whole_to_the_same_bits() -> None:
     config = ModelConfig(d_model=32, heads=HEADS, d_k=16, d_v=16, d_ff=32)
     torch.manual_seed(1)
     layers: list[nn.Module] = [
