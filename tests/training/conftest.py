@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from nmt_cli.dataset.plan_cache import PLANS
 from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
 from tests.sharing import shared_folder
 from tests.training.tiny import prepare_tiny, train
@@ -18,6 +20,12 @@ from tests.training.tiny import prepare_tiny, train
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     """400 pairs with a shared vocabulary of 400 pieces."""
     return open_prepared(shared_folder(tmp_path_factory, "tiny", prepare_tiny) / "data/tiny")
+
+
+@pytest.fixture
+def own_data(prepared: PreparedData, tmp_path: Path) -> PreparedData:
+    """A copy of the prepared data without its plans, for a test that makes, counts or spoils plans."""
+    return open_prepared(shutil.copytree(prepared.directory, tmp_path / "data", ignore=shutil.ignore_patterns(PLANS)))
 
 
 @pytest.fixture(scope="session")

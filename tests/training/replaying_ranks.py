@@ -20,6 +20,7 @@ from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.model import attention, dropout
 from nmt_cli.training.ranks.ranks import Ranks, join_ranks
 from nmt_cli.training.recorded_steps import RecordedSteps
+from nmt_cli.training.update import Updater
 from tests.reference.varlen import register
 from tests.training.feeding import Feed, feed, take, taped
 
@@ -36,6 +37,13 @@ def like_a_gpu() -> Iterator[None]:
         patch.object(dropout, "_INT_OF_SAME_WIDTH", {}),
     ):
         yield
+
+
+def with_recorder(updater: Updater, recorder: Callable[[Callable[[], None]], Callable[[], None]]) -> Updater:
+    """An updater that records as it would on a GPU."""
+    step = partial(updater._step, ends_sum=False)
+    updater._recorded = RecordedSteps(step, recorder, num_losses=updater._num_losses)
+    return updater
 
 
 def main() -> None:
@@ -68,9 +76,7 @@ def _train(given: Feed, ranks: Ranks, *, is_recorded: bool) -> dict[str, object]
         return replay
 
     if is_recorded:
-        step = partial(updater._step, ends_sum=False)
-        updater._recorded = RecordedSteps(step, recorder, num_losses=updater._num_losses)
-        updater.warm_up([given.batch(given.order.full)])
+        with_recorder(updater, recorder).warm_up([given.batch(given.order.full)])
         replayed.clear()
     all_reduce, calls = dist.all_reduce, []
 

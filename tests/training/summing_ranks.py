@@ -29,8 +29,7 @@ _ELEMENTS = 300  # of a bucket: a small model has many
 
 def small_model() -> Transformer:
     """The same on every rank: tied embeddings, two layers a side."""
-    config = tiny_config(encoder_layers=2, decoder_layers=2)
-    return random_model(config, vocab=VOCAB, seed=1, dtype=torch.float32).train()
+    return random_model(tiny_config(), vocab=VOCAB, seed=1, dtype=torch.float32).train()
 
 
 def backward(model: Transformer, index: int) -> None:

@@ -22,11 +22,10 @@ from nmt_cli.training.checkpoint_folder import CheckpointFolder
 from nmt_cli.training.checkpointer import CheckpointWriter
 from nmt_cli.training.update import Updater
 from tests.forks import run_forked
+from tests.training.test_checkpoints import NINE
 from tests.training.test_divergence import install_trouble
-from tests.training.tiny import RECIPE, checkpoint, events, stopped_after, train
+from tests.training.tiny import arguments_of, checkpoint, events, stopped_after, train
 from tests.training.tiny import checkpoints as updates_of
-
-SETTINGS = ("training.updates=9", "training.checkpoint_every=3", "training.log_every=1")
 
 # The first start is killed in the middle of the checkpoint of update 6, while updates go on.
 KILLED = """
@@ -60,7 +59,7 @@ main()
 @pytest.fixture(scope="module")
 def direct(finished: Callable[..., Path]) -> Path:
     """A run whose checkpoints were written at once."""
-    return finished(*SETTINGS)
+    return finished(*NINE)
 
 
 @pytest.fixture
@@ -106,7 +105,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_changes_no_bit_of_it
     prepared: PreparedData, direct: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    assert train(prepared, run, *SETTINGS) == 0
+    assert train(prepared, run, *NINE) == 0
     assert updates_of(run) == [3, 6, 9]
     for update in (3, 6, 9):
         assert checkpoint(run, update) == checkpoint(direct, update)
@@ -119,14 +118,14 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_changes_no_bit_of_it
 @pytest.fixture(params=["training.ema=0.9", "training.optimizer={name: muon}"])
 def other(request: pytest.FixtureRequest, finished: Callable[..., Path]) -> tuple[str, Path]:
     """A setting that saves something besides or in place of the weights, and its run written at once."""
-    return request.param, finished(*SETTINGS, request.param)
+    return request.param, finished(*NINE, request.param)
 
 
 def test_what_is_saved_besides_or_in_place_of_the_weights_is_that_of_its_update(
     prepared: PreparedData, tmp_path: Path, other: tuple[str, Path], slowly: None
 ) -> None:
     setting, direct = other
-    assert train(prepared, tmp_path / "run", *SETTINGS, setting) == 0
+    assert train(prepared, tmp_path / "run", *NINE, setting) == 0
     for update in (3, 6, 9):
         assert checkpoint(tmp_path / "run", update) == checkpoint(direct, update)
 
@@ -137,11 +136,11 @@ def test_a_stop_waits_for_the_checkpoint_before_it_says_that_it_saved(
 ) -> None:
     run = tmp_path / "run"
     with stopped_after(4):  # the checkpoint of update 3 is being written
-        train(prepared, run, *SETTINGS)
+        train(prepared, run, *NINE)
     assert told(run)[-3:] == [("checkpoint", 3), ("checkpoint", 4), ("end", 4)]
     assert updates_of(run) == [3, 4]
     assert not list(run.rglob(".*"))
-    assert train(prepared, run, *SETTINGS) == 0
+    assert train(prepared, run, *NINE) == 0
     assert updates_of(run) == [3, 6, 9]
     assert checkpoint(run, 9) == checkpoint(direct, 9)
 
@@ -149,10 +148,8 @@ def test_a_stop_waits_for_the_checkpoint_before_it_says_that_it_saved(
 def test_a_kill_while_the_thread_writes_leaves_the_checkpoint_before(
     prepared: PreparedData, direct: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "run.yaml").write_text(RECIPE, encoding="utf-8")
-    arguments = ["--quiet", "train", "run.yaml", "--data", str(prepared.directory), "-o", "run", "--device", "cpu"]
-    arguments += ["--precision", "fp32", *(word for setting in SETTINGS for word in ("--set", setting))]
-    killed = run_forked([sys.executable, "-c", KILLED, *arguments], cwd=tmp_path)
+    arguments = arguments_of(prepared, tmp_path, *NINE)
+    killed = run_forked([sys.executable, "-c", KILLED, "--quiet", *arguments], cwd=tmp_path)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     run = tmp_path / "run"
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [
@@ -161,7 +158,7 @@ def test_a_kill_while_the_thread_writes_leaves_the_checkpoint_before(
     ]
     assert ("train", 7) in told(run)
     assert ("checkpoint", 6) not in told(run)
-    assert train(prepared, run, *SETTINGS) == 0
+    assert train(prepared, run, *NINE) == 0
     assert events(run, "resume") == [{"event": "resume", "update": 3}]
     for update in (3, 6, 9):
         assert checkpoint(run, update) == checkpoint(direct, update)
@@ -182,7 +179,7 @@ def test_a_full_disk_is_the_error_of_the_checkpoint_that_did_not_fit(
     monkeypatch.setattr(checkpoint_folder, "write_tensors", full)
     run = tmp_path / "run"
     with pytest.raises(ModelError) as caught:
-        train(prepared, run, *SETTINGS)
+        train(prepared, run, *NINE)
     left = f"the checkpoint of update {update - 3} is complete"
     assert caught.value.message == f"cannot write update-{update:08}: the disk is full; {left}"
     assert updates_of(run) == [*range(3, update, 3)]
@@ -203,7 +200,7 @@ def test_an_error_of_the_training_waits_for_the_checkpoint_and_stays_the_error(
 
     monkeypatch.setattr(Updater, "launch", failing)
     with pytest.raises(RuntimeError, match=r"^the device is gone$"):
-        train(prepared, tmp_path / "run", *SETTINGS)
+        train(prepared, tmp_path / "run", *NINE)
     assert checkpoint(tmp_path / "run", 6) == checkpoint(direct, 6)
     assert told(tmp_path / "run")[-1] == ("checkpoint", 6)
 

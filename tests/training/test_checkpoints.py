@@ -34,9 +34,9 @@ from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation
 from nmt_cli.training.weights import MasterWeights
 from tests.forks import run_forked
-from tests.training.tiny import checkpoint, checkpoints, stopped_after, train
+from tests.training.tiny import arguments_of, checkpoint, checkpoints, stopped_after, train
 
-NINE = ("training.updates=9", "training.checkpoint_every=3")
+NINE = ("training.updates=9", "training.checkpoint_every=3", "training.log_every=1")
 FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
 
 
@@ -215,10 +215,8 @@ def test_a_full_disk_loses_no_earlier_checkpoint(
 def test_a_checkpoint_that_the_kernel_refuses_to_write_is_an_error_with_three_lines(
     prepared: PreparedData, stopped: Path, repository: Path
 ) -> None:
-    arguments = ["train", "run.yaml", "--data", str(prepared.directory), "-o", "run", "--device", "cpu"]
-    settings = ["--set", "training.updates=9", "--set", "training.checkpoint_every=3", "--precision", "fp32"]
-
-    command = [sys.executable, "-c", WITH_SMALL_FILES, "--quiet", *arguments, *settings]
+    arguments = arguments_of(prepared, stopped.parent, *NINE)
+    command = [sys.executable, "-c", WITH_SMALL_FILES, "--quiet", *arguments]
     process = run_forked(command, cwd=stopped.parent)
     assert process.stderr.splitlines() == [
         "error: cannot write update-00000009: it would be larger than files may be here;"
@@ -438,12 +436,21 @@ def test_a_training_prunes_as_it_goes(prepared: PreparedData, tmp_path: Path) ->
     assert checkpoints(tmp_path / "run") == sorted({best.update, 8, 9})
 
 
-def test_a_copy_beside_a_checkpoint_is_none(prepared: PreparedData, tmp_path: Path) -> None:
-    run, settings = tmp_path / "run", ("training.checkpoint_every=2", "training.keep_last=2")
-    assert train(prepared, run, *settings, "training.updates=4") == 0
-    copy = shutil.copytree(run / "checkpoints/update-00000004", run / "checkpoints/update-00000004.bak")
-    assert train(prepared, run, *settings, "training.updates=8") == 0
-    assert checkpoints(run) == [6, 8]
+def saved(run: Path, *updates: int) -> list[int]:
+    """Start and save these updates, of which the last two stay; the updates of all checkpoints that are found."""
+    folder = CheckpointFolder(run, recipe_fingerprint="f")
+    folder.clear_partial_directories()
+    for update in updates:
+        folder.save(TrainingState("fp32", update=update), tensors_of(*small_training()), validation=None)
+        folder.prune(keep_last=2, keep_best=0, metric="loss")
+    return [found.update for found in read_checkpoints(folder.directory)]
+
+
+def test_a_copy_beside_a_checkpoint_is_none(tmp_path: Path) -> None:
+    saved(tmp_path, 2, 4)
+    copy = shutil.copytree(tmp_path / "checkpoints/update-00000004", tmp_path / "checkpoints/update-00000004.bak")
+    assert saved(tmp_path) == [2, 4]
+    assert saved(tmp_path, 6, 8) == [6, 8]
     assert sorted(path.name for path in copy.iterdir()) == FILES
 
 
@@ -461,13 +468,13 @@ def test_an_interim_checkpoint_that_somebody_has_removed_is_not_missed(
     assert checkpoints(stopped) == [3, 6, 9]
 
 
-def test_a_checkpoint_that_was_moved_and_linked_is_kept_where_it_is(prepared: PreparedData, tmp_path: Path) -> None:
-    run, settings = tmp_path / "run", ("training.checkpoint_every=2", "training.keep_last=2")
-    assert train(prepared, run, *settings, "training.updates=2") == 0
-    moved = (run / "checkpoints/update-00000002").rename(tmp_path / "moved")
-    (run / "checkpoints/update-00000002").symlink_to(moved)
-    assert train(prepared, run, *settings, "training.updates=6") == 0
-    assert [path.name for path in sorted((run / "checkpoints").iterdir())] == ["update-00000004", "update-00000006"]
+def test_a_checkpoint_that_was_moved_and_linked_is_kept_where_it_is(tmp_path: Path) -> None:
+    saved(tmp_path, 2)
+    moved = (tmp_path / "checkpoints/update-00000002").rename(tmp_path / "moved")
+    (tmp_path / "checkpoints/update-00000002").symlink_to(moved)
+    assert saved(tmp_path, 4) == [2, 4]
+    assert saved(tmp_path, 6) == [4, 6]
+    assert not (tmp_path / "checkpoints/update-00000002").is_symlink()
     assert sorted(path.name for path in moved.iterdir()) == FILES
 
 
@@ -483,13 +490,8 @@ def test_links_under_the_names_of_leftovers_hinder_nothing(tmp_path: Path) -> No
     assert (tmp_path / "disk/file").read_text() == "kept"
 
 
-def test_checkpoints_are_found_whatever_the_number_of_their_update(prepared: PreparedData, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    assert train(prepared, run, "training.updates=2") == 0
-    found = read_checkpoints(run / "checkpoints")
-    folder = CheckpointFolder(run, recipe_fingerprint=found[0].recipe_fingerprint)
-    shutil.copytree(found[0].path, folder.path(1_234_567_890))
-    assert [each.path for each in read_checkpoints(run / "checkpoints")] == [found[0].path, folder.path(1_234_567_890)]
+def test_checkpoints_are_found_whatever_the_number_of_their_update(tmp_path: Path) -> None:
+    assert saved(tmp_path, 2, 1_234_567_890) == [2, 1_234_567_890]
 
 
 def test_a_disk_that_syncs_no_directories_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

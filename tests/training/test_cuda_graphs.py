@@ -6,7 +6,6 @@ import gc
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -23,17 +22,10 @@ from nmt_cli.model.packing import pack
 from nmt_cli.training.recorded_steps import RecordedSteps
 from nmt_cli.training.update import Updater
 from tests.training.feeding import Feed, feed, taped
-from tests.training.replaying_ranks import NUM_UPDATES, like_a_gpu
+from tests.training.replaying_ranks import NUM_UPDATES, like_a_gpu, with_recorder
 from tests.training.two_ranks import run_module
 
 CPU = torch.device("cpu")
-
-
-def with_recorder(updater: Updater, recorder: Callable[[Callable[[], None]], Callable[[], None]]) -> Updater:
-    """An updater that records as it would on a GPU."""
-    step = partial(updater._step, ends_sum=False)
-    updater._recorded = RecordedSteps(step, recorder, num_losses=updater._num_losses)
-    return updater
 
 
 @pytest.fixture

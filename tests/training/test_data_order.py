@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import shutil
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +19,9 @@ from nmt_cli.dataset.plan_computation import compute_plan
 from nmt_cli.dataset.plan_files import PlanKey
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError, RecipeError
-from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate
+from tests.training.feeding import MAX_TOKENS, order_of
 from tests.training.tiny import prepare_tiny, tiny_recipe, train
-
-MAX_TOKENS = 320
-
-
-def order_of(data: PreparedData, recipe: Recipe, *, world_size: int = 1, max_tokens: int = MAX_TOKENS) -> DataOrder:
-    fallback = data.directory / "not-needed"
-    return DataOrder(
-        data,
-        recipe,
-        world_size=world_size,
-        max_tokens=max_tokens,
-        has_even_end=True,
-        fallback=fallback,
-        beat=lambda: None,
-        warns=True,
-    )
 
 
 def updates(order: DataOrder, number: int) -> list[list[int]]:
@@ -145,13 +128,12 @@ def test_from_a_position_the_same_updates_follow(prepared: PreparedData, taken: 
 
 
 def test_a_plan_damaged_under_way_is_built_anew_and_the_same_updates_follow(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    own_data: PreparedData, caplog: pytest.LogCaptureFixture
 ) -> None:
-    data, recipe = prepare_tiny(tmp_path), tiny_recipe()
-    order = order_of(data, recipe)
+    order = order_of(own_data, tiny_recipe())
     expected = updates(order, len(order.open()))
     order.move_to(epoch=0, index=0)
-    (plan,) = (path for path in (data.directory / "plans").iterdir() if path.is_dir())
+    (plan,) = (path for path in (own_data.directory / "plans").iterdir() if path.is_dir())
     (plan / "rows").write_bytes(bytes((plan / "rows").stat().st_size))
     assert updates(order, len(order.open())) == expected
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
@@ -159,12 +141,13 @@ def test_a_plan_damaged_under_way_is_built_anew_and_the_same_updates_follow(
     ]
 
 
-def test_sampled_ids_cut_short_under_way_are_sampled_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    data = prepare_tiny(tmp_path)
-    order = order_of(data, tiny_recipe("tokenizer.dropout=0.1"))
+def test_sampled_ids_cut_short_under_way_are_sampled_anew(
+    own_data: PreparedData, caplog: pytest.LogCaptureFixture
+) -> None:
+    order = order_of(own_data, tiny_recipe("tokenizer.dropout=0.1"))
     rows = order.longest
     expected = order.batch(rows, device=torch.device("cpu"), pinned=False)
-    (plan,) = (path for path in (data.directory / "plans").iterdir() if path.is_dir())
+    (plan,) = (path for path in (own_data.directory / "plans").iterdir() if path.is_dir())
     os.truncate(plan / "sampled.target.ids", 0)
     batch = order.batch(rows, device=torch.device("cpu"), pinned=False)
     assert torch.equal(batch.source.ids, expected.source.ids)
@@ -174,9 +157,10 @@ def test_sampled_ids_cut_short_under_way_are_sampled_anew(tmp_path: Path, caplog
     ]
 
 
-def test_data_that_was_prepared_anew_under_way_is_an_error_when_the_next_epoch_begins(tmp_path: Path) -> None:
-    data = prepare_tiny(tmp_path)
-    order = order_of(data, tiny_recipe())
+def test_data_that_was_prepared_anew_under_way_is_an_error_when_the_next_epoch_begins(
+    own_data: PreparedData, tmp_path: Path
+) -> None:
+    data, order = own_data, order_of(own_data, tiny_recipe())
     order.next()
     other = prepare_tiny(tmp_path / "other", "cleaning.max_words=9")
     shutil.rmtree(data.directory)
@@ -196,9 +180,9 @@ def test_data_that_was_prepared_anew_under_way_is_an_error_when_the_next_epoch_b
 
 
 def test_on_other_hardware_a_training_plans_only_the_epoch_in_which_it_continues(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_data: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, run = prepare_tiny(tmp_path), tmp_path / "run"
+    data, run = own_data, tmp_path / "run"
     settings = ("tokenizer.dropout=0.1", "training.max_tokens_per_device=auto")
     assert train(data, run, *settings, "training.updates=24") == 0
     record = json.loads((run / "run.json").read_text())
@@ -216,11 +200,10 @@ def test_on_other_hardware_a_training_plans_only_the_epoch_in_which_it_continues
     assert planned == [1]
 
 
-def test_a_dry_run_plans_nothing(tmp_path: Path) -> None:
-    data = prepare_tiny(tmp_path)
-    before = sorted(data.directory.iterdir())
-    assert train(data, tmp_path / "run", dry_run=True) == 0
-    assert sorted(data.directory.iterdir()) == before
+def test_a_dry_run_plans_nothing(own_data: PreparedData, tmp_path: Path) -> None:
+    before = sorted(own_data.directory.iterdir())
+    assert train(own_data, tmp_path / "run", dry_run=True) == 0
+    assert sorted(own_data.directory.iterdir()) == before
 
 
 def test_the_longest_micro_batch_is_full_of_the_longest_pairs(prepared: PreparedData) -> None:
@@ -270,21 +253,6 @@ def longest_sentence(data: PreparedData) -> int:
     return max(int(side.lengths.max()) for side in (pairs.src, pairs.tgt))
 
 
-def test_a_sentence_that_no_device_takes_is_an_error_whose_hint_helps(prepared: PreparedData) -> None:
-    recipe, longest = tiny_recipe(), longest_sentence(prepared)
-    with pytest.raises(RecipeError) as caught:
-        order_of(prepared, recipe, max_tokens=16).next()
-    error = caught.value
-    assert error.exit_code == 3
-    assert error.message == f"a training sentence has {longest} pieces, more than training.max_tokens_per_device, 16"
-    assert error.where == "training.max_tokens_per_device"
-    assert error.hint == (
-        f"--set training.max_tokens_per_device={longest}, or prepare with a smaller cleaning.max_words"
-    )
-    order = order_of(prepared, recipe, max_tokens=longest)
-    assert len(list(islice(iter(order.next, None), 20))) == 20
-
-
 def test_a_sampled_sentence_that_no_device_may_take_is_an_error_whose_hint_helps(prepared: PreparedData) -> None:
     recipe, before = tiny_recipe("tokenizer.dropout=0.1"), longest_sentence(prepared)
     with pytest.raises(RecipeError) as caught:
@@ -300,14 +268,21 @@ def test_a_sampled_sentence_that_no_device_may_take_is_an_error_whose_hint_helps
     order_of(prepared, recipe, max_tokens=longest).next()
 
 
-def test_a_sentence_that_no_update_takes_is_an_error_whose_hint_helps(prepared: PreparedData) -> None:
+@pytest.mark.parametrize("key", ["training.max_tokens_per_device", "training.batch_tokens"])
+def test_a_sentence_that_no_device_or_no_update_takes_is_an_error_whose_hint_helps(
+    prepared: PreparedData, key: str
+) -> None:
+    def limited(tokens: int) -> DataOrder:
+        if key == "training.batch_tokens":
+            return order_of(prepared, tiny_recipe(f"{key}={tokens}"))
+        return order_of(prepared, tiny_recipe(), max_tokens=tokens)
+
     longest = longest_sentence(prepared)
     with pytest.raises(RecipeError) as caught:
-        order_of(prepared, tiny_recipe("training.batch_tokens=16")).next()
+        limited(16).next()
     error = caught.value
-    assert error.message == f"a training sentence has {longest} pieces, more than training.batch_tokens, 16"
-    assert error.where == "training.batch_tokens"
-    setting = f"training.batch_tokens={longest}"
-    assert error.hint == f"--set {setting}, or prepare with a smaller cleaning.max_words"
-    order = order_of(prepared, tiny_recipe(setting))
-    assert len(list(islice(iter(order.next, None), 20))) == 20
+    assert error.exit_code == 3
+    assert error.message == f"a training sentence has {longest} pieces, more than {key}, 16"
+    assert error.where == key
+    assert error.hint == f"--set {key}={longest}, or prepare with a smaller cleaning.max_words"
+    updates(limited(longest), 20)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -77,27 +78,16 @@ def install_trouble(patch: pytest.MonkeyPatch, *places: int, loss: float = math.
     return taken
 
 
-class Heard(logging.Handler):
-    """Keeps the messages of a log."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-
 @pytest.fixture(scope="module")
 def whole(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Taken, list[str]]:
     """The run that returns from trouble at places 5 and 6, and is not stopped; its updates, and its warnings."""
-    run, heard, log = tmp_path_factory.mktemp("whole") / "run", Heard(), logging.getLogger("nmt_cli")
+    run, heard, log = tmp_path_factory.mktemp("whole") / "run", BufferingHandler(1000), logging.getLogger("nmt_cli")
     log.addHandler(heard)
     with pytest.MonkeyPatch.context() as patch:
         taken = install_trouble(patch, 5, 6)
         assert train(prepared, run, *SETTINGS) == 0
     log.removeHandler(heard)
-    return run, taken, heard.messages
+    return run, taken, [record.getMessage() for record in heard.buffer]
 
 
 def test_gradients_that_stay_not_finite_lead_back_to_the_checkpoint_before_and_on_with_other_pairs(

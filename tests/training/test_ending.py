@@ -27,17 +27,8 @@ from nmt_cli.training.loop import StopSignal, TrainingLoop
 from nmt_cli.training.runs import locked_run
 from nmt_cli.training.update import Updater
 from tests.forks import Forked
-from tests.training.test_data_order import order_of
-from tests.training.tiny import (
-    RECIPE,
-    checkpoint,
-    checkpoints,
-    events,
-    prepare_tiny,
-    stopped_after,
-    tiny_recipe,
-    train,
-)
+from tests.training.feeding import order_of
+from tests.training.tiny import arguments_of, checkpoint, checkpoints, events, stopped_after, tiny_recipe, train
 
 
 def send(number: int) -> None:
@@ -152,19 +143,21 @@ def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_run_is_trained_by_one_process_which_saves_when_it_is_told_to_end(
     prepared: PreparedData, tmp_path: Path
 ) -> None:
-    (tmp_path / "run.yaml").write_text(RECIPE, encoding="utf-8")
     run = tmp_path / "run"
-    arguments = ["train", "run.yaml", "--data", str(prepared.directory), "-o", "run", "--device", "cpu"]
-    settings = ["--precision", "fp32", "--set", "training.updates=100000", "--set", "training.keep_last=3"]
+    arguments = arguments_of(prepared, tmp_path, "training.updates=100000", "training.keep_last=3")
     process = Forked[str](
-        [sys.executable, "-m", "nmt_cli", *arguments, *settings],
+        [sys.executable, "-m", "nmt_cli", *arguments],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        _wait_for(run / "checkpoints/update-00000006/manifest.json", process)
+        deadline = time.monotonic() + 120
+        while not (run / "checkpoints/update-00000006/manifest.json").exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, "nothing was saved within two minutes"
+            time.sleep(0.02)
         for restart in (False, True):
             with pytest.raises(ModelError, match=f"another nmt train is at work in .*: process {process.pid} on "):
                 train(prepared, run, "training.updates=100000", restart=restart)
@@ -180,42 +173,42 @@ def test_a_run_is_trained_by_one_process_which_saves_when_it_is_told_to_end(
     assert checkpoints(run)[-1] == last + 2
 
 
-def test_a_signal_ends_a_training_that_waits_for_the_pieces_of_an_epoch(tmp_path: Path) -> None:
-    data, run = prepare_tiny(tmp_path), tmp_path / "run"
-    num_updates = len(order_of(data, tiny_recipe("tokenizer.dropout=0.1")).open())
+def test_a_signal_ends_a_training_that_waits_for_the_pieces_of_an_epoch(
+    own_data: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, wait_for_next = tmp_path / "run", Loader.next
+    num_updates = len(order_of(own_data, tiny_recipe("tokenizer.dropout=0.1")).open())
     every = [f"{name}={num_updates}" for name in ("validation.every", "training.checkpoint_every")]
     settings = ["tokenizer.dropout=0.1", f"training.updates={num_updates + 2}", *every]
-    saved = []
-    with (data.directory / "plans/.lock").open() as lock:  # so the next epoch is not planned
-        fcntl.flock(lock, fcntl.LOCK_EX)
 
-        def interrupt(num_starts: int) -> None:
-            end = time.monotonic() + 60
-            while not (run.exists() and checkpoints(run) and len(events(run, "start")) == num_starts):
-                assert time.monotonic() < end
-                time.sleep(0.05)
-            time.sleep(1)
+    def interrupted(self: Loader, *, num_left: int) -> object:
+        if num_left == 2:
             send(signal.SIGTERM)
-            if not is_saved.wait(20):
-                fcntl.flock(lock, fcntl.LOCK_UN)
+        return wait_for_next(self, num_left=num_left)
 
-        for num_starts in (1, 2):
-            is_saved = threading.Event()
-            thread = threading.Thread(target=interrupt, args=[num_starts])
-            thread.start()
-            assert train(data, run, *settings) == 75
-            is_saved.set()
-            thread.join()
+    saved = []
+    with (own_data.directory / "plans/.lock").open() as lock, monkeypatch.context() as patch:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # so the next epoch is not planned
+        patch.setattr(Loader, "next", interrupted)
+        release = threading.Timer(20, fcntl.flock, [lock, fcntl.LOCK_UN])  # a training that waits on would never end
+        release.start()
+        for _ in range(2):
+            assert train(own_data, run, *settings) == 75
             assert checkpoints(run) == [num_updates]
             saved.append(checkpoint(run, num_updates))
+        release.cancel()
     assert saved[0] == saved[1]
-    assert train(data, run, *settings) == 0
+    assert train(own_data, run, *settings) == 0
     assert checkpoints(run)[-1] == num_updates + 2
 
 
 @pytest.mark.parametrize("tokens", ["320", "auto"])
 def test_a_signal_ends_a_training_whose_first_plan_is_being_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tokens: str
+    own_data: PreparedData,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tokens: str,
 ) -> None:
     caplog.set_level("INFO")
 
@@ -223,7 +216,7 @@ def test_a_signal_ends_a_training_whose_first_plan_is_being_built(
         send(signal.SIGTERM)
         time.sleep(60)
 
-    data, run = prepare_tiny(tmp_path), tmp_path / "run"
+    data, run = own_data, tmp_path / "run"
     settings = ("tokenizer.dropout=0.1", "training.updates=6", f"training.max_tokens_per_device={tokens}")
     with monkeypatch.context() as patch:
         patch.setattr(plan_cache, "compute_plan", interrupted)
@@ -245,17 +238,18 @@ def test_a_signal_ends_a_training_whose_first_plan_is_being_built(
     assert checkpoints(run) == [6]
 
 
-def test_a_signal_just_before_the_first_plan_is_obeyed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_just_before_the_first_plan_is_obeyed_too(
+    own_data: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     open_plan = TrainingLoop.open_plan
 
     def after_a_signal(loop: TrainingLoop) -> object:
         send(signal.SIGTERM)
         return open_plan(loop)
 
-    data = prepare_tiny(tmp_path)
     monkeypatch.setattr(TrainingLoop, "open_plan", after_a_signal)
-    assert train(data, tmp_path / "run", "training.updates=3") == 75
-    assert not list((data.directory / "plans").glob("[!.]*"))
+    assert train(own_data, tmp_path / "run", "training.updates=3") == 75
+    assert not list((own_data.directory / "plans").glob("[!.]*"))
 
 
 def test_a_signal_after_an_error_of_the_first_plan_hides_no_error(
@@ -276,11 +270,3 @@ def test_a_checkpoint_before_the_first_update_is_replaced(
     assert checkpoints(run) == [0]
     assert train(prepared, run, "training.updates=6") == 0
     assert checkpoints(run) == [6]
-
-
-def _wait_for(file: Path, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    while not file.exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "nothing was saved within two minutes"
-        time.sleep(0.02)

@@ -16,6 +16,7 @@ from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError, ModelError, NmtError, RecipeError
 from nmt_cli.training.runs import open_or_begin
 from nmt_cli.training.trainer import Trainer
+from tests.training.test_checkpoints import change_a_bit
 from tests.training.tiny import LEARNT, RECIPE, checkpoint, events, prepare_tiny, stopped_after, tiny_recipe, train
 
 SHORT = ("training.updates=6", "training.checkpoint_every=2", "training.log_every=1")
@@ -151,9 +152,7 @@ def test_the_architecture_is_that_of_the_model_whatever_the_recipe_has(
 
 
 def test_a_damaged_model_is_noticed(prepared: PreparedData, model: Path, tmp_path: Path) -> None:
-    content = bytearray((model / "model.safetensors").read_bytes())
-    content[-3] ^= 1
-    (model / "model.safetensors").write_bytes(content)
+    change_a_bit(model / "model.safetensors")
     with pytest.raises(NmtError, match="was changed after it was written"):
         train(prepared, tmp_path / "run", *SHORT, init_from=model)
 

@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -20,6 +19,7 @@ from nmt_cli.training import data_order
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate
 from nmt_cli.training.loader import LoadedUpdate, Loader, SideStream
 from nmt_cli.training.ranks.ranks import Ranks
+from tests.training.feeding import order_of
 from tests.training.test_metrics import FakeClock
 from tests.training.tiny import tiny_recipe
 
@@ -27,21 +27,8 @@ CPU = torch.device("cpu")
 ALONE = Ranks(0, 1, CPU)
 
 
-def order_of(data: PreparedData, *settings: str, world_size: int = 1) -> DataOrder:
-    return DataOrder(
-        data,
-        tiny_recipe(*settings),
-        world_size=world_size,
-        max_tokens=320,
-        has_even_end=True,
-        fallback=Path("not-needed"),
-        beat=lambda: None,
-        warns=True,
-    )
-
-
 def loader_of(data: PreparedData, *, ranks: Ranks = ALONE, clock: FakeClock | None = None) -> Loader:
-    order = order_of(data, world_size=ranks.size)
+    order = order_of(data, tiny_recipe(), world_size=ranks.size)
     return Loader(order, ranks, is_interrupted=lambda: False, clock=clock or FakeClock())
 
 
@@ -57,7 +44,7 @@ def is_running() -> bool:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_it_loads_what_the_order_gives_for_this_rank(prepared: PreparedData, rank: int) -> None:
-    order, pairs = order_of(prepared, world_size=2), prepared.split("train")
+    order, pairs = order_of(prepared, tiny_recipe(), world_size=2), prepared.split("train")
     with loader_of(prepared, ranks=Ranks(rank, 2, CPU)) as loader:
         for _ in range(20):  # into the second epoch
             loaded, update = taken(loader, num_left=99), order.next()
@@ -115,7 +102,7 @@ def test_the_next_epoch_is_sampled_ahead_if_the_training_reaches_it(
     begun: dict[int, int] = {}
     monkeypatch.setattr(PlanCache, "build_ahead", lambda self, key, num_workers: begun.update({key.epoch: num_workers}))
     monkeypatch.setattr(data_order, "BLOCK_PAIRS", 399)  # fewer pairs are sampled when they are needed
-    order = order_of(prepared, *settings)
+    order = order_of(prepared, tiny_recipe(*settings))
     num_updates = len(order.open()) + more
     ranks = Ranks(0, 1, CPU, is_first_on_machine=is_first_on_machine)
     with Loader(order, ranks, is_interrupted=lambda: False) as loader:
@@ -213,7 +200,7 @@ def test_copies_are_marked_in_the_thread_and_received_before_they_are_used(prepa
 @pytest.mark.gpu
 def test_on_a_gpu_batches_arrive_whole(prepared: PreparedData) -> None:
     device = torch.device("cuda")
-    order, pairs = order_of(prepared), prepared.split("train")
+    order, pairs = order_of(prepared, tiny_recipe()), prepared.split("train")
     with loader_of(prepared, ranks=Ranks(0, 1, device)) as loader:
         for _ in range(50):
             loaded, update = taken(loader, num_left=99), order.next()

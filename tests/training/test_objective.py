@@ -92,7 +92,7 @@ def test_compiled_training_is_the_training_itself_and_is_compiled_once(
     # The encoder's layers, the decoder's layers, embeddings of each side.
     assert counters["stats"]["unique_graphs"] == 4
     with torch.compiler.set_stance("fail_on_recompile"):
-        for number, each in given.updates(3):
+        for number, each in given.updates(2):  # the second with other weights
             ours, theirs = given.give(compiled, number, each), given.give(plain, number, each)
             # float32 rounds at 6e-8; losses are sums of some 500 terms near 5, added in another order.
             assert ours.smoothed == pytest.approx(theirs.smoothed, rel=1e-5)
@@ -350,7 +350,7 @@ def test_what_is_not_compiled_has_a_reason(
         (CPU, "on a CPU", "on cpu in bf16 with products attention;"),
     ],
 )
-def test_the_first_line_of_a_training_on_a_gpu_says_whether_it_is_compiled(
+def test_the_first_line_of_a_training_says_whether_it_is_compiled(
     prepared: PreparedData,
     device: torch.device,
     reason: str | None,

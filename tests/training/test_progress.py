@@ -27,7 +27,7 @@ from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation, Validator
 from tests.forks import Forked
 from tests.training.test_metrics import FakeClock
-from tests.training.tiny import RECIPE, checkpoints, events, stopped_after, train
+from tests.training.tiny import arguments_of, checkpoints, events, stopped_after, train
 
 KEYS = {
     "train": (
@@ -254,14 +254,11 @@ def test_messages_stay_above_the_view_while_it_is_drawn_again(prepared: Prepared
 
 def train_on_a_terminal(data: PreparedData, folder: Path, *settings: str) -> tuple[int, bytes, str]:
     """Run `nmt train` with stderr on a terminal: its exit code, its stdout, and what the terminal gets."""
-    (folder / "run.yaml").write_text(RECIPE, encoding="utf-8")
-    arguments = ["train", "run.yaml", "--data", str(data.directory), "-o", "run", "--device", "cpu"]
-    words = [word for setting in settings for word in ("--set", setting)]
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "110", "LINES": "30"}
     environment.pop("NO_COLOR", None)
     process = Forked[bytes](
-        [sys.executable, "-m", "nmt_cli", *arguments, *words, "--precision", "fp32"],
+        [sys.executable, "-m", "nmt_cli", *arguments_of(data, folder, *settings)],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,

@@ -33,7 +33,7 @@ from tests.training.tiny import checkpoint, checkpoints, events, stopped_after, 
 from tests.training.two_ranks import LAUNCHED, TORCHRUN, in_update, start
 
 CPU = torch.device("cpu")
-UPDATES = 24
+UPDATES = 16
 SETTINGS = (
     "training.batch_tokens=1600",
     "training.max_tokens_per_device=224",
@@ -108,9 +108,9 @@ def test_two_processes_end_with_the_weights_of_one(run_of_one: Path, run_of_two:
 
 
 def test_two_processes_validate_and_save_once(run_of_one: Path, run_of_two: Path) -> None:
-    assert checkpoints(run_of_two) == checkpoints(run_of_one) == [6, 12, 18, 24]
+    assert checkpoints(run_of_two) == checkpoints(run_of_one) == [6, 12, 16]
     (alone, together) = (events(run, "validation") for run in (run_of_one, run_of_two))
-    assert [event["update"] for event in together] == [event["update"] for event in alone] == [8, 16, 24]
+    assert [event["update"] for event in together] == [event["update"] for event in alone] == [8, 16]
     for one, two in zip(alone, together, strict=True):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
 

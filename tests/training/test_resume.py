@@ -14,7 +14,7 @@ import pytest
 
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import open_run
-from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.decoding.batching import search_batches
 from nmt_cli.errors import ModelError, RecipeError
 from tests.training.tiny import checkpoint, checkpoints, events, prepare_tiny, stopped_after, train
@@ -58,28 +58,22 @@ def validations(run: Path) -> dict[int, tuple[float, float]]:
 
 # Updates 8, 16 and 24 are to be validated, 6, 12, 18 and 24 saved; the first epoch ends with update 16, or a few later
 # with sampled pieces, which are more.
-@pytest.mark.parametrize(
-    ("precision", "settings", "end_of_epoch"),
-    [("fp32", (), 16), ("bf16", (), 16), ("fp32", ("tokenizer.dropout=0.1",), 19)],
-)
+@pytest.mark.parametrize(("settings", "end_of_epoch"), [((), 16), (("tokenizer.dropout=0.1",), 19)])
 def test_a_training_stopped_seven_times_has_the_bits_of_one_never_stopped(
-    prepared: PreparedData,
+    own_data: PreparedData,
     finished: Callable[..., Path],
     tmp_path: Path,
-    precision: str,
     settings: tuple[str, ...],
     end_of_epoch: int,
 ) -> None:
-    run, expected = tmp_path / "run", finished(*settings, precision=precision)
-    # Other tests make their plans in the shared folder, and this one removes its plans.
-    data = open_prepared(shutil.copytree(prepared.directory, tmp_path / "data", ignore=lambda *_: ["plans"]))
+    run, expected = tmp_path / "run", finished(*settings)
     for update in (1, 8, 12, end_of_epoch - 1, end_of_epoch, end_of_epoch + 1, 24):
         number, code = (signal.SIGINT, 130) if update % 2 else (signal.SIGTERM, 75)
         with stopped_after(update, number):
-            assert train(data, run, *settings, precision=precision) == code
+            assert train(own_data, run, *settings) == code
         assert checkpoints(run)[-1] == update
-        shutil.rmtree(data.directory / "plans")  # each start makes the plan, and samples, anew
-    assert train(data, run, *settings, precision=precision) == 0
+        shutil.rmtree(own_data.directory / "plans")  # each start makes the plan, and samples, anew
+    assert train(own_data, run, *settings) == 0
     epochs = {event["update"]: event["epoch"] for event in events(expected, "train")}
     assert {event["update"]: event["epoch"] for event in events(run, "train")} == epochs
     assert next(update for update, epoch in epochs.items() if epoch == 1) in (end_of_epoch + 1, end_of_epoch + 2)
@@ -89,28 +83,25 @@ def test_a_training_stopped_seven_times_has_the_bits_of_one_never_stopped(
 
 
 @pytest.mark.parametrize(
-    ("precision", "settings"),
+    "settings",
     [
-        ("bf16", ["training.optimizer={name: muon}", "training.ema=0.9"]),
-        ("bf16", ["model={attention_dropout: 0.1, ffn_dropout: 0.1, word_dropout: {source: 0.1, target: 0.1}}"]),
-        (
-            "bf16",
-            [
-                "training.optimizer={name: schedule_free}",
-                "training.schedule={name: constant, peak: 2e-3, warmup_updates: 10}",
-            ],
-        ),
+        ["training.optimizer={name: muon}", "training.ema=0.9"],
+        ["model={attention_dropout: 0.1, ffn_dropout: 0.1, word_dropout: {source: 0.1, target: 0.1}}"],
+        [
+            "training.optimizer={name: schedule_free}",
+            "training.schedule={name: constant, peak: 2e-3, warmup_updates: 10}",
+        ],
     ],
     ids=["muon with ema", "dropouts", "schedule_free"],
 )
-def test_other_optimizers_averages_and_dropouts_are_resumed_bitwise_too(
-    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path, precision: str, settings: list[str]
+def test_other_optimizers_averages_dropouts_and_bf16_are_resumed_bitwise_too(
+    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path, settings: list[str]
 ) -> None:
-    whole, run = finished(*settings, precision=precision), tmp_path / "run"
+    whole, run = finished(*settings, precision="bf16"), tmp_path / "run"
     for update in (5, 8, 12):  # within an interval, to be validated, saved
         with stopped_after(update):
-            assert train(prepared, run, *settings, precision=precision) == 75
-    assert train(prepared, run, *settings, precision=precision) == 0
+            assert train(prepared, run, *settings, precision="bf16") == 75
+    assert train(prepared, run, *settings, precision="bf16") == 0
     assert checkpoints(run) == [6, 12, 18, 24]
     assert_alike(run, whole)
 

@@ -16,7 +16,7 @@ import pytest
 
 from nmt_cli.artifacts.run import InitialModel, Run, RunRecord, open_run
 from nmt_cli.dataset.plan_cache import PLANS
-from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
+from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError, RecipeError
 from nmt_cli.files import is_locked, sha256
 from nmt_cli.training import runs
@@ -261,50 +261,25 @@ def test_the_fingerprint_tells_trainings_apart_by_what_weights_follow_from(
     assert len({plain, *others}) == 7
 
 
+FIRST = {
+    "model": (
+        "encoder_layers decoder_layers d_model d_ff heads d_k d_v dropout norm norm_type norm_epsilon activation"
+        " attention_bias output_bias positions max_positions encoder_window tying embedding_multiple"
+    ),
+    "training": (
+        "seed batch_tokens sum_gradients_in label_smoothing ema clip_norm optimizer.name optimizer.beta1"
+        " optimizer.beta2 optimizer.epsilon schedule.name schedule.factor schedule.warmup_updates"
+    ),
+}
+
+
 def test_fingerprints_by_default_have_the_settings_of_the_first_runs() -> None:
     """A new setting is to be added to `_LATER_SETTINGS`, or no earlier run can go on."""
     counted = defaultdict(set)
     for section, *key in runs._fixed_settings(tiny_recipe()):
         if not any((section, *key)[: len(later)] == later for later in runs._LATER_SETTINGS):
             counted[section].add(".".join(key))
-    assert counted == {
-        "model": {
-            "encoder_layers",
-            "decoder_layers",
-            "d_model",
-            "d_ff",
-            "heads",
-            "d_k",
-            "d_v",
-            "dropout",
-            "norm",
-            "norm_type",
-            "norm_epsilon",
-            "activation",
-            "attention_bias",
-            "output_bias",
-            "positions",
-            "max_positions",
-            "encoder_window",
-            "tying",
-            "embedding_multiple",
-        },
-        "training": {
-            "seed",
-            "batch_tokens",
-            "sum_gradients_in",
-            "label_smoothing",
-            "ema",
-            "clip_norm",
-            "optimizer.name",
-            "optimizer.beta1",
-            "optimizer.beta2",
-            "optimizer.epsilon",
-            "schedule.name",
-            "schedule.factor",
-            "schedule.warmup_updates",
-        },
-    }
+    assert counted == {section: set(names.split()) for section, names in FIRST.items()}
 
 
 def test_checkpoints_of_earlier_versions_do_not_know_later_settings(
@@ -335,14 +310,13 @@ def test_what_was_measured_of_weights_that_were_dropped_does_not_count(begin: Be
 
 @pytest.mark.parametrize(("rules", "has_even_end"), [(1, False), (2, True)])
 def test_a_run_keeps_the_rules_that_it_began_with(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: int, has_even_end: bool
+    own_data: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: int, has_even_end: bool
 ) -> None:
-    data = open_prepared(shutil.copytree(prepared.directory, tmp_path / "data", ignore=lambda *_: [PLANS]))
     monkeypatch.setattr(runs, "RULES", rules)
-    assert train(data, tmp_path / "run", "training.updates=2") == 0
+    assert train(own_data, tmp_path / "run", "training.updates=2") == 0
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["rules"] == rules
     del record["rules"]  # earlier versions wrote none
     assert RunRecord.model_validate(record).rules == 1
-    (manifest,) = (data.directory / PLANS).glob("*/manifest.json")
+    (manifest,) = (own_data.directory / PLANS).glob("*/manifest.json")
     assert json.loads(manifest.read_text())["key"]["has_even_end"] is has_even_end

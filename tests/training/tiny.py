@@ -69,7 +69,7 @@ averaging: {last: 2}
 decoding: {beam: 2, max_extra_tokens: 2, batch_tokens: 400}
 """
 # Settings for a model that has learnt something.
-LEARNT = ("training.updates=60", "training.log_every=1", "training.checkpoint_every=60", "validation.every=20")
+LEARNT = ("training.updates=60", "training.log_every=1", "training.checkpoint_every=20", "validation.every=20")
 
 
 def tiny_recipe(*settings: str) -> Recipe:
@@ -130,6 +130,13 @@ def train(data: PreparedData, output: Path, *settings: str, **options: Any) -> i
     except typer.Exit as ending:
         return ending.exit_code
     return 0
+
+
+def arguments_of(data: PreparedData, folder: Path, *settings: str) -> list[str]:
+    """What to give `nmt` in a folder to train its `run` on the CPU in fp32; writes the recipe into the folder."""
+    (folder / "run.yaml").write_text(RECIPE, encoding="utf-8")
+    arguments = ["train", "run.yaml", "--data", str(data.directory), "-o", "run", "--device", "cpu"]
+    return [*arguments, "--precision", "fp32", *(word for setting in settings for word in ("--set", setting))]
 
 
 @contextmanager

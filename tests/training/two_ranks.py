@@ -15,7 +15,7 @@ from pathlib import Path
 from nmt_cli.dataset.prepared_data import PreparedData
 from tests.forks import Forked
 from tests.source_modules import ROOT
-from tests.training.tiny import RECIPE
+from tests.training.tiny import arguments_of
 
 LAUNCHED = ("-m", "tests.training.two_ranks")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "nmt_cli")
@@ -25,12 +25,9 @@ def start(
     launcher: Sequence[str], data: PreparedData, folder: Path, *settings: str, fault: str = ""
 ) -> subprocess.Popen[str]:
     """Start the training of FOLDER/run on two ranks; `fault` is Python that each runs first, with RANK in its hands."""
-    (folder / "run.yaml").write_text(RECIPE, encoding="utf-8")
     (folder / "sitecustomize.py").write_text(f"import os\nRANK = os.environ.get('RANK')\n{fault}\n", encoding="utf-8")
-    arguments = ["train", "run.yaml", "--data", str(data.directory), "-o", "run", "--device", "cpu"]
-    words = [word for setting in settings for word in ("--set", setting)]
     return Forked(
-        [sys.executable, *launcher, *arguments, "--precision", "fp32", *words],
+        [sys.executable, *launcher, *arguments_of(data, folder, *settings)],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": f"{folder}:{ROOT}"},
         stdout=subprocess.PIPE,
