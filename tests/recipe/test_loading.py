@@ -8,16 +8,9 @@ import pytest
 
 from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.key_paths import flatten
-from nmt_cli.recipe.loading import (
-    dump_recipe,
-    find_yaml_file,
-    load_recipe,
-    packaged_names,
-    parse_recipe,
-    resolve_recipe,
-)
+from nmt_cli.recipe.loading import dump_recipe, load_recipe, packaged_names, parse_recipe, resolve_recipe
 
-# What can be typed whatever is wrong with one's own recipe.
+COUNT = "write a whole number greater than 0"
 
 
 @pytest.fixture
@@ -143,11 +136,6 @@ def test_the_file_of_a_name_whose_ending_is_missing_or_another_is_named(folder: 
     assert refuse(reference).hint == "did you mean nmt train wide.yaml?"
 
 
-def test_an_unknown_corpus_names_nmt_prepare(folder: Path) -> None:
-    with pytest.raises(RecipeError, match="there is no corpus 'qqqqqqqq'"):
-        find_yaml_file("qqqqqqqq", kind="corpus", command="nmt corpora")
-
-
 def test_set_gives_typed_values(folder: Path) -> None:
     file = write("a.yaml", "model: {d_model: 128}\ntraining: {clip_norm: 2.0, optimizer: {name: adam, beta2: 0.98}}")
     recipe = load_recipe(
@@ -190,16 +178,8 @@ def test_set_without_key_or_value_is_refused(folder: Path, text: str) -> None:
         ("model.heads='8'", "model.heads is '8', but should be a whole number", "write 8"),
         ("model.heads=[1", "cannot read the value '[1'", "quote it as in a YAML file"),
         ("model={heads: 1, heads: 2}", "the key 'heads' is given twice", "remove one of them"),
-        (
-            "training.updates.x=1",
-            "training.updates is a section, but should be a whole number",
-            "write a whole number greater than 0",
-        ),
-        (
-            "training.updates=0",
-            "training.updates is 0, but should be greater than 0",
-            "write a whole number greater than 0",
-        ),
+        ("training.updates.x=1", "training.updates is a section, but should be a whole number", COUNT),
+        ("training.updates=0", "training.updates is 0, but should be greater than 0", COUNT),
         ("extends=big.yaml", "unknown key 'extends'", "allowed here: name"),
     ],
 )
@@ -307,4 +287,3 @@ def test_a_recorded_recipe_with_widths_keeps_them(folder: Path) -> None:
     recorded = "name: x\nmodel: {d_model: 512, heads: 16, d_k: 64, d_v: 64}"
     model = parse_recipe(recorded, source="recipe.yaml").model
     assert (model.heads, model.d_k, model.d_v) == (16, 64, 64)
-    assert parse_recipe(dump_recipe(load_recipe("big")), source="r.yaml") == load_recipe("big")

@@ -18,6 +18,10 @@ from nmt_cli.recipe.section import Section
 from nmt_cli.recipe.yaml_files import parse_document
 
 FIX = "the usual hint"
+COUNT = "write a whole number greater than 0"
+SHARE = "write a number of at least 0 and less than 1"
+FLAG = "write true or false, without quotes"
+LIMIT = "write a number greater than 0 or null"
 
 
 def refuse(text: str) -> RecipeError:
@@ -115,45 +119,17 @@ def refuse(text: str) -> RecipeError:
             "write a whole number greater than 0 or auto",
         ),
         ('model: {heads: "8"}', "model.heads is '8', but should be a whole number", "write 8"),
-        (
-            "model: {heads: true}",
-            "model.heads is true, but should be a whole number",
-            "write a whole number greater than 0",
-        ),
+        ("model: {heads: true}", "model.heads is true, but should be a whole number", COUNT),
         ("model: {heads: 8.0}", "model.heads is 8.0, but should be a whole number", "write 8"),
-        (
-            "model: {heads: 8.5}",
-            "model.heads is 8.5, but should be a whole number",
-            "write a whole number greater than 0",
-        ),
-        (
-            "model: {heads: many}",
-            "model.heads is 'many', but should be a whole number",
-            "write a whole number greater than 0",
-        ),
-        (
-            "model: {heads: null}",
-            "model.heads is null, but should be a whole number",
-            "write a whole number greater than 0",
-        ),
+        ("model: {heads: 8.5}", "model.heads is 8.5, but should be a whole number", COUNT),
+        ("model: {heads: many}", "model.heads is 'many', but should be a whole number", COUNT),
+        ("model: {heads: null}", "model.heads is null, but should be a whole number", COUNT),
         ("training: {updates: 100_000}", "training.updates is '100_000', but should be a whole number", "write 100000"),
         ("training: {updates: 1e5}", "training.updates is 100000.0, but should be a whole number", "write 100000"),
         ('model: {dropout: "0.1"}', "model.dropout is '0.1', but should be a number", "write 0.1"),
-        (
-            "model: {dropout: true}",
-            "model.dropout is true, but should be a number",
-            "write a number of at least 0 and less than 1",
-        ),
-        (
-            "model: {attention_bias: yes}",
-            "model.attention_bias is 'yes', but should be true or false",
-            "write true or false, without quotes",
-        ),
-        (
-            "model: {attention_bias: 1}",
-            "model.attention_bias is 1, but should be true or false",
-            "write true or false, without quotes",
-        ),
+        ("model: {dropout: true}", "model.dropout is true, but should be a number", SHARE),
+        ("model: {attention_bias: yes}", "model.attention_bias is 'yes', but should be true or false", FLAG),
+        ("model: {attention_bias: 1}", "model.attention_bias is 1, but should be true or false", FLAG),
         ("corpus: 7", "corpus is 7, but should be text", 'write "7", in quotes'),
         ("corpus: [a, b]", "corpus is a list, but should be text", FIX),
         (
@@ -178,46 +154,18 @@ def refuse(text: str) -> RecipeError:
             "training.optimizer is 'fast', but should be a section of keys and values",
             "write optimizer: {name: adam}\n       or {name: adamw}, {name: muon}, {name: schedule_free}",
         ),
-        (
-            "model: {d_k: 0}",
-            "model.d_k is 0, but should be greater than 0",
-            "write a whole number greater than 0 or null",
-        ),
-        (
-            "model: {dropout: 1.0}",
-            "model.dropout is 1.0, but should be less than 1",
-            "write a number of at least 0 and less than 1",
-        ),
+        ("model: {d_k: 0}", "model.d_k is 0, but should be greater than 0", f"{COUNT} or null"),
+        ("model: {dropout: 1.0}", "model.dropout is 1.0, but should be less than 1", SHARE),
         (
             "model: {word_dropout: 0.1}",
             "model.word_dropout is 0.1, but has a share for each side",
             "write word_dropout: {source: 0.1, target: 0.1}",
         ),
-        (
-            "model: {word_dropout: {source: 1.0}}",
-            "model.word_dropout.source is 1.0, but should be less than 1",
-            "write a number of at least 0 and less than 1",
-        ),
-        (
-            "model: {ffn_dropout: -0.1}",
-            "model.ffn_dropout is -0.1, but should be greater than or equal to 0",
-            "write a number of at least 0 and less than 1",
-        ),
-        (
-            "model: {dropout: .nan}",
-            "model.dropout is nan, but should be less than 1",
-            "write a number of at least 0 and less than 1",
-        ),
-        (
-            "training: {clip_norm: 'inf'}",
-            "training.clip_norm is 'inf', but should be a number",
-            "write a number greater than 0 or null",
-        ),
-        (
-            "training: {clip_norm: .inf}",
-            "training.clip_norm is inf, but should be a finite number",
-            "write a number greater than 0 or null",
-        ),
+        ("model: {word_dropout: {source: 1.0}}", "model.word_dropout.source is 1.0, but should be less than 1", SHARE),
+        ("model: {ffn_dropout: -0.1}", "model.ffn_dropout is -0.1, but should be greater than or equal to 0", SHARE),
+        ("model: {dropout: .nan}", "model.dropout is nan, but should be less than 1", SHARE),
+        ("training: {clip_norm: 'inf'}", "training.clip_norm is 'inf', but should be a number", LIMIT),
+        ("training: {clip_norm: .inf}", "training.clip_norm is inf, but should be a finite number", LIMIT),
         (
             "decoding: {length_penalty: -1}",
             "decoding.length_penalty is -1, but should be greater than or equal to 0",
