@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from random import Random
 from typing import Any
 
 import pytest
@@ -115,6 +116,7 @@ def test_a_model_of_ours_is_returned_as_it_is() -> None:
         (b"", "no SentencePiece model: it has no pieces"),
         (b"the Hund\n", "no SentencePiece model"),
         (own()[:1000], "no SentencePiece model"),
+        (Random(1).randbytes(500), "no SentencePiece model"),
         (b"\x80" * 1_000_000, "no SentencePiece model"),  # one number, which would take minutes
         (with_pieces(own(), [Piece("a", 0.0, 1)] * 5, has_bytes=False), "no SentencePiece model"),
     ],

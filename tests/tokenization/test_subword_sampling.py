@@ -15,37 +15,17 @@ from nmt_cli.tokenization import subword_sampling
 from nmt_cli.tokenization.pieces import SPACE_MARK
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, Piece, read_pieces, tokenizer_kind, with_pieces
 from nmt_cli.tokenization.subword_sampling import SubwordSampler, subword_sampler
-from nmt_cli.tokenization.tokenizer import EOS, UNK, EncodedText, TokenizerKind
-from nmt_cli.tokenization.train_sentencepiece import train_tokenizer
-from tests.preparing.corpus_files import invented_pairs
-from tests.tokenization.models import OUR_IDS, train_spm
+from nmt_cli.tokenization.tokenizer import EOS, UNK, EncodedText
+from tests.tokenization.models import OUR_IDS, TEXT, train_spm, trained
 
 Segmentation = tuple[str, ...]
 Probabilities = Mapping[Segmentation, float]
-TEXT = [side for pair in invented_pairs(400, seed=3) for side in pair]
 NUM_DRAWS, SIGMAS = 20_000, 6  # SentencePiece cannot be seeded: once in 10 million tests a frequency is this far off
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[TokenizerKind, bytes]:
-    """Vocabularies in which most words are cut."""
-    folder, found = tmp_path_factory.mktemp("models"), {}
-    kinds: tuple[TokenizerKind, ...] = ("bpe", "unigram")
-    for kind in kinds:
-        train_tokenizer(
-            [line.encode() for line in TEXT],
-            vocab_size=400,
-            kind=kind,
-            character_coverage=1.0,
-            output=folder / f"{kind}.spm",
-        )
-        found[kind] = (folder / f"{kind}.spm").read_bytes()
-    return found
-
-
 @pytest.fixture(params=["bpe", "unigram"])
-def model(request: pytest.FixtureRequest, models: dict[TokenizerKind, bytes]) -> bytes:
-    return models[request.param]
+def model(request: pytest.FixtureRequest) -> bytes:
+    return trained(request.param)
 
 
 def processor_of(model: bytes) -> sentencepiece.SentencePieceProcessor:
@@ -173,22 +153,22 @@ class Draws(np.random.Generator):
         return np.full(size, np.nextafter(1, 0))
 
 
-def test_the_number_of_a_word_does_not_matter_to_unigram_samples(models: dict[TokenizerKind, bytes]) -> None:
+def test_the_number_of_a_word_does_not_matter_to_unigram_samples() -> None:
     """Also not for draws at the bounds between two choices."""
-    empty, full = (subword_sampling.UnigramSampler(models["unigram"], power=0.2) for _ in range(2))
-    normal = [number for number, piece in enumerate(read_pieces(models["unigram"])) if piece.kind == NORMAL]
+    empty, full = (subword_sampling.UnigramSampler(trained("unigram"), power=0.2) for _ in range(2))
+    normal = [number for number, piece in enumerate(read_pieces(trained("unigram"))) if piece.kind == NORMAL]
     starts = [number for number in normal if empty._begins_word[number]]
     others = [number for number in normal if not empty._begins_word[number]]
     generator = np.random.default_rng(1)
     # A byte at the end: TEXT has no such words.
-    parts = [starts, others, others, others, [processor_of(models["unigram"]).piece_to_id("<0x07>")], [EOS]]
+    parts = [starts, others, others, others, [processor_of(trained("unigram")).piece_to_id("<0x07>")], [EOS]]
     invented = np.array([generator.choice(part, 40_000) for part in parts], dtype="<u2").T.ravel()
     full.sample(invented, longest=999, generator=generator)
     assert len(full._first_segmentations) > 35_000
-    ids = encoded(models["unigram"], TEXT[:50])
+    ids = encoded(trained("unigram"), TEXT[:50])
     largest = [sampler.sample(ids, longest=999, generator=Draws()) for sampler in (empty, full)]
     assert [found.ids.tolist() for found in largest] == [largest[0].ids.tolist()] * 2
-    assert processor_of(models["unigram"]).decode([row[:-1].tolist() for row in _lines(largest[0])]) == TEXT[:50]
+    assert processor_of(trained("unigram")).decode([row[:-1].tolist() for row in _lines(largest[0])]) == TEXT[:50]
     ends = empty._range_ends.values % (1 << 32)
     bounds = np.unique([ends, np.maximum(ends, 1) - 1])
     for _ in range(50):
@@ -218,31 +198,29 @@ def test_words_whose_ids_do_not_follow_from_their_text_keep_them(model: bytes) -
     assert [row for place, row in enumerate(rows) if place % 4] == [bytewise, [], [UNK]] * 50
 
 
-def test_a_character_without_a_piece_of_its_own_is_spelt_in_bytes(models: dict[TokenizerKind, bytes]) -> None:
+def test_a_character_without_a_piece_of_its_own_is_spelt_in_bytes() -> None:
     """A merge that is skipped may leave a character that occurs only within longer pieces."""
-    pieces = read_pieces(models["bpe"])
+    pieces = read_pieces(trained("bpe"))
     pair = next(piece.text for piece in pieces if piece.kind == NORMAL and len(piece.text) == 2)
-    sampler = subword_sampling.BpeDropout(models["bpe"], probability=0.5)
+    sampler = subword_sampling.BpeDropout(trained("bpe"), probability=0.5)
     del sampler._id_of[pair[0]]
     ids = sampler._ids_of(pair[0])
     assert [pieces[number].text for number in ids] == [f"<0x{byte:02X}>" for byte in pair[0].encode()]
 
 
-def test_a_merge_is_kept_if_a_character_can_neither_be_found_nor_spelt(models: dict[TokenizerKind, bytes]) -> None:
+def test_a_merge_is_kept_if_a_character_can_neither_be_found_nor_spelt() -> None:
     """As in vocabularies of Marian: no bytes, and a `q` only within longer pieces. The next merge may be skipped."""
     texts = ["qu", "u", "▁qu", "▁"]
-    pieces = [*read_pieces(models["bpe"])[:4], *(Piece(text, -float(rank), NORMAL) for rank, text in enumerate(texts))]
-    model = with_pieces(models["bpe"], pieces, has_bytes=False)
+    pieces = [*read_pieces(trained("bpe"))[:4], *(Piece(text, -float(rank), NORMAL) for rank, text in enumerate(texts))]
+    model = with_pieces(trained("bpe"), pieces, has_bytes=False)
     rows = sample(subword_sampler(model, alpha=0.9), encoded(model, ["qu"] * NUM_DRAWS))
     assert_frequencies(rows, {("▁qu",): 0.1, ("▁", "qu"): 0.9}, model)
 
 
-def test_merges_beyond_the_table_of_probabilities_are_never_skipped(
-    models: dict[TokenizerKind, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_merges_beyond_the_table_of_probabilities_are_never_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subword_sampling, "_MAX_MERGES", 2)
-    ids = encoded(models["bpe"], TEXT)
-    assert sample(subword_sampler(models["bpe"], alpha=1e-9), ids) == processor_of(models["bpe"]).encode(TEXT)
+    ids = encoded(trained("bpe"), TEXT)
+    assert sample(subword_sampler(trained("bpe"), alpha=1e-9), ids) == processor_of(trained("bpe")).encode(TEXT)
 
 
 def test_a_vocabulary_with_pieces_across_spaces_is_sampled_by_lines() -> None:
