@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE, CompletedProcess, Popen
 from typing import Any
@@ -15,7 +13,7 @@ import torch
 
 from nmt_cli.artifacts.weights import read_tensors
 from tests.forks import Forked, run_forked
-from tests.hub import Hub, serve
+from tests.hub import Hub
 from tests.interchange.builders import SHAPE, write_marian
 
 NAME = "Helsinki-NLP/opus-mt-en-de"
@@ -76,14 +74,11 @@ def write_opus(folder: Path) -> Any:
     return model
 
 
-@contextmanager
-def serve_opus(folder: Path) -> Iterator[Hub]:
-    """A hub with the model NAME and a BERT."""
+def write_hub(folder: Path) -> None:
+    """Write the files of a hub with the model NAME and a BERT."""
     write_opus(folder / NAME)
     (folder / "google" / "bert").mkdir(parents=True)
     (folder / "google" / "bert" / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
-    with serve(folder) as hub:
-        yield hub
 
 
 class _WithTransformers(Forked[str]):

@@ -20,7 +20,8 @@ from nmt_cli.hub_names import HubName, hub_name
 from nmt_cli.interchange.hub_models import import_from_hub
 from tests.hub import COMMIT, Hub, serve
 from tests.interchange.builders import edit_json, english, write_marian
-from tests.interchange.hub_models import NAME, Machine, serve_opus
+from tests.interchange.hub_models import NAME, Machine, write_hub
+from tests.interchange.test_importing import Malicious
 from tests.serving.servers import Server
 from tests.training.tiny import parallel_text
 
@@ -30,9 +31,9 @@ LINES = "".join(f"{line}\n" for line in english(8))
 
 @pytest.fixture(scope="module")
 def opus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("opus")
-    with serve_opus(folder / "hub"):
-        return folder / "hub"
+    folder = tmp_path_factory.mktemp("hub")
+    write_hub(folder)
+    return folder
 
 
 @pytest.fixture
@@ -72,7 +73,6 @@ def their_translations(folder: Path, lines: list[str]) -> list[str]:
 
 
 def test_a_name_on_the_hub_translates_as_transformers_does_and_is_downloaded_once(machine: Machine, hub: Hub) -> None:
-    """Show 1 of the issue, and user.md section 3, 1: the layout is that of OPUS-MT's repositories."""
     first = machine.nmt("decode", "-m", NAME, "--beam", "1", text=LINES)
     assert first.returncode == 0, first.stderr
     theirs = their_translations(hub.folder / NAME, LINES.splitlines())
@@ -137,7 +137,6 @@ def test_every_command_takes_a_name_on_the_hub(ready: Machine, monkeypatch: pyte
 
 
 def test_a_hub_name_is_imported_by_the_command_that_the_error_names(machine: Machine, hub: Hub) -> None:
-    """user.md B10, row 1."""
     done = machine.nmt("import", NAME, "-o", "x")
     assert done.returncode == 0, done.stderr
     assert "x: en-de, 0.0 million parameters" in done.stderr
@@ -279,11 +278,7 @@ def test_a_damaged_model_in_the_cache_is_imported_again(machine: Machine) -> Non
         ),
         (
             "runs/other",
-            [
-                "there is no model directory runs/other",
-                "runs/other",
-                "check the path; nmt average RUN makes one",
-            ],
+            ["there is no model directory runs/other", "runs/other", "check the path; nmt average RUN makes one"],
         ),
     ],
 )
@@ -345,11 +340,6 @@ def test_a_file_that_is_not_the_hubs_is_removed_and_downloaded_again(machine: Ma
     assert machine.nmt("decode", "-m", NAME, text="a\n").returncode == 0
 
 
-class Malicious:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return print, ("this code is run",)
-
-
 def test_weights_with_code_in_them_are_refused_and_not_run(machine: Machine, hub: Hub) -> None:
     torch.save({"final_logits_bias": Malicious()}, hub.folder / NAME / "pytorch_model.bin")
     error, where, fix = machine.refusal("decode", "-m", NAME)
@@ -357,7 +347,6 @@ def test_weights_with_code_in_them_are_refused_and_not_run(machine: Machine, hub
     assert where == f"{NAME}/pytorch_model.bin"
     own = machine.folder / "home" / "huggingface" / "hub" / "models--Helsinki-NLP--opus-mt-en-de"
     assert fix == f"download it again: rm -r {own}, then the same command; or take another model"
-    assert "this code is run" not in machine.nmt("decode", "-m", NAME).stderr
 
 
 def test_a_damaged_tokenizer_is_named_and_downloaded_again(machine: Machine, hub: Hub) -> None:
