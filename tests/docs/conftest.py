@@ -15,6 +15,7 @@ import pytest
 from nmt_cli.interchange.importing import import_marian
 from tests.docs.pages import ROOT
 from tests.docs.programs import environment, write_downloads, write_programs, write_text
+from tests.forks import Forked
 from tests.hub import COMMIT
 from tests.interchange.hub_models import NAME, write_opus
 
@@ -86,7 +87,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     write_downloads(downloads)
     variables = environment(programs=programs, downloads=downloads, server=server, cache=folder / "cache")
     command = [sys.executable, "-m", "tests.docs.server", str(server)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, env=variables) as process:
+    with Forked[bytes](command, cwd=ROOT, stdin=subprocess.PIPE, env=variables) as process:
         assert process.stdin is not None
         deadline = time.monotonic() + _SECONDS
         while not server.exists():
