@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 
-def run(repository: Path, folder: Path, *options: str) -> str:
-    command = [sys.executable, str(repository / "benchmarks/data_at_scale.py"), "--folder", str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(repository / "src")}
-    process = subprocess.run(
-        [*command, "--pairs", "20000", "--seconds", "0.1", *options],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-    )
-    assert process.returncode == 0, process.stderr
-    return process.stdout
-
-
 def test_the_benchmark_runs_small_and_within_its_bounds(repository: Path, tmp_path: Path) -> None:
-    result: dict[str, Any] = json.loads(run(repository, tmp_path, "--json"))
+    script, sizes = repository / "benchmarks" / "data_at_scale.py", ["--pairs", "20000", "--seconds", "0.1"]
+    command = [sys.executable, str(script), "--folder", str(tmp_path), *sizes, "--json"]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    result: dict[str, Any] = json.loads(process.stdout)
     assert result["pairs"] == 20_000
     # About 30 tokens a side, so 800 pairs an update.
     assert 20 < result["updates"] < 30
