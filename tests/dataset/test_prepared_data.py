@@ -21,7 +21,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import sha256
 from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
 from tests.dataset.synthetic import append_rows, sentences, tokenized_side
-from tests.preparing.corpus_files import contents, run, small_corpus
+from tests.preparing.corpus_files import contents, corpus_of_pairs, invented_pairs, run, small_corpus
 
 ROWS = st.lists(st.lists(st.integers(4, 399), max_size=6), max_size=8)
 
@@ -126,7 +126,8 @@ def test_a_split_without_sentences_is_empty(copy: Path) -> None:
 
 
 def test_a_split_that_the_corpus_lacks_is_named(tmp_path: Path) -> None:
-    data = open_prepared(run(small_corpus(tmp_path, with_test=False), tmp_path / "data").directory)
+    located = corpus_of_pairs(tmp_path, train=invented_pairs(300, seed=7), valid=[("a", "b")])
+    data = open_prepared(run(located, tmp_path / "data").directory)
     with pytest.raises(DataError, match="small has no test split, but train, valid") as caught:
         data.split("test")
     assert "--test PREFIX" in caught.value.hint

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import get_args
 
+from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import ParsedChunk
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
 from nmt_cli.preparing.pipeline import PreparationResult, prepare
 from nmt_cli.preparing.sources.base import LocalPairs, Split
+from nmt_cli.tokenization.tokenizer import Tokenizer
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -39,17 +43,16 @@ def write_prefix(prefix: Path, pairs: Pairs, *, languages: tuple[str, str] = ("e
     return str(prefix)
 
 
-def small_corpus(folder: Path, *overrides: str, pairs: int = 600, with_test: bool = True) -> LocatedCorpus:
-    """A corpus of invented pairs in `folder` with a vocabulary of 400."""
+def small_corpus(folder: Path, *overrides: str, pairs: int = 600) -> LocatedCorpus:
+    """A corpus of invented pairs in `folder`."""
     made = invented_pairs(pairs + 40, seed=7)
-    files: dict[Split, list[str]] = {
-        "train": [write_prefix(folder / "train", made[40:])],
-        "valid": [write_prefix(folder / "valid", made[:20])],
-    }
-    if with_test:
-        files["test"] = [write_prefix(folder / "test", made[20:40])]
-    settings = ["tokenizer.vocab_size=400", *overrides]
-    return corpus_from_files(files, languages="en-de", name="small", overrides=settings)
+    return corpus_of_pairs(folder, *overrides, train=made[40:], valid=made[:20], test=made[20:40])
+
+
+def corpus_of_pairs(folder: Path, *overrides: str, **splits: Pairs) -> LocatedCorpus:
+    """A corpus in `folder` that has these pairs for each split, and a vocabulary of 400."""
+    files = {split: [write_prefix(folder / split, splits[split])] for split in get_args(Split) if split in splits}
+    return corpus_from_files(files, languages="en-de", name="small", overrides=["tokenizer.vocab_size=400", *overrides])
 
 
 def corpus_of(folder: Path, train: str, *overrides: str, valid: str = "{kind: text, prefix: valid}") -> LocatedCorpus:
@@ -63,6 +66,17 @@ def corpus_of(folder: Path, train: str, *overrides: str, valid: str = "{kind: te
 def run(located: LocatedCorpus, output: Path, *, overwrite: bool = False, num_workers: int = 1) -> PreparationResult:
     """Prepare a corpus, silently."""
     return prepare(located, output=output, overwrite=overwrite, num_workers=num_workers, progress=silent)
+
+
+def training_pairs(prepared: PreparationResult) -> list[tuple[str, str]]:
+    """The training pairs, decoded from their ids."""
+    from tests.dataset.synthetic import sentences  # takes long, as pytest does: see refusal
+
+    data = open_prepared(prepared.directory)
+    train = data.split("train")
+    sides = (data.source_tokenizer_file, train.src), (data.target_tokenizer_file, train.tgt)
+    src, tgt = (Tokenizer.load(file).decode(sentences(rows)) for file, rows in sides)
+    return list(zip(src, tgt, strict=True))
 
 
 def silent(stage: str, done: int, total: int | None) -> None:
@@ -79,6 +93,20 @@ def read_chunks(sources: Sequence[LocalPairs]) -> Iterator[ParsedChunk]:
 def contents(directory: Path) -> dict[str, bytes]:
     """The files of a directory with their bytes."""
     return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+@contextmanager
+def memory_below(megabytes: int) -> Iterator[None]:
+    """An error if the process takes this much more memory than before."""
+
+    def peak() -> int:
+        return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])  # in kB
+
+    Path("/proc/self/clear_refs").write_text("5")  # The peak begins anew: earlier tests may have taken more.
+    before = peak()
+    yield
+    grown = (peak() - before) // 1000
+    assert grown < megabytes, f"{grown} MB more"
 
 
 def refusal(call: Callable[[], object]) -> DataError:

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -63,10 +64,6 @@ def break_off(server: FileServer) -> DataError:
     error = refusal(lambda: fetch(server, progress=stop))
     server.statuses = []
     return error
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
 
 
 def test_a_file_is_downloaded_once_and_its_facts_are_told(
@@ -136,10 +133,7 @@ def test_an_address_is_quoted_where_it_has_to_be(server: FileServer) -> None:
 
 
 def test_a_disk_without_locks_is_named(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def flock(stream: object, operation: int) -> None:
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOSYS, "Function not implemented")))
     error = refusal(lambda: fetch(server))
     assert error.message == "cannot write a.tgz: the disk knows no locks"
     assert error.hint == "mount it with flock, or name a folder on another disk: export NMT_CACHE=FOLDER"
@@ -217,9 +211,7 @@ def test_a_disk_without_room_is_said_before_the_download(server: FileServer, mon
 
 
 def test_a_disk_that_fills_up_keeps_what_has_come(server: FileServer) -> None:
-    def full(stage: str, done: int, total: int | None) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     error = refusal(lambda: fetch(server, progress=full))
     assert error.message == "cannot write a.tgz: the disk is full"
     assert error.where == str(cached(server))
@@ -237,13 +229,9 @@ print(download_file(sys.argv[1], size=None, sha256=None, progress=lambda *event:
 """
 
 
-def test_two_processes_that_want_the_same_file_download_it_once(server: FileServer, repository: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(repository / "src")}
+def test_two_processes_that_want_the_same_file_download_it_once(server: FileServer) -> None:
     command = [sys.executable, "-c", PROGRAM, f"{server.address}/a.tgz"]
-    processes = [
-        subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for _ in range(2)
-    ]
+    processes = [subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
     outputs = [process.communicate(timeout=300) for process in processes]
     assert [stdout.strip() for stdout, _ in outputs] == [str(cached(server))] * 2
     assert len(server.requests) == 1

@@ -114,12 +114,18 @@ def test_a_limit_fetches_no_more_than_it_needs(tmp_path: Path, server: FileServe
     assert fetched(tmp_path, *train, overrides=["limit=25"]) == found  # of the cache, without the network
 
 
-def test_a_checksum_that_does_not_match_is_an_error_for_files_of_ones_own(tmp_path: Path) -> None:
-    archive_of(tmp_path / "a.tgz")
-    train = f"kind: archive, file: a.tgz, source: a.en, target: a.de, sha256: {'f' * 64}"
-    error = refusal(lambda: fetched(tmp_path, train))
-    assert error.message.startswith("a.tgz is not the file that it should be: its SHA-256 is ")
-    assert error.where == str(tmp_path / "a.tgz")
+def test_an_archive_of_the_users_that_is_another_file_is_refused(tmp_path: Path) -> None:
+    archive, digest = archive_of(tmp_path / "a.tgz")
+    size, train = archive.stat().st_size, "kind: archive, file: a.tgz, source: a.en, target: a.de"
+    assert pairs_of(fetched(tmp_path, f"{train}, bytes: {size}, sha256: {digest}")) == PAIRS
+    for check, differs in (
+        ("bytes: 4", f"it has {size:,} bytes, not 4"),
+        (f"sha256: {'f' * 64}", f"its SHA-256 is {digest}, not {'f' * 64}"),
+    ):
+        error = refusal(partial(fetched, tmp_path, f"{train}, {check}"))
+        assert error.message == f"a.tgz is not the file that it should be: {differs}"
+        assert error.where == str(archive)
+        assert error.hint == "fetch it again; if another version is meant, correct bytes and sha256 in the corpus file"
 
 
 def test_a_folder_stands_in_for_an_archive(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from tests.preparing.corpus_files import (
     run,
     silent,
     small_corpus,
+    training_pairs,
     write_prefix,
 )
 
@@ -50,10 +51,7 @@ def test_training_text_is_the_cleaned_pairs_in_their_order(tmp_path: Path) -> No
     prepared = run(located, tmp_path / "data")
     dropped = {reason: facts["count"] for reason, facts in prepared.report["cleaning"]["dropped"].items()}
     assert (dropped["line break"], dropped["empty"], dropped["duplicate"]) == (2, 1, 1)
-    data = open_prepared(prepared.directory)
-    tokenizer, train = Tokenizer.load(data.source_tokenizer_file), data.split("train")
-    for rows, side, last in ((train.src, 0, "a b"), (train.tgt, 1, "zwei b")):
-        assert tokenizer.decode(sentences(rows)) == [*(pair[side] for pair in pairs), last]
+    assert training_pairs(prepared) == [*pairs, ("a b", "zwei b")]
 
 
 def test_a_shared_vocabulary_is_one_file_and_separate_ones_are_two(tmp_path: Path) -> None:
@@ -87,37 +85,33 @@ def test_held_out_text_is_kept_but_for_the_form_of_its_line_ends(tmp_path: Path)
     assert prepared.report["pairs"]["valid"] == 4
 
 
-def test_invalid_utf8_is_counted_in_training_and_refused_in_held_out_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("side", "name"), [("en", "source"), ("de", "target")])
+def test_invalid_utf8_is_counted_in_training_and_refused_in_held_out_text(tmp_path: Path, side: str, name: str) -> None:
     located = small_corpus(tmp_path)
-    train = (tmp_path / "train.en").read_bytes().split(b"\n")
-    (tmp_path / "train.en").write_bytes(b"\n".join([train[0], b"caf\xe9", *train[2:]]))
-    report = run(located, tmp_path / "data").report
-    assert report["cleaning"]["dropped"]["invalid UTF-8"]["count"] == 1
-    assert report["cleaning"]["dropped"]["invalid UTF-8"]["examples"][0]["where"] == "train.en:2"
-    valid = (tmp_path / "valid.de").read_bytes().split(b"\n")
-    (tmp_path / "valid.de").write_bytes(b"\n".join([*valid[:6], b"caf\xe9", *valid[7:]]))
-    error = refusal(lambda: run(located, tmp_path / "other"))
-    assert error.message == "the valid text has a target that is not valid UTF-8"
-    assert error.where == "valid.de:7"
-    assert error.hint.startswith(
-        "if the text is Latin-1 or Windows-1252: "
-        f"iconv -f WINDOWS-1252 -t UTF-8 < {tmp_path}/valid.de > {tmp_path}/utf8-valid.de; or mend "
-        "that line"
-    )
+    valid = (tmp_path / f"valid.{side}").read_bytes()
+    for split in ("train", "valid"):
+        file = tmp_path / f"{split}.{side}"
+        lines = file.read_bytes().split(b"\n")
+        lines[4] = b"caf\xe9"
+        file.write_bytes(b"\n".join(lines))
+    error = refusal(lambda: run(located, tmp_path / "data"))
+    assert (error.message, error.where) == (f"the valid text has a {name} that is not valid UTF-8", f"valid.{side}:5")
+    convert = f"iconv -f WINDOWS-1252 -t UTF-8 < {tmp_path}/valid.{side} > {tmp_path}/utf8-valid.{side}"
+    assert error.hint.startswith(f"if the text is Latin-1 or Windows-1252: {convert}; or mend that line")
+    (tmp_path / f"valid.{side}").write_bytes(valid)
+    dropped = run(located, tmp_path / "data").report["cleaning"]["dropped"]["invalid UTF-8"]
+    assert (dropped["count"], dropped["examples"][0]["where"]) == (1, f"train.{side}:5")
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [('{"en": "one\\ntwo", "de": "eins"}\n', "a line break inside a sentence"), ("{broken\n", "a malformed record")],
-)
-def test_held_out_text_that_cannot_be_kept_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+def test_held_out_text_with_a_line_break_inside_a_sentence_is_refused(tmp_path: Path) -> None:
     write_prefix(tmp_path / "train", invented_pairs(300, seed=2))
-    (tmp_path / "valid.jsonl").write_text(text)
+    (tmp_path / "valid.jsonl").write_text('{"en": "one\\ntwo", "de": "eins"}\n')
     located = corpus_of(tmp_path, "{kind: text, prefix: train}", valid="{kind: jsonl, file: valid.jsonl}")
-    assert refusal(lambda: run(located, tmp_path / "data")).message == f"the valid text has {problem}"
+    error = refusal(lambda: run(located, tmp_path / "data"))
+    assert error.message == "the valid text has a line break inside a sentence"
 
 
-def test_a_damaged_piece_of_clean_text_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_shard_of_clean_text_is_refused(tmp_path: Path) -> None:
     located = small_corpus(tmp_path)
     cleaned, spm, encoded = (tmp_path / "work" / name for name in ("cleaned", "spm", "encoded"))
     for folder in (cleaned, spm, encoded):
@@ -145,17 +139,6 @@ def test_a_byte_order_mark_of_a_later_file_does_not_get_into_a_sentence(tmp_path
     data = open_prepared(run(located, tmp_path / "data").directory)
     assert (data.directory / "valid.en").read_bytes() == b"one\ntwo\n3\n"
     assert data.texts("valid") == (["one", "two", "3"], ["eins", "zwei", "3"])
-
-
-def test_training_text_of_which_nothing_is_left_is_an_error(tmp_path: Path) -> None:
-    located = small_corpus(tmp_path)
-    for code in ("en", "de"):
-        (tmp_path / f"train.{code}").write_text("the same\n" * 3)
-    error = refusal(lambda: run(located, tmp_path / "data"))
-    assert not work_path(tmp_path / "data").exists()
-    assert error.message == "no training pair is left after cleaning: 3 of 3 dropped for identical sides"
-    assert error.where == "train.en:1"
-    assert "--set cleaning.identical_sides=false" in error.hint
 
 
 def test_finished_data_is_found_again_until_something_changes(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.errors import DataError
 from nmt_cli.preparing import shards
 from nmt_cli.preparing.chunks import JsonlChunk
@@ -21,9 +20,7 @@ from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.pipeline import PreparationResult
 from nmt_cli.preparing.sources.base import Split
-from nmt_cli.tokenization.tokenizer import Tokenizer
-from tests.dataset.synthetic import sentences
-from tests.preparing.corpus_files import Pairs, corpus_of, invented_pairs, run, silent, write_prefix
+from tests.preparing.corpus_files import Pairs, corpus_of, invented_pairs, run, silent, training_pairs, write_prefix
 
 TRAINING = invented_pairs(420, seed=9)
 VALIDATION = [
@@ -49,13 +46,6 @@ def prepare_sources(folder: Path, sources: Mapping[str, Pairs], weight: float, *
         write_prefix(folder / name, pairs)
     train = ", ".join(f"{{kind: text, prefix: {name}}}" for name in sources).removesuffix("}")
     return run(corpus_of(folder, f"{train}, weight: {weight}}}", *overrides), folder / "data")
-
-
-def training_pairs(prepared: PreparationResult) -> Pairs:
-    data = open_prepared(prepared.directory)
-    tokenizer, train = Tokenizer.load(data.source_tokenizer_file), data.split("train")
-    src, tgt = (tokenizer.decode(sentences(side)) for side in (train.src, train.tgt))
-    return list(zip(src, tgt, strict=True))
 
 
 def test_of_equal_pairs_the_first_remains_wherever_they_are(tmp_path: Path) -> None:
@@ -240,20 +230,6 @@ def test_the_fix_for_keys_of_jsonl_prepares_the_file_beside_the_others(
     assert any(warning.endswith(ending) for warning in report["warnings"])
     corpus = corpus_from_files(files, languages="en-de", name="x", overrides=[whole])
     assert sum(run(corpus, Path("whole")).report["pairs"].values()) == 300
-
-
-def test_columns_that_are_not_there_are_answered_with_their_number(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no training pair is left .* malformed record") as caught:
-        prepare(tmp_path, "{kind: tsv, file: x.tsv, source: 3, target: 4}")
-    assert caught.value.where == "x.tsv:1"
-    assert caught.value.hint.startswith("columns 3 and 4 are looked for, and that line has 2 columns: ")
-
-
-def test_a_malformed_record_of_validation_text_is_explained(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="the valid text has a malformed record") as caught:
-        prepare(tmp_path, "{kind: text, prefix: train}", "valid=[{kind: tsv, file: x.tsv, target: 3}]")
-    assert caught.value.hint.startswith("columns 1 and 3 are looked for, and that line has 2 columns: set source")
-    assert "; or mend that line" in caught.value.hint
 
 
 @given(values=st.lists(st.one_of(st.integers(0, 5), st.integers(0, 2**64 - 1)), max_size=60))

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
-from nmt_cli.tokenization.tokenizer import Tokenizer
-from tests.dataset.synthetic import sentences
-from tests.preparing.corpus_files import Pairs, contents, invented_pairs, refusal, run, write_prefix
+from tests.preparing.corpus_files import Pairs, contents, invented_pairs, refusal, run, training_pairs, write_prefix
 
 
 def of_tsv(folder: Path, pairs: Pairs, *overrides: str) -> LocatedCorpus:
@@ -29,16 +26,6 @@ def split_of(data: Path, split: str) -> list[tuple[str, str]]:
     return list(zip(src, tgt, strict=True))
 
 
-def trained_on(data: Path) -> list[tuple[str, str]]:
-    """The training pairs, decoded from their ids."""
-    rows = open_prepared(data).split("train")
-    sides = []
-    for name, side in (("source", rows.src), ("target", rows.tgt)):
-        tokenizer = Tokenizer.load(data / f"{name}.spm")
-        sides.append(tokenizer.decode(sentences(side)))
-    return list(zip(*sides, strict=True))
-
-
 def with_shared_sides() -> list[tuple[str, str]]:
     """600 pairs of which every fourth has the source of the pair before it, and every seventh is there twice."""
     pairs = invented_pairs(600, seed=5)
@@ -49,9 +36,9 @@ def with_shared_sides() -> list[tuple[str, str]]:
 def test_a_split_takes_clean_pairs_and_no_sentence_is_on_both_sides(tmp_path: Path) -> None:
     pairs = with_shared_sides()
     dirty = [("", "leer"), ("same", "same"), ("a\x07b c d", "e f g h")] * 5
-    report = run(of_tsv(tmp_path, [*pairs, *dirty], "valid_size=60", "test_size=40"), tmp_path / "data").report
-    data = tmp_path / "data"
-    valid, test, train = split_of(data, "valid"), split_of(data, "test"), trained_on(data)
+    prepared = run(of_tsv(tmp_path, [*pairs, *dirty], "valid_size=60", "test_size=40"), tmp_path / "data")
+    valid, test = (split_of(prepared.directory, split) for split in ("valid", "test"))
+    train = training_pairs(prepared)
     assert (len(valid), len(test)) == (60, 40)
     assert len({*valid, *test}) == 100
     assert {*valid, *test} <= {*pairs}
@@ -61,8 +48,8 @@ def test_a_split_takes_clean_pairs_and_no_sentence_is_on_both_sides(tmp_path: Pa
         assert not texts[2] & (texts[0] + texts[1])
     held = [{pair[side] for pair in [*valid, *test]} for side in (0, 1)]
     assert {*train} == {pair for pair in pairs if pair[0] not in held[0] and pair[1] not in held[1]}
-    cleaning = report["cleaning"]
-    assert cleaning["kept"] == len(train) == report["pairs"]["train"]
+    cleaning = prepared.report["cleaning"]
+    assert cleaning["kept"] == len(train) == prepared.report["pairs"]["train"]
     assert cleaning["read"] == len(pairs) + len(dirty) - 100
     shared = cleaning["dropped"]["in validation or test text"]["count"]
     assert shared == len({*pairs}) - 100 - len(train) > 0
@@ -162,20 +149,11 @@ def test_pairs_that_all_share_sentences_cannot_be_split(tmp_path: Path) -> None:
     assert error.hint == "text in files of its own: --valid FILE --test FILE"
 
 
-def test_without_clean_text_the_rule_that_dropped_it_is_named(tmp_path: Path) -> None:
-    error = refusal(lambda: run(of_tsv(tmp_path, [("same", "same")] * 3), tmp_path / "data"))
-    assert error.message == "no training pair is left after cleaning: 3 of 3 dropped for identical sides"
-    assert error.where == "my.tsv:1"
-    assert error.hint == "--set cleaning.identical_sides=false keeps them"
-    error = refusal(lambda: run(of_tsv(tmp_path, [("same", "same"), ("one", "eins")]), tmp_path / "data"))
-    assert error.message == "there is too little text to set validation pairs aside: it has 1 clean training pair"
-    assert error.hint == "give more training text, or text in files of its own: --valid FILE"
-
-
 @pytest.mark.parametrize(
     ("reason", "pair", "rules", "hint"),
     [
         ("empty", ("blank", " "), [], "look at that line"),
+        ("identical sides", ("same", "same"), [], "--set cleaning.identical_sides=false keeps them"),
         (
             "too short",
             ("one", "eins zwei"),
@@ -204,10 +182,11 @@ def test_the_settings_that_an_error_names_keep_the_pairs(
     assert error.message == f"no training pair is left after cleaning: 200 of 200 dropped for {reason}"
     assert error.where == "my.tsv:1"
     assert error.hint == hint
-    relaxed = re.findall(r"--set (\S+)", hint)
-    again = refusal(lambda: run(of_tsv(tmp_path, [pair] * 200, *rules, *relaxed), tmp_path / "data"))
-    kept = "there is too little text to set validation pairs aside: it has 1 clean training pair"
-    assert again.message == (kept if relaxed else error.message)
+    assert not (tmp_path / "data.partial").exists()
+    if relaxed := re.findall(r"--set (\S+)", hint):
+        again = refusal(lambda: run(of_tsv(tmp_path, [pair] * 200, *rules, *relaxed), tmp_path / "data"))
+        assert again.message == "there is too little text to set validation pairs aside: it has 1 clean training pair"
+        assert again.hint == "give more training text, or text in files of its own: --valid FILE"
 
 
 def test_pairs_that_all_share_a_sentence_with_those_set_aside_leave_nothing(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ import pytest
 
 from nmt_cli.preparing.cleaning import swapped_sides
 from nmt_cli.preparing.cleaning.swapped_sides import warning_of_swapped_sides
-from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.sources.base import CorpusLanguages
-from tests.preparing.corpus_files import invented_pairs, run, write_prefix
+from tests.preparing.corpus_files import corpus_of_pairs, invented_pairs, run
 
 Pairs = list[tuple[str, str]]
 EN_DE = CorpusLanguages(source="en", target="de")
@@ -126,11 +125,9 @@ def test_preparing_swapped_text_warns_in_the_log_and_in_the_report(
 ) -> None:
     if rules:
         pytest.importorskip("py3langid")
-    train = write_prefix(tmp_path / "train", with_swapped_sides(read(shared_data, "multi30k/train", "de", number=600)))
-    valid = write_prefix(tmp_path / "valid", read(shared_data, "multi30k/val", "de", number=100))
-    settings = ["tokenizer.vocab_size=400", *rules]
-    located = corpus_from_files({"train": [train], "valid": [valid]}, languages="en-de", name="s", overrides=settings)
-    prepared = run(located, tmp_path / "data")
+    train = with_swapped_sides(read(shared_data, "multi30k/train", "de", number=600))
+    valid = read(shared_data, "multi30k/val", "de", number=100)
+    prepared = run(corpus_of_pairs(tmp_path, *rules, train=train, valid=valid), tmp_path / "data")
     (warning,) = prepared.report["warnings"]
     assert "the two sides of the training text seem to be swapped" in warning
     assert warning in caplog.text

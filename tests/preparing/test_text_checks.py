@@ -16,9 +16,9 @@ from nmt_cli.decompression import open_bytes
 from nmt_cli.preparing.cleaning import text_checks
 from nmt_cli.preparing.cleaning.text_checks import check_no_pieces, text_sides, warnings_of_unusual_text
 from nmt_cli.preparing.corpus_loading import corpus_from_files
-from nmt_cli.preparing.sources.base import CorpusLanguages, Split
+from nmt_cli.preparing.sources.base import CorpusLanguages
 from nmt_cli.recipe.loading import packaged_folder
-from tests.preparing.corpus_files import refusal, run
+from tests.preparing.corpus_files import corpus_of_pairs, refusal, run, write_prefix
 from tests.preparing.test_swapped_sides import CORPORA, Pairs, read, with_swapped_sides
 
 EN_DE = CorpusLanguages(source="en", target="de")
@@ -32,18 +32,9 @@ def raw() -> Pairs:
     return [(src, tgt) for src, tgt, *_ in rows]
 
 
-def write(folder: Path, name: str, pairs: Pairs) -> None:
-    for side, code in enumerate(("en", "de")):
-        (folder / f"{name}.{code}").write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
-
-
 def warnings_of(folder: Path, *overrides: str, train: Pairs, valid: Pairs) -> list[str]:
     """The warnings of a preparation, which are those of its report and of its page too."""
-    for name, pairs in (("train", train), ("valid", valid)):
-        write(folder, name, pairs)
-    files: dict[Split, list[str]] = {"train": [str(folder / "train")], "valid": [str(folder / "valid")]}
-    located = corpus_from_files(files, languages="en-de", name="mine", overrides=overrides)
-    prepared = run(located, folder / "data", overwrite=True)
+    prepared = run(corpus_of_pairs(folder, *overrides, train=train, valid=valid), folder / "data", overwrite=True)
     page = (prepared.directory / "report.html").read_text(encoding="utf-8")
     assert page.count("<li>") == len(prepared.report["warnings"])
     return list(prepared.report["warnings"])
@@ -107,14 +98,9 @@ def test_sentencepiece_text_is_refused_with_a_command_that_joins_it(raw: Pairs, 
 
 
 def test_a_later_source_in_pieces_is_found_and_named(raw: Pairs, tmp_path: Path) -> None:
-    write(tmp_path, "first", raw)
-    write(tmp_path, "second", [(f"{src[:2]}@@ {src[2:]}", tgt) for src, tgt in raw[:100]])
-    write(tmp_path, "valid", raw[:60])
-    files: dict[Split, list[str]] = {
-        "train": [str(tmp_path / "first"), str(tmp_path / "second")],
-        "valid": [str(tmp_path / "valid")],
-    }
-    located = corpus_from_files(files, languages="en-de", name="mine", overrides=[])
+    first = write_prefix(tmp_path / "first", raw)
+    second = write_prefix(tmp_path / "second", [(f"{src[:2]}@@ {src[2:]}", tgt) for src, tgt in raw[:100]])
+    located = corpus_from_files({"train": [first, second]}, languages="en-de", name="mine", overrides=[])
     error = refusal(lambda: run(located, tmp_path / "data"))
     assert error.message.startswith("the training text second.en (en) holds pieces")
     assert error.where == str(tmp_path / "second.en")
@@ -180,10 +166,7 @@ def windows_1252(folder: Path, name: str, lines: Sequence[str]) -> list[bytes]:
 def test_text_that_is_mostly_latin1_is_refused_with_the_commands_that_convert_it(raw: Pairs, tmp_path: Path) -> None:
     umlauts = [(src, tgt) for src, tgt in raw if not tgt.isascii()]
     english = [f"“{src.replace('e', 'é')}” – 5 €" for src, _ in umlauts]
-    for name, pairs in (("train", umlauts), ("valid", raw[:100])):
-        write(tmp_path, name, pairs)
-    files: dict[Split, list[str]] = {"train": [str(tmp_path / "train")], "valid": [str(tmp_path / "valid")]}
-    located = corpus_from_files(files, languages="en-de", name="mine", overrides=[])
+    located = corpus_of_pairs(tmp_path, train=umlauts, valid=raw[:100])
     windows_1252(tmp_path, "train.de", [tgt for _, tgt in umlauts])
     error = refusal(lambda: run(located, tmp_path / "data"))
     number = f"{len(umlauts):,}"
@@ -204,14 +187,11 @@ def test_text_that_is_mostly_latin1_is_refused_with_the_commands_that_convert_it
 
 
 def test_some_pairs_of_latin1_and_most_pairs_dropped_are_told_with_what_to_do(raw: Pairs, tmp_path: Path) -> None:
-    write(tmp_path, "valid", raw[:100])
     plain = [pair for pair in raw if pair[1].isascii()]
     latin = [pair for pair in raw if not pair[1].isascii()][: len(plain) // 2]
-    write(tmp_path, "train", [*plain, *latin])
+    located = corpus_of_pairs(tmp_path, train=[*plain, *latin], valid=raw[:100])
     wrong = windows_1252(tmp_path, "train.de", [tgt for _, tgt in [*plain, *latin]])
-    files: dict[Split, list[str]] = {"train": [str(tmp_path / "train")], "valid": [str(tmp_path / "valid")]}
-    report = run(corpus_from_files(files, languages="en-de", name="mine", overrides=[]), tmp_path / "data").report
-    (warning,) = report["warnings"]
+    (warning,) = run(located, tmp_path / "data").report["warnings"]
     convert = f"iconv -f WINDOWS-1252 -t UTF-8 < {tmp_path}/train.de > {tmp_path}/utf8-train.de"
     assert warning == (
         f"{len(wrong):,} of {len(plain) + len(latin):,} training pairs are dropped for invalid UTF-8, first at "

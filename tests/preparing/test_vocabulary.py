@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from shutil import copytree, rmtree
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -270,12 +271,7 @@ def test_a_folder_of_models_with_other_ids_is_adapted_and_trains(here: Path, cap
     [
         ("nowhere.model", (), "there is no file nowhere.model", "name the file that spm_train wrote"),
         ("own.vocab", (), "own.vocab is no SentencePiece model", "--set tokenizer.model=own.model"),
-        (
-            "words.model",
-            (),
-            "words.model is a word model, not unigram or BPE",
-            "with --model_type=unigram or bpe",
-        ),
+        ("words.model", (), "words.model is a word model, not unigram or BPE", "with --model_type=unigram or bpe"),
         ("train.en", (), "train.en is no SentencePiece model", "name the file that spm_train wrote"),
         ("folder", (), "folder is a folder", "--set tokenizer.taken_from=folder"),
         (
@@ -309,13 +305,9 @@ def test_a_model_that_cannot_be_used_is_refused_with_what_to_type(
 
 def test_a_model_that_may_not_be_read_is_answered(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own_model(here / "own.model")
-    monkeypatch.setattr(Path, "read_bytes", raises_permission_error)
+    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=PermissionError))
     error = refusal(lambda: run(small_corpus(here, "tokenizer.model=own.model"), here / "out"))
     assert error.hint == "chmod +r own.model"
-
-
-def raises_permission_error(path: Path) -> bytes:
-    raise PermissionError(path)
 
 
 def test_a_vocabulary_has_one_origin(here: Path) -> None:

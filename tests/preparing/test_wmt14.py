@@ -75,10 +75,9 @@ def hub(tmp_path: Path, texts: dict[str, Pairs]) -> Iterator[Hub]:
         yield hub
 
 
-def nmt(folder: Path, repository: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(repository / "src"), "NO_COLOR": "1", **variables}
+def nmt(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "nmt_cli", *arguments]
-    return run_forked(command, cwd=folder, env=environment, kind=WithDatasets)
+    return run_forked(command, cwd=folder, env={**os.environ, **variables}, kind=WithDatasets)
 
 
 def offline(folder: Path) -> dict[str, str]:
@@ -113,10 +112,10 @@ def essence(directory: Path) -> dict[str, bytes]:
 
 
 def test_the_hub_and_the_archives_give_the_same_data(
-    tmp_path: Path, repository: Path, hub: Hub, texts: dict[str, Pairs], members: dict[str, dict[str, bytes]]
+    tmp_path: Path, hub: Hub, texts: dict[str, Pairs], members: dict[str, dict[str, bytes]]
 ) -> None:
     online = hub.environment(tmp_path / "home")
-    done = nmt(tmp_path, repository, "prepare", "wmt14-en-de", *SMALL, **online)
+    done = nmt(tmp_path, "prepare", "wmt14-en-de", *SMALL, **online)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     data = tmp_path / "data" / "wmt14-en-de"
@@ -134,7 +133,7 @@ def test_the_hub_and_the_archives_give_the_same_data(
     expected = essence(data)
 
     hub.requests.clear()
-    again = nmt(tmp_path, repository, "prepare", "wmt14-en-de", *SMALL, **online)
+    again = nmt(tmp_path, "prepare", "wmt14-en-de", *SMALL, **online)
     assert "data/wmt14-en-de is already prepared from these inputs and settings" in again.stderr
     assert hub.requests == []
 
@@ -142,7 +141,7 @@ def test_the_hub_and_the_archives_give_the_same_data(
     with serve_files(archives) as server:
         corpus = corpus_with_checksums(tmp_path / "packed.yaml", archives, address=server.address)
         server.cuts = [20_000]
-        packed = nmt(tmp_path, repository, "prepare", str(corpus), *SMALL, "-o", "data/packed", **offline(tmp_path))
+        packed = nmt(tmp_path, "prepare", str(corpus), *SMALL, "-o", "data/packed", **offline(tmp_path))
     assert packed.returncode == 0, packed.stderr
     assert len(server.requests) == len(members) + 1  # one download broke off
     assert essence(tmp_path / "data" / "packed") == expected
@@ -156,36 +155,35 @@ def test_the_hub_and_the_archives_give_the_same_data(
         r"url: \S+/(\S+)\n +bytes: .*\n +sha256: .*", r"file: unpacked/\1", corpus.read_text(encoding="utf-8")
     )
     corpus.write_text(text, encoding="utf-8")
-    unpacked = nmt(tmp_path, repository, "prepare", str(corpus), *SMALL, "-o", "data/unpacked", **offline(tmp_path))
+    unpacked = nmt(tmp_path, "prepare", str(corpus), *SMALL, "-o", "data/unpacked", **offline(tmp_path))
     assert unpacked.returncode == 0, unpacked.stderr
     assert essence(tmp_path / "data" / "unpacked") == expected
 
 
 def test_of_archives_only_those_that_a_limit_needs_are_fetched(
-    tmp_path: Path, repository: Path, members: dict[str, dict[str, bytes]]
+    tmp_path: Path, members: dict[str, dict[str, bytes]]
 ) -> None:
     archives = write_archives(tmp_path / "archives", members)
     with serve_files(archives) as server:
         corpus = corpus_with_checksums(tmp_path / "c.yaml", archives, address=server.address)
         command = ["prepare", str(corpus), *SMALL, "--limit", "400", "-o", "data/x"]
-        done = nmt(tmp_path, repository, *command, **offline(tmp_path))
+        done = nmt(tmp_path, *command, **offline(tmp_path))
         assert done.returncode == 0, done.stderr
         asked = [path for _, path, _ in server.requests]
         assert asked == ["/training-parallel-europarl-v7.tgz", "/dev.tgz"]
 
 
-def prepare(folder: Path, repository: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return nmt(folder, repository, "prepare", "wmt14-en-de", *SMALL, *arguments, **variables)
+def prepare(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return nmt(folder, "prepare", "wmt14-en-de", *SMALL, *arguments, **variables)
 
 
 def test_a_limit_downloads_the_files_that_it_needs_and_a_killed_or_broken_download_goes_on(
-    tmp_path: Path, repository: Path, hub: Hub
+    tmp_path: Path, hub: Hub
 ) -> None:
     online = hub.environment(tmp_path / "home")
     command = [sys.executable, "-m", "nmt_cli", "prepare", "wmt14-en-de", *SMALL, "--limit", "500"]
-    environment = {**os.environ, "PYTHONPATH": str(repository / "src"), **online}
     hub.seconds_per_block = 1.0
-    process = WithDatasets(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+    process = WithDatasets(command, cwd=tmp_path, env={**os.environ, **online}, stderr=subprocess.DEVNULL)
     while not any(path.startswith("GET") and path.endswith(".parquet") for path in hub.requests):
         assert process.poll() is None
         time.sleep(0.05)
@@ -193,7 +191,7 @@ def test_a_limit_downloads_the_files_that_it_needs_and_a_killed_or_broken_downlo
     process.wait()
     hub.seconds_per_block = 0.0
     hub.cut = {"de-en/train-00000-of-00003.parquet": 20_000}
-    done = prepare(tmp_path, repository, "--limit", "500", **online)
+    done = prepare(tmp_path, "--limit", "500", **online)
     assert done.returncode == 0, done.stderr
     assert hub.cut == {}
     fetched = [name for name in hub.requests if name.startswith("GET") and name.endswith(".parquet")]
@@ -204,19 +202,19 @@ def test_a_limit_downloads_the_files_that_it_needs_and_a_killed_or_broken_downlo
         "test-00000-of-00001.parquet",
     ]
     hub.requests.clear()
-    offline = prepare(tmp_path, repository, "--limit", "450", "--overwrite", **{**online, "HF_HUB_OFFLINE": "1"})
+    offline = prepare(tmp_path, "--limit", "450", "--overwrite", **{**online, "HF_HUB_OFFLINE": "1"})
     assert offline.returncode == 0, offline.stderr
     assert hub.requests == []
     expected = f"HF_HUB_OFFLINE is set; using its files of commit {COMMIT}, cached before"
     assert offline.stderr.count(expected) == 1
 
 
-def test_a_wrong_file_from_the_hub_is_kept_aside_and_never_used(tmp_path: Path, repository: Path, hub: Hub) -> None:
+def test_a_wrong_file_from_the_hub_is_kept_aside_and_never_used(tmp_path: Path, hub: Hub) -> None:
     online = hub.environment(tmp_path / "home")
     name = "de-en/train-00001-of-00003.parquet"
     right = (hub.folder / "wmt" / "wmt14" / name).read_bytes()
     hub.wrong = {name: right[:-1] + b"x"}
-    failed = prepare(tmp_path, repository, **online)
+    failed = prepare(tmp_path, **online)
     assert failed.returncode == 4
     assert f"error: {name} is not the file that it should be: its SHA-256 is " in failed.stderr
     assert f"at:    hf://datasets/wmt/wmt14@{COMMIT}/{name}\n" in failed.stderr
@@ -224,7 +222,7 @@ def test_a_wrong_file_from_the_hub_is_kept_aside_and_never_used(tmp_path: Path, 
     assert kept is not None
     assert Path(kept[1]).read_bytes() == hub.wrong[name]
     hub.wrong = {}
-    done = prepare(tmp_path, repository, "--limit", "500", **online)
+    done = prepare(tmp_path, "--limit", "500", **online)
     assert done.returncode == 0, done.stderr
 
 
@@ -243,17 +241,17 @@ def test_a_wrong_file_from_the_hub_is_kept_aside_and_never_used(tmp_path: Path, 
     ],
 )
 def test_a_hub_that_refuses_says_what_is_missing(
-    tmp_path: Path, repository: Path, hub: Hub, status: int, code: str, error: str, fix: str
+    tmp_path: Path, hub: Hub, status: int, code: str, error: str, fix: str
 ) -> None:
     hub.status = {"wmt/wmt14": (status, code)}
-    failed = prepare(tmp_path, repository, **hub.environment(tmp_path / "home"))
+    failed = prepare(tmp_path, **hub.environment(tmp_path / "home"))
     assert failed.returncode == 4
     assert failed.stderr.splitlines()[0] == f"error: {error}"
     assert fix in failed.stderr
 
 
-def test_without_a_hub_it_is_said_what_to_do(tmp_path: Path, repository: Path) -> None:
-    failed = prepare(tmp_path, repository, **offline(tmp_path))
+def test_without_a_hub_it_is_said_what_to_do(tmp_path: Path) -> None:
+    failed = prepare(tmp_path, **offline(tmp_path))
     assert failed.returncode == 4
     assert "error: cannot reach wmt/wmt14 on the hub: " in failed.stderr
     for help in ("HTTPS_PROXY=http://HOST:PORT", "HF_ENDPOINT=https://HOST", "HF_HUB_OFFLINE=1"):
