@@ -80,17 +80,11 @@ def settings_of(name: str) -> DecodingConfig:
     return decoding(**({"max_extra_tokens": 12} | SETTINGS[name]))
 
 
-def alone(
+def at_once(
     models: Sequence[Transformer], asked: Sequence[SourceSentence], config: DecodingConfig
 ) -> list[list[Hypothesis]]:
-    nbest = config.num_candidates
-    return [search(models, [source], config=config, nbest=nbest)[0] for source in asked]
-
-
-@cache
-def found_alone(name: str, *seeds: int, has_prefixes: bool = False) -> list[list[Hypothesis]]:
-    """What models of these seeds find for each of the sources of the first seed alone."""
-    return alone(random_models(*seeds), sources(seeds[0], has_prefixes=has_prefixes), settings_of(name))
+    """What one search of all sources finds, which puts no stragglers aside."""
+    return search(models, asked, config=config, nbest=config.num_candidates)
 
 
 def in_batches(
@@ -102,11 +96,11 @@ def in_batches(
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("has_prefixes", [False, True])
-def test_stragglers_are_found_as_if_alone(settings: str, has_prefixes: bool, joined: list[list[int]]) -> None:
+def test_stragglers_are_found_as_if_all_were_searched_at_once(settings: str, has_prefixes: bool, joined: list[list[int]]) -> None:
     seeds = (6, 2) if settings == "an ensemble" else (6,)
     asked = sources(6, has_prefixes=has_prefixes)
-    found = in_batches(random_models(*seeds), asked, settings_of(settings), batch_tokens=120)
-    assert_same(found, found_alone(settings, *seeds, has_prefixes=has_prefixes))
+    models, config = random_models(*seeds), settings_of(settings)
+    assert_same(in_batches(models, asked, config, batch_tokens=120), at_once(models, asked, config))
     assert joined
 
 
@@ -116,7 +110,7 @@ def test_a_vocabulary_too_small_for_the_beam_at_once_is_searched_batch_by_batch(
     asked = [
         SourceSentence([4 + place % 2 for place in range(1 + number % 5)], (), str(number)) for number in range(30)
     ]
-    assert_same(in_batches([model], asked, config, batch_tokens=30), alone([model], asked, config))
+    assert_same(in_batches([model], asked, config, batch_tokens=30), at_once([model], asked, config))
 
 
 @pytest.mark.parametrize("settings", ["greedy", "beam"])
@@ -128,7 +122,7 @@ def test_stragglers_in_groups_of_slots_and_with_rare_checks(
     config = settings_of(settings)
     models = [random_model(7, vocab=VOCAB, sharpness=2.0, positions=positions)]
     asked = sources(7)
-    expected = alone(models, asked, config)
+    expected = at_once(models, asked, config)
     monkeypatch.setattr(decoder_cache, "_shape_multiple_of", lambda x: 16)
     monkeypatch.setattr(beam, "STEPS_BETWEEN_CHECKS", {"cpu": 2})
     monkeypatch.setattr(batching, "_STRAGGLER_SHARE", 0.5)
@@ -209,8 +203,8 @@ def test_nothing_is_lost_if_memory_runs_out_among_stragglers(
             monkeypatch.setattr(
                 HypothesisTree, "_hypotheses", fails_once(HypothesisTree._hypotheses, lambda *found: len(joined) > 1)
             )
-    found = in_batches(random_models(6), sources(6), settings_of(settings), batch_tokens=120)
-    assert_same(found, found_alone(settings, 6))
+    models, asked, config = random_models(6), sources(6), settings_of(settings)
+    assert_same(in_batches(models, asked, config, batch_tokens=120), at_once(models, asked, config))
     assert has_failed
     assert "nothing is lost" in caplog.text
 

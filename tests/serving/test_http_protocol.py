@@ -99,9 +99,9 @@ def sent_back(connection: socket.socket, *, end: bytes | None = None) -> bytes:
 def answers_to(port: int, *parts: bytes) -> bytes:
     """The answers to parts that come one after another, until the server closes the connection."""
     with connect(port) as connection:
-        for part in parts:
+        for number, part in enumerate(parts):
+            time.sleep(0.05 if number else 0)
             connection.sendall(part)
-            time.sleep(0.05)
         return sent_back(connection)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import resource
 import shutil
@@ -23,11 +24,13 @@ from nmt_cli import processes
 from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.manifest import model_digest
+from nmt_cli.cli.serve import serve
 from nmt_cli.decoding.attention import AttentionMaps
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.errors import DataError, DeviceError, ModelError, NmtError, UsageError
 from nmt_cli.serving import worker_process
+from nmt_cli.serving.models import ModelRouter
 from nmt_cli.serving.worker_model import (
     AttentionTask,
     EngineSettings,
@@ -37,7 +40,7 @@ from nmt_cli.serving.worker_model import (
     WorkerModel,
 )
 from nmt_cli.serving.worker_process import WorkerFailed, WorkerProcess
-from tests.serving.servers import Server, save_model
+from tests.serving.servers import save_model
 
 pytestmark = pytest.mark.anyio
 TWO_BEST = SearchTask(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix="", alignments=False)
@@ -222,9 +225,12 @@ async def test_a_worker_is_closed_at_once_within_a_batch(
     assert thread is not threading.current_thread()  # where other requests are answered
 
 
-async def test_the_files_of_a_server_that_was_killed_go_with_the_next_server_and_others_stay(
-    models: dict[str, Path], temporary: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+def test_the_files_of_a_server_that_was_killed_go_with_the_next_server_and_others_stay(
+    models: dict[str, Path], temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def load(router: ModelRouter) -> None:
+        raise ModelError("the disk is gone", hint="look for it")
+
     killed = f"""
 import os, pathlib, signal
 from nmt_cli import processes
@@ -241,12 +247,14 @@ os.kill(os.getpid(), signal.SIGKILL)"""
     process = WorkerProcess(Path(), TORCH)
     (own,) = set(temporary.iterdir()) - {other, left}
     assert left.exists()  # to remove it may take long, and others may be answered now
-    server = Server(tmp_path_factory.mktemp("server") / "log", "-m", models["en-de"]).wait()
+    monkeypatch.setattr(ModelRouter, "load", load)
+    monkeypatch.setattr(logging.root, "handlers", [])  # the server changes them for the rest of its process
+    with pytest.raises(ModelError, match="the disk is gone"):
+        serve(model=[models["en-de"]], port=0)
     assert not left.exists()
     assert own.exists()
-    assert server.stop() == 0
     process.kill()
-    await process.close()
+    asyncio.run(process.close())
     assert list(temporary.iterdir()) == [other]
 
 
