@@ -14,7 +14,7 @@ from nmt_cli.dataset.prepared_data import SIDES, PreparedData, open_prepared
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import load_recipe, parse_recipe
 from tests.cli.conftest import Shell
-from tests.training.tiny import RECIPE, prepare_tiny, train
+from tests.training.tiny import RECIPE, train
 
 pytestmark = pytest.mark.usefixtures("recipe_folder")
 
@@ -213,20 +213,23 @@ def test_data_that_is_not_there_is_refused_where_it_cannot_be_guessed(
     ]
 
 
-@pytest.fixture
-def model(recipe_folder: Path) -> Path:
-    """A model directory with one vocabulary of 400 pieces, in `model`."""
-    data = prepare_tiny(recipe_folder)
-    assert train(data, recipe_folder / "run", "training.updates=2") == 0
-    shutil.copytree(recipe_folder / "run/model", recipe_folder / "model")
-    return recipe_folder / "model"
+@pytest.fixture(scope="module")
+def model(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory with one vocabulary of 400 pieces."""
+    run = tmp_path_factory.mktemp("model") / "run"
+    assert train(prepared, run, "training.updates=2") == 0
+    return run / "model"
 
 
-def test_a_model_to_begin_with_is_looked_at_as_a_training_does(nmt: Shell, model: Path) -> None:
-    arguments = ["train", "tiny.yaml", "--dry-run", "--device", "cpu", "--init-from", "model"]
+def test_a_model_to_begin_with_is_looked_at_as_a_training_does(
+    nmt: Shell, recipe_folder: Path, prepared: PreparedData, model: Path
+) -> None:
+    shutil.copytree(model, "model")
+    arguments = ["train", "tiny.yaml", "--data", str(prepared.directory), "--dry-run", "--device", "cpu"]
+    arguments += ["--init-from", "model"]
     outcome = nmt(*arguments)
     assert outcome.code == 0
-    assert f"# begins with: the weights of {model}" in outcome.stdout.splitlines()
+    assert f"# begins with: the weights of {recipe_folder}/model" in outcome.stdout.splitlines()
     refused = nmt(*arguments, "--set", "model.d_ff=128")
     assert refused.code == 3
     assert refused.stderr[0] == "error: the model in model has model.d_ff 64, and the recipe 128"
@@ -234,9 +237,8 @@ def test_a_model_to_begin_with_is_looked_at_as_a_training_does(nmt: Shell, model
 
 
 def test_without_data_the_vocabulary_is_that_of_the_model(nmt: Shell, recipe_folder: Path, model: Path) -> None:
-    shutil.rmtree(recipe_folder / "data")
     (recipe_folder / "tiny.yaml").write_text(RECIPE.replace("corpus: tiny", "corpus: demo"), encoding="utf-8")
-    outcome = nmt("train", "tiny.yaml", "--dry-run", "--device", "cpu", "--init-from", "model")
+    outcome = nmt("train", "tiny.yaml", "--dry-run", "--device", "cpu", "--init-from", str(model))
     assert outcome.code == 0
     assert (
         "# vocabulary: 400 source and 400 target pieces (of the model; demo is not prepared yet)"

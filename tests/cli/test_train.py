@@ -72,6 +72,8 @@ def on_own_data(recipe_folder: Path, prepared: PreparedData) -> list[str]:
     assert prepared.manifest.name == "tiny"
     small = ["--set", "model.d_model=32", "--set", "model.heads=2", "--set", "averaging.last=1"]
     small += ["--set", "model.d_k=16", "--set", "model.d_v=16", "--set", "validation.max_sentences=1"]
+    small += ["--set", "model.d_ff=64", "--set", "training.batch_tokens=600"]
+    small += ["--set", "training.max_tokens_per_device=320"]
     return ["train", "demo", "--data", str(prepared.directory), *SHORT, *small]
 
 

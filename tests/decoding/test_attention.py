@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -119,7 +118,8 @@ def test_a_drawing_has_a_panel_for_each_layer_and_head() -> None:
 
 def test_the_command(folder: Path) -> None:
     command = [sys.executable, "-m", "nmt_cli", "attention", "-m", "model", SOURCE]
-    shown = subprocess.run([*command, TARGET, "--words"], cwd=folder, capture_output=True, text=True, check=True)
+    shown = run_forked([*command, TARGET, "--words"], cwd=folder)
+    assert shown.returncode == 0, shown.stderr
     lines = shown.stdout.splitlines()
     assert lines[0] == "layer 1, mean of all heads"
     assert [line.split()[0] for line in lines[5:8]] == ["das", "alte", "Meer"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -60,7 +61,7 @@ def texts(blocks: Iterable[list[Translation]]) -> list[list[str]]:
     return [[one.text, *(other.text for other in one.alternatives)] for block in blocks for one in block]
 
 
-def midway(folder: Path, name: str, *options: str) -> tuple[Forked[str], list[int]]:
+def midway(folder: Path, name: str) -> tuple[Forked[str], list[int]]:
     """A process of two workers that has written a part of its lines, and is suspended; and its workers.
 
     On a busy machine a process may come to its end before it is seen at work: then another one starts.
@@ -69,7 +70,7 @@ def midway(folder: Path, name: str, *options: str) -> tuple[Forked[str], list[in
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         (folder / name).unlink(missing_ok=True)
-        process = Forked[str]([*COMMAND, "-o", name, "--workers", "2", *options], cwd=folder, stderr=-1, text=True)
+        process = Forked[str]([*COMMAND, "-o", name, "--workers", "2"], cwd=folder, stderr=-1, text=True)
         while process.poll() is None:
             if partial.exists() and partial.stat().st_size:
                 process.send_signal(signal.SIGSTOP)
@@ -125,36 +126,26 @@ def test_two_workers_find_log_and_refuse_what_one_does(folder: Path, caplog: pyt
     assert set(children(os.getpid())) == before
 
 
-def test_what_two_workers_began_another_number_completes(folder: Path) -> None:
+def test_ctrl_c_ends_two_workers_and_another_number_completes_what_they_began(folder: Path) -> None:
     whole = run_forked([*COMMAND, "-o", "whole"], cwd=folder)
     assert whole.returncode == 0, whole.stderr
     assert whole.stderr.endswith("by torch in fp32 on cpu\n")
     process, workers = midway(folder, "out")
-    process.kill()
-    process.communicate()
-    expected = (folder / "whole").read_bytes()
-    part = (folder / "out.partial").read_bytes()
-    assert expected.startswith(part)
-    assert 0 < len(part) < len(expected)
-    done = run_forked([*COMMAND, "-o", "out", "--workers", "1"], cwd=folder)
-    assert "1,000 lines: going on after them" in done.stderr
-    assert (folder / "out").read_bytes() == expected
-    deadline = time.monotonic() + 60
-    while any(is_alive(worker) for worker in workers):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def test_ctrl_c_ends_two_workers_and_leaves_what_is_done(folder: Path) -> None:
-    process, workers = midway(folder, "stopped", "--format", "tsv")
     for one in (process.pid, *workers):  # as from a terminal
         os.kill(one, signal.SIGINT)
     process.send_signal(signal.SIGCONT)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130
-    partial = folder / "stopped.partial"
+    partial = folder / "out.partial"
     assert told == f"warning: the translations so far are in {partial}; the same command continues\n"
     assert not any(is_alive(worker) for worker in workers)
+    expected = (folder / "whole").read_bytes()
+    part = partial.read_bytes()
+    assert expected.startswith(part)
+    assert 0 < len(part) < len(expected)
+    done = run_forked([*COMMAND, "-o", "out", "--workers", "1"], cwd=folder)
+    assert re.search(r"[12],000 lines: going on after them", done.stderr)
+    assert (folder / "out").read_bytes() == expected
 
 
 def test_gpus_are_taken_in_turn_where_the_choice_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

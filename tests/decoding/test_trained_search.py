@@ -29,14 +29,14 @@ def loaded(trained: Path) -> LoadedModel:
 
 @pytest.fixture(scope="module")
 def rows(loaded: LoadedModel) -> list[list[int]]:
-    return loaded.source.encode([source for source, _ in TEST[:200]])
+    return loaded.source.encode([source for source, _ in TEST[:100]])
 
 
 def config(**settings: object) -> DecodingConfig:
     return DecodingConfig.model_validate({"beam": BEAM, "max_extra_tokens": EXTRA, **settings})
 
 
-def test_nbest_lists_of_200_sentences_are_the_naive_ones(loaded: LoadedModel, rows: list[list[int]]) -> None:
+def test_nbest_lists_of_100_sentences_are_the_naive_ones(loaded: LoadedModel, rows: list[list[int]]) -> None:
     expected = reference.naive_beam_searches(
         reference.in_float64(loaded.model),
         rows,
@@ -45,7 +45,7 @@ def test_nbest_lists_of_200_sentences_are_the_naive_ones(loaded: LoadedModel, ro
         penalty=reference.gnmt(0.6),
     )
     found = search_batches(loaded.model, rows, config=config(), nbest=BEAM, device=CPU)
-    assert len(found) == 200
+    assert len(found) == 100
     num_same = 0
     for ours, wanted in zip(found, expected, strict=True):
         for got, want in zip(ours, wanted[:BEAM], strict=True):
@@ -53,7 +53,7 @@ def test_nbest_lists_of_200_sentences_are_the_naive_ones(loaded: LoadedModel, ro
             assert got.log_prob == pytest.approx(want.log_prob, abs=TOLERANCE) or got.ids != want.ids
         num_same += [one.ids for one in ours] == [one.ids for one in wanted[:BEAM]]
     # Where two scores are the same to 1e-6, float32 may order them otherwise.
-    assert num_same >= 199
+    assert num_same >= 99
     assert len({len(one.ids) for ranked in found for one in ranked}) > 5
 
 

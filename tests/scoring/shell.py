@@ -44,9 +44,12 @@ def refuse(family: type[NmtError], *arguments: str, stdin: bytes = b"") -> NmtEr
 
 def nmt(*arguments: str, stdin: str | int = "", **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "nmt_cli", "score", *arguments]
-    if environment:  # which modules may read when they are imported: a process from the very start
-        return subprocess.run(command, capture_output=True, text=True, input=str(stdin), env=os.environ | environment)
-    return run_forked(command, stdin=stdin) if isinstance(stdin, int) else run_forked(command, input=stdin)
+    variables = os.environ | environment
+    if "SACREBLEU" in environment:  # sacreBLEU reads it when it is imported: a process from the very start
+        return subprocess.run(command, capture_output=True, text=True, input=str(stdin), env=variables)
+    if isinstance(stdin, int):
+        return run_forked(command, stdin=stdin)
+    return run_forked(command, input=stdin, env=variables)
 
 
 def columns(output: str) -> list[list[str]]:

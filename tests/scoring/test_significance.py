@@ -6,12 +6,12 @@ import json
 import random
 import re
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forks import run_forked
 from tests.scoring.shell import REF, columns, nmt, on_a_terminal, run
 
 WORDS = ["der", "die", "das", "Hund", "Katze", "Haus", "sieht", "läuft", "baut", "rot", "klein", "alt"]
@@ -32,7 +32,7 @@ def systems(folder: Path) -> Path:
 def test_scores_and_p_values_are_those_of_sacrebleu_s_command(systems: Path, test: str) -> None:
     command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "also", "good", "-m", "bleu", "chrf", "--width", "4"]
     command += [f"--paired-{test}", "--format", "text"]
-    table = subprocess.run(command, cwd=systems, check=True, capture_output=True, text=True).stdout.split("----")[0]
+    table = run_forked(command, cwd=systems).stdout.split("----")[0]
     rows = [[re.findall(r"\d+\.\d+", cell) for cell in line.split("│")[2:4]] for line in table.splitlines()]
     baseline, system, p_values = (row for row in rows if row and row[0])
     arguments = ["ref", "-i", "good", "--baseline", "also", "--paired", test, "-m", "bleu,chrf", "--json"]
