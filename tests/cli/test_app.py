@@ -287,14 +287,6 @@ def test_a_run_that_this_user_may_not_enter_hides_no_others(tmp_path: Path, run:
     assert run.name in process.stdout
 
 
-def test_an_error_goes_to_stderr_and_sets_the_exit_code(tmp_path: Path) -> None:
-    process = subprocess.run(
-        [sys.executable, "-m", "nmt_cli", "trian"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert (process.returncode, process.stdout) == (2, "")
-    assert process.stderr.splitlines()[0] == "error: there is no command 'trian'"
-
-
 def options_of(command: str) -> set[str]:
     return {option for parameter in ALL[command].params for option in parameter.opts}
 

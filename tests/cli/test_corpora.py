@@ -55,12 +55,6 @@ def test_one_corpus_is_told_in_full(nmt: Shell) -> None:
     assert told.endswith("next         nmt prepare mine.yaml\n")
 
 
-def test_an_unknown_name_is_answered_with_near_ones(nmt: Shell) -> None:
-    outcome = nmt("corpora", "wmt14-de-en")
-    assert outcome.stderr[0] == "error: there is no corpus 'wmt14-de-en'"
-    assert "wmt14-en-de" in outcome.stderr[2]
-
-
 def test_a_terminal_gets_a_table(nmt: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(printing, "is_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "160")

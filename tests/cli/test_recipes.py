@@ -105,11 +105,6 @@ def test_a_recipe_of_ones_own_is_described_too(nmt: Shell, tmp_path: Path, monke
     assert (told["parameters"], told["model"]["d_k"]) == (None, 32)
 
 
-def test_an_unknown_recipe_is_answered_with_near_ones(nmt: Shell) -> None:
-    outcome = nmt("recipes", "baes")
-    assert (outcome.code, outcome.stderr[0]) == (3, "error: there is no recipe 'baes'")
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_are_those_of_the_model_that_is_built(name: str) -> None:
     config = load_recipe(name).model

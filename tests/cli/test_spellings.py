@@ -118,7 +118,6 @@ WORDS = {"optimizer.name": "adam", "activation": "gelu"}
         ("score -r ref.txt", FILES),
         ("score --hyp hyp.txt", FILES),
         ("score --src s.txt", "here it is --source s.txt"),
-        ("decode --lenpen 0.6", "here it is --length-penalty 0.6 --length-penalty-form length"),
         ("train base --weight-decay 0", "leave it out: a weight decay of 0 is none"),
         (
             "train base --dropout 1",

@@ -146,16 +146,6 @@ def test_a_run_that_begins_with_a_model_has_a_name_of_its_own(
     assert sorted(path.name for path in runs.iterdir()) == ["tiny-demo", name]
 
 
-def test_without_prepared_data(recipe_folder: Path, nmt: Shell) -> None:
-    outcome = nmt("train", "tiny.yaml")
-    assert outcome.code == 4
-    assert outcome.stderr == [
-        "error: there is no prepared data in data/tiny",
-        "at:    data/tiny",
-        "fix:   nmt prepare FILE.yaml -o data/tiny, or name the folder with --data",
-    ]
-
-
 def test_a_misspelt_folder_of_prepared_data_is_answered_with_the_nearest(
     recipe_folder: Path, prepared: PreparedData, nmt: Shell
 ) -> None:
@@ -163,13 +153,6 @@ def test_a_misspelt_folder_of_prepared_data_is_answered_with_the_nearest(
     outcome = nmt("train", "tiny.yaml", "--data", str(meant.with_name("tinny")))
     assert outcome.stderr[2].startswith(f"fix:   did you mean --data {meant}? Otherwise: nmt prepare FILE.yaml -o ")
     assert "did you mean" not in nmt("train", "tiny.yaml", "--data", str(meant.with_name("other"))).stderr[2]
-
-
-def test_with_data_that_were_not_prepared(recipe_folder: Path, nmt: Shell) -> None:
-    (recipe_folder / "texts").mkdir()
-    outcome = nmt("train", "tiny.yaml", "--data", "texts")
-    assert outcome.code == 4
-    assert outcome.stderr[0] == "error: texts is not prepared data: it has no manifest.json"
 
 
 @pytest.mark.parametrize("settings", [[], ["tokenizer.shared=false"]], ids=["one vocabulary", "two"])
@@ -243,11 +226,9 @@ def test_a_sentence_longer_than_a_micro_batch(recipe_folder: Path, train: list[s
 @pytest.mark.parametrize(
     ("arguments", "error", "fix"),
     [
-        (["bsae"], "there is no recipe 'bsae'", "did you mean nmt train base?"),
         (["tiny.yaml", "--set", "training.update=5"], "training.update", "updates"),
         (["tiny.yaml", "--set", "training.updates=many"], "training.updates", "number"),
         (["tiny.yaml", "--precision", "fp8"], "training.precision", "bf16"),
-        (["tiny.yaml", "--set", "training.updates"], "--set takes key=value, not 'training.updates'", "--set "),
     ],
 )
 def test_a_wrong_recipe_or_setting(recipe_folder: Path, nmt: Shell, arguments: list[str], error: str, fix: str) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import nmt_cli
 from nmt_cli.errors import UsageError
 from nmt_cli.scoring.metrics import EvaluationSet, MetricName, ScoreReport, bleu, score_systems
 from nmt_cli.scoring.moses_bleu import MosesBleuTokenizer, PaperTokenizer, note_on_comparison
@@ -150,10 +149,6 @@ def test_what_does_not_fit_together_is_a_programmer_s_mistake(
 ) -> None:
     with pytest.raises(ValueError, match="cannot be scored"):
         scored(hypotheses, references, "bleu")
-
-
-def test_the_report_is_part_of_the_public_api() -> None:
-    assert nmt_cli.ScoreReport is ScoreReport
 
 
 def test_a_confidence_interval_of_chrf_survives_resamples_without_a_match() -> None:

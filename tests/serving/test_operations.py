@@ -382,14 +382,6 @@ def test_a_server_without_a_place_for_temporary_files_says_so(models: dict[str, 
     assert fix.endswith("or name a folder: export TMPDIR=FOLDER")
 
 
-def test_an_address_that_is_taken_is_named(models: dict[str, Path]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(UsageError, match=f"cannot listen at 127.0.0.1:{port}: Address already in use") as error:
-            serve(model=[models["en-de"]], port=port)
-    assert error.value.setting == "port"
-
-
 def test_an_address_that_another_server_takes_meanwhile_is_named(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
