@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import wait_until
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _SECONDS = 30
+_KEY_CODES = {"Enter": 13, "Escape": 27, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40}
 
 
 class Browser:
@@ -100,10 +101,7 @@ class Browser:
 
     def until(self, script: str) -> None:
         """Wait until an expression is true."""
-        deadline = time.monotonic() + _SECONDS
-        while not self.run(script):
-            assert time.monotonic() < deadline, f"never came: {script}"
-            time.sleep(0.05)
+        wait_until(lambda: self.run(script), seconds=_SECONDS, told=lambda: f"never came: {script}")
 
     def type(self, text: str) -> None:
         """Type into what has the focus."""
@@ -111,16 +109,7 @@ class Browser:
 
     def press(self, key: str) -> None:
         """Press a key such as Enter."""
-        code = {
-            "Enter": 13,
-            "Escape": 27,
-            "ArrowDown": 40,
-            "ArrowRight": 39,
-            "ArrowLeft": 37,
-            "Tab": 9,
-            "End": 35,
-            "Home": 36,
-        }[key]
+        code = _KEY_CODES[key]
         for kind in ("keyDown", "keyUp"):
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
@@ -136,11 +125,6 @@ class Browser:
         if click:
             for kind in ("mousePressed", "mouseReleased"):
                 self.send("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
-
-    def screenshot(self, path: Path) -> None:
-        """The page as it is seen, as PNG."""
-        found = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=False)
-        path.write_bytes(base64.b64decode(found["data"]))
 
     def close(self) -> None:
         """End it."""

@@ -17,12 +17,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, AnyStr, ClassVar
 
 from tests.source_modules import ROOT
+from tests.waiting import wait_until
 
 # The superuser may enter every folder, but not without these capabilities.
 WITHOUT_RIGHTS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
@@ -115,11 +115,7 @@ def _server() -> socket.socket:
     command = [sys.executable, "-m", "tests.fork_server", path]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE)
     connection = socket.socket(socket.AF_UNIX)
-    deadline = time.monotonic() + _SECONDS
-    while connection.connect_ex(path):
-        assert process.poll() is None, "the server of forks has ended"
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: connection.connect_ex(path) == 0, process=process, seconds=_SECONDS)
 
     def end() -> None:
         connection.close()

@@ -123,12 +123,7 @@ def write_translations(file: Path, pairs: Pairs, languages: tuple[str, str]) -> 
 def serve(folder: Path) -> Iterator[Hub]:
     """Serve the data sets and models in a folder, as OWNER/NAME/FILES."""
     hub = Hub(folder)
-
-    class Handler(_Handler):
-        pass
-
-    Handler.hub = hub
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     hub.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
@@ -208,12 +203,9 @@ class _Handler(BaseHTTPRequestHandler):
             206 if "Range" in self.headers else 200,
             content[start:end],
             headers,
-            cut=self._cut(name),
+            cut=self.hub.cut.pop(name, None) if self.command == "GET" else None,
             seconds_per_block=self.hub.seconds_per_block,
         )
-
-    def _cut(self, name: str) -> int | None:
-        return self.hub.cut.pop(name, None) if self.command == "GET" else None
 
     def _send_json(self, values: Any) -> None:
         self._send(200, json.dumps(values).encode(), {"Content-Type": "application/json"})

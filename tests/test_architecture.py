@@ -263,7 +263,7 @@ def _own_imports(module: Module) -> Iterator[tuple[ast.stmt, str]]:
 
 
 def _takes_only_the_version(module: Module, node: ast.stmt) -> Iterator[str]:
-    """The package itself imports the wings on demand: below them, only its version may be asked for."""
+    """The package itself imports the rooms on demand: below them, only its version may be asked for."""
     if isinstance(node, ast.ImportFrom):
         names = {alias.name for alias in node.names}
     else:

@@ -33,8 +33,9 @@ def test_help_imports_nothing_slow() -> None:
 
 
 def test_importing_the_package_imports_nothing_slow() -> None:
-    loaded = _run("-c", "import nmt_cli, sys; print(*sys.modules)").stdout.split()
-    assert not set(loaded) & _SLOW_TO_IMPORT
+    named, loaded = _run("-c", "import nmt_cli, sys; print(*dir(nmt_cli)); print(*sys.modules)").stdout.splitlines()
+    assert set(nmt_cli.__all__) <= set(named.split())
+    assert not set(loaded.split()) & _SLOW_TO_IMPORT
 
 
 def test_runs_as_a_module() -> None:

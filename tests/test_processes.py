@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from nmt_cli.errors import DataError
 from nmt_cli.processes import FEWER_WORKERS, Worker, WorkerLost, worker_pool
+from tests.waiting import is_alive, state_of, wait_until
 from tests.worker_jobs import Named, Squares, Trouble, Unstartable
 
 
@@ -126,7 +126,7 @@ def test_processes_end_with_the_one_that_started_them(repository: Path, sign: si
         os.kill(parent.pid, sign) if sign == signal.SIGKILL else os.killpg(parent.pid, sign)
         assert parent.wait(timeout=120) == code
         assert parent.stderr.read().count("Traceback") == (sign == signal.SIGINT)  # the parent's own
-    _wait_until(lambda: not any(_is_alive(process) for process in processes))
+    wait_until(lambda: not any(is_alive(process) for process in processes))
 
 
 def test_a_worker_answers_one_task_after_another_and_in_time() -> None:
@@ -187,7 +187,7 @@ def commander(folder: Path, repository: Path) -> Iterator[tuple[subprocess.Popen
         assert arguments == ["-P", "-m", "nmt_cli", "info"]
         yield parent, int(child)
         parent.communicate(timeout=60)
-    _wait_until(lambda: not _is_alive(int(child)))
+    wait_until(lambda: not is_alive(int(child)))
 
 
 def test_signals_are_passed_on_to_commands_once_each(tmp_path: Path, repository: Path) -> None:
@@ -202,9 +202,9 @@ def test_signals_are_passed_on_to_commands_once_each(tmp_path: Path, repository:
 def test_commands_stop_and_go_on_with_the_process_that_started_them(tmp_path: Path, repository: Path) -> None:
     with commander(tmp_path, repository) as (parent, child):
         parent.send_signal(signal.SIGTSTP)
-        _wait_until(lambda: _state(parent.pid) == _state(child) == "T")
+        wait_until(lambda: state_of(parent.pid) == state_of(child) == "T")
         parent.send_signal(signal.SIGCONT)
-        _wait_until(lambda: "T" not in (_state(parent.pid), _state(child)))
+        wait_until(lambda: "T" not in (state_of(parent.pid), state_of(child)))
         parent.terminate()
 
 
@@ -213,21 +213,3 @@ def test_commands_are_told_when_the_process_that_started_them_is_killed(tmp_path
         assert parent.stdout is not None
         parent.kill()
         assert parent.stdout.read() == "SIGTERM\n"
-
-
-def _wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def _state(process: int) -> str:
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        return _state(process) != "Z"
-    except FileNotFoundError:
-        return False

@@ -70,10 +70,12 @@ def tiny_config(
     target_vocab: int = 300,
     updates: list[int],
     longest_source: int | None = None,
+    languages: str = "en-de",
 ) -> SavedModelConfig:
+    source, target = languages.split("-")
     return SavedModelConfig(
         nmt_version="0.1.0",
-        languages=LanguagePair(source="en", target="de"),
+        languages=LanguagePair(source=source, target=target),
         vocabulary=Vocabulary(source=source_vocab, target=target_vocab, shared=source_vocab == target_vocab),
         updates=updates,
         longest_source=longest_source,
@@ -92,6 +94,7 @@ def save_tiny(
     update: int = 7,
     longest_source: int | None = None,
     card: str = "# A card\n",
+    languages: str = "en-de",
 ) -> Transformer:
     """Write a model directory of this model, or of random weights, at `path` and return its model."""
     recipe = recipe or tiny_recipe()
@@ -99,7 +102,7 @@ def save_tiny(
     spm = write_spm(spm_folder / "shared.spm")
     model_directory.save_model(
         path,
-        config=tiny_config(recipe, updates=[update], longest_source=longest_source),
+        config=tiny_config(recipe, updates=[update], longest_source=longest_source, languages=languages),
         weights=weights_of(model),
         source_spm=spm,
         target_spm=spm,

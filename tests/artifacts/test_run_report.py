@@ -63,11 +63,8 @@ def run(tmp_path: Path) -> Path:
     folder = tmp_path / "base"
     write_run(folder, updates=3, recipe=tiny_recipe(training={"updates": 1000}, description="About <boats>"))
     started = {"event": "start", "update": 0, "time": "2026-01-02T03:04:05+00:00", **START}
-    lines = (folder / "metrics.jsonl").read_text()
-    (folder / "metrics.jsonl").write_text("")
-    add_events(folder, started)
-    with (folder / "metrics.jsonl").open("a") as stream:
-        stream.write(lines)
+    metrics = folder / "metrics.jsonl"
+    metrics.write_text(f"{json.dumps(started)}\n{metrics.read_text()}")
     trained = {"learning_rate": 1e-3, "target_tokens": 5000, "seconds": 90.0}
     return add_events(
         folder,

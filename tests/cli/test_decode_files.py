@@ -30,6 +30,7 @@ from nmt_cli.scoring.texts import read_text
 from nmt_cli.text_encoding import check_encoding, check_encodings
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.forks import Forked, run_forked
+from tests.waiting import wait_until
 
 COMMAND = [sys.executable, "-m", "nmt_cli", "decode", "--device", "cpu", "--threads", "1"]
 NUM_LINES = 3000
@@ -54,11 +55,7 @@ def kill_when_begun(folder: Path, *options: str, output: str) -> bytes:
     """Start a translation, kill it by SIGKILL when a part is written; that part."""
     process = Forked[bytes]([*COMMAND, "-m", "model", "-i", "text", *options, "-o", output], cwd=folder)
     partial = folder / f"{output}.partial"
-    deadline = time.monotonic() + 60
-    while not (partial.exists() and partial.stat().st_size):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_until(lambda: partial.exists() and partial.stat().st_size, process=process)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     return partial.read_bytes()
@@ -111,10 +108,7 @@ def test_what_was_begun_otherwise_is_not_continued(folder: Path, tmp_path: Path)
 def test_two_processes_do_not_write_one_file(folder: Path) -> None:
     process = Forked[bytes]([*COMMAND, "-m", "model", "-i", "text", "-o", "busy"], cwd=folder)
     try:
-        deadline = time.monotonic() + 60
-        while not (folder / "busy.partial").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        wait_until((folder / "busy.partial").exists, process=process)
         with pytest.raises(DataError, match=f"another nmt decode writes this file: process {process.pid} on"):
             decode(model=[folder / "model"], source=folder / "text", output=folder / "busy", device="cpu")
     finally:

@@ -19,24 +19,6 @@ from tests.training.tiny import RECIPE, train
 pytestmark = pytest.mark.usefixtures("recipe_folder")
 
 
-def devices(text: str) -> int:
-    found = re.search(r"^# batch: .* = (\d+) device", text, flags=re.MULTILINE)
-    assert found
-    return int(found[1])
-
-
-def memory(text: str) -> float:
-    found = re.search(r"^# memory per device: .* ([0-9.]+) activations", text, flags=re.MULTILINE)
-    assert found
-    return float(found[1])
-
-
-def origins(text: str) -> dict[str, str]:
-    """The origin behind the value of each line of --dry-run, by key; the keys that are looked at occur once."""
-    lines = [line.partition("  # ") for line in text.splitlines() if "  # " in line]
-    return {setting.strip().partition(":")[0]: origin for setting, _, origin in lines}
-
-
 def needs(text: str) -> dict[str, str]:
     """What stands as comments below the recipe."""
     return dict(line.removeprefix("# ").split(": ", 1) for line in text.splitlines() if line.startswith("# "))
@@ -52,7 +34,8 @@ def test_a_dry_run_prints_the_recipe_of_a_training_with_the_origin_of_each_value
     assert outcome.code == 0
     assert outcome.stderr == []
     assert parse_recipe(outcome.stdout, source="stdout") == load_recipe("child.yaml", overrides=overrides)
-    found = origins(outcome.stdout)
+    lines = [line.partition("  # ") for line in outcome.stdout.splitlines() if "  # " in line]
+    found = {setting.strip().partition(":")[0]: origin for setting, _, origin in lines}
     assert found["label_smoothing"] == "child.yaml:2"
     assert found["checkpoint_every"] == "tiny.yaml:11"
     assert found["log_every"] == "tiny.yaml:10"
@@ -168,28 +151,30 @@ def test_it_counts_with_the_devices_of_a_training(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     if world_size is not None:
         monkeypatch.setenv("WORLD_SIZE", world_size)
-    assert devices(nmt("train", "base", "--dry-run", *arguments).stdout) == expected
+    batch = needs(nmt("train", "base", "--dry-run", *arguments).stdout)["batch"]
+    assert f" = {expected} device(s) x " in batch
 
 
 def test_micro_batches_that_are_to_be_found_are_said_to_be_so(nmt: Shell) -> None:
     def batch(*arguments: str) -> str:
-        printed = nmt("train", "base", "--dry-run", "--device", "cpu", "--gpus", "2", *arguments).stdout
-        return next(line for line in printed.splitlines() if line.startswith("# batch: "))
+        return needs(nmt("train", "base", "--dry-run", "--device", "cpu", "--gpus", "2", *arguments).stdout)["batch"]
 
     assert batch() == (
-        "# batch: 25,000 tokens per update = 2 device(s) x 12,500, at once where memory holds them, else in equal"
+        "25,000 tokens per update = 2 device(s) x 12,500, at once where memory holds them, else in equal"
         " parts: found at the start (auto)"
     )
     assert batch("--set", "training.max_tokens_per_device=4096") == (
-        "# batch: 25,000 tokens per update = 2 device(s) x 4 micro-batch(es) of at most 4,096"
+        "25,000 tokens per update = 2 device(s) x 4 micro-batch(es) of at most 4,096"
     )
 
 
 def test_activations_are_those_of_one_device(nmt: Shell) -> None:
-    one, five, ten = (
-        memory(nmt("train", "base", "--dry-run", "--device", "cpu", "--gpus", str(number)).stdout)
-        for number in (1, 5, 10)
-    )
+    def activations(gpus: int) -> float:
+        plan = needs(nmt("train", "base", "--dry-run", "--device", "cpu", "--gpus", str(gpus)).stdout)
+        (found,) = re.findall("([0-9.]+) activations", plan["memory per device"])
+        return float(found)
+
+    one, five, ten = map(activations, (1, 5, 10))
     assert five == pytest.approx(one / 5, abs=0.06)
     assert ten == pytest.approx(one / 10, abs=0.06)
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
-import pty
-import re
 import shlex
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +24,7 @@ from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.training.runs import locked_run
 from tests.artifacts.builders import SIGNATURE, save_tiny, tiny_recipe, write_run
 from tests.cli.conftest import Shell
+from tests.cli.terminals import seen_in_terminal
 
 Screen = Callable[[Path], dict[str, str]]
 
@@ -231,7 +226,7 @@ def test_on_a_terminal_words_stay_whole_and_commands_can_be_copied(tmp_path: Pat
     quoted = "description=two  words and 'quotes'"
     record["command"] = ["nmt", "train", "tiny.yaml", "--set", quoted, *["--set", "a=b"] * 9]
     (run / "run.json").write_text(json.dumps(record))
-    lines = on_a_terminal("info", "x", columns=columns, folder=tmp_path)
+    lines = seen_in_terminal(["info", "x"], columns=columns, folder=tmp_path)
     assert max(map(len, lines)) <= max(columns, 13 + len(f"  --set {shlex.quote(quoted)} \\"))
     assert any("▁" in line or "█" in line for line in lines)
     for label in ("command", "next"):
@@ -243,23 +238,6 @@ def test_on_a_terminal_words_stay_whole_and_commands_can_be_copied(tmp_path: Pat
             ["bash", "-c", "\n".join(command).replace("nmt", "printf '%s\\0'", 1)], stdout=subprocess.PIPE, check=True
         )
         assert copied.stdout.decode().split("\0")[:-1] == record["command"][1:]
-
-
-def on_a_terminal(*arguments: str, columns: int, folder: Path) -> list[str]:
-    """The lines that `nmt` shows on a terminal of this width, without styles."""
-    controller, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    environment = os.environ | {"TERM": "xterm", "LC_ALL": "C.UTF-8", "COLUMNS": str(columns)}
-    command = [sys.executable, "-m", "nmt_cli", *arguments]
-    with subprocess.Popen(command, stdout=terminal, env=environment, cwd=folder) as process:
-        os.close(terminal)
-        shown = b""
-        with contextlib.suppress(OSError):  # how a terminal ends
-            while chunk := os.read(controller, 65_536):
-                shown += chunk
-    assert process.returncode == 0
-    os.close(controller)
-    return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).split("\r\n")
 
 
 def test_a_damaged_checkpoint_of_a_run_is_shown(tmp_path: Path, screen: Screen) -> None:
@@ -397,12 +375,12 @@ def test_damaged_descriptions_are_errors_with_a_place(tmp_path: Path) -> None:
 NO_HEAVY_IMPORTS = """
 import sys
 from nmt_cli.cli.app import main
-sys.argv = ["nmt", "info", "--json", sys.argv[1]]
+sys.argv = ["nmt", *sys.argv[1:]]
 try:
     main()
 except SystemExit as ended:
     assert not ended.code, ended.code
-heavy = {"torch", "numpy", "sentencepiece", "safetensors", "datasets", "sacrebleu"} & set(sys.modules)
+heavy = {"torch", "numpy", "sentencepiece", "safetensors", "datasets", "sacrebleu", "matplotlib"} & set(sys.modules)
 assert not heavy, heavy
 """
 
@@ -411,7 +389,7 @@ def test_nothing_heavy_is_imported_and_stdout_is_one_object(tmp_path: Path) -> N
     write_run(tmp_path / "x", updates=1)
     save_tiny(tmp_path / "m", spm_folder=tmp_path)
     for path in (tmp_path / "x", tmp_path / "m", write_data(tmp_path / "data")):
-        command = [sys.executable, "-c", NO_HEAVY_IMPORTS, str(path)]
+        command = [sys.executable, "-c", NO_HEAVY_IMPORTS, "info", "--json", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         assert json.loads(done.stdout)["path"] == str(path)

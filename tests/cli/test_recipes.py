@@ -15,6 +15,7 @@ from tests.cli.conftest import Shell
 from tests.cli.terminals import seen_in_terminal
 
 NAMES = packaged_names(kind="recipe")
+pytestmark = pytest.mark.usefixtures("recipe_folder")
 
 
 def test_programs_get_columns_with_tabs(nmt: Shell) -> None:
@@ -34,19 +35,15 @@ def test_json_has_plain_numbers_of_all_recipes_or_of_one(nmt: Shell) -> None:
     assert one["model"]["d_k"] == 64
 
 
-def test_one_recipe_is_described_with_what_to_type(nmt: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_one_recipe_is_described_with_what_to_type(nmt: Shell) -> None:
     told = nmt("recipes", "demo").stdout
     assert "2 + 2 layers, d_model 192, d_ff 768, 4 heads of 48, post-norm" in told
     assert "next         nmt prepare demo\n" in told
-    (tmp_path / "data" / "demo").mkdir(parents=True)
+    Path("data/demo").mkdir(parents=True)
     assert "next         nmt train demo\n" in nmt("recipes", "demo").stdout
 
 
-def test_the_corpus_of_a_recipe_for_your_own_text_is_your_own(
-    nmt: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_corpus_of_a_recipe_for_your_own_text_is_your_own(nmt: Shell) -> None:
     rows = [line.split("\t") for line in nmt("recipes").stdout.splitlines()]
     assert [row[0] for row in rows if row[4] == "your own"] == ["medium", "small"]
     told = nmt("recipes", "small").stdout
@@ -64,10 +61,7 @@ def test_the_corpus_of_a_recipe_for_your_own_text_is_your_own(
     )
 
 
-def test_a_recipe_is_for_your_own_text_if_its_corpus_is_null_whatever_its_description_says(
-    nmt: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_recipe_is_for_your_own_text_if_its_corpus_is_null_whatever_its_description_says(nmt: Shell) -> None:
     Path("my child.yaml").write_text("extends: small.yaml\nname: child\n", encoding="utf-8")
     told = nmt("recipes", "my child.yaml").stdout
     assert "corpus       your own\n" in told
@@ -88,18 +82,14 @@ def test_a_recipe_is_for_your_own_text_if_its_corpus_is_null_whatever_its_descri
     assert nmt("train", "other.yaml").stderr[0] == "error: there is no prepared data in data/demo"
 
 
-def test_a_recipe_for_a_corpus_file_names_the_file_and_the_folder(
-    nmt: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_recipe_for_a_corpus_file_names_the_file_and_the_folder(nmt: Shell) -> None:
     Path("mine.yaml").write_text("extends: base.yaml\ncorpus: company\n", encoding="utf-8")
     prepare = "nmt prepare FILE.yaml -o data/company"
     assert f"next         {prepare}\n" in nmt("recipes", "mine.yaml").stdout
     assert nmt("train", "mine.yaml").stderr[2] == f"fix:   {prepare}, or name the folder with --data"
 
 
-def test_a_recipe_of_ones_own_is_described_too(nmt: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_recipe_of_ones_own_is_described_too(nmt: Shell) -> None:
     Path("mine.yaml").write_text("extends: base.yaml\ncorpus: company\nmodel: {heads: 16}\n", encoding="utf-8")
     told = json.loads(nmt("recipes", "mine.yaml", "--json").stdout)
     assert (told["parameters"], told["model"]["d_k"]) == (None, 32)
@@ -131,7 +121,7 @@ def test_parameters_follow_every_variant_of_the_model(settings: list[str]) -> No
 
 
 @pytest.mark.parametrize("columns", [80, 60])
-def test_b11_no_number_of_a_list_is_cut_off_in_a_narrow_terminal(tmp_path: Path, columns: int) -> None:
+def test_no_number_of_a_list_is_cut_off_in_a_narrow_terminal(tmp_path: Path, columns: int) -> None:
     for command, numbers in (("corpora", ["40,836,715", "7.5 GB"]), ("recipes", ["218.2 M", "100,000", "25,000"])):
         lines = seen_in_terminal([command], columns=columns, folder=tmp_path)
         assert all(number in "\n".join(lines) for number in numbers)
@@ -140,7 +130,7 @@ def test_b11_no_number_of_a_list_is_cut_off_in_a_narrow_terminal(tmp_path: Path,
 
 
 @pytest.mark.parametrize("columns", [80, 60])
-def test_b11_the_table_of_nmt_prepare_has_whole_numbers_and_headings(tmp_path: Path, columns: int) -> None:
+def test_the_table_of_nmt_prepare_has_whole_numbers_and_headings(tmp_path: Path, columns: int) -> None:
     lines = seen_in_terminal(["prepare", "demo", "--limit", "1500"], columns=columns, folder=tmp_path)
     shown = "\n".join(lines)
     assert "…" not in shown

@@ -16,6 +16,7 @@ from nmt_cli.files import write_file
 from tests.artifacts.builders import save_tiny, write_run
 from tests.browser import Browser
 from tests.cli.conftest import Shell
+from tests.cli.test_info import NO_HEAVY_IMPORTS
 from tests.training.tiny import events, train
 
 VISIBLE = "[...document.querySelectorAll('.charts svg')].filter(one => one.checkVisibility()).map(one => one.ariaLabel)"
@@ -103,19 +104,6 @@ def test_only_a_page_is_replaced(tmp_path: Path, runs: list[Path]) -> None:
     with pytest.raises(UsageError) as caught:
         report([runs[0]], output=runs[0] / "run.json" / "page.html")
     assert "a file stands where a folder must be" in caught.value.message
-
-
-NO_HEAVY_IMPORTS = """
-import sys
-from nmt_cli.cli.app import main
-sys.argv = ["nmt", *sys.argv[1:]]
-try:
-    main()
-except SystemExit as ended:
-    assert not ended.code, ended.code
-heavy = {"torch", "numpy", "sentencepiece", "safetensors", "datasets", "sacrebleu", "matplotlib"} & set(sys.modules)
-assert not heavy, heavy
-"""
 
 
 def test_a_report_and_a_table_of_runs_import_nothing_heavy(tmp_path: Path, runs: list[Path]) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.cli.app import commands_with_all_options
 from nmt_cli.cli.arguments import _options_of
 from nmt_cli.cli.spellings import COMMANDS, SPELLINGS, check_options
 from nmt_cli.errors import UsageError, nearest_word
@@ -24,8 +23,8 @@ from nmt_cli.recipe.other_toolkits_keys import CORPUS_KEYS, RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.optimizers_and_schedules import scheduled_rate
 from tests.cli.conftest import Shell
+from tests.cli.test_app import ALL, options_of
 
-ALL = commands_with_all_options()
 ANSWERS = [(command, hint, spellings) for command, known in SPELLINGS.items() for hint, spellings in known.items()]
 NO_DROPOUT = "there is none: model.dropout is on the outputs of sub-layers and on embeddings (5.4); leave it out"
 PEAK = "--set training.schedule='{name: inverse_sqrt, peak: 0.0005, warmup_updates: 4000}'"
@@ -171,7 +170,7 @@ WORDS = {"optimizer.name": "adam", "activation": "gelu"}
         ("train base --set model.d_modl=8", "did you mean model.d_model?"),
     ],
 )
-def test_b10_a_habit_is_answered_with_what_does_the_same(nmt: Shell, typed: str, fix: str) -> None:
+def test_a_habit_is_answered_with_what_does_the_same(nmt: Shell, typed: str, fix: str) -> None:
     outcome = nmt(*typed.split())
     assert outcome.code in (2, 3)
     assert "\n".join(outcome.stderr).partition("fix:   ")[2].startswith(fix)
@@ -521,6 +520,3 @@ for typed in sys.argv[1:]:
     told = [re.sub("^[2-5] False ", "", line) for line in process.stdout.splitlines()]
     assert told == NEED_NO_TORCH, process.stderr
     assert len(re.findall("^error: ", process.stderr, flags=re.MULTILINE)) == len(NEED_NO_TORCH)
-
-def options_of(command: str) -> set[str]:
-    return {option for parameter in ALL[command].params for option in parameter.opts}

@@ -96,7 +96,9 @@ def in_batches(
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("has_prefixes", [False, True])
-def test_stragglers_are_found_as_if_all_were_searched_at_once(settings: str, has_prefixes: bool, joined: list[list[int]]) -> None:
+def test_stragglers_are_found_as_if_searched_at_once(
+    settings: str, has_prefixes: bool, joined: list[list[int]]
+) -> None:
     seeds = (6, 2) if settings == "an ensemble" else (6,)
     asked = sources(6, has_prefixes=has_prefixes)
     models, config = random_models(*seeds), settings_of(settings)

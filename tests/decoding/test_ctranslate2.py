@@ -12,7 +12,6 @@ import torch
 from nmt_cli import files
 from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
-from nmt_cli.artifacts.weights import weights_of
 from nmt_cli.decoding.ctranslate2 import engine as ctranslate2_engine
 from nmt_cli.decoding.ctranslate2 import model as ctranslate2_model
 from nmt_cli.decoding.ctranslate2.batches import batches_for_workers, is_wide
@@ -22,8 +21,7 @@ from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSenten
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS
-from tests.artifacts import builders
-from tests.artifacts.builders import save_tiny, tiny_recipe
+from tests.artifacts.builders import save_tiny, tiny_model, tiny_recipe
 from tests.decoding import reference
 from tests.decoding.trained import TEST
 
@@ -43,21 +41,12 @@ def translated(model: Path) -> str:
 def biased_model(folder: Path, *, specials: float, eos: float) -> Transformer:
     """A random model, saved as `folder`/model, with these biases of the pieces never generated and of the end."""
     recipe = tiny_recipe(model={"output_bias": True}, decoding={"beam": 4, "max_extra_tokens": 4})
-    model = builders.tiny_model(recipe).eval()
+    model = tiny_model(recipe)
     assert model.output_bias is not None
     with torch.no_grad():
         model.output_bias[:EOS] = specials
         model.output_bias[EOS] = eos
-    spm = builders.write_spm(folder / "shared.spm")
-    model_directory.save_model(
-        folder / "model",
-        config=builders.tiny_config(recipe, updates=[7]),
-        weights=weights_of(model),
-        source_spm=spm,
-        target_spm=spm,
-        card="",
-        overwrite=False,
-    )
+    save_tiny(folder / "model", spm_folder=folder, recipe=recipe, model=model)
     return reference.in_float64(model)
 
 

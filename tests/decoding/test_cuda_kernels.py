@@ -13,12 +13,11 @@ from nmt_cli.decoding.search import cuda
 from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.static_state import StaticSizes, StaticState, advance_hypotheses, choose_candidates
 from nmt_cli.model import static_cache
-from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.layers import DecoderLayer
 from nmt_cli.model.static_cache import StepInputs
 from nmt_cli.model.transformer import Transformer
 from tests.decoding.reference import CPU, decoding, random_model, random_sources
-from tests.decoding.test_cuda import assert_found
+from tests.decoding.test_cuda import Tape, assert_found
 from tests.interpreted import DEVICE, MARKS  # isort: split
 
 from nmt_cli.model.kernels.residual_norm import add_norm
@@ -34,17 +33,8 @@ def device() -> Iterator[None]:
         yield
 
 
-class Again(CudaGraphs):
+class Again(Tape):
     """A recorder that calls the function again: a tape would miss what is not one of torch's operators."""
-
-    def __init__(self) -> None:
-        pass
-
-    def use_new_pool(self) -> None:
-        pass
-
-    def run_on_recording_stream(self, function: Callable[[], None]) -> None:
-        function()
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
         return function

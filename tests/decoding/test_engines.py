@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 
 from nmt_cli.api import Translator
-from nmt_cli.artifacts.model_directory import SavedModelConfig
 from nmt_cli.decoding import engine as engine_module
 from nmt_cli.decoding.engine import open_engine
 from nmt_cli.decoding.translation import Translation
@@ -20,8 +18,6 @@ from nmt_cli.devices import cpu_multiplies_bf16
 from nmt_cli.errors import DeviceError, ModelError, UsageError
 from nmt_cli.model import cpu_linear
 from nmt_cli.model.cpu_linear import QuantizedLinear, can_pack, can_quantize
-from nmt_cli.recipe.schema import LanguagePair
-from tests.artifacts import builders
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.decoding.trained import TEST
 
@@ -103,15 +99,6 @@ def test_min_tokens_hold_for_both(ours: Translator, theirs: Translator) -> None:
     assert min(one.num_pieces for one in ours.translate(LINES[10:20], min_tokens=25)) >= 25
 
 
-def by_both(model: Path, lines: list[str], **options: Any) -> Iterator[tuple[Translation, Translation]]:
-    """The translations of each line by torch and by CTranslate2, which are close."""
-    pytest.importorskip("ctranslate2")
-    engines = (Translator.from_pretrained(model, device="cpu", engine=name) for name in ("torch", "ctranslate2"))
-    for one, other in zip(*(engine.translate(lines, **options) for engine in engines), strict=True):
-        assert_close(one, other)
-        yield one, other
-
-
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
 def test_int8_is_near(engine: str, ours: Translator, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if engine == "ctranslate2":
@@ -127,14 +114,21 @@ def test_int8_is_near(engine: str, ours: Translator, trained: Path, monkeypatch:
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary"])
 def test_a_translation_may_take_all_positions(tmp_path: Path, positions: str) -> None:
+    pytest.importorskip("ctranslate2")
     recipe = tiny_recipe(
         model={"positions": positions, "max_positions": 32}, decoding={"beam": 1, "max_extra_tokens": 20}
     )
     save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=recipe)
     options: dict[str, Any] = {"word_scores": True, "alignments": True, "min_tokens": 40}
-    pairs = list(by_both(tmp_path / "model", ["Haus am alten Meer", "the"], **options))
-    assert pairs[0][0].num_pieces == 32
-    for one, other in pairs:
+    by_torch, by_ctranslate2 = (
+        Translator.from_pretrained(tmp_path / "model", device="cpu", engine=engine).translate(
+            ["Haus am alten Meer", "the"], **options
+        )
+        for engine in ("torch", "ctranslate2")
+    )
+    assert by_torch[0].num_pieces == 32
+    for one, other in zip(by_torch, by_ctranslate2, strict=True):
+        assert_close(one, other)
         assert one.alignment == other.alignment
         assert one.alignment
         assert sum(one.word_log_probs) == pytest.approx(one.log_prob, abs=1e-4)
@@ -295,16 +289,9 @@ def test_models_of_different_vocabularies_do_not_translate_together(tmp_path: Pa
     assert error.value.hint == "train them on the same prepared data, or translate with one of them"
 
 
-def test_models_of_different_languages_do_not_translate_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def from_en_to_fr(*arguments: Any, **options: Any) -> SavedModelConfig:
-        return config(*arguments, **options).model_copy(update={"languages": LanguagePair(source="en", target="fr")})
-
-    config = builders.tiny_config
+def test_models_of_different_languages_do_not_translate_together(tmp_path: Path) -> None:
     save_tiny(tmp_path / "first", spm_folder=tmp_path)
-    monkeypatch.setattr(builders, "tiny_config", from_en_to_fr)
-    save_tiny(tmp_path / "second", spm_folder=tmp_path)
+    save_tiny(tmp_path / "second", spm_folder=tmp_path, languages="en-fr")
     with pytest.raises(ModelError) as error:
         Translator.from_pretrained([tmp_path / "first", tmp_path / "second"], device="cpu")
     assert error.value.message == (

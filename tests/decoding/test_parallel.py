@@ -23,6 +23,7 @@ from nmt_cli.decoding.translation import Translation
 from nmt_cli.errors import DataError, UsageError
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.forks import Forked, run_forked
+from tests.waiting import is_alive
 
 COMMAND = [sys.executable, "-m", "nmt_cli", "decode", "--device", "cpu", "-m", "model", "-i", "text", "--stats"]
 NUM_LINES = 2500
@@ -47,13 +48,6 @@ def job(folder: Path) -> TranslationJob:
 def children(process: int) -> list[int]:
     tasks = Path(f"/proc/{process}/task").iterdir()
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-
-
-def is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def texts(blocks: Iterable[list[Translation]]) -> list[list[str]]:

@@ -141,7 +141,8 @@ def test_a_line_too_long_for_the_model_is_translated_in_parts(
     assert short.text == translator.translate(["the sea"])[0].text
     # The parts are whole sentences, and translated as if they were lines of their own.
     for count in range(1, 9):
-        parts = translator.translate(_parts(sentence, count, 9))
+        lines = [(sentence * min(count, 9 - done)).strip() for done in range(0, 9, count)]
+        parts = translator.translate(lines)
         if " ".join(part.text for part in parts) == long.text:
             break
     else:
@@ -235,11 +236,6 @@ def test_half_a_character_is_refused_with_its_line(translator: Translator) -> No
     with pytest.raises(DataError, match="the text holds the byte 0xe9, which is not UTF-8") as error:
         translator.translate(["sea", "sea"], prefixes=["", "alt\udce9"], first_line=7)
     assert error.value.where == "the prefix of line 8"
-
-
-def _parts(sentence: str, count: int, total: int) -> list[str]:
-    """`total` sentences in lines of `count`, the last one shorter."""
-    return [(sentence * min(count, total - done)).strip() for done in range(0, total, count)]
 
 
 def test_the_longest_source_leaves_room_for_its_output(translator: Translator) -> None:

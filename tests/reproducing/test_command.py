@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from nmt_cli.reproducing.stages import Stage, plan_stages
 from tests.hub import Hub, WithDatasets, serve_wmt14
 from tests.preparing.corpus_files import invented_pairs
 from tests.reproducing.test_needs import GPUS
+from tests.waiting import wait_until
 
 SECONDS = 120
 LIMIT = 1200
@@ -204,11 +204,12 @@ def started(hub: Hub, folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 def wait_for_updates(folder: Path, update: int, process: subprocess.Popen[str]) -> None:
     """Until the training's log has come so far; the pipes hold what is said until then."""
-    file, deadline = folder / RUN / "metrics.jsonl", time.monotonic() + SECONDS
-    while not (file.is_file() and any(event["update"] >= update for event in logged(file))):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    file = folder / RUN / "metrics.jsonl"
+    wait_until(
+        lambda: file.is_file() and any(event["update"] >= update for event in logged(file)),
+        process=process,
+        seconds=SECONDS,
+    )
 
 
 def logged(file: Path) -> list[dict[str, int]]:
@@ -218,10 +219,8 @@ def logged(file: Path) -> list[dict[str, int]]:
 
 def wait_until_free(folder: Path) -> None:
     """Until the training, which the kernel has sent SIGTERM when its parent died, has saved and ended."""
-    lock, deadline = folder / "runs" / f".{RUN.name}.lock", time.monotonic() + SECONDS
-    while lock.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    lock = folder / "runs" / f".{RUN.name}.lock"
+    wait_until(lambda: not lock.exists(), seconds=SECONDS)
 
 
 @pytest.fixture

@@ -55,19 +55,13 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pairs: list[tuple[str
     return tmp_path
 
 
-def decoder(model: Path, *, max_tokens: int | None = None) -> ForcedDecoder:
-    return ForcedDecoder(model, device="cpu", precision="fp32", max_tokens=max_tokens)
-
-
 def scores_of(model: Path, pairs: list[tuple[str, str]], *, max_tokens: int | None = None) -> list[ForcedScore]:
-    forced = decoder(model, max_tokens=max_tokens)
+    forced = ForcedDecoder(model, device="cpu", precision="fp32", max_tokens=max_tokens)
     return list(forced.scores([src for src, _ in pairs], [tgt for _, tgt in pairs]))
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_it_gives_what_the_search_found_the_search_s_own_log_prob(
-    loaded: LoadedModel, pairs: list[tuple[str, str]], beam: int
-) -> None:
+def test_forced_log_probs_are_those_of_the_search(loaded: LoadedModel, pairs: list[tuple[str, str]], beam: int) -> None:
     rows = loaded.source.encode([src for src, _ in pairs])
     config = loaded.config.recipe.decoding.model_copy(update={"beam": beam, "max_extra_tokens": 2})
     found = search_batches(loaded.model, rows, config=config, nbest=beam, device=CPU)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,15 +18,13 @@ from typing import Any
 
 import torch
 
-from nmt_cli.artifacts import model_directory
-from nmt_cli.artifacts.weights import weights_of
 from nmt_cli.model.layers import DecoderLayer
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.serving.models import ModelSettings
 from nmt_cli.serving.worker_model import EngineSettings
 from nmt_cli.tokenization.tokenizer import Tokenizer
-from tests.artifacts.builders import tiny_config, tiny_model, tiny_recipe, write_spm
+from tests.artifacts.builders import save_tiny, tiny_model, tiny_recipe, write_spm
+from tests.waiting import wait_until
 
 _READY = re.compile(r"ready: (?:http://127\.0\.0\.1:(\d+)|unix:)")
 _SECONDS = 300
@@ -56,18 +53,16 @@ def save_model(
         model={"output_bias": True, "tying": "none"},
         decoding={"beam": 2, "max_extra_tokens": 5, "batch_tokens": 400, **(decoding or {})},
     )
-    spm = write_spm(path.parent / "shared.spm")
-    config = tiny_config(recipe, updates=[seed]).model_copy(
-        update={"languages": LanguagePair(source=source, target=target)}
-    )
-    model_directory.save_model(
+    model = _literate(tiny_model(recipe, seed=seed), Tokenizer.load(write_spm(path.parent / "shared.spm")))
+    languages = f"{source}-{target}"
+    save_tiny(
         path,
-        config=config,
-        weights=weights_of(_literate(tiny_model(recipe, seed=seed), Tokenizer.load(spm))),
-        source_spm=spm,
-        target_spm=spm,
-        card="# A card\n",
+        spm_folder=path.parent,
+        recipe=recipe,
+        model=model,
+        update=seed,
         overwrite=overwrite,
+        languages=languages,
     )
     return path
 
@@ -151,12 +146,9 @@ class Server(Site):
 
     def wait(self) -> Server:
         """Itself, once it is ready."""
-        deadline = time.monotonic() + _SECONDS
-        while (found := _READY.search(self.log)) is None:
-            assert self.process.poll() is None, self.log
-            assert time.monotonic() < deadline, self.log
-            time.sleep(0.05)
-        self.port = int(found[1] or 0)
+        wait_until(lambda: _READY.search(self.log), process=self.process, seconds=_SECONDS, told=lambda: self.log)
+        found = _READY.search(self.log)
+        self.port = int(found[1] or 0) if found else 0
         return self
 
     @property
@@ -178,10 +170,7 @@ class Server(Site):
         """Wait, at the end of the block, for a text in the log that came since its beginning."""
         before = self.log.count(text)
         yield
-        deadline = time.monotonic() + _SECONDS
-        while self.log.count(text) == before:
-            assert time.monotonic() < deadline, self.log
-            time.sleep(0.02)
+        wait_until(lambda: self.log.count(text) > before, seconds=_SECONDS, told=lambda: self.log)
 
     def end(self) -> None:
         """Tell it to end, as an operator does."""

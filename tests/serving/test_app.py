@@ -60,7 +60,7 @@ async def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500
     assert b"x-request-id" in dict(sent[0]["headers"])
 
 
-async def test_what_is_still_being_sent_takes_no_place_and_a_page_may_read_that_there_is_none() -> None:
+async def test_an_unfinished_request_takes_no_place_and_a_page_may_read_a_refusal() -> None:
     metrics = ServerMetrics()
     limits = replace(LIMITS, requests=1)
     allowed = AllowedOrigins(["https://example.org"], [])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import urllib.error
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
 
@@ -24,11 +23,8 @@ def expected(translator: Translator) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _no_retries() -> Iterator[None]:
-    retries = deepl.http_client.max_network_retries
-    deepl.http_client.max_network_retries = 0
-    yield
-    deepl.http_client.max_network_retries = retries
+def _no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deepl.http_client, "max_network_retries", 0)
 
 
 def test_libretranslatepy(server: Server, strict: Server, expected: str) -> None:

@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.cli.test_app import options_of
 from tests.registries import pip_install
 from tests.serving.servers import Server, Site, save_model, under_load
+from tests.waiting import wait_until
 
 _FILES = {"nginx": "nginx.conf", "haproxy": "haproxy.cfg"}
 _ARGUMENTS = {"nginx": ["-c"], "haproxy": ["-db", "-f"]}
@@ -54,12 +56,9 @@ def running(program: str, folder: Path, repository: Path, servers: Sequence[Serv
         port = free.getsockname()[1]
     file = written(program, folder, repository, port=port, servers=[server.port for server in servers])
     process = subprocess.Popen([program, *_ARGUMENTS[program], str(file)])
-    site, deadline = Site(port), time.monotonic() + 60
+    site = Site(port)
     try:
-        while not is_ready(site):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: is_ready(site), process=process)
         yield site
     finally:
         process.terminate()
@@ -149,7 +148,4 @@ def test_kubernetes_asks_the_server_what_it_answers(repository: Path, server: Se
     ):
         assert selector == labels
     options = [word for word in container["args"] if word.startswith("--")]
-    help_text = subprocess.run(
-        [sys.executable, "-m", "nmt_cli", "serve", "--help"], capture_output=True, text=True, check=True
-    ).stdout
-    assert set(options) <= set(re.findall(r"--[a-z-]+", help_text))
+    assert set(options) <= options_of("serve")

@@ -30,6 +30,7 @@ from nmt_cli.serving.listener import Listener
 from nmt_cli.serving.models import ModelRouter
 from nmt_cli.serving.server import ServerSettings
 from tests.serving.servers import Server, save_model, under_load
+from tests.waiting import wait_until
 
 
 def ask_until_told_to_end(server: Server) -> None:
@@ -212,9 +213,7 @@ def test_a_worker_that_dies_with_nothing_to_do_is_replaced_before_anybody_asks(o
     (worker,) = operated.worker_pids()
     restarts = operated.metric('nmt_worker_restarts_total{model="en-de"}')
     os.kill(worker, signal.SIGKILL)
-    deadline = time.monotonic() + 300
-    while operated.metric('nmt_worker_restarts_total{model="en-de"}') == restarts and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: operated.metric('nmt_worker_restarts_total{model="en-de"}') > restarts, seconds=300)
     assert operated.get("/ready").status == 200
     assert operated.metric('nmt_worker_restarts_total{model="en-de"}') == restarts + 1
     assert text_of(operated)
@@ -279,16 +278,11 @@ def test_a_worker_that_hangs_is_not_ready(models: dict[str, Path], tmp_path: Pat
     os.kill(worker, signal.SIGSTOP)
     assert server.post("/v1/translate", {"text": "sea"}).status == 503
     assert server.get("/ready").status == 200
-    deadline = time.monotonic() + 60
-    while server.get("/ready").status == 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_until(lambda: server.get("/ready").status != 200)
     assert server.metric('nmt_workers_ready{model="en-de"}') == 0
     assert server.get("/health").status == 200
     os.kill(worker, signal.SIGCONT)
-    while server.get("/ready").status == 503:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_until(lambda: server.get("/ready").status != 503)
     assert server.stop() == 0
 
 

@@ -6,7 +6,6 @@ import json
 import re
 import time
 from importlib.resources import files
-from pathlib import Path
 
 import pytest
 
@@ -51,23 +50,17 @@ def test_typing_translates_and_nothing_is_loaded_from_elsewhere(
     assert '"source":"en","target":"de"' in call
 
 
-def test_pointing_at_a_word_shows_what_it_looked_at(page: Browser, tmp_path: Path) -> None:
+def test_pointing_at_a_word_shows_what_it_looked_at(page: Browser) -> None:
     page.point("#target .word")
     page.until("document.querySelectorAll('#figure line').length > 0")
     marks = "[...document.querySelectorAll('#mirror span')]"
     lit = f"{marks}.filter(one => one.style.getPropertyValue('--weight')).map(one => one.textContent)"
     page.until(f"{lit}.length > 0")
     assert set(page.run(lit)) <= {"the", "old", "sea"}
-    assert page.run("[...document.querySelectorAll('#figure text')].slice(0, 4).map(one => one.textContent)") == [
-        "the",
-        "old",
-        "sea",
-        "end",
-    ]
+    shown = page.run("[...document.querySelectorAll('#figure text')].slice(0, 4).map(one => one.textContent)")
+    assert shown == ["the", "old", "sea", "end"]
     assert page.run("$('head').options.length") == 3
     page.run("$('head').value = '1'; $('head').onchange()")
-    page.screenshot(tmp_path / "page.png")
-    assert (tmp_path / "page.png").stat().st_size > 10_000
     assert page.console == []
 
 
@@ -168,11 +161,8 @@ def test_a_text_survives_a_reload_and_a_link_may_carry_one(page: Browser, server
     translation = page.run("$('target').textContent")
     page.send("Page.reload")
     page.until(f"document.readyState === 'complete' && {READY} && {WORDS}.length > 1")
-    assert page.run("[$('source').value, $('from').value, $('into').value]") == [
-        "the old sea\n  stands by the house",
-        "en",
-        "de",
-    ]
+    shown = page.run("[$('source').value, $('from').value, $('into').value]")
+    assert shown == ["the old sea\n  stands by the house", "en", "de"]
     assert page.run("$('target').textContent") == translation
     page.run("location.hash = '#de/en/am%20alten%20Meer%2Fx'")
     page.until("$('source').value === 'am alten Meer/x' && $('from').value === 'de' && $('into').value === 'en'")
@@ -202,19 +192,8 @@ def test_a_direction_that_no_model_has_is_told(browser: Browser, strict: Server)
     assert browser.run("$('status').textContent") == f"{why}."
 
 
-LANGUAGES = [
-    "English",
-    "Spanish",
-    "Portuguese",
-    "French",
-    "Italian",
-    "Romanian",
-    "Dutch",
-    "Danish",
-    "Czech",
-    "Gàidhlig",
-]
-LANGUAGES += ["Polish", "Slovak"]
+_NAMES = "English Spanish Portuguese French Italian Romanian Dutch Danish Czech Gàidhlig Polish Slovak"
+LANGUAGES = _NAMES.split()
 
 
 @pytest.fixture
@@ -243,11 +222,8 @@ def test_a_long_list_of_languages_is_searched(many: Browser) -> None:
     many.press("ArrowDown")
     many.press("ArrowDown")
     many.press("Enter")
-    assert many.run("[$('finder').hidden, $('from').selectedOptions[0].text, document.activeElement.id]") == [
-        True,
-        "Danish",
-        "from",
-    ]
+    shown = many.run("[$('finder').hidden, $('from').selectedOptions[0].text, document.activeElement.id]")
+    assert shown == [True, "Danish", "from"]
     many.press("Enter")
     many.type("gaid")  # without the accent
     assert many.run(rows) == ["Gàidhlig"]

@@ -194,7 +194,7 @@ async def test_clients_take_turns_whoever_has_sent_more(budget: int, arrivals: l
     assert " ".join("+".join(one.client for one in batch) for batch in batches) == turns
 
 
-async def test_a_client_that_was_gone_takes_its_turn_as_one_that_came_now() -> None:
+async def test_a_client_that_comes_back_stands_behind_those_that_stayed() -> None:
     queue = batch_queue(max_tokens=10)  # one
     left = sentence(5, client="back")
     queue.submit([sentence(5, client="first"), left])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 
 import pytest
 from hypothesis import given
@@ -36,10 +35,6 @@ def test_no_text_takes_quadratic_time(text: str) -> None:
     assert found.join(found.sentences) == text
 
 
-def is_short(longest: int, text: str) -> bool:
-    return len(text) <= longest
-
-
 @pytest.mark.parametrize(
     ("line", "sentences"),
     [
@@ -62,7 +57,7 @@ def test_sentences_of_a_line(line: str, sentences: list[str]) -> None:
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from(" \n\r\t.!\u2028"), max_size=80))
 def test_nothing_is_lost_between_sentences(text: str) -> None:
     for longest in (4, 1000):
-        found = split_text(text, fits=partial(is_short, longest), by_sentence=longest > 4)
+        found = split_text(text, fits=lambda text, longest=longest: len(text) <= longest, by_sentence=longest > 4)
         assert found.join(found.sentences) == text
         assert all(sentence == sentence.strip() != "" for sentence in found.sentences)
         assert all(not gap.strip() for gap in found.gaps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,17 +14,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from nmt_cli.api import Translator
+from tests.decoding.test_translator import lines_of_words
 from tests.serving.servers import Answer, Server
-
-WORDS = ["a", "small", "house", "stands", "by", "the", "old", "sea", "ein", "kleines", "Haus", "steht", "am", "Meer"]
-
-
-def lines_of_words(count: int) -> list[str]:
-    """Different lines of 1 to 9 words."""
-    return [
-        f"{' '.join(WORDS[(number * 7 + place * place) % len(WORDS)] for place in range(number % 9 + 1))} {number}"
-        for number in range(count)
-    ]
 
 
 def test_a_translation_is_that_of_decode(server: Server, translator: Translator) -> None:
@@ -227,8 +219,6 @@ def test_the_log_and_the_metrics_have_no_text(server: Server) -> None:
 
 
 def test_clients_that_vanish_leave_no_work_behind(server: Server) -> None:
-    import socket
-
     body = json.dumps({"text": lines_of_words(200), "source": "en"}).encode()
     head = f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
     dropped = server.metric('nmt_dropped_sentences_total{model="en-de"}')
@@ -242,8 +232,6 @@ def test_clients_that_vanish_leave_no_work_behind(server: Server) -> None:
 
 
 def test_a_slow_client_stalls_nobody(server: Server) -> None:
-    import socket
-
     with socket.create_connection(("127.0.0.1", server.port)) as slow:
         slow.sendall(b"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
         answered = threading.Event()

@@ -83,6 +83,20 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
 
 
 @pytest.fixture
+def may_answer(fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """An event for which workers wait before they answer `the slow sea`."""
+    ask, event = fake.ask, asyncio.Event()
+
+    async def wait(self: FakeWorker, lines: Sequence[str], task: SentenceTask, **options: Any) -> Any:
+        if lines == ["the slow sea"]:
+            await event.wait()
+        return await ask(self, lines, task, **options)
+
+    monkeypatch.setattr(fake, "ask", wait)
+    return event
+
+
+@pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """A model that a test may change."""
     return save_model(tmp_path / "model", "en", "de", seed=1)
@@ -253,19 +267,12 @@ async def test_a_mistake_while_a_worker_is_replaced_is_told_and_tried_again(
 
 
 async def test_a_worker_that_is_late_with_its_batch_is_not_counted_as_ready(
-    directory: Path, fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+    directory: Path, may_answer: asyncio.Event
 ) -> None:
-    may_answer = asyncio.Event()
-
-    async def ask(worker: FakeWorker, lines: Sequence[str], task: SentenceTask, **more: object) -> list[dict[str, Any]]:
-        await may_answer.wait()
-        return [{"text": worker.digest, "num_pieces": 1} for _ in lines]
-
-    monkeypatch.setattr(fake, "ask", ask)
     metrics = ServerMetrics()
     model = ServedModel(directory, replace(MODEL_SETTINGS, batch_timeout_seconds=0.4), metrics)
     await model.load()
-    result = submit(model)
+    result = submit(model, "the slow sea")
     await asyncio.sleep(0.05)
     assert ModelRouter([model]).are_ready
     await until(lambda: not ModelRouter([model]).are_ready)
@@ -402,17 +409,8 @@ async def test_workers_that_die_before_they_see_a_batch_are_replaced_after_pause
 
 
 async def test_a_server_that_ends_while_the_model_changes_answers_first(
-    directory: Path, fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+    directory: Path, fake: type[FakeWorker], may_answer: asyncio.Event
 ) -> None:
-    ask = fake.ask
-    is_over = asyncio.Event()
-
-    async def wait(self: FakeWorker, lines: Sequence[str], task: SentenceTask, **options: Any) -> Any:
-        if lines == ["the slow sea"]:
-            await is_over.wait()
-        return await ask(self, lines, task, **options)
-
-    monkeypatch.setattr(fake, "ask", wait)
     async with serving(directory, workers=2) as model:
         first = model.digest
         slow = submit(model, "the slow sea")
@@ -424,22 +422,14 @@ async def test_a_server_that_ends_while_the_model_changes_answers_first(
         ending = asyncio.ensure_future(model.pool.close())
         await asyncio.sleep(0.05)
         assert not ending.done()
-        is_over.set()
+        may_answer.set()
         assert (await asyncio.wait_for(slow, 5))["text"] == first
         await asyncio.wait_for(ending, 5)
 
 
 async def test_the_new_model_is_the_one_of_new_requests_while_an_old_worker_ends_its_batch(
-    directory: Path, fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+    directory: Path, fake: type[FakeWorker], may_answer: asyncio.Event
 ) -> None:
-    ask, is_over = fake.ask, asyncio.Event()
-
-    async def wait(self: FakeWorker, lines: Sequence[str], task: SentenceTask, **options: Any) -> Any:
-        if lines == ["the slow sea"]:
-            await is_over.wait()
-        return await ask(self, lines, task, **options)
-
-    monkeypatch.setattr(fake, "ask", wait)
     async with serving(directory) as model:
         slow = submit(model, "the slow sea")
         await asyncio.sleep(0.01)
@@ -447,7 +437,7 @@ async def test_the_new_model_is_the_one_of_new_requests_while_an_old_worker_ends
         reloading = asyncio.ensure_future(model.reload())
         (new,) = await answers_of(model)
         found = (model.digest, model.queue.max_tokens, slow.done())
-        is_over.set()
+        may_answer.set()
         await reloading
         assert found == (new, 300, False)
         assert (await slow)["text"] != new
@@ -570,12 +560,8 @@ async def test_the_first_replacement_is_waited_for(models: dict[str, Path], fake
 
 
 async def test_whatever_workers_do_when_the_server_ends_is_given_up(
-    models: dict[str, Path], fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+    models: dict[str, Path], fake: type[FakeWorker], may_answer: asyncio.Event
 ) -> None:
-    async def wait(self: FakeWorker, lines: Sequence[str], task: SentenceTask, **options: Any) -> Any:
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(fake, "ask", wait)
     async with serving(models["en-de"]) as model:
-        submit(model)
+        submit(model, "the slow sea")
         await asyncio.sleep(0.01)

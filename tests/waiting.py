@@ -1,0 +1,37 @@
+"""Waiting for other processes, and whether they live."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def wait_until(
+    is_so: Callable[[], object],
+    *,
+    process: subprocess.Popen[Any] | None = None,
+    seconds: float = 60,
+    told: Callable[[], str] = str,
+) -> None:
+    """Wait until it is so; an error with the text of `told` if the time is over, or `process` ends first."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert process is None or process.poll() is None, told()
+        assert time.monotonic() < deadline, told()
+        time.sleep(0.01)
+
+
+def state_of(process: int) -> str:
+    """The letter that Linux gives the state of a process; FileNotFoundError if there is no such process."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def is_alive(process: int) -> bool:
+    """True if a process has not ended, whether or not its parent knows."""
+    try:
+        return state_of(process) != "Z"
+    except FileNotFoundError:
+        return False
