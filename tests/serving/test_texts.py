@@ -54,13 +54,13 @@ def test_sentences_of_a_line(line: str, sentences: list[str]) -> None:
     assert split_sentences(line) == sentences
 
 
+@pytest.mark.parametrize("longest", [4, 1000])
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from(" \n\r\t.!\u2028"), max_size=80))
-def test_nothing_is_lost_between_sentences(text: str) -> None:
-    for longest in (4, 1000):
-        found = split_text(text, fits=lambda text, longest=longest: len(text) <= longest, by_sentence=longest > 4)
-        assert found.join(found.sentences) == text
-        assert all(sentence == sentence.strip() != "" for sentence in found.sentences)
-        assert all(not gap.strip() for gap in found.gaps)
+def test_nothing_is_lost_between_sentences(longest: int, text: str) -> None:
+    found = split_text(text, fits=lambda text: len(text) <= longest, by_sentence=longest > 4)
+    assert found.join(found.sentences) == text
+    assert all(sentence == sentence.strip() != "" for sentence in found.sentences)
+    assert all(not gap.strip() for gap in found.gaps)
 
 
 def test_control_characters_are_spaces_to_the_model() -> None:
