@@ -21,7 +21,7 @@ def wait_until(
     while not is_so():
         assert process is None or process.poll() is None, told()
         assert time.monotonic() < deadline, told()
-        time.sleep(0.01)
+        time.sleep(0.02)
 
 
 def state_of(process: int) -> str:
