@@ -283,8 +283,8 @@ def test_an_error_leaves_the_old_output_alone_and_keeps_the_new_lines(
     source, output = tmp_path / "source", tmp_path / "output"
     source.write_bytes(lines_of(LINES[:2]) + b"f\xfcnf\n")
     output.write_text("kept\n")
-    command = f"decode -m runs/tiny/model --device cpu -i {source} -o {output} --overwrite"
-    process = run(folder, *command.split(), text=b"")
+    command = f"decode -m runs/tiny/model --device cpu -i {source} -o {output} --overwrite".split()
+    process = run(folder, *command, text=b"")
     assert process.returncode == 4
     unfinished = tmp_path / "output.partial"
     assert process.stderr.decode().splitlines() == [
