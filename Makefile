@@ -14,6 +14,9 @@ NULL_GPU_FOLDERS ?= build/null-gpu/2.11.0 build/null-gpu/2.13.0
 # Its setup makes this file last.
 NULL_GPU_READY := $(if $(wildcard $(NULL_GPU)/run),$(addsuffix /libcuda.so.1,$(NULL_GPU_FOLDERS)))
 
+# Tests start hundreds of processes. Each would compile torch's sources again if Python could not keep what it compiled.
+export PYTHONDONTWRITEBYTECODE :=
+
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
