@@ -89,4 +89,4 @@ def test_bf16_is_refused_on_a_gpu_that_does_not_multiply_it(monkeypatch: pytest.
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     with pytest.raises(DeviceError, match="this GPU does not multiply bf16") as error:
         choose_precision("bf16", device=gpu, training=False)
-    assert (error.value.setting, error.value.hint) == ("precision", "give `precision: fp32`")
+    assert (error.value.setting, error.value.hint) == ("precision", "give `precision: fp32`, or take a newer GPU")

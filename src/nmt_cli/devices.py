@@ -149,7 +149,7 @@ def parse_precision(precision: str) -> PrecisionChoice:
 def choose_precision(choice: PrecisionChoice, *, device: torch.device, training: bool) -> Precision:
     """The precision of matrix products; `auto` is bf16 if the hardware multiplies it natively, else float32.
 
-    On a CPU, `auto` is bf16 for training only. Decoding stays in float32 there. DeviceError for bf16 on an older GPU.
+    DeviceError for bf16 on a GPU without it. On a CPU, `auto` is bf16 for training only; decoding stays in float32.
     """
     if device.type == "cuda" and choice != "fp32":
         import torch
@@ -158,7 +158,9 @@ def choose_precision(choice: PrecisionChoice, *, device: torch.device, training:
             return "bf16"
         if choice == "auto":
             return "fp32"
-        raise DeviceError("this GPU does not multiply bf16", setting="precision", hint="give `precision: fp32`")
+        raise DeviceError(
+            "this GPU does not multiply bf16", setting="precision", hint="give `precision: fp32`, or take a newer GPU"
+        )
     if choice != "auto":
         return choice
     return "bf16" if training and cpu_multiplies_bf16() else "fp32"

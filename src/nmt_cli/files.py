@@ -47,31 +47,33 @@ def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
     """
     final = Path(os.path.realpath(final)) if final.is_symlink() else final
     temporary, retired = (final.with_name(f".{final.name}{suffix}") for suffix in (_PARTIAL, _RETIRED))
-    busy = error(f"another process is writing {final.name}", where=str(final), hint=_BUSY_HINT)
     with disk_errors(final, error):
         final.parent.mkdir(parents=True, exist_ok=True)
         clear_partial_directories(final.parent, name=escape(final.name))
         try:
-            temporary.mkdir()
-            descriptor = lock_folder(temporary, needs_lock=False)
-        except (FileExistsError, BlockingIOError):
-            raise busy from None
+            with suppress(FileExistsError):
+                temporary.mkdir()
+            descriptor = lock_folder(temporary, is_optional=True)
+        except (BlockingIOError, FileNotFoundError):
+            raise error(f"another process is writing {final.name}", where=str(final), hint=_BUSY_HINT) from None
     try:
         with disk_errors(final, error):
+            if any(temporary.iterdir()):
+                hint = f"rm -r {shlex.quote(str(temporary))}, or {_OTHER_FOLDER_HINT}"
+                raise error(f"{temporary.name} cannot be removed", where=str(temporary), hint=hint)
             yield temporary
             for path in sorted(temporary.rglob("*")):
                 _sync(path)
             _sync(temporary)
-            if not _is_at(temporary, descriptor):  # another machine has removed it: its NFS shows no lock
-                raise busy
             if final.exists():
                 final.rename(retired)
             temporary.rename(final)
             _sync(final.parent)
             _remove(retired)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     finally:
-        if _is_at(temporary, descriptor):
-            shutil.rmtree(temporary, ignore_errors=True)
         os.close(descriptor)
         if retired.exists() and not final.exists():
             retired.rename(final)
@@ -103,14 +105,17 @@ def check_no_mount_point(path: Path) -> None:
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a directory, or a link but not its target, so that a kill in the middle leaves nothing under its name."""
+    """Remove a directory, or a link but not its target.
+
+    A kill in the middle leaves nothing under its name, unless the directory belongs to the image of a container.
+    """
     removed = path.with_name(f".{path.name}{_REMOVED}")
     _remove(removed)
     with suppress(FileNotFoundError):
         try:
             path.rename(removed)
         except OSError as cause:
-            if cause.errno != errno.EXDEV:  # it belongs to the image of a container
+            if cause.errno != errno.EXDEV:
                 raise
             shutil.rmtree(path)
     _remove(removed)
@@ -131,13 +136,16 @@ def clear_partial_directories(parent: Path, *, name: str) -> None:
         _remove(leftover)
 
 
-def lock_folder(folder: Path, *, needs_lock: bool) -> int:
-    """An open descriptor that locks a folder; OSError if it is locked, or, if the caller `needs_lock`, cannot be."""
+def lock_folder(folder: Path, *, is_optional: bool) -> int:
+    """A descriptor that locks a folder itself until it is closed; OSError if the folder is locked.
+
+    OSError too if the disk has no locks, unless the lock `is_optional`.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        if needs_lock or isinstance(error, BlockingIOError):
+        if not is_optional or isinstance(error, BlockingIOError):
             os.close(descriptor)
             raise
     return descriptor
@@ -173,7 +181,11 @@ def is_locked(directory: Path) -> bool:
 
 
 def write_file(path: Path, content: str | bytes, *, error: type[NmtError]) -> None:
-    """Write a file so that a reader sees the old content or the new one; missing parents are made."""
+    """Write a file, or the target of a link, so that a reader sees the old content or the new one.
+
+    Missing parents are made.
+    """
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     temporary = path.with_name(f".{path.name}{_PARTIAL}")
     try:
         with disk_errors(path, error):
@@ -314,19 +326,13 @@ def _acquire_lock(file: Path, directory: Path, *, busy: str, error: type[NmtErro
     return stream
 
 
-def _is_at(path: Path, descriptor: int) -> bool:  # still, although others may remove the path
-    with suppress(OSError):
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    return False
-
-
 def _remove(path: Path) -> None:
     """Remove a link, or a directory that nobody locks; what NFS keeps, because a process has it open, stays."""
     if path.is_symlink():
         path.unlink()
         return
     with suppress(OSError):
-        descriptor = lock_folder(path, needs_lock=False)
+        descriptor = lock_folder(path, is_optional=True)
         try:
             shutil.rmtree(path, ignore_errors=True)
         finally:

@@ -364,15 +364,11 @@ def test_a_disk_without_locks_has_directories_too(tmp_path: Path, monkeypatch: p
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
-def test_a_directory_that_another_machine_has_begun_anew_is_left_to_it(tmp_path: Path) -> None:
-    def begin_anew(folder: Path) -> None:
-        shutil.rmtree(folder)
-        directory(folder, "of another")
-
-    busy = "another process is writing x"
-    with pytest.raises(ModelError, match=busy), files.new_directory(tmp_path / "x", error=ModelError) as temporary:
-        begin_anew(temporary)
-    assert [path.name for path in tmp_path.iterdir()] == [".x.partial"]
+def test_a_leftover_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".x.partial").write_text("a file")
+    blocked = files.new_directory(tmp_path / "x", error=ModelError)
+    with pytest.raises(ModelError, match="a file stands where a folder must be"), blocked:
+        raise AssertionError
 
 
 def test_names_with_brackets_are_no_patterns(tmp_path: Path) -> None:

@@ -169,6 +169,7 @@ class PreparedData:
         if read_manifest(self.directory).fingerprint != self.manifest.fingerprint:
             message = f"{self.directory} was prepared anew, with other settings, while it was in use"
             hint = "prepare the earlier data again in another folder (-o), and name the folder with --data"
+            # Without the error that the other data has raised, if it has.
             raise DataError(message, where=str(self.directory), hint=hint) from None
 
     def _check_has_split(self, name: str) -> None:

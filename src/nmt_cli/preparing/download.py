@@ -47,7 +47,7 @@ def download_file(url: str, *, size: int | None, sha256: str | None, progress: P
             if mismatch(file, expected_size=size, expected_sha256=sha256) is None:
                 return file
             logger.warning("%s in the cache is another version; it is now %s", file.name, _keep_mismatch(file))
-        part = file.with_name(f".{file.name}.part")
+        part = partial_file(file)
         _download_with_retries(url, part, file.name, size=size, progress=progress)
         part.replace(file)
         if differs := mismatch(file, expected_size=size, expected_sha256=sha256):
@@ -63,6 +63,11 @@ def cached_file(url: str) -> Path:
     if parts.query:  # download.php?file=a and download.php?file=b are two files
         folders.append(hashlib.sha256(parts.query.encode()).hexdigest()[:16])
     return cache_folder().joinpath("downloads", parts.netloc.rpartition("@")[2].replace(":", "_"), *folders, name)
+
+
+def partial_file(file: Path) -> Path:
+    """The path under which a download is kept until it is complete."""
+    return file.with_name(f".{file.name}.part")
 
 
 def wrong_file_error(name: str, differs: str, *, where: str, kept_as: Path) -> DataError:

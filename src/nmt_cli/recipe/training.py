@@ -159,7 +159,8 @@ class TrainingConfig(Section):
         10, description="updates in a row skipped because gradients are not finite, before a return to a checkpoint"
     )
     spike_nats: PositiveFloat | None = Field(
-        2.0, description="return to a checkpoint if the mean loss of about 50 updates rises by this much; null: never"
+        2.0,
+        description="return to a checkpoint if the mean loss of 50 updates is so far above its least; null: never",
     )
     max_returns: NonNegativeInt = Field(
         3, description="returns to an earlier checkpoint, after skipped updates or a spike, before training fails"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -16,9 +16,9 @@ from nmt_cli.devices import Precision, PrecisionChoice, choose_device, choose_pr
 from nmt_cli.errors import DataError
 from nmt_cli.files import bytes_in, free_bytes, nearest_existing
 from nmt_cli.memory import free_cpu_bytes
-from nmt_cli.preparing.download import cached_file
+from nmt_cli.preparing.corpus import Corpus
+from nmt_cli.preparing.download import cached_file, partial_file
 from nmt_cli.preparing.sources.archive import ArchiveSource
-from nmt_cli.preparing.sources.base import Source
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.processes import Worker
 from nmt_cli.recipe.schema import Recipe
@@ -29,6 +29,7 @@ from nmt_cli.training.reporting.metrics import matrix_rate
 # Rough figures of preparation: bytes on disk per pair, in the work folder and in the prepared data together; pairs that
 # a core cleans and encodes per second; lines of the vocabulary's sample per second.
 _WORK_BYTES_PER_PAIR = 600
+_ARCHIVE_COPIES = 2  # itself, and the two files that are unpacked from it
 _PAIRS_PER_CORE_SECOND = 20_000
 _SAMPLED_LINES_PER_SECOND = 100_000
 _MAX_OVER_MIN_HOURS = 3  # for other processors, longer sentences, a larger vocabulary
@@ -50,8 +51,8 @@ _DECODING_BYTES_PER_PARAMETER, _DECODING_BASE_BYTES = 8, 1_000_000_000
 class Machine:
     """`num_devices` devices of one kind. Memory and rate are per device.
 
-    On a CPU, `memory_bytes` are the bytes that are free now. Translation has another precision there than training, and
-    so another rate.
+    On a CPU, `memory_bytes` are the bytes that were free at the start. Translation has another precision there than
+    training, and so another rate.
     """
 
     name: str
@@ -153,10 +154,9 @@ def preparation_needs(plan: ReproductionPlan, machine: Machine) -> Needs:
     corpus = plan.corpus
     pairs = int(plan.experiment.expected["prepare"]["pairs read"].low)
     pairs = pairs if plan.limit is None else min(plan.limit, pairs)
-    disk = [(plan.data, pairs * _WORK_BYTES_PER_PAIR - bytes_in(plan.data.with_name(f"{plan.data.name}.partial")))]
-    caches = [cache for source in corpus.sources("train") if (cache := _cache_of(source))]
-    if caches and plan.limit is None and corpus.bytes is not None:
-        disk.insert(0, (caches[0], corpus.bytes - sum(map(bytes_in, {*caches}))))
+    work_bytes = pairs * _WORK_BYTES_PER_PAIR - bytes_in(plan.data.with_name(f"{plan.data.name}.partial"))
+    downloads = _missing_downloads(corpus) if plan.limit is None else ()
+    disk = [*downloads, (plan.data, work_bytes)]
     sampled = min(2 * pairs, corpus.tokenizer.sample_lines)
     hours = (pairs / (_PAIRS_PER_CORE_SECOND * machine.num_cpus) + sampled / _SAMPLED_LINES_PER_SECOND) / 3600
     basis = f"up to {_PAIRS_PER_CORE_SECOND:,} pairs/s on each of {machine.num_cpus} cores; downloads not counted"
@@ -233,20 +233,28 @@ def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:
             )
 
 
-def _cache_of(source: Source) -> Path | None:
-    """The folder in a cache to which a source is downloaded; None if it is local."""
+def _missing_downloads(corpus: Corpus) -> Iterator[tuple[Path, int]]:
+    """The folders that downloads fill, with the bytes that they lack. What has no known size is left out."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    if isinstance(source, HubSource) and not source.is_local:
-        return Path(HF_HUB_CACHE) / f"datasets--{source.repository.replace('/', '--')}"
-    return cached_file(source.url).parent if isinstance(source, ArchiveSource) and source.url else None
+    repositories = {
+        source.repository for source in corpus.train if isinstance(source, HubSource) and not source.is_local
+    }
+    folders = [Path(HF_HUB_CACHE) / f"datasets--{repository.replace('/', '--')}" for repository in repositories]
+    if folders and corpus.bytes is not None:
+        yield folders[0], corpus.bytes - sum(map(bytes_in, folders))
+    sources = chain.from_iterable(map(corpus.sources, corpus.splits))
+    archives = {source.url: source.bytes or 0 for source in sources if isinstance(source, ArchiveSource) and source.url}
+    for file, size in ((cached_file(url), size) for url, size in archives.items()):
+        if not file.exists():
+            yield file.parent, _ARCHIVE_COPIES * size - bytes_in(partial_file(file))
 
 
 def _memory_text(memory: DeviceNeeds, recipe: Recipe, machine: Machine) -> str:
     """The memory that training takes on a device; if it is too much, also the number of tokens that would fit."""
     total = memory.weight_bytes + memory.activation_bytes
     present = size_text(machine.memory_bytes)
-    place = f"each GPU's {present}" if machine.is_gpu else f"the {present} free here"
+    place = f"each GPU's {present}" if machine.is_gpu else f"the {present} that were free at the start"
     text = f"about {size_text(total)} of {place}"
     if total <= machine.memory_bytes:
         return text
@@ -277,7 +285,8 @@ def _seconds_per_update(run: Run) -> float | None:
     """The seconds per update between the last two lines of the log from one start; None if there are no such lines."""
     events = [event for event in run.events() if event.get("event") in ("train", "resume")]
     for earlier, later in reversed([*pairwise(events)]):
-        updates, seconds = (later.get(key, 0) - earlier.get(key, 0) for key in ("update", "seconds"))
-        if earlier["event"] == later["event"] == "train" and updates > 0 and seconds > 0:
-            return float(seconds / updates)
+        if earlier["event"] == later["event"] == "train":
+            updates, seconds = (later[key] - earlier[key] for key in ("update", "seconds"))
+            if updates > 0 and seconds > 0:
+                return float(seconds / updates)
     return None

@@ -53,7 +53,8 @@ class ReproductionPlan:
     """An experiment to reproduce, with its recipe, corpus and folders.
 
     `limit` is the number of pairs of a rehearsal. `settings` are the user's settings, then the rehearsal's.
-    `changes` are the user's settings, except for descriptions of the corpus. Both lack what the rehearsal shortens.
+    `changes` are the user's settings, except for descriptions of the corpus and the choice among the experiment's
+    corpora. Both lack what the rehearsal shortens.
     """
 
     experiment: Experiment
@@ -113,7 +114,7 @@ def plan_reproduction(
         data=data or Path("data") / f"{corpus.name}{suffix}",
         run=run or Path("runs") / f"{experiment.recipe}{suffix}",
         settings=overrides,
-        changes=[setting for setting in settings if _first_key(setting) not in DESCRIPTIVE_KEYS],
+        changes=[setting for setting in settings if _first_key(setting) not in DESCRIPTIVE_KEYS | {"corpus"}],
         limit=limit,
     )
 

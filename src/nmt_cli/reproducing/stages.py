@@ -65,7 +65,8 @@ class Measurement(NamedTuple):
 class Stage:
     """One `nmt` command of a reproduction, and how to see whether it is finished.
 
-    `fixed` are the figures that the settings of the plan fix. `write_inputs` writes the inputs that no earlier stage
+    `fixed` are the counts that hold in a rehearsal too. In a full run they stand in for figures of a stage without
+    published ones. `write_inputs` writes the inputs that no earlier stage
     has written. A stage needs no record if its output itself says from which inputs it was made.
     """
 
@@ -99,8 +100,8 @@ class Stage:
 
     @property
     def judged(self) -> Expectations:
-        """The figures that decide on the stage; a rehearsal has only the figures that its settings fix."""
-        return self.fixed if self.plan.limit is not None else self.published or self.fixed
+        """The figures that decide on the stage; a rehearsal has only the fixed ones."""
+        return self.published if self.plan.limit is None and self.published else self.fixed
 
     def figure(self, name: FigureName, measured: float, signature: str = "") -> Figure:
         """A measured figure beside the expected one. In a rehearsal, published figures are shown and not judged."""
@@ -251,7 +252,7 @@ class _HeldOutText:
 
     original: Path
     file: Path
-    num_lines: int
+    limit: int | None
 
     def sha256(self) -> str:
         """The SHA-256 of the lines; the copy need not be written yet."""
@@ -259,12 +260,12 @@ class _HeldOutText:
 
     def write_copy(self) -> None:
         """Write the copy of a rehearsal."""
-        if self.file != self.original:
+        if self.limit is not None:
             write_file(self.file, self._content(), error=DataError)
 
     def _content(self) -> bytes:
         with self.original.open("rb") as stream:
-            return b"".join(stream if self.file == self.original else islice(stream, self.num_lines))
+            return b"".join(islice(stream, self.limit))
 
 
 def _held_out_text(
@@ -272,8 +273,10 @@ def _held_out_text(
 ) -> _HeldOutText:
     language = plan.corpus.languages.source if side == "source" else plan.corpus.languages.target
     original, test_set = plan.data / f"{split}.{language}", _TEST_SETS[split]
+    if plan.limit is None:
+        return _HeldOutText(original, original, limit=None)
     copy = plan.folder / f"{test_set.name}.{side}.{language}"
-    return _HeldOutText(original, original if plan.limit is None else copy, plan.num_lines(test_set.num_lines))
+    return _HeldOutText(original, copy, limit=plan.num_lines(test_set.num_lines))
 
 
 def _translation_file(plan: ReproductionPlan, split: HeldOutSplit) -> Path:
@@ -286,6 +289,7 @@ def _decoding_stage(plan: ReproductionPlan, split: HeldOutSplit) -> Stage:
     The run's model is the last update's, unless the recipe keeps the best.
     """
     source, translation = _held_out_text(plan, split, side="source"), _translation_file(plan, split)
+    num_lines = plan.num_lines(_TEST_SETS[split].num_lines)
     model = plan.run / ("model" if split == "valid" else "averaged")
     arguments = ["decode", "-m", str(model), "-i", str(source.file), "-o", str(translation), "--overwrite"]
     # A model directory keeps the search settings of its training. These options pass the current recipe's settings.
@@ -300,10 +304,10 @@ def _decoding_stage(plan: ReproductionPlan, split: HeldOutSplit) -> Stage:
         plan=plan,
         name=f"decode {_TEST_SETS[split].name}",
         arguments=arguments,
-        fixed={"lines": expected_exactly(source.num_lines, "the lines of the source")},
+        fixed={"lines": expected_exactly(num_lines, "the lines of the source")},
         input_hashes=lambda: {"model": _sha256_of_model(model), "text": source.sha256()},
         output_hashes=lambda: {"translation": sha256(translation)},
-        needs=partial(decoding_needs, plan, lines=source.num_lines),
+        needs=partial(decoding_needs, plan, lines=num_lines),
         measure=measure,
         write_inputs=source.write_copy,
     )

@@ -173,10 +173,10 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], *, target_languag
 def make_scorer(
     name: MetricName, systems: Sequence[Sequence[str]], evaluation_set: EvaluationSet, *, for_segments: bool
 ) -> Scorer:
-    """The metric for these systems, for corpora, or for single segments: BLEU with its effective order.
+    """The metric with these systems, for whole corpora or, with `for_segments`, for single segments.
 
-    ValueError if systems of these lengths cannot be scored against the references, or `evaluation_set` lacks
-    something that the metric needs.
+    For segments, BLEU has its effective order. ValueError if the systems and references differ in length, or if
+    `evaluation_set` lacks something that the metric needs.
     """
     lengths, reference_lengths = ([len(lines) for lines in texts] for texts in (systems, evaluation_set.references))
     is_empty = not lengths or not reference_lengths or lengths[0] == 0

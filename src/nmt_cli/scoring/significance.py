@@ -109,8 +109,8 @@ def paired_tests(
     results = []
     for name in metrics:
         scorer = make_scorer(name, [*baselines, *systems], evaluation_set, for_segments=False)
-        tested, tested_systems = scorer.systems[: len(baselines)], scorer.systems[len(baselines) :]
-        results.append([_paired_test(scorer, baseline, tested_systems, test=test) for baseline in tested])
+        prepared_baselines, prepared_systems = scorer.systems[: len(baselines)], scorer.systems[len(baselines) :]
+        results.append([_paired_test(scorer, each, prepared_systems, test=test) for each in prepared_baselines])
     return results
 
 

@@ -264,7 +264,7 @@ def _routing_error(status: int) -> RequestError:
 
 def _error_response(error: RequestError, *, path: str, headers: Mapping[str, str] | None = None) -> Response:
     """The refusal in the form of the API that the path belongs to."""
-    api = next(api for api in APIS for prefix in api.prefixes if path.startswith(prefix and f"{prefix}/"))
+    api = next(api for api in APIS for prefix in api.prefixes if not prefix or path.startswith(f"{prefix}/"))
     all_headers = dict(headers or {})
     if error.retry_after_seconds is not None:
         all_headers["Retry-After"] = str(error.retry_after_seconds)

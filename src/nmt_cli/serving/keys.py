@@ -194,10 +194,10 @@ def _owners(lines: Sequence[str], *, path: Path, clock: Callable[[], float]) -> 
         if rate is None:
             raise DataError(f"line {number} is not a key", where=f"{path}:{number}", hint=f"write {_FORMAT}")
         name, key = words[:2]
-        if len(key) < _MIN_KEY_CHARACTERS or not key.isascii():  # headers have only ASCII
+        if len(key) < _MIN_KEY_CHARACTERS:
             hint = "make one: python3 -c 'import secrets; print(secrets.token_urlsafe())'"
-            fault = f"fewer than {_MIN_KEY_CHARACTERS} characters" if key.isascii() else "a character outside ASCII"
-            raise DataError(f"the key of {name} has {fault}", where=f"{path}:{number}", hint=hint)
+            message = f"the key of {name} has fewer than {_MIN_KEY_CHARACTERS} characters"
+            raise DataError(message, where=f"{path}:{number}", hint=hint)
         if _digest(key) in seen:
             raise DataError(f"the key of {name} is there twice", where=f"{path}:{number}", hint="a key has one owner")
         seen.add(_digest(key))

@@ -124,7 +124,7 @@ class _WorkerFolder:
     def __init__(self) -> None:
         hidden = Path(mkdtemp(prefix=f".{_FOLDER_PREFIX}"))
         try:
-            self._lock = lock_folder(hidden, needs_lock=False)  # on a disk without locks, nobody removes it either
+            self._lock = lock_folder(hidden, is_optional=True)  # on a disk without locks, nobody removes it either
         except OSError:
             hidden.rmdir()
             raise
@@ -144,7 +144,7 @@ def remove_left_folders() -> None:
         raise UsageError(f"there is no place for temporary files: {error.strerror}", hint=hint) from None
     for left in folder.glob(f"{_FOLDER_PREFIX}*"):
         with suppress(OSError):
-            descriptor = lock_folder(left, needs_lock=True)
+            descriptor = lock_folder(left, is_optional=False)
             if os.fstat(descriptor).st_uid == os.getuid():
                 shutil.rmtree(left, ignore_errors=True)
             os.close(descriptor)

@@ -48,8 +48,8 @@ class DataOrder:
     """The updates of a training in turn. Its position is (epoch, index in the epoch's plan), both from 0.
 
     A device takes `max_tokens` slots per side at once. Plans are built when they are needed, in the data's directory
-    or, if this directory is read-only, in `fallback`. Building a plan calls `beat` regularly. `has_even_end` is a field
-    of `PlanKey`. If it `warns`, it does so of pairs that the model cannot take.
+    or, if this directory is read-only, in `fallback`. `beat` is that of `PlanCache`, `has_even_end` a field of
+    `PlanKey`. If it `warns`, it does so of pairs that the model cannot take.
     """
 
     def __init__(

@@ -128,8 +128,7 @@ def open_or_begin(
     RecipeError if the run has other settings, data or initial weights; `restart` removes the run first.
     """
     if restart and kind_of(directory) == "run":
-        with files.disk_errors(directory, ModelError):
-            files.remove_directory(directory.resolve())  # a link stays: `new_directory` follows it
+        _remove_run(directory)
     if (directory / RUN_FILE).is_file():
         run = open_run(directory)
         error = _difference_error(run, recipe, data, init_from)
@@ -137,7 +136,7 @@ def open_or_begin(
             return _continue_with(run, recipe, command, init_from)
         if not _has_saved_nothing(directory):
             raise error
-        files.remove_directory(directory.resolve())
+        _remove_run(directory)
     if directory.exists() and any(directory.iterdir()):
         raise ModelError(
             f"{directory} exists and is not a run", where=str(directory), hint="choose another folder with -o"
@@ -149,6 +148,11 @@ def open_or_begin(
         (temporary / "recipe.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
         (temporary / RUN_FILE).write_text(_as_json(_record(data, recipe, command, initial)), encoding="utf-8")
     return open_run(directory)
+
+
+def _remove_run(directory: Path) -> None:
+    with files.disk_errors(directory, ModelError):
+        files.remove_directory(directory.resolve())  # a link stays: `new_directory` follows it
 
 
 def _continue_with(run: Run, recipe: Recipe, command: Sequence[str], init_from: Path | None) -> Run:

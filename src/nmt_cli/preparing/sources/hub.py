@@ -154,6 +154,8 @@ def _hub_error(repository: str, name: str, error: Exception) -> DataError:
     is_missing = any(isinstance(cause, datasets.exceptions.DatasetNotFoundError) for cause in causes)
     if is_missing and failure.kind != "gated":
         failure = hub.HubFailure("no repository", failure.reason)
+    if failure.kind == "not writable" and Path(repository).is_dir():
+        failure = hub.HubFailure("other", failure.reason)
     kind = failure.kind
     match kind:
         case "disk full" | "not writable" | "gated" | "overloaded":
