@@ -237,10 +237,9 @@ def _missing_downloads(corpus: Corpus) -> Iterator[tuple[Path, int]]:
     """The folders that downloads fill, with the bytes that they lack. What has no known size is left out."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    repositories = {
-        source.repository for source in corpus.train if isinstance(source, HubSource) and not source.is_local
-    }
-    folders = [Path(HF_HUB_CACHE) / f"datasets--{repository.replace('/', '--')}" for repository in repositories]
+    of_hub = [source for source in corpus.sources("train") if isinstance(source, HubSource) and not source.is_local]
+    repositories = {source.repository.replace("/", "--") for source in of_hub}
+    folders = [Path(HF_HUB_CACHE) / f"datasets--{repository}" for repository in repositories]
     if folders and corpus.bytes is not None:
         yield folders[0], corpus.bytes - sum(map(bytes_in, folders))
     sources = chain.from_iterable(map(corpus.sources, corpus.splits))
