@@ -1,13 +1,13 @@
 # shellcheck shell=bash
 # What the four scripts share: the environment, steps with a time limit, and the list of those that failed.
-# Read by A.sh to D.sh. Results are written into $OUT, and $COMMIT names the code, because there may be no git.
+# Read by A.sh to D.sh. Results are written into $OUT. $COMMIT names the code; without .git, it comes from outside.
 set -uo pipefail
 if [[ ${1:-} == --help ]]; then # the comment at the head of the script
   sed -n '2,/^[^#]/{/^# shellcheck/d;s/^# \{0,1\}//p;}' "$0"
   exit
 fi
 OUT=${OUT:-build/gpu}
-COMMIT=${COMMIT:-unknown}
+COMMIT=${COMMIT:-$(git rev-parse --short HEAD 2> /dev/null || echo unknown)}
 FAILED=()
 mkdir -p "$OUT"
 # cuDNN's attention plans anew for each shape, and shapes change from batch to batch: a baseline must not pay for it.

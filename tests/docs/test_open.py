@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from dataclasses import dataclass
@@ -113,6 +114,20 @@ def test_the_calls_parse_and_name_files_that_exist(script: Path) -> None:
     text = script.read_text(encoding="utf-8")
     for name in re.findall(r"\b(?:benchmarks|tests)/[\w/]+\.(?:py|sh)", text):
         assert (ROOT / name).exists(), name
+
+
+def test_results_name_the_commit_of_the_checkout_unless_one_is_given(tmp_path: Path) -> None:
+    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    environment = {name: value for name, value in os.environ.items() if name != "COMMIT"} | {"OUT": str(tmp_path)}
+    named = ["bash", "-c", 'source "$0"; echo "$COMMIT"', str(CALLS / "call.sh")]
+    for given, expected in (({}, found or "unknown\n"), ({"COMMIT": "1234567"}, "1234567\n")):
+        assert subprocess.check_output(named, cwd=CALLS, env=environment | given, text=True) == expected
+
+
+def test_the_preparation_begins_with_what_is_missing(tmp_path: Path) -> None:
+    ended = subprocess.run([CALLS / "prepare.sh"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "missing: mix-en-de/train.en\n")
+    assert not list(tmp_path.iterdir())
 
 
 def test_call_a_finds_the_tests_that_need_a_gpu() -> None:
