@@ -84,10 +84,11 @@ def prepare(
     if output.is_symlink():
         output = output.resolve()  # renaming a directory to a link would replace the link
     inputs = find_local_inputs(located)
-    fingerprint = _data_fingerprint(located, inputs)
-    if is_prepared_already(output, located.corpus, fingerprint=fingerprint, overwrite=overwrite):
+    compute_fingerprint = partial(_data_fingerprint, located, inputs)
+    if is_prepared_already(output, located.corpus, compute_fingerprint=compute_fingerprint, overwrite=overwrite):
         discard_interrupted(output)
         return PreparationResult(output, read_report(output), was_finished=True)
+    fingerprint = compute_fingerprint()
     with open_work_folder(output) as work:
         _run_stages(located, work, output, fingerprint=fingerprint, num_workers=num_workers, progress=progress)
         work.discard_stages()
@@ -105,8 +106,8 @@ def dry_run_lines(located: LocatedCorpus, *, output: Path, overwrite: bool) -> I
     for split in located.corpus.set_aside:
         yield f"input:  {split}: set aside from the training text"
     yield f"output: {output}"
-    fingerprint = _data_fingerprint(located, inputs)
-    if is_prepared_already(output, located.corpus, fingerprint=fingerprint, overwrite=overwrite):
+    compute_fingerprint = partial(_data_fingerprint, located, inputs)
+    if is_prepared_already(output, located.corpus, compute_fingerprint=compute_fingerprint, overwrite=overwrite):
         yield "to do:  nothing, it is prepared already"
         return
     begun = f"; {work_path(output)} was begun before" if work_path(output).exists() else ""

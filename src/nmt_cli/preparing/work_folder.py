@@ -108,10 +108,13 @@ def work_path(output: Path) -> Path:
     return output.with_name(f"{output.name}.partial")
 
 
-def is_prepared_already(output: Path, corpus: Corpus, *, fingerprint: str, overwrite: bool) -> bool:
+def is_prepared_already(
+    output: Path, corpus: Corpus, *, compute_fingerprint: Callable[[], str], overwrite: bool
+) -> bool:
     """Whether `output` already holds this corpus's data, complete. DataError if `output` may not be replaced.
 
-    `fingerprint` is the corpus's. `overwrite` replaces prepared data of any kind, but never foreign files.
+    `compute_fingerprint` reads the vocabulary of the corpus, which need not be there if there is no data to compare
+    with. `overwrite` replaces prepared data of any kind, but never foreign files.
     """
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return False
@@ -124,7 +127,7 @@ def is_prepared_already(output: Path, corpus: Corpus, *, fingerprint: str, overw
         manifest = read_manifest(output)
     except DataError as error:
         raise DataError(error.message, where=error.where, hint="add --overwrite to prepare it again") from None
-    if manifest.fingerprint == fingerprint and not _is_of_other_size(manifest, corpus):
+    if manifest.fingerprint == compute_fingerprint() and not _is_of_other_size(manifest, corpus):
         return _is_undamaged(output)
     message = f"{output} holds other data: {_first_difference(manifest, corpus)}"
     raise DataError(message, where=str(output), hint="choose another folder with -o, or add --overwrite to replace it")
