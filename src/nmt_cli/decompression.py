@@ -53,7 +53,8 @@ class _ZstdReader(io.RawIOBase):
 
     def __init__(self, compressed: BinaryIO) -> None:
         self._compressed = compressed
-        self._block = self._decompressed = b""
+        self._block = b""
+        self._decompressed = memoryview(b"")  # a view, so that no read copies the rest of the block
         self._frame: Any = None  # the decompressor of a frame that has begun
 
     def readable(self) -> bool:
@@ -70,7 +71,7 @@ class _ZstdReader(io.RawIOBase):
                 return 0
             self._frame = self._frame or zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj()
             try:
-                self._decompressed = self._frame.decompress(self._block)
+                self._decompressed = memoryview(self._frame.decompress(self._block))
             except zstandard.ZstdError as error:
                 raise EOFError(str(error)) from None
             self._block = b""

@@ -114,7 +114,7 @@ def test_csv_with_columns_that_nothing_names_is_refused_with_what_names_them(tmp
     text = written_by_csv([("1", "one word", "ein Wort"), ("2", "two", "zwei")], ",")
     error = error_of(file, text)
     assert error.message == (
-        "a.csv has 3 columns, and its first line does not call any by en and de: '1', 'one word', 'ein Wort'"
+        "a.csv has 3 columns, and its first line does not call two by en and de: '1', 'one word', 'ein Wort'"
     )
     assert error.where == f"{file}:1"
     fix = f"train=[{{kind: csv, file: {file}, source: 2, target: 3}}]"
@@ -135,8 +135,12 @@ def test_a_row_of_csv_with_more_cells_than_its_header_is_malformed(tmp_path: Pat
     located = corpus_from_files(files, languages="en-de", name="x", overrides=[])
     error = refusal(lambda: run(located, tmp_path / "data"))
     assert error.where == "a.csv:2"
-    assert error.hint.startswith("that row has 3 cells, and the header 2: put quotes around cells with a delimiter")
+    assert error.hint.startswith(
+        "that row has 3 cells, and the header 2: put quotes around cells with a delimiter, or name all "
+    )
     pairs = [("A house.", "Ein Haus.")]
+    assert read(tmp_path / "a.csv", "en,de,score\nA house.,Ein Haus.,0.9\n") == pairs
+    assert read(tmp_path / "a.tsv", "en\tde\nA house.\tEin Haus.\t0.9\n") == pairs
     assert read(tmp_path / "a.csv", "en,de\nA house.,Ein Haus.,\n") == pairs
     (tmp_path / "a.csv").write_text("Glossary,\nA house.,Ein Haus.,noun\n")
     numbers = {"source": 1, "target": 2, "header": True}
@@ -149,7 +153,7 @@ def test_lines_above_the_names_of_columns_do_not_hide_the_columns(
 ) -> None:
     table = "id;en;de\n1;A house.;Ein Haus.\n2;A tree.;Ein Baum.\n"
     error = error_of(tmp_path / "a.csv", f"{above}\n{table}")
-    assert error.message.startswith("a.csv has 3 columns, and its first line does not call any by en and de: ")
+    assert error.message.startswith("a.csv has 3 columns, and its first line does not call two by en and de: ")
     numbers = f"name the two columns: add --set 'train=[{{kind: csv, file: {tmp_path}/a.csv, source: 2, target: 3}}]'"
     assert error.hint == f"remove the lines above the names of the columns, or {numbers}"
     pairs = [("A house.", "Ein Haus."), ("A tree.", "Ein Baum.")]
@@ -416,6 +420,49 @@ def test_one_given_key_is_taken_and_the_other_found_by_its_language(
     if kind in ("tsv", "csv"):
         by_number = {side: list(record).index(name) + 1 for side, name in given.items()}
         assert text_of(tmp_path / "a", kind=kind, **by_number) == (["one"], ["eins"])
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "tsv"])
+def test_one_given_key_that_is_the_other_side_as_well_is_refused(tmp_path: Path, kind: str) -> None:
+    record = {"english_text": "one", "de": "eins"}
+    match kind:
+        case "jsonl":
+            (tmp_path / "a").write_text(json.dumps(record))
+        case "parquet":
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"translation": record}]), tmp_path / "a")
+        case _:
+            (tmp_path / "a").write_text("english_text\tde\none\teins\n")
+    prefix = "translation." if kind == "parquet" else ""
+    error = refusal(lambda: text_of(tmp_path / "a", kind=kind, source=f"{prefix}de"))
+    assert error.message == f"source and target of a are both {'column 2' if kind == 'tsv' else f'{prefix}de'}"
+    assert error.hint.startswith("set source and target, both of them: ")
+    both = {"source": f"{prefix}english_text", "target": f"{prefix}de"}
+    assert text_of(tmp_path / "a", kind=kind, **both) == (["one"], ["eins"])
+
+
+@pytest.mark.parametrize(("column", "fix"), [("de", "source: text, target: de"), (3, "source: text, target: de")])
+def test_one_given_column_of_csv_with_more_than_two_is_refused_with_what_names_both(
+    tmp_path: Path, column: object, fix: str
+) -> None:
+    (tmp_path / "a.csv").write_text("id,text,de,note\n1,A house.,Haus,found in the garden\n2,A tree.,Ein Baum.,\n")
+    error = refusal(lambda: text_of(tmp_path / "a.csv", kind="csv", target=column))
+    assert error.message.startswith("a.csv has 4 columns, and its first line does not call two by en and de: 'id', ")
+    assert fix in error.hint
+    error = refusal(lambda: text_of(tmp_path / "a.csv", kind="csv", target=9))
+    assert error.message == "no row of a.csv has a column 9: the longest has 4"
+    (tmp_path / "a.csv").write_text("text,de\nA house.,Ein Haus.\n")
+    assert text_of(tmp_path / "a.csv", kind="csv", target="de") == (["A house."], ["Ein Haus."])
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "tsv"])
+def test_a_blank_line_does_not_hide_what_is_wrong_with_other_lines(tmp_path: Path, kind: str) -> None:
+    good, bad = ('{"en": "one", "de": "eins"}', '{"en": "two"}') if kind == "jsonl" else ("one\teins", "two")
+    (tmp_path / f"a.{kind}").write_text(f"{good}\n\n\n{bad}\n")
+    corpus = corpus_from_files({"train": [str(tmp_path / f"a.{kind}")]}, languages="en-de", name="x", overrides=[])
+    (chunk,) = read_chunks(fetch_inputs(corpus, progress=silent).sources["train"])
+    assert chunk.problem is not None
+    assert chunk.problem.startswith(f"that line is blank: remove it; a.{kind}:4: ")
+    assert "and that line has " in chunk.problem
 
 
 def test_one_given_column_that_is_also_the_default_of_the_other_is_an_error(tmp_path: Path) -> None:

@@ -9,14 +9,11 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 CHUNK_PAIRS = 10_000
 CHUNK_BYTES = 1 << 25
 """The most bytes, or characters, of a chunk, but for its last few pairs: only pathological lines reach it."""
-
-UnitPair: TypeAlias = tuple[int, str, str | None, str | None]
-"""A line, the two texts that begin there, and what is wrong with them; None if there is no translation, or no fault."""
 
 _QUOTED_CELL = re.compile(r'"[^"]*(?:""[^"]*)*"')
 _ITEMS_PER_SIZE_CHECK = 32
@@ -35,6 +32,15 @@ _JSON_KINDS = {
 }
 
 T = TypeVar("T")
+
+
+class UnitPair(NamedTuple):
+    """The two texts that begin at a line; `tgt` is None without a translation. `fault` says what is wrong."""
+
+    line: int
+    src: str
+    tgt: str | None
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +158,7 @@ def batched(items: Iterable[T], *, size: Callable[[T], int]) -> Iterator[list[T]
 
 def unit_chunks(pairs: Iterable[UnitPair], *, origin: str) -> Iterator[UnitsChunk]:
     """Pairs in chunks. The texts have no line breaks."""
-    for batch in batched(pairs, size=lambda pair: len(pair[1]) + len(pair[2] or "")):
+    for batch in batched(pairs, size=lambda pair: len(pair.src) + len(pair.tgt or "")):
         lines, src, tgt, faults = zip(*batch, strict=True)
         sides = ["\n".join(text or "" for text in side).encode("utf-8", "surrogateescape") for side in (src, tgt)]
         untranslated = frozenset(index for index, text in enumerate(tgt) if text is None)
@@ -173,11 +179,17 @@ class _RecordChunk(RawChunk):
         pairs = list(self._pairs(lines))
         malformed = {index: line for index, (line, pair) in enumerate(zip(lines, pairs, strict=True)) if pair is None}
         src, tgt = ([pair[side] if pair else "" for pair in pairs] for side in (0, 1))
-        problem = None
-        if malformed:
-            first = next(iter(malformed.values()))
-            problem = self._describe_malformed(first) if first.strip() else "that line is blank: remove it"
-        return ParsedChunk(src, tgt, self.first_line, self.origin, malformed, problem)
+        return ParsedChunk(src, tgt, self.first_line, self.origin, malformed, self._describe_first(malformed))
+
+    def _describe_first(self, malformed: Mapping[int, str]) -> str | None:
+        """The fault of the first malformed line, and, if that one is blank, of the first that is not."""
+        blank = ""
+        for index, line in malformed.items():
+            if line.strip():
+                where = f"{blank}; {self.origin}:{self.first_line + index}: " if blank else ""
+                return where + self._describe_malformed(line)
+            blank = "that line is blank: remove it"
+        return blank or None
 
     @abstractmethod
     def _pairs(self, lines: Sequence[str]) -> Iterator[tuple[str, str] | None]:

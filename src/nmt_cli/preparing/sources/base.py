@@ -20,7 +20,7 @@ from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.languages import language_name, match_code
 from nmt_cli.preparing.chunks import RawChunk
-from nmt_cli.preparing.download import download_file
+from nmt_cli.preparing.download import Unreachable, download_file
 from nmt_cli.recipe.section import Section, SettingError
 
 LANGUAGE_CODE = r"^[A-Za-z][A-Za-z0-9_-]*$"
@@ -89,7 +89,9 @@ class CorpusContext:
     languages: CorpusLanguages
     split: Split = "train"
     sources: Sequence[Source] = ()
-    hub_answers: dict[tuple[str, str | None], Any] = field(default_factory=dict, compare=False, repr=False)
+    hub_answers: dict[tuple[str, str | None], tuple[str, dict[str, str]] | Unreachable] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @property
     def codes(self) -> tuple[str, str]:
@@ -256,7 +258,7 @@ def find_columns(
     by_language = [_find_language(language, last_parts, lower) for language in languages]
     by_pair = [[lower.index(name) if name in lower else None for name in pair] for pair in _PAIRS_OF_NAMES]
     for found in (by_language, *by_pair):
-        source, target = (there if here is None else here for here, there in zip(given, found, strict=True))
+        source, target = (by_name if index is None else index for index, by_name in zip(given, found, strict=True))
         if source is not None and target is not None and source != target:
             return source, target
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ class JsonlSource(OneFileSource):
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> JsonlFile:
         """The two keys of a file."""
         texts = texts_by_key(next(line_chunks(file))[1][0])
-        keys = _choose_names(self.source, self.target, list(texts), context, default=context.codes)
+        keys = _choose_names(self, list(texts), file, context, default=context.codes)
         longest = sorted(texts, key=lambda key: -text_length(texts[key]))[:2]
         source, target = [key for key in texts if key in longest] if len(longest) > 1 else ("SOURCE", "TARGET")
         fix = self.setting(context, source=source, target=target)
@@ -54,7 +54,7 @@ class ParquetSource(OneFileSource):
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> TableFile:
         """The two columns of a file."""
         default = translation_columns(None, None, context)
-        columns = _choose_names(self.source, self.target, _columns_of_text(file), context, default=default)
+        columns = _choose_names(self, _columns_of_text(file), file, context, default=default)
         return TableFile(((name, file),), file.name, self.weight, file, *columns)
 
 
@@ -146,13 +146,26 @@ class TableFile(LocalPairs):
 
 
 def _choose_names(
-    source: str | None, target: str | None, present: Sequence[str], context: CorpusContext, *, default: tuple[str, str]
+    table: JsonlSource | ParquetSource,
+    present: list[str],
+    file: Path,
+    context: CorpusContext,
+    *,
+    default: tuple[str, str],
 ) -> tuple[str, str]:
-    """The two keys or columns that are given, else those that are called by the languages, or else `default`."""
-    given = present.index(source) if source in present else None, present.index(target) if target in present else None
-    found = find_columns(present, context.codes, given=given)
+    """The two keys or columns that are given, else those that are called by the languages, or else `default`.
+
+    DataError if source and target would be the same one.
+    """
+    given = table.source, table.target
+    src_index, tgt_index = (present.index(name) if name in present else None for name in given)
+    found = find_columns(present, context.codes, given=(src_index, tgt_index))
     src, tgt = default if found is None else (present[index] for index in found)
-    return source or src, target or tgt
+    source, target = table.source or src, table.target or tgt
+    if source == target and None in given:
+        hint = f"set source and target, both of them: it has {', '.join(present[:8])}"
+        raise DataError(f"source and target of {file.name} are both {source}", where=str(file), hint=hint)
+    return source, target
 
 
 def _columns_of_text(file: Path) -> list[str]:

@@ -132,6 +132,7 @@ class TextFiles(LocalPairs):
 
     def read(self) -> Iterator[RawChunk]:
         """The lines of both files side by side. DataError gives both numbers of lines if they differ."""
+        # Of both files, for one error about both; `read_lines` checks each alone.
         check_encodings({str(file): read_beginning(file) for file in (self.source, self.target)})
         target = read_lines(self.target)
         for first_line, src in line_chunks(self.source):

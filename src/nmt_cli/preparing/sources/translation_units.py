@@ -88,11 +88,11 @@ class _LanguageMatcher:
         source, target = self._indices[codes]
         if source is None or target is None:
             self._unpaired_codes.update(codes)
-            return line, "" if source is None else texts[source][1], None, None
+            return UnitPair(line, "" if source is None else texts[source][1], None)
         self._num_pairs += 1
         self._taken[0][codes[source]] += 1
         self._taken[1][codes[target]] += 1
-        return line, texts[source][1], texts[target][1], None
+        return UnitPair(line, texts[source][1], texts[target][1])
 
     def log_languages(self) -> None:
         """Log which languages were taken for the two, if they have other codes."""

@@ -26,6 +26,10 @@ logger = logging.getLogger(__name__)
 
 DelimiterName: TypeAlias = Literal["comma", "semicolon", "tab"]
 Column: TypeAlias = PositiveInt | Annotated[str, Field(min_length=1)] | None
+Header: TypeAlias = Annotated[
+    bool | None,
+    Field(description="the first line names the columns; null: true if a column is found by its name there"),
+]
 
 _DELIMITERS: Mapping[DelimiterName, str] = {"tab": "\t", "semicolon": ";", "comma": ","}
 _WRONG_SEPARATORS = {b"|||": "|||", b"  ": "spaces", b";": "semicolons", b",": "commas"}
@@ -51,24 +55,20 @@ class TsvSource(OneFileSource):
         "line calls by the language, or else column 1",
     )
     target: Column = Field(None, description="column of the target; null: the same, or else column 2")
-    header: bool | None = Field(
-        None, description="the first line names the columns; null: true if a column is found by its name there"
-    )
+    header: Header = None
     weight: Weight = 1.0
 
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> TsvFile:
         """The two columns of a file."""
         lines = [line.decode("utf-8-sig", "replace").rstrip("\r\n") for line in next(line_chunks(file))[1]]
         rows = [line.split("\t") for line in lines]
-        columns = _choose_columns(rows[0], file, context, source=self.source, target=self.target, header=self.header)
-        if columns is None:
-            if (width := _num_columns(rows)) > 2:
-                warning = (
-                    "%s has %s columns, and its first line does not name them: column 1 is taken as %s, 2 as %s; "
-                    "if they are others, put a line that names all columns before line 1"
-                )
-                logger.warning(warning, name, width, *context.codes)
-            columns = Columns(1, 2, header=bool(self.header))
+        columns, are_known = _choose_columns(self, rows[0], file, context)
+        if not are_known and self.source is None and self.target is None and (width := _num_columns(rows)) > 2:
+            warning = (
+                "%s has %s columns, and its first line does not name them: column 1 is taken as %s, 2 as %s; "
+                "if they are others, put a line that names all columns before line 1"
+            )
+            logger.warning(warning, name, width, *context.codes)
         is_quoted = are_quoted(lines)
         if is_quoted:
             logger.info("%s: cells are quoted as in CSV, and the quotes are taken off", name)
@@ -87,9 +87,7 @@ class CsvSource(OneFileSource):
         description="column of the source: its number or name; null: as for kind: tsv, if there are two columns",
     )
     target: Column = Field(None, description="column of the target")
-    header: bool | None = Field(
-        None, description="the first line names the columns; null: true if a column is found by its name there"
-    )
+    header: Header = None
     weight: Weight = 1.0
 
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> CsvFile:
@@ -97,16 +95,12 @@ class CsvSource(OneFileSource):
         lines = [line.decode("utf-8-sig", "replace") for line in next(line_chunks(file))[1][:_ROWS_COMPARED]]
         delimiter = _DELIMITERS[self.delimiter] if self.delimiter else delimiter_of(lines)
         if delimiter is None:
-            raise DataError(
-                f"{file.name} has no columns: no comma, semicolon or tab stands between its cells",
-                where=f"{file}:1",
-                hint="give a file with source and target in two columns",
-            )
+            message = f"{file.name} has no columns: no comma, semicolon or tab stands between its cells"
+            raise DataError(message, where=f"{file}:1", hint="give a file with source and target in two columns")
         rows = list(filter(None, _readable_rows(lines, delimiter))) or [[]]  # blank lines are no rows
-        columns = _choose_columns(rows[0], file, context, source=self.source, target=self.target, header=self.header)
-        if columns is None and (width := _num_columns(rows)) > 2:
+        columns, are_known = _choose_columns(self, rows[0], file, context)
+        if not are_known and (width := _num_columns(rows)) >= max(3, columns.source, columns.target):
             raise _unnamed_columns_error(self, file, rows, context, width=width)
-        columns = columns or Columns(1, 2, header=bool(self.header))
         return CsvFile(((name, file),), file.name, self.weight, file, *columns, delimiter)
 
 
@@ -147,11 +141,8 @@ class TsvFile(LocalPairs):
             hint += ": write kind: csv, or call the file .csv" if is_csv else ""
         else:
             hint += "; for two files with a sentence per line, --train PREFIX"
-        raise DataError(
-            f"{self.file.name} has no columns: there is no tab in its first {len(lines):,} lines",
-            where=f"{self.file}:{1 + self.header}",
-            hint=hint,
-        )
+        message = f"{self.file.name} has no columns: there is no tab in its first {len(lines):,} lines"
+        raise DataError(message, where=f"{self.file}:{1 + self.header}", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,22 +185,21 @@ class CsvFile(LocalPairs):
                 continue
             widest = max(widest, len(row))
             if len(row) < needed:
-                yield line, join_lines(" ".join(row)), None, None
+                yield UnitPair(line, join_lines(" ".join(row)), None)
                 continue
             has_pairs = True
             if any(map(str.strip, row[num_names:])):
                 fault = f"that row has {len(row)} cells, and the header {num_names}: {_QUOTE_CELLS}"
-                yield line, join_lines(self.delimiter.join(row)), "", fault
+                fault += ", or name all columns in the header"
+                yield UnitPair(line, join_lines(self.delimiter.join(row)), "", fault)
             else:
-                yield line, join_lines(row[source]), join_lines(row[target]), None
+                yield UnitPair(line, join_lines(row[source]), join_lines(row[target]))
         if widest == 0:
             raise empty_error(self.file, below_header=self.header)
         if not has_pairs:
-            raise DataError(
-                f"no row of {self.file.name} has a column {needed}: the longest has {widest}",
-                where=str(self.file),
-                hint="set source and target in the corpus file to columns that it has",
-            )
+            message = f"no row of {self.file.name} has a column {needed}: the longest has {widest}"
+            hint = "set source and target in the corpus file to columns that it has"
+            raise DataError(message, where=str(self.file), hint=hint)
 
 
 class _CsvLines:
@@ -242,40 +232,33 @@ def _num_columns(rows: Sequence[Sequence[str]]) -> int:
 
 
 def _choose_columns(
-    first: Sequence[str], file: Path, context: CorpusContext, *, source: Column, target: Column, header: bool | None
-) -> Columns | None:
-    """The given columns; the other one is found by its language, or else it is column 1 or 2.
+    table: TsvSource | CsvSource, first: Sequence[str], file: Path, context: CorpusContext
+) -> tuple[Columns, bool]:
+    """The columns, and whether both are known: given, or found by their languages. Unknown ones are 1 and 2.
 
-    None if no column is given, and the first line does not call two by the languages. DataError if source and target
-    would be one column.
+    DataError if source and target would be one column.
     """
-    given = _column_index(source, first, file), _column_index(target, first, file)
+    given = _column_index(table.source, first, file), _column_index(table.target, first, file)
     is_whole = None not in given
-    found = None if is_whole or header is False else find_columns(first, context.codes, given=given)
-    if found is None and given == (None, None):
-        return None
-    src, tgt = found or (default if index is None else index for index, default in zip(given, (0, 1), strict=True))
+    found = None if is_whole or table.header is False else find_columns(first, context.codes, given=given)
+    default = [number if index is None else index for number, index in enumerate(given)]
+    src, tgt = found or default
     if src == tgt and not is_whole:
-        raise DataError(
-            f"source and target of {file.name} are both column {src + 1}",
-            where=f"{file}:1",
-            hint=f"set source and target, both of them: the first line has {_shorten(first)}",
-        )
-    is_named = found is not None or isinstance(source, str) or isinstance(target, str)
-    return Columns(src + 1, tgt + 1, header=is_named if header is None else header)
+        hint = f"set source and target, both of them: the first line has {_shorten(first)}"
+        raise DataError(f"source and target of {file.name} are both column {src + 1}", where=f"{file}:1", hint=hint)
+    is_named = found is not None or isinstance(table.source, str) or isinstance(table.target, str)
+    header = is_named if table.header is None else table.header
+    return Columns(src + 1, tgt + 1, header), is_whole or found is not None
 
 
 def _column_index(column: Column, first: Sequence[str], file: Path) -> int | None:
     """The index of a given column, or None. DataError if the first line has no such name."""
     if not isinstance(column, str):
-        return column and column - 1
+        return None if column is None else column - 1
     names = [name.strip() for name in first]
     if column not in names:
-        raise DataError(
-            f"the first line of {file.name} names no column {column}",
-            where=f"{file}:1",
-            hint=f"it has {_shorten(first)}: set source and target to two of these, or to their numbers",
-        )
+        hint = f"it has {_shorten(first)}: set source and target to two of these, or to their numbers"
+        raise DataError(f"the first line of {file.name} names no column {column}", where=f"{file}:1", hint=hint)
     return names.index(column)
 
 
@@ -304,19 +287,20 @@ def _readable_rows(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
 def _unnamed_columns_error(
     read_by: CsvSource, file: Path, rows: Sequence[Sequence[str]], context: CorpusContext, *, width: int
 ) -> DataError:
-    """The error for columns without names; its fix takes the two with the most text."""
+    """The error for columns without names. Its fix takes the given column, and else those with the most text."""
     (source, target), first = context.codes, rows[0]
+    given = [_column_index(column, first, file) for column in (read_by.source, read_by.target)]
     lengths = [sum(text_length(row[index]) for row in rows if index < len(row)) for index in range(width)]
-    by_length = sorted(range(width), key=lambda index: -lengths[index])
-    longest = sorted(by_length[:2])
+    longest = iter(sorted(sorted(set(range(width)).difference(given), key=lambda index: -lengths[index])[:2]))
+    chosen = [next(longest) if index is None else index for index in given]
     is_title = len(list(filter(str.strip, first))) == 1
     mend = "remove the lines above the names of the columns" if is_title else _QUOTE_CELLS
     above = f"{mend}, or " if len(first) < width else ""
-    names = None if above else _likely_header(rows, longest)
-    src, tgt = (names[index] if names else index + 1 for index in longest)
+    names = None if above else _likely_header(rows, chosen)
+    src, tgt = (names[index] if names else index + 1 for index in chosen)
     otherwise = "" if names or above else "; if line 1 names the columns, write header: true beside them"
     return DataError(
-        f"{file.name} has {width} columns, and its first line does not call any by {source} and {target}: "
+        f"{file.name} has {width} columns, and its first line does not call two by {source} and {target}: "
         f"{_shorten(first)}",
         where=f"{file}:1",
         hint=f"{above}name the two columns: add {read_by.setting(context, source=src, target=tgt)}{otherwise}",
@@ -350,11 +334,7 @@ def _broken_row_error(file: Path, line: int, message: str) -> DataError:
         "unexpected end of data": "it is not closed before the end of the file",
         "field larger than field limit (131072)": "it is not closed within 131,072 characters",
     }.get(message, message)
-    return DataError(
-        f"a cell in line {line:,} of {file.name} is broken: {reason}",
-        where=f"{file}:{line}",
-        hint=hint,
-    )
+    return DataError(f"a cell in line {line:,} of {file.name} is broken: {reason}", where=f"{file}:{line}", hint=hint)
 
 
 def _shorten(cells: Sequence[str]) -> str:
