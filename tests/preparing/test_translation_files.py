@@ -122,7 +122,7 @@ def test_units_without_one_of_the_languages_are_counted_with_their_lines(tmp_pat
     assert dropped["count"] == 3
     assert [one["where"] for one in dropped["examples"]] == ["a.tmx:11", "a.tmx:13", "a.tmx:15"]
     assert report["pairs"] == {"train": 297, "valid": 17}
-    assert "The unit has no text in one of the two languages" in (tmp_path / "data" / "report.html").read_text()
+    assert "A unit or a row of CSV lacks one of the two texts" in (tmp_path / "data" / "report.html").read_text()
 
 
 @pytest.mark.parametrize("encoding", ["UTF-8", "windows-1252"])

@@ -288,23 +288,22 @@ def _unnamed_columns_error(
     read_by: CsvSource, file: Path, rows: Sequence[Sequence[str]], context: CorpusContext, *, width: int
 ) -> DataError:
     """The error for columns without names. Its fix takes the given column, and else those with the most text."""
-    (source, target), first = context.codes, rows[0]
-    given = [_column_index(column, first, file) for column in (read_by.source, read_by.target)]
+    first, columns = rows[0], (read_by.source, read_by.target)
+    given = [_column_index(column, first, file) for column in columns]
     lengths = [sum(text_length(row[index]) for row in rows if index < len(row)) for index in range(width)]
-    longest = iter(sorted(sorted(set(range(width)).difference(given), key=lambda index: -lengths[index])[:2]))
+    by_length = sorted(set(range(width)).difference(given), key=lambda index: -lengths[index])
+    longest = iter(sorted(by_length[: given.count(None)]))
     chosen = [next(longest) if index is None else index for index in given]
     is_title = len(list(filter(str.strip, first))) == 1
     mend = "remove the lines above the names of the columns" if is_title else _QUOTE_CELLS
     above = f"{mend}, or " if len(first) < width else ""
     names = None if above else _likely_header(rows, chosen)
-    src, tgt = (names[index] if names else index + 1 for index in chosen)
+    named = [names[index] if names else index + 1 for index in chosen]
+    src, tgt = (name if column is None else column for name, column in zip(named, columns, strict=True))
     otherwise = "" if names or above else "; if line 1 names the columns, write header: true beside them"
-    return DataError(
-        f"{file.name} has {width} columns, and its first line does not call two by {source} and {target}: "
-        f"{_shorten(first)}",
-        where=f"{file}:1",
-        hint=f"{above}name the two columns: add {read_by.setting(context, source=src, target=tgt)}{otherwise}",
-    )
+    message = f"{file.name} has {width} columns, and its first line does not call two by {' and '.join(context.codes)}"
+    hint = f"{above}name the two columns: add {read_by.setting(context, source=src, target=tgt)}{otherwise}"
+    return DataError(f"{message}: {_shorten(first)}", where=f"{file}:1", hint=hint)
 
 
 def _likely_header(rows: Sequence[Sequence[str]], chosen: Sequence[int]) -> list[str] | None:
