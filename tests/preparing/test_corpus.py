@@ -34,7 +34,9 @@ def refusal(folder: Path, text: str, *overrides: str) -> NmtError:
 
 
 def test_every_packaged_corpus_is_valid_called_as_its_file_and_states_its_licence() -> None:
-    for name in packaged_names(kind="corpus"):
+    names = packaged_names(kind="corpus")
+    assert {"demo", "iwslt14-de-en", "multi30k-en-de", "multi30k-en-fr", "wmt14-en-de", "wmt14-en-fr"} <= {*names}
+    for name in names:
         corpus = load_corpus(name, overrides=[]).corpus
         assert corpus.name == name
         assert corpus.description
@@ -215,7 +217,10 @@ def test_what_does_not_make_sense_together_is_said(tmp_path: Path, text: str, me
     assert (error.message, error.hint) == (message, hint)
 
 
-@pytest.mark.parametrize(("name", "near"), [("multi30k", "multi30k-en-de"), ("qqqqqqqq", "take a file, or demo")])
+NEAR_NAMES = [("wmt14-de-en", "wmt14-en-de"), ("multi30k", "multi30k-en-de"), ("qqqqqqqq", "take a file, or demo")]
+
+
+@pytest.mark.parametrize(("name", "near"), NEAR_NAMES)
 def test_an_unknown_corpus_is_answered_with_near_names(name: str, near: str) -> None:
     with pytest.raises(RecipeError, match=f"there is no corpus '{name}'") as caught:
         load_corpus(name, overrides=[])

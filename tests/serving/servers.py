@@ -209,6 +209,8 @@ def under_load(site: Site, *, clients: int = 4, key: str = "") -> Iterator[Load]
             try:
                 asked = {"text": f"the old sea stands by a small house {len(load.answers)}", "source": "en"}
                 load.answers.append(site.post("/v1/translate", asked, X_API_Key=key))
+            except http.client.RemoteDisconnected:  # accepted, and closed without an answer
+                raise
             except (ConnectionRefusedError, ConnectionResetError):
                 load.refused += 1
                 return

@@ -181,22 +181,26 @@ def test_a_signal_ends_a_training_that_waits_for_the_pieces_of_an_epoch(
     every = [f"{name}={num_updates}" for name in ("validation.every", "training.checkpoint_every")]
     settings = ["tokenizer.dropout=0.1", f"training.updates={num_updates + 2}", *every]
 
-    def interrupted(self: Loader, *, num_left: int) -> object:
-        if num_left == 2:
-            send(signal.SIGTERM)
-        return wait_for_next(self, num_left=num_left)
-
     saved = []
     with (own_data.directory / "plans/.lock").open() as lock, monkeypatch.context() as patch:
+
+        def interrupted(self: Loader, *, num_left: int) -> object:
+            if num_left != 2:
+                return wait_for_next(self, num_left=num_left)
+            release = threading.Timer(20, fcntl.flock, [lock, fcntl.LOCK_UN])  # else it could wait for ever
+            release.start()
+            send(signal.SIGTERM)
+            try:
+                return wait_for_next(self, num_left=num_left)
+            finally:
+                release.cancel()
+
         fcntl.flock(lock, fcntl.LOCK_EX)  # so the next epoch is not planned
         patch.setattr(Loader, "next", interrupted)
-        release = threading.Timer(20, fcntl.flock, [lock, fcntl.LOCK_UN])  # a training that waits on would never end
-        release.start()
         for _ in range(2):
             assert train(own_data, run, *settings) == 75
             assert checkpoints(run) == [num_updates]
             saved.append(checkpoint(run, num_updates))
-        release.cancel()
     assert saved[0] == saved[1]
     assert train(own_data, run, *settings) == 0
     assert checkpoints(run)[-1] == num_updates + 2

@@ -139,7 +139,7 @@ def _model_facts(model: dict[str, Any]) -> Facts:
     yield "parameters", _parameters_text(model["parameters"])
     yield "architecture", _architecture_text(recipe["model"])
     yield "vocabulary", _pieces_text(vocabulary["source"], vocabulary["target"], is_shared=vocabulary["shared"])
-    origin = "imported from another program" + ("" if model["imported_from"] else ", or a mean of models")
+    origin = "imported from another program" + ("" if model["imported_from"] else " or a mean of models")
     yield "weights", of_updates + ", ".join(updates) if updates else origin
     if model["longest_source"]:
         yield "trained on", f"source sentences of up to {model['longest_source']:,} pieces"
