@@ -25,7 +25,7 @@ PROXY_HINT = (
     "the hub"
 )
 # Failures that have the same words for a model and for a data set.
-CommonKind = Literal["disk full", "not writable", "gated", "overloaded"]
+CommonKind = Literal["disk full", "not writable", "gated", "refused", "overloaded"]
 FailureKind = CommonKind | Literal["no revision", "no repository", "offline", "unreachable", "other"]
 
 
@@ -38,8 +38,8 @@ class HubFailure:
 
     @property
     def is_temporary(self) -> bool:
-        """True if the hub did not say no: the same request may succeed later."""
-        return self.kind in ("overloaded", "offline", "unreachable")
+        """True if the hub did not deny the repository, so that what its cache has may stand in."""
+        return self.kind in ("refused", "overloaded", "offline", "unreachable")
 
 
 def failure_of(error: Exception) -> HubFailure:
@@ -70,6 +70,8 @@ def failure_of(error: Exception) -> HubFailure:
                 status == http.HTTPStatus.TOO_MANY_REQUESTS or status >= http.HTTPStatus.INTERNAL_SERVER_ERROR
             )
             answer = f"the hub answers {status} {http.client.responses.get(status, '')}".rstrip()
+            if status in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN):
+                return HubFailure("refused", answer)
             return HubFailure("overloaded" if is_overloaded else "unreachable", answer)
     if isinstance(error, OSError) or any(map(_is_of_the_network, causes)):
         return HubFailure("unreachable", reason)
@@ -87,6 +89,9 @@ def message_and_hint(kind: CommonKind, name: str, *, reason: str, page: str) -> 
         case "gated":
             message = f"{name} is gated: the hub wants to know who takes it"
             return message, f"accept its terms at {page}, then export HF_TOKEN=hf_..."
+        case "refused":
+            hint = "check the token: export HF_TOKEN=hf_..., or unset it for a public repository"
+            return f"cannot download {name}: {reason}", hint
         case "overloaded":
             return f"cannot download {name}: {reason}", "try the same command again in a few minutes: it continues"
         case other:

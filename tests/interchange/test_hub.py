@@ -305,6 +305,11 @@ def test_names_that_stand_for_no_marian_model_are_refused(machine: Machine, name
             (status, f"cannot download {NAME}: the hub answers {said}", "try the same command again in a few minutes")
             for status, said in (((503, ""), "503 Service Unavailable"), ((429, ""), "429 Too Many Requests"))
         ),
+        (
+            (403, ""),
+            f"cannot download {NAME}: the hub answers 403 Forbidden",
+            "check the token: export HF_TOKEN=",
+        ),
         ((418, ""), f"cannot download {NAME}: the hub answers 418 I'm a Teapot", "check the path or the network"),
     ],
 )

@@ -258,6 +258,16 @@ def test_a_delimiter_inside_quoted_cells_of_csv_without_header_cuts_nothing(tmp_
     assert "source: 2, target: 3" in (error_of(tmp_path / "c.csv", text).hint or "")
 
 
+def test_quoted_names_of_tsv_are_names(tmp_path: Path) -> None:
+    text = '"de"\t"en"\n"eins"\t"one"\n"zwei"\t"two ""2"""\n'
+    assert read(tmp_path / "a.tsv", text) == [("one", "eins"), ('two "2"', "zwei")]
+
+
+def test_a_byte_that_is_not_utf8_in_the_first_record_hides_no_key(tmp_path: Path) -> None:
+    first, second = '{"src": "caf\xe9", "tgt": "ein"}\n'.encode("latin-1"), b'{"src": "two", "tgt": "zwei"}\n'
+    assert [tgt for _, tgt in read(tmp_path / "a.jsonl", first + second)] == ["ein", "zwei"]
+
+
 def test_a_long_identifier_is_not_guessed_as_text(tmp_path: Path) -> None:
     text = "7f3a9c0e5b2d4861,one,eins\n0e5b2d48617f3a9c,two,zwei\n"
     assert "source: 2, target: 3" in (error_of(tmp_path / "a.csv", text).hint or "")

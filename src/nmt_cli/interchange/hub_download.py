@@ -166,7 +166,7 @@ def _download_error(name: HubName, error: Exception) -> ModelError:
     failure, page = hub.failure_of(error), name.page
     kind = failure.kind
     match kind:
-        case "disk full" | "not writable" | "gated" | "overloaded":
+        case "disk full" | "not writable" | "gated" | "refused" | "overloaded":
             message, hint = hub.message_and_hint(kind, str(name), reason=failure.reason, page=page)
         case "no revision":
             message = f"{name.repository} has no revision {name.revision} on the hub"

@@ -294,13 +294,13 @@ def text_length(cell: str) -> int:
 
 def texts_by_key(line: bytes) -> dict[str, str]:
     """The texts in a line of JSON by their dotted keys; none if it is no object."""
-    record = _parse_json(line)
+    record = _parse_json(line.decode("utf-8-sig", "surrogateescape"))
     keys = [key for key, _ in _dotted_items(record, "")] if isinstance(record, dict) else []
     # A key that has a dot in itself leads to nothing.
     return {key: text for key in keys if isinstance(text := _value_at_key(key.split("."), record), str)}
 
 
-def _parse_json(line: str | bytes) -> Any:
+def _parse_json(line: str) -> Any:
     """The value that a line of JSON holds; `_BROKEN` if it is not JSON."""
     try:
         return json.loads(line)

@@ -234,11 +234,11 @@ def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:
 
 
 def _missing_downloads(corpus: Corpus) -> Iterator[tuple[Path, int]]:
-    """The folders that downloads fill, with the bytes that they lack. What has no known size is left out."""
+    """The folders that downloads fill, with the bytes that they lack. Downloads of unknown size are left out."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     of_hub = [source for source in corpus.sources("train") if isinstance(source, HubSource) and not source.is_local]
-    repositories = {source.repository.replace("/", "--") for source in of_hub}
+    repositories = dict.fromkeys(source.repository.replace("/", "--") for source in of_hub)
     folders = [Path(HF_HUB_CACHE) / f"datasets--{repository}" for repository in repositories]
     if folders and corpus.bytes is not None:
         yield folders[0], corpus.bytes - sum(map(bytes_in, folders))

@@ -158,7 +158,7 @@ def _hub_error(repository: str, name: str, error: Exception) -> DataError:
         failure = hub.HubFailure("other", failure.reason)
     kind = failure.kind
     match kind:
-        case "disk full" | "not writable" | "gated" | "overloaded":
+        case "disk full" | "not writable" | "gated" | "refused" | "overloaded":
             page = f"{hub.endpoint()}/datasets/{repository}"
             message, hint = hub.message_and_hint(kind, name, reason=failure.reason, page=page)
         case "no revision":

@@ -16,7 +16,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 from pydantic import Field
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.chunks import RawChunk, TsvChunk, UnitPair, are_quoted, text_length, unit_chunks
+from nmt_cli.preparing.chunks import RawChunk, TsvChunk, UnitPair, are_quoted, text_length, unit_chunks, unquote
 from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight, empty_error, find_columns
 from nmt_cli.preparing.sources.lines import join_lines, line_chunks, read_lines
 from nmt_cli.recipe.section import PositiveInt
@@ -62,7 +62,7 @@ class TsvSource(OneFileSource):
         """The two columns of a file."""
         lines = [line.decode("utf-8-sig", "replace").rstrip("\r\n") for line in next(line_chunks(file))[1]]
         rows = [line.split("\t") for line in lines]
-        columns, are_known = _choose_columns(self, rows[0], file, context)
+        columns, are_known = _choose_columns(self, [*map(unquote, rows[0])], file, context)
         if not are_known and self.source is None and self.target is None and (width := _num_columns(rows)) > 2:
             warning = (
                 "%s has %s columns, and its first line does not name them: column 1 is taken as %s, 2 as %s; "
