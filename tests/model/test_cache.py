@@ -36,7 +36,7 @@ def model(request: pytest.FixtureRequest) -> Transformer:
 
 @pytest.fixture(params=[(1, 1), (3, 1), (8, 8)], ids=["room for 1", "room for 3", "in eights"])
 def growth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for so many more steps at a time, or slots and tokens seen in multiples of so many."""
+    """The cache grows by this number of steps. It rounds slots and tokens up to this multiple."""
     steps, multiple = request.param
     monkeypatch.setattr(cache_module, "_GROWTH_STEPS", steps)
     monkeypatch.setattr(cache_module, "_shape_multiple_of", lambda x: multiple)

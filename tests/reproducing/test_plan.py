@@ -253,6 +253,20 @@ def test_other_search_is_another_command() -> None:
         assert all(words in command for command in found)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "phases"),
+    [
+        ("{name: cosine, peak: 0.001}", {"warmup_updates": 1}),
+        ("{name: wsd, peak: 0.001, warmup_updates: 50, decay_updates: 70}", {"warmup_updates": 1, "decay_updates": 1}),
+        ("{name: inverse_sqrt, peak: 0.001}", {"warmup_updates": 4000}),
+    ],
+)
+def test_a_rehearsal_shortens_a_schedule_that_ends_with_the_last_update(schedule: str, phases: dict[str, int]) -> None:
+    plan = planned(f"training.schedule={schedule}", limit=10_000)
+    assert plan.recipe.training.schedule.model_dump().items() >= phases.items()
+    assert plan.changes == [f"training.schedule={schedule}"]
+
+
 def test_a_rehearsal_has_folders_of_its_own() -> None:
     def folders(plan: ReproductionPlan) -> tuple[str, str]:
         return str(plan.data), str(plan.run)

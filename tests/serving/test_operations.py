@@ -339,7 +339,7 @@ def test_systemd_is_told_when_a_quiet_server_is_ready_and_when_it_ends(
         assert server.wait().get("/health").status == 200
         assert server.stop() == 0
         assert systemd.recv(100) == b"STOPPING=1"
-    # The port was free to choose, so it is told.
+    # Even a quiet server prints its address, because the system has chosen the port.
     assert [event["message"] for event in server.events] == [f"ready: {server.url}"]
 
 

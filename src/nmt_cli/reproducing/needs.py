@@ -29,9 +29,9 @@ from nmt_cli.training.reporting.metrics import matrix_rate
 # Rough figures of preparation: bytes on disk per pair, in the work folder and in the prepared data together; pairs that
 # a core cleans and encodes per second; lines of the vocabulary's sample per second.
 _WORK_BYTES_PER_PAIR = 600
-_ARCHIVE_COPIES = 2  # itself, and the two files that are unpacked from it
 _PAIRS_PER_CORE_SECOND = 20_000
 _SAMPLED_LINES_PER_SECOND = 100_000
+_ARCHIVE_COPIES = 2  # an archive takes its size once more for the files that are unpacked from it
 _MAX_OVER_MIN_HOURS = 3  # for other processors, longer sentences, a larger vocabulary
 _PREPARING_MEMORY_BYTES = 1_500_000_000
 # The least and the greatest share of the rate of plain matrix products that training and search reach. The shares for

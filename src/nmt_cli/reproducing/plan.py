@@ -149,7 +149,8 @@ def rehearsal_overrides(
 
     The number of updates is about one pass over the pairs. It is at least the number of averaged checkpoints, of which
     a rehearsal takes at most five, or as many as the user sets. The schedule stays, so the learning rate is the one of
-    the first updates. The user's settings stay too, except for an interval that leaves no room for the checkpoints.
+    the first updates; only the phases of a schedule that ends with the last update are shortened. The user's settings
+    stay too, except for an interval that leaves no room for the checkpoints.
     """
     settings = (*user_settings.recipe, *user_settings.corpus)
     user_keys = {dotted_key(path) for setting in settings for path in _leaves(setting)}
@@ -172,6 +173,11 @@ def rehearsal_overrides(
         "validation.max_sentences": min(limit, _MAX_REHEARSED_LINES),
     }
     given = {"training.checkpoint_every": recipe.training.checkpoint_every, "validation.every": recipe.validation.every}
+    if recipe.training.schedule.name in ("cosine", "wsd"):  # they end with the last update
+        phases = {name: length for name, length in recipe.training.schedule if name.endswith("_updates")}
+        given |= {f"training.schedule.{name}": length for name, length in phases.items()}
+        longest = max(updates // 10, 1)
+        recipe_values |= {f"training.schedule.{name}": min(length, longest) for name, length in phases.items()}
     user_keys -= {key for key, every in given.items() if every > recipe_values[key]}  # too long
     corpus_values = {}
     if not tokenizer.comes_from_elsewhere:

@@ -65,9 +65,9 @@ class Measurement(NamedTuple):
 class Stage:
     """One `nmt` command of a reproduction, and how to see whether it is finished.
 
-    `fixed` are the counts that hold in a rehearsal too. In a full run they stand in for figures of a stage without
-    published ones. `write_inputs` writes the inputs that no earlier stage
-    has written. A stage needs no record if its output itself says from which inputs it was made.
+    `fixed` are the counts that also hold in a rehearsal. They decide in a full run too if the stage has no published
+    figures. `write_inputs` writes the inputs that no earlier stage has written. A stage needs no record if its output
+    itself says from which inputs it was made.
     """
 
     plan: ReproductionPlan

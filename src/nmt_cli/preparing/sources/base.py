@@ -248,7 +248,7 @@ def matching_files(path: str, *, folder: Path) -> list[Path]:
 def find_columns(
     names: Sequence[str], languages: tuple[str, str], *, given: tuple[int | None, int | None]
 ) -> tuple[int, int] | None:
-    """The indices of the two columns or keys: the given ones, and else those that are named after the languages.
+    """The indices of the two columns or keys. A column that is not given is found by its name.
 
     A name is a code, the English name of the language, or both are a pair such as source and target. The last part of a
     dotted name counts. None if a side has no column, or both have the same one.

@@ -153,7 +153,7 @@ def _choose_names(
     *,
     default: tuple[str, str],
 ) -> tuple[str, str]:
-    """The two keys or columns that are given, else those that are called by the languages, or else `default`.
+    """The names of the two keys or columns. A name that is not given is found by its language, or is the default.
 
     DataError if source and target would be the same one.
     """

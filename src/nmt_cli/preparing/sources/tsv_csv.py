@@ -189,8 +189,10 @@ class CsvFile(LocalPairs):
                 continue
             has_pairs = True
             if any(map(str.strip, row[num_names:])):
-                fault = f"that row has {len(row)} cells, and the header {num_names}: {_QUOTE_CELLS}"
-                fault += ", or name all columns in the header"
+                fault = (
+                    f"that row has {len(row)} cells, and the header {num_names}: {_QUOTE_CELLS}, "
+                    "or name all columns in the header"
+                )
                 yield UnitPair(line, join_lines(self.delimiter.join(row)), "", fault)
             else:
                 yield UnitPair(line, join_lines(row[source]), join_lines(row[target]))
@@ -239,16 +241,16 @@ def _choose_columns(
     DataError if source and target would be one column.
     """
     given = _column_index(table.source, first, file), _column_index(table.target, first, file)
-    is_whole = None not in given
-    found = None if is_whole or table.header is False else find_columns(first, context.codes, given=given)
+    are_both_given = None not in given
+    found = None if are_both_given or table.header is False else find_columns(first, context.codes, given=given)
     default = [number if index is None else index for number, index in enumerate(given)]
     src, tgt = found or default
-    if src == tgt and not is_whole:
+    if src == tgt and not are_both_given:
         hint = f"set source and target, both of them: the first line has {_shorten(first)}"
         raise DataError(f"source and target of {file.name} are both column {src + 1}", where=f"{file}:1", hint=hint)
     is_named = found is not None or isinstance(table.source, str) or isinstance(table.target, str)
     header = is_named if table.header is None else table.header
-    return Columns(src + 1, tgt + 1, header), is_whole or found is not None
+    return Columns(src + 1, tgt + 1, header), are_both_given or found is not None
 
 
 def _column_index(column: Column, first: Sequence[str], file: Path) -> int | None:
@@ -285,10 +287,10 @@ def _readable_rows(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
 
 
 def _unnamed_columns_error(
-    read_by: CsvSource, file: Path, rows: Sequence[Sequence[str]], context: CorpusContext, *, width: int
+    table: CsvSource, file: Path, rows: Sequence[Sequence[str]], context: CorpusContext, *, width: int
 ) -> DataError:
     """The error for columns without names. Its fix takes the given column, and else those with the most text."""
-    first, columns = rows[0], (read_by.source, read_by.target)
+    first, columns = rows[0], (table.source, table.target)
     given = [_column_index(column, first, file) for column in columns]
     lengths = [sum(text_length(row[index]) for row in rows if index < len(row)) for index in range(width)]
     by_length = sorted(set(range(width)).difference(given), key=lambda index: -lengths[index])
@@ -302,7 +304,7 @@ def _unnamed_columns_error(
     src, tgt = (name if column is None else column for name, column in zip(named, columns, strict=True))
     otherwise = "" if names or above else "; if line 1 names the columns, write header: true beside them"
     message = f"{file.name} has {width} columns, and its first line does not call two by {' and '.join(context.codes)}"
-    hint = f"{above}name the two columns: add {read_by.setting(context, source=src, target=tgt)}{otherwise}"
+    hint = f"{above}name the two columns: add {table.setting(context, source=src, target=tgt)}{otherwise}"
     return DataError(f"{message}: {_shorten(first)}", where=f"{file}:1", hint=hint)
 
 
