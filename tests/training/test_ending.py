@@ -29,6 +29,7 @@ from nmt_cli.training.update import Updater
 from tests.forks import Forked
 from tests.training.feeding import order_of
 from tests.training.tiny import arguments_of, checkpoint, checkpoints, events, stopped_after, tiny_recipe, train
+from tests.waiting import wait_until
 
 
 def send(number: int) -> None:
@@ -153,11 +154,7 @@ def test_a_run_is_trained_by_one_process_which_saves_when_it_is_told_to_end(
         text=True,
     )
     try:
-        deadline = time.monotonic() + 120
-        while not (run / "checkpoints/update-00000006/manifest.json").exists():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline, "nothing was saved within two minutes"
-            time.sleep(0.02)
+        wait_until((run / "checkpoints/update-00000006/manifest.json").exists, process=process, seconds=120)
         for restart in (False, True):
             with pytest.raises(ModelError, match=f"another nmt train is at work in .*: process {process.pid} on "):
                 train(prepared, run, "training.updates=100000", restart=restart)
