@@ -247,8 +247,11 @@ def _arguments() -> argparse.Namespace:
     sides = set(arguments.sides.split(","))
     if unknown := sides - set(_SIDES):
         parser.error(f"there is no side {unknown.pop()!r}: take of {', '.join(_SIDES)}")
-    if sides & {"ours", "peer"} and not (arguments.train and arguments.valid):
+    has_data = (Path(arguments.folder) / "data").exists()
+    if sides & {"ours", "peer"} and not has_data and not (arguments.train and arguments.valid):
         parser.error("ours and peer need --train and --valid")
+    if "peer" in sides and not arguments.train:
+        parser.error("peer needs --train")
     if "peer" in sides and not arguments.peer:
         parser.error("peer needs --peer")
     if "small" in sides and not (arguments.small_train and arguments.small_valid):

@@ -68,9 +68,9 @@ def _answer(connection: socket.socket) -> int:
     if arguments[0] == "nmt":
         arguments = ["-m", "nmt_cli", *in_small(arguments[1:], is_dry="NMT_DOCS_DRY" in os.environ)]
     elif arguments[0].startswith("benchmarks/"):  # reads its options, as it does itself, and runs nothing
-        module = Path(arguments[0]).stem
-        arguments = ["-c", f"import {module}; {module}._arguments()", *arguments[1:]]
-        request["folder"] = str((ROOT / request["arguments"][0]).parent)
+        folder, module = str((ROOT / arguments[0]).parent), Path(arguments[0]).stem
+        program = f"import sys; sys.path.insert(0, {folder!r}); import {module}; {module}._arguments()"
+        arguments = ["-c", program, *arguments[1:]]
     try:
         fork_server.run(arguments, folder=request["folder"], environment=request["environment"])
     except SystemExit as end:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from nmt_cli.cli.app import commands_with_all_options
+from tests.docs.conftest import Workshop
 from tests.docs.pages import ROOT, Block, Page, read_page
 
 OPEN = read_page(ROOT / "docs" / "benchmarks" / "OPEN.md")
@@ -114,6 +116,25 @@ def test_the_calls_parse_and_name_files_that_exist(script: Path) -> None:
     text = script.read_text(encoding="utf-8")
     for name in re.findall(r"\b(?:benchmarks|tests)/[\w/]+\.(?:py|sh)", text):
         assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("script", sorted(CALLS.glob("[A-D].sh")), ids=lambda script: script.name)
+def test_the_programs_of_a_call_take_their_options(script: Path, tmp_path: Path, workshop: Workshop) -> None:
+    for folder in ("bin", "data/demo", "runs/race/data", "runs/race/ours/averaged"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
+    (tmp_path / "data/demo/test.en").touch()
+    # Benchmarks read their options in the workshop; all other calls are only written down.
+    python = tmp_path / "bin" / "python3"
+    body = 'echo "$*" >> calls; case "$1" in benchmarks/*) exec python "$@"; esac'
+    python.write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
+    python.chmod(0o755)
+    ended = workshop.run(f'PATH="$PWD/bin:$PATH" bash benchmarks/gpu/{script.name}', folder=tmp_path)
+    assert "all steps passed" in ended.stdout, ended.stdout
+    calls = [call.split() for call in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
+    assert any(call[0].startswith("benchmarks/") or call[:2] == ["-m", "nmt_cli"] for call in calls)
+    for name, *options in (call[2:] for call in calls if call[:2] == ["-m", "nmt_cli"]):
+        commands_with_all_options()[name].make_context(name, options)
 
 
 def test_results_name_the_commit_of_the_checkout_unless_one_is_given(tmp_path: Path) -> None:
