@@ -16,7 +16,7 @@ from tests.docs.pages import ROOT, Block, Page, read_page
 
 OPEN = read_page(ROOT / "docs" / "benchmarks" / "OPEN.md")
 CALL = re.compile(r"\| `([^`]*\bbenchmarks/gpu/[A-D]\.sh)` \| (\d+) \| (.+?) \| (.+?) \| .+ \|")
-STATED = re.compile(r".*(?:One GPU|No GPU|\d+ GPUs), (\d+) minutes?\. Needs: (.+)\. Makes: (.+)\.")
+STATED = re.compile(r".*(?:One GPU|No GPU|\d+ GPUs), (\d+) minutes?(?: for [^.]+)?\. Needs: (.+)\. Makes: (.+)\.")
 CALLS = ROOT / "benchmarks" / "gpu"
 MOST_MINUTES_OF_A_CALL, MINUTES_OF_THE_SLOT = 10, 30
 
