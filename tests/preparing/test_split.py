@@ -172,6 +172,12 @@ def test_pairs_that_all_share_sentences_cannot_be_split(tmp_path: Path) -> None:
             ["cleaning.max_word_ratio=2"],
             "--set cleaning.max_length_ratio=9 --set cleaning.max_word_ratio=null keeps them",
         ),
+        (
+            "other script",
+            ("one two three", "один два три"),
+            ["cleaning.other_script=true"],
+            "name the script in the language code, as in sr-Latn, or: --set cleaning.other_script=false keeps them",
+        ),
     ],
 )
 def test_the_settings_that_an_error_names_keep_the_pairs(

@@ -167,4 +167,5 @@ def _fix_for(reason: str, counts: SourceCounts, config: CleaningConfig) -> str |
     if reason == NOT_UTF8 and (files := files_not_utf8(counts.files)):
         return latin1_hint(files)
     relaxed = " ".join(f"--set cleaning.{setting}" for setting in REASONS[reason].relaxed)
-    return f"{relaxed} keeps them" if relaxed else None
+    other = "name the script in the language code, as in sr-Latn, or: " if reason == "other script" else ""
+    return f"{other}{relaxed} keeps them" if relaxed else None
