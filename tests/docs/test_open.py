@@ -52,7 +52,8 @@ def stated(page: Page) -> list[Stated]:
     for token in page.tokens:
         if token.type == "inline":
             line = "".join(
-                f"`{child.content}`" if child.type == "code_inline" else child.content for child in token.children or []
+                {"code_inline": f"`{child.content}`", "softbreak": " "}.get(child.type, child.content)
+                for child in token.children or []
             )
         if token.type != "fence":
             continue

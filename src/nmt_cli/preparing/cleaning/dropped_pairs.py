@@ -32,7 +32,6 @@ _MAX_FILES_NAMED = 2
 _MAX_DROPPED = 0.5
 _MAX_UNREADABLE = 0.02
 _UNREADABLE = (NOT_UTF8, MALFORMED)
-_DEFAULT_FIX = "look at that line"
 
 
 @dataclass(slots=True)
@@ -132,7 +131,7 @@ def warning_of_dropped_pairs(by_source: Sequence[SourceCounts], config: Cleaning
         num_dropped = dropped.count
         if num_dropped <= _MAX_UNREADABLE * read:
             return None
-    where, fix = dropped.examples[0].where, _fix_for(reason, whole, config) or _DEFAULT_FIX
+    where, fix = dropped.examples[0].where, _fix_for(reason, whole, config)
     among = f", {dropped.count:,} of them" if dropped.count < num_dropped else ""
     return f"{num_dropped:,} of {read:,} training pairs are dropped{among} for {reason}, first at {where}: {fix}"
 
@@ -154,12 +153,12 @@ def nothing_left_error(
     return DataError(
         f"no training pair is left after cleaning: {dropped.count:,} of {whole.counts.read:,} dropped for {reason}",
         where=dropped.examples[0].where,
-        hint=_fix_for(reason, whole, config) or _DEFAULT_FIX,
+        hint=_fix_for(reason, whole, config),
     )
 
 
-def _fix_for(reason: str, counts: SourceCounts, config: CleaningConfig) -> str | None:
-    """How to mend text that was dropped for a reason, or the settings that keep it; None if there is neither."""
+def _fix_for(reason: str, counts: SourceCounts, config: CleaningConfig) -> str:
+    """How to mend text that was dropped for a reason, or the settings that keep it."""
     if reason == MALFORMED and counts.problem:
         return counts.problem
     if reason == HELD_OUT and config.overlap == "report":  # by pairs that are set aside, not by the rule
@@ -168,4 +167,4 @@ def _fix_for(reason: str, counts: SourceCounts, config: CleaningConfig) -> str |
         return latin1_hint(files)
     relaxed = " ".join(f"--set cleaning.{setting}" for setting in REASONS[reason].relaxed)
     other = "name the script in the language code, as in sr-Latn, or: " if reason == "other script" else ""
-    return f"{other}{relaxed} keeps them" if relaxed else None
+    return f"{other}{relaxed} keeps them" if relaxed else "look at that line"
