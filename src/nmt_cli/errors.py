@@ -47,6 +47,16 @@ class NmtError(Exception):
         return Exception.__new__, (type(self), self.message), vars(self)
 
 
+def package_error(package: str, error: ImportError, *, extra: str) -> UsageError:
+    """The error for a package that is not installed, or that cannot be imported; `extra` is the extra that has it."""
+    if isinstance(error, ModuleNotFoundError) and error.name == package:
+        hint = f'pip install "nmt-cli[{extra}]", or pip install {package}'
+        return UsageError(f"the package {package} is not installed", where=package, hint=hint)
+    reason = str(error).partition("\n")[0]
+    message = f"the package {package} cannot be imported: {reason}"
+    return UsageError(message, where=package, hint=f"pip install -U {package}")
+
+
 def _in_python(text: str) -> str:
     """The text with each setting in backticks as an argument of Python: `to: huggingface` becomes to="huggingface"."""
 

@@ -324,10 +324,10 @@ def test_every_weight_is_the_mean_and_all_else_is_the_last_model_s(models: list[
     config = load_saved_config(tmp_path / "mean")
     assert (config.updates, config.validation, config.average_losses, config.imported_from) == ([], [], None, None)
     facts = dict(_model_facts(describe_model(tmp_path / "mean") | {"reference": "mean"}))
-    assert facts["weights"] == "imported from another program or a mean of models"
+    assert facts["weights"] == "imported from another program or an average of models"
     assert config.recipe == load_saved_config(models[1]).recipe
     card = (tmp_path / "mean" / "README.md").read_text(encoding="utf-8")
-    assert f"the mean of 2 models: `{models[0]}`, `{models[1]}`." in card
+    assert f"the average of 2 models: `{models[0]}`, `{models[1]}`." in card
     load_model(tmp_path / "mean", device=torch.device("cpu"), dtype=torch.float32)
     assert len(Translator.from_pretrained(tmp_path / "mean").translate(["a small house"])) == 1
 
@@ -386,11 +386,11 @@ def test_another_vocabulary_is_refused(models: list[Path], tmp_path: Path) -> No
 
 def test_the_command_says_what_to_type(models: list[Path], tmp_path: Path) -> None:
     first, second = models
-    with pytest.raises(UsageError, match="is one model, and a mean is of several") as caught:
+    with pytest.raises(UsageError, match="is one model, and an average is of several") as caught:
         call(first, output=tmp_path / "mean")
     assert caught.value.hint == f"name a second one: nmt average {first} MODEL -o DIR"
-    with pytest.raises(UsageError, match="a mean of models needs a folder of its own") as caught:
+    with pytest.raises(UsageError, match="an average of models needs a folder of its own") as caught:
         call(first, second)
-    assert caught.value.hint == f"nmt average {first} {second} -o models/mean"
+    assert caught.value.hint == f"nmt average {first} {second} -o models/average"
     with pytest.raises(UsageError, match="--last and --best choose among a run's checkpoints"):
         call(first, second, output=tmp_path / "mean", last=1)

@@ -73,7 +73,7 @@ def test_regularisers_have_a_row_if_the_recipe_has_them(sections: dict[str, Any]
 def test_an_average_claims_no_score_of_its_checkpoints(tmp_path: Path) -> None:
     text = card(tmp_path / "x", updates=[300, 400])
     assert "model-index" not in front_matter(text)
-    assert "the mean of 2 checkpoints, after updates 300, 400" in text
+    assert "the average of 2 checkpoints, after updates 300, 400" in text
     assert "BLEU on the validation set, of the checkpoints that were averaged: 14.00 to 40.00." in text
     assert "BLEU of the average itself was not measured." in " ".join(text.split())
 

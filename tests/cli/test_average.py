@@ -32,8 +32,8 @@ def test_the_command_says_what_it_averaged_and_what_comes_next(tmp_path: Path) -
     assert done.stderr.splitlines() == [
         "update       200  validation loss 4.5000  BLEU 40.00",
         "update       300  validation loss 4.2500  BLEU 13.00",
-        "the mean was not measured on the validation set: there is no prepared data at data/mini",
-        "runs/x/averaged: the mean of 2 checkpoints",
+        "the average was not measured on the validation set: there is no prepared data at data/mini",
+        "runs/x/averaged: the average of 2 checkpoints",
         "next: nmt decode -m runs/x/averaged < input.txt > output.txt",
     ]
     card = (tmp_path / "runs" / "x" / "averaged" / "README.md").read_text()

@@ -109,7 +109,7 @@ def test_the_scores_of_a_model_are_those_of_its_updates(tmp_path: Path, screen: 
     write_run(tmp_path / "x", updates=3)
     average([tmp_path / "x"], output=None, last=2, best=None, overwrite=False)
     shown = screen(tmp_path / "x" / "averaged")
-    assert shown["weights"] == "mean of 2 checkpoints: updates 200, 300"
+    assert shown["weights"] == "average of 2 checkpoints: updates 200, 300"
     assert shown["trained on"] == "source sentences of up to 1,030 pieces"
     assert shown["validation"] == "update 200: loss 4.5000, BLEU 40.00; update 300: loss 4.2500, BLEU 13.00"
     assert shown["signature"] == SIGNATURE

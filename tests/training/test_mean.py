@@ -63,12 +63,12 @@ def test_the_mean_is_measured_beside_its_newest_checkpoint_and_a_worse_one_is_no
     (in_training,) = (event["loss"] for event in events(run, "validation") if event["update"] == 60)
     assert mean.newest_loss == pytest.approx(in_training, abs=1e-4)
     assert mean.is_worse
-    figures = f"{mean.loss:.4f} of the mean, {mean.newest_loss:.4f} of its newest checkpoint, update 60"
+    figures = f"{mean.loss:.4f} of the average, {mean.newest_loss:.4f} of its newest checkpoint, update 60"
     assert f"validation loss: {figures}" in caplog.messages
     (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
     model = run / "model"
-    taken = f"decode and serve take {model}; -m {run / 'averaged'} names the mean"
-    assert warning == f"the mean is worse than its newest checkpoint, so {taken}"
+    taken = f"decode and serve take {model}; -m {run / 'averaged'} names the average"
+    assert warning == f"the average is worse than its newest checkpoint, so {taken}"
     assert caplog.messages[-1] == f"next: nmt decode -m {shlex.quote(str(model))} < input.txt > output.txt"
     card = (run / "averaged" / "README.md").read_text(encoding="utf-8")
     assert f"{mean.loss:.4f} of the average, {mean.newest_loss:.4f} of its" in card
@@ -77,10 +77,10 @@ def test_the_mean_is_measured_beside_its_newest_checkpoint_and_a_worse_one_is_no
     assert model_of_latest_run(run.parent) == model
     caplog.clear()
     average([run], output=run.parent / "mean", last=3, best=None, overwrite=False)
-    assert f"newest checkpoint, so take {model}; -m {run.parent / 'mean'} names the mean" in caplog.text
+    assert f"newest checkpoint, so take {model}; -m {run.parent / 'mean'} names the average" in caplog.text
     shutil.rmtree(model)
     call(run, last=3)
-    assert caplog.messages[-2] == "the mean is worse than its newest checkpoint: make a model of that alone"
+    assert caplog.messages[-2] == "the average is worse than its newest checkpoint: make a model of that alone"
     newest = run / "checkpoints" / "update-00000060"
     assert caplog.messages[-1] == f"next: nmt average {shlex.quote(str(newest))}"
     assert model_of_run(run) == run / "averaged"  # there is no other
@@ -115,7 +115,7 @@ def test_without_free_memory_the_mean_is_written_and_not_measured(
 
     monkeypatch.setattr("nmt_cli.training.validation.make_batch", fail)
     call(run, last=3)
-    assert "the mean was not measured on the validation set: too little memory is free" in caplog.messages
+    assert "the average was not measured on the validation set: too little memory is free" in caplog.messages
     assert load_saved_config(run / "averaged").average_losses is None
 
 
@@ -145,7 +145,7 @@ def test_without_the_data_it_says_that_nothing_was_measured(
             manifest = data / "manifest.json"
             manifest.write_text(manifest.read_text().replace(prepared.manifest.fingerprint, "f" * 64), encoding="utf-8")
         call(run, last=2)
-        assert f"the mean was not measured on the validation set: {reason}" in caplog.text
+        assert f"the average was not measured on the validation set: {reason}" in caplog.text
         assert load_saved_config(run / "averaged").average_losses is None
         assert caplog.messages[-1].startswith(f"next: nmt decode -m {run / 'averaged'} ")
     with pytest.raises(DataError, match="holds other data than the run's") as caught:

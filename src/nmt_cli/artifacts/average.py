@@ -16,8 +16,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nmt_cli import __version__
-from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS, read_manifest, verify_files
+from nmt_cli import __version__, files
+from nmt_cli.artifacts.manifest import DAMAGED_HINT, LICENCE_FILES, MANIFEST, WEIGHTS, read_manifest, verify_files
 from nmt_cli.artifacts.model_card import front_matter, join_front_matter, render_card
 from nmt_cli.artifacts.model_directory import (
     AverageLosses,
@@ -35,6 +35,7 @@ from nmt_cli.templates.render import render
 logger = logging.getLogger(__name__)
 
 _LEAVE_OUT = "average the others: nmt average CHECKPOINT CHECKPOINT ..."
+_OLD_CARD = "README.old.md"
 _TOKENIZERS = ("source.spm", "target.spm")
 
 
@@ -79,15 +80,18 @@ def write_average_of_checkpoints(
     # `nmt train` makes model/ by this function too, with its own command.
     commands = [run.record.command] if list(command) == run.record.command else [run.record.command, command]
     card = render_card(run, config=config, num_parameters=num_parameters, commands=commands)
+    files_to_keep = _files_of_user(output) if output.resolve().parent == run.directory.resolve() else {}
     save_model(
         output,
         config=config,
         weights=weights,
-        source_spm=run.source_spm,
-        target_spm=run.target_spm,
+        source_spm=run.source_spm.read_bytes(),
+        target_spm=run.target_spm.read_bytes(),
         card=card,
         overwrite=may_replace,
     )
+    for name, content in files_to_keep.items():
+        files.write_file(output / name, content, error=ModelError)
     return losses
 
 
@@ -137,8 +141,8 @@ def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: b
             "longest_source": max(longest_sources) if len(longest_sources) == len(configs) else None,
         }
     )
-    body = render("mean_model_card.md", config=config, paths=[str(path) for path in paths], command=shlex.join(command))
-    source_spm, target_spm = (paths[-1] / name for name in _TOKENIZERS)
+    body = render("average_model_card.md", config=config, paths=paths, command=shlex.join(command))
+    source_spm, target_spm = ((paths[-1] / name).read_bytes() for name in _TOKENIZERS)
     save_model(
         output,
         config=config,
@@ -168,6 +172,14 @@ def _too_few_error(run: Run, *, option: Literal["last", "best"], number: int, nu
         where=str(run.directory / CHECKPOINTS),
         hint=f"nmt average {shlex.quote(str(run.directory))} {smaller_option}, or {how_to_get_more}",
     )
+
+
+def _files_of_user(model: Path) -> dict[str, bytes]:
+    """The licence that a user added to a model and, under the name README.old.md, the card that a user edited."""
+    card, manifest = model / "README.md", model / MANIFEST  # nmt writes the manifest after the card
+    is_edited = card.is_file() and manifest.is_file() and card.stat().st_mtime_ns > manifest.stat().st_mtime_ns
+    names = {name: name for name in LICENCE_FILES} | {_OLD_CARD: card.name if is_edited else _OLD_CARD}
+    return {kept: (model / name).read_bytes() for kept, name in names.items() if (model / name).is_file()}
 
 
 def _mean_of_weights(directories: Sequence[Path], *, hint: str) -> dict[str, Tensor]:
@@ -200,7 +212,7 @@ def _mean_of_tensor(name: str, directories: Sequence[Path], opened: Sequence[Any
 
 
 def _check_no_duplicates(paths: Sequence[Path], hashes: Sequence[str], *, noun: Literal["checkpoint", "model"]) -> None:
-    """Raise ModelError if two paths have the same weights, by the hashes of these."""
+    """Raise ModelError if two paths have the same weights. The hashes are those of the weights."""
     path_of_hash: dict[str, Path] = {}
     for path, weights_sha256 in zip(paths, hashes, strict=True):
         if earlier := path_of_hash.get(weights_sha256):
@@ -213,11 +225,9 @@ def _check_same_recipe(checkpoints: Sequence[Checkpoint]) -> None:
     first = checkpoints[0]
     for checkpoint in checkpoints:
         if checkpoint.recipe_fingerprint != first.recipe_fingerprint:
-            raise ModelError(
-                f"{checkpoint.path} was trained with another recipe than {first.path}",
-                where=str(checkpoint.path),
-                hint="average checkpoints of one run: nmt average runs/NAME",
-            )
+            message = f"{checkpoint.path} was trained with another recipe than {first.path}"
+            hint = "average checkpoints of one run: nmt average runs/NAME"
+            raise ModelError(message, where=str(checkpoint.path), hint=hint)
 
 
 def _check_same_shapes(directories: Sequence[Path], opened: Sequence[Any], *, hint: str) -> None:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from itertools import islice
 from os.path import isfile
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from nmt_cli.artifacts.manifest import CONFIG, MANIFEST, RUN_FILE
 from nmt_cli.errors import ModelError
@@ -127,13 +127,6 @@ def _message_and_hint(path: Path, kind: Kind | None) -> tuple[str, str]:
         return f"there is no model directory {path}", hint
     if not path.is_dir():
         return f"{path} is a file, not a model directory", _hint_for_file(path)
-    if kind == "run":
-        made = [path / name for name in ("averaged", "model") if kind_of(path / name) == "model"]
-        average = f"make a model of it first: nmt average {shlex.quote(str(path))}"
-        return (
-            f"{path} is a run, not a model directory",
-            f"take its model, {shlex.quote(str(made[0]))}" if made else average,
-        )
     if kind == "checkpoint":
         hint = f"make a model of it: nmt average {shlex.quote(str(path))} -o MODEL"
         return f"{path} is a checkpoint, not a model directory", hint
@@ -149,7 +142,7 @@ def _message_and_hint(path: Path, kind: Kind | None) -> tuple[str, str]:
 def _hint_for_file(file: Path) -> str:
     """The command to type if a file is given for a model directory, or the directory to try."""
     if file.suffix == ".npz":
-        return _import_command(file)
+        return import_command(file)
     if kind_of(file.parent) is None:
         return _way_to_a_model(file.parent, foreign_kind(file.parent))
     return f"try {shlex.quote(str(file.parent))}"
@@ -158,28 +151,33 @@ def _hint_for_file(file: Path) -> str:
 def _way_to_a_model(path: Path, foreign: str | None) -> str:
     """The command to type if `path` is no model directory of ours."""
     if (path / "source.spm").is_file() and (path / "vocab.json").is_file():
-        return _import_command(path)
+        return import_command(path)
     if foreign == _CTRANSLATE2:
         return "name the model directory that it was exported from: nmt decode -m MODEL --engine ctranslate2"
-    if foreign == _MARIAN or (foreign == _HUGGING_FACE and _is_marian(path / "config.json")):
-        return _import_command(path)
+    if foreign == _MARIAN or (foreign == _HUGGING_FACE and model_type(path / "config.json") == "marian"):
+        return import_command(path)
     if foreign is not None:
         return "nmt import reads only Marian models: a .npz file, or Hugging Face's form, such as OPUS-MT's"
     return "nmt average runs/NAME makes a model directory of a run"
 
 
-def _import_command(path: Path) -> str:
+def import_command(path: Path) -> str:
     """The command that makes a model directory of a Marian model. A model in Marian's own form names no languages."""
     is_own_form = path.suffix == ".npz" or any(path.glob("*.npz"))
     languages, reason = (" --languages en-de", ", with its languages") if is_own_form else ("", "")
-    output = shlex.quote(f"models/{path.resolve().name.removesuffix('.npz')}")
-    return f"nmt import {shlex.quote(str(path))}{languages} -o {output}{reason}"
+    return f"nmt import {shlex.quote(str(path))}{languages} -o {import_output(path)}{reason}"
 
 
-def _is_marian(config: Path) -> bool:
-    """Whether a config.json of Hugging Face is a Marian model's."""
+def import_output(path: Path) -> str:
+    """The folder for the import of a model, as a command line has it: models/NAME, unless the model lies there."""
+    output = Path("models", path.resolve().name.removesuffix(".npz"))
+    return shlex.quote(f"{output}-nmt" if output.resolve() == path.resolve() else str(output))
+
+
+def model_type(config: Path) -> Any:
+    """The type of model that a config.json of Hugging Face names; None if it names none, or cannot be read."""
     try:
         content = json.loads(config.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and content.get("model_type") == "marian"
+        return None
+    return content.get("model_type") if isinstance(content, dict) else None

@@ -78,9 +78,9 @@ def read_history(events: Iterable[Mapping[str, Any]]) -> History:
 class _Reader:
     """Builds a history, event by event.
 
-    A `train` event has the seconds since the start of its process, and the target tokens since the base: the previous
-    `train` event, resume, or return to a checkpoint. A resume or a return drops the points of later updates. If it lies
-    between two `train` events, the tokens up to it are estimated from the rate of the first.
+    The base is the newest point with a known number of tokens: a `train` event, a resume, or a return to a checkpoint.
+    A `train` event gives the seconds since its process began, and the target tokens since the base. A resume or a
+    return drops the points of later updates. Its tokens are estimated from the rate of the `train` event before it.
     """
 
     def __init__(self) -> None:

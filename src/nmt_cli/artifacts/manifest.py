@@ -8,11 +8,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from nmt_cli import files
+from nmt_cli.cache import cache_folder
 from nmt_cli.errors import ModelError, NmtError
 
 MANIFEST = "manifest.json"
@@ -21,7 +23,7 @@ WEIGHTS = "model.safetensors"
 RUN_FILE = "run.json"
 DAMAGED_HINT = "copy the whole directory again from where it was made, or make it again: nmt average runs/NAME"
 _FORMAT = 1
-_UNLISTED = frozenset({"README.md", "LICENSE", "NOTICE"})
+LICENCE_FILES = ("LICENSE", "NOTICE")  # which a user may add
 
 
 def write_manifest(directory: Path, fields: Mapping[str, Any]) -> None:
@@ -32,7 +34,7 @@ def write_manifest(directory: Path, fields: Mapping[str, Any]) -> None:
     listed = {
         path.name: {"bytes": path.stat().st_size, "sha256": files.sha256(path)}
         for path in sorted(directory.iterdir())
-        if path.is_file() and path.name not in _UNLISTED | {MANIFEST}
+        if path.is_file() and path.name not in ("README.md", *LICENCE_FILES, MANIFEST)
     }
     content = {"format": _FORMAT, **fields, "files": listed}
     (directory / MANIFEST).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -80,6 +82,12 @@ def verify_files(
             changed = f"{name} was changed after it was written, or comes from another directory"
             raise error(f"{changed}: its SHA-256 is not the one in {MANIFEST}", where=str(file), hint=hint)
     return {key: value for key, value in manifest.items() if key not in ("format", "files")}
+
+
+def damaged_hint(directory: Path) -> str:
+    """How to mend a damaged model directory: a model of the hub is removed from the cache, and imported again."""
+    reimport = f"rm -r {shlex.quote(str(directory))}, then the same command: it imports the model again"
+    return reimport if directory.is_relative_to(cache_folder()) else DAMAGED_HINT
 
 
 def _check_size(path: Path, expected: int, *, error: type[NmtError], hint: str) -> None:

@@ -7,7 +7,6 @@ torch is imported only to load or save a model, so that finding and describing o
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from pydantic import Field, model_validator
 
 from nmt_cli import __version__, files
 from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
-from nmt_cli.artifacts.manifest import CONFIG, DAMAGED_HINT, WEIGHTS, verify_files, write_manifest
+from nmt_cli.artifacts.manifest import CONFIG, DAMAGED_HINT, WEIGHTS, damaged_hint, verify_files, write_manifest
 from nmt_cli.errors import DataError, ModelError, RecipeError
 from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.schema import LanguagePair, Recipe
@@ -73,14 +72,14 @@ class AverageLosses(Section):
 
 
 class SavedModelConfig(Section):
-    """config.yaml: all that decoding, serving and exporting need besides weights and tokenizers."""
+    """config.yaml, the description of a model: languages, vocabulary, recipe, scores."""
 
     format: Literal[1] = 1
     nmt_version: str
     languages: LanguagePair
     vocabulary: Vocabulary
     updates: list[PositiveInt] = Field(
-        description="updates of the checkpoint, or of the averaged ones, ascending; empty: imported or a mean of models"
+        description="updates of the checkpoint, or of those averaged, rising; empty: imported or an average of models"
     )
     validation: list[ValidationResult] = Field([], description="what training measured at those updates")
     average_losses: AverageLosses | None = Field(
@@ -163,7 +162,7 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
     if a file is missing or damaged, and if weights or tokenizers do not fit config.yaml.
     """
     check_is_model(path)
-    verify_files(path, error=ModelError, hint=DAMAGED_HINT, names_to_hash=_NEEDED_FILES)
+    verify_files(path, error=ModelError, hint=damaged_hint(path), names_to_hash=_NEEDED_FILES)
     config = load_saved_config(path)
     vocabulary = config.vocabulary
     source = load_tokenizer(path / "source.spm", num_pieces=vocabulary.source)
@@ -173,7 +172,7 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
 
     sizes = {"source_vocab": vocabulary.source, "target_vocab": vocabulary.target}
     check_tensors_fit(path / WEIGHTS, config.recipe.model, **sizes, hint=DAMAGED_HINT)
-    model = _new_model(config).to(device=device, dtype=dtype)
+    model = new_model(config).to(device=device, dtype=dtype)
     tensors = read_tensors(path / WEIGHTS, hint=DAMAGED_HINT)
     load_weights(model, tensors, where=str(path / WEIGHTS), hint=DAMAGED_HINT)
     return LoadedModel(model.eval(), source, target, config)
@@ -184,8 +183,8 @@ def save_model(
     *,
     config: SavedModelConfig,
     weights: Mapping[str, Tensor],
-    source_spm: Path,
-    target_spm: Path,
+    source_spm: bytes,
+    target_spm: bytes,
     card: str,
     overwrite: bool,
 ) -> None:
@@ -199,15 +198,15 @@ def save_model(
     check_replaceable(path, overwrite=overwrite)
     check_names_and_shapes(
         shapes_of(weights),
-        expected=shapes_of(weights_of(_new_model(config))),
+        expected=shapes_of(weights_of(new_model(config))),
         where=str(path),
         hint="save the weights of the model that this recipe and these vocabularies make",
     )
     with files.new_directory(path, error=ModelError) as temporary:
         (temporary / CONFIG).write_text(dump_saved_config(config), encoding="utf-8")
         write_tensors(temporary / WEIGHTS, {name: tensor.float() for name, tensor in weights.items()})
-        shutil.copyfile(source_spm, temporary / "source.spm")
-        shutil.copyfile(target_spm, temporary / "target.spm")
+        (temporary / "source.spm").write_bytes(source_spm)
+        (temporary / "target.spm").write_bytes(target_spm)
         (temporary / "README.md").write_text(card, encoding="utf-8", errors="replace")  # a path may be no UTF-8
         write_manifest(temporary, {"kind": "model", "updates": config.updates})
 
@@ -235,7 +234,8 @@ def load_tokenizer(file: Path, *, num_pieces: int) -> Tokenizer:
     return tokenizer
 
 
-def _new_model(config: SavedModelConfig) -> Transformer:
+def new_model(config: SavedModelConfig) -> Transformer:
+    """A model of this description, with arbitrary weights."""
     from nmt_cli.artifacts.weights import uninitialized_model
 
     vocabulary = config.vocabulary

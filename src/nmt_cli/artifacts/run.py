@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from nmt_cli import __version__, files
-from nmt_cli.artifacts.directory_kinds import kind_of
+from nmt_cli.artifacts.directory_kinds import runs_in
 from nmt_cli.artifacts.history import History, read_history
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, MANIFEST, RUN_FILE, WEIGHTS, read_manifest
 from nmt_cli.artifacts.model_directory import SavedModelConfig, ValidationResult, Vocabulary, load_saved_config
@@ -266,7 +266,7 @@ def model_of_latest_run(runs: Path) -> Path:
 
     Raises ModelError, which says what to type, if there is no model.
     """
-    paths = [path for path in runs.glob("*") if kind_of(path) == "run" and not path.name.startswith(".")]
+    paths = runs_in(runs)
     if not paths:
         raise ModelError(
             f"there is no model: {runs.absolute()} holds no runs",

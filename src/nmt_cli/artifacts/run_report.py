@@ -260,7 +260,7 @@ def _samples(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     languages_of = {
         (sample["source"], sample["reference"]): shown.facts["languages"]
         for shown in reported
-        for point in shown.history.validations[-1:]
+        for point in [point for point in shown.history.validations if point.samples][-1:]
         for sample in point.samples
     }
     rows_per_run = max(2, _SAMPLE_ROWS // len(reported))

@@ -154,8 +154,10 @@ def _missing_parameter_error(parameter: Any, context: Any, *, command: str, argu
     else:
         missing = parameter.opts[0]
         option = f"{missing} {parameter.metavar}"
-        if missing == "--output" and context is not None and (model := context.params.get("directory")):  # nmt import
-            option = f"-o models/{shlex.quote(Path(model).name.removesuffix('.npz'))}"
+        if missing == "--output" and context is not None and (model := context.params.get("path")):  # nmt import
+            from nmt_cli.artifacts.directory_kinds import import_output
+
+            option = f"-o {import_output(Path(model))}"
         right_command = f"nmt {shlex.join(arguments)} {option}"
     return UsageError(f"{missing} is missing", where=command, hint=f"{right_command}; see {command} --help")
 

@@ -71,7 +71,7 @@ def average(
 
 
 def _average_checkpoints(run: Run, checkpoints: Sequence[Checkpoint], output: Path | None, *, overwrite: bool) -> None:
-    """Write the mean of checkpoints of a run, and say which model `nmt decode` takes."""
+    """Write the average of checkpoints of a run, and say which model `nmt decode` takes."""
     from nmt_cli.artifacts.average import write_average_of_checkpoints
     from nmt_cli.artifacts.info import current_model
 
@@ -84,12 +84,12 @@ def _average_checkpoints(run: Run, checkpoints: Sequence[Checkpoint], output: Pa
         command=["nmt", *sys.argv[1:]],
         measure=lambda weights: _validation_losses(run, weights, newest=checkpoints[-1]),
     )
-    origin = "1 checkpoint" if len(checkpoints) == 1 else f"the mean of {len(checkpoints)} checkpoints"
+    origin = "1 checkpoint" if len(checkpoints) == 1 else f"the average of {len(checkpoints)} checkpoints"
     logger.info("%s: %s", model, origin)
     command = f"nmt decode -m {shlex.quote(str(model))} < input.txt > output.txt"
     is_own, single = model.resolve() == (run.directory / "averaged").resolve(), run.directory / "model"
     if losses is not None and losses.is_worse:
-        command = _warn_of_worse_mean(run, model, is_own=is_own, newest=checkpoints[-1])
+        command = _warn_of_worse_average(run, model, is_own=is_own, newest=checkpoints[-1])
     elif is_own and current_model(run.directory) == str(single):
         message = "decode and serve take %s, because the average is of earlier updates; -m %s names it"
         logger.warning(message, single, shlex.quote(str(model)))
@@ -97,7 +97,7 @@ def _average_checkpoints(run: Run, checkpoints: Sequence[Checkpoint], output: Pa
 
 
 def _validation_losses(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint) -> AverageLosses | None:
-    """The validation losses of the mean and of its newest checkpoint, which are logged too.
+    """The validation losses of the average and of its newest checkpoint, which are logged too.
 
     None if the data is missing or too little memory is free.
     """
@@ -110,10 +110,10 @@ def _validation_losses(run: Run, weights: Mapping[str, Tensor], *, newest: Check
         if not isinstance(error, DataError) and not is_out_of_memory(error):
             raise
         reason = error.message if isinstance(error, DataError) else "too little memory is free"
-        logger.info("the mean was not measured on the validation set: %s", reason)
+        logger.info("the average was not measured on the validation set: %s", reason)
         return None
     logger.info(
-        "validation loss: %.4f of the mean, %.4f of its newest checkpoint, update %s",
+        "validation loss: %.4f of the average, %.4f of its newest checkpoint, update %s",
         losses.loss,
         losses.newest_loss,
         f"{newest.update:,}",
@@ -121,33 +121,33 @@ def _validation_losses(run: Run, weights: Mapping[str, Tensor], *, newest: Check
     return losses
 
 
-def _warn_of_worse_mean(run: Run, average: Path, *, is_own: bool, newest: Checkpoint) -> str:
+def _warn_of_worse_average(run: Run, average: Path, *, is_own: bool, newest: Checkpoint) -> str:
     """Warn that the average is worse than its newest checkpoint; returns the command for a better model."""
     from nmt_cli.artifacts.directory_kinds import kind_of
 
     single = run.directory / "model"
     if kind_of(single) == "model":
         who_takes = "decode and serve take" if is_own else "take"
-        message = "the mean is worse than its newest checkpoint, so %s %s; -m %s names the mean"
+        message = "the average is worse than its newest checkpoint, so %s %s; -m %s names the average"
         logger.warning(message, who_takes, single, shlex.quote(str(average)))
         return f"nmt decode -m {shlex.quote(str(single))} < input.txt > output.txt"
-    logger.warning("the mean is worse than its newest checkpoint: make a model of that alone")
+    logger.warning("the average is worse than its newest checkpoint: make a model of that alone")
     return f"nmt average {shlex.quote(str(newest.path))}"
 
 
 def _average_models(paths: Sequence[Path], output: Path | None, *, overwrite: bool) -> None:
-    """Write the mean of model directories."""
+    """Write the average of model directories."""
     from nmt_cli.artifacts.average import write_average_of_models
 
     arguments = " ".join(shlex.quote(str(path)) for path in paths)
     if len(paths) < 2:
         hint = f"name a second one: nmt average {arguments} MODEL -o DIR"
-        raise UsageError(f"{paths[0]} is one model, and a mean is of several", where=str(paths[0]), hint=hint)
+        raise UsageError(f"{paths[0]} is one model, and an average is of several", where=str(paths[0]), hint=hint)
     if output is None:
-        hint = f"nmt average {arguments} -o models/mean"
-        raise UsageError("a mean of models needs a folder of its own", where="--output", hint=hint)
+        hint = f"nmt average {arguments} -o models/average"
+        raise UsageError("an average of models needs a folder of its own", where="--output", hint=hint)
     write_average_of_models(paths, output=output, overwrite=overwrite, command=["nmt", *sys.argv[1:]])
-    logger.info("%s: the mean of %d models; measure it: nmt score", output, len(paths))
+    logger.info("%s: the average of %d models; measure it: nmt score", output, len(paths))
     logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
 
 

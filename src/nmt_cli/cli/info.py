@@ -133,13 +133,13 @@ def _describe_data(path: Path) -> dict[str, Any]:
 def _model_facts(model: dict[str, Any]) -> Facts:
     vocabulary, recipe = model["vocabulary"], model["recipe"]
     updates = [f"{update:,}" for update in model["updates"]]
-    of_updates = f"mean of {len(updates)} checkpoints: updates " if len(updates) > 1 else "update "
+    of_updates = f"average of {len(updates)} checkpoints: updates " if len(updates) > 1 else "update "
     yield "model", f"{model['name']}, {_languages_text(model)}"
     yield "directory", f"{model['path']}, {size_text(model['bytes'])}, written by nmt {model['nmt_version']}"
     yield "parameters", _parameters_text(model["parameters"])
     yield "architecture", _architecture_text(recipe["model"])
     yield "vocabulary", _pieces_text(vocabulary["source"], vocabulary["target"], is_shared=vocabulary["shared"])
-    origin = "imported from another program" + ("" if model["imported_from"] else " or a mean of models")
+    origin = "imported from another program" + ("" if model["imported_from"] else " or an average of models")
     yield "weights", of_updates + ", ".join(updates) if updates else origin
     if model["longest_source"]:
         yield "trained on", f"source sentences of up to {model['longest_source']:,} pieces"

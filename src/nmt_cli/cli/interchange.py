@@ -12,7 +12,7 @@ import typer
 
 from nmt_cli.cli.arguments import complete_models, find_models, parse_choice
 from nmt_cli.console import show_progress
-from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.errors import UsageError
 from nmt_cli.languages import parse_languages
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def export(
 
 
 def import_(
-    directory: Annotated[
+    path: Annotated[
         Path,
         typer.Argument(
             metavar="DIR|NPZ|NAME", help="A Marian model: Hugging Face's or Marian's own form.", show_default=False
@@ -100,14 +100,11 @@ def import_(
     if languages is not None:
         source, target = parse_languages(languages)
         given_pair = LanguagePair(source=source, target=target)
-    name = hub_name(directory)
-    if name is None and not directory.exists():
-        hint = "name a folder with a Hugging Face model, or OWNER/NAME on the hub"
-        raise ModelError(f"{directory} does not exist", where=str(directory), hint=hint)
+    name = hub_name(path)
     from nmt_cli.interchange.importing import import_marian  # imports torch, which takes seconds
 
     if name is None:
-        imported = import_marian(directory, output, languages=given_pair, imported_from=None, overwrite=overwrite)
+        imported = import_marian(path, output, languages=given_pair, imported_from=None, overwrite=overwrite)
     else:
         imported = import_from_hub(name, output, languages=given_pair, overwrite=overwrite, show_progress=show_progress)
     pair = f"{imported.languages.source}-{imported.languages.target}"

@@ -48,7 +48,7 @@ def report(
     _check_output(page)
     command = shlex.join(["nmt", *sys.argv[1:]])
     content = render_report([open_run(directory) for directory in directories], command=command, now=datetime.now(UTC))
-    files.write_file(page, content, error=UsageError)
+    files.write_file(page, content.encode(errors="replace"), error=UsageError)  # a path may be no UTF-8
     logger.info("report: %s", page)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from nmt_cli import __version__, files
 from nmt_cli.artifacts.directory_kinds import foreign_kind
-from nmt_cli.artifacts.manifest import WEIGHTS
+from nmt_cli.artifacts.manifest import LICENCE_FILES, WEIGHTS
 from nmt_cli.artifacts.model_card import front_matter, join_front_matter, read_card, without_usage_section
 from nmt_cli.artifacts.model_directory import LoadedModel, SavedModelConfig, load_model
 from nmt_cli.artifacts.weights import write_tensors
@@ -40,19 +40,14 @@ from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 Target = Literal["ctranslate2", "huggingface"]
 _KINDS: dict[Target, str] = {"ctranslate2": "a CTranslate2 model", "huggingface": "a Hugging Face model"}
 _LIBRARIES: dict[Target, str] = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}
+_FILES_OF_EXPORT = {"source.spm", "target.spm", "README.md"}  # of either form; other models seldom have all three
 _MIN_LINES = 10  # for a comparison
 _MAX_PIECES = 512  # of an output, in the commands of the card
 _MAX_NORM_EPSILON = 3e-5  # MarianMTModel adds 1e-5 to the variance, and its configuration has no key for it
 
 
 def export(
-    model: Path,
-    output: Path,
-    *,
-    to: Target,
-    quantization: Quantization,
-    lines: Sequence[str] | None,
-    overwrite: bool,
+    model: Path, output: Path, *, to: Target, quantization: Quantization, lines: Sequence[str] | None, overwrite: bool
 ) -> Agreement:
     """Write the model directory `model` as `output` for another program, and return how closely both agree on `lines`.
 
@@ -61,15 +56,17 @@ def export(
     express the model, if the two differ, or if `output` may not be replaced. Raises UsageError if a package is missing,
     and DataError if `lines` are too few.
     """
-    is_same_kind = foreign_kind(output) == _KINDS[to]
-    files.check_replaceable(output, kind_name=_KINDS[to], is_same_kind=is_same_kind, overwrite=overwrite)
+    is_export = foreign_kind(output) == _KINDS[to] and {path.name for path in output.iterdir()} >= _FILES_OF_EXPORT
+    kind_name = f"{_KINDS[to]} of nmt export"
+    files.check_replaceable(output, kind_name=kind_name, is_same_kind=is_export, overwrite=overwrite)
     import_package = {"ctranslate2": import_ctranslate2, "huggingface": import_transformers}[to]
     import_package()  # raises the error of a missing package before the slow loading of the model
     loaded = load_model(model, device=torch.device("cpu"), dtype=torch.float32)
     compared_lines = random_lines(loaded) if lines is None else _choose_lines(lines, loaded)
     with files.new_directory(output, error=ModelError) as temporary:
-        for name in ("source.spm", "target.spm"):
-            shutil.copyfile(model / name, temporary / name)
+        for name in ("source.spm", "target.spm", *LICENCE_FILES):
+            if (model / name).is_file():
+                shutil.copyfile(model / name, temporary / name)
         agreement = _write_and_verify(loaded, temporary, to=to, quantization=quantization, lines=compared_lines)
         card = _card(model, loaded.config, to=to, quantization=quantization, agreement=agreement)
         (temporary / "README.md").write_text(card, encoding="utf-8")
@@ -145,22 +142,22 @@ def _card(
 def _check_expressible(config: ModelConfig) -> None:
     """Raise ModelError for a setting that MarianMTModel cannot express."""
     width, rest = divmod(config.d_model, config.heads)
-    too_wide = f"d_k: {config.d_k} and d_v: {config.d_v} beyond d_model / heads = {width}"
-    obstacles = {
-        f"norm: {config.norm}": config.norm != "post",
-        f"norm_type: {config.norm_type}": config.norm_type != "layer",
-        f"positions: {config.positions}": config.positions == "rotary",
-        f"activation: {config.activation}": config.activation not in ACTIVATIONS,
-        f"encoder_window: {config.encoder_window}": config.encoder_window is not None,
-        f"heads: {config.heads}, which do not divide d_model: {config.d_model}": rest != 0,
-        too_wide: max(config.d_k, config.d_v) > width,
-        f"norm_epsilon: {config.norm_epsilon:g}, where Marian's is 1e-05": config.norm_epsilon > _MAX_NORM_EPSILON,
-    }
-    for obstacle, exists in obstacles.items():
-        if exists:
+    widest = max(config.d_k, config.d_v)
+    obstacles = [
+        ("norm", config.norm, config.norm != "post"),
+        ("norm_type", config.norm_type, config.norm_type != "layer"),
+        ("positions", config.positions, config.positions == "rotary"),
+        ("activation", config.activation, config.activation not in ACTIVATIONS),
+        ("encoder_window", config.encoder_window, config.encoder_window is not None),
+        ("heads", f"{config.heads}, which do not divide d_model: {config.d_model}", rest != 0),
+        ("d_k", f"{config.d_k} and d_v: {config.d_v} beyond d_model / heads = {width}", widest > width),
+        ("norm_epsilon", f"{config.norm_epsilon:g}, where Marian's is 1e-05", config.norm_epsilon > _MAX_NORM_EPSILON),
+    ]
+    for key, value, is_obstacle in obstacles:
+        if is_obstacle:
             raise ModelError(
-                f"MarianMTModel has no place for a model with {obstacle}",
-                where=f"model.{obstacle.partition(':')[0]}",
+                f"MarianMTModel has no place for a model with {key}: {value}",
+                where=f"model.{key}",
                 hint="nmt export --to ctranslate2 may take it; nmt decode does",
             )
 
@@ -267,6 +264,7 @@ def _generation_config_json(decoding: DecodingConfig, config: ModelConfig) -> di
         "num_beams": decoding.beam,
         "length_penalty": decoding.length_penalty if decoding.length_penalty_form != "none" else 0.0,
         "early_stopping": False,  # True would end a search at the first finished hypotheses instead of the best
+        "min_new_tokens": decoding.min_tokens or None,
         "max_length": config.max_positions,
         "pad_token_id": PAD,
         "bos_token_id": BOS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
 from nmt_cli import hub
+from nmt_cli.artifacts.directory_kinds import model_type
 from nmt_cli.cache import mismatch
 from nmt_cli.console import Progress, size_text
 from nmt_cli.errors import ModelError
-from nmt_cli.hub_names import HubName
+from nmt_cli.hub_names import WEIGHTS_FILES, HubName
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelInfo
@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 _NEEDED = ("vocab.json", "source.spm", "target.spm")
 _OPTIONAL = ("generation_config.json", "tokenizer_config.json", "target_vocab.json", "README.md")
-_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _MEGABYTE = 1_000_000
 
 
@@ -103,11 +102,7 @@ def _files_if_cached(name: HubName) -> HubFiles | None:
 
 def _check_is_marian(name: HubName, config: Path | None) -> None:
     """Raise ModelError unless config.json belongs to a Marian model."""
-    try:
-        content = None if config is None else json.loads(config.read_text(encoding="utf-8"))
-    except ValueError:
-        content = None
-    kind = content.get("model_type") if isinstance(content, dict) else None
+    kind = None if config is None else model_type(config)
     if kind == "marian":
         return
     if config is None:
@@ -127,9 +122,9 @@ def _files_of_model(name: HubName, available: Mapping[str, Any]) -> list[str]:
         if file not in available:
             hint = "choose a model with source.spm, target.spm and vocab.json, as OPUS-MT's have"
             raise ModelError(f"{name} on the hub has no {file}", where=name.page, hint=hint)
-    weights = next((file for file in _WEIGHTS if file in available), None)
+    weights = next((file for file in WEIGHTS_FILES if file in available), None)
     if weights is None:
-        message = f"{name} on the hub has no weights that nmt reads: neither {_WEIGHTS[0]} nor {_WEIGHTS[1]}"
+        message = f"{name} on the hub has no weights that nmt reads: neither {' nor '.join(WEIGHTS_FILES)}"
         raise ModelError(message, where=name.page, hint="load it with transformers, save it, and nmt import the folder")
     return [*_NEEDED, *(file for file in _OPTIONAL if file in available), weights]
 

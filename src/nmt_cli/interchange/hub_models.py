@@ -78,14 +78,9 @@ def import_from_hub(
         raise
     from nmt_cli.interchange.importing import import_marian
 
+    origin = f"{name.repository}@{hub_files.commit}"
     with _folder_of_links(name, hub_files) as folder, _errors_naming(name, folder, hub_files):
-        return import_marian(
-            folder,
-            output,
-            languages=languages,
-            imported_from=f"{name.repository}@{hub_files.commit}",
-            overwrite=overwrite,
-        )
+        return import_marian(folder, output, languages=languages, imported_from=origin, overwrite=overwrite)
 
 
 def _import_into_cache(name: HubName, *, show_progress: ShowProgress) -> Path:

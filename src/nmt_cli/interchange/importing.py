@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,15 @@ from torch import Tensor
 
 from nmt_cli import __version__
 from nmt_cli.artifacts.model_card import front_matter, join_front_matter, read_card
-from nmt_cli.artifacts.model_directory import LoadedModel, SavedModelConfig, Vocabulary, check_replaceable, save_model
-from nmt_cli.artifacts.weights import load_weights, uninitialized_model
+from nmt_cli.artifacts.model_directory import (
+    LoadedModel,
+    SavedModelConfig,
+    Vocabulary,
+    check_replaceable,
+    new_model,
+    save_model,
+)
+from nmt_cli.artifacts.weights import load_weights
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.interchange.marian_huggingface import read_huggingface
 from nmt_cli.interchange.marian_model import (
@@ -33,8 +38,8 @@ from nmt_cli.interchange.marian_model import (
 )
 from nmt_cli.interchange.marian_npz import find_npz, read_npz
 from nmt_cli.interchange.marian_vocabulary import VocabularyRow, num_lost_pieces, rewrite_with_rows, rows_by_our_ids
-from nmt_cli.interchange.other_programs import ConversionError, TransformersProgram, ctranslate2_of_npz
-from nmt_cli.interchange.verification import Agreement, OtherProgram, random_lines, verify
+from nmt_cli.interchange.other_programs import CTranslate2Program, TransformersProgram, ctranslate2_of_npz
+from nmt_cli.interchange.verification import Agreement, random_lines, verify
 from nmt_cli.recipe.schema import LanguagePair, ModelConfig, Recipe, num_embedding_rows
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import Tokenizer
@@ -58,18 +63,18 @@ class ImportedModel:
 
 
 def import_marian(
-    directory: Path, output: Path, *, languages: LanguagePair | None, imported_from: str | None, overwrite: bool
+    path: Path, output: Path, *, languages: LanguagePair | None, imported_from: str | None, overwrite: bool
 ) -> ImportedModel:
-    """Write the Marian model in `directory`, or in a .npz file, as the model directory `output`.
+    """Write the Marian model at `path`, a directory or a .npz file, as the model directory `output`.
 
     The model is compared with transformers, or a .npz file with CTranslate2's conversion of it, if that is installed.
-    It is not written if they differ. `languages` come from the directory if they are not given. `imported_from` names
-    the model on the hub. Raises ModelError if the directory is no Marian model, lacks a file, is damaged or not
+    It is not written if they differ. `languages` come from its files if they are not given. `imported_from` names
+    the model on the hub. Raises ModelError if `path` is no Marian model, lacks a file, is damaged or not
     supported, or if `output` may not be replaced. Raises UsageError if the languages are unknown.
     """
     check_replaceable(output, overwrite=overwrite)
-    npz = find_npz(directory)
-    marian = read_huggingface(directory) if npz is None else read_npz(npz)
+    npz = find_npz(path)
+    marian = read_huggingface(path) if npz is None else read_npz(npz)
     check_shapes(marian)
     languages = languages or marian.languages or _languages_in_name(marian)
     source = _vocabulary_rows(marian, marian.source_vocabulary, num_rows=marian.settings.vocab_size)
@@ -85,15 +90,21 @@ def import_marian(
         recipe=_recipe(marian),
     )
     weights = our_weights(marian, config.recipe.model, source=source, target=target)
-    loaded = _loaded_model(config, weights, source_spm, target_spm, where=str(directory))
+    model = new_model(config).eval()
+    load_weights(model, weights, where=str(path), hint=FETCH_AGAIN)
+    loaded = LoadedModel(model, Tokenizer(source_spm), Tokenizer(target_spm), config)
     agreement, comparison = _compare_with_original(loaded, marian, source=source, target=target)
-    num_parameters = loaded.model.num_parameters()
+    num_parameters = model.num_parameters()
     card = _card(marian, config, num_parameters=num_parameters, agreement=agreement)
-    with tempfile.TemporaryDirectory() as folder:
-        files = {"source_spm": Path(folder) / "source.spm", "target_spm": Path(folder) / "target.spm"}
-        files["source_spm"].write_bytes(source_spm)
-        files["target_spm"].write_bytes(target_spm)
-        save_model(output, config=config, weights=weights, **files, card=card, overwrite=overwrite)
+    save_model(
+        output,
+        config=config,
+        weights=weights,
+        source_spm=source_spm,
+        target_spm=target_spm,
+        card=card,
+        overwrite=overwrite,
+    )
     return ImportedModel(languages, num_parameters, num_lost_pieces(marian.source_spm, source), agreement, comparison)
 
 
@@ -184,7 +195,7 @@ def _vocabulary_rows(marian: MarianModel, vocabulary: Mapping[str, int], *, num_
 def _recipe(marian: MarianModel) -> Recipe:
     values: dict[str, Any] = {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", marian.directory.resolve().name).lstrip("._-") or "imported",
-        "description": f"Imported from a {_format_name(marian)} model.",
+        "description": f"Imported from a {'' if marian.is_npz else 'Hugging Face '}Marian model.",
         "corpus": "imported",
         "model": _model_settings(marian),
         "decoding": {
@@ -246,43 +257,31 @@ def _languages_in_name(marian: MarianModel) -> LanguagePair:
     return LanguagePair(source=source, target=target)
 
 
-def _loaded_model(
-    config: SavedModelConfig, weights: Mapping[str, Tensor], source_spm: bytes, target_spm: bytes, *, where: str
-) -> LoadedModel:
-    vocabulary = config.vocabulary
-    model = uninitialized_model(config.recipe.model, source_vocab=vocabulary.source, target_vocab=vocabulary.target)
-    load_weights(model, weights, where=where, hint=FETCH_AGAIN)
-    return LoadedModel(model.eval(), Tokenizer(source_spm), Tokenizer(target_spm), config)
-
-
 def _compare_with_original(
     loaded: LoadedModel, marian: MarianModel, *, source: Sequence[VocabularyRow], target: Sequence[VocabularyRow]
 ) -> tuple[Agreement | None, str]:
     """The agreement with the other program that reads the model, or None; and the comparison in words."""
-    name, extra = ("CTranslate2", "export") if marian.is_npz else ("transformers", "huggingface")
-    if find_spec(name.lower()) is None:
-        return None, f'not compared with the original: that needs pip install "nmt-cli[{extra}]"'
-    lines = random_lines(loaded)
-    program: OtherProgram
-    if marian.is_npz:
-        try:
+    name = "CTranslate2" if marian.is_npz else "transformers"
+    program: CTranslate2Program | TransformersProgram
+    try:
+        if marian.is_npz:
             program = ctranslate2_of_npz(marian.file, loaded, source=source, target=target)
-        except ConversionError as error:
-            return None, f"not compared with the original: {error}"
-    else:
-        program = transformers = TransformersProgram(marian.directory)
+        else:
+            program = TransformersProgram(marian.directory)
+    except UsageError as error:
+        return None, f"not compared with the original: {error.message}; {error.hint}"
+    except Exception as error:  # the comparison is optional, and another program may raise anything
+        return None, f"not compared with the original: {name} does not read it: {error}".partition("\n")[0]
+    lines = random_lines(loaded)
+    if isinstance(program, TransformersProgram):
         # Marian reads <unk> for a piece that its vocabulary lacks; our tokenizer has no such pieces.
-        rows = transformers.encode(lines)
-        lines = [line for line, row in zip(lines, rows, strict=True) if transformers.unknown not in row][:_NUM_LINES]
+        rows = program.encode(lines)
+        lines = [line for line, row in zip(lines, rows, strict=True) if program.unknown not in row][:_NUM_LINES]
     if not lines:
         message = "no line can be spelt in pieces of vocab.json, so nothing can be compared"
         raise damaged_error(message, where=marian.directory / "vocab.json")
     agreement = verify(loaded, program, lines, is_reduced=False)
     return agreement, f"compared with {name} on {agreement}"
-
-
-def _format_name(marian: MarianModel) -> str:
-    return "Marian" if marian.is_npz else "Hugging Face Marian"
 
 
 def _card(marian: MarianModel, config: SavedModelConfig, *, num_parameters: int, agreement: Agreement | None) -> str:
@@ -292,5 +291,13 @@ def _card(marian: MarianModel, config: SavedModelConfig, *, num_parameters: int,
         front["base_model"] = config.imported_from.partition("@")[0]
     if "license" in values:
         front["license"] = values["license"]
-    numbers = {"num_parameters": num_parameters, "agreement": agreement, "form": _format_name(marian)}
-    return join_front_matter(front, render("imported_model_card.md", config=config, card=body.lstrip(), **numbers))
+    body, is_npz = body.lstrip(), marian.is_npz
+    text = render(
+        "imported_model_card.md",
+        config=config,
+        num_parameters=num_parameters,
+        agreement=agreement,
+        is_npz=is_npz,
+        card=body,
+    )
+    return join_front_matter(front, text)

@@ -15,9 +15,10 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from nmt_cli import files
-from nmt_cli.artifacts.directory_kinds import check_not_fairseq, kind_of
+from nmt_cli.artifacts.directory_kinds import check_not_fairseq, kind_of, model_type
 from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.errors import ModelError
+from nmt_cli.hub_names import WEIGHTS_FILES
 from nmt_cli.interchange.marian_model import (
     ACTIVATIONS,
     FETCH_AGAIN,
@@ -34,7 +35,7 @@ from nmt_cli.recipe.schema import LanguagePair
 _NORM_EPSILON = 1e-5  # the default of torch, which transformers uses
 _SAME_POSITIONS = 1e-4  # the largest difference of equal position tables
 _ONE_FILE = "they are in several files: load it with transformers, and save it with max_shard_size='100GB'"
-_OLD_WEIGHTS, _WEIGHTS = "pytorch_model.bin", "model.safetensors"
+_MAX_POINTER_BYTES = 1000  # of the text that git without Git LFS writes in place of a large file
 _USE_TRANSFORMERS = "use it with transformers; OPUS-MT's own models are read"
 
 
@@ -66,6 +67,7 @@ def read_huggingface(directory: Path) -> MarianModel:
     return MarianModel(
         directory=directory,
         file=directory / "config.json",
+        is_npz=False,
         settings=settings,
         unknown_piece=_unknown_piece(tokenizer),
         languages=_languages(tokenizer),
@@ -83,8 +85,7 @@ def read_huggingface(directory: Path) -> MarianModel:
 def _settings(directory: Path) -> MarianConfig:
     file = directory / "config.json"
     content = files.read_json(file, error=ModelError, hint="name a folder with a Hugging Face Marian model, whole")
-    kind = content.get("model_type") if isinstance(content, dict) else None
-    if kind != "marian":
+    if (kind := model_type(file)) != "marian":
         description = f"a Hugging Face model of type {kind!r}" if kind else "no Hugging Face model"
         raise ModelError(
             f"{directory} is {description}, and nmt import reads Marian models, such as OPUS-MT's",
@@ -156,16 +157,18 @@ def _vocabulary(file: Path, *, num_rows: int) -> dict[str, int]:
 
 def _weights(directory: Path) -> dict[str, Tensor]:
     """The tensors in float32, from model.safetensors or, in older directories, pytorch_model.bin."""
-    if (directory / _WEIGHTS).is_file():
-        tensors = read_tensors(directory / _WEIGHTS, hint=FETCH_AGAIN)
-    elif (directory / _OLD_WEIGHTS).is_file():
-        tensors = _read_pickled(directory / _OLD_WEIGHTS)
-    else:
+    file = next((directory / name for name in WEIGHTS_FILES if (directory / name).is_file()), None)
+    if file is None:
         raise ModelError(
-            f"{directory} has no weights: neither {_WEIGHTS} nor {_OLD_WEIGHTS}",
+            f"{directory} has no weights: neither {' nor '.join(WEIGHTS_FILES)}",
             where=str(directory),
             hint=_ONE_FILE if any(directory.glob("*.index.json")) else FETCH_AGAIN,
         )
+    if file.stat().st_size < _MAX_POINTER_BYTES and file.read_bytes().startswith(b"version https://git-lfs"):
+        message = f"{file.name} is a pointer of Git LFS, not the file itself"
+        hint = f"git -C {shlex.quote(str(directory))} lfs pull, or nmt import OWNER/NAME -o MODEL"
+        raise ModelError(message, where=str(file), hint=hint)
+    tensors = read_tensors(file, hint=FETCH_AGAIN) if file.suffix == ".safetensors" else _read_pickled(file)
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise damaged_error(f"the tensor {name} has values that are not finite", where=directory)

@@ -67,12 +67,14 @@ class MarianConfig(BaseModel):
 class MarianModel:
     """A Marian model of either form; the weights have transformers' names in both.
 
-    `file` is the file with the settings: config.json or a .npz file. A vocabulary has the row of each piece.
+    `file` is the file with the settings: config.json or, in Marian's own form, a .npz file (`is_npz`). A vocabulary has
+    the row of each piece.
     `languages` is None if the files do not say them.
     """
 
     directory: Path
     file: Path
+    is_npz: bool
     settings: MarianConfig
     unknown_piece: str
     languages: LanguagePair | None
@@ -84,11 +86,6 @@ class MarianModel:
     has_own_positions: bool
     norm: NormPlacement
     norm_epsilon: float
-
-    @property
-    def is_npz(self) -> bool:
-        """True for Marian's own form, False for Hugging Face's."""
-        return self.file.suffix == ".npz"
 
 
 def damaged_error(message: str, *, where: Path) -> ModelError:
@@ -139,15 +136,13 @@ def _shapes(marian: MarianModel) -> dict[str, tuple[int, ...]]:
         shapes |= dict.fromkeys(POSITION_TABLES, (settings.max_position_embeddings, width))
     for side, count in (("encoder", settings.encoder_layers), ("decoder", settings.decoder_layers)):
         attentions = ["self_attn", "encoder_attn"] if side == "decoder" else ["self_attn"]
-        linears = {f"{name}.{part}_proj": (width, width) for name in attentions for part in ("q", "k", "v", "out")}
-        linears |= {"fc1": (inner, width), "fc2": (width, inner)}
-        norms = [*(f"{name}_layer_norm" for name in attentions), "final_layer_norm"]
+        parts: dict[str, tuple[int, ...]] = {"fc1": (inner, width), "fc2": (width, inner), "final_layer_norm": (width,)}
+        parts |= {f"{name}_layer_norm": (width,) for name in attentions}
+        parts |= {f"{name}.{part}_proj": (width, width) for name in attentions for part in ("q", "k", "v", "out")}
         if marian.norm == "pre":
             shapes |= {f"model.{side}.layer_norm.{kind}": (width,) for kind in ("weight", "bias")}
         for layer in range(count):
             prefix = f"model.{side}.layers.{layer}"
-            for name, shape in linears.items():
+            for name, shape in parts.items():
                 shapes |= {f"{prefix}.{name}.weight": shape, f"{prefix}.{name}.bias": shape[:1]}
-            for name in norms:
-                shapes |= {f"{prefix}.{name}.weight": (width,), f"{prefix}.{name}.bias": (width,)}
     return shapes

@@ -7,7 +7,6 @@ one import serves both forms of a Marian model. Nothing is unpickled.
 from __future__ import annotations
 
 import reprlib
-import shlex
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -20,17 +19,11 @@ import yaml
 from pydantic import ValidationError
 from torch import Tensor
 
+from nmt_cli.artifacts.directory_kinds import import_command
 from nmt_cli.errors import ModelError
-from nmt_cli.interchange.marian_model import (
-    MASKED_LOGIT,
-    MarianConfig,
-    MarianModel,
-    NormPlacement,
-    damaged_error,
-)
+from nmt_cli.interchange.marian_model import MASKED_LOGIT, MarianConfig, MarianModel, NormPlacement, damaged_error
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.sentencepiece_model import UNKNOWN, read_pieces
-from nmt_cli.tokenization.tokenizer import Tokenizer
 
 SETTINGS = "special:model.yml"
 _NORM_EPSILON = 1e-6  # what Marian adds to the variance
@@ -75,7 +68,7 @@ def find_npz(path: Path) -> Path | None:
     models = [file for file in sorted(path.glob("*.npz")) if "optimizer" not in file.name]
     if len(models) > 1:
         names = ", ".join(file.name for file in models[:4])
-        hint = f"name the file: nmt import {shlex.quote(str(models[0]))} -o MODEL"
+        hint = f"name the file: {import_command(models[0])}"
         raise ModelError(f"{path} has {len(models)} models: {names}", where=str(path), hint=hint)
     return models[0] if models else None
 
@@ -103,6 +96,7 @@ def read_npz(file: Path) -> MarianModel:
     return MarianModel(
         directory=file.parent,
         file=file,
+        is_npz=True,
         settings=settings,
         unknown_piece=_UNKNOWN,
         languages=None,
@@ -235,7 +229,6 @@ def _vocabulary(file: Path, spm: Path) -> tuple[dict[str, int], bytes]:
             message = f"{file.name} lists pieces, and there is no {spm.name} that makes them"
             hint = f"put source.spm and target.spm beside {file.name}; text in BPE of subword-nmt is not supported"
             raise ModelError(message, where=str(spm), hint=hint)
-        Tokenizer.load(spm)
         model = spm.read_bytes()
     for special in (_END, _UNKNOWN):
         if special not in vocabulary:
@@ -290,15 +283,14 @@ def _settings(
             num_beams=decoder.get("beam-size", DecodingConfig().beam),
             length_penalty=decoder.get("normalize", 0.0),
         )
-    except (KeyError, ValidationError) as error:
-        if isinstance(error, KeyError):
-            raise damaged_error(f"{SETTINGS} in {file.name}: no option {error}", where=file) from None
-        first = error.errors()[0]
-        key = str(first["loc"][0])
-        place, where = f"{SETTINGS} in {file.name}", file
+    except KeyError as error:
+        raise damaged_error(f"{SETTINGS} in {file.name}: no option {error}", where=file) from None
+    except ValidationError as error:
+        key, reason = str(error.errors()[0]["loc"][0]), error.errors()[0]["msg"]
         if (decoder_file := _decoder_file(file)) and key in _DECODER_OPTIONS:
-            key, place, where = _DECODER_OPTIONS[key], decoder_file.name, decoder_file
-        raise damaged_error(f"{place}: {key}: {first['msg']}", where=where) from None
+            message = f"{decoder_file.name}: {_DECODER_OPTIONS[key]}: {reason}"
+            raise damaged_error(message, where=decoder_file) from None
+        raise damaged_error(f"{SETTINGS} in {file.name}: {key}: {reason}", where=file) from None
 
 
 class _NpzTensors:

@@ -16,16 +16,13 @@ from torch import Tensor
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.ctranslate2.engine import PATIENCE
 from nmt_cli.decoding.ctranslate2.model import import_ctranslate2
-from nmt_cli.errors import UsageError
+from nmt_cli.errors import UsageError, package_error
 from nmt_cli.interchange.marian_vocabulary import VocabularyRow, piece_for_marian, piece_from_marian, row_name
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS, UNK, Tokenizer
 
 _BATCH_SENTENCES = 32
-
-
-class ConversionError(Exception):
-    """CTranslate2's converter does not take a model; the text is its reason."""
+_OLDEST_TRANSFORMERS = (4, 57)  # as pyproject.toml has it; older versions do not take `dtype`
 
 
 class CTranslate2Program:
@@ -36,12 +33,9 @@ class CTranslate2Program:
         self._translator = import_ctranslate2().Translator(
             str(directory), device="cpu", inter_threads=1, intra_threads=torch.get_num_threads()
         )
+        # The type of numbers depends on the CPU as well as on the directory.
+        self.name = f"CTranslate2 ({self._translator.compute_type})"
         self._forbidden_sequences = [[piece] for piece in target.pieces(forbidden_ids)]
-
-    @property
-    def name(self) -> str:
-        """The program and its type of numbers, which depends on the CPU as well as on the directory."""
-        return f"CTranslate2 ({self._translator.compute_type})"
 
     def encode(self, lines: Sequence[str]) -> list[list[str]]:
         """The source pieces of each line: the tokenizer is the model's own."""
@@ -73,11 +67,10 @@ def ctranslate2_of_npz(
 ) -> CTranslate2Program:
     """CTranslate2's own conversion of a Marian .npz file. Of our import it uses only the names of the rows.
 
-    CTranslate2 must be installed. ConversionError if its converter does not take the file.
+    The converter of CTranslate2 raises KeyError or ValueError if it does not take the file.
     """
-    from ctranslate2.converters import MarianConverter
 
-    class Converter(MarianConverter):  # type: ignore[misc]  # it has no types
+    class Converter(import_ctranslate2().converters.MarianConverter):  # type: ignore[misc]  # it has no types
         def _load(self) -> Any:
             spec = super()._load()
             # The converter leaves torch's 1e-5, and Marian adds 1e-6.
@@ -96,10 +89,7 @@ def ctranslate2_of_npz(
             }
             lines = [f"{_quote(pieces[number])}: {number}\n" for number in sorted(pieces)]
             file.write_text("".join(lines), encoding="utf-8")
-        try:
-            Converter(str(npz), [str(file) for file in files]).convert(f"{folder}/model")
-        except (KeyError, ValueError) as error:
-            raise ConversionError(f"CTranslate2 does not convert {npz.name}: {error}") from None
+        Converter(str(npz), [str(file) for file in files]).convert(f"{folder}/model")
         return CTranslate2Program(
             Path(folder) / "model", source=loaded.source, target=loaded.target, forbidden_ids=[UNK]
         )
@@ -116,11 +106,12 @@ class TransformersProgram:
     name = "transformers"
 
     def __init__(self, directory: Path) -> None:
-        """Load the directory; UsageError if transformers is not installed."""
+        """Load the directory; UsageError as `import_transformers` raises it."""
         transformers = import_transformers()
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
         self._tokenizer: Any = transformers.MarianTokenizer.from_pretrained(directory)
+        self.unknown = str(self._tokenizer.unk_token)  # the piece for text that the vocabulary lacks
         model = transformers.MarianMTModel.from_pretrained(directory, dtype=torch.float32)
         self._model: Any = model.eval()
         is_separate = self._tokenizer.separate_vocabs
@@ -131,11 +122,6 @@ class TransformersProgram:
             {number: piece_from_marian(piece) for piece, number in ids.items()}
             for ids in (self._source_ids, self._target_ids)
         )
-
-    @property
-    def unknown(self) -> str:
-        """The piece for text that the vocabulary lacks."""
-        return str(self._tokenizer.unk_token)
 
     def encode(self, lines: Sequence[str]) -> list[list[str]]:
         """The pieces that MarianTokenizer makes of each line."""
@@ -170,6 +156,7 @@ class TransformersProgram:
                 **self._inputs(sources[start : start + _BATCH_SENTENCES]),
                 num_beams=config.beam,
                 do_sample=False,
+                min_new_tokens=0,  # generation_config.json may ask for more
                 max_new_tokens=min(longest, marian.max_position_embeddings - 1),
                 forced_eos_token_id=None,
                 bad_words_ids=[[number] for number in sorted(forbidden_ids)],
@@ -197,15 +184,16 @@ class TransformersProgram:
 
 
 def import_transformers() -> Any:
-    """The module transformers; UsageError if it is not installed."""
+    """The module transformers; UsageError if it is not installed, cannot be imported, or is too old."""
     try:
         import transformers
-    except ImportError:
-        raise UsageError(
-            "the package transformers, with which the export is verified, is not installed",
-            setting="to: huggingface",
-            hint='pip install "nmt-cli[huggingface]", or pip install transformers',
-        ) from None
+    except ImportError as error:
+        raise package_error("transformers", error, extra="huggingface") from None
+    version = transformers.__version__
+    if tuple(map(int, version.split(".")[:2])) < _OLDEST_TRANSFORMERS:
+        oldest = ".".join(map(str, _OLDEST_TRANSFORMERS))
+        message = f"transformers {version} is too old: {oldest} or newer is needed"
+        raise UsageError(message, where="transformers", hint="pip install -U transformers")
     return transformers
 
 

@@ -109,6 +109,9 @@ def verify(loaded: LoadedModel, program: OtherProgram, lines: Sequence[str], *, 
     is_close = mean <= _REDUCED_TOLERANCE if is_reduced else largest <= TOLERANCE
     if not is_close:  # or if they are NaN
         difference = f"log-probabilities per piece differ by {mean:.2g} in the mean and by {largest:.2g} at most"
+        if is_reduced:
+            hint = "export in another precision, such as `precision: float32`"
+            raise ModelError(f"{program.name} changes the model too much: {difference}", hint=hint)
         raise _disagreement_error(program, f"gives other scores: {difference}")
     # Second comparison: greedy translations. Pieces of equal probability may differ.
     theirs = program.search(sources, config=greedy.config, longest=greedy.longest)
@@ -120,7 +123,7 @@ def verify(loaded: LoadedModel, program: OtherProgram, lines: Sequence[str], *, 
     # Third comparison, only counted: translations with the model's own beam.
     beam = _OurSearch(loaded, rows, config=config)
     theirs = program.search(sources, config=config, longest=beam.longest)
-    compared = beam.find_uncut(theirs)
+    compared = beam.find_finished(theirs)
     same_greedy, same_beam = len(lines) - len(different), len(compared - beam.find_different(theirs))
     return Agreement(len(lines), largest, mean, same_greedy, same_beam, len(compared), config.beam)
 
@@ -167,13 +170,9 @@ class _OurSearch:
         positions = loaded.model.config.max_positions
         limits = (max_output_tokens(SourceSentence(row), config=config, max_positions=positions) for row in rows)
         self._limits = [min(limit, positions - 1) for limit in limits]  # so that EOS has a position in every program
+        self.longest = max(self._limits)  # the largest number of pieces that any source may get
         best = search_batches(loaded.model, rows, config=config, nbest=1, device=_CPU)
         self.hypotheses = [ranked[0].ids for ranked in best]
-
-    @property
-    def longest(self) -> int:
-        """The largest number of pieces that any source may get."""
-        return max(self._limits)
 
     def find_different(self, theirs: Sequence[list[str]]) -> set[int]:
         """The indices of the hypotheses of another program that differ from ours in a piece before our limit.
@@ -183,7 +182,7 @@ class _OurSearch:
         triples = enumerate(zip(self.hypotheses, theirs, self._limits, strict=True))
         return {index for index, (ids, pieces, limit) in triples if self._target.pieces(ids[:limit]) != pieces[:limit]}
 
-    def find_uncut(self, theirs: Sequence[list[str]]) -> set[int]:
+    def find_finished(self, theirs: Sequence[list[str]]) -> set[int]:
         """The indices of the hypotheses that ended before the limit in both programs.
 
         Programs cut long hypotheses differently, so the others are not compared.

@@ -17,7 +17,7 @@ from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.manifest import MANIFEST, verify_files, write_manifest
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.attention import alignment_layer
-from nmt_cli.errors import ModelError, NmtError, UsageError
+from nmt_cli.errors import ModelError, NmtError, UsageError, package_error
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, EncoderLayer, FeedForward, Residual, SelfAttention
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.model.weight_layout import Affine, affine_of, attention_projections, positions_table, split_in_half, stack
@@ -105,15 +105,11 @@ def unsupported_setting(config: DecodingConfig) -> UsageError | None:
 
 
 def import_ctranslate2() -> Any:
-    """The module ctranslate2; UsageError if it is not installed."""
+    """The module ctranslate2; UsageError if it is not installed or cannot be imported."""
     try:
         import ctranslate2
-    except ImportError:
-        raise UsageError(
-            "the package ctranslate2 is not installed",
-            where="ctranslate2",
-            hint='pip install "nmt-cli[export]", or pip install ctranslate2',
-        ) from None
+    except ImportError as error:
+        raise package_error("ctranslate2", error, extra="export") from None
     return ctranslate2
 
 
