@@ -99,7 +99,7 @@ def save_tiny(
     """Write a model directory of this model, or of random weights, at `path` and return its model."""
     recipe = recipe or tiny_recipe()
     model = model or tiny_model(recipe, seed=seed)
-    spm = write_spm(spm_folder / "shared.spm")
+    spm = write_spm(spm_folder / "shared.spm").read_bytes()
     model_directory.save_model(
         path,
         config=tiny_config(recipe, updates=[update], longest_source=longest_source, languages=languages),

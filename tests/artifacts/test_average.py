@@ -25,7 +25,7 @@ from nmt_cli.artifacts.average import (
     write_average_of_models,
 )
 from nmt_cli.artifacts.info import describe_model
-from nmt_cli.artifacts.manifest import read_manifest, write_manifest
+from nmt_cli.artifacts.manifest import read_manifest, verify_files, write_manifest
 from nmt_cli.artifacts.model_directory import dump_saved_config, load_model, load_saved_config, save_model
 from nmt_cli.artifacts.run import open_run, read_checkpoint
 from nmt_cli.artifacts.weights import read_tensors, weights_of
@@ -261,6 +261,24 @@ def test_the_model_is_whole_and_its_own_average_is_renewed(tmp_path: Path) -> No
     expected = mean_of([path / "checkpoints" / f"update-00000{update}" for update in (300, 400)])
     for name, tensor in weights_of(loaded.model).items():
         assert torch.equal(tensor, expected[name]), name
+
+
+def test_a_new_average_keeps_the_licence_and_an_edited_card(tmp_path: Path) -> None:
+    write_run(tmp_path / "x", updates=4)
+    averaged = tmp_path / "x" / "averaged"
+    call(tmp_path / "x", last=2)
+    (averaged / "LICENSE").write_text("mine", encoding="utf-8")
+    call(tmp_path / "x", last=3)
+    assert not (averaged / "README.old.md").exists()
+    (averaged / "README.md").write_text("my own words", encoding="utf-8")
+    for last in (2, 3):  # the second finds the old card, and a card that nobody edited
+        call(tmp_path / "x", last=last)
+        assert (averaged / "LICENSE").read_text(encoding="utf-8") == "mine"
+        assert (averaged / "README.old.md").read_text(encoding="utf-8") == "my own words"
+        assert f"the average of {last} checkpoints" in (averaged / "README.md").read_text(encoding="utf-8")
+    verify_files(averaged, error=ModelError, hint="")
+    call(tmp_path / "x" / "checkpoints" / "update-00000400", output=tmp_path / "else")
+    assert not (tmp_path / "else" / "LICENSE").exists()
 
 
 def test_the_tokenizers_of_the_run_are_checked_first(tmp_path: Path) -> None:

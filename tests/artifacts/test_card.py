@@ -101,6 +101,14 @@ def test_the_facts_of_the_run_are_there(tmp_path: Path) -> None:
         assert fact in text
 
 
+def test_a_corpus_of_many_files_has_a_short_table_that_no_name_breaks(tmp_path: Path) -> None:
+    inputs = [{"split": "train", "name": f"part|{number}", "sha256": "ab" * 32} for number in range(1025)]
+    text = card(tmp_path / "x", updates=[400], summary={"inputs": inputs})
+    rows = re.findall(r"^\| train \|.*$", text, flags=re.MULTILINE)
+    assert (len(rows), rows[3]) == (20, "| train | `part\\|3` | `abababababababab` |")
+    assert "|\n\nAnd 1,005 more, which the manifest of the prepared data lists.\n\n## Training" in text
+
+
 def test_a_licence_and_hub_data_sets_are_passed_on(tmp_path: Path) -> None:
     local = {"kind": "hub", "repository": "./copy", "split": "train"}
     hub = {"kind": "hub", "repository": "wmt/wmt14", "split": "train"}

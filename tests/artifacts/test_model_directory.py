@@ -31,12 +31,12 @@ from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
 from tests.artifacts.builders import (
     save_tiny,
+    spm_bytes,
     tiny_config,
     tiny_model,
     tiny_recipe,
     write_checkpoint,
     write_run,
-    write_spm,
 )
 from tests.forks import run_forked
 
@@ -84,8 +84,8 @@ def test_two_vocabularies_keep_their_sizes(tmp_path: Path) -> None:
         tmp_path / "m",
         config=tiny_config(recipe, source_vocab=300, target_vocab=310, updates=[1]),
         weights=weights.weights_of(model),
-        source_spm=write_spm(tmp_path / "a.spm"),
-        target_spm=write_spm(tmp_path / "b.spm", vocab_size=310),
+        source_spm=spm_bytes(),
+        target_spm=spm_bytes(310),
         card="",
         overwrite=False,
     )
@@ -221,7 +221,6 @@ def test_our_other_directories_say_what_to_type(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "x"
     write_run(run, updates=1)
     cases = {
-        run: f"make a model of it first: nmt average {run}",
         run / "checkpoints" / "update-00000100": f"nmt average {run}/checkpoints/update-00000100 -o MODEL",
         tmp_path / "nowhere": "check the path",
         run / "run.json": f"try {run}",
@@ -230,10 +229,6 @@ def test_our_other_directories_say_what_to_type(tmp_path: Path) -> None:
         with pytest.raises(ModelError) as caught:
             load_on_cpu(path)
         assert hint in caught.value.hint
-    save_tiny(run / "model", spm_folder=tmp_path)
-    with pytest.raises(ModelError, match="is a run, not a model directory") as caught:
-        load_on_cpu(run)
-    assert caught.value.hint == f"take its model, {run / 'model'}"
     (tmp_path / "strange").mkdir()
     (tmp_path / "strange" / "manifest.json").write_text('{"kind": ["model"]}')
     with pytest.raises(ModelError, match="strange is not a model directory"):
@@ -258,7 +253,7 @@ def test_only_an_old_model_is_replaced_and_only_when_asked(tmp_path: Path) -> No
 
 
 def test_weights_that_do_not_fit_are_not_saved(tmp_path: Path) -> None:
-    spm = write_spm(tmp_path / "s.spm")
+    spm = spm_bytes()
     config = tiny_config(tiny_recipe(), updates=[1])
     found: Mapping[str, Tensor] = weights.weights_of(tiny_model(tiny_recipe(model={"decoder_layers": 2})))
     with pytest.raises(ModelError, match=r"the tensor decoder\.1\..* has no place in this model"):

@@ -114,6 +114,12 @@ def test_samples_stand_with_the_updates_after_which_they_were_made(run: Path) ->
     assert (rows[0], rows[-1]) == (["500", "(empty)"], ["949", "49"])
 
 
+def test_validations_without_samples_after_the_last_with_samples_hide_none(run: Path) -> None:
+    """As after validation.bleu: false for the rest of a run."""
+    add_events(run, validated(500, ("Haus", "house", "a")), validated(600))
+    assert cells(section(page_of(run), "Samples"))[1:] == [["500", "a"]]
+
+
 def test_translations_of_one_source_stand_with_their_own_references(run: Path) -> None:
     add_events(run, validated(500, ("Bank", "bench", "seat"), ("Bank", "bank", "money")))
     first, second = section(page_of(run), "Samples").split('<div class="example">')[1:]

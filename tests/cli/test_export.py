@@ -65,7 +65,7 @@ def test_the_export_lies_beside_the_model_and_is_named_after_it(tmp_path: Path, 
     again = nmt("export", str(tmp_path / "runs" / "x"), "--to", "ctranslate2", "--precision", "float16")
     assert again.code == 5
     assert again.stderr[-3:] == [
-        f"error: {folder} exists already: a CTranslate2 model",
+        f"error: {folder} exists already: a CTranslate2 model of nmt export",
         f"at:    {folder}",
         "fix:   add --overwrite to replace it, or choose another folder with -o",
     ]
@@ -139,7 +139,19 @@ def test_commands_that_want_a_model_say_how_to_import_one(tmp_path: Path, nmt: S
     named = f"nmt import '{tmp_path}/my model.npz'"
     assert done.stderr[-1] == f"fix:   {named} --languages en-de -o 'models/my model', with its languages"
     done = nmt("import", str(tmp_path / "my model.npz"))
-    assert done.stderr[-1] == f"fix:   {named} -o models/'my model'; see nmt import --help"
+    assert done.stderr[-1] == f"fix:   {named} -o 'models/my model'; see nmt import --help"
+
+
+def test_the_import_that_a_hint_names_does_not_replace_its_own_model(
+    tmp_path: Path, nmt: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_marian(tmp_path / "models" / "opus")
+    monkeypatch.chdir(tmp_path)
+    done = nmt("decode", "-m", "models/opus")
+    assert done.stderr[-1] == "fix:   nmt import models/opus -o models/opus-nmt"
+    done = nmt("import", "models/opus")
+    assert done.stderr[-1] == "fix:   nmt import models/opus -o models/opus-nmt; see nmt import --help"
+    assert nmt("import", "models/opus", "-o", "models/opus-nmt").code == 0
 
 
 def test_wrong_languages_are_answered(tmp_path: Path, nmt: Shell) -> None:

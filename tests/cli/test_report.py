@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,13 @@ def test_a_page_is_written_into_its_run_or_for_several_runs_where_one_is(
     # A page replaces a page.
     assert nmt("report", str(runs[0]), "-o", "pages/of/one.html").code == 0
     assert "<h1>base " in (tmp_path / "pages/of/one.html").read_text(encoding="utf-8")
+
+
+def test_a_run_whose_name_is_not_utf8_has_a_page(tmp_path: Path, nmt: Shell) -> None:
+    run = tmp_path / os.fsdecode(b"gr\xf6\xdfer")
+    write_run(run, updates=1)
+    assert nmt("report", str(run)).code == 0
+    assert "<h1>gr??er " in (run / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_training_goes_on_beside_the_page_in_its_run(prepared: PreparedData, tmp_path: Path, nmt: Shell) -> None:

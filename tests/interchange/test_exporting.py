@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+from nmt_cli.api import Translator
 from nmt_cli.artifacts.manifest import write_manifest
 from nmt_cli.artifacts.model_card import render_card
 from nmt_cli.artifacts.run import open_run
@@ -22,7 +23,7 @@ from nmt_cli.interchange.exporting import Target, export, marian_weights
 from nmt_cli.interchange.other_programs import CTranslate2Program
 from nmt_cli.interchange.verification import TOLERANCE, Agreement
 from nmt_cli.model import weight_layout
-from nmt_cli.tokenization.tokenizer import EOS
+from nmt_cli.tokenization.tokenizer import BOS, EOS
 from tests.artifacts.builders import save_tiny, write_run
 from tests.interchange.builders import load, recipe_with, save_sharp
 
@@ -159,8 +160,11 @@ def test_a_reduced_precision_that_destroys_the_model_is_refused(
         return [[value * scale for value in row] for row in right(self, *arguments)]
 
     monkeypatch.setattr(CTranslate2Program, "log_probs", wrong)
-    with pytest.raises(ModelError, match=r"gives other scores: log-probabilities per piece differ by .* in the mean"):
+    with pytest.raises(
+        ModelError, match=r"\(int8.*\) changes the model too much: log-probabilities per piece"
+    ) as caught:
         exported(save_sharp(tmp_path / "m"), "ctranslate2", quantization="int8")
+    assert caught.value.hint == "export in another precision, such as `precision: float32`"
 
 
 @pytest.mark.parametrize("to", BOTH)
@@ -254,10 +258,42 @@ def test_only_an_export_of_the_same_kind_is_replaced(tmp_path: Path) -> None:
     exported(model, "ctranslate2")
     exported(model, "ctranslate2", overwrite=True)
     for other in (model, tmp_path / "spm"):
-        with pytest.raises(ModelError, match="exists and is not a CTranslate2 model, so it is not replaced"):
+        with pytest.raises(
+            ModelError, match="exists and is not a CTranslate2 model of nmt export, so it is not replaced"
+        ):
             export(model, other, to="ctranslate2", quantization="float32", lines=None, overwrite=True)
     (tmp_path / "empty").mkdir()
     export(model, tmp_path / "empty", to="ctranslate2", quantization="float32", lines=None, overwrite=False)
+    (tmp_path / "project" / "thesis").mkdir(parents=True)
+    (tmp_path / "project" / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="exists and is not a Hugging Face model of nmt export"):
+        export(model, tmp_path / "project", to="huggingface", quantization="float32", lines=None, overwrite=True)
+    assert (tmp_path / "project" / "thesis").is_dir()
+
+
+def test_the_licence_in_a_model_directory_goes_with_it(tmp_path: Path) -> None:
+    model = save_sharp(tmp_path / "m")
+    (model / "LICENSE").write_text("mine", encoding="utf-8")
+    output, _ = exported(model, "ctranslate2")
+    assert (output / "LICENSE").read_text(encoding="utf-8") == "mine"
+
+
+def test_transformers_searches_for_at_least_as_many_pieces_as_the_recipe_asks_for(tmp_path: Path) -> None:
+    recipe = recipe_with({"output_bias": True}, min_tokens=5)
+    model = load(save_sharp(tmp_path / "m", recipe)).model
+    assert model.output_bias is not None
+    with torch.no_grad():
+        model.output_bias[EOS] = 20
+    save_tiny(tmp_path / "ends", spm_folder=tmp_path, recipe=recipe, model=model)
+    output, _ = exported(tmp_path / "ends", "huggingface")
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.MarianTokenizer.from_pretrained(output)
+    batch = tokenizer(["a small house"], return_tensors="pt")
+    (found,) = transformers.MarianMTModel.from_pretrained(output).generate(**batch).tolist()
+    start, *pieces, end = found
+    assert (start, len(pieces), end) == (BOS, 5, EOS)
+    (ours,) = Translator.from_pretrained(tmp_path / "ends", device="cpu").translate(["a small house"])
+    assert ours.text == tokenizer.decode(pieces)
 
 
 def test_a_model_of_a_newer_nmt_is_named_as_such(tmp_path: Path) -> None:

@@ -218,6 +218,13 @@ def test_a_damaged_model_in_the_cache_is_imported_again(machine: Machine) -> Non
         f"warning: {NAME} in the cache is damaged, and is imported again: model.safetensors is cut short"
         in again.stderr
     )
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    message, _, hint = machine.refusal("decode", "-m", NAME)
+    assert message.startswith("model.safetensors was changed")
+    assert hint == f"rm -r {machine.models / NAME}, then the same command: it imports the model again"
+    shutil.rmtree(machine.models / NAME)
+    assert machine.nmt("decode", "-m", NAME, text="a\n").returncode == 0
 
 
 @pytest.mark.parametrize(

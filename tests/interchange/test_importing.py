@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +212,65 @@ def test_without_transformers_a_model_is_imported_and_not_compared(
     monkeypatch.setitem(sys.modules, "transformers", None)
     made = imported(tmp_path)
     assert made.agreement is None
-    assert made.comparison == 'not compared with the original: that needs pip install "nmt-cli[huggingface]"'
+    needed = (
+        'the package transformers is not installed; pip install "nmt-cli[huggingface]", or pip install transformers'
+    )
+    assert made.comparison == f"not compared with the original: {needed}"
+
+
+UNREADABLE = """
+__version__ = "5.0.0"
+class utils:
+    class logging:
+        set_verbosity_error = disable_progress_bar = staticmethod(lambda: None)
+class MarianTokenizer:
+    @staticmethod
+    def from_pretrained(folder):
+        raise OSError("no tokenizer here\\nsecond line")
+"""
+
+
+@pytest.mark.usefixtures("opus")
+@pytest.mark.parametrize(
+    ("package", "reason"),
+    [
+        (
+            "raise ImportError('huggingface-hub>=0.23.2,<1.0 is required\\nsecond line')",
+            "the package transformers cannot be imported: huggingface-hub>=0.23.2,<1.0 is required;"
+            " pip install -U transformers",
+        ),
+        (
+            "__version__ = '4.46.3'",
+            "transformers 4.46.3 is too old: 4.57 or newer is needed; pip install -U transformers",
+        ),
+        (UNREADABLE, "transformers does not read it: no tokenizer here"),
+    ],
+    ids=["cannot be imported", "too old", "does not read the model"],
+)
+def test_a_transformers_that_does_not_work_leaves_a_model_uncompared(
+    package: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "transformers.py").write_text(package, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    monkeypatch.delitem(sys.modules, "transformers", raising=False)
+    made = imported(tmp_path)
+    assert (made.agreement, made.comparison) == (None, f"not compared with the original: {reason}")
+
+
+@pytest.mark.usefixtures("opus")
+def test_an_import_needs_no_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))  # as a /tmp that is full
+    assert imported(tmp_path).agreement is not None
+
+
+def test_a_pointer_of_git_lfs_is_called_so(opus: Path) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4665\nsize 298\n"
+    (opus / "model.safetensors").unlink()
+    (opus / "pytorch_model.bin").write_bytes(pointer)
+    error = refusal(opus.parent)
+    assert error.message == "pytorch_model.bin is a pointer of Git LFS, not the file itself"
+    assert error.hint == f"git -C {opus} lfs pull, or nmt import OWNER/NAME -o MODEL"
 
 
 @pytest.mark.usefixtures("opus")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -196,8 +198,29 @@ def test_a_model_that_ctranslate2_does_not_convert_is_imported_and_says_so(folde
     write_npz(folder / "model.npz", tensors, options)  # as versions of Marian without the option write it
     found = imported(folder, tmp_path / "model")
     assert found.agreement is None
-    reason = "CTranslate2 does not convert model.npz: 'transformer-no-projection'"
+    reason = "CTranslate2 does not read it: 'transformer-no-projection'"
     assert found.comparison == f"not compared with the original: {reason}"
+
+
+def test_a_ctranslate2_that_cannot_be_imported_leaves_a_model_uncompared(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ctranslate2.py").write_text("raise ImportError('cannot enable executable stack')\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ctranslate2"]:
+        monkeypatch.delitem(sys.modules, name)
+    found = imported(write_model(folder), tmp_path / "model")
+    reason = "the package ctranslate2 cannot be imported: cannot enable executable stack; pip install -U ctranslate2"
+    assert (found.agreement, found.comparison) == (None, f"not compared with the original: {reason}")
+
+
+def test_a_full_disk_of_temporary_files_leaves_a_model_uncompared(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ctranslate2")
+    file = write_model(folder)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    assert "CTranslate2 does not read it: [Errno 2] No such file" in imported(file, tmp_path / "model").comparison
 
 
 def test_the_weights_of_a_hugging_face_model_in_marian_s_form_give_its_log_probabilities(
@@ -392,4 +415,18 @@ def test_vocabularies_are_looked_for_and_named(folder: Path, tmp_path: Path) -> 
     two = folder.rename(folder.with_name("two models"))
     with pytest.raises(ModelError, match="has 2 models") as caught:
         find_npz(two)
-    assert caught.value.hint == f"name the file: nmt import '{two / 'model.npz'}' -o MODEL"
+    command = f"nmt import '{two / 'model.npz'}' --languages en-de -o models/model"
+    assert caught.value.hint == f"name the file: {command}, with its languages"
+
+
+def test_a_damaged_tokenizer_beside_a_list_of_pieces_is_an_error_of_the_model(folder: Path) -> None:
+    file = write_model(folder)
+    vocabulary = (folder / "vocab.spm").read_bytes()
+    pieces = [piece.text for piece in read_pieces(vocabulary)]
+    listed = "".join(f"{json.dumps(text)}: {number}\n" for number, text in enumerate(pieces))
+    (folder / "vocab.spm").rename(folder / "target.spm")
+    (folder / "vocab.yml").write_text(listed, encoding="utf-8")
+    (folder / "source.spm").write_bytes(vocabulary[:200])
+    error = refusal(file)
+    assert error.message == "source.spm is not a SentencePiece model"
+    assert error.hint == "fetch the directory again, all its files"

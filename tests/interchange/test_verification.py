@@ -80,9 +80,9 @@ def test_scores_that_are_off_are_refused_unless_the_precision_is_reduced(loaded:
         verify(loaded, off(2e-3), lines, is_reduced=False)
     assert "please report it" in caught.value.hint
     verify(loaded, off(0.05), lines, is_reduced=True)
-    with pytest.raises(ModelError, match="gives other scores"):
+    with pytest.raises(ModelError, match="the mirror changes the model too much"):
         verify(loaded, Mirror(loaded, scores=lambda row: [value + 0.3 for value in row]), lines, is_reduced=True)
-    with pytest.raises(ModelError, match="gives other scores"):
+    with pytest.raises(ModelError, match="the mirror changes the model too much"):
         verify(loaded, Mirror(loaded, scores=lambda row: [torch.nan] * len(row)), lines, is_reduced=True)
     with pytest.raises(ModelError, match="pieces where there are"):
         verify(loaded, Mirror(loaded, scores=lambda row: row[:-1]), lines, is_reduced=False)

@@ -122,7 +122,8 @@ def parameters_in_file(file: Path) -> int | None:
     """The number of parameters in a safetensors file, from its header; None if the file is missing or damaged."""
     try:
         with safe_open(file, framework="np") as tensors:
-            return sum(prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118  # no mapping
+            shapes: list[list[int]] = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
+        return sum(map(prod, shapes))
     except (OSError, SafetensorError):
         return None
 
