@@ -384,8 +384,7 @@ def test_tables_of_positions_of_two_lengths_are_refused(tmp_path: Path) -> None:
 
 def test_another_vocabulary_is_refused(models: list[Path], tmp_path: Path) -> None:
     pieces = read_pieces(spm_bytes())
-    spm = tmp_path / "other.spm"
-    spm.write_bytes(with_pieces(spm_bytes(), [*pieces[:-1], replace(pieces[-1], text="other")], has_bytes=True))
+    spm = with_pieces(spm_bytes(), [*pieces[:-1], replace(pieces[-1], text="other")], has_bytes=True)
     save_model(
         tmp_path / "other",
         config=load_saved_config(models[1]),

@@ -62,8 +62,10 @@ class Piece:
 def read_pieces(model: bytes) -> list[Piece]:
     """The pieces by id; ValueError if the bytes are no SentencePiece model."""
     pieces = []
+    sections = set()
     try:
         for field in _read_fields(model):
+            sections.add(field.number)
             if field.number == _ModelField.PIECES:
                 parts = {part.number: part.content for part in _read_fields(field.content)}
                 (score,) = struct.unpack("<f", parts.get(_PieceField.SCORE, bytes(4)))
@@ -73,6 +75,8 @@ def read_pieces(model: bytes) -> list[Piece]:
         raise ValueError("no SentencePiece model") from error
     if not pieces:
         raise ValueError("no SentencePiece model: it has no pieces")
+    if not sections >= {_ModelField.TRAINER_SPEC, _ModelField.NORMALIZER_SPEC}:  # they follow the pieces
+        raise ValueError("a damaged SentencePiece model: it is cut short, before its settings")
     return pieces
 
 
@@ -129,9 +133,6 @@ def with_our_ids(model: bytes) -> AdaptedModel:
     has both already is returned as it is. ValueError, with the reason, for bytes that are no unigram or BPE model.
     """
     pieces = read_pieces(model)
-    settings_after_pieces = {_ModelField.TRAINER_SPEC, _ModelField.NORMALIZER_SPEC}
-    if not settings_after_pieces <= {field.number for field in _read_fields(model)}:
-        raise ValueError("a damaged SentencePiece model: it is cut short, before its settings")
     ids = _special_ids(model)
     kind, normalization = tokenizer_kind(model), _normalization(model)
     has_bytes = any(piece.kind == BYTE for piece in pieces)
