@@ -147,7 +147,7 @@ def test_the_import_that_a_hint_names_does_not_replace_its_own_model(
 ) -> None:
     write_marian(tmp_path / "models" / "opus")
     monkeypatch.chdir(tmp_path)
-    done = nmt("decode", "-m", "models/opus")
+    done = nmt("export", "models/opus", "--to", "ctranslate2")
     assert done.stderr[-1] == "fix:   nmt import models/opus -o models/opus-nmt"
     done = nmt("import", "models/opus")
     assert done.stderr[-1] == "fix:   nmt import models/opus -o models/opus-nmt; see nmt import --help"

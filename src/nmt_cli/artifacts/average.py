@@ -212,7 +212,7 @@ def _mean_of_tensor(name: str, directories: Sequence[Path], opened: Sequence[Any
 
 
 def _check_no_duplicates(paths: Sequence[Path], hashes: Sequence[str], *, noun: Literal["checkpoint", "model"]) -> None:
-    """Raise ModelError if two paths have the same weights. The hashes are those of the weights."""
+    """Raise ModelError if two paths have the same weights, of which `hashes` has the SHA-256."""
     path_of_hash: dict[str, Path] = {}
     for path, weights_sha256 in zip(paths, hashes, strict=True):
         if earlier := path_of_hash.get(weights_sha256):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError, safe_open
 
 from nmt_cli.artifacts.directory_kinds import kind_of
 from nmt_cli.artifacts.history import History
@@ -121,10 +120,12 @@ def describe_checkpoint(path: Path) -> dict[str, Any]:
 def parameters_in_file(file: Path) -> int | None:
     """The number of parameters in a safetensors file, from its header; None if the file is missing or damaged."""
     try:
-        with safe_open(file, framework="np") as tensors:
-            shapes: list[list[int]] = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(min(length, file.stat().st_size)))
+        shapes: list[list[int]] = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
         return sum(map(prod, shapes))
-    except (OSError, SafetensorError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

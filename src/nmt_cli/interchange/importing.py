@@ -270,7 +270,7 @@ def _compare_with_original(
             program = TransformersProgram(marian.directory)
     except UsageError as error:
         return None, f"not compared with the original: {error.message}; {error.hint}"
-    except Exception as error:  # the comparison is optional, and another program may raise anything
+    except (ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:  # of the other program
         return None, f"not compared with the original: {name} does not read it: {error}".partition("\n")[0]
     lines = random_lines(loaded)
     if isinstance(program, TransformersProgram):
