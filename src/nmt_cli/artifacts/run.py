@@ -120,11 +120,8 @@ class Run:
             if not file.is_file():
                 raise ModelError(f"{file.name} is missing", where=str(file), hint=f"copy it from {self.record.data}")
             if files.sha256(file) != self.record.tokenizers[side]:
-                raise ModelError(
-                    f"{file.name} is not the tokenizer that this run was trained with",
-                    where=str(file),
-                    hint=f"copy the right one from {self.record.data}",
-                )
+                message = f"{file.name} is not the tokenizer that this run was trained with"
+                raise ModelError(message, where=str(file), hint=f"copy the right one from {self.record.data}")
 
     def saved_config_of(self, updates: list[int]) -> SavedModelConfig:
         """The config.yaml of a model made of the checkpoints at `updates`, with their validation results."""

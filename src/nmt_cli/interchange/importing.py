@@ -68,9 +68,9 @@ def import_marian(
     """Write the Marian model at `path`, a directory or a .npz file, as the model directory `output`.
 
     The model is compared with transformers, or a .npz file with CTranslate2's conversion of it, if that is installed.
-    It is not written if they differ. `languages` come from its files if they are not given. `imported_from` names
-    the model on the hub. Raises ModelError if `path` is no Marian model, lacks a file, is damaged or not
-    supported, or if `output` may not be replaced. Raises UsageError if the languages are unknown.
+    It is not written if they differ. `languages` come from its files if they are not given. `imported_from` names the
+    model on the hub. Raises ModelError if `path` is no Marian model, lacks a file, is damaged or not supported, or if
+    `output` may not be replaced. Raises UsageError if the languages are unknown.
     """
     check_replaceable(output, overwrite=overwrite)
     npz = find_npz(path)

@@ -191,8 +191,7 @@ def import_transformers() -> Any:
         raise package_error("transformers", error, extra="huggingface") from None
     version = transformers.__version__
     if tuple(map(int, version.split(".")[:2])) < _OLDEST_TRANSFORMERS:
-        oldest = ".".join(map(str, _OLDEST_TRANSFORMERS))
-        message = f"transformers {version} is too old: {oldest} or newer is needed"
+        message = f"transformers {version} is too old: {'.'.join(map(str, _OLDEST_TRANSFORMERS))} or newer is needed"
         raise UsageError(message, where="transformers", hint="pip install -U transformers")
     return transformers
 
