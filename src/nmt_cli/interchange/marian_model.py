@@ -136,9 +136,10 @@ def _shapes(marian: MarianModel) -> dict[str, tuple[int, ...]]:
         shapes |= dict.fromkeys(POSITION_TABLES, (settings.max_position_embeddings, width))
     for side, count in (("encoder", settings.encoder_layers), ("decoder", settings.decoder_layers)):
         attentions = ["self_attn", "encoder_attn"] if side == "decoder" else ["self_attn"]
-        parts: dict[str, tuple[int, ...]] = {"fc1": (inner, width), "fc2": (width, inner), "final_layer_norm": (width,)}
-        parts |= {f"{name}_layer_norm": (width,) for name in attentions}
+        parts: dict[str, tuple[int, ...]] = {}
         parts |= {f"{name}.{part}_proj": (width, width) for name in attentions for part in ("q", "k", "v", "out")}
+        parts |= {"fc1": (inner, width), "fc2": (width, inner), "final_layer_norm": (width,)}
+        parts |= {f"{name}_layer_norm": (width,) for name in attentions}
         if marian.norm == "pre":
             shapes |= {f"model.{side}.layer_norm.{kind}": (width,) for kind in ("weight", "bias")}
         for layer in range(count):
