@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt_cli.tokenization.sentence_splitting import split_to_fit
+from nmt_cli.tokenization.sentence_splitting import split_sentences, split_to_fit
 
 
 def split(text: str, *, longest: int) -> list[str]:
@@ -37,6 +37,26 @@ def test_nothing_is_added_or_left_out(text: str, longest: int) -> None:
 )
 def test_cut_after_a_sentence_else_a_clause_else_a_word(text: str, longest: int, parts: list[str]) -> None:
     assert split(text, longest=longest) == parts
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["یہ پہلا جملہ ہے۔ ", "یہ دوسرا جملہ ہے۔ ", "اور تیسرا؟ ", "ہاں۔"],
+        ["هل هذا سؤال؟ ", "نعم، هذا سؤال."],
+        ["Սա առաջին նախադասությունն է։ ", "Սա երկրորդն է։"],
+        ["ይህ የመጀመሪያው ነው። ", "ይህ ሁለተኛው ነው።"],
+        ["នេះជាប្រយោគទីមួយ។ ", "នេះជាប្រយោគទីពីរ។"],
+        ["ဒါက ပထမ ဝါကျပါ။", "ဒါက ဒုတိယပါ။"],
+        ["यह पहला वाक्य है। ", "यह दूसरा है॥"],
+        ["这是第一句。", "这是第二句！"],
+    ],
+    ids=["ur", "ar", "hy", "am", "km", "my", "hi", "zh"],
+)
+def test_sentences_end_at_the_marks_of_their_script(sentences: list[str]) -> None:
+    text = "".join(sentences)
+    assert split_sentences(text) == sentences
+    assert split(text, longest=max(map(len, sentences[:2])))[0] == sentences[0]
 
 
 def test_a_character_that_is_too_long_is_not_cut() -> None:

@@ -12,10 +12,12 @@ logger = logging.getLogger(__name__)
 
 # The longest source sentence in training, if a model does not say it: nearly all sentences of any corpus are shorter.
 _USUAL_LONGEST = 128
-# Where a sentence may end: before a space, or in Chinese and Japanese without one.
+# Marks at the end of a sentence: with a space after them, and in Chinese, Japanese and Burmese also without one.
+_STOPS, _STOPS_WITHOUT_SPACE = ".!?…।॥؟۔։።។", "。！？။"
 # Possessive quantifiers and the lookbehind keep texts of nothing but marks from taking quadratic time.
 _SENTENCE_END = re.compile(
-    r"(?<![.!?…।])[.!?…।]++[\"'”’»)\]]*+\s++(?=\S)|(?<![。！？])[。！？]++[」』”’）]*+\s*+(?=\S)"
+    rf"(?<![{_STOPS}])[{_STOPS}]++[\"'”’»)\]]*+\s++(?=\S)"
+    rf"|(?<![{_STOPS_WITHOUT_SPACE}])[{_STOPS_WITHOUT_SPACE}]++[」』”’）]*+\s*+(?=\S)"
 )
 _BETWEEN_WORDS = re.compile(r"[\s\"'“‘„«(\[]")
 _LONGEST_ABBREVIATION = 32  # in characters; all abbreviations are shorter
@@ -34,8 +36,8 @@ _ABBREVIATIONS = frozenset(
 # Where to cut, best first: after a sentence, after a clause, between words. CJK marks have no space after them.
 # The first is looser than _SENTENCE_END: any full stop will do, because the text has to be cut somewhere.
 _BOUNDARIES = (
-    re.compile(r"[.!?…।]+[\"'”’»)\]]*\s+|[。！？]+[」』”’]?\s*"),
-    re.compile(r"[,;:–—]+\s+|[，、；：]\s*"),
+    re.compile(rf"[{_STOPS}]+[\"'”’»)\]]*\s+|[{_STOPS_WITHOUT_SPACE}]+[」』”’]?\s*"),
+    re.compile(r"[,;:–—،؛፣]+\s+|[，、；：၊]\s*"),
     re.compile(r"\s+"),
 )
 _FIRST_GUESS = 64  # characters of a part that fits
@@ -51,7 +53,7 @@ class LineSplitter:
     def __init__(self, tokenizer: Tokenizer, *, longest_trained: int | None) -> None:
         self._tokenizer = tokenizer
         self._split_above = longest_trained or _USUAL_LONGEST
-        self._reason = "no line in training had" if longest_trained else "lines in training seldom have"
+        self._trained_lines = "no line in training had" if longest_trained else "lines in training seldom have"
         self._has_logged_split = False
 
     def split(
@@ -70,14 +72,14 @@ class LineSplitter:
             parts = split_sentences(text)
         if is_too_long:
             parts = [cut for part in parts for cut in self._cut(part, model_limit=model_limit, part_limit=part_limit)]
-        told = f"line {line_number} has {len(ids):,} pieces, and"
         if is_too_long and len(parts) > 1:
             place = "" if has_prefix else "at sentence ends and, in longer sentences, "
-            told += f" this model takes {model_limit:,} at once: it is translated in {len(parts)} parts, cut {place}"
-            logger.warning("%safter at most %s pieces", told, f"{part_limit:,}")
+            message = f"line {line_number} has {len(ids):,} pieces, and this model takes {model_limit:,} at once"
+            message += f": it is translated in {len(parts)} parts, cut {place}after at most {part_limit:,} pieces"
+            logger.warning("%s", message)
         elif len(parts) > 1 and not self._has_logged_split:
-            told += f" {self._reason} more than {part_limit:,}"
-            logger.info("%s: it is split at sentence ends, as all such lines are", told)
+            message = f"line {line_number} has {len(ids):,} pieces, and {self._trained_lines} more than {part_limit:,}"
+            logger.info("%s: it is split at sentence ends, as all such lines are", message)
             self._has_logged_split = True
         return parts
 
