@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -221,6 +222,21 @@ def test_merges_beyond_the_table_of_probabilities_are_never_skipped(monkeypatch:
     monkeypatch.setattr(subword_sampling, "_MAX_MERGES", 2)
     ids = encoded(trained("bpe"), TEXT)
     assert sample(subword_sampler(trained("bpe"), alpha=1e-9), ids) == processor_of(trained("bpe")).encode(TEXT)
+
+
+def test_the_work_of_a_word_grows_with_its_length_not_with_its_square() -> None:
+    """In Chinese a line is a word. Eight times the length is 64 times the work if each merge looks at all pairs."""
+    sampler, processor = subword_sampling.BpeDropout(trained("bpe"), probability=0.1), processor_of(trained("bpe"))
+    seconds = {}
+    for length in (500, 4000):
+        word = "".join(line.replace(" ", "") for line in TEXT * 9)[:length]
+        seconds[length] = math.inf
+        for _ in range(5):
+            start = time.process_time()
+            ids, _ = sampler._merge(SPACE_MARK + word, ())
+            seconds[length] = min(seconds[length], time.process_time() - start)
+        assert ids == processor.encode(word)
+    assert seconds[4000] < 25 * seconds[500]
 
 
 def test_a_vocabulary_with_pieces_across_spaces_is_sampled_by_lines() -> None:

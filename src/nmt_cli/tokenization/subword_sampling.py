@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import accumulate, chain, pairwise
 from typing import NamedTuple, assert_never
 
@@ -27,7 +28,6 @@ _NUM_BEST = 64  # segmentations of a word that a unigram vocabulary chooses from
 _MAX_MERGES = 4096  # of a word; later merges are never skipped
 _MAX_BPE_SEGMENTATIONS, _MAX_UNIGRAM_SEGMENTATIONS = 250_000, 2_000_000  # in the cache: about 100 MB
 _RANDOM_RANGE = 1 << 32  # the segmentations of a word share the numbers below it by their probabilities
-_NO_MERGE = -math.inf  # the score of a pair that is no piece
 _NOT_COMPUTED = -1
 
 
@@ -182,20 +182,29 @@ class BpeDropout(SubwordSampler):
 
         There are no ids if a symbol can be neither found nor spelt.
         """
-        symbols, score = list(symbols), self._scores.get
-        pair_scores = [score(left + right, _NO_MERGE) for left, right in pairwise(symbols)]
+        symbols, score_of, to_skip = list(symbols), self._scores.get, set(skipped)
+        # A merge leaves its right symbol empty. `ends` has the index after each symbol, and `begins` is its inverse.
+        begins, ends = list(range(-1, len(symbols))), list(range(1, len(symbols) + 1))
+        queue = [
+            (-score, left, left + 1, left + 2)
+            for left, pair in enumerate(pairwise(symbols))
+            if (score := score_of("".join(pair))) is not None
+        ]
+        heapify(queue)
         num_merges = 0
-        while pair_scores and (best := max(pair_scores)) > _NO_MERGE:
-            index = pair_scores.index(best)
-            if num_merges in skipped:
-                pair_scores[index] = _NO_MERGE  # until one of the two symbols has become longer
-            else:
-                symbols[index : index + 2] = [symbols[index] + symbols[index + 1]]
-                del pair_scores[index]
-                for pair in range(max(index - 1, 0), min(index + 1, len(pair_scores))):
-                    pair_scores[pair] = score(symbols[pair] + symbols[pair + 1], _NO_MERGE)
+        while queue:
+            _, left, right, end = heappop(queue)
+            if ends[left] != right or ends[right] != end:
+                continue  # one of the two symbols has been merged with another
+            if num_merges not in to_skip:
+                symbols[left], symbols[right] = symbols[left] + symbols[right], ""
+                ends[left], ends[right], begins[end] = end, 0, left
+                for first, second in ((begins[left], left), (left, end)):
+                    is_inside = first >= 0 and second < len(symbols)
+                    if is_inside and (score := score_of(symbols[first] + symbols[second])) is not None:
+                        heappush(queue, (-score, first, second, ends[second]))
             num_merges += 1
-        ids = [self._ids_of(symbol) for symbol in symbols]
+        ids = [self._ids_of(symbol) for symbol in symbols if symbol]
         return list(chain.from_iterable(ids)) if all(ids) else [], num_merges
 
     def _ids_of(self, symbol: str) -> list[int]:
