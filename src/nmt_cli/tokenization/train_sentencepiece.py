@@ -21,7 +21,6 @@ MAX_LINE_BYTES = 1 << 16
 _RESERVED = "\u2585".encode()
 # SentencePiece writes this number into the model, and unigram's rounding depends on it. It is the same everywhere.
 _TRAINING_THREADS = 16
-_LINES_FOR_CHARACTERS = 10_000
 _SPECIAL_PIECES, _BYTE_PIECES = 4, 256
 _MIN_PIECES = 300
 _BYTES_PER_PIECE = 60  # docs/design/data.md has the evidence
@@ -43,7 +42,7 @@ class TokenizerReport:
 class VocabularyTooLargeError(DataError):
     """A text that yields no vocabulary of the size asked for.
 
-    `largest` is the size that it yields. `recommended_size` is at most that, or None if it yields no vocabulary at all.
+    `recommended_size` is at most the size that it yields, or None if it yields no vocabulary at all.
     """
 
     def __init__(self, vocab_size: int, *, largest: int, recommended_size: int) -> None:
@@ -53,7 +52,7 @@ class VocabularyTooLargeError(DataError):
             hint = f"--set tokenizer.vocab_size={size}, which suits so little text ({largest} at most), or {hint}"
         message = f"a vocabulary of {vocab_size:,} pieces is more than this text yields: at most {largest:,}"
         super().__init__(message, where="tokenizer.vocab_size", hint=hint)
-        self.largest, self.recommended_size = largest, size
+        self.recommended_size = size
 
 
 def train_tokenizer(
@@ -67,7 +66,7 @@ def train_tokenizer(
     Raises DataError if `vocab_size` is more than the text yields, or too small for its characters; the message names
     the bound.
     """
-    usable = _UsableLines(lines)
+    usable = _UsableLines(lines, vocab_size=vocab_size)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -100,14 +99,13 @@ def train_tokenizer(
 class _UsableLines:
     """Lines without the unusable ones, which SentencePiece would skip.
 
-    It counts lines and bytes, and notes the characters of the first lines. SentencePiece hides an exception of its
-    iterator, Ctrl-C included. `error` keeps it.
+    It counts lines and bytes, and notes the characters while so little text is read that `recommended_size` may be less
+    than `vocab_size`. SentencePiece hides an exception of its iterator, Ctrl-C included. `error` keeps it.
     """
 
-    def __init__(self, lines: Iterable[bytes]) -> None:
-        self._lines = lines
-        self.given = 0
-        self.skipped = 0
+    def __init__(self, lines: Iterable[bytes], *, vocab_size: int) -> None:
+        self._lines, self._bytes_with_characters = lines, vocab_size * _BYTES_PER_PIECE
+        self.given = self.skipped = 0
         self._num_bytes = 0
         self._characters: set[str] = set()
         self.error: Exception | KeyboardInterrupt | None = None
@@ -140,7 +138,7 @@ class _UsableLines:
                 if not line or _RESERVED in line or len(line) > MAX_LINE_BYTES:
                     self.skipped += 1
                     continue
-                if self.given <= _LINES_FOR_CHARACTERS:
+                if self._num_bytes < self._bytes_with_characters:
                     self._characters.update(line.decode())
                 self._num_bytes += len(line)
                 yield line
