@@ -6,6 +6,9 @@ import pytest
 
 from nmt_cli.errors import UsageError
 from nmt_cli.languages import (
+    _LANGUAGE_NAMES,
+    _USUAL_SCRIPTS,
+    LETTER_NAME_PREFIXES,
     DetectedLanguage,
     detect_language,
     language_name,
@@ -32,6 +35,8 @@ from nmt_cli.languages import (
         ("jpn", "Jpan"),
         ("ko-KR", "Kore"),
         ("pt-BR", "Latn"),
+        ("iu", "Cans"),
+        ("iku", "Cans"),
         ("made-up", "Latn"),
     ],
 )
@@ -39,10 +44,18 @@ def test_codes_name_their_script(code: str, script: str) -> None:
     assert script_of(code) == script
 
 
+def test_each_script_but_the_default_is_the_usual_one_of_a_language_or_named_by_its_code() -> None:
+    named_by_code = {"Latn", "Mong", "Mtei"}  # mn-Mong, mni-Mtei
+    assert set(_USUAL_SCRIPTS.values()) == LETTER_NAME_PREFIXES.keys() - named_by_code
+
+
+def test_tables_are_looked_up_by_the_short_code() -> None:
+    assert [code for code in (*_LANGUAGE_NAMES, *_USUAL_SCRIPTS) if short_code(code) != code] == []
+
+
 def test_codes_of_three_letters_are_those_of_two() -> None:
-    assert [short_code(code) for code in ("deu", "ger_Latn", "de-AT", "EN", "nob", "gsw")] == [
-        *("de", "de", "de", "en", "no", "gsw")
-    ]
+    codes = ["deu", "ger_Latn", "de-AT", "EN", "nob", "gsw", "kmr_Latn", "plt", "ekk", "gaz"]
+    assert [short_code(code) for code in codes] == ["de", "de", "de", "en", "no", "gsw", "ku", "mg", "et", "om"]
 
 
 @pytest.mark.parametrize(
@@ -53,11 +66,23 @@ def test_codes_are_matched_as_clients_spell_them(wanted: str, found: str | None)
     assert match_code(wanted, ["en", "de", "pt-br"]) == found
 
 
-def test_a_pair_of_languages_is_read_with_the_parts_of_its_codes() -> None:
-    assert parse_languages("en-es_419") == ("en", "es_419")
+@pytest.mark.parametrize(
+    ("pair", "meant"),
+    [
+        ("en-pt-BR", ["en-pt_BR"]),
+        ("en-US-de", ["en_US-de"]),
+        ("es-419-en", ["es_419-en"]),
+        ("zh-hans-en", ["zh_hans-en"]),
+        ("en-zh-hans", ["en-zh_hans"]),
+        ("pt-br-en", ["pt-br_en", "pt_br-en"]),
+    ],
+)
+def test_the_parts_of_a_code_are_joined_by_a_line_in_each_pair_that_may_be_meant(pair: str, meant: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_languages("en-pt-BR")
-    assert caught.value.hint.endswith("--languages en-pt_BR")
+        parse_languages(pair)
+    told = ", or ".join(f"--languages {pair}" for pair in meant)
+    assert caught.value.hint == f"a hyphen separates the two languages, and _ the parts of one: {told}"
+    assert ["-".join(parse_languages(pair)) for pair in meant] == meant
 
 
 def test_names_of_languages() -> None:

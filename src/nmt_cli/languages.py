@@ -30,7 +30,7 @@ _LANGUAGE_NAMES = _parse_table(
     hr:Croatian hsb:Sorbian hu:Hungarian hy:Armenian id:Indonesian ig:Igbo is:Icelandic it:Italian iu:Inuktitut
     ja:Japanese ka:Georgian kk:Kazakh km:Khmer kn:Kannada ko:Korean ku:Kurdish ky:Kyrgyz la:Latin
     lb:Luxembourgish lo:Lao lt:Lithuanian lv:Latvian mg:Malagasy mk:Macedonian ml:Malayalam mn:Mongolian
-    mr:Marathi ms:Malay mt:Maltese my:Burmese nb:Norwegian ne:Nepali nl:Dutch nn:Nynorsk no:Norwegian oc:Occitan
+    mr:Marathi ms:Malay mt:Maltese my:Burmese ne:Nepali nl:Dutch nn:Nynorsk no:Norwegian oc:Occitan
     pa:Punjabi pl:Polish ps:Pashto pt:Portuguese ro:Romanian ru:Russian si:Sinhala sk:Slovak sl:Slovenian
     so:Somali sq:Albanian sr:Serbian sv:Swedish sw:Swahili ta:Tamil te:Telugu tg:Tajik th:Thai tk:Turkmen
     tl:Tagalog tr:Turkish tt:Tatar ug:Uyghur uk:Ukrainian ur:Urdu uz:Uzbek vi:Vietnamese xh:Xhosa yi:Yiddish
@@ -40,12 +40,14 @@ _LANGUAGE_NAMES = _parse_table(
 # The languages that are not written in Latin letters, with their script (ISO 15924).
 _USUAL_SCRIPTS = _parse_table(
     """
-    ab:Cyrl am:Ethi ar:Arab ary:Arab arz:Arab as:Beng av:Cyrl ba:Cyrl be:Cyrl bg:Cyrl bho:Deva bn:Beng bo:Tibt
-    ce:Cyrl ckb:Arab cv:Cyrl dv:Thaa dz:Tibt el:Grek fa:Arab gom:Deva grc:Grek gu:Gujr hbo:Hebr he:Hebr hi:Deva
-    hy:Armn ja:Jpan ka:Geor kk:Cyrl km:Khmr kn:Knda ko:Kore ks:Arab ky:Cyrl lo:Laoo lzh:Hani mai:Deva mk:Cyrl
-    ml:Mlym mn:Cyrl mr:Deva my:Mymr ne:Deva or:Orya os:Cyrl pa:Guru pnb:Arab ps:Arab ru:Cyrl sa:Deva sah:Cyrl
-    sd:Arab si:Sinh sr:Cyrl ta:Taml te:Telu tg:Cyrl th:Thai ti:Ethi tt:Cyrl udm:Cyrl ug:Arab uk:Cyrl ur:Arab
-    wuu:Hani yi:Hebr yue:Hani zh:Hani
+    ab:Cyrl acm:Arab aeb:Arab ajp:Arab am:Ethi apc:Arab ar:Arab arq:Arab ars:Arab ary:Arab arz:Arab as:Beng av:Cyrl
+    awa:Deva azb:Arab ba:Cyrl be:Cyrl bg:Cyrl bho:Deva bn:Beng bo:Tibt brx:Deva ce:Cyrl chr:Cher ckb:Arab cr:Cans
+    cv:Cyrl doi:Deva dv:Thaa dz:Tibt el:Grek fa:Arab gan:Hani gom:Deva grc:Grek gu:Gujr hbo:Hebr he:Hebr hi:Deva
+    hne:Deva hy:Armn iu:Cans ja:Jpan ka:Geor kk:Cyrl km:Khmr kn:Knda ko:Kore ks:Arab kv:Cyrl ky:Cyrl lo:Laoo lzh:Hani
+    mag:Deva mai:Deva mhr:Cyrl mk:Cyrl ml:Mlym mn:Cyrl mni:Beng mnw:Mymr mr:Deva my:Mymr myv:Cyrl ne:Deva new:Deva
+    or:Orya os:Cyrl pa:Guru pnb:Arab ps:Arab ru:Cyrl rue:Cyrl sa:Deva sah:Cyrl sat:Olck sd:Arab sdh:Arab shn:Mymr
+    si:Sinh skr:Arab sr:Cyrl syr:Syrc ta:Taml tcy:Knda te:Telu tg:Cyrl th:Thai ti:Ethi tt:Cyrl tyv:Cyrl udm:Cyrl ug:Arab
+    uk:Cyrl ur:Arab wuu:Hani xal:Cyrl yi:Hebr yue:Hani zgh:Tfng zh:Hani
     """
 )
 # How the Unicode names of a script's letters begin; several scripts are written together in some languages.
@@ -65,16 +67,16 @@ _SCRIPT_ALIASES = {"Hans": "Hani", "Hant": "Hani", "Hang": "Kore", "Hira": "Jpan
 # ISO 639-3 (and 639-2/B if it differs) to 639-1, for the languages that have both and that data sets name so.
 _TWO_LETTER_CODES = _parse_table(
     """
-    afr:af alb:sq amh:am ara:ar arb:ar arm:hy asm:as aze:az azj:az baq:eu bel:be ben:bn bos:bs bre:br bul:bg
-    bur:my cat:ca ces:cs chi:zh cmn:zh cym:cy cze:cs dan:da deu:de dut:nl ell:el eng:en epo:eo est:et eus:eu
-    fas:fa fin:fi fra:fr fre:fr fry:fy geo:ka ger:de gla:gd gle:ga glg:gl gre:el guj:gu hau:ha heb:he hin:hi
-    hrv:hr hun:hu hye:hy ibo:ig ice:is ind:id isl:is ita:it jav:jv jpn:ja kan:kn kat:ka kaz:kk khm:km kin:rw
-    kir:ky kor:ko kur:ku lao:lo lat:la lav:lv lin:ln lit:lt ltz:lb lug:lg lvs:lv mac:mk mal:ml mar:mr may:ms
-    mkd:mk mlg:mg mlt:mt mon:mn khk:mn msa:ms mya:my nep:ne npi:ne nld:nl nno:nn nob:no nor:no nb:no nya:ny
-    oci:oc ori:or ory:or pan:pa per:fa pes:fa pol:pl por:pt prs:fa pus:ps pbt:ps ron:ro rum:ro rus:ru sin:si
-    slk:sk slo:sk slv:sl sna:sn snd:sd som:so spa:es sqi:sq als:sq srp:sr sun:su swa:sw swh:sw swe:sv tam:ta
-    tat:tt tel:te tgk:tg tgl:tl tha:th tib:bo bod:bo tir:ti tuk:tk tur:tr uig:ug ukr:uk urd:ur uzb:uz uzn:uz
-    vie:vi wel:cy xho:xh yid:yi ydd:yi yor:yo zho:zh zsm:ms zul:zu
+    afr:af alb:sq als:sq amh:am ara:ar arb:ar arm:hy asm:as aze:az azj:az bak:ba baq:eu bel:be ben:bn bod:bo bos:bs
+    bre:br bul:bg bur:my cat:ca ces:cs chi:zh cmn:zh cym:cy cze:cs dan:da deu:de dut:nl dzo:dz ekk:et ell:el eng:en
+    epo:eo est:et eus:eu fas:fa fin:fi fra:fr fre:fr fry:fy gaz:om geo:ka ger:de gla:gd gle:ga glg:gl gre:el guj:gu
+    hat:ht hau:ha heb:he hin:hi hrv:hr hun:hu hye:hy ibo:ig ice:is ike:iu iku:iu ind:id isl:is ita:it jav:jv jpn:ja
+    kan:kn kas:ks kat:ka kaz:kk khk:mn khm:km kin:rw kir:ky kmr:ku kor:ko kur:ku lao:lo lat:la lav:lv lin:ln lit:lt
+    ltz:lb lug:lg lvs:lv mac:mk mal:ml mar:mr may:ms mkd:mk mlg:mg mlt:mt mon:mn msa:ms mya:my nb:no nep:ne nld:nl
+    nno:nn nob:no nor:no npi:ne nya:ny oci:oc ori:or ory:or pan:pa pbt:ps per:fa pes:fa plt:mg pol:pl por:pt prs:fa
+    pus:ps ron:ro rum:ro rus:ru san:sa sin:si slk:sk slo:sk slv:sl sna:sn snd:sd som:so sot:st spa:es sqi:sq srp:sr
+    sun:su swa:sw swe:sv swh:sw tam:ta tat:tt tel:te tgk:tg tgl:tl tha:th tib:bo tir:ti tuk:tk tur:tr uig:ug ukr:uk
+    urd:ur uzb:uz uzn:uz vie:vi wel:cy xho:xh ydd:yi yid:yi yor:yo zho:zh zsm:ms zul:zu
     """
 )
 # Languages that an identifier takes for each other, or that go by one name.
@@ -112,13 +114,13 @@ _CLOSE_LANGUAGES = [
 
 def parse_languages(pair: str) -> tuple[str, str]:
     """The codes in SOURCE-TARGET, the value of --languages; UsageError if it is not two codes."""
-    codes = pair.split("-")
-    hint = "for example --languages en-de"
+    codes, hint = pair.split("-"), "for example --languages en-de"
     if len(codes) > 2 and all(map(str.isalnum, codes)):
-        # The second part belongs to the source if it is a country or a script, as in en-US-de.
-        num_source_parts = 2 if re.fullmatch(r"[A-Z]{2}|[A-Z][a-z]{3}", codes[1]) else 1
-        source, target = "_".join(codes[:num_source_parts]), "_".join(codes[num_source_parts:])
-        hint = f"a hyphen separates the two languages, and _ the parts of one: --languages {source}-{target}"
+        # The second part belongs to the source if it is a country, a script or a region, as in en-US-de.
+        is_no_language = [re.fullmatch(r"[A-Z]{2}|[A-Za-z]{4}|\d{3}", code) is not None for code in codes]
+        splits = [2] if is_no_language[1] else [1] if is_no_language[2] else [1, 2]
+        commands = [f"--languages {'_'.join(codes[:split])}-{'_'.join(codes[split:])}" for split in splits]
+        hint = f"a hyphen separates the two languages, and _ the parts of one: {', or '.join(commands)}"
     if len(codes) != 2 or not all(re.fullmatch(r"[A-Za-z]\w*", code, flags=re.ASCII) for code in codes):
         raise UsageError(f"`languages` {pair!r} is not SOURCE-TARGET", setting="languages", hint=hint)
     return codes[0], codes[1]
