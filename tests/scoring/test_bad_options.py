@@ -260,8 +260,9 @@ def test_text_that_is_not_utf8_is_refused_with_its_line(folder: Path) -> None:
         ("Der Hund schl@@", "@@ ", "sed -r"),
     ],
 )
-def test_pieces_instead_of_words_are_refused(line: str, mark: str, command: str) -> None:
-    error = refuse(DataError, "ref", stdin=f"Gut.\n{line}\nGut.\n".encode())
+def test_pieces_instead_of_words_are_refused(folder: Path, line: str, mark: str, command: str) -> None:
+    (folder / "four").write_text("Gut.\n" * 4, encoding="utf-8")
+    error = refuse(DataError, "four", stdin=b"Gut.\n" + f"{line}\n".encode() * 3)
     assert error.message.startswith(f"the hypothesis holds pieces instead of words: {mark!r} in ")
     assert error.where == "stdin:2"
     assert error.hint.startswith(f"join the pieces: {command}")
@@ -269,7 +270,14 @@ def test_pieces_instead_of_words_are_refused(line: str, mark: str, command: str)
 
 @pytest.mark.parametrize("line", ["▁▂▃▅▇", "@@ -1,3 +1,4 @@ class A", "mail@@example", "@@"])
 def test_what_only_looks_like_pieces_is_scored(line: str) -> None:
+    assert run("ref", stdin=f"{line}\n".encode() * 3)
+
+
+@pytest.mark.parametrize("line", ["Press the ▁ key", "a@@ b"])
+def test_a_mark_in_a_short_text_is_scored_with_a_warning(line: str, caplog: pytest.LogCaptureFixture) -> None:
     assert run("ref", stdin=f"Gut.\n{line}\nGut.\n".encode())
+    (message,) = caplog.messages
+    assert message.startswith("stdin looks tokenised: 1 of its 3 lines hold marks such as ")
 
 
 def test_a_mark_of_a_piece_here_and_there_is_no_reason_to_refuse(
@@ -281,9 +289,11 @@ def test_a_mark_of_a_piece_here_and_there_is_no_reason_to_refuse(
 
 
 def test_tokenised_text_is_scored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    assert run("ref", stdin=b"Der Hund .\nDie Katze .\nEin Mann .\n")
-    assert caplog.messages == ["stdin looks tokenised: 3 of its 3 final full stops stand apart; score detokenised text"]
-    caplog.clear()
+    for line_end in (b"\n", b"\r\n"):
+        assert run("ref", stdin=b"Der Hund .\nDie Katze .\nEin Mann .\n".replace(b"\n", line_end))
+        counts = "3 of its 3 final full stops stand apart"
+        assert caplog.messages == [f"stdin looks tokenised: {counts}; score detokenised text"]
+        caplog.clear()
     assert run("ref", stdin=b"Der Hund.\nDie Katze .\nEin Mann.\n")
     assert caplog.messages == []
 

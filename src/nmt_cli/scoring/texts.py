@@ -17,7 +17,7 @@ from typing import TextIO
 from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
 from nmt_cli.text_encoding import STDIN, check_encoding, not_utf8_error
-from nmt_cli.tokenization.pieces import MIN_SHARE_IN_PIECES, SPACE_MARK, piece_mark_in_line, sign_of_tokenisation
+from nmt_cli.tokenization.pieces import SPACE_MARK, piece_mark_in_text, sign_of_tokenisation
 
 logger = logging.getLogger(__name__)
 
@@ -90,12 +90,10 @@ def check_same_number_of_lines(text: ScoredText, other: ScoredText) -> None:
 
 def _check_no_pieces(text: ScoredText) -> None:
     """Raise DataError if many lines have marks that undecoded output of SentencePiece or subword-nmt has."""
-    marks = [(number, mark) for number, line in enumerate(text.lines, start=1) if (mark := piece_mark_in_line(line))]
-    if marks and len(marks) >= MIN_SHARE_IN_PIECES * len(text.lines):  # else they are noise
-        number, piece = marks[0]
+    if (piece := piece_mark_in_text(text.lines)) is not None:
         message = f"the hypothesis holds pieces instead of words: {piece.mark!r} in {piece.around!r}"
         next_step = "then detokenise the text"
         if piece.mark == SPACE_MARK:
             next_step = "or spm_decode --model=..., or nmt decode, which writes plain text"
         hint = f"join the pieces: {piece.join_command}, {next_step}"
-        raise DataError(message, where=f"{text.name}:{number}", hint=hint)
+        raise DataError(message, where=f"{text.name}:{piece.line_number}", hint=hint)

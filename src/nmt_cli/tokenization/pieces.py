@@ -19,7 +19,7 @@ _SUBWORD_NMT = re.compile(r"\S@@(?: |$)")
 _TOKENISED = re.compile(rf"&(?:apos|quot|#91|#93|#124);| @-@ |##AT##|{_SUBWORD_NMT.pattern}|{_SENTENCEPIECE.pattern}")
 # Raw text has an escape or a stray full stop here and there, too.
 _TOKENISED_SHARE = 0.02
-MIN_SHARE_IN_PIECES = 0.1
+_MIN_SHARE_IN_PIECES = 0.1
 _MIN_LINES_IN_PIECES = 3
 _CONTEXT_CHARACTERS = 10
 # Commands that make words of pieces again, from stdin or a file to stdout.
@@ -85,6 +85,7 @@ def word_alignment(
 class PieceMark:
     """The mark of a piece in a line: of subword-nmt (`@@ `) or of SentencePiece (`▁`), and the text around it."""
 
+    line_number: int
     mark: Literal["@@ ", "▁"]
     around: str
 
@@ -94,12 +95,18 @@ class PieceMark:
         return _JOIN_SUBWORD_NMT if self.mark == "@@ " else _JOIN_SENTENCEPIECE
 
 
-def piece_mark_in_line(line: str) -> PieceMark | None:
-    """The first mark of a piece in a line, or None if the line holds words."""
+def piece_mark_in_text(lines: Sequence[str]) -> PieceMark | None:
+    """The first piece mark of a text in which many lines have one; None if few have, because a few are noise."""
+    marks = [mark for number, line in enumerate(lines, 1) if (mark := _piece_mark_in_line(line, number)) is not None]
+    is_in_pieces = len(marks) >= max(_MIN_LINES_IN_PIECES, _MIN_SHARE_IN_PIECES * len(lines))
+    return marks[0] if is_in_pieces else None
+
+
+def _piece_mark_in_line(line: str, number: int) -> PieceMark | None:
     if SPACE_MARK in line and (match := _SENTENCEPIECE.search(line)):
-        return PieceMark(SPACE_MARK, _text_around(match))
+        return PieceMark(number, SPACE_MARK, _text_around(match))
     if "@@" in line and (match := _SUBWORD_NMT.search(line)):
-        return PieceMark("@@ ", _text_around(match))
+        return PieceMark(number, "@@ ", _text_around(match))
     return None
 
 
@@ -107,15 +114,9 @@ def _text_around(match: re.Match[str]) -> str:
     return match.string[max(match.start() - _CONTEXT_CHARACTERS, 0) : match.end() + _CONTEXT_CHARACTERS]
 
 
-def piece_mark_in_text(lines: Sequence[str]) -> PieceMark | None:
-    """The first piece mark of a text in which many lines have one; None if few have, because a few are noise."""
-    marks = [mark for line in lines if (mark := piece_mark_in_line(line)) is not None]
-    is_in_pieces = len(marks) >= max(_MIN_LINES_IN_PIECES, MIN_SHARE_IN_PIECES * len(lines))
-    return marks[0] if is_in_pieces else None
-
-
 def sign_of_tokenisation(lines: Sequence[str]) -> str | None:
     """The sign by which a text looks tokenised; None if it does not."""
+    lines = [line.rstrip() for line in lines]  # of carriage returns, too
     num_stops = sum(line.endswith(".") for line in lines)
     num_apart = sum(line.endswith(" .") for line in lines)
     if num_apart * 2 > num_stops and num_apart > _TOKENISED_SHARE * len(lines):
