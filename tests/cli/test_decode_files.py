@@ -398,18 +398,19 @@ def test_a_line_that_is_not_utf8_is_named_after_those_before_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "program", "fix"),
+    ("data", "program", "ending", "decompressor"),
     [
-        (gzip.compress(b"one\ntwo\n", mtime=0), "gzip", "name ends in .gz, or uncompress it first: zcat FILE"),
-        (b"\x28\xb5\x2f\xfd\x04\n", "zstd", "name ends in .zst, or uncompress it first: zstdcat FILE"),
+        (gzip.compress(b"one\ntwo\n", mtime=0), "gzip", ".gz", "zcat"),
+        (b"\x28\xb5\x2f\xfd\x04\n", "zstd", ".zst", "zstdcat"),
     ],
     ids=["gzip", "zstd"],
 )
-def test_compressed_bytes_are_called_so(data: bytes, program: str, fix: str) -> None:
+def test_compressed_bytes_are_called_so(data: bytes, program: str, ending: str, decompressor: str) -> None:
     with pytest.raises(DataError, match=f"(?m)^stdin is compressed by {program}, not text$") as error:
         list(blocks([data]))
     assert error.value.where == "stdin"
-    assert error.value.hint == f"give it with -i, as a file whose {fix}"
+    named = f"give a file whose name ends in {ending}, with -i or in place of -"
+    assert error.value.hint == f"{named}, or uncompress it first: {decompressor} FILE"
     later = r"^stdin is not text" if program == "gzip" else r"^line 2 is not UTF-8"  # zstd has a single control here
     with pytest.raises(DataError, match=later):
         list(blocks([b"one\n" + data]))

@@ -15,7 +15,7 @@ import pytest
 
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.scoring.comet import Comet, SegmentMean
-from tests.scoring.shell import nmt, refuse
+from tests.scoring.shell import nmt, refuse, run
 
 ARGUMENTS = ["ref", "-i", "hyp", "-s", "src", "-m", "comet", "--device", "cpu"]
 
@@ -32,6 +32,10 @@ import json, pathlib
 files = [pathlib.Path(name).read_text("utf-8") for name in ("src", "ref", "0.hyp")]
 pathlib.Path(os.environ["ASKED"]).write_text(json.dumps([sys.argv[1:], *files]))
 pathlib.Path("scores.json").write_text(json.dumps({"0.hyp": [{"COMET": 0.5}]}))
+"""
+NOT_A_NUMBER = """\
+import pathlib
+pathlib.Path("scores.json").write_text('{"0.hyp": [{"COMET": 0.5}, {"COMET": NaN}, {"COMET": 0.25}]}')
 """
 
 
@@ -116,6 +120,15 @@ def test_an_answer_that_is_not_a_score_for_each_segment_is_refused(
     assert (source, reference) == ((folder / "src").read_text("utf-8"), (folder / "ref").read_text("utf-8"))
     # A carriage return would end a line for COMET.
     assert hypothesis.splitlines()[0] == "Der Hu nd schläft."
+
+
+@pytest.mark.parametrize("options", [[], ["--sentence"]])
+def test_a_score_that_is_no_number_is_null_in_json(programs: Path, options: list[str]) -> None:
+    write_program(programs, NOT_A_NUMBER)
+    text = run(*ARGUMENTS, "--json", *options)
+    result = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    found = [sentence["COMET"] for sentence in result["sentences"]] if options else result["scores"]["COMET"]["score"]
+    assert found == ([0.5, None, 0.25] if options else None)
 
 
 def test_a_tokenizer_that_does_not_exist_is_refused_before_comet_is_looked_for(programs: Path) -> None:

@@ -32,7 +32,8 @@ def is_terminal() -> bool:
 
 
 def print_json(value: object) -> None:
-    """Print one JSON value."""
+    """Print one JSON value; numbers that JSON does not have, such as NaN, become null."""
+    value = json.loads(json.dumps(value), parse_constant=lambda _: None)
     typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
 
 

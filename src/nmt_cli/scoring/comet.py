@@ -108,7 +108,7 @@ class Comet:
         return os.environ | {"CUDA_VISIBLE_DEVICES": chosen}
 
     def _program_error(self, stderr: str) -> ModelError:
-        """The error for a failed run, by the last line that the program wrote."""
+        """The error for a failed run, by the last line that the program wrote: the words are of unbabel-comet 2.2.7."""
         last_line = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "it said nothing")
         where = str(self.program)
         if "not supported by COMET" in last_line:
@@ -118,7 +118,7 @@ class Comet:
         if "pkg_resources" in last_line:
             hint = f"{shlex.quote(str(self.program.with_name('pip')))} install 'setuptools<81'"
             return ModelError("COMET needs a setuptools that still has pkg_resources", where=where, hint=hint)
-        hint = f"try it alone: {_PROGRAM} -s SRC -t HYP -r REF --model {self.model}"
+        hint = f"try it alone: {_PROGRAM} -s SRC -t HYP -r REF --model {shlex.quote(self.model)}"
         return ModelError(f"{_PROGRAM} failed: {last_line}", where=where, hint=hint)
 
 
