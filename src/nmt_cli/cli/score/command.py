@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,8 +15,10 @@ from nmt_cli.cli.score.options import (
     TextNames,
     Texts,
     check_bounds,
-    check_conflicts,
-    check_requires,
+    check_needs,
+    check_options,
+    check_options_of_model,
+    check_test_set_or_reference,
     complete_metrics,
     parse_bounds,
     parse_metrics,
@@ -125,44 +127,44 @@ def score(
     """
     references, metrics = references_and_metrics(references or [], metrics or [])
     files = TextNames(references, hypotheses or [], baselines or [], source, test_set, languages)
-    _check_test_set_or_reference(files)
+    check_test_set_or_reference(files)
+    given: dict[str, object] = {
+        "-i": hypotheses,
+        "-l": languages,
+        "-m": metrics,
+        "--tokenize": tokenize,
+        "--lowercase": lowercase,
+        "--keep-quotes": keep_quotes,
+        "--comet-model": comet_model,
+        "--confidence": confidence,
+        "--baseline": baselines,
+        "--paired": paired,
+        "--sentence": by_sentence,
+        "--differences": differences,
+        "--tokens": tokens,
+        "--batch-tokens": batch_tokens,
+        "--precision": precision,
+        "--device": device,
+        "--fail-under": fail_under,
+    }
     if model is not None:
+        check_options_of_model(given, files)
         forced_options = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
-        metric_options: dict[str, object] = {
-            "-i": hypotheses,
-            "-m": metrics,
-            "--tokenize": tokenize,
-            "--lowercase": lowercase,
-            "--keep-quotes": keep_quotes,
-            "--comet-model": comet_model,
-            "--confidence": confidence,
-            "--baseline": baselines,
-            "--paired": paired,
-            "--sentence": by_sentence,
-            "--differences": differences,
-            "--fail-under": fail_under,
-        }
-        _score_by_model(files, forced_options, metric_options, with_tokens=tokens, as_json=as_json)
+        print_forced_scores(read_texts(files), forced_options, with_tokens=tokens, as_json=as_json)
         return
-    check_requires("--model", {"--tokens": tokens, "--batch-tokens": batch_tokens, "--precision": precision})
     files = replace(files, hypotheses=hypotheses or ["-"])
     metric_names = parse_metrics(metrics or [_DEFAULT_METRICS])
     bounds = parse_bounds(fail_under or [], metric_names)
-    if "bleu" not in metric_names:
-        check_requires("-m bleu", {"--tokenize": tokenize, "--lowercase": lowercase})
+    check_options(given, files, metric_names)
     tokenizer = None if tokenize is None else parse_tokenizer(tokenize)
-    if "paper-bleu" not in metric_names:
-        check_requires("-m paper-bleu", {"--keep-quotes": keep_quotes})
-    _check_options(files, metric_names, comet_model=comet_model, device=device, paired=paired)
     if differences is not None and not by_sentence:
         if metrics and metric_names[1:]:
             logger.info("--differences compares by the first metric alone: %s", metric_names[0])
         metric_names = metric_names[:1]
-    _check_needs(files, metric_names)
+    check_needs(files, metric_names)
     shows_segments = by_sentence or differences is not None
     if shows_segments:
-        corpus_options = {"--confidence": confidence, "--paired": paired, "--fail-under": fail_under}
-        check_segment_options(files, metric_names, corpus_options, by_sentence=by_sentence, differences=differences)
+        check_segment_options(given, files, metric_names)
     texts = read_texts(files)
     evaluation_set = replace(
         _evaluation_set(texts, metric_names, comet_model=comet_model, device=device),
@@ -179,57 +181,6 @@ def score(
     print_result = print_scores_as_json if as_json else print_scores
     print_result(scores)
     check_bounds(scores.values(), bounds)
-
-
-def _score_by_model(
-    files: TextNames, options: ForcedOptions, others: Mapping[str, object], *, with_tokens: bool, as_json: bool
-) -> None:
-    """Print the probability of REF under a model; UsageError if one of the `others` is given, which are of metrics."""
-    why = "it gives the probability of REF, which is no score of a translation"
-    check_conflicts("--model", others, why=why)
-    if files.test_set is None:
-        check_requires("-t", {"-l": files.languages})
-    print_forced_scores(read_texts(files), options, with_tokens=with_tokens, as_json=as_json)
-
-
-def _check_test_set_or_reference(files: TextNames) -> None:
-    """Raise UsageError if both a test set and a reference are given, or neither."""
-    if files.test_set is not None and files.references:
-        message = f"-t {files.test_set} brings its own references, but {files.references[0]} is given as well"
-        raise UsageError(message, where="-t", hint="leave out one of them; the translation is -i HYP")
-    if files.test_set is None and not files.references:
-        hint = "nmt score REF -i HYP, or nmt score -t wmt14/full -l en-de -i HYP; see nmt score --help"
-        raise UsageError("REF is missing", where="nmt score", hint=hint)
-
-
-def _check_options(
-    files: TextNames, metrics: Sequence[MetricName], *, comet_model: str | None, device: str | None, paired: str | None
-) -> None:
-    """Raise UsageError for options that mean nothing together, before anything is read."""
-    from nmt_cli.scoring.metrics import MOSES_METRICS
-
-    if paired not in (None, "bs", "ar"):
-        raise UsageError(f"--paired is {paired!r}, but should be bs or ar", where="--paired", hint="--paired bs")
-    if not files.baselines:
-        check_requires("--baseline", {"--paired": paired})
-    if "comet" not in metrics:
-        check_requires("-m comet", {"--comet-model": comet_model})
-        check_requires("-m comet or --model", {"--device": device})
-    if files.test_set is None and not {"bleu", *MOSES_METRICS} & set(metrics):
-        check_requires("-t, -m bleu or -m paper-bleu", {"-l": files.languages})
-
-
-def _check_needs(files: TextNames, metrics: Sequence[MetricName]) -> None:
-    """Raise UsageError if a metric needs a language or a text that is not given."""
-    from nmt_cli.scoring.metrics import MOSES_METRICS
-
-    for name in MOSES_METRICS:
-        if name in metrics and files.languages is None:
-            hint = "add the languages, source first: -l en-de"
-            raise UsageError(f"{name} needs to know the target language", where=f"-m {name}", hint=hint)
-    if "comet" in metrics and files.source is None and files.test_set is None:
-        hint = "add the source with -s SRC, or name a test set with -t"
-        raise UsageError("comet needs the source text", where="-m comet", hint=hint)
 
 
 def _evaluation_set(

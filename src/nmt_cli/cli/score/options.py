@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nmt_cli.errors import DataError, ScoreError, UsageError, nearest_word
+from nmt_cli.errors import ScoreError, UsageError, nearest_word
 from nmt_cli.languages import parse_languages
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 _STDIN = "-"
 _MAX_DECIMALS = 17  # enough to tell any two scores apart
+_METRIC_OPTIONS = (
+    *("-i", "-m", "--tokenize", "--lowercase", "--keep-quotes", "--comet-model", "--confidence", "--baseline"),
+    *("--paired", "--sentence", "--differences", "--fail-under"),
+)
 
 
 def complete_metrics(incomplete: str) -> list[str]:
@@ -98,19 +102,6 @@ def check_bounds(values: Mapping[MetricName, float], bounds: Mapping[MetricName,
             raise ScoreError(message, where=f"--fail-under {title}={bound!r}".removesuffix(".0"), hint=hint)
 
 
-def check_conflicts(option: str, others: Mapping[str, object], *, why: str) -> None:
-    """Raise UsageError if one of the other options is given beside `option`."""
-    for other in _given_options(others):
-        raise UsageError(f"{other} does not go with {option}: {why}", where=other, hint=f"leave {other} out")
-
-
-def check_requires(needed: str, others: Mapping[str, object]) -> None:
-    """Raise UsageError if one of the options is given that mean nothing without `needed`."""
-    for other in _given_options(others):
-        message, hint = f"{other} means nothing without {needed}", f"add {needed}, or leave {other} out"
-        raise UsageError(message, where=other, hint=hint)
-
-
 @dataclass(frozen=True, slots=True)
 class TextNames:
     """The files as the user names them; `-` is stdin. A test set of sacreBLEU's stands for references and source."""
@@ -182,16 +173,12 @@ def read_texts(names: TextNames) -> Texts:
         test_set = find_test_set(names.test_set, languages, error=UsageError, name_where="-t", languages_where="-l")
         source_name, reference_names = source_name or str(test_set.source), [str(file) for file in test_set.references]
 
-    def read(*files: str) -> list[ScoredText]:
-        return [read_text(file, stdin=sys.stdin) for file in files]
+    empty_stdin_hint = _two_files_hint(names) or "look at the command before the pipe"
 
-    try:
-        hypotheses = read(*names.hypotheses)
-    except DataError as error:
-        if error.where == "stdin" and "is empty" in error.message:
-            error.hint = _two_files_hint(names) or error.hint
-        raise
-    baselines = read(*names.baselines)
+    def read(*files: str) -> list[ScoredText]:
+        return [read_text(file, stdin=sys.stdin, empty_stdin_hint=empty_stdin_hint) for file in files]
+
+    hypotheses, baselines = read(*names.hypotheses), read(*names.baselines)
     sources = [] if source_name is None else read(source_name)
     references = read(*reference_names)
     for text in (*hypotheses, *baselines):
@@ -201,6 +188,76 @@ def read_texts(names: TextNames) -> Texts:
     for reference in references:
         check_reference(reference)
     return Texts(references, hypotheses, baselines, sources[0] if sources else None, names.test_set, languages)
+
+
+def check_test_set_or_reference(files: TextNames) -> None:
+    """Raise UsageError if both a test set and a reference are given, or neither."""
+    if files.test_set is not None and files.references:
+        message = f"-t {files.test_set} brings its own references, but {files.references[0]} is given as well"
+        raise UsageError(message, where="-t", hint="leave out one of them; the translation is -i HYP")
+    if files.test_set is None and not files.references:
+        hint = "nmt score REF -i HYP, or nmt score -t wmt14/full -l en-de -i HYP; see nmt score --help"
+        raise UsageError("REF is missing", where="nmt score", hint=hint)
+
+
+def check_options_of_model(given: Mapping[str, object], files: TextNames) -> None:
+    """Raise UsageError for options that do not go with `--model`; the keys of `given` are all options."""
+    why = "it gives the probability of REF, which is no score of a translation"
+    check_conflicts("--model", given, _METRIC_OPTIONS, why=why)
+    if files.test_set is None:
+        _check_requires("-t", given, ["-l"])
+
+
+def check_options(given: Mapping[str, object], files: TextNames, metrics: Sequence[MetricName]) -> None:
+    """Raise UsageError for options that mean nothing without another, if `--model` is not given."""
+    from nmt_cli.scoring.metrics import MOSES_METRICS
+
+    has_comet = "comet" in metrics
+    has_use_for_languages = files.test_set is not None or not {"bleu", *MOSES_METRICS}.isdisjoint(metrics)
+    rules = [
+        ("--model", False, ["--tokens", "--batch-tokens", "--precision"]),
+        ("-m bleu", "bleu" in metrics, ["--tokenize", "--lowercase"]),
+        ("-m paper-bleu", "paper-bleu" in metrics, ["--keep-quotes"]),
+        ("--baseline", files.baselines, ["--paired"]),
+        ("-m comet", has_comet, ["--comet-model"]),
+        ("-m comet or --model", has_comet, ["--device"]),
+        ("-t, -m bleu or -m paper-bleu", has_use_for_languages, ["-l"]),
+    ]
+    for needed, is_there, options in rules:
+        if not is_there:
+            _check_requires(needed, given, options)
+    if (paired := given["--paired"]) not in (None, "bs", "ar"):
+        raise UsageError(f"--paired is {paired!r}, but should be bs or ar", where="--paired", hint="--paired bs")
+
+
+def check_needs(files: TextNames, metrics: Sequence[MetricName]) -> None:
+    """Raise UsageError if a metric needs a language or a text that is not given."""
+    from nmt_cli.scoring.metrics import MOSES_METRICS
+
+    for name in MOSES_METRICS:
+        if name in metrics and files.languages is None:
+            hint = "add the languages, source first: -l en-de"
+            raise UsageError(f"{name} needs to know the target language", where=f"-m {name}", hint=hint)
+    if "comet" in metrics and files.source is None and files.test_set is None:
+        hint = "add the source with -s SRC, or name a test set with -t"
+        raise UsageError("comet needs the source text", where="-m comet", hint=hint)
+
+
+def check_conflicts(option: str, given: Mapping[str, object], others: Sequence[str], *, why: str) -> None:
+    """Raise UsageError if one of the other options is given beside `option`."""
+    for other in _given_options(given, others):
+        raise UsageError(f"{other} does not go with {option}: {why}", where=other, hint=f"leave {other} out")
+
+
+def _check_requires(needed: str, given: Mapping[str, object], others: Sequence[str]) -> None:
+    """Raise UsageError if one of the options is given that mean nothing without `needed`."""
+    for other in _given_options(given, others):
+        message, hint = f"{other} means nothing without {needed}", f"add {needed}, or leave {other} out"
+        raise UsageError(message, where=other, hint=hint)
+
+
+def _given_options(given: Mapping[str, object], options: Sequence[str]) -> list[str]:
+    return [option for option in options if given[option] not in (None, False, [])]
 
 
 def _parse_metric(name: str, *, where: str) -> MetricName:
@@ -234,10 +291,6 @@ def _is_number(text: str) -> bool:
     return re.fullmatch(r"\d+(\.\d+)?", text) is not None
 
 
-def _given_options(options: Mapping[str, object]) -> list[str]:
-    return [name for name, value in options.items() if value is not None and value is not False and value != []]
-
-
 def _check_stdin(names: TextNames) -> None:
     """Raise UsageError if several texts are to come from stdin, or one from a terminal."""
     roles = {"hypothesis": names.hypotheses, "baseline": names.baselines, "reference": names.references}
@@ -255,7 +308,7 @@ def _check_stdin(names: TextNames) -> None:
 
 def _two_files_hint(names: TextNames) -> str | None:
     """The command that is meant if the second of two files is the translation and not another reference."""
-    if len(names.references) != 2 or names.test_set is not None:
+    if len(names.references) != 2 or names.test_set is not None or list(names.hypotheses) != [_STDIN]:
         return None
     reference, translation = map(shlex.quote, names.references)
     return f"if {translation} is the translation, nmt score {reference} -i {translation}"

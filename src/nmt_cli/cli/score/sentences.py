@@ -36,20 +36,14 @@ class _Column:
     figures: list[float]
 
 
-def check_segment_options(
-    files: TextNames,
-    metrics: Sequence[MetricName],
-    corpus_options: Mapping[str, object],
-    *,
-    by_sentence: bool,
-    differences: int | None,
-) -> None:
+def check_segment_options(given: Mapping[str, object], files: TextNames, metrics: Sequence[MetricName]) -> None:
     """Raise UsageError if `--sentence` or `--differences` has options, metrics or texts that it cannot use."""
     from nmt_cli.scoring.metrics import MOSES_METRICS
 
-    option = "--sentence" if by_sentence else "--differences"
-    others = {**corpus_options, "--differences": differences} if by_sentence else corpus_options
-    check_conflicts(option, others, why="it shows sentences, and no score of the whole")
+    option, others = "--differences", ["--confidence", "--paired", "--fail-under"]
+    if given["--sentence"]:
+        option, others = "--sentence", [*others, "--differences"]
+    check_conflicts(option, given, others, why="it shows sentences, and no score of the whole")
     for name in MOSES_METRICS:
         if name in metrics:
             hint = f"leave {name} out of -m; bleu, chrf, ter and comet have scores of sentences"
@@ -58,7 +52,7 @@ def check_segment_options(
         message = f"{option} takes one translation, not {len(files.hypotheses)}"
         hint = f"give -i once; the other system is --baseline {shlex.quote(files.hypotheses[1])}"
         raise UsageError(message, where="-i", hint=hint)
-    if not by_sentence and not files.baselines:
+    if option == "--differences" and not files.baselines:
         raise UsageError("--differences needs another system", where="--differences", hint="add --baseline HYP")
     if len(files.baselines) > 1:
         message = f"{option} takes one baseline, not {len(files.baselines)}"
