@@ -85,16 +85,15 @@ def _unknown_languages_error(
 
 def _unusable_error(name: str, languages: str, folder: Path, cause: BaseException) -> DataError:
     """The error for files that sacreBLEU cannot give; it raises anything, or exits because of a wrong checksum."""
+    again = f"rm -r {shlex.quote(str(folder))} and try again"
     if isinstance(cause, SystemExit):
         message = f"sacreBLEU refuses what it downloaded of the test set {name}, for the reason above"
-        again = f"rm -r {shlex.quote(str(folder))} and try again"
     elif isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError):
         reason = re.sub(r"^<urlopen error (.*)>$", r"\1", str(cause))
         message = f"the test set {name} is not in {folder} and cannot be fetched: {reason}"
         again = "check the network and $https_proxy"
     else:
         message = f"what is in {folder} of the test set {name} cannot be used: {cause or type(cause).__name__}"
-        again = f"rm -r {shlex.quote(str(folder))} and try again"
     fetch = f"sacrebleu -t {name} -l {languages} --echo ref"
     hint = f"{again}; or run {fetch} on a machine with a network, and copy its ~/.sacrebleu to {SACREBLEU_DIR}"
     return DataError(message, where=str(folder), hint=hint)

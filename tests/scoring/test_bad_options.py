@@ -159,6 +159,7 @@ def test_an_empty_pipe_is_refused() -> None:
     error = refuse(DataError, "ref", "hyp")
     assert error.message == "stdin is empty: there is nothing to score"
     assert error.hint == "if hyp is the translation, nmt score ref -i hyp"
+    assert refuse(DataError, "-", "base", "-i", "hyp").hint == "look at the command before the pipe"
 
 
 @pytest.mark.parametrize("arguments", [["nowhere", "-i", "hyp"], ["ref", "-i", "nowhere"]])

@@ -158,17 +158,8 @@ class PlanCache:
         with files.new_directory(directory / key.directory_name, error=_Unwritable) as temporary:
             pairs, invariants, sampled_dtype = self._data.split("train"), None, None
             if key.alpha is not None:
-                invariants = self._known_invariants.get(key.training_hash)
-                invariants = invariants or self._expected_invariants(key, num_workers=num_workers)
-                sample_pieces(
-                    self._data,
-                    temporary,
-                    key=key,
-                    invariants=invariants,
-                    num_workers=num_workers,
-                    beat=self._beat_unless_closed,
-                )
                 sampled_dtype = self._data.manifest.dtype
+                invariants = self._sample(temporary, key, num_workers=num_workers)
                 pairs = open_pairs(temporary, SAMPLED, dtype=sampled_dtype)
             computed = compute_plan(pairs, key=key, invariants=invariants)
             write_plan(
@@ -184,6 +175,14 @@ class PlanCache:
         if (seconds := time.perf_counter() - start) > _LOGGED_AFTER_SECONDS:
             logger.info("epoch %d planned: %s updates (%.0f s)", key.epoch + 1, f"{len(plan):,}", seconds)
         return plan
+
+    def _sample(self, directory: Path, key: PlanKey, *, num_workers: int) -> EpochInvariants:
+        """Write the sampled ids of an epoch into a directory; return the invariants by which they were sampled."""
+        invariants = self._known_invariants.get(key.training_hash)
+        invariants = invariants or self._expected_invariants(key, num_workers=num_workers)
+        beat = self._beat_unless_closed
+        sample_pieces(self._data, directory, key=key, invariants=invariants, num_workers=num_workers, beat=beat)
+        return invariants
 
     def _expected_invariants(self, key: PlanKey, *, num_workers: int) -> EpochInvariants:
         """The invariants of a training whose pieces are sampled, from a sample of its pairs."""

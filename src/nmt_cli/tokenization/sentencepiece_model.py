@@ -163,7 +163,7 @@ def _special_pieces(pieces: Sequence[Piece], ids: Sequence[int]) -> tuple[list[P
     special, added = [], []
     for original_id, our_name in zip(ids, ("<pad>", "<unk>", "<s>", "</s>"), strict=True):
         if original_id < 0:
-            text = our_name if our_name not in texts else f"<our {our_name[1:]}"
+            text = our_name if our_name not in texts else f"<our {our_name[1:]}"  # a piece of text has our name
             added.append(our_name)
             special.append(Piece(text, 0.0, CONTROL))
         else:

@@ -128,27 +128,14 @@ def score(
     references, metrics = references_and_metrics(references or [], metrics or [])
     files = TextNames(references, hypotheses or [], baselines or [], source, test_set, languages)
     check_test_set_or_reference(files)
-    given: dict[str, object] = {
-        "-i": hypotheses,
-        "-l": languages,
-        "-m": metrics,
-        "--tokenize": tokenize,
-        "--lowercase": lowercase,
-        "--keep-quotes": keep_quotes,
-        "--comet-model": comet_model,
-        "--confidence": confidence,
-        "--baseline": baselines,
-        "--paired": paired,
-        "--sentence": by_sentence,
-        "--differences": differences,
-        "--tokens": tokens,
-        "--batch-tokens": batch_tokens,
-        "--precision": precision,
-        "--device": device,
-        "--fail-under": fail_under,
-    }
+    of_metrics = {"-m": metrics, "--tokenize": tokenize, "--lowercase": lowercase, "--keep-quotes": keep_quotes}
+    of_tests = {"--confidence": confidence, "--baseline": baselines, "--paired": paired, "--fail-under": fail_under}
+    of_sentences = {"--sentence": by_sentence, "--differences": differences}
+    of_model = {"--tokens": tokens, "--batch-tokens": batch_tokens, "--precision": precision}
+    metric_options = {"-i": hypotheses, **of_metrics, "--comet-model": comet_model, **of_tests, **of_sentences}
+    given = {**metric_options, **of_model, "--device": device, "-l": languages}
     if model is not None:
-        check_options_of_model(given, files)
+        check_options_of_model(metric_options, files)
         forced_options = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
         print_forced_scores(read_texts(files), forced_options, with_tokens=tokens, as_json=as_json)
         return

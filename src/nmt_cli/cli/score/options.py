@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 
 _STDIN = "-"
 _MAX_DECIMALS = 17  # enough to tell any two scores apart
-_METRIC_OPTIONS = (
-    *("-i", "-m", "--tokenize", "--lowercase", "--keep-quotes", "--comet-model", "--confidence", "--baseline"),
-    *("--paired", "--sentence", "--differences", "--fail-under"),
-)
 
 
 def complete_metrics(incomplete: str) -> list[str]:
@@ -72,7 +68,8 @@ def parse_bounds(texts: Sequence[str], metrics: Sequence[MetricName]) -> dict[Me
         name, equals, value = text.partition("=")
         where = f"--fail-under {text}"
         if not equals:
-            hint = f"for example --fail-under BLEU={text if _is_number(text) else 25}"
+            example = text if re.fullmatch(r"\d+(\.\d+)?", text) else 25
+            hint = f"for example --fail-under BLEU={example}"
             raise UsageError(f"--fail-under takes METRIC=BOUND, not {text!r}", where=where, hint=hint)
         metric = _parse_metric(name, where=where)
         if lower_is_better(metric):
@@ -200,18 +197,20 @@ def check_test_set_or_reference(files: TextNames) -> None:
         raise UsageError("REF is missing", where="nmt score", hint=hint)
 
 
-def check_options_of_model(given: Mapping[str, object], files: TextNames) -> None:
-    """Raise UsageError for options that do not go with `--model`; the keys of `given` are all options."""
+def check_options_of_model(metric_options: Mapping[str, object], files: TextNames) -> None:
+    """Raise UsageError for options that do not go with `--model`."""
     why = "it gives the probability of REF, which is no score of a translation"
-    check_conflicts("--model", given, _METRIC_OPTIONS, why=why)
+    check_conflicts("--model", metric_options, why=why)
     if files.test_set is None:
-        _check_requires("-t", given, ["-l"])
+        _check_requires("-t", {"-l": files.languages})
 
 
 def check_options(given: Mapping[str, object], files: TextNames, metrics: Sequence[MetricName]) -> None:
-    """Raise UsageError for options that mean nothing without another, if `--model` is not given."""
+    """Raise UsageError for an option that means nothing here; `given` has all options except `--model`."""
     from nmt_cli.scoring.metrics import MOSES_METRICS
 
+    if (paired := given["--paired"]) not in (None, "bs", "ar"):
+        raise UsageError(f"--paired is {paired!r}, but should be bs or ar", where="--paired", hint="--paired bs")
     has_comet = "comet" in metrics
     has_use_for_languages = files.test_set is not None or not {"bleu", *MOSES_METRICS}.isdisjoint(metrics)
     rules = [
@@ -225,9 +224,7 @@ def check_options(given: Mapping[str, object], files: TextNames, metrics: Sequen
     ]
     for needed, is_there, options in rules:
         if not is_there:
-            _check_requires(needed, given, options)
-    if (paired := given["--paired"]) not in (None, "bs", "ar"):
-        raise UsageError(f"--paired is {paired!r}, but should be bs or ar", where="--paired", hint="--paired bs")
+            _check_requires(needed, {option: given[option] for option in options})
 
 
 def check_needs(files: TextNames, metrics: Sequence[MetricName]) -> None:
@@ -243,21 +240,21 @@ def check_needs(files: TextNames, metrics: Sequence[MetricName]) -> None:
         raise UsageError("comet needs the source text", where="-m comet", hint=hint)
 
 
-def check_conflicts(option: str, given: Mapping[str, object], others: Sequence[str], *, why: str) -> None:
+def check_conflicts(option: str, others: Mapping[str, object], *, why: str) -> None:
     """Raise UsageError if one of the other options is given beside `option`."""
-    for other in _given_options(given, others):
+    for other in _given_options(others):
         raise UsageError(f"{other} does not go with {option}: {why}", where=other, hint=f"leave {other} out")
 
 
-def _check_requires(needed: str, given: Mapping[str, object], others: Sequence[str]) -> None:
+def _check_requires(needed: str, others: Mapping[str, object]) -> None:
     """Raise UsageError if one of the options is given that mean nothing without `needed`."""
-    for other in _given_options(given, others):
+    for other in _given_options(others):
         message, hint = f"{other} means nothing without {needed}", f"add {needed}, or leave {other} out"
         raise UsageError(message, where=other, hint=hint)
 
 
-def _given_options(given: Mapping[str, object], options: Sequence[str]) -> list[str]:
-    return [option for option in options if given[option] not in (None, False, [])]
+def _given_options(options: Mapping[str, object]) -> list[str]:
+    return [name for name, value in options.items() if value is not None and value is not False and value != []]
 
 
 def _parse_metric(name: str, *, where: str) -> MetricName:
@@ -285,10 +282,6 @@ def _parse_bound(value: str, metric: MetricName, *, where: str) -> float:
         hint = f"for example --fail-under {TITLES[metric]}=25"
         raise UsageError(f"no {TITLES[metric]} is above 100, so the bound {value} fails always", where=where, hint=hint)
     return bound
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"\d+(\.\d+)?", text) is not None
 
 
 def _check_stdin(names: TextNames) -> None:

@@ -43,7 +43,8 @@ def check_segment_options(given: Mapping[str, object], files: TextNames, metrics
     option, others = "--differences", ["--confidence", "--paired", "--fail-under"]
     if given["--sentence"]:
         option, others = "--sentence", [*others, "--differences"]
-    check_conflicts(option, given, others, why="it shows sentences, and no score of the whole")
+    why = "it shows sentences, and no score of the whole"
+    check_conflicts(option, {other: given[other] for other in others}, why=why)
     for name in MOSES_METRICS:
         if name in metrics:
             hint = f"leave {name} out of -m; bleu, chrf, ter and comet have scores of sentences"
