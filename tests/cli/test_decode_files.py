@@ -444,7 +444,7 @@ def test_files_that_are_no_utf8_are_answered_alike_by_prepare_decode_and_score(
     for read in (
         decode_reads,
         lambda: list(line_chunks(file)),
-        lambda: read_text(str(file), stdin=None, empty_stdin_hint=""),
+        lambda: read_text(str(file), stdin=None),
     ):
         with pytest.raises(DataError) as error:
             read()
@@ -457,7 +457,7 @@ def test_files_that_are_no_utf8_are_answered_alike_by_prepare_decode_and_score(
     with pytest.raises(DataError, match=message.replace("x.txt", "stdin")):
         list(blocks([data]))
     with pytest.raises(DataError, match=message.replace("x.txt", "stdin")):
-        read_text("-", stdin=io.TextIOWrapper(io.BytesIO(data)), empty_stdin_hint="")
+        read_text("-", stdin=io.TextIOWrapper(io.BytesIO(data)))
 
 
 def test_two_files_of_one_name_are_named_by_their_paths() -> None:
@@ -573,11 +573,11 @@ def test_what_is_no_text_is_not_taken_for_another_encoding(tmp_path: Path) -> No
     assert error.value.hint == "give a text file"
     (tmp_path / "x.bin").write_bytes(bytes(range(1, 256)).replace(b"\n", b""))
     with pytest.raises(DataError, match=r"^x\.bin is not text: it holds control characters such as '\\x01'") as error:
-        read_text(str(tmp_path / "x.bin"), stdin=None, empty_stdin_hint="")
+        read_text(str(tmp_path / "x.bin"), stdin=None)
     assert error.value.where == f"{tmp_path / 'x.bin'}:1"
     (tmp_path / "dos.txt").write_bytes(b"f\xfcr dich\x1a")
     with pytest.raises(DataError, match="line 1 is not UTF-8"):
-        read_text(str(tmp_path / "dos.txt"), stdin=None, empty_stdin_hint="")
+        read_text(str(tmp_path / "dos.txt"), stdin=None)
     with pytest.raises(DataError, match=r"line 2 is not UTF-8.*the lines before it are translated") as error:
         list(blocks([b"one\na\x1b[1m caf\xe9\x1b[0m\n"]))
     assert "--errors replace" in error.value.hint

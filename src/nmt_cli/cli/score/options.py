@@ -170,10 +170,8 @@ def read_texts(names: TextNames) -> Texts:
         test_set = find_test_set(names.test_set, languages, error=UsageError, name_where="-t", languages_where="-l")
         source_name, reference_names = source_name or str(test_set.source), [str(file) for file in test_set.references]
 
-    empty_stdin_hint = _two_files_hint(names) or "look at the command before the pipe"
-
     def read(*files: str) -> list[ScoredText]:
-        return [read_text(file, stdin=sys.stdin, empty_stdin_hint=empty_stdin_hint) for file in files]
+        return [read_text(file, stdin=sys.stdin, empty_stdin_hint=_two_files_hint(names)) for file in files]
 
     hypotheses, baselines = read(*names.hypotheses), read(*names.baselines)
     sources = [] if source_name is None else read(source_name)
