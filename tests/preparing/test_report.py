@@ -244,6 +244,16 @@ def test_every_reason_is_shown_with_its_examples_and_its_meaning(report: dict[st
     assert "These rules dropped no pair" not in page
 
 
+def test_rules_that_are_off_are_not_said_to_have_dropped_nothing(report: dict[str, Any]) -> None:
+    page = render_page({**report, "cleaning": CleaningCounts(read=9).to_json()})
+    off = re.search("These rules are off: (.*?)\\.", page)
+    silent = re.search("These rules dropped no pair: (.*?)\\.", page)
+    assert off is not None
+    assert silent is not None
+    assert off[1].split(", ")[:3] == ["too short", "punctuation only", "URL only"]
+    assert sorted([*off[1].split(", "), *silent[1].split(", ")]) == sorted(REASONS)
+
+
 def test_what_is_to_be_looked_at_comes_first(report: dict[str, Any]) -> None:
     def findings(**changes: Any) -> list[str]:
         page = render_page({**report, "overlap": {}, "warnings": [], **changes})

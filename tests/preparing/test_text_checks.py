@@ -224,6 +224,8 @@ def test_a_nearly_empty_validation_set_is_told(raw: Pairs, tmp_path: Path) -> No
     (warning,) = warnings_of(tmp_path, train=raw[:800], valid=raw[800:819])
     assert warning.startswith("the validation text has only 19 pairs, so its loss and BLEU say little: ")
     assert warning.endswith("--valid-size 80")
+    (warning,) = warnings_of(tmp_path, train=raw[:800], valid=raw[800:801])
+    assert warning.startswith("the validation text has only 1 pair, so its loss and BLEU say little: ")
     (warning,) = warnings_of(tmp_path, train=raw[:199], valid=raw[800:819])
     assert warning.endswith("say little: give text of its own with --valid FILE, or more text")
     assert warnings_of(tmp_path, train=raw[:800], valid=raw[800:820]) == []

@@ -130,12 +130,15 @@ def render_page(report: Mapping[str, Any]) -> str:
     bins = {unit: {side: train[side][unit]["histogram"] for side in train} for unit in ("words", "pieces")}
     charts = [length_chart(sides, languages=languages, unit=unit) for unit, sides in bins.items()]
     findings = [*report["warnings"], *_findings(report)]
+    settings = report["settings"]["cleaning"]
+    off = {key for key, setting in settings.items() if setting["value"] in (None, False, "report")}
     return render(
         "data_report.html",
         report=report,
         findings=findings,
         charts=charts,
         cleaning_rules=REASONS,
+        rules_off=[reason for reason, rule in REASONS.items() if rule.keys and off.issuperset(rule.keys)],
         max_inputs=_MAX_INPUTS,
         count_text=count_text,
         percent_text=percent_text,

@@ -45,6 +45,7 @@ _WAYS_TO_TEXT = {
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "save it as CSV in UTF-8"),
     **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pdf"), "save its table as CSV, or each language as plain text"),
     **dict.fromkeys((".sdltm", ".tmw", ".mtf"), "export it as TMX"),
+    **dict.fromkeys((".srt", ".vtt", ".html"), "write its sentences into two files, one per line, and give PREFIX"),
     ".json": "write it as .jsonl, with one object per line",
 }
 _WILDCARD = re.compile(r"\*\*/|\*+|\?|\[[^\]]*\]")
