@@ -16,7 +16,7 @@ from glob import escape
 from pathlib import Path
 from typing import IO, Any
 
-from nmt_cli.errors import DataError, ModelError, NmtError, UsageError
+from nmt_cli.errors import DataError, ModelError, NmtError, UsageError, nearest_path
 
 _BLOCK = 1 << 20
 _PARTIAL, _RETIRED, _REMOVED = ".partial", ".retired", ".removed"
@@ -260,7 +260,9 @@ def reading_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
-        raise DataError(f"no such file: {path}", where=str(path.absolute()), hint="check the path") from None
+        near = nearest_path(path, path.parent.glob("*"))
+        hint = f"did you mean {shlex.quote(str(near))}?" if near else "check the path"
+        raise DataError(f"no such file: {path}", where=str(path.absolute()), hint=hint) from None
     except IsADirectoryError:
         raise DataError(f"{path} is a directory, not a file", where=str(path), hint="name a file in it") from None
     except PermissionError:

@@ -109,10 +109,16 @@ def run(tmp_path: Path) -> Path:
         ("decode --stats=yes", "option '--stats' does not take a value", "--stats", "see nmt decode --help"),
         ("info a b", "got unexpected extra arguments (b)", "nmt info", "see nmt info --help"),
         (
+            "serve runs/x",
+            "got unexpected extra arguments (runs/x)",
+            "nmt serve",
+            "for a model, nmt serve --model MODEL; see nmt serve --help",
+        ),
+        (
             "decode input.txt",
             "got unexpected extra arguments (input.txt)",
             "nmt decode",
-            "for a file, nmt decode -i FILE; see nmt decode --help",
+            "for a file, nmt decode -i FILE; for a model, nmt decode --model MODEL; see nmt decode --help",
         ),
         (
             "decode --lenpen 0.6",

@@ -215,6 +215,9 @@ def test_each_shell_gets_its_script(shell: str) -> None:
         ("nmt train demo --init-from mo", {"models/general"}),
         ("nmt score -m moses", {"moses-bleu"}),
         ("nmt score -m bleu,ch", {"bleu,chrf", "bleu,chrf++"}),
+        ("nmt decode --precision f", {"fp32"}),
+        ("nmt train demo --device c", {"cpu", "cuda"}),
+        ("nmt export runs/one --to h", {"huggingface"}),
         ("nmt decode -i READ", set()),  # the shell itself completes names of files
     ],
 )

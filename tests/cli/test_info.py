@@ -79,7 +79,7 @@ def test_data_whose_report_is_lost_is_described_without_lengths(tmp_path: Path, 
     data = write_data(tmp_path / "data")
     (data / "report.json").unlink()
     shown = screen(data)
-    assert shown["train"] == "2,000 pairs, 30,000 and 31,000 pieces"
+    assert shown["train"] == "2,000 pairs, 28,000 and 29,000 pieces"
     assert shown["damage"] == "missing, cut short or changed: report.json"
     assert "" not in shown
     assert as_json(nmt, data)["lengths"] is None
@@ -273,6 +273,18 @@ def test_commands_for_a_run_whose_name_has_a_space_can_be_pasted(tmp_path: Path,
     assert caught.value.hint.endswith(f": rm -r '{checkpoint}'")
 
 
+def test_a_misspelt_model_is_answered_with_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(Path("runs/my tiny"), updates=1)
+    for typed in ("my tiny", "runs/my-tinyy", "my-tiny"):
+        with pytest.raises(ModelError) as caught:
+            check_is_model(Path(typed))
+        assert caught.value.hint.startswith("did you mean 'runs/my tiny'? check the path; ")
+    with pytest.raises(ModelError, match="runs is a folder of runs, not a model") as caught:
+        check_is_model(Path("runs"))
+    assert caught.value.hint == "name a run in it: 'runs/my tiny'"
+
+
 def test_a_run_whose_model_lost_its_manifest_is_described(tmp_path: Path, screen: Screen, nmt: Shell) -> None:
     run = tmp_path / "x"
     write_run(run, updates=1, finished="2026-01-02T05:00:00+00:00")
@@ -304,7 +316,7 @@ def test_prepared_data_on_one_screen(tmp_path: Path, screen: Screen, nmt: Shell)
     data = write_data(tmp_path / "data")
     shown = screen(data)
     assert shown["data"] == "mini, en to de"
-    assert shown["train"] == "2,000 pairs, 30,000 and 31,000 pieces"
+    assert shown["train"] == "2,000 pairs, 28,000 and 29,000 pieces"
     assert shown[""] == (
         "words a sentence: mean 12.0 and 12.0, 99 % up to 30 and 30, longest 41 and 41; "
         "pieces a sentence: mean 14.0 and 14.0, 99 % up to 36 and 36, longest 50 and 50"

@@ -153,6 +153,11 @@ def test_a_misspelt_folder_of_prepared_data_is_answered_with_the_nearest(
     outcome = nmt("train", "tiny.yaml", "--data", str(meant.with_name("tinny")))
     assert outcome.stderr[2].startswith(f"fix:   did you mean --data {meant}? Otherwise: nmt prepare FILE.yaml -o ")
     assert "did you mean" not in nmt("train", "tiny.yaml", "--data", str(meant.with_name("other"))).stderr[2]
+    Path("data").mkdir()
+    Path("data/clean").symlink_to(meant)
+    assert nmt("train", "tiny.yaml", "--data", "clean").stderr[2].startswith("fix:   did you mean --data data/clean? ")
+    named = "fix:   --data data/clean, or nmt prepare --train FILE -l en-de -o data/NAME && nmt train small --data "
+    assert nmt("train", "small").stderr[2].startswith(named)
 
 
 @pytest.mark.parametrize("settings", [[], ["tokenizer.shared=false"]], ids=["one vocabulary", "two"])

@@ -206,6 +206,19 @@ def test_arguments_that_name_no_corpus_or_two_are_refused() -> None:
     assert caught.value.exit_code == 2
 
 
+def test_two_files_in_place_of_their_prefix_are_answered_with_the_prefix(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "my plain")
+    for code in ("en", "de"):
+        Path(f"{prefix}.{code}").write_text("a\n")
+    for corpus, train in ((f"{prefix}.de", [f"{prefix}.en"]), (prefix, None)):
+        with pytest.raises(UsageError) as caught:
+            prepare(corpus, train=train, languages=["en-de"])
+        assert caught.value.hint == f"nmt prepare --train '{prefix}' -l en-de"
+    with pytest.raises(UsageError) as caught:
+        prepare("b.tsv", train=["a.tsv"], languages=["en-de"])
+    assert caught.value.hint == "give --train before each file"
+
+
 def test_a_mistake_in_a_number_names_its_option(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="valid names text as well") as caught:
         prepare("demo", valid_size=10, dry_run=True)

@@ -174,6 +174,7 @@ def test_a_prefix_without_files_is_answered_with_what_there_is(
             "a.txt has none of the endings .tsv, .csv, .tmx, ",
             "give it the ending of what it holds, such as .tsv",
         ),
+        ("a.srt", "a.srt has none of the", "write its sentences into two files, one per line, and give PREFIX"),
         ("a.sdltm", "a.sdltm has none of the endings .tsv, .csv, .tmx, ", "export it as TMX"),
         ("a.DOCX", "a.DOCX has none of the", "save its table as CSV, or each language as plain text"),
         ("a.json", "a.json has none of the endings", "write it as .jsonl, with one object per line"),
@@ -221,6 +222,7 @@ def test_what_cannot_be_opened_says_why(tmp_path: Path, monkeypatch: pytest.Monk
     file.touch()
     assert error_of("a folder") == (f"{folder} is a directory, not a file", "name a file in it")
     assert error_of("none") == (f"no such file: {tmp_path / 'none'}", "check the path")
+    assert error_of("a flie") == (f"no such file: {tmp_path / 'a flie'}", f"did you mean '{file}'?")
 
     monkeypatch.setattr(Path, "open", Mock(side_effect=PermissionError))  # root may read everything
     assert error_of("a file") == (f"{file} may not be read", f"chmod +r '{file}'")

@@ -8,13 +8,13 @@ import shlex
 import zipfile
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from itertools import islice
+from itertools import chain, islice
 from os.path import isfile
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from nmt_cli.artifacts.manifest import CONFIG, MANIFEST, RUN_FILE
-from nmt_cli.errors import ModelError
+from nmt_cli.errors import ModelError, nearest_path
 
 _MAX_PICKLE_OPERATIONS = 200_000  # enough to see the keys of fairseq's checkpoints
 OWNER_AND_NAME = "a model on the hub is named OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de"
@@ -57,9 +57,9 @@ def kind_of(path: Path) -> Kind | None:
     return "data" if isfile(path / "train.source.ids") else None
 
 
-def runs_in(folder: Path) -> list[Path]:
-    """The runs directly in a folder; none for any other path."""
-    return sorted(child for child in folder.glob("[!.]*") if kind_of(child) == "run")  # .NAME.partial is none
+def directories_in(folder: Path, *kinds: Kind) -> list[Path]:
+    """The directories of these kinds that lie directly in a folder; none for any other path."""
+    return sorted(child for child in folder.glob("[!.]*") if kind_of(child) in kinds)  # .NAME.partial is none
 
 
 def foreign_kind(path: Path) -> str | None:
@@ -124,6 +124,9 @@ def _message_and_hint(path: Path, kind: Kind | None) -> tuple[str, str]:
         hint = "check the path; nmt average RUN makes one"
         if len(path.parts) == 1 or path.parts[0].startswith("hf:"):
             hint = f"{hint}; {OWNER_AND_NAME}"
+        folders = (Path("models"), Path("runs"), path.parent)
+        if near := nearest_path(path, chain(*(directories_in(folder, "run", "model") for folder in folders))):
+            hint = f"did you mean {shlex.quote(str(near))}? {hint}"
         return f"there is no model directory {path}", hint
     if not path.is_dir():
         return f"{path} is a file, not a model directory", _hint_for_file(path)
@@ -132,6 +135,8 @@ def _message_and_hint(path: Path, kind: Kind | None) -> tuple[str, str]:
         return f"{path} is a checkpoint, not a model directory", hint
     if kind == "data":
         return f"{path} is prepared data, not a model directory", "give a model directory, such as runs/NAME/averaged"
+    if runs := directories_in(path, "run"):
+        return f"{path} is a folder of runs, not a model", f"name a run in it: {shlex.quote(str(runs[0]))}"
     foreign = foreign_kind(path)
     message = f"{path} is not a model directory: it has no {CONFIG}"
     if foreign is not None:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from nmt_cli import __version__, files
-from nmt_cli.artifacts.directory_kinds import runs_in
+from nmt_cli.artifacts.directory_kinds import directories_in
 from nmt_cli.artifacts.history import History, read_history
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, MANIFEST, RUN_FILE, WEIGHTS, read_manifest
 from nmt_cli.artifacts.model_directory import SavedModelConfig, ValidationResult, Vocabulary, load_saved_config
@@ -263,7 +263,7 @@ def model_of_latest_run(runs: Path) -> Path:
 
     Raises ModelError, which says what to type, if there is no model.
     """
-    paths = runs_in(runs)
+    paths = directories_in(runs, "run")
     if not paths:
         raise ModelError(
             f"there is no model: {runs.absolute()} holds no runs",

@@ -119,7 +119,9 @@ def parse_choice(word: str, choices: Any, *, flag: str, message: str) -> Any:
     """The word, if it is one of the Literal `choices`; otherwise UsageError with the message."""
     allowed: tuple[str, ...] = get_args(choices)
     if word not in allowed:
-        raise UsageError(message, where=flag, hint=f"take one of: {', '.join(allowed)}")
+        near = nearest_word(word, allowed)
+        start = f"did you mean {near}? " if near else ""
+        raise UsageError(message, where=flag, hint=f"{start}take one of: {', '.join(allowed)}")
     return word
 
 
@@ -142,9 +144,10 @@ def usage_error_from(argument_error: Exception, *, arguments: Sequence[str]) -> 
         return UsageError(f"{command} has no option {option}", where=option, hint=hint)
     message = str(error.format_message()).removesuffix(".").replace("(s)", "s")
     hint = f"see {command} --help"
-    reads_input = context is not None and any("--input" in known.opts for known in context.command.params)
-    if reads_input and "extra argument" in message:
-        hint = f"for a file, {command} -i FILE; {hint}"
+    options = [name for known in context.command.params for name in known.opts] if context is not None else []
+    if "extra argument" in message:
+        ways = {"--input": f"for a file, {command} -i FILE; ", "--model": f"for a model, {command} --model MODEL; "}
+        hint = "".join(way for option, way in ways.items() if option in options) + hint
     return UsageError(message[:1].lower() + message[1:], where=option or command, hint=hint)
 
 
@@ -173,7 +176,9 @@ def _options_of(command: TyperCommand) -> dict[str, str]:
 
 
 def _without_shown_type(parameter: Any) -> Any:
-    """The parameter without the type that typer's help would show beside its name."""
+    """The parameter without the type that typer's help would show beside its name; the shell completes its values."""
+    if words := [word for word in (parameter.metavar or "").split("|") if word.islower()]:  # auto and cpu, not cuda:N
+        vars(parameter)["_custom_shell_complete"] = lambda *typed: [word for word in words if word.startswith(typed[2])]
     if isinstance(parameter, TyperOption) and parameter.is_flag and parameter.metavar is None:
         parameter.metavar = ""
     elif isinstance(parameter, TyperArgument):

@@ -41,11 +41,11 @@ def info(
 
     Example: nmt info runs/base
     """
-    from nmt_cli.artifacts.directory_kinds import kind_of, runs_in
+    from nmt_cli.artifacts.directory_kinds import directories_in, kind_of
     from nmt_cli.artifacts.info import describe_checkpoint, describe_model
 
     kind, reference = kind_of(path), str(path)
-    if kind is None and (runs := runs_in(path)):
+    if kind is None and (runs := directories_in(path, "run")):
         _print_runs(path, runs, as_json=as_json)
         return
     if kind is None:
@@ -206,7 +206,8 @@ def _data_facts(data: dict[str, Any]) -> Facts:
     yield "data", f"{data['name']}, {_languages_text(data)}"
     yield "directory", f"{data['path']}, {size_text(data['bytes'])}, written by nmt {data['nmt_version']}"
     for name, counts in data["splits"].items():
-        yield name, f"{counts['pairs']:,} pairs, {counts['source_tokens']:,} and {counts['target_tokens']:,} pieces"
+        source, target = (counts[f"{side}_tokens"] - counts["pairs"] for side in ("source", "target"))  # without ends
+        yield name, f"{counts['pairs']:,} pairs, {source:,} and {target:,} pieces"
         for unit in ("words", "pieces") if data["lengths"] else ():
             source, target = (data["lengths"][name][side][unit] for side in ("source", "target"))
             yield (

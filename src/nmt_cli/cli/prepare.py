@@ -180,8 +180,12 @@ def _two_corpora_error(corpus: str, files: Mapping[Split, list[str]], languages:
     flag, hint = "--languages", f"one of: {_USAGE}"
     if files:
         flag = f"--{next(iter(files))}"
+    prefix, codes = Path(corpus), list(filter(None, "".join(languages[:1]).split("-")))
+    prefix = prefix.with_suffix("") if prefix.suffix[1:] in codes else prefix
+    if codes and all(Path(f"{prefix}.{code}").is_file() for code in codes):
+        hint = prepare_command(str(prefix), languages=languages[0])
     elif kind_of_file(Path(corpus)):
-        hint = prepare_command(corpus, languages=languages[0])
+        hint = f"give {flag} before each file" if files else prepare_command(corpus, languages=languages[0])
     return UsageError(f"{flag} does not go with the corpus {corpus}", where=flag, hint=hint)
 
 

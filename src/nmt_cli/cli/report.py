@@ -54,7 +54,7 @@ def report(
 
 def _not_a_run_error(path: Path) -> NmtError:
     """The error for a path that is no run: what it is, and which runs are near it."""
-    from nmt_cli.artifacts.directory_kinds import kind_of, runs_in
+    from nmt_cli.artifacts.directory_kinds import directories_in, kind_of
 
     where = str(path)
     if not path.exists():
@@ -64,7 +64,7 @@ def _not_a_run_error(path: Path) -> NmtError:
     run_above = next((parent for parent in path.parents if kind_of(parent) == "run"), None)
     if run_above is not None:
         return ModelError(f"{path} is a part of a run", where=where, hint=f"nmt report {shlex.quote(str(run_above))}")
-    if runs_below := runs_in(path):
+    if runs_below := directories_in(path, "run"):
         hint = f"name the runs in it: nmt report {shlex.join(map(str, runs_below[:_MAX_NAMED_RUNS]))}"
         return ModelError(f"{path} is a folder of runs", where=where, hint=hint)
     names_of_kinds = {"model": "a model", "checkpoint": "a checkpoint", "data": "prepared data"}

@@ -59,6 +59,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
     },
     "average": {
         "name the run: nmt average RUN": "--inputs --models -models",
+        "name the run: nmt average {RUN}": "--model -m",
         "--last N": "--num-epoch-checkpoints --num-update-checkpoints",
         "--best N": "--num-best-checkpoints",
     },
@@ -94,13 +95,17 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "--word-scores --format tsv": "--word-level-scores",
         "--device cuda": "--gpu --devices",
         "--format text, tsv or jsonl": "--output-type --with-score",
+        "--format jsonl": "--json",
+        "there are no glossaries; the nearest is --prefix FILE": "--glossary --constraints --lexical-constraints",
     },
     "export": {
         "-o {DIR}": "--output-dir",
         "--precision {NAME}": "--quantization",
-        "name the model: nmt export MODEL": "--model --model-dir --model-path",
+        "name the model: nmt export {MODEL}": "--model --model-dir --model-path -m",
         "--overwrite": "--force",
     },
+    "info": {"name the directory: nmt info {DIR}": "--model -m --data --run"},
+    "report": {"name the run: nmt report {RUN}": "--model -m --run"},
     "score": {
         "name the files: nmt score REFERENCE -i HYPOTHESIS": (
             "--sys --ref --hypotheses --references --hyp --hypothesis --reference --refs -r --system -sys -hyp -ref"

@@ -15,7 +15,7 @@ import typer
 from nmt_cli.cli.arguments import complete_models
 from nmt_cli.cli.recipes import complete_recipes, prepare_command, recipe_for, train_command
 from nmt_cli.console import show_progress
-from nmt_cli.errors import DataError, NmtError, RecipeError, nearest_word
+from nmt_cli.errors import DataError, NmtError, RecipeError, nearest_path
 
 if TYPE_CHECKING:
     from nmt_cli.dataset.prepared_data import PreparedData
@@ -172,10 +172,13 @@ def _commands_for_text(path: Path) -> str | None:
 def _default_data(recipe: Recipe, *, reference: str, is_needed: bool) -> Path:
     """The directory of the recipe's data; DataError if the data `is_needed`, and the recipe names no corpus."""
     if recipe.corpus is None and is_needed:
+        from nmt_cli.artifacts.directory_kinds import directories_in
+
+        known = "".join(f"--data {shlex.quote(str(path))}, or " for path in directories_in(Path("data"), "data")[:3])
         raise DataError(
             f"the recipe {reference} is for your own text, and --data does not name it",
             where="--data",
-            hint="nmt prepare --train FILE -l en-de -o data/NAME && "
+            hint=f"{known}nmt prepare --train FILE -l en-de -o data/NAME && "
             f"nmt train {shlex.quote(reference)} --data data/NAME",
         )
     return Path("data") / (recipe.corpus or "")
@@ -189,12 +192,12 @@ def _open_data(directory: Path, recipe: Recipe, *, is_named: bool) -> PreparedDa
     from nmt_cli.dataset.prepared_data import open_prepared
 
     if not directory.exists():
-        from nmt_cli.artifacts.directory_kinds import kind_of
+        from nmt_cli.artifacts.directory_kinds import directories_in
 
         fix = f"{prepare_command(recipe.corpus, directory)}, or name the folder with --data"
-        siblings = [path.name for path in directory.parent.glob("*") if kind_of(path) == "data"] if is_named else []
-        if near := nearest_word(directory.name, siblings):
-            fix = f"did you mean --data {shlex.quote(str(directory.with_name(near)))}? Otherwise: {fix}"
+        known = [*directories_in(Path("data"), "data"), *directories_in(directory.parent, "data")] if is_named else []
+        if near := nearest_path(directory, known):
+            fix = f"did you mean --data {shlex.quote(str(near))}? Otherwise: {fix}"
         raise DataError(f"there is no prepared data in {directory}", where=str(directory), hint=fix)
     if hint := _commands_for_text(directory):
         raise DataError(f"{directory} is text, not prepared data", where=str(directory), hint=hint)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
 from nmt_cli.devices import choose_device, choose_precision, parse_precision
-from nmt_cli.errors import DeviceError, UsageError
+from nmt_cli.errors import DeviceError, UsageError, nearest_word
 from nmt_cli.recipe.mistakes import InvalidSetting, describe, error_to_show
 from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
 from nmt_cli.tokenization.tokenizer import Tokenizer
@@ -94,7 +94,8 @@ def with_overrides(config: DecodingConfig, overrides: Mapping[str, object]) -> D
     """`config` with the overrides that are not None; UsageError names a wrong one."""
     changes = {name: value for name, value in overrides.items() if value is not None}
     if unknown := changes.keys() - DecodingConfig.model_fields:
-        raise TypeError(f"there is no setting {min(unknown)!r} of decoding")
+        near = nearest_word(min(unknown), DecodingConfig.model_fields)
+        raise TypeError(f"there is no setting {min(unknown)!r} of decoding" + (f"; it is {near}" if near else ""))
     values = config.model_dump() | changes
     try:
         changed = DecodingConfig.model_validate(values)
