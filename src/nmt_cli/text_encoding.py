@@ -35,6 +35,8 @@ _COMPRESSIONS = (
     _Compression("bzip2", rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "bzcat", None),
     _Compression("zip", rb"PK(\x03\x04|\x05\x06)", "unzip -p", None),
 )
+# PDF, RTF, and the zip archives of Office and OpenDocument.
+_DOCUMENT = re.compile(rb"(?s)%PDF-|\{\\rtf\d|PK\x03\x04.{26}(\[Content_Types\]|mimetype|_rels/|docProps/)")
 _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",  # begins like UTF-16
     codecs.BOM_UTF32_BE: "UTF-32",
@@ -102,7 +104,9 @@ def check_characters(text: str, *, where: str) -> None:
 
 
 def check_uncompressed(beginning: bytes, *, name: str) -> None:
-    """Raise DataError if a text begins like compressed data; `name` is its file or `STDIN`."""
+    """Raise DataError if a text begins like compressed data or a document; `name` is its file or `STDIN`."""
+    if _DOCUMENT.match(beginning):
+        raise DataError(f"{_short_name(name)} is a document, not text", where=name, hint="save it as plain text")
     for compression in _COMPRESSIONS:
         if re.match(compression.magic, beginning):
             message = f"{_short_name(name)} is compressed by {compression.program}, not text"

@@ -176,6 +176,9 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, m
     with pytest.raises(UsageError, match="no format called 'xml'") as error:
         decode(form="xml")
     assert error.value.hint == "take one of: text, tsv, jsonl"
+    with pytest.raises(UsageError, match="no format called 'json'") as error:
+        decode(form="json")
+    assert error.value.hint == "did you mean jsonl? take one of: text, tsv, jsonl"
     with pytest.raises(UsageError, match="--format text has one translation per line, not 4") as error:
         decode(nbest=4, beam=4)
     assert error.value.hint == "add --format tsv or --format jsonl"
@@ -205,6 +208,16 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, m
     with pytest.raises(ModelError) as model_error:
         decode(source=old)
     assert "nmt train" in model_error.value.hint
+
+
+def test_the_language_of_the_model_is_taken_out_of_a_translation_memory(folder: Path, tmp_path: Path) -> None:
+    memory = tmp_path / "my.tmx"
+    memory.write_text(
+        '<tmx><tu><tuv xml:lang="de"><seg>x</seg></tuv><tuv xml:lang="en-CA"><seg>y</seg></tuv></tu></tmx>'
+    )
+    with pytest.raises(DataError, match=r"my\.tmx is a translation memory") as error:
+        decode(model=[folder / "runs" / "tiny"], source=memory)
+    assert subprocess.check_output(["bash", "-c", error.value.hint.removesuffix("> NEW")], text=True) == "y\n"
 
 
 def test_mistaken_paths_are_told_in_three_lines(folder: Path, tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -460,6 +462,25 @@ def test_files_that_are_no_utf8_are_answered_alike_by_prepare_decode_and_score(
         read_text("-", stdin=io.TextIOWrapper(io.BytesIO(data)))
 
 
+def test_documents_are_not_called_compressed(tmp_path: Path) -> None:
+    for first in ("[Content_Types].xml", "mimetype", "_rels/.rels", "notes.txt"):
+        with zipfile.ZipFile(tmp_path / "my.docx", "w") as archive:
+            archive.writestr(first, "one")
+        with (
+            pytest.raises(DataError) as error,
+            open_input(tmp_path / "my.docx", is_streamed=False, errors="strict") as text,
+        ):
+            list(text)
+        is_document = first != "notes.txt"
+        kind = "a document, not text" if is_document else "compressed by zip, not text"
+        assert error.value.message == f"my.docx is {kind}"
+        assert (error.value.hint == "save it as plain text") == is_document
+    for beginning in (b"%PDF-1.7\n", b"{\\rtf1\\ansi one}"):
+        with pytest.raises(DataError, match="stdin is a document, not text"):
+            list(blocks([beginning]))
+    check_encoding(b"PDF is a format, %PDF- its beginning\n", name="x.txt")
+
+
 def test_two_files_of_one_name_are_named_by_their_paths() -> None:
     with pytest.raises(DataError, match=r"^a/train\.de and b/train\.de are UTF-16, not UTF-8"):
         check_encodings({"a/train.de": "eins".encode("utf-16"), "b/train.de": "zwei".encode("utf-16")})
@@ -479,8 +500,14 @@ def test_a_file_that_is_called_stdin_is_a_file(tmp_path: Path, monkeypatch: pyte
 
 TMX = (
     '<?xml version="1.0"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx version="1.4"><header srclang="en"/><body>\n'
-    '<tu><tuv xml:lang="en"><seg>one <bpt i="1">big</bpt>\n house &amp; sea</seg></tuv>'
+    '<tu><note>n</note><tuv xml:lang="en"><prop type="x">p</prop>'
+    '<seg>one <bpt i="1">&lt;b&gt;</bpt>big<ept i="1">&lt;/b&gt;</ept><ph x="2"/>\n house &amp; sea</seg></tuv>'
     '<tuv xml:lang="de"><seg>eins</seg></tuv></tu>\n<tu><tuv xml:lang="en"><seg>two</seg></tuv></tu></body></tmx>'
+)
+TMX_FROM_GERMAN = (
+    '<tmx version="1.4"><header/><body><tu><tuv xml:lang="de-AT"><seg>eins</seg></tuv><tuv creationid="x" '
+    'xml:lang="EN-US"><seg>one</seg></tuv></tu><tu><tuv lang="de"><seg>zwei</seg></tuv><tuv lang="en_GB"><seg>two</seg>'
+    "</tuv></tu></body></tmx>"
 )
 XLIFF = (
     '<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file><body><trans-unit id="1">'
@@ -489,7 +516,9 @@ XLIFF = (
 )
 XLIFF_2 = (
     '<?xml version="1.0"?>\n<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.0"><file><unit id="1">'
-    "<originalData/><segment><source>one</source></segment><segment><source>two</source></segment></unit></file></xliff>"
+    '<m:matches xmlns:m="m"><m:match><source>other</source></m:match></m:matches>'
+    "<originalData/><ignorable><source> </source></ignorable><segment><source>one</source></segment>"
+    "<segment><source>two</source></segment></unit></file></xliff>"
 )
 PO = (
     '# A comment\nmsgid ""\nmsgstr ""\n"Language: de\\n"\n\n#: x.c:1\nmsgid "one \\"big\\""\nmsgstr "eins"\n\n'
@@ -522,16 +551,26 @@ WEBVTT = (
         ("my.csv.xz", "one, two;eins\n", "a table (CSV)", "one, two\n"),
         ("my.csv", '"one, two"\nthree\n', "a table (CSV)", "one, two\nthree\n"),
         ("my.jsonl", '{"KEY": "one"}\n', "JSON lines", "one\n"),
+        # The source of the model, English, is not the first language.
+        ("my.tmx", TMX_FROM_GERMAN, "a translation memory (TMX)", "one\ntwo\n"),
+        ("my.csv", "id,de,en-GB\n1,eins,one\n2,zwei,two\n", "a table (CSV)", "one\ntwo\n"),
+        ("my.tsv", "id\tGerman\tEnglish\tnote\n1\teins\tone\tx\n2\tzwei\ttwo\ty\n", "a table (TSV)", "one\ntwo\n"),
+        ("my.tsv", "id\ttext\n1\tone\n2\ttwo\n", "a table (TSV)", "text\none\ntwo\n"),
+        ("my.csv", "1,one house,ein Haus,x\n2,two seas,zwei Meere,y\n", "a table (CSV)", "one house\ntwo seas\n"),
     ],
 )
 def test_a_file_with_more_than_a_text_is_refused_with_the_command_that_takes_the_text_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: str, kind: str, text: str
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: str, kind: str, text: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+
+    def open_file(name: str) -> AbstractContextManager[Iterator[list[str]]]:
+        return open_input(Path(name), is_streamed=False, errors="strict", find_models=lambda: [folder / "model"])
+
     content = data.encode()
     packed = {".gz": gzip.compress(content), ".xz": lzma.compress(content)}
     Path(name).write_bytes(packed.get(Path(name).suffix, content))
-    with pytest.raises(DataError) as error, open_input(Path(name), is_streamed=False, errors="strict"):
+    with pytest.raises(DataError) as error, open_file(name):
         pytest.fail("it is opened")
     assert (error.value.message, error.value.where) == (f"{name} is {kind}, not lines of text", name)
     subprocess.run(["bash", "-c", error.value.hint], check=True)
@@ -544,8 +583,12 @@ def test_a_file_with_more_than_a_text_is_refused_with_the_command_that_takes_the
     else:
         assert sum(map(len, blocks([content]))) == data.count("\n")
     Path("my.txt").write_bytes(content)
-    with open_input(Path("my.txt"), is_streamed=False, errors="strict") as found:
-        assert [line for block in found for line in block] == content.decode().splitlines()
+    if is_certain:
+        with pytest.raises(DataError, match=re.escape(f"my.txt is {kind}, not lines of text")), open_file("my.txt"):
+            pytest.fail("it is opened")
+    else:
+        with open_file("my.txt") as found:
+            assert [line for block in found for line in block] == content.decode().splitlines()
 
 
 ENDINGS = (".txt", ".en", "", ".tmx", ".po", ".xlf", ".tsv", ".csv", ".jsonl", ".srt", ".vtt")

@@ -125,7 +125,8 @@ def decode(
     message = f"there is no --errors {errors}"
     on_invalid_bytes: OnInvalidBytes = parse_choice(errors, OnInvalidBytes, flag="--errors", message=message)
     with ExitStack() as stack:
-        blocks = stack.enter_context(open_input(source, is_streamed=stream, errors=on_invalid_bytes))
+        find = partial(find_models, model)
+        blocks = stack.enter_context(open_input(source, is_streamed=stream, errors=on_invalid_bytes, find_models=find))
         next_prefixes = stack.enter_context(open_prefixes(prefix, source=source, errors=on_invalid_bytes))
         models = find_models(model)  # raises the error of a wrong name before torch is imported
         from nmt_cli.decoding import parallel

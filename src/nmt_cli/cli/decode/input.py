@@ -37,7 +37,9 @@ OnInvalidBytes = Literal["strict", "replace"]
 
 
 @contextmanager
-def open_input(source: Path, *, is_streamed: bool, errors: OnInvalidBytes) -> Iterator[Iterator[list[str]]]:
+def open_input(
+    source: Path, *, is_streamed: bool, errors: OnInvalidBytes, find_models: Callable[[], list[Path]] | None = None
+) -> Iterator[Iterator[list[str]]]:
     """The lines of a file or of stdin, in blocks; `is_streamed` ends a block as soon as no more input is waiting."""
     from nmt_cli.decompression import open_bytes
 
@@ -52,7 +54,7 @@ def open_input(source: Path, *, is_streamed: bool, errors: OnInvalidBytes) -> It
     name = "./stdin" if str(source) == STDIN else str(source)
     if os.path.isfile(source):
         with open_bytes(source) as beginning:
-            check_unstructured(beginning.read(_CHUNK_BYTES), name=name)
+            check_unstructured(beginning.read(_CHUNK_BYTES), name=name, find_models=find_models)
     with open_bytes(source) as stream:
         blocks = _blocks(stream.read, lambda: True, name=name, errors=errors)
         if is_streamed and not source.is_file():  # a named pipe
