@@ -73,6 +73,19 @@ def test_of_members_with_one_name_the_path_decides(tmp_path: Path) -> None:
     assert error.hint == "write the whole path of one: old/a.en, new/a.en"
 
 
+@pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".zip"])
+@pytest.mark.parametrize("folders", [("en", "de"), ("de", "en")])
+def test_two_members_with_one_last_part_are_found_by_their_paths(
+    tmp_path: Path, ending: str, folders: tuple[str, str]
+) -> None:
+    text = {"en": LINES, "de": LINES.upper()}
+    archive = pack(tmp_path / f"parts{ending}", {f"{folder}/text.txt": text[folder] for folder in folders})
+    assert contents(archive, "en/text.txt", "de/text.txt") == [LINES, LINES.upper()]
+    below = pack(tmp_path / f"below{ending}", {f"x/{folder}/text.txt": text[folder] for folder in folders})
+    error = refusal(lambda: contents(below, "en/text.txt", "de/text.txt"))
+    assert error.message == f"below{ending} has 2 members called text.txt"
+
+
 @pytest.mark.parametrize("ending", [".tgz", ".zip"])
 def test_a_member_that_is_not_there_is_answered_with_near_ones(tmp_path: Path, cache: Path, ending: str) -> None:
     archive = pack(tmp_path / f"parts{ending}", FILES)

@@ -85,8 +85,10 @@ class ArchiveSource(Source):
             files = self._in_folder(archive)
         else:
             with reading_errors(archive):
-                if self.url is None:
-                    check_file(archive, size=self.bytes, sha256=self.sha256)
+                if differs := mismatch(archive, expected_size=self.bytes, expected_sha256=self.sha256):
+                    message = f"{archive.name} is not the file that it should be: {differs}"
+                    hint = "fetch it again; if another version is meant, correct bytes and sha256 in the corpus file"
+                    raise DataError(message, where=str(archive), hint=hint)
                 files = unpack(archive, self.source, self.target)
         name = (self.file or self.url or "").rstrip("/").rsplit("/", 1)[-1]
         names = [f"{name}:{member}" for member in (self.source, self.target)]
@@ -95,13 +97,6 @@ class ArchiveSource(Source):
 
     def _in_folder(self, folder: Path) -> tuple[Path, Path]:
         return _find_in_folder(folder, self.source), _find_in_folder(folder, self.target)
-
-
-def check_file(file: Path, *, size: int | None, sha256: str | None) -> None:
-    """DataError if an archive of the user does not have the size or the SHA-256 that it should have."""
-    if differs := mismatch(file, expected_size=size, expected_sha256=sha256):
-        hint = "fetch it again; if another version is meant, correct bytes and sha256 in the corpus file"
-        raise DataError(f"{file.name} is not the file that it should be: {differs}", where=str(file), hint=hint)
 
 
 def unpack(archive: Path, source: str, target: str) -> tuple[Path, Path]:
@@ -149,8 +144,8 @@ def _find_in_folder(folder: Path, member: str) -> Path:
 def _extract(archive: Path, wanted: Mapping[str, Path]) -> None:
     """Write each wanted member to its file; among members with the same last part, the path decides.
 
-    The archive is read once. So the first similar member is written before it is known whether a later member has the
-    path.
+    An archive is a stream, and an entry can be read once. So the first entry with the same last part is written, in case
+    none has the whole path.
     """
     missing = {member: (_path_parts(member), file) for member, file in wanted.items()}
     similar: dict[str, list[str]] = {member: [] for member in wanted}
@@ -159,14 +154,16 @@ def _extract(archive: Path, wanted: Mapping[str, Path]) -> None:
         for name, open_entry in entries:
             names.append(name)
             path = _path_parts(name)
+            files: list[Path] = []
             for member, (wanted_path, file) in list(missing.items()):
                 if path == wanted_path:
-                    _write_entry(open_entry, file)
+                    files.append(file)
                     del missing[member]
                 elif path[-1:] == wanted_path[-1:]:
-                    if not similar[member]:
-                        _write_entry(open_entry, file)
+                    files += [] if similar[member] else [file]
                     similar[member].append(name)
+            if files:
+                _write_entry(open_entry, files)
             if not missing:
                 return
     for member in missing:
@@ -174,12 +171,15 @@ def _extract(archive: Path, wanted: Mapping[str, Path]) -> None:
             raise _no_such_member_error(archive, member, similar=similar[member], names=names)
 
 
-def _write_entry(open_entry: _OpenEntry, file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
+def _write_entry(open_entry: _OpenEntry, files: Sequence[Path]) -> None:
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
     packed = open_entry()
     assert packed is not None  # as for every entry that is a file
-    with packed, file.open("wb") as unpacked:
+    with packed, files[0].open("wb") as unpacked:
         shutil.copyfileobj(packed, unpacked, _BLOCK)
+    for copy in files[1:]:
+        shutil.copyfile(files[0], copy)
 
 
 @contextmanager
