@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
@@ -24,6 +25,7 @@ PROXY_HINT = (
     "behind a proxy, export HTTPS_PROXY=http://HOST:PORT and HTTP_PROXY; HF_ENDPOINT=https://HOST names a mirror of "
     "the hub"
 )
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 # Failures that have the same words for a model and for a data set.
 CommonKind = Literal["disk full", "not writable", "gated", "refused", "overloaded"]
 FailureKind = CommonKind | Literal["no revision", "no repository", "offline", "unreachable", "other"]
@@ -37,8 +39,8 @@ class HubFailure:
     reason: str
 
     @property
-    def is_temporary(self) -> bool:
-        """True if the hub did not deny the repository, so that what its cache has may stand in."""
+    def may_use_cache(self) -> bool:
+        """True unless the hub denied the repository: files in its cache may stand in."""
         return self.kind in ("refused", "overloaded", "offline", "unreachable")
 
 
@@ -47,7 +49,8 @@ def failure_of(error: Exception) -> HubFailure:
     from huggingface_hub import errors
 
     causes = list(causes_of(error))
-    if any(getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) for cause in causes):
+    reason = first_line(error) or type(error).__name__
+    if any(getattr(cause, "errno", None) in _FULL_DISK for cause in causes):
         return HubFailure("disk full", "the disk is full")
     for cause in causes:  # a firewall's EACCES names no file
         if isinstance(cause, OSError) and cause.filename and cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -56,29 +59,31 @@ def failure_of(error: Exception) -> HubFailure:
         (errors.GatedRepoError, "gated"),  # the first, because it is a RepositoryNotFoundError too
         (errors.RevisionNotFoundError, "no revision"),
         (errors.RepositoryNotFoundError, "no repository"),
+        (errors.OfflineModeIsEnabled, "offline"),
     )
-    reason = first_line(error) or type(error).__name__
     for error_type, kind in kinds:
         if any(isinstance(cause, error_type) for cause in causes):
-            return HubFailure(kind, reason)
-    if any(isinstance(cause, errors.OfflineModeIsEnabled) for cause in causes):
-        return HubFailure("offline", "HF_HUB_OFFLINE is set")
+            return HubFailure(kind, "HF_HUB_OFFLINE is set" if kind == "offline" else reason)
     for cause in causes:
         if isinstance(cause, errors.HfHubHTTPError) and cause.response is not None:
-            status = cause.response.status_code
-            is_overloaded = (
-                status == http.HTTPStatus.TOO_MANY_REQUESTS or status >= http.HTTPStatus.INTERNAL_SERVER_ERROR
-            )
-            answer = f"the hub answers {status} {http.client.responses.get(status, '')}".rstrip()
-            if status in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN):
-                return HubFailure("refused", answer)
-            return HubFailure("overloaded" if is_overloaded else "unreachable", answer)
-    if isinstance(error, OSError) or any(map(_is_of_the_network, causes)):
-        return HubFailure("unreachable", reason)
-    return HubFailure("other", reason)
+            return _failure_of_answer(cause.response.status_code)
+    is_of_the_network = isinstance(error, OSError) or any(map(_is_transport_error, causes))
+    return HubFailure("unreachable" if is_of_the_network else "other", reason)
 
 
-def message_and_hint(kind: CommonKind, name: str, *, reason: str, page: str) -> tuple[str, str]:
+def _failure_of_answer(status: int) -> HubFailure:
+    """The failure that the status of an answer stands for."""
+    answer = f"the hub answers {status} {http.client.responses.get(status, '')}".rstrip()
+    match status:
+        case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
+            return HubFailure("refused", answer)
+        case _ if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return HubFailure("overloaded", answer)
+        case _:
+            return HubFailure("unreachable", answer)
+
+
+def words_of_common_failure(kind: CommonKind, name: str, *, reason: str, page: str) -> tuple[str, str]:
     """The message and the hint for a model or a data set that cannot be downloaded; `page` is its page on the hub."""
     match kind:
         case "disk full":
@@ -115,16 +120,25 @@ def endpoint() -> str:
 
 
 def download(repository: str, path: str, *, repo_type: str, revision: str | None, progress: Progress | None) -> Path:
-    """A file of a repository, from the hub's own cache or downloaded into it; raises what the hub's library raises.
+    """A file of a repository, from the hub's own cache or downloaded into it.
 
-    Without `progress`, the library shows its own bars.
+    Without `progress`, the library shows its own bars. It raises what the library raises, but an OSError for a failure
+    of hf_xet.
     """
     import huggingface_hub
 
     reporting: dict[str, Any] = {}
     if progress is not None and "tqdm_class" in inspect.signature(huggingface_hub.hf_hub_download).parameters:
-        reporting["tqdm_class"] = _reporting_bar(Path(path).name, progress)
-    return Path(huggingface_hub.hf_hub_download(repository, path, repo_type=repo_type, revision=revision, **reporting))
+        reporting["tqdm_class"] = _bar_class(Path(path).name, progress)
+    try:
+        return Path(
+            huggingface_hub.hf_hub_download(repository, path, repo_type=repo_type, revision=revision, **reporting)
+        )
+    except RuntimeError as error:  # the only class that hf_xet has for failures of the network and of the disk
+        for number in _FULL_DISK:
+            if f"(os error {number})" in str(error):
+                raise OSError(number, os.strerror(number)) from error
+        raise ConnectionError(first_line(error)) from error
 
 
 def causes_of(error: BaseException) -> Iterator[BaseException]:
@@ -135,7 +149,7 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def _reporting_bar(name: str, progress: Progress) -> type[Any]:
+def _bar_class(name: str, progress: Progress) -> type[Any]:
     """A class of silent bars for the hub's library, which report bytes to `progress`."""
     from tqdm import tqdm
 
@@ -148,9 +162,16 @@ def _reporting_bar(name: str, progress: Progress) -> type[Any]:
             progress(f"downloading {name}", int(self.n), int(self.total) if self.total else None)
             return shown
 
+        # With these two, the library makes one bar. Without them, a second bar counts what is received.
+        def update_transfer(self, n: float | None = 1) -> None:
+            """Nothing: bytes count when they are written."""
+
+        def set_transfer_postfix_str(self, *args: Any, **options: Any) -> None:
+            """Nothing."""
+
     return Bar
 
 
-def _is_of_the_network(error: BaseException) -> bool:
+def _is_transport_error(error: BaseException) -> bool:
     """True for httpx's connection errors, which the hub's library passes on; they are no OSError."""
     return any(base.__name__ == "TransportError" for base in type(error).__mro__)

@@ -3,17 +3,21 @@ from __future__ import annotations
 import errno
 import gzip
 import hashlib
+import logging
 import re
 import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
 from sacrebleu.dataset.base import Dataset
 
+from nmt_cli.errors import DataError
+from nmt_cli.hub import _bar_class
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
 from nmt_cli.preparing.download import Unreachable
@@ -347,14 +351,70 @@ def test_what_would_be_downloaded_is_told_in_words(tmp_path: Path) -> None:
     ]
 
 
-def test_a_disk_that_fills_up_under_the_hubs_cache_says_which_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*arguments: object, **keywords: object) -> str:
-        raise OSError(errno.ENOSPC, "No space left on device")
+def hub_refusal(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> DataError:
+    """The error for a file of the hub that the hub's library does not download because of `failure`."""
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", full)
+    def fail(*arguments: object, **keywords: object) -> str:
+        raise failure
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
     split = hub.HubSplit("wmt/wmt14", "abc", {"train.parquet": None}, "parquet", ())
-    error = refusal(lambda: split.fetch("train.parquet", progress=silent))
+    return refusal(lambda: split.fetch("train.parquet", progress=silent))
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("Data processing error: IO Error: No space left on device (os error 28)"),  # as hf_xet says it
+    ],
+)
+def test_a_disk_that_fills_up_under_the_hubs_cache_says_which_one(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    error = hub_refusal(failure, monkeypatch)
     assert error.message == "cannot download wmt/wmt14/train.parquet: the disk is full"
     assert "export HF_HOME=FOLDER" in error.hint
+
+
+def test_a_network_that_fails_under_hf_xet_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = hub_refusal(RuntimeError("Task error: CAS Client Error: error sending request\n..."), monkeypatch)
+    assert isinstance(error, Unreachable)
+    assert error.message == (
+        "cannot reach wmt/wmt14/train.parquet on the hub: Task error: CAS Client Error: error sending request"
+    )
+    assert error.hint.startswith("check the network; behind a proxy, ")
+
+
+def test_a_download_through_hf_xet_counts_the_bytes_that_are_written(tmp_path: Path) -> None:
+    reporting = pytest.importorskip("huggingface_hub.utils._xet_progress_reporting")
+    done: list[int] = []
+    with reporting.XetDownloadProgressReporter(
+        reconstruction_desc="",
+        total=1000,
+        log_level=logging.WARNING,
+        tqdm_class=_bar_class("a", lambda stage, count, total: done.append(count)),
+    ) as reporter:
+        for received, written in ((300, 0), (500, 200), (600, 400), (700, 1000)):
+            report = SimpleNamespace(
+                total_bytes=1000,
+                total_bytes_completed=written,
+                total_bytes_completion_rate=1.0,
+                total_transfer_bytes_completed=received,
+                total_transfer_bytes_completion_rate=1.0,
+            )
+            reporter.update_progress(report)
+    assert done == [200, 400, 1000]
+
+
+def test_a_file_of_a_local_data_set_that_may_not_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "set").mkdir()
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "train.parquet")
+
+    monkeypatch.setattr("datasets.load_dataset_builder", refuse)  # root may read every file
+    error = refusal(partial(fetched, tmp_path, "kind: hub, repository: ./set, split: train"))
+    assert error.message == "cannot read the data set ./set train: train.parquet: Permission denied"

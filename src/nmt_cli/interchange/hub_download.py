@@ -162,7 +162,7 @@ def _download_error(name: HubName, error: Exception) -> ModelError:
     kind = failure.kind
     match kind:
         case "disk full" | "not writable" | "gated" | "refused" | "overloaded":
-            message, hint = hub.message_and_hint(kind, str(name), reason=failure.reason, page=page)
+            message, hint = hub.words_of_common_failure(kind, str(name), reason=failure.reason, page=page)
         case "no revision":
             message = f"{name.repository} has no revision {name.revision} on the hub"
             hint = f"take a commit, a tag or a branch of {page}, or {name.repository} for the newest"
@@ -180,4 +180,4 @@ def _download_error(name: HubName, error: Exception) -> ModelError:
             message, hint = f"cannot download {name}: {failure.reason}", f"look at {page}"
         case other:
             assert_never(other)
-    return (_Unreachable if failure.is_temporary else ModelError)(message, where=page, hint=hint)
+    return (_Unreachable if failure.may_use_cache else ModelError)(message, where=page, hint=hint)

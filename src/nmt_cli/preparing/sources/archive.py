@@ -144,8 +144,8 @@ def _find_in_folder(folder: Path, member: str) -> Path:
 def _extract(archive: Path, wanted: Mapping[str, Path]) -> None:
     """Write each wanted member to its file; among members with the same last part, the path decides.
 
-    An archive is a stream, and an entry can be read once. So the first entry with the same last part is written, in case
-    none has the whole path.
+    An archive is a stream, and an entry can be read once. So the first entry with the same last part is written, in
+    case none has the whole path.
     """
     missing = {member: (_path_parts(member), file) for member, file in wanted.items()}
     similar: dict[str, list[str]] = {member: [] for member in wanted}

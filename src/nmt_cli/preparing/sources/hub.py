@@ -44,7 +44,7 @@ class HubSource(Source):
     @property
     def is_local(self) -> bool:
         """True if `repository` is a directory."""
-        return self.repository.startswith(("./", "../", "/"))
+        return _is_directory(self.repository)
 
     def describe(self) -> list[str]:
         """Data set, subset, split and revision."""
@@ -139,6 +139,10 @@ class HubSplit:
         return local
 
 
+def _is_directory(repository: str) -> bool:
+    return repository.startswith(("./", "../", "/"))
+
+
 def _hub_error(repository: str, name: str, error: Exception) -> DataError:
     """The error for a data set that the hub does not give, or that cannot be stored; messages call it `name`."""
     import datasets.exceptions
@@ -154,13 +158,13 @@ def _hub_error(repository: str, name: str, error: Exception) -> DataError:
     is_missing = any(isinstance(cause, datasets.exceptions.DatasetNotFoundError) for cause in causes)
     if is_missing and failure.kind != "gated":
         failure = hub.HubFailure("no repository", failure.reason)
-    if failure.kind == "not writable" and Path(repository).is_dir():
+    if failure.kind == "not writable" and _is_directory(repository):
         failure = hub.HubFailure("other", failure.reason)
     kind = failure.kind
     match kind:
         case "disk full" | "not writable" | "gated" | "refused" | "overloaded":
             page = f"{hub.endpoint()}/datasets/{repository}"
-            message, hint = hub.message_and_hint(kind, name, reason=failure.reason, page=page)
+            message, hint = hub.words_of_common_failure(kind, name, reason=failure.reason, page=page)
         case "no revision":
             message = f"{name} has no such revision on the hub"
             hint = "correct revision, or leave it out for the newest"
@@ -178,7 +182,7 @@ def _hub_error(repository: str, name: str, error: Exception) -> DataError:
             hint = "check repository, subset, split and revision"
         case other:
             assert_never(other)
-    if failure.is_temporary:
+    if failure.may_use_cache:
         return Unreachable(message, where=hub.endpoint(), hint=hint)
     return DataError(message, where=name, hint=hint)
 
