@@ -48,7 +48,7 @@ _WAYS_TO_TEXT = {
     **dict.fromkeys((".srt", ".vtt", ".html"), "write its sentences into two files, one per line, and give PREFIX"),
     ".json": "write it as .jsonl, with one object per line",
 }
-_WILDCARD = re.compile(r"\*\*/|\*+|\?|\[[^\]]*\]")
+_WILDCARD = re.compile(r"\*\*/|\*+|\?|\[!?.[^\]]*\]")
 _SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE)
 _TAG = re.compile(rb"^\s*</?(\w+)\b[^>]*>")
 _TITLES = re.compile(rb"</?(?:title|description)>")
@@ -219,35 +219,28 @@ def _not_a_prefix_error(file: Path) -> DataError:
 
 
 def _matching_pairs(source: str, target: str, *, folder: Path) -> list[tuple[Path, Path]]:
-    """The files that match the two patterns, in pairs in the order of their names."""
-    sides = [
-        {file: _parts_at_wildcards(file, pattern, folder) for file in matching_files(pattern, folder=folder)}
+    """The files that match the two patterns, in pairs, in the order of the source's names."""
+    src_files, tgt_files = (
+        {_parts_at_wildcards(file, pattern, folder): file for file in matching_files(pattern, folder=folder)}
         for pattern in (source, target)
+    )
+    alone = [
+        files[parts]
+        for files in (src_files, tgt_files)
+        for parts in files
+        if (parts in src_files) != (parts in tgt_files)
     ]
-    where = f"{folder / source}, {folder / target}"
-    if len(sides[0]) != len(sides[1]):
-        without_partner = [
-            file.name
-            for side, other in (sides, sides[::-1])
-            for file, parts in side.items()
-            if parts and parts not in other.values()
-        ]
-        advice = f"{without_partner[0]} has no partner" if without_partner else "list both with ls"
-        message = f"{source} matches {len(sides[0])} files, {target} {len(sides[1])}"
-        raise DataError(message, where=where, hint=f"{advice}; files are taken in pairs, in the order of their names")
-    pairs = list(zip(*sides, strict=True))
-    for src, tgt in pairs:
-        if sides[0][src] != sides[1][tgt]:
-            raise DataError(
-                f"{src.name} and {tgt.name} do not belong together",
-                where=where,
-                hint="both sides need files whose names agree in what the patterns leave open",
-            )
-    return pairs
+    if alone:
+        raise DataError(
+            f"{alone[0].name} has no partner",
+            where=f"{folder / source}, {folder / target}",
+            hint="both sides need files whose names agree in what the patterns leave open",
+        )
+    return [(file, tgt_files[parts]) for parts, file in src_files.items()]
 
 
 def _parts_at_wildcards(file: Path, pattern: str, folder: Path) -> tuple[str, ...]:
-    """The parts of a file's path that the wildcards of a pattern stand for; empty if they cannot be told."""
+    """The parts of a file's path that the wildcards of a pattern stand for; empty if the pattern is its path."""
     path_pattern = str(Path(pattern))
     expression, end = "", 0
     for wildcard in _WILDCARD.finditer(path_pattern):
@@ -255,15 +248,13 @@ def _parts_at_wildcards(file: Path, pattern: str, folder: Path) -> tuple[str, ..
         match wildcard[0]:
             case "**/":
                 expression += "(.*/)?"
-            case "?":
-                expression += "(.)"
             case stars if stars.startswith("*"):
                 expression += "(.*)"
-            case characters:  # such as [a-z] or [!a-z]
-                expression += f"({characters.replace('[!', '[^')})"
+            case _:  # ?, or characters such as [a-z]
+                expression += "(.)"
         end = wildcard.end()
     path = file if Path(pattern).is_absolute() else file.relative_to(folder)
-    matched = re.fullmatch(expression + re.escape(path_pattern[end:]), str(path))
+    matched = re.fullmatch(expression + re.escape(path_pattern[end:]), str(path), re.DOTALL)
     return tuple(part or "" for part in matched.groups()) if matched else ()
 
 
