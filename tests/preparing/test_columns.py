@@ -147,6 +147,27 @@ def test_a_row_of_csv_with_more_cells_than_its_header_is_malformed(tmp_path: Pat
     assert text_of(tmp_path / "a.csv", kind="csv", **numbers) == (["A house."], ["Ein Haus."])
 
 
+def test_a_row_with_commas_in_csv_without_header_is_malformed(tmp_path: Path) -> None:
+    rows = [("Hello there", "Hallo du"), ("Good day", "Guten Tag"), ("Yes", "Ja,")]
+    text = written_by_csv(rows, ",")
+    (tmp_path / "a.csv").write_text(f"{text}I think, therefore I am,Ich denke, also bin ich\n")
+    corpus = corpus_from_files({"train": [str(tmp_path / "a.csv")]}, languages="en-de", name="x", overrides=[])
+    (chunk,) = read_chunks(fetch_inputs(corpus, progress=silent).sources["train"])
+    assert list(zip(chunk.src, chunk.tgt, strict=True))[:3] == rows
+    assert list(chunk.malformed) == [3]
+    assert chunk.problem == "that row has 4 cells, and most rows have 2: put quotes around cells with a delimiter"
+
+
+@pytest.mark.parametrize(("name", "separator"), [("a.csv", ";"), ("a.tsv", "\t")])
+@pytest.mark.parametrize("above", ["sep=;", "Glossary"])
+def test_a_line_above_the_names_of_two_columns_is_told(tmp_path: Path, name: str, separator: str, above: str) -> None:
+    table = '"de";"en"\nHallo;Hi\nBaum;Tree\n'.replace(";", separator)
+    error = error_of(tmp_path / name, f"{above}\n{table}")
+    assert error.message == f"line 1 of {name} stands above the names of the columns"
+    assert (error.where, error.hint) == (f"{tmp_path / name}:1", "remove it")
+    assert read(tmp_path / name, table) == [("Hi", "Hallo"), ("Tree", "Baum")]
+
+
 @pytest.mark.parametrize("above", ["sep=;", "Glossary 2024;"])
 def test_lines_above_the_names_of_columns_do_not_hide_the_columns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, above: str
@@ -261,6 +282,36 @@ def test_a_delimiter_inside_quoted_cells_of_csv_without_header_cuts_nothing(tmp_
 def test_quoted_names_of_tsv_are_names(tmp_path: Path) -> None:
     text = '"de"\t"en"\n"eins"\t"one"\n"zwei"\t"two ""2"""\n'
     assert read(tmp_path / "a.tsv", text) == [("one", "eins"), ('two "2"', "zwei")]
+
+
+def test_tsv_with_a_quote_around_every_cell_is_unquoted(tmp_path: Path) -> None:
+    file = io.StringIO(newline="")
+    csv.writer(file, delimiter="\t", quoting=csv.QUOTE_ALL).writerows([("Hi", "Hallo"), ("Tree", "")])
+    assert read(tmp_path / "a.tsv", file.getvalue()) == [("Hi", "Hallo"), ("Tree", "")]
+    for text in ('"Hi"\t"Hallo"\n', '"Hi"\t"Hallo"\n"Tree"\tBaum\n'):  # one pair, or sentences that are quotations
+        assert read(tmp_path / "a.tsv", text)[0] == ('"Hi"', '"Hallo"')
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
+def test_an_identifier_is_not_taken_as_indonesian(tmp_path: Path, ending: str) -> None:
+    pairs = [("Good morning", "Selamat pagi"), ("Thank you", "Terima kasih")]
+    file = tmp_path / f"a{ending}"
+    records = [{"id": str(n), "translation": {"en": src, "id": tgt}} for n, (src, tgt) in enumerate(pairs)]
+    match ending:
+        case ".csv":
+            rows = [(str(number), *pair) for number, pair in enumerate(pairs)]
+            file.write_text(written_by_csv([("id", "en", "indonesian"), *rows], ","))
+        case ".jsonl":
+            file.write_text("".join(json.dumps(dict(reversed(record.items()))) + "\n" for record in records))
+        case _:
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), file)
+    assert read(file, file.read_bytes(), languages="en-id") == pairs
+
+
+@pytest.mark.parametrize("first", ["", '{"id": "7", "source": null, "target": "x"}', '{"id": "7"}'])
+def test_a_first_record_without_text_does_not_hide_the_keys(tmp_path: Path, first: str) -> None:
+    text = f'{first}\n{{"id": "8", "source": "one", "target": "eins"}}\n'
+    assert read(tmp_path / "a.jsonl", text) == [("", ""), ("one", "eins")]
 
 
 def test_a_byte_that_is_not_utf8_in_the_first_record_hides_no_key(tmp_path: Path) -> None:

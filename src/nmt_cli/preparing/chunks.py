@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 CHUNK_PAIRS = 10_000
 CHUNK_BYTES = 1 << 25
-"""The most bytes, or characters, of a chunk, but for its last few pairs: only pathological lines reach it."""
+"""A chunk ends at so many bytes or characters, or a few pairs later. Only pathological lines reach it."""
 
 _QUOTED_CELL = re.compile(r'"[^"]*(?:""[^"]*)*"')
 _ITEMS_PER_SIZE_CHECK = 32
@@ -277,13 +277,13 @@ def unquote(cell: str) -> str:
 
 
 def are_quoted(lines: Iterable[str]) -> bool:
-    """True if each cell with a quote in tab-separated lines is quoted as in CSV, and one of them has quotes inside."""
-    has_quotes_inside = False
-    for cell in (cell for line in lines if '"' in line for cell in line.split("\t") if '"' in cell):
-        if not _QUOTED_CELL.fullmatch(cell):
-            return False
-        has_quotes_inside = has_quotes_inside or '"' in cell[1:-1]
-    return has_quotes_inside
+    """True if tab-separated cells are quoted as in CSV: all, or those with a quote, if one has quotes inside."""
+    cells = [cell for line in lines for cell in line.split("\t") if cell]
+    with_quotes = [cell for cell in cells if '"' in cell]
+    if not all(map(_QUOTED_CELL.fullmatch, with_quotes)):
+        return False
+    are_all_quoted = len(with_quotes) == len(cells) > 2  # a single pair may be two quotations
+    return are_all_quoted or any('"' in cell[1:-1] for cell in with_quotes)
 
 
 def text_length(cell: str) -> int:

@@ -250,27 +250,34 @@ def find_columns(
 ) -> tuple[int, int] | None:
     """The indices of the two columns or keys. A column that is not given is found by its name.
 
-    A name is a code, the English name of the language, or both are a pair such as source and target. The last part of a
-    dotted name counts. None if a side has no column, or both have the same one.
+    A name is the English name of the language, a code, or both are a pair such as source and target. The last part of a
+    dotted name counts: `translation.id` beside `translation.en` is Indonesian, and `id` an identifier. None if a side
+    has no column, or both have the same one.
     """
-    last_parts = [name.strip().rsplit(".", 1)[-1] for name in names]
+    split_names = [name.strip().rpartition(".") for name in names]
+    last_parts = [last for _, _, last in split_names]
+    siblings = [
+        [last if parent == other else "" for other, _, last in split_names]
+        for parent in dict.fromkeys(parent for parent, _, _ in split_names)
+    ]
+    by_language = [[_find_language(code, group) for code in languages] for group in (*siblings, last_parts)]
     lower = [part.lower() for part in last_parts]
-    by_language = [_find_language(language, last_parts, lower) for language in languages]
     by_pair = [[lower.index(name) if name in lower else None for name in pair] for pair in _PAIRS_OF_NAMES]
-    for found in (by_language, *by_pair):
+    for found in (*by_language, *by_pair):
         source, target = (by_name if index is None else index for index, by_name in zip(given, found, strict=True))
         if source is not None and target is not None and source != target:
             return source, target
     return None
 
 
-def _find_language(language: str, names: Sequence[str], lower: Sequence[str]) -> int | None:
-    """The index of the name that is the code of a language or, in lower case, its English name."""
-    code = match_code(language, [name for name in names if _CODE.fullmatch(name)])
-    if code is not None:
-        return names.index(code)
+def _find_language(language: str, names: Sequence[str]) -> int | None:
+    """The index of the name that is the English name of a language or, if there is none, its code."""
     english = language_name(language).lower()
-    return lower.index(english) if english in lower else None
+    code = match_code(language, [name for name in names if _CODE.fullmatch(name)])
+    lower = [name.lower() for name in names]
+    if english in lower:
+        return lower.index(english)
+    return None if code is None else names.index(code)
 
 
 def empty_error(file: Path, *, below_header: bool) -> DataError:

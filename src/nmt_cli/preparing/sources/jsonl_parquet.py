@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from nmt_cli.errors import DataError
+from nmt_cli.errors import DataError, first_line
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing import chunks
 from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, text_length, texts_by_key
@@ -19,6 +19,8 @@ from nmt_cli.preparing.sources.lines import line_chunks
 
 if TYPE_CHECKING:
     import pyarrow
+
+_RECORDS_COMPARED = 200
 
 
 class JsonlSource(OneFileSource):
@@ -33,7 +35,9 @@ class JsonlSource(OneFileSource):
 
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> JsonlFile:
         """The two keys of a file."""
-        texts = texts_by_key(next(line_chunks(file))[1][0])
+        texts: dict[str, str] = {}  # of the first records: a record may lack a text
+        for line in next(line_chunks(file))[1][:_RECORDS_COMPARED]:
+            texts = {**texts, **texts_by_key(line), **texts}
         keys = _choose_names(self, list(texts), file, context, default=context.codes)
         longest = sorted(texts, key=lambda key: -text_length(texts[key]))[:2]
         source, target = [key for key in texts if key in longest] if len(longest) > 1 else ("SOURCE", "TARGET")
@@ -185,9 +189,8 @@ def _table_errors(file: Path) -> Iterator[None]:
     except (DataError, MemoryError):
         raise
     except Exception as error:  # pyarrow and datasets raise errors of a dozen unrelated classes
-        first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        message = f"{file.name} cannot be read as a table: {first_line}"
-        raise DataError(message, where=str(file), hint="fetch it again") from error
+        message = f"{file.name} cannot be read as a table: {first_line(error) or type(error).__name__}"
+        raise DataError(message, where=str(file), hint="check that it is a table, or fetch it again") from error
 
 
 def _flatten_columns(table: pyarrow.Table) -> pyarrow.Table:

@@ -42,6 +42,7 @@ _ROWS_COMPARED = 200
 _MAX_LINES_PER_ROW = 100
 _CELLS_SHOWN = 8
 _CELL_CHARACTERS = 20
+_REMOVE_TITLE = "remove the lines above the names of the columns"
 _QUOTE_CELLS = "put quotes around cells with a delimiter"
 
 
@@ -61,9 +62,11 @@ class TsvSource(OneFileSource):
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> TsvFile:
         """The two columns of a file."""
         lines = [line.decode("utf-8-sig", "replace").rstrip("\r\n") for line in next(line_chunks(file))[1]]
-        rows = [line.split("\t") for line in lines]
-        columns, are_known = _choose_columns(self, [*map(unquote, rows[0])], file, context)
-        if not are_known and self.source is None and self.target is None and (width := _num_columns(rows)) > 2:
+        rows = [[*map(unquote, line.split("\t"))] for line in lines]
+        columns, width = _choose_columns(self, rows[0], file, context), _num_columns(rows)
+        if not columns.are_known and width <= 2:
+            _check_no_title(rows, file, context)
+        elif not columns.are_known and self.source is None and self.target is None:
             warning = (
                 "%s has %s columns, and its first line does not name them: column 1 is taken as %s, 2 as %s; "
                 "if they are others, put a line that names all columns before line 1"
@@ -72,7 +75,8 @@ class TsvSource(OneFileSource):
         is_quoted = are_quoted(lines)
         if is_quoted:
             logger.info("%s: cells are quoted as in CSV, and the quotes are taken off", name)
-        return TsvFile(((name, file),), file.name, self.weight, file, *columns, is_quoted)
+        numbers = columns.source, columns.target
+        return TsvFile(((name, file),), file.name, self.weight, file, *numbers, columns.header, is_quoted)
 
 
 class CsvSource(OneFileSource):
@@ -98,18 +102,26 @@ class CsvSource(OneFileSource):
             message = f"{file.name} has no columns: no comma, semicolon or tab stands between its cells"
             raise DataError(message, where=f"{file}:1", hint="give a file with source and target in two columns")
         rows = list(filter(None, _readable_rows(lines, delimiter))) or [[]]  # blank lines are no rows
-        columns, are_known = _choose_columns(self, rows[0], file, context)
-        if not are_known and (width := _num_columns(rows)) >= max(3, columns.source, columns.target):
+        columns, width = _choose_columns(self, rows[0], file, context), _num_columns(rows)
+        has_columns = width >= max(columns.source, columns.target)  # otherwise reading says which are missing
+        if not columns.are_known and width > 2 and has_columns:
             raise _unnamed_columns_error(self, file, rows, context, width=width)
-        return CsvFile(((name, file),), file.name, self.weight, file, *columns, delimiter)
+        if not columns.are_known:
+            _check_no_title(rows, file, context)
+        numbers = columns.source, columns.target
+        return CsvFile(((name, file),), file.name, self.weight, file, *numbers, columns.header, delimiter, width)
 
 
 class Columns(NamedTuple):
-    """The columns of source and target, counted from 1, and whether a first line names them."""
+    """The columns of source and target, counted from 1, and whether a first line names columns.
+
+    They are known if both are given or found by their languages.
+    """
 
     source: int
     target: int
     header: bool
+    are_known: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +159,14 @@ class TsvFile(LocalPairs):
 
 @dataclass(frozen=True, slots=True)
 class CsvFile(LocalPairs):
-    """Two columns of a CSV file, counted from 1."""
+    """Two columns of a CSV file, counted from 1; `width` is the number of columns of most rows."""
 
     file: Path
     source: int
     target: int
     header: bool
     delimiter: str
+    width: int
 
     def read(self) -> Iterator[RawChunk]:
         """The rows below the header. A row with too few cells is untranslated, with too many it is malformed.
@@ -163,9 +176,33 @@ class CsvFile(LocalPairs):
         yield from unit_chunks(self._pairs(), origin=self.origin)
 
     def _pairs(self) -> Iterator[UnitPair]:
-        """The line and the two cells of each row; blank lines are no rows."""
+        """The line and the two cells of each row below the header."""
         source, target, needed = self.source - 1, self.target - 1, max(self.source, self.target)
-        is_header, num_names, widest, has_pairs = self.header, sys.maxsize, 0, False
+        rows, num_columns, widest = self._numbered_rows(), max(self.width, needed), 0
+        others, fix = "most rows have", _QUOTE_CELLS
+        if self.header:
+            _, names = next(rows, (1, []))
+            has_names = len(names) >= needed and names[source].strip() and names[target].strip()
+            num_columns = len(names) if has_names else sys.maxsize  # a title above a table says nothing
+            others, fix = "the header", f"{_QUOTE_CELLS}, or name all columns in the header"
+        for line, row in rows:
+            widest = max(widest, len(row))
+            if len(row) < needed:
+                yield UnitPair(line, join_lines(" ".join(row)), None)
+            elif any(map(str.strip, row[num_columns:])):
+                fault = f"that row has {len(row)} cells, and {others} {num_columns}: {fix}"
+                yield UnitPair(line, join_lines(self.delimiter.join(row)), "", fault)
+            else:
+                yield UnitPair(line, join_lines(row[source]), join_lines(row[target]))
+        if widest == 0:
+            raise empty_error(self.file, below_header=self.header)
+        if widest < needed:
+            message = f"no row of {self.file.name} has a column {needed}: the longest has {widest}"
+            hint = "set source and target in the corpus file to columns that it has"
+            raise DataError(message, where=str(self.file), hint=hint)
+
+    def _numbered_rows(self) -> Iterator[tuple[int, list[str]]]:
+        """The line that each row begins at, and its cells. Blank lines are no rows. DataError for a broken cell."""
         lines = _CsvLines(self.file)
         rows = csv.reader(lines, delimiter=self.delimiter, strict=True, skipinitialspace=True)
         while True:
@@ -173,35 +210,11 @@ class CsvFile(LocalPairs):
             try:
                 row = next(rows)
             except StopIteration:
-                break
+                return
             except csv.Error as error:
                 raise _broken_row_error(self.file, line, str(error)) from None
-            if not row:
-                continue
-            if is_header:
-                is_header = False
-                if len(row) >= needed and row[source].strip() and row[target].strip():  # no title above a table
-                    num_names = len(row)
-                continue
-            widest = max(widest, len(row))
-            if len(row) < needed:
-                yield UnitPair(line, join_lines(" ".join(row)), None)
-                continue
-            has_pairs = True
-            if any(map(str.strip, row[num_names:])):
-                fault = (
-                    f"that row has {len(row)} cells, and the header {num_names}: {_QUOTE_CELLS}, "
-                    "or name all columns in the header"
-                )
-                yield UnitPair(line, join_lines(self.delimiter.join(row)), "", fault)
-            else:
-                yield UnitPair(line, join_lines(row[source]), join_lines(row[target]))
-        if widest == 0:
-            raise empty_error(self.file, below_header=self.header)
-        if not has_pairs:
-            message = f"no row of {self.file.name} has a column {needed}: the longest has {widest}"
-            hint = "set source and target in the corpus file to columns that it has"
-            raise DataError(message, where=str(self.file), hint=hint)
+            if row:
+                yield line, row
 
 
 class _CsvLines:
@@ -234,32 +247,32 @@ def _num_columns(rows: Sequence[Sequence[str]]) -> int:
 
 
 def _choose_columns(
-    table: TsvSource | CsvSource, first: Sequence[str], file: Path, context: CorpusContext
-) -> tuple[Columns, bool]:
-    """The columns, and whether both are known: given, or found by their languages. Unknown ones are 1 and 2.
+    table: TsvSource | CsvSource, first_row: Sequence[str], file: Path, context: CorpusContext
+) -> Columns:
+    """The columns. A column that is neither given nor found is 1 for the source and 2 for the target.
 
     DataError if source and target would be one column.
     """
-    given = _column_index(table.source, first, file), _column_index(table.target, first, file)
+    given = _column_index(table.source, first_row, file), _column_index(table.target, first_row, file)
     are_both_given = None not in given
-    found = None if are_both_given or table.header is False else find_columns(first, context.codes, given=given)
+    found = None if are_both_given or table.header is False else find_columns(first_row, context.codes, given=given)
     default = [number if index is None else index for number, index in enumerate(given)]
     src, tgt = found or default
     if src == tgt and not are_both_given:
-        hint = f"set source and target, both of them: the first line has {_shorten(first)}"
+        hint = f"set source and target, both of them: the first line has {_shorten(first_row)}"
         raise DataError(f"source and target of {file.name} are both column {src + 1}", where=f"{file}:1", hint=hint)
     is_named = found is not None or isinstance(table.source, str) or isinstance(table.target, str)
     header = is_named if table.header is None else table.header
-    return Columns(src + 1, tgt + 1, header), are_both_given or found is not None
+    return Columns(src + 1, tgt + 1, header, are_known=are_both_given or found is not None)
 
 
-def _column_index(column: Column, first: Sequence[str], file: Path) -> int | None:
+def _column_index(column: Column, first_row: Sequence[str], file: Path) -> int | None:
     """The index of a given column, or None. DataError if the first line has no such name."""
     if not isinstance(column, str):
         return None if column is None else column - 1
-    names = [name.strip() for name in first]
+    names = [name.strip() for name in first_row]
     if column not in names:
-        hint = f"it has {_shorten(first)}: set source and target to two of these, or to their numbers"
+        hint = f"it has {_shorten(first_row)}: set source and target to two of these, or to their numbers"
         raise DataError(f"the first line of {file.name} names no column {column}", where=f"{file}:1", hint=hint)
     return names.index(column)
 
@@ -286,26 +299,42 @@ def _readable_rows(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
         yield from csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
 
 
+def _is_title(row: Sequence[str]) -> bool:
+    return sum(map(bool, map(str.strip, row))) == 1
+
+
+def _check_no_title(rows: Sequence[Sequence[str]], file: Path, context: CorpusContext) -> None:
+    """DataError if the second row names the columns, below a title or Excel's `sep=;`."""
+    if len(rows) > 1 and _is_title(rows[0]) and find_columns(rows[1], context.codes, given=(None, None)):
+        message = f"line 1 of {file.name} stands above the names of the columns"
+        raise DataError(message, where=f"{file}:1", hint="remove it")
+
+
 def _unnamed_columns_error(
     table: CsvSource, file: Path, rows: Sequence[Sequence[str]], context: CorpusContext, *, width: int
 ) -> DataError:
     """The error for columns without names. Its fix takes the given column, and else those with the most text."""
-    first, columns = rows[0], (table.source, table.target)
-    given = [_column_index(column, first, file) for column in columns]
+    first_row, settings = rows[0], (table.source, table.target)
+    chosen = _longest_columns(rows, [_column_index(column, first_row, file) for column in settings], width=width)
+    first_row_fix = ""
+    if len(first_row) < width:
+        first_row_fix = f"{_REMOVE_TITLE if _is_title(first_row) else _QUOTE_CELLS}, or "
+    names = None if first_row_fix else _likely_header(rows, chosen)
+    found = [names[index] if names else index + 1 for index in chosen]
+    src, tgt = (column if setting is None else setting for column, setting in zip(found, settings, strict=True))
+    header_advice = "" if names or first_row_fix else "; if line 1 names the columns, write header: true beside them"
+    message = f"{file.name} has {width} columns, and its first line does not call two by {' and '.join(context.codes)}"
+    fix = f"name the two columns: add {table.setting(context, source=src, target=tgt)}"
+    hint = f"{first_row_fix}{fix}{header_advice}"
+    return DataError(f"{message}: {_shorten(first_row)}", where=f"{file}:1", hint=hint)
+
+
+def _longest_columns(rows: Sequence[Sequence[str]], given: Sequence[int | None], *, width: int) -> list[int]:
+    """The indices of the given columns, and for each that is not given, of one with the most text, in order."""
     lengths = [sum(text_length(row[index]) for row in rows if index < len(row)) for index in range(width)]
     by_length = sorted(set(range(width)).difference(given), key=lambda index: -lengths[index])
     longest = iter(sorted(by_length[: given.count(None)]))
-    chosen = [next(longest) if index is None else index for index in given]
-    is_title = len(list(filter(str.strip, first))) == 1
-    mend = "remove the lines above the names of the columns" if is_title else _QUOTE_CELLS
-    above = f"{mend}, or " if len(first) < width else ""
-    names = None if above else _likely_header(rows, chosen)
-    named = [names[index] if names else index + 1 for index in chosen]
-    src, tgt = (name if column is None else column for name, column in zip(named, columns, strict=True))
-    otherwise = "" if names or above else "; if line 1 names the columns, write header: true beside them"
-    message = f"{file.name} has {width} columns, and its first line does not call two by {' and '.join(context.codes)}"
-    hint = f"{above}name the two columns: add {table.setting(context, source=src, target=tgt)}{otherwise}"
-    return DataError(f"{message}: {_shorten(first)}", where=f"{file}:1", hint=hint)
+    return [next(longest) if index is None else index for index in given]
 
 
 def _likely_header(rows: Sequence[Sequence[str]], chosen: Sequence[int]) -> list[str] | None:
