@@ -1,4 +1,8 @@
-"""Files and directories that are written whole or not at all; locks, hashes and sizes."""
+"""Files and directories that are written whole or not at all; locks, hashes and sizes.
+
+`lock_path` guards a name, by a file beside it. `lock_itself` guards one directory, which keeps its lock when it is
+renamed. Neither waits, as `cache_lock` does.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +35,7 @@ _WRITING_ERRORS = (
     ((errno.ENOTDIR, errno.EEXIST), "a file stands where a folder must be", None),
     ((errno.ENAMETOOLONG,), "its name is too long for this disk", "choose a shorter one with -o"),
     ((errno.EFBIG,), "it would be larger than files may be here", "ulimit -f unlimited, then the same command"),
+    ((errno.ENOTEMPTY,), "a process still reads the version before it", "stop that process"),
     ((errno.EISDIR,), "a folder stands where a file must be", None),
     ((errno.EBUSY, errno.EXDEV), "it is a mount point, or belongs to the image of a container", None),
     (_NO_LOCKS, "the disk knows no locks", "mount it with flock"),
@@ -53,7 +58,7 @@ def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
         try:
             with suppress(FileExistsError):
                 temporary.mkdir()
-            descriptor = lock_folder(temporary, is_optional=True)
+            descriptor = lock_itself(temporary, is_optional=True)
         except (BlockingIOError, FileNotFoundError):
             raise error(f"another process is writing {final.name}", where=str(final), hint=_BUSY_HINT) from None
     try:
@@ -84,8 +89,7 @@ def check_replaceable(path: Path, *, kind_name: str, is_same_kind: bool, overwri
 
     `kind_name` names the kind, and `is_same_kind` says that `path` is of it. UsageError if the path names no folder.
     """
-    if path.name in ("", ".."):
-        raise UsageError(f"-o {path} names no folder", where="--output", hint="for example -o models/mine")
+    check_names_folder(path, option="-o", example="models/mine")
     check_no_mount_point(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
@@ -95,6 +99,13 @@ def check_replaceable(path: Path, *, kind_name: str, is_same_kind: bool, overwri
     if not overwrite:
         hint = "add --overwrite to replace it, or choose another folder with -o"
         raise ModelError(f"{path} exists already: {kind_name}", where=str(path), hint=hint)
+
+
+def check_names_folder(path: Path, *, option: str, example: str) -> None:
+    """Raise UsageError unless the path that an option gives names a folder."""
+    if path.name in ("", ".."):
+        where = "--output" if option == "-o" else option
+        raise UsageError(f"{option} {path} names no folder", where=where, hint=f"for example {option} {example}")
 
 
 def check_no_mount_point(path: Path) -> None:
@@ -136,10 +147,10 @@ def clear_partial_directories(parent: Path, *, name: str) -> None:
         _remove(leftover)
 
 
-def lock_folder(folder: Path, *, is_optional: bool) -> int:
-    """A descriptor that locks a folder itself until it is closed; OSError if the folder is locked.
+def lock_itself(folder: Path, *, is_optional: bool) -> int:
+    """A descriptor that locks a folder itself until it is closed; OSError if another process holds the lock.
 
-    OSError too if the disk has no locks, unless the lock `is_optional`.
+    On a disk without locks the folder counts as locked, or, if the lock `is_optional`, as free.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -152,17 +163,16 @@ def lock_folder(folder: Path, *, is_optional: bool) -> int:
 
 
 @contextmanager
-def lock(directory: Path, *, busy: str, error: type[NmtError]) -> Iterator[None]:
-    """Hold the lock of `directory`, which need not exist yet, while the block runs.
+def lock_path(path: Path, *, busy: str, error: type[NmtError]) -> Iterator[None]:
+    """Hold the lock of a path while the block runs: a file beside it, so it also guards what is being made or replaced.
 
     Raises `error` with the message `busy` if another process holds it, and `error` if the disk has no locks. The
-    lock is a file beside the directory, so that it also guards a directory that is being made or removed. The
     kernel releases it when the process ends, by whatever means.
     """
-    file = _lock_file(directory)
+    file = _lock_file(path)
     with disk_errors(file, error):
         file.parent.mkdir(parents=True, exist_ok=True)
-        stream = _acquire_lock(file, directory, busy=busy, error=error)
+        stream = _acquire_lock(file, path, busy=busy, error=error)
     try:
         yield
     finally:
@@ -329,12 +339,12 @@ def _acquire_lock(file: Path, directory: Path, *, busy: str, error: type[NmtErro
 
 
 def _remove(path: Path) -> None:
-    """Remove a link, or a directory that nobody locks; what NFS keeps, because a process has it open, stays."""
+    """Remove a link, or a directory that nobody locks. Files that NFS keeps open stay, and so does their folder."""
     if path.is_symlink():
         path.unlink()
         return
     with suppress(OSError):
-        descriptor = lock_folder(path, is_optional=True)
+        descriptor = lock_itself(path, is_optional=True)
         try:
             shutil.rmtree(path, ignore_errors=True)
         finally:

@@ -73,14 +73,10 @@ def failure_of(error: Exception) -> HubFailure:
 
 def _failure_of_answer(status: int) -> HubFailure:
     """The failure that the status of an answer stands for."""
-    answer = f"the hub answers {status} {http.client.responses.get(status, '')}".rstrip()
-    match status:
-        case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
-            return HubFailure("refused", answer)
-        case _ if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return HubFailure("overloaded", answer)
-        case _:
-            return HubFailure("unreachable", answer)
+    is_refused = status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+    is_overloaded = status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    kind: FailureKind = "refused" if is_refused else "overloaded" if is_overloaded else "unreachable"
+    return HubFailure(kind, f"the hub answers {status} {http.client.responses.get(status, '')}".rstrip())
 
 
 def words_of_common_failure(kind: CommonKind, name: str, *, reason: str, page: str) -> tuple[str, str]:
@@ -162,12 +158,10 @@ def _bar_class(name: str, progress: Progress) -> type[Any]:
             progress(f"downloading {name}", int(self.n), int(self.total) if self.total else None)
             return shown
 
-        # With these two, the library makes one bar. Without them, a second bar counts what is received.
-        def update_transfer(self, n: float | None = 1) -> None:
-            """Nothing: bytes count when they are written."""
+        # Because of these two, the library makes one bar, of the bytes that are written, and none of those received.
+        def update_transfer(self, n: float | None = 1) -> None: ...
 
-        def set_transfer_postfix_str(self, *args: Any, **options: Any) -> None:
-            """Nothing."""
+        def set_transfer_postfix_str(self, *args: Any, **options: Any) -> None: ...
 
     return Bar
 

@@ -155,6 +155,7 @@ def test_errors_that_pass_are_waited_for_and_others_are_not(server: FileServer) 
     server.requests.clear()
     error = refusal(lambda: fetch(server, "b.tgz"))
     assert error.message.endswith("/b.tgz: the server answers 404 Not Found")
+    assert error.hint.startswith("check the address; or fetch it by other means and save it as ")
     assert len(server.requests) == 1
 
 

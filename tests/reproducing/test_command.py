@@ -274,6 +274,12 @@ def test_mistakes_in_the_arguments_are_answered() -> None:
     assert caught.value.hint == "nmt reproduce base-en-de --limit 10000 takes minutes"
     with pytest.raises(RecipeError, match=r"unknown key .model\.dropuot."):
         reproduce("base-en-de", settings=["model.dropuot=0.2"])
+    with pytest.raises(UsageError, match=r"^--data \. names no folder\n") as caught:
+        reproduce("base-en-de", data=Path("."))
+    assert caught.value.hint == "for example --data data/mine"
+    with pytest.raises(UsageError, match=r"^-o \.\. names no folder\n") as caught:
+        reproduce("base-en-de", output=Path(".."))
+    assert (caught.value.where, caught.value.hint) == ("--output", "for example -o runs/mine")
 
 
 def stages() -> list[Stage]:

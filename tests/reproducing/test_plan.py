@@ -14,7 +14,7 @@ from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.reproducing import chain
 from nmt_cli.reproducing.chain import StageEnd, run_chain
 from nmt_cli.reproducing.experiments import EXPERIMENTS
-from nmt_cli.reproducing.plan import Overrides, ReproductionPlan, plan_reproduction, read_overrides, rehearsal_overrides
+from nmt_cli.reproducing.plan import Overrides, ReproductionPlan, plan_reproduction, rehearsal_overrides, split_settings
 from nmt_cli.reproducing.stages import plan_stages
 from tests.forks import run_forked
 from tests.hub import WithDatasets, serve_wmt14
@@ -79,12 +79,12 @@ def test_the_near_match_of_an_unknown_key_may_be_in_either_file(setting: str, ke
 
 def test_each_key_of_a_tokenizer_goes_to_the_file_that_has_it() -> None:
     sampling, vocabulary = "tokenizer.dropout=0.1", "tokenizer={vocab_size: 500}"
-    found = read_overrides([sampling, vocabulary], experiment="base-en-de")
+    found = split_settings([sampling, vocabulary], experiment="base-en-de")
     assert (found.recipe, found.corpus) == ((sampling,), (vocabulary,))
 
 
 def test_an_empty_section_goes_to_the_file_that_has_it() -> None:
-    found = read_overrides(["model={}", "cleaning={}"], experiment="base-en-de")
+    found = split_settings(["model={}", "cleaning={}"], experiment="base-en-de")
     assert (found.recipe, found.corpus) == (("model={}",), ("cleaning={}",))
 
 
@@ -98,6 +98,9 @@ def test_what_both_files_have_and_what_is_an_option_are_refused() -> None:
         planned("name=mine")
     assert caught.value.message == "the recipe and the corpus both have a key name"
     assert caught.value.hint == "leave it out; -o names the folder of the run, --data that of the data"
+    with pytest.raises(UsageError) as caught:
+        planned("description=mine")
+    assert caught.value.hint == "leave it out"
     with pytest.raises(UsageError) as caught:
         planned("limit=200")
     assert caught.value.message == "the limit of a reproduction is an option"
@@ -265,6 +268,8 @@ def test_a_rehearsal_shortens_a_schedule_that_ends_with_the_last_update(schedule
     plan = planned(f"training.schedule={schedule}", limit=10_000)
     assert plan.recipe.training.schedule.model_dump().items() >= phases.items()
     assert plan.changes == [f"training.schedule={schedule}"]
+    shortest = planned(f"training.schedule={schedule}", "averaging.last=1", limit=100)
+    assert shortest.recipe.training.updates == 3
 
 
 def test_a_rehearsal_has_folders_of_its_own() -> None:

@@ -364,6 +364,23 @@ def test_a_disk_without_locks_has_directories_too(tmp_path: Path, monkeypatch: p
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
+def test_a_directory_whose_last_but_one_version_is_still_read_is_named(tmp_path: Path) -> None:
+    def write(content: str) -> None:
+        with files.new_directory(tmp_path / "x", error=ModelError) as temporary:
+            (temporary / "file").write_text(content)
+
+    write("old")
+    reader = files.lock_itself(tmp_path / "x", is_optional=False)  # as NFS keeps files that a process reads
+    write("new")
+    with pytest.raises(ModelError, match="cannot write x: a process still reads the version before it") as caught:
+        write("newest")
+    assert caught.value.hint == "stop that process"
+    assert (tmp_path / "x" / "file").read_text() == "new"
+    os.close(reader)
+    write("newest")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
 def test_a_leftover_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
     (tmp_path / ".x.partial").write_text("a file")
     blocked = files.new_directory(tmp_path / "x", error=ModelError)

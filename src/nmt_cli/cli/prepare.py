@@ -17,7 +17,7 @@ from nmt_cli.cli.printing import print_whole
 from nmt_cli.cli.recipes import MOST_PAIRS_FOR_SMALL, recipe_for, train_command
 from nmt_cli.console import stderr_console
 from nmt_cli.errors import RecipeError, UsageError
-from nmt_cli.files import check_no_mount_point
+from nmt_cli.files import check_names_folder, check_no_mount_point
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -96,8 +96,7 @@ def prepare(
     with _errors_naming(flags):
         located = _locate(corpus, files, languages=languages or [], output=output, settings=settings)
     output = output or Path("data") / located.corpus.name
-    if output.name in ("", ".."):
-        raise UsageError(f"-o {output} names no folder", where="--output", hint="for example -o data/mine")
+    check_names_folder(output, option="-o", example="data/mine")
     if overwrite or kind_of(output) != "data":
         check_no_mount_point(output)
     taken_from = find_taken_from(located)

@@ -13,6 +13,7 @@ import typer
 
 from nmt_cli.cli.printing import print_table
 from nmt_cli.errors import ScoreError, UsageError
+from nmt_cli.files import check_names_folder
 
 if TYPE_CHECKING:
     from nmt_cli.reproducing.chain import Outcome
@@ -57,6 +58,9 @@ def reproduce(
     if limit is not None and limit < _MIN_LIMIT:
         hint = f"nmt reproduce {experiment} --limit 10000 takes minutes"
         raise UsageError(f"--limit {limit} is too little text for a vocabulary", where="--limit", hint=hint)
+    for option, folder, example in (("--data", data, "data/mine"), ("-o", output, "runs/mine")):
+        if folder is not None:
+            check_names_folder(folder, option=option, example=example)
     # All that follows imports torch, which takes seconds.
     from nmt_cli.reproducing.chain import run_chain, write_report
     from nmt_cli.reproducing.needs import measure_machine

@@ -91,7 +91,7 @@ def _download_with_retries(url: str, part: Path, name: str, *, size: int | None,
                 # The part is already complete, or the file on the server became shorter: start again.
                 part.unlink(missing_ok=True)
             elif error.code not in _TRANSIENT:
-                raise _unreachable_error(url, part, reason) from None
+                raise _unreachable_error(url, part, reason, hint="check the address") from None
         except urllib.error.URLError as error:
             reason = str(error.reason)
             if not has_progressed and isinstance(error.reason, socket.gaierror | ConnectionRefusedError):
@@ -195,7 +195,7 @@ def _size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-def _unreachable_error(url: str, part: Path, reason: str) -> Unreachable:
+def _unreachable_error(url: str, part: Path, reason: str, *, hint: str = _NETWORK_HINT) -> Unreachable:
     kept = f"; {_size(part):,} bytes are kept, and the same command continues" if part.exists() else ""
-    hint = f"{_NETWORK_HINT}; or fetch it by other means and save it as {cached_file(url)}{kept}"
-    return Unreachable(f"cannot download {url}: {reason}", where=url, hint=hint)
+    other_means = f"or fetch it by other means and save it as {cached_file(url)}{kept}"
+    return Unreachable(f"cannot download {url}: {reason}", where=url, hint=f"{hint}; {other_means}")

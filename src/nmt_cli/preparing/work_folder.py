@@ -82,7 +82,7 @@ def open_work_folder(output: Path) -> Iterator[WorkFolder]:
     except OSError as error:
         message = f"cannot make {path}: {error.strerror}"
         raise DataError(message, where=str(path), hint="choose another folder with -o") from None
-    with files.lock(output, busy=f"another nmt prepare is writing {output}", error=DataError):
+    with files.lock_path(output, busy=f"another nmt prepare is writing {output}", error=DataError):
         if not _holds_only_stages(path):
             message = f"{path} is in the way: nmt prepare would work there, and did not make it"
             raise DataError(message, where=str(path), hint="move it away, or choose another -o")

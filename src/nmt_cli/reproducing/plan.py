@@ -32,10 +32,11 @@ _FIELDS_OF_EITHER: dict[str, Any] = {
     for key, field in {**Recipe.model_fields, **Corpus.model_fields}.items()
     if key not in _KEYS_OF_BOTH and key != "limit"
 } | {"tokenizer": (SubwordSampling | TokenizerConfig, ...)}
-_AnyKey = create_model("_AnyKey", __base__=Section, **_FIELDS_OF_EITHER)
+_RecipeOrCorpus = create_model("_RecipeOrCorpus", __base__=Section, **_FIELDS_OF_EITHER)
 # Roughly the pieces on either side of a pair of newspaper sentences, with a vocabulary of some thousand pieces.
 _PIECES_PER_SIDE = 35
 _MAX_REHEARSED_CHECKPOINTS = 5
+_MIN_REHEARSED_UPDATES = 3  # for a schedule that rises, and falls until the last update
 _MAX_REHEARSED_LINES = 100
 _MIN_REHEARSED_VOCABULARY = 1000
 
@@ -77,9 +78,9 @@ class ReproductionPlan:
         pieces = self.corpus.tokenizer.vocab_size
         return num_parameters(self.recipe.model, source_vocab=pieces, target_vocab=pieces)
 
-    def num_lines(self, whole: int) -> int:
+    def num_translated(self, num_lines: int) -> int:
         """How many of the lines of a test set are translated."""
-        return whole if self.limit is None else min(self.limit, _MAX_REHEARSED_LINES)
+        return num_lines if self.limit is None else min(self.limit, _MAX_REHEARSED_LINES)
 
 
 def plan_reproduction(
@@ -89,7 +90,7 @@ def plan_reproduction(
 
     UsageError for the setting of a corpus that is not the experiment's.
     """
-    user_settings = read_overrides(settings, experiment=experiment.name)
+    user_settings = split_settings(settings, experiment=experiment.name)
     recipe = load_recipe(experiment.recipe, overrides=user_settings.recipe)
     if recipe.corpus is None or recipe.corpus not in experiment.corpora:
         raise UsageError(
@@ -98,12 +99,12 @@ def plan_reproduction(
             hint="leave it out; another corpus takes nmt prepare, nmt train, nmt average, nmt decode and nmt score",
         )
     corpus = load_corpus(recipe.corpus, overrides=user_settings.corpus).corpus
-    overrides, suffix = user_settings, ""
+    remaining, overrides, suffix = list(settings), user_settings, ""
     if limit is not None:
         rehearsal = rehearsal_overrides(recipe, corpus.tokenizer, limit=limit, user_settings=user_settings)
-        settings = _settings_that_stay(settings, rehearsal)
-        users = [setting for setting in user_settings.recipe if setting in settings]
-        overrides = Overrides((*users, *rehearsal.recipe), (*user_settings.corpus, *rehearsal.corpus))
+        remaining = _settings_that_stay(settings, rehearsal)
+        of_recipe = filter(remaining.__contains__, user_settings.recipe)
+        overrides = Overrides((*of_recipe, *rehearsal.recipe), (*user_settings.corpus, *rehearsal.corpus))
         recipe = load_recipe(experiment.recipe, overrides=overrides.recipe)
         corpus = load_corpus(corpus.name, overrides=[*overrides.corpus, f"limit={limit}"]).corpus
         suffix = f"-limit-{limit}"
@@ -114,12 +115,12 @@ def plan_reproduction(
         data=data or Path("data") / f"{corpus.name}{suffix}",
         run=run or Path("runs") / f"{experiment.recipe}{suffix}",
         settings=overrides,
-        changes=[setting for setting in settings if _first_key(setting) not in DESCRIPTIVE_KEYS | {"corpus"}],
+        changes=[setting for setting in remaining if _first_key(setting) not in DESCRIPTIVE_KEYS | {"corpus"}],
         limit=limit,
     )
 
 
-def read_overrides(settings: Sequence[str], *, experiment: str) -> Overrides:
+def split_settings(settings: Sequence[str], *, experiment: str) -> Overrides:
     """The settings, told apart by the file that has their keys: the recipe or the corpus file.
 
     RecipeError, with the nearest key, for a key of neither file. UsageError for a key of both files, and for `limit`,
@@ -128,11 +129,9 @@ def read_overrides(settings: Sequence[str], *, experiment: str) -> Overrides:
     for setting in settings:
         key = _first_key(setting)
         if key in _KEYS_OF_BOTH:
-            raise UsageError(
-                f"the recipe and the corpus both have a key {key}",
-                where=f"--set {setting}",
-                hint="leave it out; -o names the folder of the run, --data that of the data",
-            )
+            message, hint = f"the recipe and the corpus both have a key {key}", "leave it out"
+            hint += "; -o names the folder of the run, --data that of the data" if key == "name" else ""
+            raise UsageError(message, where=f"--set {setting}", hint=hint)
         if key == "limit":
             hint = f"nmt reproduce {experiment} --limit 10000 rehearses it on so many pairs"
             raise UsageError("the limit of a reproduction is an option", where=f"--set {setting}", hint=hint)
@@ -160,7 +159,7 @@ def rehearsal_overrides(
         num_checkpoints = min(num_checkpoints, updates, _MAX_REHEARSED_CHECKPOINTS)
     if "training.updates" not in user_keys:
         one_pass = math.ceil(limit * _PIECES_PER_SIDE / recipe.training.batch_tokens)
-        updates = min(max(num_checkpoints, one_pass), updates)
+        updates = min(max(num_checkpoints, one_pass, _MIN_REHEARSED_UPDATES), updates)
     checkpoint_every = max(updates // num_checkpoints, 1)
     recipe_values = {
         "training.updates": updates,
@@ -172,13 +171,16 @@ def rehearsal_overrides(
         "validation.every": checkpoint_every if recipe.averaging.best else updates,
         "validation.max_sentences": min(limit, _MAX_REHEARSED_LINES),
     }
-    given = {"training.checkpoint_every": recipe.training.checkpoint_every, "validation.every": recipe.validation.every}
+    lengths = {
+        "training.checkpoint_every": recipe.training.checkpoint_every,
+        "validation.every": recipe.validation.every,
+    }
     if recipe.training.schedule.name in ("cosine", "wsd"):  # they end with the last update
         phases = {name: length for name, length in recipe.training.schedule if name.endswith("_updates")}
-        given |= {f"training.schedule.{name}": length for name, length in phases.items()}
+        lengths |= {f"training.schedule.{name}": length for name, length in phases.items()}
         longest = max(updates // 10, 1)
         recipe_values |= {f"training.schedule.{name}": min(length, longest) for name, length in phases.items()}
-    user_keys -= {key for key, every in given.items() if every > recipe_values[key]}  # too long
+    user_keys -= {key for key, length in lengths.items() if length > recipe_values[key]}  # the user's are too long
     corpus_values = {}
     if not tokenizer.comes_from_elsewhere:
         corpus_values["tokenizer.vocab_size"] = min(tokenizer.vocab_size, max(_MIN_REHEARSED_VOCABULARY, limit))
@@ -210,18 +212,19 @@ def _check_key(path: tuple[str, ...], value: Any, *, setting: str) -> None:
     """Raise RecipeError if a part of the path is in neither schema."""
     for length in range(1, len(path) + 1):
         prefix = path[:length]
-        allowed = fields_at(_AnyKey, prefix[:-1], values={})
+        allowed = fields_at(_RecipeOrCorpus, prefix[:-1], values={})
         if not allowed:
             return  # the path goes on below a value that is no section: the schema has an error of its own for that
         if prefix[-1] not in allowed:
             known = (*Corpus.other_toolkits, *Recipe.other_toolkits)
             counterpart = counterpart_of(prefix[-1], known)
             answer = None if counterpart is None else counterpart.answer(value, warmup_updates=None)
-            hint = suggest_key(prefix, allowed, schema=_AnyKey, answer=answer, as_flags=True)
+            hint = suggest_key(prefix, allowed, schema=_RecipeOrCorpus, answer=answer, as_flags=True)
             raise RecipeError(f"unknown key {dotted_key(prefix)!r}", where=f"--set {setting}", hint=hint)
 
 
 def _belongs_to_recipe(setting: str) -> bool:
+    """Whether the first key that a setting sets is the recipe's; both files have a `tokenizer`, with other keys."""
     section, *keys = next(iter(_leaves(setting)), (_first_key(setting),))
     if section == "tokenizer" and keys:
         return keys[0] in SubwordSampling.model_fields

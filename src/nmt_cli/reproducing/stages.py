@@ -276,7 +276,7 @@ def _held_out_text(
     if plan.limit is None:
         return _HeldOutText(original, original, limit=None)
     copy = plan.folder / f"{test_set.name}.{side}.{language}"
-    return _HeldOutText(original, copy, limit=plan.num_lines(test_set.num_lines))
+    return _HeldOutText(original, copy, limit=plan.num_translated(test_set.num_lines))
 
 
 def _translation_file(plan: ReproductionPlan, split: HeldOutSplit) -> Path:
@@ -289,7 +289,7 @@ def _decoding_stage(plan: ReproductionPlan, split: HeldOutSplit) -> Stage:
     The run's model is the last update's, unless the recipe keeps the best.
     """
     source, translation = _held_out_text(plan, split, side="source"), _translation_file(plan, split)
-    num_lines = plan.num_lines(_TEST_SETS[split].num_lines)
+    num_lines = plan.num_translated(_TEST_SETS[split].num_lines)
     model = plan.run / ("model" if split == "valid" else "averaged")
     arguments = ["decode", "-m", str(model), "-i", str(source.file), "-o", str(translation), "--overwrite"]
     # A model directory keeps the search settings of its training. These options pass the current recipe's settings.

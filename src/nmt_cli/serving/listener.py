@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from nmt_cli.errors import UsageError
-from nmt_cli.files import lock
+from nmt_cli.files import lock_path
 
 _BACKLOG = 1024
 
@@ -99,7 +99,7 @@ def _lock_path(path: Path, ending: ExitStack) -> None:
         raise _wrong_path_error(path, os.strerror(errno.EISDIR))
     try:
         path.parent.stat()  # else a folder that is not there would be made for the lock
-        ending.enter_context(lock(path, busy="another server has taken it", error=UsageError))
+        ending.enter_context(lock_path(path, busy="another server has taken it", error=UsageError))
     except UsageError as error:
         raise _wrong_path_error(path, error.message) from None
     except OSError as error:

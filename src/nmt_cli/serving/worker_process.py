@@ -18,7 +18,7 @@ from tempfile import gettempdir, mkdtemp
 from typing import Any, TypeVar
 
 from nmt_cli.errors import UsageError
-from nmt_cli.files import lock_folder
+from nmt_cli.files import lock_itself
 from nmt_cli.processes import Worker, WorkerLost
 from nmt_cli.serving.worker_model import EngineSettings, ModelJob, SentenceTask, WorkerModel
 
@@ -124,7 +124,7 @@ class _WorkerFolder:
     def __init__(self) -> None:
         hidden = Path(mkdtemp(prefix=f".{_FOLDER_PREFIX}"))
         try:
-            self._lock = lock_folder(hidden, is_optional=True)  # on a disk without locks, nobody removes it either
+            self._lock = lock_itself(hidden, is_optional=True)  # on a disk without locks, nobody removes it either
         except OSError:
             hidden.rmdir()
             raise
@@ -144,7 +144,7 @@ def remove_left_folders() -> None:
         raise UsageError(f"there is no place for temporary files: {error.strerror}", hint=hint) from None
     for left in folder.glob(f"{_FOLDER_PREFIX}*"):
         with suppress(OSError):
-            descriptor = lock_folder(left, is_optional=False)
+            descriptor = lock_itself(left, is_optional=False)
             if os.fstat(descriptor).st_uid == os.getuid():
                 shutil.rmtree(left, ignore_errors=True)
             os.close(descriptor)

@@ -204,7 +204,7 @@ def recipe_fingerprint(recipe: Recipe, data: PreparedData, *, init_from: Initial
 
 def locked_run(directory: Path) -> AbstractContextManager[None]:
     """Lock the run in `directory`, which need not exist yet; ModelError if another process has locked it."""
-    return files.lock(directory, busy=f"another nmt train is at work in {directory}", error=ModelError)
+    return files.lock_path(directory, busy=f"another nmt train is at work in {directory}", error=ModelError)
 
 
 def _update_record(run: Run, **values: Any) -> Run:

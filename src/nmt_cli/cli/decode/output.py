@@ -130,11 +130,11 @@ def open_output(
         with stream:
             yield partial(_write_all, stream, name), 0
         return
-    from nmt_cli.files import lock
+    from nmt_cli.files import lock_path
 
     final = output.resolve()
     unfinished = PartialOutput(final)
-    with lock(unfinished.path, busy="another nmt decode writes this file", error=DataError):
+    with lock_path(unfinished.path, busy="another nmt decode writes this file", error=DataError):
         _check_not_taken(final, overwrite=overwrite)  # another command may have written it since this one began
         with _write_errors(str(output)):
             done = unfinished.begin(job, may_replace=overwrite, rows_are_numbered=rows_are_numbered)

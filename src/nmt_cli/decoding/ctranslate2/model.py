@@ -234,7 +234,7 @@ def converted_model(model: Path, *, version: str) -> tuple[Path, tempfile.Tempor
         return folder, None
     loaded = model_directory.load_model(model, device=torch.device("cpu"), dtype=torch.float32)
     try:
-        with files.lock(folder, busy="it is being written", error=_CopyUnavailable):
+        with files.lock_path(folder, busy="it is being written", error=_CopyUnavailable):
             if _is_up_to_date(folder, key):  # another process has just written it, and may be reading it
                 return folder, None
             with files.new_directory(folder, error=_CopyUnavailable) as unfinished:

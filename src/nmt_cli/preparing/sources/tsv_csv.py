@@ -75,8 +75,7 @@ class TsvSource(OneFileSource):
         is_quoted = are_quoted(lines)
         if is_quoted:
             logger.info("%s: cells are quoted as in CSV, and the quotes are taken off", name)
-        numbers = columns.source, columns.target
-        return TsvFile(((name, file),), file.name, self.weight, file, *numbers, columns.header, is_quoted)
+        return TsvFile(((name, file),), file.name, self.weight, file, columns, is_quoted)
 
 
 class CsvSource(OneFileSource):
@@ -103,13 +102,12 @@ class CsvSource(OneFileSource):
             raise DataError(message, where=f"{file}:1", hint="give a file with source and target in two columns")
         rows = list(filter(None, _readable_rows(lines, delimiter))) or [[]]  # blank lines are no rows
         columns, width = _choose_columns(self, rows[0], file, context), _num_columns(rows)
-        has_columns = width >= max(columns.source, columns.target)  # otherwise reading says which are missing
+        has_columns = width >= columns.needed  # otherwise reading says which are missing
         if not columns.are_known and width > 2 and has_columns:
             raise _unnamed_columns_error(self, file, rows, context, width=width)
         if not columns.are_known:
             _check_no_title(rows, file, context)
-        numbers = columns.source, columns.target
-        return CsvFile(((name, file),), file.name, self.weight, file, *numbers, columns.header, delimiter, width)
+        return CsvFile(((name, file),), file.name, self.weight, file, columns, delimiter, width)
 
 
 class Columns(NamedTuple):
@@ -123,27 +121,30 @@ class Columns(NamedTuple):
     header: bool
     are_known: bool
 
+    @property
+    def needed(self) -> int:
+        """The number of columns that a row needs."""
+        return max(self.source, self.target)
+
 
 @dataclass(frozen=True, slots=True)
 class TsvFile(LocalPairs):
-    """Two columns of a file of tab-separated columns, counted from 1."""
+    """Two columns of a file of tab-separated columns."""
 
     file: Path
-    source: int
-    target: int
-    header: bool
+    columns: Columns
     is_quoted: bool
 
     def read(self) -> Iterator[RawChunk]:
         """The lines below the header. DataError if there is no tab, though a second column is asked for."""
-        for number, lines in line_chunks(self.file, skip=int(self.header)):
-            if number == 1 + self.header:
+        source, target, header, _ = self.columns
+        for number, lines in line_chunks(self.file, skip=int(header)):
+            if number == 1 + header:
                 self._check_columns(lines)
-            data = b"".join(lines)
-            yield TsvChunk(len(lines), number, self.origin, data, self.source, self.target, self.is_quoted)
+            yield TsvChunk(len(lines), number, self.origin, b"".join(lines), source, target, self.is_quoted)
 
     def _check_columns(self, lines: Sequence[bytes]) -> None:
-        if max(self.source, self.target) == 1 or any(b"\t" in line for line in lines):
+        if self.columns.needed == 1 or any(b"\t" in line for line in lines):
             return
         hint = "separate source and target by one tab"
         separators = [name for mark, name in _WRONG_SEPARATORS.items() if all(mark in line for line in lines)]
@@ -154,17 +155,15 @@ class TsvFile(LocalPairs):
         else:
             hint += "; for two files with a sentence per line, --train PREFIX"
         message = f"{self.file.name} has no columns: there is no tab in its first {len(lines):,} lines"
-        raise DataError(message, where=f"{self.file}:{1 + self.header}", hint=hint)
+        raise DataError(message, where=f"{self.file}:{1 + self.columns.header}", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
 class CsvFile(LocalPairs):
-    """Two columns of a CSV file, counted from 1; `width` is the number of columns of most rows."""
+    """Two columns of a CSV file; `width` is the number of columns of most rows."""
 
     file: Path
-    source: int
-    target: int
-    header: bool
+    columns: Columns
     delimiter: str
     width: int
 
@@ -177,10 +176,10 @@ class CsvFile(LocalPairs):
 
     def _pairs(self) -> Iterator[UnitPair]:
         """The line and the two cells of each row below the header."""
-        source, target, needed = self.source - 1, self.target - 1, max(self.source, self.target)
+        source, target, needed = self.columns.source - 1, self.columns.target - 1, self.columns.needed
         rows, num_columns, widest = self._numbered_rows(), max(self.width, needed), 0
         others, fix = "most rows have", _QUOTE_CELLS
-        if self.header:
+        if self.columns.header:
             _, names = next(rows, (1, []))
             has_names = len(names) >= needed and names[source].strip() and names[target].strip()
             num_columns = len(names) if has_names else sys.maxsize  # a title above a table says nothing
@@ -195,7 +194,7 @@ class CsvFile(LocalPairs):
             else:
                 yield UnitPair(line, join_lines(row[source]), join_lines(row[target]))
         if widest == 0:
-            raise empty_error(self.file, below_header=self.header)
+            raise empty_error(self.file, below_header=self.columns.header)
         if widest < needed:
             message = f"no row of {self.file.name} has a column {needed}: the longest has {widest}"
             hint = "set source and target in the corpus file to columns that it has"
