@@ -67,8 +67,9 @@ def failure_of(error: Exception) -> HubFailure:
     for cause in causes:
         if isinstance(cause, errors.HfHubHTTPError) and cause.response is not None:
             return _failure_of_answer(cause.response.status_code)
-    is_of_the_network = isinstance(error, OSError) or any(map(_is_transport_error, causes))
-    return HubFailure("unreachable" if is_of_the_network else "other", reason)
+    # httpx's errors of connections are no OSError, and the hub's library passes them on.
+    is_of_httpx = any(base.__name__ == "TransportError" for cause in causes for base in type(cause).__mro__)
+    return HubFailure("unreachable" if isinstance(error, OSError) or is_of_httpx else "other", reason)
 
 
 def _failure_of_answer(status: int) -> HubFailure:
@@ -84,19 +85,18 @@ def words_of_common_failure(kind: CommonKind, name: str, *, reason: str, page: s
     match kind:
         case "disk full":
             hint = "free some space, or move the hub's cache: export HF_HOME=FOLDER; the same command continues"
-            return f"cannot download {name}: {reason}", hint
         case "not writable":
-            return f"cannot download {name}: {reason}", "move the hub's cache: export HF_HOME=FOLDER"
+            hint = "move the hub's cache: export HF_HOME=FOLDER"
+        case "refused":
+            hint = "check the token: export HF_TOKEN=hf_..., or unset it for a public repository"
+        case "overloaded":
+            hint = "try the same command again in a few minutes: it continues"
         case "gated":
             message = f"{name} is gated: the hub wants to know who takes it"
             return message, f"accept its terms at {page}, then export HF_TOKEN=hf_..."
-        case "refused":
-            hint = "check the token: export HF_TOKEN=hf_..., or unset it for a public repository"
-            return f"cannot download {name}: {reason}", hint
-        case "overloaded":
-            return f"cannot download {name}: {reason}", "try the same command again in a few minutes: it continues"
         case other:
             assert_never(other)
+    return f"cannot download {name}: {reason}", hint
 
 
 @contextmanager
@@ -164,8 +164,3 @@ def _bar_class(name: str, progress: Progress) -> type[Any]:
         def set_transfer_postfix_str(self, *args: Any, **options: Any) -> None: ...
 
     return Bar
-
-
-def _is_transport_error(error: BaseException) -> bool:
-    """True for httpx's connection errors, which the hub's library passes on; they are no OSError."""
-    return any(base.__name__ == "TransportError" for base in type(error).__mro__)

@@ -236,7 +236,7 @@ def test_a_foreign_work_folder_or_unwritable_place_is_an_error(tmp_path: Path) -
     assert (tmp_path / "data.partial" / "notes").read_text() == "mine"
     (tmp_path / "file").touch()
     error = refusal(lambda: run(located, tmp_path / "file" / "data"))
-    assert error.message == f"cannot make {tmp_path / 'file' / 'data.partial'}: Not a directory"
+    assert error.message == "cannot write data.partial: a file stands where a folder must be"
     assert error.hint == "choose another folder with -o"
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MIN_LIMIT = 100
+_COLOURS = {"as expected": "green", "below": "red", "above": "yellow", "not comparable": "dim", "context": "dim"}
 
 
 def reproduce(
@@ -100,16 +101,12 @@ def _print_outcome(plan: ReproductionPlan, outcome: Outcome, *, page: Path | Non
     if not outcome.measured:
         return
     logger.info("")
-    print_table(HEADER, table_rows(outcome), right_aligned=("expected", "measured"), styles=_row_colours(outcome))
+    colours = [_COLOURS[figure.relation] for _, figure in outcome.each_figure()]
+    print_table(HEADER, table_rows(outcome), right_aligned=("expected", "measured"), styles=colours)
     if page is not None:
         logger.info("report: %s", page)
     if outcome.stop is None:
         logger.info("%s", conclusion(plan, outcome))
-
-
-def _row_colours(outcome: Outcome) -> list[str]:
-    colours = {"as expected": "green", "below": "red", "above": "yellow", "not comparable": "dim", "context": "dim"}
-    return [colours[figure.relation] for _, figure in outcome.each_figure()]
 
 
 def _exit_unless_reproduced(plan: ReproductionPlan, outcome: Outcome) -> None:

@@ -80,7 +80,7 @@ def write_clean_text(
         for split in corpus.splits
         if split != "train" and split not in corpus.set_aside
     }
-    held_out_sides = text_checks.held_out_sides(held_out, sources, languages)
+    held_out_sides = list(text_checks.held_out_sides(held_out, sources, languages))
     raw_shards = read_shards(train, limit=corpus.limit)
     first_shard = next(raw_shards)
     swap_warnings = _check_beginning(first_shard, corpus, train, held_out, held_out_sides)

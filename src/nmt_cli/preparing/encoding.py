@@ -46,11 +46,8 @@ class TokenStatistics:
 
     def plus(self, other: TokenStatistics) -> TokenStatistics:
         """The statistics of both texts together."""
-        return TokenStatistics(
-            _sum_padded(self.words, other.words),
-            _sum_padded(self.pieces, other.pieces),
-            _sum_padded(self.usage, other.usage),
-        )
+        sums = (_sum_padded(getattr(self, name), getattr(other, name)) for name in _STATISTICS_NAMES)
+        return TokenStatistics(*sums)
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ def _text_fingerprint(
 ) -> str:
     """The fingerprint of clean text: its sources, the contents of files, and the settings of cleaning."""
     corpus = located.corpus
-    chosen = {f"{split}_size": getattr(corpus, f"{split}_size") for split in corpus.set_aside}
+    sizes = {f"{split}_size": getattr(corpus, f"{split}_size") for split in corpus.set_aside}
     return fingerprint_of(
         {
             "version": _PIPELINE_VERSION,
@@ -99,7 +99,7 @@ def _text_fingerprint(
             "cleaning": corpus.cleaning.model_dump(),
             "sources": sources,
             "inputs": [(record.split, record.sha256) for record in inputs],
-            **({"set_aside": {**chosen, "seed": corpus.split_seed}} if chosen else {}),
+            **({"set_aside": {**sizes, "seed": corpus.split_seed}} if sizes else {}),
         }
     )
 

@@ -77,11 +77,8 @@ def open_work_folder(output: Path) -> Iterator[WorkFolder]:
     The folder stays if stages are finished in it.
     """
     path = work_path(output)
-    try:
+    with files.disk_errors(path, DataError):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"cannot make {path}: {error.strerror}"
-        raise DataError(message, where=str(path), hint="choose another folder with -o") from None
     with files.lock_path(output, busy=f"another nmt prepare is writing {output}", error=DataError):
         if not _holds_only_stages(path):
             message = f"{path} is in the way: nmt prepare would work there, and did not make it"

@@ -216,20 +216,14 @@ class Figure:
     @property
     def verdict(self) -> str:
         """The relation in words, with the distance if there is one."""
-        expected = self.expected
-        match self.relation:
-            case "not comparable":
-                return "not comparable: rehearsal"
-            case "below":
-                assert expected is not None
-                return f"below by {_with_unit(self.name, expected.low - self.measured)}"
-            case "above":
-                assert expected is not None
-                return f"above by {_with_unit(self.name, self.measured - expected.high)}"
-            case "as expected":
-                return "as expected"
-            case "context":
-                return "not in the paper" if expected is None else "for context"
+        if not self.is_judged:
+            return "not comparable: rehearsal"
+        if self.expected is None:
+            return "not in the paper"
+        if self.relation in ("below", "above"):
+            distance = max(self.expected.low - self.measured, self.measured - self.expected.high)
+            return f"{self.relation} by {_with_unit(self.name, distance)}"
+        return "for context" if self.relation == "context" else self.relation
 
     @property
     def has_failed(self) -> bool:
@@ -248,12 +242,11 @@ class Figure:
 
     def to_json(self) -> dict[str, Any]:
         """The figure for reproduction.json."""
-        expected = None if self.expected is None else asdict(self.expected)
-        if expected is not None:
-            del expected["decides"]
+        expected = {} if self.expected is None else asdict(self.expected)
+        expected.pop("decides", None)
         return {
             "figure": self.name,
-            "expected": expected,
+            "expected": expected or None,
             "measured": self.measured,
             "detail": self.signature,
             "verdict": self.verdict,

@@ -154,11 +154,11 @@ def rehearsal_overrides(
     settings = (*user_settings.recipe, *user_settings.corpus)
     user_keys = {dotted_key(path) for setting in settings for path in _leaves(setting)}
     _, num_checkpoints = recipe.averaging.choice
-    updates = recipe.training.updates
+    training, updates = recipe.training, recipe.training.updates
     if "averaging.last" not in user_keys:
         num_checkpoints = min(num_checkpoints, updates, _MAX_REHEARSED_CHECKPOINTS)
     if "training.updates" not in user_keys:
-        one_pass = math.ceil(limit * _PIECES_PER_SIDE / recipe.training.batch_tokens)
+        one_pass = math.ceil(limit * _PIECES_PER_SIDE / training.batch_tokens)
         updates = min(max(num_checkpoints, one_pass, _MIN_REHEARSED_UPDATES), updates)
     checkpoint_every = max(updates // num_checkpoints, 1)
     recipe_values = {
@@ -171,12 +171,9 @@ def rehearsal_overrides(
         "validation.every": checkpoint_every if recipe.averaging.best else updates,
         "validation.max_sentences": min(limit, _MAX_REHEARSED_LINES),
     }
-    lengths = {
-        "training.checkpoint_every": recipe.training.checkpoint_every,
-        "validation.every": recipe.validation.every,
-    }
-    if recipe.training.schedule.name in ("cosine", "wsd"):  # they end with the last update
-        phases = {name: length for name, length in recipe.training.schedule if name.endswith("_updates")}
+    lengths = {"training.checkpoint_every": training.checkpoint_every, "validation.every": recipe.validation.every}
+    if training.schedule.name in ("cosine", "wsd"):  # they end with the last update
+        phases = {name: length for name, length in training.schedule if name.endswith("_updates")}
         lengths |= {f"training.schedule.{name}": length for name, length in phases.items()}
         longest = max(updates // 10, 1)
         recipe_values |= {f"training.schedule.{name}": min(length, longest) for name, length in phases.items()}
@@ -193,14 +190,11 @@ def rehearsal_overrides(
 def _settings_that_stay(settings: Sequence[str], rehearsal: Overrides) -> list[str]:
     """The user's settings; a warning names each setting that the rehearsal shortens, and leaves it out."""
     shortened = {setting.partition("=")[0] for setting in rehearsal.recipe}
-    remaining = []
-    for setting in settings:
-        keys = {dotted_key(path) for path in _leaves(setting)}
-        if keys and keys <= shortened:
-            logger.warning("--set %s is left out: the rehearsal is shorter", setting)
-        else:
-            remaining.append(setting)
-    return remaining
+    keys_of = {setting: {dotted_key(path) for path in _leaves(setting)} for setting in settings}
+    left_out = [setting for setting, keys in keys_of.items() if keys and keys <= shortened]
+    for setting in left_out:
+        logger.warning("--set %s is left out: the rehearsal is shorter", setting)
+    return [setting for setting in settings if setting not in left_out]
 
 
 def _leaves(setting: str) -> dict[tuple[str, ...], Any]:

@@ -23,7 +23,7 @@ from nmt_cli.files import read_json, sha256, write_file
 from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS
 from nmt_cli.preparing.report import read_report
 from nmt_cli.recipe.loading import dump_recipe
-from nmt_cli.reproducing.experiments import Expectations, Expected, Figure, FigureName, expected_exactly
+from nmt_cli.reproducing.experiments import Expectations, Figure, FigureName, expected_exactly
 from nmt_cli.reproducing.needs import Machine, Needs, averaging_needs, decoding_needs, preparation_needs, training_needs
 from nmt_cli.reproducing.plan import ReproductionPlan
 
@@ -162,9 +162,8 @@ def _preparation_stage(plan: ReproductionPlan) -> Stage:
     corpus, published = plan.corpus, plan.experiment.expected["prepare"]
     limit = [] if plan.limit is None else ["--limit", str(plan.limit)]
     output = [] if plan.data == Path("data") / corpus.name else ["-o", str(plan.data)]
-    fixed: dict[FigureName, Expected] = {
-        test_set.figure: published[test_set.figure] for test_set in _TEST_SETS.values()
-    }
+    figures = [test_set.figure for test_set in _TEST_SETS.values()]
+    fixed = {figure: published[figure] for figure in figures}
     if plan.limit is not None:
         fixed["pairs read"] = expected_exactly(plan.limit, _REHEARSAL_SOURCE)
         if not corpus.tokenizer.comes_from_elsewhere:

@@ -63,26 +63,22 @@ class TextSide:
 
 def training_sides(
     samples: Mapping[int, Pairs], sources: Sequence[LocalPairs], languages: CorpusLanguages
-) -> list[TextSide]:
+) -> Iterator[TextSide]:
     """Both sides of the training text, as one text per source; `samples` are pairs by the index of their source."""
-    sides: list[TextSide] = []
     for index, pairs in samples.items():
         name = f"the training text {sources[index].origin}" if len(sources) > 1 else "the training text"
-        sides += text_sides(name, pairs, languages, source=sources[index])
-    return sides
+        yield from text_sides(name, pairs, languages, source=sources[index])
 
 
 def held_out_sides(
     splits: Mapping[str, Pairs], sources: Mapping[Split, Sequence[LocalPairs]], languages: CorpusLanguages
-) -> list[TextSide]:
+) -> Iterator[TextSide]:
     """Both sides of the validation and of the test text; long text is sampled evenly."""
-    sides: list[TextSide] = []
     for split, name in SPLIT_NAMES.items():
         if split != "train" and split in splits:
             pairs = splits[split][:: max(1, len(splits[split]) // _SAMPLED_LINES)]
             source = sources[split][0] if len(sources[split]) == 1 else None
-            sides += text_sides(f"the {name} text", pairs, languages, source=source)
-    return sides
+            yield from text_sides(f"the {name} text", pairs, languages, source=source)
 
 
 def text_sides(name: str, pairs: Pairs, languages: CorpusLanguages, *, source: LocalPairs | None) -> list[TextSide]:

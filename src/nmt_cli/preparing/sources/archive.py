@@ -28,7 +28,6 @@ from nmt_cli.preparing.sources.base import CorpusContext, Markup, Source, Weight
 from nmt_cli.preparing.sources.text import COMPRESSION_ENDINGS, TextFiles, text_files
 from nmt_cli.recipe.section import PositiveInt, SettingError
 
-_BLOCK = 1 << 20
 _OpenEntry: TypeAlias = Callable[[], IO[bytes] | None]
 
 
@@ -177,7 +176,7 @@ def _write_entry(open_entry: _OpenEntry, files: Sequence[Path]) -> None:
     packed = open_entry()
     assert packed is not None  # as for every entry that is a file
     with packed, files[0].open("wb") as unpacked:
-        shutil.copyfileobj(packed, unpacked, _BLOCK)
+        shutil.copyfileobj(packed, unpacked)
     for copy in files[1:]:
         shutil.copyfile(files[0], copy)
 

@@ -254,12 +254,9 @@ def find_columns(
     dotted name counts: `translation.id` beside `translation.en` is Indonesian, and `id` an identifier. None if a side
     has no column, or both have the same one.
     """
-    split_names = [name.strip().rpartition(".") for name in names]
-    last_parts = [last for _, _, last in split_names]
-    siblings = [
-        [last if parent == other else "" for other, _, last in split_names]
-        for parent in dict.fromkeys(parent for parent, _, _ in split_names)
-    ]
+    parts = [name.strip().rpartition(".")[::2] for name in names]
+    last_parts = [last for _, last in parts]
+    siblings = [[last if of == parent else "" for of, last in parts] for parent in dict.fromkeys(of for of, _ in parts)]
     by_language = [[_find_language(code, group) for code in languages] for group in (*siblings, last_parts)]
     lower = [part.lower() for part in last_parts]
     by_pair = [[lower.index(name) if name in lower else None for name in pair] for pair in _PAIRS_OF_NAMES]

@@ -26,6 +26,7 @@ from nmt_cli.preparing.sources.jsonl_parquet import TableFile, translation_colum
 
 logger = logging.getLogger(__name__)
 
+_BEGINNINGS_OF_PATHS = ("./", "../", "/")
 _NOT_OPTIONS = ("name", "version", "data_dir", "data_files", "description", "features")
 
 
@@ -44,7 +45,7 @@ class HubSource(Source):
     @property
     def is_local(self) -> bool:
         """True if `repository` is a directory."""
-        return _is_directory(self.repository)
+        return self.repository.startswith(_BEGINNINGS_OF_PATHS)
 
     def describe(self) -> list[str]:
         """Data set, subset, split and revision."""
@@ -139,10 +140,6 @@ class HubSplit:
         return local
 
 
-def _is_directory(repository: str) -> bool:
-    return repository.startswith(("./", "../", "/"))
-
-
 def _hub_error(repository: str, name: str, error: Exception) -> DataError:
     """The error for a data set that the hub does not give, or that cannot be stored; messages call it `name`."""
     import datasets.exceptions
@@ -158,7 +155,7 @@ def _hub_error(repository: str, name: str, error: Exception) -> DataError:
     is_missing = any(isinstance(cause, datasets.exceptions.DatasetNotFoundError) for cause in causes)
     if is_missing and failure.kind != "gated":
         failure = hub.HubFailure("no repository", failure.reason)
-    if failure.kind == "not writable" and _is_directory(repository):
+    if failure.kind == "not writable" and repository.startswith(_BEGINNINGS_OF_PATHS):
         failure = hub.HubFailure("other", failure.reason)
     kind = failure.kind
     match kind:

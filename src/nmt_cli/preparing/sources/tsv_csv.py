@@ -63,10 +63,8 @@ class TsvSource(OneFileSource):
         """The two columns of a file."""
         lines = [line.decode("utf-8-sig", "replace").rstrip("\r\n") for line in next(line_chunks(file))[1]]
         rows = [[*map(unquote, line.split("\t"))] for line in lines]
-        columns, width = _choose_columns(self, rows[0], file, context), _num_columns(rows)
-        if not columns.are_known and width <= 2:
-            _check_no_title(rows, file, context)
-        elif not columns.are_known and self.source is None and self.target is None:
+        columns, width = _choose_columns(self, rows, file, context), _num_columns(rows)
+        if not columns.are_known and width > 2 and self.source is None and self.target is None:
             warning = (
                 "%s has %s columns, and its first line does not name them: column 1 is taken as %s, 2 as %s; "
                 "if they are others, put a line that names all columns before line 1"
@@ -101,20 +99,15 @@ class CsvSource(OneFileSource):
             message = f"{file.name} has no columns: no comma, semicolon or tab stands between its cells"
             raise DataError(message, where=f"{file}:1", hint="give a file with source and target in two columns")
         rows = list(filter(None, _readable_rows(lines, delimiter))) or [[]]  # blank lines are no rows
-        columns, width = _choose_columns(self, rows[0], file, context), _num_columns(rows)
+        columns, width = _choose_columns(self, rows, file, context), _num_columns(rows)
         has_columns = width >= columns.needed  # otherwise reading says which are missing
         if not columns.are_known and width > 2 and has_columns:
             raise _unnamed_columns_error(self, file, rows, context, width=width)
-        if not columns.are_known:
-            _check_no_title(rows, file, context)
         return CsvFile(((name, file),), file.name, self.weight, file, columns, delimiter, width)
 
 
 class Columns(NamedTuple):
-    """The columns of source and target, counted from 1, and whether a first line names columns.
-
-    They are known if both are given or found by their languages.
-    """
+    """The columns of source and target, counted from 1. They are known if given, or found by their languages."""
 
     source: int
     target: int
@@ -202,42 +195,23 @@ class CsvFile(LocalPairs):
 
     def _numbered_rows(self) -> Iterator[tuple[int, list[str]]]:
         """The line that each row begins at, and its cells. Blank lines are no rows. DataError for a broken cell."""
-        lines = _CsvLines(self.file)
-        rows = csv.reader(lines, delimiter=self.delimiter, strict=True, skipinitialspace=True)
-        while True:
-            line = lines.begin_row()
-            try:
-                row = next(rows)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                raise _broken_row_error(self.file, line, str(error)) from None
-            if row:
-                yield line, row
+        start = 1  # the line that the row begins at
 
+        def lines() -> Iterator[str]:
+            for number, line in enumerate(read_lines(self.file), start=1):
+                if number - start >= _MAX_LINES_PER_ROW:
+                    raise csv.Error(f"it is not closed within {_MAX_LINES_PER_ROW} lines")
+                text = line.decode("utf-8", "surrogateescape")
+                yield text.removeprefix("\ufeff") if number == 1 else text
 
-class _CsvLines:
-    """The lines of a CSV file as text; csv.Error if a row takes too many of them."""
-
-    def __init__(self, file: Path) -> None:
-        self._lines = read_lines(file)
-        self._num_read = 0
-        self._num_before_row = 0
-
-    def begin_row(self) -> int:
-        """The number of the next line, where a row begins."""
-        self._num_before_row = self._num_read
-        return self._num_read + 1
-
-    def __iter__(self) -> _CsvLines:
-        return self
-
-    def __next__(self) -> str:
-        line = next(self._lines).decode("utf-8", "surrogateescape")
-        self._num_read += 1
-        if self._num_read - self._num_before_row > _MAX_LINES_PER_ROW:
-            raise csv.Error(f"it is not closed within {_MAX_LINES_PER_ROW} lines")
-        return line.removeprefix("\ufeff") if self._num_read == 1 else line
+        rows = csv.reader(lines(), delimiter=self.delimiter, strict=True, skipinitialspace=True)
+        try:
+            for row in rows:
+                if row:
+                    yield start, row
+                start = rows.line_num + 1
+        except csv.Error as error:
+            raise _broken_row_error(self.file, start, str(error)) from None
 
 
 def _num_columns(rows: Sequence[Sequence[str]]) -> int:
@@ -246,12 +220,13 @@ def _num_columns(rows: Sequence[Sequence[str]]) -> int:
 
 
 def _choose_columns(
-    table: TsvSource | CsvSource, first_row: Sequence[str], file: Path, context: CorpusContext
+    table: TsvSource | CsvSource, rows: Sequence[Sequence[str]], file: Path, context: CorpusContext
 ) -> Columns:
     """The columns. A column that is neither given nor found is 1 for the source and 2 for the target.
 
-    DataError if source and target would be one column.
+    DataError if source and target would be one column, or if a title, or Excel's `sep=;`, hides the names of the two.
     """
+    first_row, where = rows[0], f"{file}:1"
     given = _column_index(table.source, first_row, file), _column_index(table.target, first_row, file)
     are_both_given = None not in given
     found = None if are_both_given or table.header is False else find_columns(first_row, context.codes, given=given)
@@ -259,10 +234,15 @@ def _choose_columns(
     src, tgt = found or default
     if src == tgt and not are_both_given:
         hint = f"set source and target, both of them: the first line has {_shorten(first_row)}"
-        raise DataError(f"source and target of {file.name} are both column {src + 1}", where=f"{file}:1", hint=hint)
+        raise DataError(f"source and target of {file.name} are both column {src + 1}", where=where, hint=hint)
+    are_known = are_both_given or found is not None
+    names_below = find_columns(rows[1], context.codes, given=(None, None)) if len(rows) > 1 else None
+    if names_below and not are_known and _is_title(first_row) and _num_columns(rows) <= 2:
+        message = f"line 1 of {file.name} stands above the names of the columns"
+        raise DataError(message, where=where, hint="remove it")
     is_named = found is not None or isinstance(table.source, str) or isinstance(table.target, str)
     header = is_named if table.header is None else table.header
-    return Columns(src + 1, tgt + 1, header, are_known=are_both_given or found is not None)
+    return Columns(src + 1, tgt + 1, header, are_known)
 
 
 def _column_index(column: Column, first_row: Sequence[str], file: Path) -> int | None:
@@ -302,22 +282,14 @@ def _is_title(row: Sequence[str]) -> bool:
     return sum(map(bool, map(str.strip, row))) == 1
 
 
-def _check_no_title(rows: Sequence[Sequence[str]], file: Path, context: CorpusContext) -> None:
-    """DataError if the second row names the columns, below a title or Excel's `sep=;`."""
-    if len(rows) > 1 and _is_title(rows[0]) and find_columns(rows[1], context.codes, given=(None, None)):
-        message = f"line 1 of {file.name} stands above the names of the columns"
-        raise DataError(message, where=f"{file}:1", hint="remove it")
-
-
 def _unnamed_columns_error(
     table: CsvSource, file: Path, rows: Sequence[Sequence[str]], context: CorpusContext, *, width: int
 ) -> DataError:
     """The error for columns without names. Its fix takes the given column, and else those with the most text."""
     first_row, settings = rows[0], (table.source, table.target)
     chosen = _longest_columns(rows, [_column_index(column, first_row, file) for column in settings], width=width)
-    first_row_fix = ""
-    if len(first_row) < width:
-        first_row_fix = f"{_REMOVE_TITLE if _is_title(first_row) else _QUOTE_CELLS}, or "
+    advice = _REMOVE_TITLE if _is_title(first_row) else _QUOTE_CELLS
+    first_row_fix = f"{advice}, or " if len(first_row) < width else ""
     names = None if first_row_fix else _likely_header(rows, chosen)
     found = [names[index] if names else index + 1 for index in chosen]
     src, tgt = (column if setting is None else setting for column, setting in zip(found, settings, strict=True))
