@@ -66,7 +66,7 @@ def test_a_training_that_has_begun_is_estimated_by_its_own_speed(tmp_path: Path)
     found = training(tmp_path, run=run)
     assert found.time is not None
     assert found.time.min_hours == found.time.max_hours == pytest.approx(100_000 * 0.5 / 3600)
-    assert found.time.basis == "the run's own speed, 0.5 s per update"
+    assert found.time.basis == "the run's own speed, 0.5 s per update; validations not counted"
 
 
 def test_disk_is_that_of_the_checkpoints_less_what_is_there(tmp_path: Path) -> None:

@@ -185,7 +185,8 @@ def training_needs(plan: ReproductionPlan, run: Run | None, machine: Machine) ->
     seconds_per_update = None if run is None else _seconds_per_update(run)
     if seconds_per_update is not None:
         hours = seconds_per_update * updates_left / 3600
-        time = TimeEstimate(hours, hours, f"the run's own speed, {seconds_per_update:.3g} s per update")
+        basis = f"the run's own speed, {seconds_per_update:.3g} s per update; validations not counted"
+        time = TimeEstimate(hours, hours, basis)
     else:
         time = TimeEstimate.from_flops(
             6 * memory.num_parameters * training.batch_tokens * updates_left,  # forward 2, backward 4
