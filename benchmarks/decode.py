@@ -197,11 +197,11 @@ def _measure_bare(arguments: argparse.Namespace, precision: str) -> dict[str, An
     from nmt_cli.tokenization.tokenizer import Tokenizer
 
     source, target = (Tokenizer.load(Path(arguments.model) / f"{side}.spm") for side in ("source", "target"))
-    folder, _kept = converted_model(Path(arguments.model), version=ctranslate2.__version__)
     compute_type = {"fp32": "float32"}.get(precision, precision)
-    translator = ctranslate2.Translator(
-        str(folder), device="cpu", compute_type=compute_type, inter_threads=arguments.threads, intra_threads=1
-    )
+    with converted_model(Path(arguments.model), version=ctranslate2.__version__) as folder:
+        translator = ctranslate2.Translator(
+            str(folder), device="cpu", compute_type=compute_type, inter_threads=arguments.threads, intra_threads=1
+        )
     ids = {piece: number for number, piece in enumerate(target.pieces(range(target.vocab_size)))}
     beam = arguments.beams[0]
     options = {"beam_size": beam, "length_penalty": 1, "max_decoding_length": 256, "max_batch_size": 64}

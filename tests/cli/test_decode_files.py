@@ -31,6 +31,7 @@ from nmt_cli.preparing.sources.lines import line_chunks
 from nmt_cli.scoring.texts import read_text
 from nmt_cli.text_encoding import check_encoding, check_encodings
 from tests.artifacts.builders import save_tiny, tiny_recipe
+from tests.cli.terminals import seen_in_terminal
 from tests.forks import Forked, run_forked
 from tests.waiting import wait_until
 
@@ -133,8 +134,36 @@ def test_complete_rows_are_told_from_the_last_ones(tmp_path: Path) -> None:
     assert unfinished.path.read_bytes() == b""
     record = json.loads((tmp_path / "out.partial.json").read_text())
     assert record == job
+    unfinished.path.write_bytes(b"one\n")
     with pytest.raises(UsageError, match="begun with other settings: beam was 4 and is 5; nbest was null and is 2"):
         unfinished.begin({"beam": 5, "nbest": 2}, may_replace=False, rows_are_numbered=False)
+
+
+def test_a_command_killed_before_its_first_line_leaves_nothing_to_refuse(tmp_path: Path) -> None:
+    unfinished = PartialOutput(tmp_path / "out")
+    unfinished.begin({"beam": 4}, may_replace=False, rows_are_numbered=False)
+    unfinished.path.touch()
+    assert unfinished.begin({"beam": 5}, may_replace=False, rows_are_numbered=False) == 0
+    unfinished.path.write_bytes(b"one\n")
+    assert unfinished.begin({"beam": 5}, may_replace=False, rows_are_numbered=False) == 1
+
+
+@pytest.mark.parametrize("output", [STANDARD, Path("/dev/null")])
+def test_no_file_is_hashed_for_an_output_that_nothing_continues(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, output: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "short").write_text("the sea\n")
+    monkeypatch.setattr("nmt_cli.cli.decode.command.file_identity", None)
+    decode(model=[folder / "model"], source=folder / "short", output=output, device="cpu")
+    assert len(capfd.readouterr().out.splitlines()) == (output == STANDARD)
+
+
+def test_the_lines_before_the_damage_of_a_compressed_file_are_translated(folder: Path) -> None:
+    (folder / "damaged.gz").write_bytes(gzip.compress(b"the sea\n" + b"\n" * 80_000)[:-4])
+    command = ["decode", "--device", "cpu", "--threads", "1", "-m", "model", "-i", "damaged.gz", "-o", "damaged"]
+    lines = seen_in_terminal(command, columns=200, folder=folder, code=4)
+    assert any(line.startswith("error: damaged.gz is not a whole gzip file") for line in lines)
+    assert len((folder / "damaged.partial").read_bytes().splitlines()) >= 1000
 
 
 def test_a_part_of_which_nothing_is_known_is_not_replaced_unasked(folder: Path, tmp_path: Path) -> None:
@@ -385,18 +414,13 @@ def test_a_line_that_is_not_utf8_is_named_after_those_before_it() -> None:
     found = blocks([b"one\n", b"two\nthree\n", b"f\xfcnf\nsix\n"], max_lines=2)
     assert next(found) == ["one", "two"]
     assert next(found) == ["three"]
-    with pytest.raises(
-        DataError, match=r"(?m)^line 4 is not UTF-8: it has the byte 0xfc; the lines before it are translated$"
-    ) as error:
+    with pytest.raises(DataError, match=r"(?m)^line 4 is not UTF-8: it has the byte 0xfc$") as error:
         next(found)
     assert error.value.where == "stdin:4"
     assert error.value.hint == (
         "if the text is Latin-1 or Windows-1252: iconv -f WINDOWS-1252 -t UTF-8, before the pipe; "
         "or --errors replace, which writes U+FFFD for each such byte"
     )
-    with pytest.raises(DataError) as error:
-        next(blocks([b"f\xfcnf\n"]))
-    assert "translated" not in error.value.message  # there are no lines before
 
 
 @pytest.mark.parametrize(
@@ -621,7 +645,7 @@ def test_what_is_no_text_is_not_taken_for_another_encoding(tmp_path: Path) -> No
     (tmp_path / "dos.txt").write_bytes(b"f\xfcr dich\x1a")
     with pytest.raises(DataError, match="line 1 is not UTF-8"):
         read_text(str(tmp_path / "dos.txt"), stdin=None)
-    with pytest.raises(DataError, match=r"line 2 is not UTF-8.*the lines before it are translated") as error:
+    with pytest.raises(DataError, match="line 2 is not UTF-8") as error:
         list(blocks([b"one\na\x1b[1m caf\xe9\x1b[0m\n"]))
     assert "--errors replace" in error.value.hint
 

@@ -71,6 +71,19 @@ def test_the_export_lies_beside_the_model_and_is_named_after_it(tmp_path: Path, 
     ]
 
 
+def test_a_line_that_is_not_utf8_is_told_without_an_option_of_decode(
+    tmp_path: Path, nmt: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_tiny(tmp_path / "m", spm_folder=tmp_path)
+    (tmp_path / "text").write_bytes(b"one\nf\xfcnf\n")
+    monkeypatch.chdir(tmp_path)
+    assert nmt("export", "m", "--to", "huggingface", "-i", "text").stderr == [
+        "error: line 2 is not UTF-8: it has the byte 0xfc",
+        "at:    text:2",
+        "fix:   if the text is Latin-1 or Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 text > utf8-text",
+    ]
+
+
 def test_the_current_folder_may_be_the_model_but_not_the_output(
     tmp_path: Path, nmt: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

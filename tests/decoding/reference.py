@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmt_cli.decoding.batching import begin_search
+from nmt_cli.decoding.batching import BatchedSearch, begin_search
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
@@ -70,6 +70,14 @@ def search(
         active.run(down_to=0)
         found = active.take_results()
     return [found[number][:nbest] for number in range(len(sources))]
+
+
+def search_in_batches(
+    model: Transformer, rows: Sequence[Sequence[int]], *, config: DecodingConfig, nbest: int = 1
+) -> list[list[Hypothesis]]:
+    """Our own search of rows of pieces, in batches of similar length."""
+    sources = [SourceSentence(row, key=str(number)) for number, row in enumerate(rows)]
+    return BatchedSearch([model], device=CPU, cuda_search=None).search(sources, config=config, nbest=nbest)
 
 
 def assert_same(

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.cli.attention import attention
 from nmt_cli.decoding.attention import AttentionMap, AttentionMaps
+from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.errors import DataError, NmtError, UsageError
 from nmt_cli.model.layers import CrossAttention, SelfAttention
 from nmt_cli.model.packing import pack
@@ -101,6 +101,14 @@ def test_a_terminal_shows_shades() -> None:
     assert found.as_text(layers=[0], heads=[0]).split("\n") == lines
 
 
+def test_combining_marks_keep_the_columns_of_names_in_line() -> None:
+    virama, acute = "\u094d", "e\u0301"
+    found = AttentionMap("cross", [acute, "a"], ["a" + virama, "bc"], torch.zeros(1, 1, 2, 2))
+    _, *header, first, second, _ = found.as_text(layers=[0], heads=[0]).split("\n")
+    assert header == ["  a b", f"  {virama}  c"]
+    assert (first, second) == (acute, "a")
+
+
 def test_a_drawing_has_a_panel_for_each_layer_and_head() -> None:
     weights = torch.full((2, 3, 2, 2), 0.5)
     found = AttentionMap("cross", ["<b>", "&"], ["c", "d"], weights)
@@ -177,7 +185,7 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_translated(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Translator, "from_pretrained", None)
+    monkeypatch.setattr(LineTranslator, "translate", None)
     monkeypatch.chdir(folder)
     Path("there.svg").write_text("")
     with pytest.raises(error) as refused:
@@ -189,6 +197,6 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_translated(
 def test_the_models_own_blank_translation_is_not_taken_for_the_source(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Translator, "translate", lambda self, lines: [SimpleNamespace(text="")])
+    monkeypatch.setattr(LineTranslator, "translate", lambda self, lines: [SimpleNamespace(text="")])
     with pytest.raises(DataError, match="the translation is blank"):
         attention(SOURCE, model=[folder / "model"])

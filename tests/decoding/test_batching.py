@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nmt_cli.decoding import batching
-from nmt_cli.decoding.batching import BatchedSearch, begin_search, plan_batches, plan_for_threads, search_batches
+from nmt_cli.decoding.batching import BatchedSearch, begin_search, plan_batches, plan_for_threads
 from nmt_cli.decoding.search import beam
 from nmt_cli.decoding.search.active_search import ActiveSearch
 from nmt_cli.decoding.search.beam import BeamSearch
@@ -21,7 +21,7 @@ from nmt_cli.model import cache as decoder_cache
 from nmt_cli.model.cache import DecoderCache
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
-from tests.decoding.reference import CPU, decoding, random_model, random_rows, search
+from tests.decoding.reference import CPU, decoding, random_model, random_rows, search, search_in_batches
 
 VOCAB = 29
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -257,7 +257,7 @@ def test_batches_shrink_where_memory_does_not_suffice(
     config = decoding(beam=2, batch_tokens=40)
     rows = [[4 + number] for number in range(20)]
     model = random_model(0, vocab=30, sharpness=2.0)
-    found = search_batches(model, rows, config=config, nbest=1, device=CPU)
+    found = search_in_batches(model, rows, config=config)
     assert_same(found, [search([model], [SourceSentence(row)], config=config)[0] for row in rows])
     # Ten sentences are tried once, five once; after that no batch is so large.
     assert sorted(tried, reverse=True)[:3] == [10, 5, 2]
@@ -266,31 +266,39 @@ def test_batches_shrink_where_memory_does_not_suffice(
 
 
 @pytest.mark.parametrize(
-    ("problem", "error", "message"),
+    ("problem", "error", "message", "beam", "hint"),
     [
         # oneDNN gives no reason, which may be anything if no batch is smaller.
-        ("could not create a primitive", RuntimeError, "could not create a primitive"),
-        ("shapes do not fit", RuntimeError, "shapes do not fit"),
+        ("could not create a primitive", RuntimeError, "could not create a primitive", 3, None),
+        ("shapes do not fit", RuntimeError, "shapes do not fit", 3, None),
         (
             "can't allocate memory: you tried to",
             DeviceError,
             "the memory of cpu does not hold a sentence of 1 pieces with 3",
+            3,
+            "take fewer hypotheses, or a machine with more memory",
         ),
+        ("not enough memory", DeviceError, "a sentence of 1 pieces with 1", 1, "take a machine with more memory"),
     ],
 )
 def test_problems_of_a_single_sentence_are_told(
-    problem: str, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+    problem: str,
+    error: type[Exception],
+    message: str,
+    beam: int,
+    hint: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def begin(*arguments: object, **options: object) -> None:
         raise RuntimeError(problem)
 
     monkeypatch.setattr(batching, "begin_search", begin)
-    config = decoding(beam=3, batch_tokens=400)
+    config = decoding(beam=beam, batch_tokens=400)
     with pytest.raises(error, match=message) as told:
-        search_batches(random_model(0, vocab=9), [[4], [5]], config=config, nbest=1, device=CPU)
+        search_in_batches(random_model(0, vocab=9), [[4], [5]], config=config)
     if isinstance(told.value, DeviceError):
         assert told.value.setting == "beam"
-        assert told.value.hint == "take fewer hypotheses, `device: cpu`, or a machine with more memory"
+        assert told.value.hint == hint
 
 
 def test_batches_hold_every_sentence_once_and_keep_to_the_budget() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from nmt_cli.decoding.ctranslate2.batches import batches_for_workers, is_wide
 from nmt_cli.decoding.ctranslate2.engine import CTranslate2Engine
 from nmt_cli.decoding.engine import Engine, open_engine
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
+from nmt_cli.errors import ModelError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS
@@ -250,6 +254,24 @@ def test_a_folder_that_cannot_be_written_is_made_do_without(
     monkeypatch.setattr(files, "new_directory", refuse)
     with caplog.at_level(logging.INFO, logger="nmt_cli"):
         assert translated(tmp_path / "model")
-    message = f"converted for CTranslate2, for this once: {tmp_path} cannot be written"
-    assert [record.getMessage() for record in caplog.records] == [message]
+    assert [record.getMessage() for record in caplog.records] == ["converted for CTranslate2, for this once: no"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "shared.spm"]
+
+
+def test_a_temporary_copy_is_gone_when_the_model_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_tiny(tmp_path / "model", spm_folder=tmp_path)
+    temporaries, copy = tmp_path / "temporaries", tmp_path / ".model.ctranslate2"
+    temporaries.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporaries))
+    caplog.set_level(logging.INFO, logger="nmt_cli")
+    with files.lock(copy, busy="busy", error=ModelError):  # as if another process were writing it
+        translator = Translator.from_pretrained(tmp_path / "model", engine="ctranslate2")
+    assert list(temporaries.iterdir()) == []
+    by_process = f"process {os.getpid()} on {socket.gethostname()}"
+    assert caplog.messages == [
+        f"converted for CTranslate2, for this once: .model.ctranslate2 is being written: {by_process}"
+    ]
+    (found,) = translator.translate(["the old sea"])
+    assert found.text == translated(tmp_path / "model")

@@ -13,10 +13,20 @@ import pytest
 from nmt_cli.decoding import torch_engine
 from nmt_cli.decoding.engine import open_engine
 from nmt_cli.decoding.search.hypotheses import Details, SourceSentence
-from tests.artifacts.builders import save_tiny
+from tests.artifacts.builders import save_tiny, tiny_recipe
+from tests.forks import run_forked
 from tests.training.tiny import parallel_text
 
 NUM_LINES = 100_000
+WITH_LITTLE_MEMORY = """
+import re, resource
+from pathlib import Path
+import nmt_cli.decoding.torch_engine
+from nmt_cli.cli.app import main
+used = int(re.search("VmData: *([0-9]*)", Path("/proc/self/status").read_text().replace("\\t", ""))[1]) << 10
+resource.setrlimit(resource.RLIMIT_DATA, (used + (48 << 20),) * 2)
+main()
+"""
 
 
 def test_freed_memory_is_returned_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,6 +38,20 @@ def test_freed_memory_is_returned_now_and_then(tmp_path: Path, monkeypatch: pyte
     for _ in range(5):
         engine.search([SourceSentence([])] * 4000, config=engine.decoding, nbest=1, details=details)
     assert len(returned) == 2
+
+
+def test_a_model_that_memory_does_not_hold_is_told_in_three_lines(tmp_path: Path) -> None:
+    recipe = tiny_recipe(model={"d_model": 512, "d_ff": 8192})  # 100 MB
+    save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=recipe)
+    options = ["decode", "-m", "model", "--device", "cpu", "--threads", "1", "-i", "text"]
+    (tmp_path / "text").write_text("the old sea\n")
+    process = run_forked([sys.executable, "-c", WITH_LITTLE_MEMORY, *options], cwd=tmp_path)
+    assert process.stderr.splitlines() == [
+        "error: the memory of cpu does not hold the model",
+        "at:    --device",
+        "fix:   end other programs, or take a machine with more memory",
+    ]
+    assert process.returncode == 6
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt_cli.decoding.batching import BatchedSearch, search_batches
+from nmt_cli.decoding.batching import BatchedSearch
 from nmt_cli.decoding.search import ensemble
 from nmt_cli.decoding.search.active_search import plan_compaction
 from nmt_cli.decoding.search.hypotheses import (
@@ -39,6 +39,7 @@ from tests.decoding.reference import (
     random_rows,
     random_sources,
     search,
+    search_in_batches,
 )
 
 VOCAB = 23
@@ -49,7 +50,7 @@ def limit_of(row: Sequence[int], config: DecodingConfig) -> int:
 
 
 def run(model: Transformer, rows: list[list[int]], config: DecodingConfig, *, nbest: int = 1) -> list[list[Hypothesis]]:
-    return search_batches(model, rows, config=config, nbest=nbest, device=CPU)
+    return search_in_batches(model, rows, config=config, nbest=nbest)
 
 
 def assert_forced(

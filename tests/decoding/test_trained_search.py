@@ -10,11 +10,10 @@ import torch
 from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
-from nmt_cli.decoding.batching import search_batches
 from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.recipe.schema import DecodingConfig
 from tests.decoding import reference
-from tests.decoding.reference import CPU, assert_same, search
+from tests.decoding.reference import CPU, assert_same, search, search_in_batches
 from tests.decoding.trained import TEST
 
 BEAM, EXTRA = 4, 5
@@ -44,7 +43,7 @@ def test_nbest_lists_of_100_sentences_are_the_naive_ones(loaded: LoadedModel, ro
         limits=[len(row) + EXTRA for row in rows],
         penalty=reference.gnmt(0.6),
     )
-    found = search_batches(loaded.model, rows, config=config(), nbest=BEAM, device=CPU)
+    found = search_in_batches(loaded.model, rows, config=config(), nbest=BEAM)
     assert len(found) == 100
     num_same = 0
     for ours, wanted in zip(found, expected, strict=True):
@@ -87,7 +86,7 @@ def test_threads_change_nothing(trained: Path) -> None:
 
 def test_piece_log_probs_are_the_terms_of_the_forced_score(loaded: LoadedModel, rows: list[list[int]]) -> None:
     exact = reference.in_float64(loaded.model)
-    found = search_batches(loaded.model, rows[:20], config=config(), nbest=2, device=CPU)
+    found = search_in_batches(loaded.model, rows[:20], config=config(), nbest=2)
     for row, ranked in zip(rows[:20], found, strict=True):
         for one in ranked:
             limit = len(row) + EXTRA

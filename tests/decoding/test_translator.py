@@ -14,7 +14,6 @@ import torch
 import nmt_cli
 from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
-from nmt_cli.decoding.batching import search_batches
 from nmt_cli.decoding.engine import DecodingOverrides, with_overrides
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
 from nmt_cli.decoding.translation import SplitLine, Translation
@@ -22,7 +21,7 @@ from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.sentence_splitting import LineSplitter
 from tests.artifacts.builders import save_tiny, tiny_recipe
-from tests.decoding.reference import CPU
+from tests.decoding.reference import CPU, search_in_batches
 
 WORDS = ["a", "small", "house", "stands", "by", "the", "old", "sea", "ein", "kleines", "Haus", "steht", "am", "Meer"]
 
@@ -70,7 +69,7 @@ def test_settings_are_the_recipes_unless_given(model: Path, translator: Translat
     cases: list[dict[str, Any]] = [{}, other]
     for options in cases:
         config = with_overrides(loaded.config.recipe.decoding, options)
-        found = search_batches(loaded.model, rows, config=config, nbest=1, device=CPU)
+        found = search_in_batches(loaded.model, rows, config=config)
         for (best,), translation in zip(found, translator.translate(lines, **options), strict=True):
             # The translator's matrices are laid out for oneDNN, whose float32 sums are in another order.
             assert translation.log_prob == pytest.approx(best.log_prob, abs=1e-5)
@@ -78,6 +77,14 @@ def test_settings_are_the_recipes_unless_given(model: Path, translator: Translat
             assert translation.num_pieces == len(best.ids)
             assert " ".join(translation.text.split()) == " ".join(loaded.target.decode([best.ids])[0].split())
     assert with_overrides(loaded.config.recipe.decoding, {"beam": None}) == loaded.config.recipe.decoding
+
+
+def test_a_beam_for_a_model_that_samples_is_refused_and_the_hint_helps() -> None:
+    config, changes = DecodingConfig(samples=4), {"beam": 3}
+    with pytest.raises(UsageError, match=r"^sampling has no beam$") as error:
+        with_overrides(config, changes)
+    assert error.value.hint == "add `samples: 0`: the model itself samples"
+    assert with_overrides(config, changes | {"samples": 0}).num_candidates == 3
 
 
 def test_alternatives_are_the_next_best(translator: Translator) -> None:

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from nmt_cli.artifacts.model_directory import LoadedModel
-from nmt_cli.decoding.batching import search_batches
 from nmt_cli.errors import ModelError
 from nmt_cli.interchange.verification import random_lines, usable_lines, verify
 from nmt_cli.model.teacher_forcing import forced_log_probs
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS
+from tests.decoding.reference import search_in_batches
 from tests.interchange.builders import CPU, load, recipe_with, save_sharp
 
 Pieces = list[list[str]]
@@ -48,7 +48,7 @@ class Mirror:
         return [self._scores(row) for row in found]
 
     def search(self, sources: Sequence[list[str]], *, config: DecodingConfig, longest: int) -> Pieces:
-        found = search_batches(self._loaded.model, self._ids(sources), config=config, nbest=1, device=CPU)
+        found = search_in_batches(self._loaded.model, self._ids(sources), config=config)
         return self._translations([self._loaded.target.pieces(best[0].ids)[:longest] for best in found])
 
     def _ids(self, rows: Sequence[list[str]]) -> list[list[int]]:
@@ -106,13 +106,8 @@ def test_other_pieces_and_other_translations_are_refused(loaded: LoadedModel) ->
 def test_a_tie_may_be_broken_either_way(tmp_path: Path) -> None:
     model = load(save_sharp(tmp_path / "m", recipe_with({"tying": "target"})))
     lines = random_lines(model)
-    (best,) = search_batches(
-        model.model,
-        model.source.encode(lines[:1]),
-        config=DecodingConfig(beam=1, max_extra_tokens=6),
-        nbest=1,
-        device=CPU,
-    )
+    config = DecodingConfig(beam=1, max_extra_tokens=6)
+    (best,) = search_in_batches(model.model, model.source.encode(lines[:1]), config=config)
     first = best[0].ids[0]
     twin = 299 if first != 299 else 298
     with torch.no_grad():

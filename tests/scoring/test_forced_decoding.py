@@ -12,12 +12,12 @@ import torch
 from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
-from nmt_cli.decoding.batching import search_batches
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.model.packing import pack
 from nmt_cli.model.teacher_forcing import forced_log_probs
 from nmt_cli.scoring.forced_decoding import ForcedDecoder, ForcedScore, PerplexitySums
 from nmt_cli.tokenization.tokenizer import BOS, EOS
+from tests.decoding.reference import search_in_batches
 from tests.scoring.shell import columns, nmt, refuse, run
 from tests.training.tiny import parallel_text, prepare_tiny, train
 
@@ -64,7 +64,7 @@ def scores_of(model: Path, pairs: list[tuple[str, str]], *, max_tokens: int | No
 def test_forced_log_probs_are_those_of_the_search(loaded: LoadedModel, pairs: list[tuple[str, str]], beam: int) -> None:
     rows = loaded.source.encode([src for src, _ in pairs])
     config = loaded.config.recipe.decoding.model_copy(update={"beam": beam, "max_extra_tokens": 2})
-    found = search_batches(loaded.model, rows, config=config, nbest=beam, device=CPU)
+    found = search_in_batches(loaded.model, rows, config=config, nbest=beam)
     sources, targets, expected = [], [], []
     num_cut = 0
     for row, hypotheses in zip(rows, found, strict=True):

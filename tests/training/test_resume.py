@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ import pytest
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.dataset.prepared_data import PreparedData
-from nmt_cli.decoding.batching import search_batches
+from nmt_cli.decoding.batching import BatchedSearch
+from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.errors import ModelError, RecipeError
 from tests.training.tiny import checkpoint, checkpoints, events, prepare_tiny, stopped_after, train
 
@@ -151,15 +152,17 @@ def test_a_signal_during_a_validation_does_not_wait_for_its_end(
     settings = (f"training.updates={updates}", "validation.every=12", "training.checkpoint_every=10")
     run, whole, searched = tmp_path / "run", finished(*settings), 0
 
-    def with_signal(*arguments: Any, **options: Any) -> Any:
+    search = BatchedSearch.search
+
+    def with_signal(self: BatchedSearch, sources: Sequence[SourceSentence], **options: Any) -> Any:
         nonlocal searched
         searched += 1
-        if len(arguments[1]) > 2 or searched > 4:  # it is not the sanity pass, which translates two sentences
+        if len(sources) > 2 or searched > 4:  # it is not the sanity pass, which translates two sentences
             os.kill(os.getpid(), signal.SIGTERM)
-        return search_batches(*arguments, **options)
+        return search(self, sources, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr("nmt_cli.training.validation.search_batches", with_signal)
+        patch.setattr(BatchedSearch, "search", with_signal)
         for _ in range(2):  # the second start is interrupted in the same validation, which comes first in it
             assert train(prepared, run, *settings) == 75
             assert checkpoints(run) == [10, 12]

@@ -18,7 +18,8 @@ from pydantic import Field, model_validator
 from nmt_cli import __version__, files
 from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
 from nmt_cli.artifacts.manifest import CONFIG, DAMAGED_HINT, WEIGHTS, damaged_hint, verify_files, write_manifest
-from nmt_cli.errors import DataError, ModelError, RecipeError
+from nmt_cli.errors import DataError, DeviceError, ModelError, RecipeError
+from nmt_cli.memory import is_out_of_memory
 from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.schema import LanguagePair, Recipe
 from nmt_cli.recipe.section import PositiveInt, Section, SettingError
@@ -159,7 +160,8 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
     """The model in the directory `path`, in `dtype` on `device`.
 
     Sizes and hashes of all files that are read are checked first. Raises ModelError if the directory is no model,
-    if a file is missing or damaged, and if weights or tokenizers do not fit config.yaml.
+    if a file is missing or damaged, and if weights or tokenizers do not fit config.yaml. DeviceError if memory does not
+    suffice.
     """
     check_is_model(path)
     verify_files(path, error=ModelError, hint=damaged_hint(path), names_to_hash=_NEEDED_FILES)
@@ -172,9 +174,17 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
 
     sizes = {"source_vocab": vocabulary.source, "target_vocab": vocabulary.target}
     check_tensors_fit(path / WEIGHTS, config.recipe.model, **sizes, hint=DAMAGED_HINT)
-    model = new_model(config).to(device=device, dtype=dtype)
-    tensors = read_tensors(path / WEIGHTS, hint=DAMAGED_HINT)
-    load_weights(model, tensors, where=str(path / WEIGHTS), hint=DAMAGED_HINT)
+    try:
+        model = new_model(config).to(device=device, dtype=dtype)
+        tensors = read_tensors(path / WEIGHTS, hint=DAMAGED_HINT)
+        load_weights(model, tensors, where=str(path / WEIGHTS), hint=DAMAGED_HINT)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error, must_name_memory=True):
+            raise
+        hint = "end other programs, or take a machine with more memory"
+        if device.type == "cuda":
+            hint = "end other programs, which nvidia-smi lists, or take another GPU or `device: cpu`"
+        raise DeviceError(f"the memory of {device} does not hold the model", setting="device", hint=hint) from None
     return LoadedModel(model.eval(), source, target, config)
 
 

@@ -122,15 +122,19 @@ def _parse_index(number: str, count: int, option: str, *, other_values: str = ""
 def _attention_map(
     model: Path, source: str, translation: str | None, *, part: AttentionPart, words: bool
 ) -> AttentionMap:
+    import torch
+
     from nmt_cli.decoding.attention import AttentionMaps
+    from nmt_cli.decoding.torch_engine import TorchEngine
+    from nmt_cli.decoding.translator import LineTranslator
 
+    device = torch.device("cpu")
+    engine = TorchEngine.load([model], device=device, precision="fp32")
     if translation is None and part != "encoder":
-        from nmt_cli.api import Translator
-
-        (best,) = Translator.from_pretrained(model, device="cpu").translate([source])
+        (best,) = LineTranslator(engine).translate([source])
         translation = best.text
         logger.info("translation: %s", translation)
-    maps = AttentionMaps.from_pretrained(model)
+    maps = AttentionMaps(engine.loaded[0], device=device)
     if words:
         assert translation is not None
         return maps.cross_words(source, translation)

@@ -136,4 +136,4 @@ def _read_lines(file: Path) -> list[str]:
     from nmt_cli.decompression import open_bytes
 
     with open_bytes(file) as stream:
-        return list(islice(read_lines(stream, name=str(file), errors="strict"), _MAX_LINES))
+        return list(islice(read_lines(stream, name=str(file), errors=None), _MAX_LINES))

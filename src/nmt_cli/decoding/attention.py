@@ -5,19 +5,17 @@ Shapes: T target tokens or queries, S source tokens or keys, H heads, L layers.
 
 from __future__ import annotations
 
-import unicodedata
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, NamedTuple, assert_never
 
 import torch
+from rich.cells import cell_len
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.errors import DataError
 from nmt_cli.model.teacher_forcing import AttentionPart, attention_weights
@@ -88,7 +86,7 @@ class AttentionMap:
 
     def as_text(self, *, layers: Sequence[int], heads: Sequence[int | None]) -> str:
         """The map for a terminal: a panel per layer and head, with two characters per column and its name above."""
-        width, height = max(map(_width, self.rows)), max(map(len, self.columns))
+        width, height = max(map(cell_len, self.rows)), max(map(len, self.columns))
         header = [
             " " * (width + 1) + "".join(_two_columns(name.rjust(height)[index]) for name in self.columns).rstrip()
             for index in range(height)
@@ -98,7 +96,7 @@ class AttentionMap:
             lines += [panel.title, *header]
             for name, row in zip(self.rows, panel.weights, strict=True):
                 shades = "".join(2 * _SHADES[bisect(_SHADE_BOUNDS, weight)] for weight in row)
-                lines.append(f"{' ' * (width - _width(name))}{name} {shades}".rstrip())
+                lines.append(f"{' ' * (width - cell_len(name))}{name} {shades}".rstrip())
             lines.append("")
         return "\n".join(lines)
 
@@ -109,8 +107,8 @@ class AttentionMap:
             attention=self,
             panels=self._panels(layers, heads),
             per_line=len(heads),
-            row_name_width=max(map(_width, self.rows)),
-            column_name_width=max(map(_width, self.columns)),
+            row_name_width=max(map(cell_len, self.rows)),
+            column_name_width=max(map(cell_len, self.columns)),
         )
 
     def _panels(self, layers: Sequence[int], heads: Sequence[int | None]) -> list[_Panel]:
@@ -137,12 +135,6 @@ class AttentionMaps:
     def __init__(self, loaded: LoadedModel, *, device: torch.device) -> None:
         self._loaded = loaded
         self._device = device
-
-    @classmethod
-    def from_pretrained(cls, directory: str | Path) -> AttentionMaps:
-        """Open a model directory, in float32 on the CPU; ModelError if it is no model or a damaged one."""
-        device = torch.device("cpu")
-        return cls(model_directory.load_model(Path(directory), device=device, dtype=torch.float32), device=device)
 
     def pieces(self, source: str, target: str | None, *, part: AttentionPart) -> AttentionMap:
         """The map between pieces; DataError if a text is blank or too long for the model.
@@ -224,13 +216,6 @@ def _word_names(text: str, pieces: Sequence[str], word_numbers: Sequence[int]) -
     return [name.strip(SPACE_MARK) for name in joined]
 
 
-def _width(text: str) -> int:
-    """Width in a terminal: letters of East Asian scripts take two columns, combining marks none."""
-    num_wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    num_combining = sum(unicodedata.combining(character) > 0 for character in text)
-    return len(text) + num_wide - num_combining
-
-
 def _two_columns(character: str) -> str:
-    """The character in two columns of the terminal."""
-    return character if _width(character) == 2 else f"{character} "
+    """The character in two columns of the terminal; a combining mark takes none of them."""
+    return character + " " * (2 - cell_len(character))

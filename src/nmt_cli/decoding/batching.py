@@ -20,7 +20,7 @@ from nmt_cli.decoding.search.beam import BeamSearch
 from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.ensemble import Ensemble
 from nmt_cli.decoding.search.greedy_and_sampling import GreedyOrSamplingSearch
-from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, max_output_tokens
+from nmt_cli.decoding.search.hypotheses import EMPTY_HYPOTHESIS, Hypothesis, SourceSentence, max_output_tokens
 from nmt_cli.errors import DeviceError
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.transformer import Transformer
@@ -36,27 +36,8 @@ _BISECTION_PRECISION = 1 / 64
 _STEP_COST = 24
 # Smaller batches are taken if they need less than this share of the estimated time of the largest batches.
 _MAX_TIME_RATIO = 0.95
-_EMPTY_HYPOTHESIS = Hypothesis([], 0.0, 0.0)
 # A search is set aside when at most this share of its sentences is left.
 _STRAGGLER_SHARE = 1 / 4
-
-
-def search_batches(
-    model: Transformer,
-    rows: Sequence[Sequence[int]],
-    *,
-    config: DecodingConfig,
-    nbest: int,
-    device: torch.device,
-    cuda_search: CudaSearch | None = None,
-) -> list[list[Hypothesis]]:
-    """The best hypotheses of each source, in input order; rows are pieces without EOS.
-
-    `cuda_search`, of the same model, searches the batches that it supports. A row without pieces only has the empty
-    hypothesis. DeviceError if memory does not even suffice for a single sentence.
-    """
-    sources = [SourceSentence(row, key=str(number)) for number, row in enumerate(rows)]
-    return BatchedSearch([model], device=device, cuda_search=cuda_search).search(sources, config=config, nbest=nbest)
 
 
 class BatchedSearch:
@@ -93,14 +74,14 @@ class BatchedSearch:
             work = partial(search_batch, stragglers=stragglers)
             with torch.inference_mode():
                 for batch in batches:
-                    yield from self._results(work, batch, sizes, stragglers=stragglers)
+                    yield from self._results_of_batch(work, batch, sizes, stragglers=stragglers)
                 while stragglers.sentences:
-                    yield from self._results(work, [], sizes, stragglers=stragglers)
+                    yield from self._results_of_batch(work, [], sizes, stragglers=stragglers)
 
-        nbest_lists = self._share_among_threads(search_all, sizes, empty=[_EMPTY_HYPOTHESIS])
+        nbest_lists = self._share_among_threads(search_all, sizes, empty=[EMPTY_HYPOTHESIS])
         return [hypotheses[:nbest] for hypotheses in nbest_lists]
 
-    def map(
+    def map_batches(
         self, work: Callable[[list[int]], list[T]], lengths: Sequence[int], *, config: DecodingConfig, empty: T
     ) -> list[T]:
         """The results of `work` for each index, in batches of similar length; `empty` if the length is 0."""
@@ -109,16 +90,20 @@ class BatchedSearch:
         def work_on_batch(batch: list[int]) -> dict[int, T]:
             return dict(zip(batch, work(batch), strict=True))
 
-        def work_on_all(batches: Iterator[list[int]]) -> Iterator[tuple[int, T]]:
+        def work_on_batches(batches: Iterator[list[int]]) -> Iterator[tuple[int, T]]:
             for batch in batches:
-                yield from self._results(work_on_batch, batch, sizes)
+                yield from self._results_of_batch(work_on_batch, batch, sizes)
 
-        return self._share_among_threads(work_on_all, sizes, empty=empty)
+        return self._share_among_threads(work_on_batches, sizes, empty=empty)
 
     def _share_among_threads(
-        self, work: Callable[[Iterator[list[int]]], Iterator[tuple[int, T]]], sizes: SentenceSizes, *, empty: T
+        self,
+        work_on_batches: Callable[[Iterator[list[int]]], Iterator[tuple[int, T]]],
+        sizes: SentenceSizes,
+        *,
+        empty: T,
     ) -> list[T]:
-        """The results of `work` for each index; each thread takes one batch after another.
+        """The results of `work_on_batches` for each index; each thread takes one batch after another.
 
         The threads share the CPUs. Whole batches in parallel keep CPUs busier than parallel operations, whose threads
         wait for each other.
@@ -134,7 +119,7 @@ class BatchedSearch:
 
         def take_batches() -> None:
             try:
-                for index, result in work(batches()):
+                for index, result in work_on_batches(batches()):
                     results[index] = result
             finally:
                 remaining.clear()  # after an error no thread begins another batch
@@ -153,7 +138,7 @@ class BatchedSearch:
             torch.set_num_threads(threads)
         return results
 
-    def _results(
+    def _results_of_batch(
         self,
         work: Callable[[list[int]], Mapping[int, T]],
         batch: list[int],
@@ -188,11 +173,13 @@ class BatchedSearch:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
         if len(batch) == 1:
+            remedies = ["fewer hypotheses"] if sizes.config.num_candidates > 1 else []
+            remedies += ["`device: cpu`"] if self._device.type == "cuda" else []
             raise DeviceError(
                 f"the memory of {self._device} does not hold a sentence of {sizes.lengths[batch[0]]} pieces with"
                 f" {sizes.config.num_candidates} hypotheses",
                 setting="beam" if sizes.config.samples == 0 else "samples",
-                hint="take fewer hypotheses, `device: cpu`, or a machine with more memory",
+                hint=f"take {', or '.join([*remedies, 'a machine with more memory'])}",
             )
         half = sizes.padded_tokens(batch) // 2
         # Another thread may have set a smaller maximum in the meantime.
@@ -242,15 +229,15 @@ class Stragglers:
         if not search.is_joinable:
             search.run(down_to=0)
         results = search.take_results()
-        before = self.sentences
+        earlier_sentences = self.sentences
         try:
             # To make room, the earlier searches continue until few of their sentences are open, or else to their end.
             for share in (_STRAGGLER_SHARE, 0.0):
                 if self._sizes.padded_tokens([*self.sentences, *search.sentences]) > self._sizes.max_tokens:
                     results |= self._run_together(share=share)
         except BaseException:
-            # The results of earlier sentences are lost with `results`.
-            self.sentences = before
+            # `results` is lost, so the earlier sentences must be searched again.
+            self.sentences = earlier_sentences
             raise
         if search.num_sentences:
             self._searches.append(search)

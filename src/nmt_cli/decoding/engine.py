@@ -112,7 +112,10 @@ def with_overrides(config: DecodingConfig, overrides: Mapping[str, object]) -> D
             message = f"`{name}` is about sampling, and this is a search"
             raise UsageError(message, setting=name, hint=f"add `samples: 1`, or leave `{name}` out")
     if changed.samples and "beam" in changes:
-        raise UsageError("sampling has no beam", setting="beam", hint="take either `beam` or `samples`")
+        hint = (
+            "take either `beam` or `samples`" if "samples" in changes else "add `samples: 0`: the model itself samples"
+        )
+        raise UsageError("sampling has no beam", setting="beam", hint=hint)
     return changed
 
 

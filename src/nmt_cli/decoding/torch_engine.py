@@ -109,7 +109,7 @@ class TorchEngine:
 
         lengths = [len(source) + len(target) if source else 0 for source, target in pairs]
         no_alignment: list[int] = []
-        alignments = iter(self._batches.map(align_batch, lengths, config=config, empty=no_alignment))
+        alignments = iter(self._batches.map_batches(align_batch, lengths, config=config, empty=no_alignment))
         return [[replace(hypothesis, alignment=next(alignments)) for hypothesis in ranked] for ranked in nbest_lists]
 
 

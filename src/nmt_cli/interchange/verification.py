@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli.artifacts.model_directory import LoadedModel
-from nmt_cli.decoding.batching import search_batches
+from nmt_cli.decoding.batching import BatchedSearch
 from nmt_cli.decoding.search.hypotheses import SourceSentence, max_output_tokens
 from nmt_cli.errors import ModelError
 from nmt_cli.model.teacher_forcing import forced_log_probs, next_log_probs
@@ -168,10 +168,12 @@ class _OurSearch:
         self.config = config
         self._target = loaded.target
         positions = loaded.model.config.max_positions
-        limits = (max_output_tokens(SourceSentence(row), config=config, max_positions=positions) for row in rows)
+        sources = [SourceSentence(row) for row in rows]
+        limits = (max_output_tokens(source, config=config, max_positions=positions) for source in sources)
         self._limits = [min(limit, positions - 1) for limit in limits]  # so that EOS has a position in every program
         self.longest = max(self._limits)  # the largest number of pieces that any source may get
-        best = search_batches(loaded.model, rows, config=config, nbest=1, device=_CPU)
+        search = BatchedSearch([loaded.model], device=_CPU, cuda_search=None)
+        best = search.search(sources, config=config, nbest=1)
         self.hypotheses = [ranked[0].ids for ranked in best]
 
     def find_different(self, theirs: Sequence[list[str]]) -> set[int]:

@@ -20,8 +20,9 @@ from nmt_cli.artifacts.run import Checkpoint, Run
 from nmt_cli.artifacts.weights import load_weights, read_tensors, uninitialized_model
 from nmt_cli.dataset.batches import make_batch
 from nmt_cli.dataset.prepared_data import Array, PreparedData, TokenPairs, open_prepared
-from nmt_cli.decoding.batching import plan_batches, search_batches
+from nmt_cli.decoding.batching import BatchedSearch, plan_batches
 from nmt_cli.decoding.search.cuda import CudaSearch
+from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.devices import multiply_float32_fast
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.model.cuda_graphs import CudaGraphs
@@ -167,17 +168,11 @@ class Validator:
             self._cuda_search = self._cuda_search or CudaSearch(
                 [self._translating_model], device=self._device, recorder=CudaGraphs(self._device)
             )
+        searcher = BatchedSearch([self._translating_model], device=self._device, cuda_search=self._cuda_search)
         best: list[list[int]] = [[] for _ in sources]
         for batch in plan_batches([len(source) for source in sources], max_tokens=config.batch_tokens // config.beam):
-            with torch.inference_mode():
-                hypotheses_of_batch = search_batches(
-                    self._translating_model,
-                    [sources[index] for index in batch],
-                    config=config,
-                    nbest=1,
-                    device=self._device,
-                    cuda_search=self._cuda_search,
-                )
+            batch_sources = [SourceSentence(sources[index], key=str(index)) for index in batch]
+            hypotheses_of_batch = searcher.search(batch_sources, config=config, nbest=1)
             for index, hypotheses in zip(batch, hypotheses_of_batch, strict=True):
                 best[index] = hypotheses[0].ids
             beat()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,10 +14,10 @@ import typer
 
 from nmt_cli.cli.arguments import complete_models, find_models, parse_choice
 from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes, count_lines, open_input, open_prefixes, skip_lines
-from nmt_cli.cli.decode.output import OutputFormat, check_output, file_identity, open_output
+from nmt_cli.cli.decode.output import FormatName, OutputFormat, check_output, file_identity, is_stream, open_output
 from nmt_cli.cli.decoding_options import COMPUTING, OUTPUT, SEARCH, takes_decoding_options
 from nmt_cli.console import live_bars, shows_live_views, time_left_text
-from nmt_cli.errors import UsageError
+from nmt_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from nmt_cli.decoding.parallel import LineBlock, TranslatedBlock, TranslationJob
@@ -118,7 +118,9 @@ def decode(
     from nmt_cli.devices import DECODING_SPINS, bound_spinning
 
     bound_spinning(DECODING_SPINS)
-    formatting = OutputFormat(form, nbest=nbest, word_scores=word_scores, alignments=alignments)
+    message = f"there is no format called {form!r}"
+    format_name: FormatName = parse_choice(form, FormatName, flag="--format", message=message)
+    formatting = OutputFormat(format_name, nbest=nbest, word_scores=word_scores, alignments=alignments)
     check_output(output, source=source, prefix=prefix, overwrite=overwrite)
     is_bulk = source != STANDARD and not stream
     _check_workers_and_threads(workers, threads, is_bulk=is_bulk)
@@ -137,17 +139,17 @@ def decode(
         translate = stack.enter_context(parallel.parallel_translator(parallel.jobs_for_devices(job, devices)))
         (probe,) = translate([parallel.LineBlock(1, [])])  # raises the error of wrong settings before input is awaited
         statistics = Statistics(_engine_and_devices(probe, devices))
-        record = _job_record(probe, job, source=source, prefix=prefix, form=form)
-        write, done = stack.enter_context(
+        record = _job_record(probe, job, source=source, prefix=prefix, output=output, form=form)
+        write, lines_done = stack.enter_context(
             open_output(output, job=record, overwrite=overwrite, rows_are_numbered=formatting.has_numbered_rows)
         )
-        remaining = _numbered_blocks(blocks, next_prefixes, lines_done=done)
-        write_and_count = stack.enter_context(show_line_count(write, source, is_streamed=stream, lines_done=done))
+        remaining = _numbered_blocks(blocks, next_prefixes, lines_done=lines_done)
+        write_and_count = stack.enter_context(show_line_count(write, source, is_streamed=stream, lines_done=lines_done))
         for result in translate(remaining):
             statistics.add(result.translations, started=result.started, ended=result.ended)
-            text = formatting.render(result.translations, first_line=done + 1)
+            text = formatting.render(result.translations, first_line=lines_done + 1)
             write_and_count(text, len(result.translations))
-            done += len(result.translations)
+            lines_done += len(result.translations)
     if stats:
         typer.echo(str(statistics), err=True)
 
@@ -195,7 +197,9 @@ def show_line_count(
     from rich.progress import BarColumn, TimeElapsedColumn
 
     writes_to_screen = sys.stdout is not None and sys.stdout.isatty()
-    total = count_lines(source) if source.is_file() else None
+    total = None
+    with suppress(DataError):  # of a damaged file: its lines before the damage are translated first
+        total = count_lines(source) if source.is_file() else None
     columns: list[str | BarColumn] = ["{task.completed:,.0f} lines translated"]
     if total is not None:
         columns = ["{task.completed:,.0f} of {task.total:,.0f} lines", BarColumn(), "{task.percentage:.0f} %"]
@@ -248,13 +252,13 @@ def _check_workers_and_threads(workers: int | None, threads: int | None, *, is_b
 
 
 def _job_record(
-    probe: TranslatedBlock, job: TranslationJob, *, source: Path, prefix: Path | None, form: str
+    probe: TranslatedBlock, job: TranslationJob, *, source: Path, prefix: Path | None, output: Path, form: str
 ) -> dict[str, Any] | None:
     """All that the translations depend on, so that an interrupted command is only continued by itself.
 
-    None if the text is a stream, which nothing can continue.
+    None if an input or the output is a stream, which nothing can continue.
     """
-    if not source.is_file() or (prefix is not None and not prefix.is_file()):
+    if not source.is_file() or (prefix is not None and not prefix.is_file()) or is_stream(output):
         return None
     from nmt_cli.artifacts.manifest import MANIFEST
 

@@ -56,7 +56,7 @@ def open_input(
         with open_bytes(source) as beginning:
             check_unstructured(beginning.read(_CHUNK_BYTES), name=name, find_models=find_models)
     with open_bytes(source) as stream:
-        blocks = _blocks(stream.read, lambda: True, name=name, errors=errors)
+        blocks = _file_blocks(stream, name=name, errors=errors)
         if is_streamed and not source.is_file():  # a named pipe
             with suppress(OSError):
                 blocks = _live_blocks(stream.fileno(), max_wait_seconds=0.0, name=name, errors=errors)
@@ -106,19 +106,19 @@ def skip_lines(blocks: Iterator[list[str]], count: int, *, on_skip: Callable[[in
             yield lines[num_skipped:]
 
 
-def read_lines(stream: BinaryIO, *, name: str, errors: OnInvalidBytes) -> Iterator[str]:
-    """The lines of a file without their ends; with `strict`, DataError, with `name`, if one is not UTF-8."""
-    return (line for block in _blocks(stream.read, lambda: True, name=name, errors=errors) for line in block)
+def read_lines(stream: BinaryIO, *, name: str, errors: OnInvalidBytes | None) -> Iterator[str]:
+    """The lines of a file without their ends; unless `errors` is replace, DataError if one is not UTF-8."""
+    return (line for block in _file_blocks(stream, name=name, errors=errors) for line in block)
 
 
 def read_blocks(
-    chunks: Iterable[bytes], *, has_more: Callable[[], bool], max_lines: int, name: str, errors: OnInvalidBytes
+    chunks: Iterable[bytes], *, has_more: Callable[[], bool], max_lines: int, name: str, errors: OnInvalidBytes | None
 ) -> Iterator[list[str]]:
     """The lines in `chunks` without their ends (LF or CR LF), in blocks of at most `max_lines`.
 
     A block ends early if `has_more` says that the next chunk is not there yet. A line that is not UTF-8 raises
-    DataError, with `name` and its number, after a block with the lines before it, unless `errors` is replace. The error
-    recognises compression and UTF-16.
+    DataError, with `name` and its number, after a block with the lines before it, unless `errors` is replace. With
+    None, the error is that of a command without `--errors`. The error recognises compression and UTF-16.
     """
     decoder = _BlockDecoder(name, errors)
     lines: list[bytes] = []
@@ -142,20 +142,18 @@ def read_blocks(
         yield from decoder.decode(lines, first_line=first_line)
 
 
-def _blocks(
-    read: Callable[[int], bytes], has_more: Callable[[], bool], *, name: str, errors: OnInvalidBytes
-) -> Iterator[list[str]]:
-    chunks = iter(partial(read, _CHUNK_BYTES), b"")
-    return read_blocks(chunks, has_more=has_more, max_lines=_BLOCK_LINES, name=name, errors=errors)
+def _file_blocks(stream: BinaryIO, *, name: str, errors: OnInvalidBytes | None) -> Iterator[list[str]]:
+    chunks = iter(partial(stream.read, _CHUNK_BYTES), b"")
+    return read_blocks(chunks, has_more=lambda: True, max_lines=_BLOCK_LINES, name=name, errors=errors)
 
 
 def _live_blocks(descriptor: int, *, max_wait_seconds: float, name: str, errors: OnInvalidBytes) -> Iterator[list[str]]:
     """The blocks of a stream; a block ends if nothing comes for `max_wait_seconds`, or after the longest gathering."""
     block_started: float | None = None
 
-    def read(num_bytes: int) -> bytes:
+    def read() -> bytes:
         select.select([descriptor], [], [])  # another program may have set the stream to non-blocking
-        return os.read(descriptor, num_bytes)
+        return os.read(descriptor, _CHUNK_BYTES)
 
     def has_more() -> bool:
         nonlocal block_started
@@ -164,7 +162,7 @@ def _live_blocks(descriptor: int, *, max_wait_seconds: float, name: str, errors:
         may_wait = now - block_started < _MAX_GATHERING_SECONDS
         return may_wait and bool(select.select([descriptor], [], [], max_wait_seconds)[0])
 
-    for block in _blocks(read, has_more, name=name, errors=errors):
+    for block in read_blocks(iter(read, b""), has_more=has_more, max_lines=_BLOCK_LINES, name=name, errors=errors):
         yield block
         block_started = None  # the time until the next block is needed is no time of gathering
 
@@ -180,7 +178,7 @@ def count_lines(path: Path) -> int:
 class _BlockDecoder:
     """Decodes blocks of lines of the file `name`."""
 
-    def __init__(self, name: str, errors: OnInvalidBytes) -> None:
+    def __init__(self, name: str, errors: OnInvalidBytes | None) -> None:
         self._name = name
         self._errors = errors
         self._is_at_start = True
@@ -202,10 +200,13 @@ class _BlockDecoder:
             try:
                 texts.append(content.decode("utf-8"))
             except UnicodeDecodeError:
-                if self._errors == "strict":
+                if self._errors != "replace":
                     if texts:
                         yield texts
-                    raise self._invalid_bytes_error(content, number) from None
+                    error = not_utf8_error(content, name=self._name, number=number)
+                    if self._errors == "strict":
+                        error.hint += "; or --errors replace, which writes U+FFFD for each such byte"
+                    raise error from None
                 texts.append(content.decode("utf-8", "replace"))
                 if not self._has_replaced:
                     message = "line %d of %s is not UTF-8: such bytes are replaced by U+FFFD, in later lines too"
@@ -214,12 +215,6 @@ class _BlockDecoder:
         if first_line == 1:
             self._warn_of_pieces(texts)
         yield texts
-
-    def _invalid_bytes_error(self, content: bytes, number: int) -> DataError:
-        error = not_utf8_error(content, name=self._name, number=number)
-        error.message += "; the lines before it are translated" if number > 1 else ""
-        error.hint += "; or --errors replace, which writes U+FFFD for each such byte"
-        return error
 
     def _warn_of_pieces(self, texts: Sequence[str]) -> None:
         if (mark := piece_mark_in_text(texts)) is not None:

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, assert_never
 
-from nmt_cli.cli.arguments import parse_choice
 from nmt_cli.cli.decode.input import STANDARD
 from nmt_cli.errors import DataError, UsageError
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_FormatName = Literal["text", "tsv", "jsonl"]
+FormatName = Literal["text", "tsv", "jsonl"]
 _COMPRESSORS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
 
 
@@ -32,13 +31,12 @@ _COMPRESSORS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
 class OutputFormat:
     """A format and the details that it shows of each translation; UsageError if the format has no room for them."""
 
-    name: str
-    nbest: int = 1
-    word_scores: bool = False
-    alignments: bool = False
+    name: FormatName
+    nbest: int
+    word_scores: bool
+    alignments: bool
 
     def __post_init__(self) -> None:
-        parse_choice(self.name, _FormatName, flag="--format", message=f"there is no format called {self.name!r}")
         if self.name != "text":
             return
         details = {"--nbest": self.nbest > 1, "--word-scores": self.word_scores, "--alignments": self.alignments}
@@ -64,10 +62,12 @@ class OutputFormat:
                 case "tsv":
                     for rank, translation in enumerate((best, *best.alternatives), 1):
                         rows.append("\t".join([str(number), str(rank), *self._columns(translation)]))
-                case _:
+                case "jsonl":
                     alternatives = [self._fields(alternative) for alternative in best.alternatives]
                     fields = {"line": number, **self._fields(best), "alternatives": alternatives}
                     rows.append(json.dumps(fields, ensure_ascii=False))
+                case other:
+                    assert_never(other)
         return "".join(row + "\n" for row in rows)
 
     def _columns(self, translation: Translation) -> list[str]:
@@ -111,6 +111,11 @@ def check_output(output: Path, *, source: Path, prefix: Path | None, overwrite: 
     _check_not_taken(output, overwrite=overwrite)
 
 
+def is_stream(output: Path) -> bool:
+    """Whether the output is stdout, a pipe or a device."""
+    return output == STANDARD or (os.path.exists(output) and not os.path.isfile(output))
+
+
 @contextmanager
 def open_output(
     output: Path, *, job: Mapping[str, Any] | None, overwrite: bool, rows_are_numbered: bool
@@ -120,8 +125,8 @@ def open_output(
     DataError if writing fails. The file appears when the block ends well. Until then, and after an error, the text is
     in FILE.partial beside it. The same `job` continues FILE.partial; without a job it cannot be continued.
     """
-    to_stdout = output == STANDARD
-    if to_stdout or (os.path.exists(output) and not os.path.isfile(output)):  # a pipe in /dev/fd resolves to no path
+    if is_stream(output):
+        to_stdout = output == STANDARD
         if to_stdout and sys.stdout is None:
             raise UsageError("there is nowhere to write: stdout is closed", where="stdout", hint="give a file with -o")
         name = "stdout" if to_stdout else str(output)
@@ -132,7 +137,7 @@ def open_output(
         return
     from nmt_cli.files import lock_path
 
-    final = output.resolve()
+    final = output.resolve()  # not of a stream: a pipe in /dev/fd resolves to no path
     unfinished = PartialOutput(final)
     with lock_path(unfinished.path, busy="another nmt decode writes this file", error=DataError):
         _check_not_taken(final, overwrite=overwrite)  # another command may have written it since this one began
@@ -178,23 +183,17 @@ class PartialOutput:
         from nmt_cli.files import write_file
 
         old_job = None if job is None else self._recorded_job()
-        if job is not None and old_job is not None:
-            if _without_paths(old_job) == _without_paths(job):
-                done, size = _complete_lines(self.path, rows_are_numbered=rows_are_numbered)
-                os.truncate(self.path, size)
-                return done
-            if not may_replace:
-                raise UsageError(
-                    f"{self.path} was begun with other settings: {_differences(old_job, job)}",
-                    where=str(self.path),
-                    hint="repeat the earlier command to continue it, or add --overwrite to begin anew",
-                )
+        if job is not None and old_job is not None and _without_paths(old_job) == _without_paths(job):
+            done, size = _complete_lines(self.path, rows_are_numbered=rows_are_numbered)
+            os.truncate(self.path, size)
+            return done
         if self.path.exists() and self.path.stat().st_size > 0 and not may_replace:
-            raise UsageError(
-                f"{self.path} has translations of an earlier command, which this one cannot continue",
-                where=str(self.path),
-                hint="rename it to keep them, or add --overwrite to begin anew",
-            )
+            message = f"{self.path} has translations of an earlier command, which this one cannot continue"
+            hint = "rename it to keep them, or add --overwrite to begin anew"
+            if job is not None and old_job is not None:
+                message = f"{self.path} was begun with other settings: {_differences(old_job, job)}"
+                hint = "repeat the earlier command to continue it, or add --overwrite to begin anew"
+            raise UsageError(message, where=str(self.path), hint=hint)
         self.forget()
         self.path.unlink(missing_ok=True)
         if job is not None:

@@ -16,7 +16,14 @@ from nmt_cli.artifacts.model_directory import load_saved_config, load_tokenizer
 from nmt_cli.decoding.ctranslate2.batches import MIN_WIDE_TOKENS, batches_for_workers, is_wide
 from nmt_cli.decoding.ctranslate2.model import converted_model, import_ctranslate2, unsupported_setting
 from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
-from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence, length_penalty, max_output_tokens
+from nmt_cli.decoding.search.hypotheses import (
+    EMPTY_HYPOTHESIS,
+    Details,
+    Hypothesis,
+    SourceSentence,
+    length_penalty,
+    max_output_tokens,
+)
 from nmt_cli.devices import num_cpus
 from nmt_cli.errors import ModelError
 from nmt_cli.recipe.schema import DecodingConfig
@@ -59,12 +66,12 @@ class CTranslate2Engine:
         self.max_positions = config.recipe.model.max_positions
         self.longest_source = config.longest_source
         self._ids = {piece: number for number, piece in enumerate(self.target.pieces(range(self.target.vocab_size)))}
-        folder, self._temporary = converted_model(path, version=ctranslate2.__version__)
         compute_type = {"fp32": "float32", "int8": "int8"}[precision]
         threads = min(num_cpus(), torch.get_num_threads())
-        self._translator = ctranslate2.Translator(
-            str(folder), device="cpu", compute_type=compute_type, inter_threads=threads, intra_threads=1
-        )
+        with converted_model(path, version=ctranslate2.__version__) as folder:
+            self._translator = ctranslate2.Translator(
+                str(folder), device="cpu", compute_type=compute_type, inter_threads=threads, intra_threads=1
+            )
 
     def check_supported(self, config: DecodingConfig) -> None:
         """Raise UsageError if CTranslate2 does not support these settings."""
@@ -235,7 +242,7 @@ class _Sentence:
     limit: int
     # The limit of the batch in which it was searched.
     batch_limit: int = 0
-    hypotheses: list[Hypothesis] = field(default_factory=lambda: [Hypothesis([], 0.0, 0.0)])
+    hypotheses: list[Hypothesis] = field(default_factory=lambda: [EMPTY_HYPOTHESIS])
 
     @property
     def exceeds_limit(self) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
@@ -225,28 +226,32 @@ class _CopyUnavailable(NmtError):
     """The folder beside the model cannot be written, or another process is writing it."""
 
 
-def converted_model(model: Path, *, version: str) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:
-    """The folder with a model in CTranslate2's format, and its handle if it is a temporary one."""
+@contextmanager
+def converted_model(model: Path, *, version: str) -> Iterator[Path]:
+    """The folder with a model in CTranslate2's format; a temporary folder is removed when the block ends."""
     resolved = model.resolve()
     folder = resolved.with_name(f".{resolved.name}.ctranslate2")
     key = {"conversion": _CONVERSION_VERSION, "ctranslate2": version, "model": files.sha256(model / MANIFEST)}
     if _is_up_to_date(folder, key):
-        return folder, None
+        yield folder
+        return
     loaded = model_directory.load_model(model, device=torch.device("cpu"), dtype=torch.float32)
     try:
-        with files.lock_path(folder, busy="it is being written", error=_CopyUnavailable):
-            if _is_up_to_date(folder, key):  # another process has just written it, and may be reading it
-                return folder, None
-            with files.new_directory(folder, error=_CopyUnavailable) as unfinished:
-                write_ctranslate2(loaded, unfinished, quantization="float32")
-                write_manifest(unfinished, key)
-    except _CopyUnavailable:
-        temporary = tempfile.TemporaryDirectory(prefix="nmt-ctranslate2-")
-        write_ctranslate2(loaded, Path(temporary.name), quantization="float32")
-        logger.info("converted for CTranslate2, for this once: %s cannot be written", folder.parent)
-        return Path(temporary.name), temporary
-    logger.info("converted for CTranslate2: %s, which later runs take", folder)
-    return folder, None
+        with files.lock_path(folder, busy=f"{folder.name} is being written", error=_CopyUnavailable):
+            if not _is_up_to_date(folder, key):  # another process may have just written it, and may be reading it
+                with files.new_directory(folder, error=_CopyUnavailable) as unfinished:
+                    write_ctranslate2(loaded, unfinished, quantization="float32")
+                    write_manifest(unfinished, key)
+                logger.info("converted for CTranslate2: %s, which later runs take", folder)
+    except _CopyUnavailable as error:
+        logger.info("converted for CTranslate2, for this once: %s", error.message)
+        with tempfile.TemporaryDirectory(prefix="nmt-ctranslate2-") as temporary:
+            write_ctranslate2(loaded, Path(temporary), quantization="float32")
+            del loaded  # the block takes as much memory again
+            yield Path(temporary)
+    else:
+        del loaded
+        yield folder
 
 
 def _is_up_to_date(folder: Path, key: Mapping[str, object]) -> bool:
