@@ -120,7 +120,7 @@ def search(size: ModelConfig) -> None:
     config = size.model_copy(update={"encoder_layers": 1, "decoder_layers": 1})
     with torch.inference_mode():
         model = Transformer(config, source_vocab=_VOCABULARY, target_vocab=_VOCABULARY).eval().bfloat16()
-        sizes = StaticSizes(_SENTENCES, source=32, length=32, beam=4, nbest=1)
+        sizes = StaticSizes(_SENTENCES, source_tokens=32, positions=32, beam=4, nbest=1)
         unused: Any = None
         state = CudaSearch([model], device=torch.device("cpu"), recorder=unused).state_for(sizes)
         seen = StepInputs(state.ancestors, state.source_lengths, state.counters)

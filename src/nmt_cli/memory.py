@@ -19,6 +19,7 @@ _GC_THRESHOLD = 10_000
 # Parts of messages: torch also reports exhausted memory as a RuntimeError, and oneDNN gives no reason at all.
 _MEMORY_MESSAGES = (
     "can't allocate memory",
+    "Cannot allocate memory",
     "not enough memory",
     "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",

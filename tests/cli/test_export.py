@@ -80,7 +80,7 @@ def test_a_line_that_is_not_utf8_is_told_without_an_option_of_decode(
     assert nmt("export", "m", "--to", "huggingface", "-i", "text").stderr == [
         "error: line 2 is not UTF-8: it has the byte 0xfc",
         "at:    text:2",
-        "fix:   if the text is Latin-1 or Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 text > utf8-text",
+        "fix:   if the text is Latin-1 or Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 < text > utf8-text",
     ]
 
 

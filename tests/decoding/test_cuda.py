@@ -220,7 +220,7 @@ def test_a_model_in_training_is_refused_as_by_the_search(model: Transformer) -> 
 )
 def test_sizes_are_few(needed: tuple[int, int, int], sizes: tuple[int, int, int]) -> None:
     sentences, source, length = needed
-    found = StaticSizes.with_room(sentences=sentences, source=source, length=length, beam=4, nbest=1)
+    found = StaticSizes.with_room(num_sentences=sentences, source_tokens=source, positions=length, beam=4, nbest=1)
     assert found == (*sizes, 4, 1)
 
 

@@ -73,7 +73,7 @@ def test_a_step_is_products_kernels_and_one_addition(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(type(kernels.choose_candidates), "__getitem__", launcher)
     model = random_model(5, vocab=53, decoder_layers=2)
     beam = CudaSearch([model], device=DEVICE, recorder=Again())
-    sizes = StaticSizes.with_room(sentences=2, source=3, length=4, beam=2, nbest=1)
+    sizes = StaticSizes.with_room(num_sentences=2, source_tokens=3, positions=4, beam=2, nbest=1)
     state = beam.state_for(sizes)
     with Operators() as operators, torch.inference_mode():
         beam._launch_step(state)
@@ -88,7 +88,7 @@ def test_a_step_is_products_kernels_and_one_addition(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("uses_kernels", [True, False])
 def test_no_float32_logits_of_all_pieces_are_made_of_those_in_bf16(uses_kernels: bool) -> None:
     beam = CudaSearch([random_model(1, vocab=53)], device=DEVICE, recorder=Again())
-    state = beam.state_for(StaticSizes.with_room(sentences=1, source=3, length=4, beam=2, nbest=1))
+    state = beam.state_for(StaticSizes.with_room(num_sentences=1, source_tokens=3, positions=4, beam=2, nbest=1))
     logits = torch.randn(state.log_probs.numel(), 53).bfloat16()
     with Operators() as operators, torch.inference_mode():
         choose_candidates(state, logits, uses_kernels=uses_kernels)

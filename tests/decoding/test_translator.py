@@ -81,7 +81,7 @@ def test_settings_are_the_recipes_unless_given(model: Path, translator: Translat
 
 def test_a_beam_for_a_model_that_samples_is_refused_and_the_hint_helps() -> None:
     config, changes = DecodingConfig(samples=4), {"beam": 3}
-    with pytest.raises(UsageError, match=r"^sampling has no beam$") as error:
+    with pytest.raises(UsageError, match=r"^sampling has no beam\n") as error:
         with_overrides(config, changes)
     assert error.value.hint == "add `samples: 0`: the model itself samples"
     assert with_overrides(config, changes | {"samples": 0}).num_candidates == 3

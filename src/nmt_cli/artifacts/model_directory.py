@@ -173,8 +173,8 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
     from nmt_cli.artifacts.weights import check_tensors_fit, load_weights, read_tensors
 
     sizes = {"source_vocab": vocabulary.source, "target_vocab": vocabulary.target}
-    check_tensors_fit(path / WEIGHTS, config.recipe.model, **sizes, hint=DAMAGED_HINT)
     try:
+        check_tensors_fit(path / WEIGHTS, config.recipe.model, **sizes, hint=DAMAGED_HINT)
         model = new_model(config).to(device=device, dtype=dtype)
         tensors = read_tensors(path / WEIGHTS, hint=DAMAGED_HINT)
         load_weights(model, tensors, where=str(path / WEIGHTS), hint=DAMAGED_HINT)

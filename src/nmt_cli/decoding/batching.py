@@ -97,13 +97,9 @@ class BatchedSearch:
         return self._share_among_threads(work_on_batches, sizes, empty=empty)
 
     def _share_among_threads(
-        self,
-        work_on_batches: Callable[[Iterator[list[int]]], Iterator[tuple[int, T]]],
-        sizes: SentenceSizes,
-        *,
-        empty: T,
+        self, work: Callable[[Iterator[list[int]]], Iterator[tuple[int, T]]], sizes: SentenceSizes, *, empty: T
     ) -> list[T]:
-        """The results of `work_on_batches` for each index; each thread takes one batch after another.
+        """The results of `work` for each index; each thread takes one batch after another.
 
         The threads share the CPUs. Whole batches in parallel keep CPUs busier than parallel operations, whose threads
         wait for each other.
@@ -119,7 +115,7 @@ class BatchedSearch:
 
         def take_batches() -> None:
             try:
-                for index, result in work_on_batches(batches()):
+                for index, result in work(batches()):
                     results[index] = result
             finally:
                 remaining.clear()  # after an error no thread begins another batch

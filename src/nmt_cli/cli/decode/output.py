@@ -37,11 +37,9 @@ class OutputFormat:
     alignments: bool
 
     def __post_init__(self) -> None:
-        if self.name != "text":
-            return
         details = {"--nbest": self.nbest > 1, "--word-scores": self.word_scores, "--alignments": self.alignments}
         for flag, is_given in details.items():
-            if is_given:
+            if is_given and self.name == "text":
                 message = f"--format text has nothing but the translation, so no room for {flag}"
                 if flag == "--nbest":
                     message = f"--format text has one translation per line, not {self.nbest}"

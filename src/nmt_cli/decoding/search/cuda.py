@@ -119,7 +119,7 @@ class CudaSearch:
         """Search all sentences. After every few steps, finished ones leave if the open ones fit a smaller state."""
         while True:
             last_limit = max(batch.limits[sentence] for sentence in batch.sentences)
-            num_steps = min(STEPS_BETWEEN_CHECKS["cuda"], state.sizes.length - batch.step, last_limit - batch.step)
+            num_steps = min(STEPS_BETWEEN_CHECKS["cuda"], state.sizes.positions - batch.step, last_limit - batch.step)
             for _ in range(num_steps):
                 self._step(state)
                 batch.step += 1
@@ -128,11 +128,11 @@ class CudaSearch:
                 self._add_to_tree(batch, state, list(range(len(is_done))))
                 hypotheses = batch.tree.take_results()
                 return [hypotheses[sentence] for sentence in range(len(batch.limits))]
-            is_full = batch.step == state.sizes.length
+            is_full = batch.step == state.sizes.positions
             sizes = StaticSizes.with_room(
-                sentences=is_done.count(False),
-                source=state.sizes.source,
-                length=batch.step + 1 if is_full else state.sizes.length,
+                num_sentences=is_done.count(False),
+                source_tokens=state.sizes.source_tokens,
+                positions=batch.step + 1 if is_full else state.sizes.positions,
                 beam=state.sizes.beam,
                 nbest=state.sizes.nbest,
             )
@@ -145,7 +145,9 @@ class CudaSearch:
         """A state with the sources, and one open hypothesis each: BOS."""
         packed = pack([[*source.ids, EOS] for source in sources], device=self._device)
         count = len(sources)
-        sizes = StaticSizes.with_room(sentences=count, source=packed.max_len, length=1, beam=config.beam, nbest=nbest)
+        sizes = StaticSizes.with_room(
+            num_sentences=count, source_tokens=packed.max_len, positions=1, beam=config.beam, nbest=nbest
+        )
         state = self.state_for(sizes)
         for model, cache in zip(self._models, state.caches, strict=True):
             write_source(model, cache, model.encode(packed), packed)
@@ -170,7 +172,7 @@ class CudaSearch:
         after = self.state_for(sizes)
         open_indices = [index for index, sentence_is_done in enumerate(is_done) if not sentence_is_done]
         self._add_to_tree(batch, before, [index for index, sentence_is_done in enumerate(is_done) if sentence_is_done])
-        num_unused = after.sizes.sentences - len(open_indices)
+        num_unused = after.sizes.num_sentences - len(open_indices)
         moved = torch.tensor(open_indices + [open_indices[0]] * num_unused, device=self._device)
         for old, new in zip(before.tensors_by_sentence(), after.tensors_by_sentence(), strict=True):
             new.copy_(old.index_select(0, moved))
@@ -195,22 +197,22 @@ class CudaSearch:
         batch.tree.add_finished(sentences, finished)
 
     def _new_state(self, sizes: StaticSizes) -> StaticState:
-        sentences, beam, nbest = sizes.sentences, sizes.beam, sizes.nbest
+        sentences, beam, nbest = sizes.num_sentences, sizes.beam, sizes.nbest
         caches = []
         dtype = self._models[0].output_weight.dtype
         for number, model in enumerate(self._models):
             own, cross, width = [], [], cache_width(model)
             for layer in range(model.config.decoder_layers):
                 name = f"{number}.{layer}"
-                own.append(self._reserve(f"own.{name}", (sentences, sizes.length * beam, width), dtype))
-                cross.append(self._reserve(f"cross.{name}", (sentences, sizes.source, width), dtype))
+                own.append(self._reserve(f"own.{name}", (sentences, sizes.positions * beam, width), dtype))
+                cross.append(self._reserve(f"cross.{name}", (sentences, sizes.source_tokens, width), dtype))
             caches.append(StaticCache(own, cross))
-        tree_shape, rows_shape = (sizes.length, sentences, sizes.candidates), (self._max_positions, NUM_SPECIAL + 1)
+        tree_shape, rows_shape = (sizes.positions, sentences, sizes.candidates), (self._max_positions, NUM_SPECIAL + 1)
         return StaticState(
             sizes=sizes,
             caches=caches,
             source_lengths=self._reserve("source_lengths", (sentences,), torch.int32),
-            ancestors=self._reserve("ancestors", (sentences, beam, sizes.length), torch.int32),
+            ancestors=self._reserve("ancestors", (sentences, beam, sizes.positions), torch.int32),
             counters=self._reserve("counters", (3,), torch.long),
             masks_and_penalties=self._reserve("masks_and_penalties", rows_shape, torch.float32),
             limits=self._reserve("limits", (sentences,), torch.long),

@@ -36,20 +36,20 @@ _MAX_KERNEL_BEAM = 32  # one program holds the block maxima of all hypotheses of
 class StaticSizes(NamedTuple):
     """Room for B sentences, S source tokens and L positions, with W open and F finished hypotheses per sentence."""
 
-    sentences: int
-    source: int
-    length: int
+    num_sentences: int
+    source_tokens: int
+    positions: int
     beam: int
     nbest: int
 
     @classmethod
-    def with_room(cls, *, sentences: int, source: int, length: int, beam: int, nbest: int) -> StaticSizes:
+    def with_room(cls, *, num_sentences: int, source_tokens: int, positions: int, beam: int, nbest: int) -> StaticSizes:
         """The smallest sizes with enough room."""
-        small_batches = (size for size in _SMALL_BATCHES if size >= sentences)
+        small_batches = (size for size in _SMALL_BATCHES if size >= num_sentences)
         return cls(
-            next(small_batches, _double_until(sentences, start=_MIN_SENTENCES)),
-            _double_until(source, start=_MIN_SOURCE),
-            _double_until(length, start=_MIN_LENGTH),
+            next(small_batches, _double_until(num_sentences, start=_MIN_SENTENCES)),
+            _double_until(source_tokens, start=_MIN_SOURCE),
+            _double_until(positions, start=_MIN_LENGTH),
             beam,
             nbest,
         )
@@ -98,7 +98,7 @@ class StaticState:
     _increments: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        num_new_nodes = self.sizes.sentences * self.sizes.candidates
+        num_new_nodes = self.sizes.num_sentences * self.sizes.candidates
         self._increments = torch.tensor([1, 1, num_new_nodes], device=self.counters.device)
 
     def start_tree(self, *, position: int, first_new_node: int) -> None:
@@ -193,12 +193,12 @@ def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
     tile = min(next_power_of_2(num_blocks), max(1, _LOGITS_PER_PROGRAM // block))
     largest = torch.empty(num_rows, num_blocks, device=logits.device)
     log_sums = torch.empty_like(largest)
-    hypotheses = torch.empty(sizes.sentences, sizes.candidates, dtype=torch.int32, device=logits.device)
+    hypotheses = torch.empty(sizes.num_sentences, sizes.candidates, dtype=torch.int32, device=logits.device)
     kernels.summarise_blocks[(num_rows, cdiv(num_blocks, tile))](
         logits, state.masks_and_penalties, state.counters, largest, log_sums, logits.stride(0), vocabulary, num_blocks,
         NUM_SPECIAL=NUM_SPECIAL, BLOCK=block, TILE=tile,
     )  # fmt: skip
-    kernels.choose_candidates[(sizes.sentences,)](
+    kernels.choose_candidates[(sizes.num_sentences,)](
         logits, largest, log_sums, state.masks_and_penalties, state.counters, state.log_probs, state.nodes,
         state.tree_log_probs, state.tree_tokens, state.tree_parents, hypotheses,
         logits.stride(0), vocabulary, num_blocks, sizes.beam, sizes.candidates,
@@ -215,10 +215,10 @@ def _advance_by_kernel(state: StaticState, hypotheses: Tensor) -> None:
     from nmt_cli.model.kernels import search as kernels
 
     sizes = state.sizes
-    kernels.sort_candidates[(sizes.sentences,)](
+    kernels.sort_candidates[(sizes.num_sentences,)](
         state.tree_log_probs, state.tree_tokens, hypotheses, state.masks_and_penalties, state.counters, state.limits,
         state.penalties_at_limit, state.ids, state.log_probs, state.nodes, state.ancestors, *state.finished,
-        state.is_done, sizes.beam, sizes.candidates, sizes.nbest, sizes.length,
+        state.is_done, sizes.beam, sizes.candidates, sizes.nbest, sizes.positions,
         NUM_SPECIAL=NUM_SPECIAL, CANDIDATES=next_power_of_2(sizes.candidates), ENDINGS=next_power_of_2(sizes.nbest),
         TILE=_POSITIONS_PER_TILE, num_warps=min(16, max(1, next_power_of_2(sizes.candidates) // 8)),
     )  # fmt: skip
