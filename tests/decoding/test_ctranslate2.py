@@ -266,7 +266,7 @@ def test_a_temporary_copy_is_gone_when_the_model_is_open(
     temporaries.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporaries))
     caplog.set_level(logging.INFO, logger="nmt_cli")
-    with files.lock(copy, busy="busy", error=ModelError):  # as if another process were writing it
+    with files.lock_path(copy, busy="busy", error=ModelError):  # as if another process were writing it
         translator = Translator.from_pretrained(tmp_path / "model", engine="ctranslate2")
     assert list(temporaries.iterdir()) == []
     by_process = f"process {os.getpid()} on {socket.gethostname()}"
