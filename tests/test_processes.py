@@ -195,7 +195,7 @@ def test_signals_are_passed_on_to_commands_once_each(tmp_path: Path, repository:
         assert parent.stdout is not None
         os.killpg(parent.pid, signal.SIGINT)  # as from a terminal: it must not reach the child twice
         assert parent.stdout.readline() == "SIGINT\n"
-        parent.terminate()
+        parent.send_signal(signal.SIGHUP)  # as when its terminal is closed
         assert parent.stdout.read() == "SIGTERM\n75 ['SIGINT', 'SIGTERM']\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 from nmt_cli.errors import SETTING, NmtError
 
@@ -44,7 +45,7 @@ def stderr_console() -> Console:
     """A Rich console on stderr, without colours and cursor moves if stderr is not a terminal."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=not is_interactive())
+    return Console(file=cast("IO[str]", _Stderr()), highlight=False, soft_wrap=not is_interactive())
 
 
 def is_interactive() -> bool:
@@ -54,7 +55,7 @@ def is_interactive() -> bool:
 
 def configure_logging(*, quiet: bool) -> None:
     """Send the log of `nmt_cli` to stderr, one plain line per event; `quiet` keeps warnings and errors."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(_Stderr())
     handler.setFormatter(_Formatter())
     PACKAGE_LOGGER.handlers[:] = [handler]
     PACKAGE_LOGGER.propagate = False
@@ -250,6 +251,25 @@ class _ProgressBars:
 
 def _amount_text(done: int, total: int | None) -> str:
     return f"{done:,}" if total is None else f"{done:,} of {total:,}"
+
+
+class _Stderr:
+    """stderr for the log and Rich's views. If the terminal is closed, they go nowhere, and the command goes on."""
+
+    def __init__(self) -> None:
+        self._stream = sys.stderr
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
 class _ConsoleHandler(logging.Handler):

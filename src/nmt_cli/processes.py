@@ -18,7 +18,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
@@ -175,18 +175,17 @@ class NmtCommands:
     def __init__(self) -> None:
         self.signals: list[int] = []  # SIGTERM and SIGINT, in the order they came
         self._children: list[_Child] = []
-        self._earlier: dict[int, Any] = {}
+        self._handlers = ExitStack()
 
     def __enter__(self) -> NmtCommands:
-        handlers = {signal.SIGTERM: self._pass_on, signal.SIGINT: self._pass_on, signal.SIGTSTP: self._suspend}
-        self._earlier = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        self._handlers.enter_context(receiving_signals(self._pass_on))
+        self._handlers.callback(signal.signal, signal.SIGTSTP, signal.signal(signal.SIGTSTP, self._suspend))
         return self
 
     def __exit__(self, *exception: object) -> None:
         for child in self._children:
             child.end()
-        for number, handler in self._earlier.items():
-            signal.signal(number, handler)
+        self._handlers.close()
 
     def start(
         self,
@@ -204,7 +203,7 @@ class NmtCommands:
             child.process.send_signal(number)
         return child.process
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+    def _pass_on(self, number: int) -> None:
         self.signals.append(number)
         self._send(number)
 
@@ -216,6 +215,26 @@ class NmtCommands:
     def _send(self, number: int) -> None:
         for child in self._children:
             child.process.send_signal(number)
+
+
+@contextmanager
+def receiving_signals(receive: Callable[[int], None]) -> Iterator[None]:
+    """Call `receive` with each SIGTERM and SIGINT that comes while the block runs.
+
+    The end of the terminal (SIGHUP) counts as SIGTERM, unless SIGHUP is ignored, as under nohup.
+    """
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        receive(signal.SIGTERM if number == signal.SIGHUP else number)
+
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    numbers = (signal.SIGTERM, signal.SIGINT) if is_ignored else (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    earlier = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
 
 
 def end_with_parent() -> None:
