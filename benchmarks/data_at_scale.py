@@ -148,7 +148,6 @@ def _order(arguments: argparse.Namespace, *, fresh: bool) -> Any:
         has_even_end=True,
         fallback=directory,
         beat=lambda: None,
-        warns=True,
     )
 
 

@@ -19,7 +19,7 @@ from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.loader import Loader
-from nmt_cli.training.micro_batch_size import max_tokens_of
+from nmt_cli.training.micro_batch_size import max_tokens_before_fitting
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.reporting.metrics import ComputeCost, measure_compute, memory_gb
 from nmt_cli.training.reporting.profile import Profiler
@@ -44,11 +44,10 @@ class NmtLoop:
             data,
             recipe,
             world_size=1,
-            max_tokens=max_tokens_of(recipe.training),
+            max_tokens=max_tokens_before_fitting(recipe.training),
             has_even_end=True,
             fallback=folder,
             beat=lambda: None,
-            warns=True,
         )
         self._model = build_model(recipe, data).to(self._ranks.device)
         self._updater = Updater(recipe, self._model, precision="bf16", ranks=self._ranks)

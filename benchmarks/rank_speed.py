@@ -111,7 +111,6 @@ def _windows(recipe: object, data: object, ranks: object, arguments: argparse.Na
         has_even_end=True,
         fallback=fallback,
         beat=lambda: None,
-        warns=True,
     )
     order.open()
     updater = Updater(recipe, build_model(recipe, data).to(ranks.device), precision=arguments.precision, ranks=ranks)

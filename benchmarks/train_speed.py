@@ -102,7 +102,6 @@ def _our_windows(arguments: argparse.Namespace) -> list[float]:
         has_even_end=True,
         fallback=Path("."),
         beat=lambda: None,
-        warns=True,
     )
     model = build_model(recipe, data).to(ranks.device)
     updater = Updater(recipe, model, precision=arguments.precision, ranks=ranks)

@@ -101,6 +101,10 @@ class DeviceError(NmtError):
     exit_code = 6
 
 
+class OutOfMemory(DeviceError):
+    """The memory of a device does not hold a micro-batch of a training."""
+
+
 class TrainingError(NmtError):
     """Training diverged, stalled, or lost a rank."""
 

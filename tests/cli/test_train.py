@@ -117,6 +117,10 @@ def test_a_run_that_an_earlier_version_named_after_the_recipe_goes_on(
     assert outcome.code == 0, outcome.stderr
     assert checkpoints(recipe_folder / "runs/demo")[-1] == 4
     assert [path.name for path in (recipe_folder / "runs").glob("*")] == ["demo"]
+    # A damaged run hinders no other.
+    (recipe_folder / "runs/demo/run.json").write_text("{}")
+    assert nmt(*on_own_data).code == 0
+    assert sorted(path.name for path in (recipe_folder / "runs").glob("*")) == ["demo", "tiny-demo"]
 
 
 def test_a_run_that_begins_with_a_model_has_a_name_of_its_own(

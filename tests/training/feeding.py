@@ -78,7 +78,6 @@ def order_of(
         has_even_end=has_even_end,
         fallback=Path("not-needed"),
         beat=lambda: None,
-        warns=True,
     )
 
 

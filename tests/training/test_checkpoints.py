@@ -452,7 +452,7 @@ def test_a_training_prunes_as_it_goes(prepared: PreparedData, tmp_path: Path) ->
 def saved(run: Path, *updates: int) -> list[int]:
     """Start and save these updates, of which the last two stay; the updates of all checkpoints that are found."""
     folder = CheckpointFolder(run, recipe_fingerprint="f")
-    folder.clear_partial_directories()
+    files.clear_partial_directories(folder.directory, name="update-*")
     for update in updates:
         folder.save(TrainingState("fp32", update=update), tensors_of(*small_training()), validation=None)
         folder.prune(keep_last=2, keep_best=0, metric="loss")

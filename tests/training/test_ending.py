@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from nmt_cli.training.checkpointer import Checkpointer
 from nmt_cli.training.loader import Loader
 from nmt_cli.training.loop import StopSignal, TrainingLoop
 from nmt_cli.training.runs import locked_run
+from nmt_cli.training.trainer import Trainer
 from nmt_cli.training.update import Updater
 from tests.forks import Forked
 from tests.training.feeding import order_of
@@ -36,18 +38,18 @@ def send(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_is_noted_and_interrupts_nothing_before_a_second_ctrl_c(number: int) -> None:
-    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
     stop = StopSignal(comes_twice=False)
     with stop.listening():
         assert stop.received is None
         send(number)
         send(signal.SIGTERM)  # may come twice: from a scheduler, and from torchrun
-        assert stop.received == number
+        assert stop.received == (signal.SIGTERM if number == signal.SIGHUP else number)
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGINT)
-    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == before
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == before
 
 
 def test_under_torchrun_a_ctrl_c_that_comes_twice_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,18 +258,67 @@ def test_a_signal_just_before_the_first_plan_is_obeyed_too(
 def test_a_signal_after_an_error_of_the_first_plan_hides_no_error(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Checkpointer, "__exit__", lambda *_: send(signal.SIGTERM))
+    monkeypatch.setattr(Checkpointer, "join", lambda *_: send(signal.SIGTERM))
     with pytest.raises(RecipeError, match="a training sentence has"):
         train(prepared, tmp_path / "run", "training.batch_tokens=16")
 
 
-def test_a_checkpoint_before_the_first_update_is_replaced(
+def test_a_signal_before_the_first_update_saves_nothing(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(Loader, "next", lambda *_, **__: send(signal.SIGTERM))  # the signal comes while it waits
         assert train(prepared, run, "training.updates=6") == 75
-    assert checkpoints(run) == [0]
+    assert checkpoints(run) == []
     assert train(prepared, run, "training.updates=6") == 0
     assert checkpoints(run) == [6]
+
+
+def test_a_signal_while_a_training_starts_is_obeyed_as_later_on(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init = Trainer.__init__
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        send(signal.SIGTERM)
+        init(*arguments, **options)
+
+    monkeypatch.setattr(Trainer, "__init__", interrupted)
+    assert train(prepared, tmp_path / "run", "training.updates=6") == 75
+
+
+def test_a_stopped_restart_is_to_go_on_without_restart(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(sys, "argv", ["nmt", "train", "run.yaml", "--restart"])
+    with stopped_after(3):
+        assert train(prepared, tmp_path / "run", restart=True) == 75
+    assert caplog.messages[-1] == "stopped after update 3, saved: the same command without --restart continues"
+
+
+@pytest.mark.parametrize("is_ignored", [False, True], ids=["", "under nohup"])
+def test_a_training_whose_terminal_is_closed_saves(prepared: PreparedData, tmp_path: Path, is_ignored: bool) -> None:
+    run, (ours, theirs) = tmp_path / "run", pty.openpty()
+    program = "import signal, sys; from nmt_cli.cli.app import main; "
+    program += "signal.signal(signal.SIGHUP, signal.SIG_IGN); " * is_ignored
+    updates = "training.updates=30" if is_ignored else "training.updates=100000"
+    process = Forked[bytes](
+        [sys.executable, "-c", f"{program}main()", *arguments_of(prepared, tmp_path, updates, "training.keep_last=3")],
+        cwd=tmp_path,
+        env={**os.environ, "TERM": "xterm-256color"},
+        stderr=theirs,
+    )
+    os.close(theirs)
+    try:
+        wait_until((run / "checkpoints/update-00000006/manifest.json").exists, process=process, seconds=120)
+        os.close(ours)
+        time.sleep(0.3)  # several times the interval at which the view is drawn
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(timeout=120) == (0 if is_ignored else 75)
+    finally:
+        process.kill()
+    end = events(run)[-1]
+    assert (end["event"], end["reason"]) == ("end", "finished" if is_ignored else "preempted")
+    assert checkpoints(run)[-1] == end["update"]

@@ -13,11 +13,21 @@ import torch
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.dataset.prepared_data import PreparedData
-from nmt_cli.errors import DataError, ModelError, NmtError, RecipeError
+from nmt_cli.errors import DataError, ModelError, NmtError, RecipeError, UsageError
 from nmt_cli.training.runs import open_or_begin
 from nmt_cli.training.trainer import Trainer
 from tests.training.test_checkpoints import change_a_bit
-from tests.training.tiny import LEARNT, RECIPE, checkpoint, events, prepare_tiny, stopped_after, tiny_recipe, train
+from tests.training.tiny import (
+    LEARNT,
+    RECIPE,
+    checkpoint,
+    checkpoints,
+    events,
+    prepare_tiny,
+    stopped_after,
+    tiny_recipe,
+    train,
+)
 
 SHORT = ("training.updates=6", "training.checkpoint_every=2", "training.log_every=1")
 # So small a rate that the first update leaves the weights as good as they are.
@@ -95,8 +105,23 @@ def test_a_model_that_was_replaced_before_anything_was_saved_is_refused(
     assert caught.value.hint == "begin anew with --restart (removes the run), or give the run another folder with -o"
 
 
+def test_a_restart_keeps_the_run_whose_model_it_would_begin_with(prepared: PreparedData, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(prepared, run, "training.updates=2") == 0
+    with pytest.raises(UsageError) as caught:
+        train(prepared, run, "training.updates=2", init_from=run, restart=True)
+    assert caught.value.message == f"--restart would remove {run / 'model'}, with which the new run is to begin"
+    assert caught.value.hint == "give the new run another folder with -o"
+    other = prepare_tiny(tmp_path / "other", "tokenizer.vocab_size=380")
+    shutil.copytree(run / "model", tmp_path / "model")
+    with pytest.raises(DataError, match="was prepared with another source vocabulary"):
+        train(other, run, "training.updates=2", init_from=tmp_path / "model", restart=True)
+    assert checkpoints(run) == [2]
+
+
 def test_data_with_another_vocabulary_are_refused(model: Path, tmp_path: Path) -> None:
     other = prepare_tiny(tmp_path / "other", "tokenizer.vocab_size=380")
+    model = model.rename(tmp_path / "my model")
     with pytest.raises(DataError) as caught:
         train(other, tmp_path / "run", *SHORT, init_from=model)
     error = caught.value
@@ -105,7 +130,7 @@ def test_data_with_another_vocabulary_are_refused(model: Path, tmp_path: Path) -
         f"the data in {other.directory} was prepared with another source vocabulary than the model's"
     )
     assert error.where == str(other.directory)
-    assert error.hint == (f"prepare it with the model's: nmt prepare ... --set tokenizer.taken_from={model} -o DIR")
+    assert error.hint == (f"prepare it with the model's: nmt prepare ... --set tokenizer.taken_from='{model}' -o DIR")
     assert not (tmp_path / "run").exists()
 
 
@@ -161,12 +186,12 @@ def test_a_damaged_model_is_noticed(prepared: PreparedData, model: Path, tmp_pat
 def test_another_beginning_than_that_of_the_run_is_refused(
     prepared: PreparedData, model: Path, trained: Path, tmp_path: Path, begun_from_a_model: bool
 ) -> None:
-    run = tmp_path / "run"
+    run = tmp_path / "my runs" / "run"
     with stopped_after(3):
         assert train(prepared, run, *SHORT, init_from=trained if begun_from_a_model else None) == 75
     with pytest.raises(RecipeError) as caught:
         train(prepared, run, *SHORT, init_from=model)
     beginning = trained if begun_from_a_model else "random weights"
     assert caught.value.message == f"the run in {run} was begun from {beginning}, not from {model}"
-    assert caught.value.hint.startswith("leave out --init-from to continue it")
+    assert caught.value.hint.startswith(f"leave out --init-from to continue it with -o '{run}', or give another")
     assert train(prepared, run, *SHORT) == 0

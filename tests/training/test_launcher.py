@@ -152,7 +152,7 @@ def test_a_rank_that_is_killed_ends_the_others_with_a_message(ranks: Ranks) -> N
     assert error.where.startswith("process ")
     assert error.hint == (
         "look for a lack of memory with dmesg, or find what killed it; "
-        "the same command continues from the newest checkpoint"
+        "the same command, without --restart, continues from the newest checkpoint"
     )
 
 
@@ -167,9 +167,9 @@ def test_the_failure_that_a_rank_has_told_of_is_not_told_again(
     claim = (
         f"sys.path[:0] = ['{repository / 'src'}']\n"
         "del sys.modules['nmt_cli']\nsys.path.remove(os.environ['PYTHONPATH'])\n"
-        "from nmt_cli.training.ranks.ranks import earlier_failure\n"
+        "from nmt_cli.training.ranks.ranks import record_failure\n"
         "time.sleep(0.5 if rank == 1 else 0)\n"
-        "first = earlier_failure(6 if rank == 1 else 7, is_consequence=rank == 2)\n"
+        "first = record_failure(6 if rank == 1 else 7, is_consequence=rank == 2)\n"
         "print(rank, first, file=sys.stderr)\n"
         "sys.exit(6 if first is None else first.exit_code)\n"
     )

@@ -62,6 +62,12 @@ def assert_near(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
 
 
+def test_on_a_gpu_a_block_without_gradient_is_small_because_float32_copies_come_with_it() -> None:
+    rows = [ONE_PASS.rows_of_block(37_120, torch.device("cuda"), has_gradient=has) for has in (True, False)]
+    assert rows == [7168, 384]
+    assert 2 * 4 * 37_120 * rows[1] < 0.2e9
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.2, 0.9])
 @pytest.mark.parametrize(
     ("vocab", "rows", "elements"),

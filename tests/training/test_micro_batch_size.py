@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from nmt_cli.dataset.batches import Batch
 from nmt_cli.dataset.micro_batches import accumulation_steps
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import Precision
-from nmt_cli.errors import DeviceError
+from nmt_cli.errors import DeviceError, ModelError, OutOfMemory
 from nmt_cli.memory import free_cpu_bytes
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import parse_recipe
@@ -27,13 +28,12 @@ from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training import micro_batch_size
 from nmt_cli.training.micro_batch_size import (
     DeviceNeeds,
-    OutOfMemory,
     estimate_device_needs,
     even_share,
     warm_up_with_tokens_that_fit,
 )
 from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.runs import open_or_begin, record_max_tokens
+from nmt_cli.training.runs import open_or_begin
 from nmt_cli.training.update import Updater
 from tests.training.feeding import feed
 from tests.training.tiny import (
@@ -122,6 +122,22 @@ def test_what_was_found_is_said_kept_and_taken_again(
     assert checkpoint(run, 8) == checkpoint(whole, 8)
     assert _note(run) == _note(whole)
     assert open_run(run).record.finished is not None
+
+
+def test_a_start_that_is_refused_or_has_nothing_to_do_finds_nothing_anew(
+    prepared: PreparedData, tmp_path: Path, free: list[int]
+) -> None:
+    run = tmp_path / "run"
+    free.append(_bytes_for(prepared, 250))
+    with stopped_after(4):
+        assert train(prepared, run, AUTO, "training.updates=8") == 75
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    record["max_tokens_per_device"]["device"] = "NVIDIA H200"
+    (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(ModelError, match="was trained in fp32, and would go on in bf16"):
+        train(prepared, run, AUTO, "training.updates=8", precision="bf16")
+    assert train(prepared, run, AUTO, "training.updates=4") == 0  # nobody asks what is free
+    assert _note(run) == record["max_tokens_per_device"]
 
 
 def test_it_is_found_anew_on_other_devices_and_said(
@@ -260,7 +276,8 @@ def test_one_rank_without_memory_speaks_for_all(prepared: PreparedData, tmp_path
     taken: list[int] = []
     given = feed(prepared, AUTO)
     run = open_or_begin(tmp_path / "run", given.recipe, prepared, command=[], restart=False, init_from=None)
-    run = record_max_tokens(run, MeasuredTokens(tokens=320, devices=2, device="CPU", precision="fp32"))
+    found = MeasuredTokens(tokens=320, devices=2, device="CPU", precision="fp32")
+    run = replace(run, record=run.record.model_copy(update={"max_tokens_per_device": found}))
     run = warm_up_with_tokens_that_fit(
         given.order,
         run,

@@ -87,7 +87,7 @@ def test_a_log_that_has_been_silent_for_half_a_minute_gets_a_line(
     with Reporter(tmp_path / "metrics.jsonl", updates=5000, clock=clock) as reporter, reporter.showing_progress(1000):
         for seconds in (20.0, 9.0, 2.0, 20.0, 11.0):
             clock.now += seconds
-            if reporter.wants_line:
+            if reporter.wants_update:
                 reporter.show_update(STANDING, FIGURES)
     assert [line.split("  ")[0] for line in caplog.messages] == ["update 1,100/5,000"] * 2
     assert (tmp_path / "metrics.jsonl").read_text() == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,13 +21,14 @@ from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DeviceError, UsageError
 from nmt_cli.training.ranks import ranks as module
 from nmt_cli.training.ranks.ranks import (
+    CONTINUES,
     ConnectionLost,
     Failure,
     FailureBoard,
     Ranks,
-    earlier_failure,
     find_failure_board,
     join_ranks,
+    record_failure,
 )
 from nmt_cli.training.start import launch_ranks
 from tests.training.tiny import checkpoint, checkpoints, events, stopped_after, train
@@ -202,12 +204,13 @@ def test_a_number_of_gpus_for_ranks_that_torchrun_has_started_is_refused(monkeyp
     assert error.hint == "leave out --gpus and set torchrun's --nproc-per-node, or unset WORLD_SIZE"
 
 
-def test_another_attempt_of_torchrun_does_not_restart_the_run(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("variable", ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"])
+def test_another_attempt_of_torchrun_or_slurm_does_not_restart_the_run(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     with stopped_after(3):
         assert train(prepared, tmp_path / "run", "training.updates=4") == 75
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    monkeypatch.setenv(variable, "1")
     assert train(prepared, tmp_path / "run", "training.updates=4", restart=True) == 0
     assert [event["update"] for event in events(tmp_path / "run", "resume")] == [3]
 
@@ -217,7 +220,7 @@ def test_all_ranks_take_the_checkpoint_of_the_first_whatever_they_see(
 ) -> None:
     settings = ("training.checkpoint_every=2", "training.updates=6")
     assert train(prepared, tmp_path / "run", *settings) == 0
-    monkeypatch.setattr(Ranks, "broadcast", lambda self, value: 4.0 if value == 6 else value)
+    monkeypatch.setattr(Ranks, "broadcast", lambda self, value: 4 if value == 6 else value)
     assert train(prepared, tmp_path / "run", "training.checkpoint_every=2", "training.updates=8") == 0
     assert [event["update"] for event in events(tmp_path / "run", "resume")] == [4]
 
@@ -293,21 +296,21 @@ def board(monkeypatch: pytest.MonkeyPatch) -> FailureBoard:
 
 def test_only_the_first_that_fails_tells(board: FailureBoard) -> None:
     assert board.failure() is None
-    assert earlier_failure(4, is_consequence=False) is None
-    assert earlier_failure(6, is_consequence=False) == board.failure() == Failure(4, is_stall=False)
+    assert record_failure(4, is_consequence=False) is None
+    assert record_failure(6, is_consequence=False) == board.failure() == Failure(4, is_stall=False)
 
 
 def test_a_lost_connection_waits_for_its_cause(board: FailureBoard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CAUSE_SECONDS", 60.0)
     cause = threading.Timer(0.2, board.claim, [Failure(6, is_stall=False)])
     cause.start()
-    assert earlier_failure(7, is_consequence=True) == Failure(6, is_stall=False)
+    assert record_failure(7, is_consequence=True) == Failure(6, is_stall=False)
     cause.join()
 
 
 def test_a_lost_connection_is_told_where_nobody_tells_why(board: FailureBoard) -> None:
     start = time.monotonic()
-    assert earlier_failure(7, is_consequence=True) is None
+    assert record_failure(7, is_consequence=True) is None
     assert time.monotonic() - start > 0.4
     assert board.failure() == Failure(7, is_stall=False)
 
@@ -315,7 +318,7 @@ def test_a_lost_connection_is_told_where_nobody_tells_why(board: FailureBoard) -
 def test_without_a_board_each_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     assert find_failure_board() is None
-    assert earlier_failure(4, is_consequence=False) is None
+    assert record_failure(4, is_consequence=False) is None
 
 
 def test_another_attempt_of_torchrun_begins_without_the_failures_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,16 +340,34 @@ def test_a_collective_that_fails_is_a_lost_connection(monkeypatch: pytest.Monkey
     assert error.exit_code == 7
     assert error.message == "rank 1 of 4 lost the connection to the others"
     assert error.where == "Connection closed by peer [127.0.0.1]:3321"
-    assert error.hint == "look for what ended another process; the same command continues from the newest checkpoint"
+    assert error.hint == f"look for what ended another process; {CONTINUES}"
 
 
-def test_an_error_of_the_device_of_a_single_process_stays_what_it_is() -> None:
-    with pytest.raises(RuntimeError, match=r"^CUDA error: an illegal"), Ranks(0, 1, CPU).collective():
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+@pytest.mark.parametrize(("size", "kind"), [(1, RuntimeError), (4, torch.AcceleratorError)])
+def test_an_error_of_the_own_device_stays_what_it_is(size: int, kind: Callable[..., RuntimeError]) -> None:
+    with pytest.raises(RuntimeError, match=r"^CUDA error: an illegal"), Ranks(0, size, CPU).collective():
+        raise kind("CUDA error: an illegal memory access was encountered")
 
 
-def test_what_all_ranks_meet_only_the_first_warns_of(prepared: PreparedData, tmp_path: Path) -> None:
-    process = start(LAUNCHED, prepared, tmp_path, "training.updates=1", "model.max_positions=20")
+def test_ranks_that_do_not_find_each_other_say_nccl_s_reason(
+    join_with_gpus: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*arguments: object, **options: object) -> None:
+        raise RuntimeError("NCCL error in: a.cpp:1, unhandled cuda error\nLast error:\nCuda failure 'out of memory'")
+
+    monkeypatch.setattr(module, "_claim_gpu", failing)
+    with pytest.raises(DeviceError, match="the 2 processes of the training did not find each other") as caught:
+        join_with_gpus(local=0, gpus=["a"])
+    assert caught.value.where == "Cuda failure 'out of memory'"
+
+
+def test_what_all_ranks_meet_only_the_first_tells(
+    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path
+) -> None:
+    shutil.copytree(finished("training.updates=4", "model.heads=1") / "model", tmp_path / "model")
+    settings = ("training.updates=1", "model.max_positions=20")
+    process = start((*LAUNCHED, "--init-from", "model"), prepared, tmp_path, *settings)
     _, stderr = process.communicate()
     assert process.returncode == 0, stderr
     assert stderr.count("are longer than model.max_positions and are left out") == 1
+    assert stderr.count("architecture of model: heads 1 (not 2)") == 1

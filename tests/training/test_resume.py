@@ -292,6 +292,8 @@ def test_a_finished_run_is_left_as_it_is(
     after = contents(run)
     assert after.pop("recipe.yaml")[0] == before.pop("recipe.yaml")[0]  # written again, and the same
     assert after == before
+    assert train(prepared, run, "training.updates=4", "decoding.beam=3") == 0
+    assert load_saved_config(run / "model").recipe.decoding.beam == 3
 
 
 def test_a_finished_run_goes_on_with_a_longer_recipe_and_says_so(

@@ -93,14 +93,20 @@ def test_the_longest_source_is_of_pairs_that_are_trained_on_and_of_the_model_bef
     assert runs._longest_source(prepared, initial, max_positions=20) is None
 
 
-def test_a_run_that_is_there_is_kept_as_it_is_even_with_moved_data(
+def test_a_run_that_is_there_is_kept_as_it_is_and_knows_where_its_data_have_moved(
     prepared: PreparedData, begin: Begin, tmp_path: Path
 ) -> None:
-    begin()
+    record = begin().record
     before = files_in(tmp_path / "run")
-    shutil.copytree(prepared.directory, tmp_path / "moved")
-    begin(command=["another"], data=type(prepared)(tmp_path / "moved", prepared.manifest))
+    begin(command=["another"])
     assert files_in(tmp_path / "run") == before
+    moved = shutil.copytree(prepared.directory, tmp_path / "moved data")
+    found = begin(command=["another"], data=type(prepared)(moved, prepared.manifest)).record
+    assert found == record.model_copy(update={"data": str(moved), "command": ["another"]})
+    (tmp_path / "run/checkpoints/update-00000100").mkdir(parents=True)
+    with pytest.raises(RecipeError) as caught:
+        begin(data=prepare_tiny(tmp_path / "other", "tokenizer.vocab_size=380"))
+    assert caught.value.hint.startswith(f"give --data '{moved}' if that is unchanged, ")
 
 
 def test_a_run_that_goes_on_with_other_settings_says_so_and_keeps_the_command_for_them(

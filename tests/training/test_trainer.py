@@ -362,6 +362,22 @@ def test_memory_that_does_not_suffice_is_an_error_whose_hint_helps(
     assert train(prepared, run, *SHORT, setting) == 0
 
 
+def test_memory_that_another_process_takes_is_an_error_too(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_memory(*arguments: object, **options: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.60 GiB.\nMore about that.")
+
+    monkeypatch.setattr(validation_module, "_mean_losses", without_memory)
+    with pytest.raises(DeviceError) as caught:
+        train(prepared, tmp_path / "run", *SHORT)
+    error = caught.value
+    assert error.exit_code == 6
+    assert error.message == "the memory of cpu does not suffice"
+    assert error.where == "CUDA out of memory. Tried to allocate 2.60 GiB."
+    assert error.hint.startswith("end what else takes its memory (nvidia-smi shows it), take another `device`, or set")
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_pass_changes_nothing_of_the_training_and_leaves_no_file(
     prepared: PreparedData,

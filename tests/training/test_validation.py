@@ -39,9 +39,7 @@ class Gpu:
 
     def validator(self, given: Feed, updater: Updater) -> Validator:
         """The validator of this GPU, whose tensors are on the CPU."""
-        validator = Validator(
-            given.recipe, given.data, updater, given.order, device=CUDA, target_language="de", warns=True
-        )
+        validator = Validator(given.recipe, given.data, updater, given.order, device=CUDA, target_language="de")
         validator._device = CPU
         return validator
 
@@ -87,7 +85,7 @@ def measured(validator: Validator) -> tuple[Validation, list[str]]:
 
 def test_the_search_is_recorded_once_and_follows_the_weights(gpu: Gpu, training: tuple[Feed, Updater]) -> None:
     given, updater = training
-    plain = Validator(given.recipe, given.data, updater, given.order, device=CPU, target_language="de", warns=True)
+    plain = Validator(given.recipe, given.data, updater, given.order, device=CPU, target_language="de")
     recorded = gpu.validator(given, updater)
     first, translations = measured(recorded)
     assert translations == measured(plain)[1]
@@ -153,9 +151,7 @@ def test_bleu_counts_the_tokens_of_the_target_language(
     training: tuple[Feed, Updater], language: str | None, tokens: str
 ) -> None:
     given, updater = training
-    validator = Validator(
-        given.recipe, given.data, updater, given.order, device=CPU, target_language=language, warns=True
-    )
+    validator = Validator(given.recipe, given.data, updater, given.order, device=CPU, target_language=language)
     found = validator.measure(max_sentences=None, beat=lambda: None)
     assert f"|tok:{tokens}|" in (found.signature or "")
 
@@ -165,7 +161,7 @@ def test_a_tokenizer_that_is_missing_is_told_and_13a_counts(
 ) -> None:
     given, updater = training
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
-    validator = Validator(given.recipe, given.data, updater, given.order, device=CPU, target_language="ja", warns=True)
+    validator = Validator(given.recipe, given.data, updater, given.order, device=CPU, target_language="ja")
     assert "a tokenizer for the language 'ja' that is not installed: BLEU in validation takes" in caplog.text
     assert "pip install 'sacrebleu[ja]'" in caplog.text
     assert "|tok:13a|" in (validator.measure(max_sentences=None, beat=lambda: None).signature or "")
@@ -176,11 +172,11 @@ def test_white_space_in_validation_text_is_that_of_training_text(
 ) -> None:
     given, updater = training
     arguments = (given.recipe, given.data, updater, given.order)
-    tidy = Validator(*arguments, device=CPU, target_language="de", warns=True)
+    tidy = Validator(*arguments, device=CPU, target_language="de")
     sources, references = given.data.texts("valid")
     odd = [f" {source}\t".replace(" ", "  ") for source in sources]
     monkeypatch.setattr(PreparedData, "texts", lambda data, name: (odd, references))
-    assert Validator(*arguments, device=CPU, target_language="de", warns=True)._sources == tidy._sources
+    assert Validator(*arguments, device=CPU, target_language="de")._sources == tidy._sources
 
 
 def test_samples_are_the_translations_of_the_same_sentences_from_short_to_long(

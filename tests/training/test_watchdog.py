@@ -73,7 +73,8 @@ def test_ranks_that_stand_still_end_with_a_message_of_the_first_and_the_stacks_o
     assert lines[:3] == [
         "error: none of the ranks has made progress for 1 seconds: the training hangs",
         "at:    training.watchdog_seconds",
-        "fix:   the stacks below show what each rank waits for; the same command continues from the newest checkpoint",
+        "fix:   the stacks below show what each rank waits for;"
+        " the same command, without --restart, continues from the newest checkpoint",
     ]
     titles = [line for line in lines if line.startswith("rank ")]
     assert [title.partition(",")[0] for title in titles] == ["rank 0 of 2", "rank 1 of 2"]
@@ -83,7 +84,7 @@ def test_ranks_that_stand_still_end_with_a_message_of_the_first_and_the_stacks_o
 def test_a_rank_that_waits_while_another_works_is_left_in_peace(ranks: tuple[Ranks, Ranks], exits: list[int]) -> None:
     waits, works = ranks
     with (
-        again_and_again(works.heartbeat.beat),
+        again_and_again(works.beat),
         watching(works, seconds=1),
         watching(waits, seconds=1),  # 100 ticks
     ):

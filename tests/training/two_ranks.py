@@ -29,7 +29,7 @@ def start(
     return Forked(
         [sys.executable, *launcher, *arguments_of(data, folder, *settings)],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": f"{folder}:{ROOT}"},
+        env=os.environ | {"PYTHONPATH": f"{folder}:{ROOT}:{ROOT}/src"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -83,11 +83,13 @@ def rank_processes(launcher: int) -> dict[str, int]:
 
 
 def main() -> None:
-    """Run `nmt` where there seem to be two GPUs."""
+    """Run `nmt` where there seem to be two GPUs; options may stand before the command `train`."""
     from nmt_cli.cli import app
     from nmt_cli.training import start
 
     start.num_gpus = lambda device: 2
+    command = sys.argv.index("train")
+    sys.argv[1:] = [*sys.argv[command:], *sys.argv[1:command]]
     app.main()
 
 

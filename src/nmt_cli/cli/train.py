@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import sys
@@ -14,7 +15,7 @@ import typer
 
 from nmt_cli.cli.arguments import complete_models
 from nmt_cli.cli.recipes import complete_recipes, prepare_command, recipe_for, train_command
-from nmt_cli.console import show_progress
+from nmt_cli.console import PACKAGE_LOGGER, show_progress
 from nmt_cli.errors import DataError, NmtError, RecipeError, nearest_path
 
 if TYPE_CHECKING:
@@ -108,31 +109,26 @@ def train(
             resolved, directory, init_from=init_from, is_packaged=is_packaged, runs=Path("runs")
         )
         output = output or default_output
+        if not dry_run and (code := start.launch_ranks(sys.argv[1:], device=device, gpus=gpus)) is not None:
+            raise typer.Exit(code)
         resolved = with_initial_architecture(resolved, run=output, init_from=init_from, restart=restart)
         if dry_run or prepared is None:
             inputs = _planned_inputs(directory, resolved.recipe, is_named=data is not None, init_from=init_from)
             world_size = start.world_size(device, gpus)
             typer.echo(start.describe_plan(resolved, inputs, device=device, world_size=world_size), nl=False)
             return
-        if tensorboard:
-            from nmt_cli.training.reporting.reporter import check_tensorboard
-
-            check_tensorboard()
-        code = start.launch_ranks(sys.argv[1:], device=device, gpus=gpus)
-        if code is None:
-            code = start.train_run(
-                resolved.recipe,
-                prepared,
-                output,
-                device=device,
-                restart=restart,
-                init_from=init_from,
-                command=["nmt", *sys.argv[1:]],
-                has_tensorboard=tensorboard,
-                profiled_updates=profile or 0,
-            )
-        if code:
-            raise typer.Exit(code)
+        code = start.train_run(
+            resolved.recipe,
+            prepared,
+            output,
+            device=device,
+            restart=restart,
+            init_from=init_from,
+            command=["nmt", *sys.argv[1:]],
+            has_tensorboard=tensorboard,
+            profiled_updates=profile or 0,
+        )
+        raise typer.Exit(code)
 
 
 def _check_is_recipe(path: Path) -> None:
@@ -206,19 +202,21 @@ def _open_data(directory: Path, recipe: Recipe, *, is_named: bool) -> PreparedDa
 
 @contextmanager
 def _report_first_failure_only() -> Iterator[None]:
-    """Let only the first of several ranks that fails report its error; the other ranks exit silently."""
+    """Let only the first of several ranks log, and only the first that fails report its error."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         yield
         return
+    if os.environ.get("RANK") != "0":
+        PACKAGE_LOGGER.setLevel(logging.ERROR)
     try:
         yield
     except (typer.Exit, typer.Abort):
         raise
     except Exception as error:
-        from nmt_cli.training.ranks.ranks import ConnectionLost, earlier_failure
+        from nmt_cli.training.ranks.ranks import ConnectionLost, record_failure
 
         code = error.exit_code if isinstance(error, NmtError) else 1
-        first_failure = earlier_failure(code, is_consequence=isinstance(error, ConnectionLost))
+        first_failure = record_failure(code, is_consequence=isinstance(error, ConnectionLost))
         if first_failure is None:
             raise
         raise typer.Exit(first_failure.exit_code) from None

@@ -87,10 +87,6 @@ class CheckpointFolder:
                 shutil.copyfile(checkpoint.path / name, temporary / name)
             self._write_state(temporary, state, None if checkpoint.loss is None else checkpoint)
 
-    def clear_partial_directories(self) -> None:
-        """Remove the rest of a killed save; on the first rank, before any rank looks for the newest checkpoint."""
-        files.clear_partial_directories(self.directory, name="update-*")
-
     def newest(self) -> Checkpoint | None:
         """The newest complete checkpoint."""
         checkpoints = read_checkpoints(self.directory)

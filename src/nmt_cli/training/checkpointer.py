@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from nmt_cli.errors import ModelError
 from nmt_cli.training.checkpoint_folder import CheckpointFolder, TensorsByFile, tensors_of
 from nmt_cli.training.initial_weights import build_model, read_initial_weights
 from nmt_cli.training.ranks.ranks import Ranks
+from nmt_cli.training.reporting.reporter import Reporter
 from nmt_cli.training.runs import recipe_fingerprint
 from nmt_cli.training.state import TrainingState
 from nmt_cli.training.update import Updater
@@ -36,65 +36,64 @@ class Checkpointer:
     checkpoints as an uninterrupted one, and rolls back to the same.
 
     On a GPU a thread writes while training continues. It is joined before anything else reads or writes the folder,
-    and when the context of a checkpointer ends.
+    and at the end of `finishing`.
     """
 
-    def __init__(self, run: Run, data: PreparedData, updater: Updater, *, ranks: Ranks) -> None:
-        self._run, self._data, self._updater, self._ranks = run, data, updater, ranks
+    def __init__(self, run: Run, data: PreparedData, updater: Updater, reporter: Reporter, *, ranks: Ranks) -> None:
+        self._run, self._data, self._updater, self._reporter, self._ranks = run, data, updater, reporter, ranks
         fingerprint = recipe_fingerprint(run.recipe, data, init_from=run.record.init_from)
         self._folder = CheckpointFolder(run.directory, recipe_fingerprint=fingerprint)
         self._interim: Path | None = None
         self._resumed: TrainingState | None = None
         self._writer = CheckpointWriter(in_background=ranks.device.type == "cuda")
-        self._announce: Callable[[], None] | None = None
+        self._unreported: tuple[int, Path] | None = None  # the checkpoint that is being written
 
-    def __enter__(self) -> Checkpointer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.join()
-        elif issubclass(kind, Exception):  # a second Ctrl-C does not wait
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Finish the checkpoint that is being written at the end of the block, unless a second Ctrl-C ends it."""
+        try:
+            yield
+        except Exception:
             with suppress(ModelError, OSError, RuntimeError):  # the first error is the one to report
                 self.join()
+            raise
+        self.join()
 
     def resume(self) -> TrainingState:
         """Load the newest checkpoint or, if there is none, the weights that the run begins with.
 
-        Raises ModelError if the checkpoint has another precision or cannot be read.
+        Raises ModelError if the checkpoint cannot be read.
         """
         if self._ranks.is_first:
-            self._folder.clear_partial_directories()
+            files.clear_partial_directories(self._folder.directory, name="update-*")  # the rest of a killed save
         self._ranks.barrier()
         checkpoint = self._ask_first_rank(self._folder.newest)
         if checkpoint is None:
-            has_random_weights = self._run.record.init_from is None
-            return TrainingState(self._updater.precision) if has_random_weights else self._load_initial_weights()
+            has_random_weights = self._run.record.init_from is None  # then they are there already
+            return TrainingState(self._updater.precision) if has_random_weights else self._load(None)
         state = self._load(checkpoint)
-        if state.precision != self._updater.precision:
-            raise ModelError(
-                f"the run was trained in {state.precision}, and would go on in {self._updater.precision}",
-                where=str(checkpoint.path),
-                hint=f"--precision {state.precision}, another folder with -o, or --restart",
-            )
         self._interim = None if self._is_due(state.update) else checkpoint.path
         self._resumed = state
         self._ranks.barrier()  # until all have read it: the first may replace it
         return state
 
-    def position(self) -> tuple[int, int]:
-        """The epoch and the index in its plan at which the newest checkpoint continues; zeros if there is none."""
-        checkpoint = self._ask_first_rank(self._folder.newest)
-        state = None if checkpoint is None else self._folder.read_state(checkpoint)
-        return (0, 0) if state is None else (state.epoch, state.index)
+    def newest_state(self) -> TrainingState:
+        """The state of the newest checkpoint, or of a new training; ModelError if it has another precision."""
+        checkpoint, new = self._ask_first_rank(self._folder.newest), TrainingState(self._updater.precision)
+        state = new if checkpoint is None else self._folder.read_state(checkpoint)
+        if state.precision != new.precision:
+            raise ModelError(
+                f"the run was trained in {state.precision}, and would go on in {new.precision}",
+                where=str(self._folder.path(state.update)),
+                hint=f"--precision {state.precision}, another folder with -o, or --restart",
+            )
+        return state
 
-    def save(self, state: TrainingState, *, validation: Validation | None, announce: Callable[..., None]) -> None:
+    def save(self, state: TrainingState, *, validation: Validation | None) -> None:
         """Write a checkpoint, or begin to, and remove the checkpoints that it replaces; only on the first rank.
 
-        `validation` was measured after the same update. `announce` is called with the `update` and the `path` when
-        the checkpoint is complete: now, or in a later call of a method. A resumed state is saved already.
+        `validation` was measured after the same update. The event `checkpoint` is reported when the checkpoint is
+        complete: now, or in a later call of a method. A resumed state is saved already.
         """
         if not self._ranks.is_first or state is self._resumed:
             return
@@ -103,21 +102,21 @@ class Checkpointer:
         self._interim = None if self._is_due(state.update) else path
         outdated = None if interim == path else interim
         self._begin_writing(partial(self._write, state, validation=validation, outdated=outdated))
-        self._announce = partial(announce, update=state.update, path=str(path))
-        self.announce_if_complete()
+        self._unreported = state.update, path
+        self.report_if_complete()
 
-    def announce_if_complete(self) -> None:
-        """Announce the checkpoint that was being written, if it is complete by now; raises what went wrong with it."""
+    def report_if_complete(self) -> None:
+        """Report the checkpoint that was being written, if it is complete by now; raises what went wrong with it."""
         if self._writer.is_done:
             self.join()
 
     def join(self) -> None:
         """Return when no checkpoint is being written; ModelError if it could not be."""
-        announce, self._announce = self._announce, None
+        complete, self._unreported = self._unreported, None
         self._writer.join()
-        if announce is not None:
-            self._ranks.heartbeat.beat()
-            announce()
+        if complete is not None:
+            self._ranks.beat()
+            self._reporter.write_event("checkpoint", update=complete[0], path=str(complete[1]))
 
     def roll_back(self, failed: TrainingState) -> TrainingState:
         """Go back to the newest checkpoint before the trouble, or to the beginning; the next pairs follow."""
@@ -126,7 +125,7 @@ class Checkpointer:
         checkpoint = self._ask_first_rank(
             partial(self._folder.newest_before_divergence, spike_nats=spike_nats, leaving_out=self._interim)
         )
-        state = self._load_initial_weights() if checkpoint is None else self._load(checkpoint)
+        state = self._load(checkpoint)
         state = replace(state, epoch=failed.epoch, index=failed.index, returns=failed.returns + 1)
         self._ranks.barrier()  # until all have read it: the first replaces it
         if self._ranks.is_first:
@@ -166,27 +165,26 @@ class Checkpointer:
                 metric=self._run.recipe.validation.metric,
             )
 
-    def _load_initial_weights(self) -> TrainingState:
-        """Load the weights that the run begins with: random weights or a model's."""
+    def _load(self, checkpoint: Checkpoint | None) -> TrainingState:
+        """Load a checkpoint or, for None, the weights that the run begins with: random weights or a model's."""
+        if checkpoint is not None:
+            return self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
         model = build_model(self._run.recipe, self._data)
         initial = self._run.record.init_from
         self._updater.restart_from(weights_of(model) if initial is None else read_initial_weights(initial, model))
         return TrainingState(self._updater.precision)
 
-    def _load(self, checkpoint: Checkpoint) -> TrainingState:
-        return self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
-
     def _ask_first_rank(self, find: Callable[[], Checkpoint | None]) -> Checkpoint | None:
         """The checkpoint that the first rank finds: on a shared disk, other machines may see a new file late."""
         checkpoint = find() if self._ranks.is_first else None
-        update = int(self._ranks.broadcast(-1 if checkpoint is None else checkpoint.update))
+        update = self._ranks.broadcast(-1 if checkpoint is None else checkpoint.update)
         return None if update < 0 else self._folder.find(update)
 
     def _is_due(self, update: int) -> bool:
         """True if an uninterrupted training has a checkpoint of this update."""
         training, validation = self._run.recipe.training, self._run.recipe.validation
         is_validated = update % validation.every == 0 and training.keep_best > 0
-        return update > 0 and (update % training.checkpoint_every == 0 or update == training.updates or is_validated)
+        return update % training.checkpoint_every == 0 or update == training.updates or is_validated
 
 
 class CheckpointWriter:

@@ -48,8 +48,7 @@ class DataOrder:
     """The updates of a training in turn. Its position is (epoch, index in the epoch's plan), both from 0.
 
     A device takes `max_tokens` slots per side at once. Plans are built when they are needed, in the data's directory
-    or, if this directory is read-only, in `fallback`. `beat` is that of `PlanCache`, `has_even_end` a field of
-    `PlanKey`. If it `warns`, it does so of pairs that the model cannot take.
+    or, if this directory is read-only, in `fallback`. `PlanCache` gets `beat`, and `PlanKey` gets `has_even_end`.
     """
 
     def __init__(
@@ -62,13 +61,11 @@ class DataOrder:
         has_even_end: bool,
         fallback: Path,
         beat: Callable[[], None],
-        warns: bool,
     ) -> None:
         self._data, self._training = data, recipe.training
         self._plans = PlanCache(data, fallback=fallback, beat=beat)
         self._pairs, self._alpha = data.split("train"), recipe.tokenizer.alpha
-        self._has_even_end, self._warns = has_even_end, warns
-        self._world_size, self._max_positions = world_size, recipe.model.max_positions
+        self._has_even_end, self._world_size, self._max_positions = has_even_end, world_size, recipe.model.max_positions
         self.max_tokens, self.epoch, self.index = max_tokens, 0, 0
         self._plan: EpochPlan | None = None
         self._shape: MicroBatchShape | None = None
@@ -215,7 +212,7 @@ class DataOrder:
             self._plan = None
 
     def _check(self, plan: EpochPlan) -> None:
-        if (num_left_out := plan.invariants.num_pairs_left_out) > 0 and self._warns:
+        if (num_left_out := plan.invariants.num_pairs_left_out) > 0:
             logger.warning("%d pairs are longer than model.max_positions and are left out", num_left_out)
         if len(plan) == 0:
             raise DataError("no training pair is left", where="training data", hint="raise model.max_positions")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,8 @@ def _check_vocabulary(path: Path, data: PreparedData) -> None:
             raise DataError(
                 f"the data in {data.directory} was prepared with another {side} vocabulary than the model's",
                 where=str(data.directory),
-                hint=f"prepare it with the model's: nmt prepare ... --set tokenizer.taken_from={path} -o DIR",
+                hint="prepare it with the model's:"
+                f" nmt prepare ... --set tokenizer.taken_from={shlex.quote(str(path))} -o DIR",
             )
 
 

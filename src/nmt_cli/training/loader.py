@@ -86,8 +86,8 @@ class Loader:
         self._side_stream = SideStream(device) if device.type == "cuda" else None  # on a CPU, batches are made in place
         self._updates_ahead = _UPDATES_AHEAD[device.type]
         self._ready: deque[tuple[LoadedUpdate, torch.cuda.Event | None]] = deque()
-        # The number of updates to have ready, asked for by `next`, and of all updates that are left.
-        self._num_wanted, self._num_left, self._is_closed = 0, 0, False
+        self._num_wanted, self._is_closed = 0, False  # how many updates `next` wants to have ready
+        self._num_left = 0  # how many updates the training still takes
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None

@@ -7,15 +7,13 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
-from types import FrameType
 from typing import Literal
 
 from nmt_cli.artifacts.run import Run
 from nmt_cli.errors import TrainingError
+from nmt_cli.processes import receiving_signals
 from nmt_cli.training.checkpointer import Checkpointer
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.loader import LoadedUpdate, Loader
@@ -23,13 +21,12 @@ from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.reporting.metrics import Meter, Stopwatch, TrainingStatus, UpdateSums, memory_gb
 from nmt_cli.training.reporting.profile import PROFILE_FOLDER, Profiler
 from nmt_cli.training.reporting.reporter import Reporter
-from nmt_cli.training.state import RecentUpdates, TrainingState, describe_pairs, pairs_of
+from nmt_cli.training.state import RecentUpdates, describe_pairs, pairs_of
 from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
 from nmt_cli.training.validation import Validation, Validator
 
 Ending = Literal["finished", "patience", "preempted", "interrupted"]
 _ENDINGS_BY_SIGNAL: dict[int, Ending] = {signal.SIGTERM: "preempted", signal.SIGINT: "interrupted"}
-_NO_SIGNAL = 0
 _ONE_CTRL_C_SECONDS = 1.0
 _HINT_ON_DIVERGENCE = (
     "in a new run, lower the learning rate (training.schedule), or set training.clip_norm=1 or --precision fp32"
@@ -62,7 +59,8 @@ class TrainingLoop:
         self._recipe, self._directory, self._metrics_file = run.recipe, run.directory, run.metrics_file
         self._order, self._updater, self._validator, self._checkpointer = order, updater, validator, checkpointer
         self._ranks, self._stop, self._reporter = ranks, stop, reporter
-        self.state = TrainingState(updater.precision)
+        self.state = checkpointer.newest_state()
+        order.move_to(epoch=self.state.epoch, index=self.state.index)  # before anything opens a plan
         self._validation: Validation | None = None
         self._recent = RecentUpdates()
         self._in_flight: deque[_InFlight] = deque()
@@ -83,7 +81,7 @@ class TrainingLoop:
         )
 
     def resume(self) -> Ending | None:
-        """Load the newest checkpoint, if there is one; return the ending if no update is left to take."""
+        """Load the newest checkpoint, if there is one, and open the plan; return the ending if no update is left."""
         self.state = self._checkpointer.resume()
         self._agree_on_patience()
         if self.state.update > 0:
@@ -94,19 +92,19 @@ class TrainingLoop:
             if self._is_validation_due(self.state.update):  # the stop came between an update and its validation
                 self._validate()
                 self._save()
-        return self._ending_by_any_signal() or self._ending_by_recipe()
+        return self.open_plan()
 
     def open_plan(self) -> Ending | None:
-        """Open the epoch's plan. Sampling its pieces may take hours: return the ending if a signal comes meanwhile."""
+        """Open the epoch's plan, which may take hours; return the ending by the recipe, or by a signal meanwhile."""
         try:
             self._stop.interrupts = True
-            if self._stop.received is None:
+            if self._stop.received is None and self._ending_by_recipe() is None:
                 self._order.open()
         except _StopAsked:
             pass
         finally:
             self._stop.interrupts = False
-        return self._ending_by_any_signal()
+        return self._ending_by_any_signal() or self._ending_by_recipe()
 
     def run(self, meter: Meter) -> Ending:
         """Take update after update, until the recipe or a signal ends the training; `meter` measures them."""
@@ -116,7 +114,7 @@ class TrainingLoop:
                 with self._profiler.update():
                     self._launch_next_update()
                     reason = self._read_results()
-                self._checkpointer.announce_if_complete()
+                self._checkpointer.report_if_complete()
                 if reason is not None:
                     self._roll_back(reason)
                 elif not self._in_flight:  # `_can_wait` lets a result wait only if nothing is due after its update
@@ -166,7 +164,7 @@ class TrainingLoop:
         result, planned = finished.launched.result(), finished.loaded.planned
         micro_batches, tokens = planned.micro_batches, planned.target_tokens
         loss = result.smoothed / tokens if result.is_applied else None
-        self._recent.add(finished.number, loss=math.inf if loss is None else loss, micro_batches=micro_batches)
+        self._recent.add(finished.number, loss=loss, micro_batches=micro_batches)
         self.state = self.state.after_update(finished.number, loss=loss, epoch=planned.epoch, index=planned.index)
         self._validation, self._signal = None, result.signal
         sums = UpdateSums()
@@ -180,7 +178,7 @@ class TrainingLoop:
     def _report_update(self, result: UpdateResult) -> None:
         training, update = self._recipe.training, self.state.update
         is_log_due = update % training.log_every == 0 or update == training.updates
-        if not (is_log_due or self._reporter.is_live or self._reporter.wants_line):
+        if not (is_log_due or self._reporter.wants_update):
             return
         status = TrainingStatus(
             update,
@@ -199,8 +197,7 @@ class TrainingLoop:
         self._reporter.write_event(
             "skipped", update=update, reason="gradients are not finite", in_row=in_row, pairs=pairs
         )
-        if self._ranks.is_first:
-            logger.warning("update %d is skipped: its gradients are not finite (%s)", update, describe_pairs(pairs))
+        logger.warning("update %d is skipped: its gradients are not finite (%s)", update, describe_pairs(pairs))
 
     def _roll_back(self, reason: str) -> None:
         """Go back to the newest checkpoint before the trouble, and continue from there with the next pairs."""
@@ -215,13 +212,11 @@ class TrainingLoop:
         self._agree_on_patience()
         self._validation = None
         self._meter.forget()
-        if self._ranks.is_first:
-            logger.warning(
-                "%s: back to update %d, and on with other pairs (%s)", reason, self.state.update, self._metrics_file
-            )
+        update = self.state.update
+        logger.warning("%s: back to update %d, and on with other pairs (%s)", reason, update, self._metrics_file)
         worst = self._recent.worst()
         self._reporter.write_event("returned", update=failed.update, to=self.state.update, reason=reason, worst=worst)
-        self._recent.clear()
+        self._recent = RecentUpdates()
 
     def _diverged(self, reason: str) -> TrainingError:
         return TrainingError(reason, where=str(self._metrics_file), hint=_HINT_ON_DIVERGENCE)
@@ -229,14 +224,14 @@ class TrainingLoop:
     def _validate_and_save_if_due(self) -> Ending | None:
         """Validate and save if either is due; return the ending if a signal stops the training here."""
         is_save_due = self._is_checkpoint_due(self.state.update)
-        stop = _ENDINGS_BY_SIGNAL.get(self._agreed_signal() or _NO_SIGNAL)
+        stop = _ENDINGS_BY_SIGNAL.get(self._agreed_signal() or 0)
         if stop is None and self._is_validation_due(self.state.update):
             if is_save_due:
                 self._save()  # a validation may take longer than a preempted machine has left
             self._validate()
             stop = self._ending_by_any_signal()
             is_save_due = is_save_due or self._recipe.training.keep_best > 0
-        if is_save_due or stop is not None or self._ending_by_recipe() is not None:
+        if self.state.update and (is_save_due or stop is not None or self._ending_by_recipe() is not None):
             self._save()
         return stop
 
@@ -270,14 +265,13 @@ class TrainingLoop:
         self._reporter.report_validation(self.state.update, measured, is_best=self.state.validations_since_best == 0)
 
     def _raise_if_asked_to_stop(self) -> None:
-        self._ranks.heartbeat.beat()
+        self._ranks.beat()
         if self._stop.received is not None:
             raise _StopAsked
 
     def _save(self) -> None:
         self._stopwatch.stop()
-        announce = partial(self._reporter.write_event, "checkpoint")
-        self._checkpointer.save(self.state, validation=self._validation, announce=announce)
+        self._checkpointer.save(self.state, validation=self._validation)
 
     def _ending_by_recipe(self) -> Ending | None:
         """The ending by the recipe; None if the training continues."""
@@ -293,7 +287,7 @@ class TrainingLoop:
 
     def _ending_by_any_signal(self) -> Ending | None:
         """The ending for a signal to any of the ranks, the same on all ranks; SIGTERM comes before Ctrl-C."""
-        return _ENDINGS_BY_SIGNAL.get(self._ranks.largest(self._stop.received or _NO_SIGNAL))
+        return _ENDINGS_BY_SIGNAL.get(self._ranks.largest(self._stop.received or 0))
 
     def _agreed_signal(self) -> int | None:
         """The signal that all ranks know of: the sums of an update tell each rank of the others' signals."""
@@ -311,17 +305,11 @@ class StopSignal:
         self._ignoring_seconds, self._since = _ONE_CTRL_C_SECONDS if comes_twice else 0.0, 0.0
         self.interrupts = False
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
+    def listening(self) -> AbstractContextManager[None]:
         """Note signals while the block runs; a second Ctrl-C raises KeyboardInterrupt at once."""
-        former_handlers = {number: signal.signal(number, self._receive) for number in _ENDINGS_BY_SIGNAL}
-        try:
-            yield
-        finally:
-            for number, handler in former_handlers.items():
-                signal.signal(number, handler)
+        return receiving_signals(self._receive)
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int) -> None:
         now = time.monotonic()
         if self.received is None:
             self.received, self._since = number, now

@@ -19,6 +19,7 @@ from nmt_cli.tokenization.tokenizer import PAD
 _ROW_MULTIPLE = 128  # of the rows of a block; a multiple of each `rows_per_token`
 _COLUMN_MULTIPLE = 128  # a multiple of which W is, if P allows it
 _CUDA_LOGITS = 1 << 28  # of a block
+_CUDA_LOGITS_WITHOUT_GRADIENT = 1 << 24  # such a block comes with two float32 copies
 _CPU_LOGITS = 1 << 21  # such a block stays in the cache from the product to its gradient; smaller ones slow the product
 
 LossAndGradient = Callable[[Tensor, Tensor, int, float], tuple[Tensor, ...]]
@@ -33,25 +34,21 @@ sums may follow, which have no gradient.
 class LossFunction:
     """A loss of logits with its gradient, and the rows of logits that it takes at once.
 
-    It takes blocks of whole tokens, whose `rows_per_token` rows follow each other. A function that needs no memory
-    beside the logits `takes_all_rows` at once.
+    It takes blocks of whole tokens, whose `rows_per_token` rows follow each other: two if each pair passes twice. A
+    function that needs no memory beside the logits `takes_all_rows` at once.
     """
 
     loss_and_gradient: LossAndGradient
     rows_per_token: int
     takes_all_rows: bool
 
-    @property
-    def takes_both_passes(self) -> bool:
-        """Whether each pair passes twice through the model, so that a token has a row of each pass."""
-        return self.rows_per_token == 2
-
-    def rows_of_block(self, num_columns: int, device: torch.device) -> int:
+    def rows_of_block(self, num_columns: int, device: torch.device, *, has_gradient: bool) -> int:
         """The rows of whole tokens, at least one token, whose logits are computed at once; the same in all updates.
 
         If possible, it is a multiple of `_ROW_MULTIPLE`: libraries prepare each size that occurs once.
         """
-        max_rows = (_CUDA_LOGITS if device.type == "cuda" else _CPU_LOGITS) // num_columns
+        cuda_logits = _CUDA_LOGITS if has_gradient else _CUDA_LOGITS_WITHOUT_GRADIENT
+        max_rows = (cuda_logits if device.type == "cuda" else _CPU_LOGITS) // num_columns
         rows = max(self.rows_per_token, max_rows // self.rows_per_token * self.rows_per_token)
         return rows // _ROW_MULTIPLE * _ROW_MULTIPLE or rows
 
@@ -100,15 +97,8 @@ def smoothed_cross_entropy(
         )
         return Loss(*sums)
     weight, bias = _multiplied_rows(output_weight, output_bias, vocab)
-    rows = function.rows_of_block(len(weight), hidden.device)
-    return _loss_without_gradient(hidden, weight, bias, gold, vocab=vocab, smoothing=smoothing, rows=rows)
-
-
-def _loss_without_gradient(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, gold: Tensor, *, vocab: int, smoothing: float, rows: int
-) -> Loss:
-    """The loss of one pass, with memory for a single block of `rows` rows of logits."""
-    logits = hidden.new_empty(min(rows, len(hidden)), len(weight))
+    rows = function.rows_of_block(len(weight), hidden.device, has_gradient=False)
+    logits = hidden.new_empty(min(rows, len(hidden)), len(weight))  # of a single block
     sums = []
     for hidden_block, gold_block in zip(hidden.split(rows), gold.split(rows), strict=True):
         logits_block = logits[: len(gold_block)]
@@ -133,7 +123,9 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         function: LossFunction,
     ) -> tuple[Tensor, ...]:
         weight, bias = _multiplied_rows(output_weight, output_bias, vocab)
-        rows = len(hidden) if function.takes_all_rows else function.rows_of_block(len(weight), hidden.device)
+        rows = len(hidden)
+        if not function.takes_all_rows:
+            rows = function.rows_of_block(len(weight), hidden.device, has_gradient=True)
         logits = hidden.new_empty(len(hidden), len(weight))
         sums = []
         for hidden_block, gold_block, logits_block in zip(

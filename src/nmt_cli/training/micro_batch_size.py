@@ -10,21 +10,23 @@ import logging
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 
 from nmt_cli.artifacts.run import MeasuredTokens, Run
 from nmt_cli.dataset.micro_batches import accumulation_steps
 from nmt_cli.devices import Precision
-from nmt_cli.errors import DeviceError
+from nmt_cli.errors import OutOfMemory
 from nmt_cli.memory import free_cpu_bytes, free_gpu_bytes
-from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import ModelConfig, Recipe, num_embedding_rows, num_parameters
 from nmt_cli.recipe.training import TrainingConfig
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.runs import record_max_tokens
+
+if TYPE_CHECKING:
+    from nmt_cli.training.update import Updater
 
 # The part of the free memory that a micro-batch may fill by the estimate, which may be wrong by a factor of two. On a
 # GPU the warm-up checks it. On a CPU nothing does, other programs need memory too, and small micro-batches cost little.
@@ -33,54 +35,47 @@ _TOKEN_MULTIPLE = 128
 logger = logging.getLogger(__name__)
 
 
-class OutOfMemory(DeviceError):
-    """The memory of a device does not hold a micro-batch."""
-
-
-def max_tokens_of(training: TrainingConfig) -> int:
-    """The tokens per side that a device may take at once: the recipe's number; for `auto`, a whole update."""
+def max_tokens_before_fitting(training: TrainingConfig) -> int:
+    """The tokens per side that a device may take until `fit_to_memory` limits them: for `auto`, a whole update."""
     return training.batch_tokens if training.max_tokens_per_device == "auto" else training.max_tokens_per_device
 
 
 def fit_to_memory(
-    order: DataOrder, run: Run, model: Transformer, *, precision: Precision, ranks: Ranks, plan: Callable[[], object]
+    order: DataOrder, run: Run, updater: Updater, *, ranks: Ranks, open_plan: Callable[[], object]
 ) -> Run:
     """For `auto`, limit the micro-batches of `order` to what a device holds at once.
 
-    The limit is the number that the run's record has for this hardware, or else an estimate. Returns the run, whose
-    record keeps the number. An estimate calls `plan`, and is left out if this returns an ending. `model` is on its
-    device, with its optimizer beside it. Raises OutOfMemory if a CPU has too little memory.
+    The limit is the number that the run's record has for this hardware, or else an estimate. Returns the run with the
+    number in its record; run.json is not written. To estimate, this opens the plan of the epoch with `open_plan`. If
+    nothing is to be trained, `open_plan` returns an ending, and nothing is estimated. The model is on its device, with
+    its optimizer beside it. Raises OutOfMemory if a CPU has too little memory.
     """
     if run.recipe.training.max_tokens_per_device != "auto":
         return run
     name = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else "CPU"
-    hardware = {"devices": ranks.size, "device": name, "precision": precision}
+    hardware = {"devices": ranks.size, "device": name, "precision": updater.precision}
     recorded = run.record.max_tokens_per_device
     is_usable = recorded is not None and recorded.model_dump(exclude={"tokens"}) == hardware
-    tokens = int(ranks.broadcast(recorded.tokens if recorded is not None and is_usable else 0))
+    tokens = ranks.broadcast(recorded.tokens if recorded is not None and is_usable else 0)
     if tokens == 0:
-        if plan() is not None:
+        if open_plan() is not None:
             return run
-        tokens = _estimate_tokens(
-            run.recipe, model, longest=order.max_tokens_in_sentence, precision=precision, ranks=ranks
-        )
-        if ranks.is_first:
-            if recorded is not None:
-                new = f"{tokens:,}, found for {ranks.size} x {name}"
-                old = f"{recorded.tokens:,}, for {recorded.devices} x {recorded.device}"
-                logger.info("max_tokens_per_device: auto is now %s, and was %s", new, old)
-            run = record_max_tokens(run, MeasuredTokens.model_validate({"tokens": tokens, **hardware}))
+        tokens = _estimate_tokens(run.recipe, updater, longest=order.max_tokens_in_sentence, ranks=ranks)
+        if recorded is not None:
+            new = f"{tokens:,}, found for {ranks.size} x {name}"
+            old = f"{recorded.tokens:,}, for {recorded.devices} x {recorded.device}"
+            logger.info("max_tokens_per_device: auto is now %s, and was %s", new, old)
     order.limit(tokens)
-    return run
+    return _with_tokens(run, MeasuredTokens.model_validate({"tokens": tokens, **hardware}))
 
 
-def _estimate_tokens(recipe: Recipe, model: Transformer, *, longest: int, precision: Precision, ranks: Ranks) -> int:
+def _estimate_tokens(recipe: Recipe, updater: Updater, *, longest: int, ranks: Ranks) -> int:
     """The tokens that each of the ranks can take at once, by the memory that is free on the fullest of them."""
     needs = estimate_device_needs(
         recipe,
-        source_vocab=model.source_vocab,
-        target_vocab=model.target_vocab,
-        precision=precision,
+        source_vocab=updater.model.source_vocab,
+        target_vocab=updater.model.target_vocab,
+        precision=updater.precision,
         world_size=ranks.size,
     )
     tokens_that_fit = ranks.smallest(int(_usable_bytes(ranks) / needs.bytes_per_token))
@@ -115,11 +110,10 @@ def warm_up_with_tokens_that_fit(
             raise _memory_error(ranks.device, longest)
         batch_tokens = run.recipe.training.batch_tokens
         order.limit(even_share(too_many // 2, batch_tokens=batch_tokens, world_size=ranks.size, longest=longest))
-        if ranks.is_first:
-            logger.info("memory does not hold %s tokens at once: trying %s", f"{too_many:,}", f"{order.max_tokens:,}")
-            recorded = run.record.max_tokens_per_device
-            assert recorded is not None, "fit_to_memory records a number before the warm-up"
-            run = record_max_tokens(run, recorded.model_copy(update={"tokens": order.max_tokens}))
+        logger.info("memory does not hold %s tokens at once: trying %s", f"{too_many:,}", f"{order.max_tokens:,}")
+        recorded = run.record.max_tokens_per_device
+        assert recorded is not None, "fit_to_memory records a number before the warm-up"
+        run = _with_tokens(run, recorded.model_copy(update={"tokens": order.max_tokens}))
 
 
 def even_share(max_tokens: int, *, batch_tokens: int, world_size: int, longest: int) -> int:
@@ -166,7 +160,7 @@ def estimate_device_needs(
         bytes_per_parameter += 2 + 2  # bf16: weight and gradient
     if has_average:
         bytes_per_parameter += 4 + 4  # float32: the average and a copy of the weights
-    tokens = min(max_tokens_of(training), math.ceil(training.batch_tokens / world_size))
+    tokens = min(max_tokens_before_fitting(training), math.ceil(training.batch_tokens / world_size))
     steps = accumulation_steps(batch_tokens=training.batch_tokens, max_tokens=tokens, world_size=world_size)
     logits = num_embedding_rows(target_vocab, multiple=model.embedding_multiple)
     activations_per_token = training.num_passes * (_num_activations(model) + logits)
@@ -189,6 +183,10 @@ def _num_activations(model: ModelConfig) -> int:
     decoder_layer = 2 * attention + 3 * residual + feed_forward
     embeddings_and_last_norms = 2 * residual
     return model.encoder_layers * encoder_layer + model.decoder_layers * decoder_layer + embeddings_and_last_norms
+
+
+def _with_tokens(run: Run, measured: MeasuredTokens) -> Run:
+    return replace(run, record=run.record.model_copy(update={"max_tokens_per_device": measured}))
 
 
 def _memory_error(device: torch.device, longest: int) -> OutOfMemory:

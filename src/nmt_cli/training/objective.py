@@ -155,7 +155,7 @@ def compiling(device: torch.device) -> Iterator[None]:
 
 
 def _loss(model: Transformer, hidden: Tensor, gold: Tensor, *, smoothing: float, function: LossFunction) -> Loss:
-    if function.takes_both_passes:
+    if function.rows_per_token == 2:
         order = interleaved_order(gold)
         hidden, gold = hidden.index_select(0, order), gold.index_select(0, order)
     return smoothed_cross_entropy(

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import re
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -19,11 +20,11 @@ from nmt_cli import files
 from nmt_cli.artifacts.directory_kinds import kind_of
 from nmt_cli.artifacts.manifest import RUN_FILE
 from nmt_cli.artifacts.model_directory import load_saved_config
-from nmt_cli.artifacts.run import CHECKPOINTS, InitialModel, MeasuredTokens, Run, RunRecord, open_run
+from nmt_cli.artifacts.run import CHECKPOINTS, InitialModel, Run, RunRecord, open_run
 from nmt_cli.dataset.manifest import read_manifest
 from nmt_cli.dataset.plan_cache import PLANS
 from nmt_cli.dataset.prepared_data import PreparedData
-from nmt_cli.errors import DataError, ModelError, RecipeError
+from nmt_cli.errors import DataError, ModelError, RecipeError, UsageError
 from nmt_cli.recipe.key_paths import KeyPath, flatten
 from nmt_cli.recipe.loading import ResolvedRecipe, dump_recipe
 from nmt_cli.recipe.mistakes import as_written
@@ -106,9 +107,10 @@ def _name_of(model: Path) -> str:
 
 def _is_begun(run: Path, *, corpus: str | None, init_from: Path | None) -> bool:
     """Whether a run of this corpus began with the model, or with any weights for None."""
-    if kind_of(run) != "run":
-        return False
-    record = open_run(run).record
+    try:
+        record = open_run(run).record
+    except ModelError:
+        return False  # no run, or a damaged one
     initial = None if record.init_from is None else record.init_from.path
     return record.corpus == corpus and (init_from is None or initial == str(init_from.resolve()))
 
@@ -127,21 +129,25 @@ def open_or_begin(
     A new run begins with the weights of the model directory `init_from`, or with random weights for None. Raises
     RecipeError if the run has other settings, data or initial weights; `restart` removes the run first.
     """
-    if restart and kind_of(directory) == "run":
-        _remove_run(directory)
-    if (directory / RUN_FILE).is_file():
+    is_run = kind_of(directory) == "run"
+    if is_run and not restart:
         run = open_run(directory)
         error = _difference_error(run, recipe, data, init_from)
         if error is None:
-            return _continue_with(run, recipe, command, init_from)
+            return _continue_with(run, recipe, data, command, init_from)
         if not _has_saved_nothing(directory):
             raise error
-        _remove_run(directory)
+    initial = None if init_from is None else describe_initial_model(init_from, recipe, data)
+    if is_run:
+        if initial is not None and Path(initial.path).is_relative_to(directory.resolve()):
+            message = f"--restart would remove {init_from}, with which the new run is to begin"
+            raise UsageError(message, setting="init_from", hint="give the new run another folder with -o")
+        with files.disk_errors(directory, ModelError):
+            files.remove_directory(directory.resolve())  # a link stays: `new_directory` follows it
     if directory.exists() and any(directory.iterdir()):
         raise ModelError(
             f"{directory} exists and is not a run", where=str(directory), hint="choose another folder with -o"
         )
-    initial = None if init_from is None else describe_initial_model(init_from, recipe, data)
     with files.new_directory(directory, error=ModelError) as temporary:
         shutil.copyfile(data.source_tokenizer_file, temporary / "source.spm")
         shutil.copyfile(data.target_tokenizer_file, temporary / "target.spm")
@@ -150,22 +156,19 @@ def open_or_begin(
     return open_run(directory)
 
 
-def _remove_run(directory: Path) -> None:
-    with files.disk_errors(directory, ModelError):
-        files.remove_directory(directory.resolve())  # a link stays: `new_directory` follows it
-
-
-def _continue_with(run: Run, recipe: Recipe, command: Sequence[str], init_from: Path | None) -> Run:
-    """The run with a recipe in which settings that may change have changed; then `command` is what continues it."""
+def _continue_with(run: Run, recipe: Recipe, data: PreparedData, command: Sequence[str], init_from: Path | None) -> Run:
+    """The run, whose settings may have changed, and whose data may have moved; then `command` is what continues it."""
     old, new = flatten(run.recipe.model_dump(mode="json")), flatten(recipe.model_dump(mode="json"))
     # A setting that only the old recipe has belongs to an optimizer or schedule that is no longer used: it is not told.
     changes = _differences(new, {path: old.get(path) for path in new})
-    if not changes:
+    if not changes and run.record.data == str(data.directory):
         return run
-    logger.info("the run goes on with %s", "; ".join(changes))
-    files.write_file(run.directory / "recipe.yaml", dump_recipe(recipe), error=ModelError)
+    if changes:
+        logger.info("the run goes on with %s", "; ".join(changes))
+        files.write_file(run.directory / "recipe.yaml", dump_recipe(recipe), error=ModelError)
     lacks_init_from = init_from is None and run.record.init_from is not None  # later starts may leave it out
-    return open_run(run.directory) if lacks_init_from else _update_record(run, command=list(command))
+    command = run.record.command if lacks_init_from else list(command)
+    return _update_record(run, data=str(data.directory), command=command)
 
 
 def check_run_path(directory: Path) -> None:
@@ -180,13 +183,8 @@ def check_run_path(directory: Path) -> None:
 
 
 def mark_finished(run: Run, *, is_finished: bool) -> Run:
-    """Record in run.json when the training finished, or that it continues."""
+    """Write run.json: when the training finished, or that it continues, and how many tokens fit its devices."""
     return _update_record(run, finished=_now() if is_finished else None)
-
-
-def record_max_tokens(run: Run, measured: MeasuredTokens) -> Run:
-    """Record in run.json how many tokens the devices take at once."""
-    return _update_record(run, max_tokens_per_device=measured)
 
 
 def recipe_fingerprint(recipe: Recipe, data: PreparedData, *, init_from: InitialModel | None) -> str:
@@ -230,14 +228,15 @@ def _difference_error(run: Run, recipe: Recipe, data: PreparedData, init_from: P
         return RecipeError(
             f"the run in {run.directory} was begun with other data than {data.directory}",
             where=str(data.directory),
-            hint=f"give --data {record.data} if that is unchanged, another folder with -o, or --restart",
+            hint=f"give --data {shlex.quote(record.data)} if that is unchanged, another folder with -o, or --restart",
         )
     initial_weights = "random weights" if record.init_from is None else record.init_from.path
     if init_from is not None and initial_weights != str(init_from.resolve()):  # later starts may leave out --init-from
         return RecipeError(
             f"the run in {run.directory} was begun from {initial_weights}, not from {init_from}",
             setting="init_from",
-            hint=f"leave out --init-from to continue it with -o {run.directory}, or give {hint_new_run}",
+            hint=f"leave out --init-from to continue it with -o {shlex.quote(str(run.directory))},"
+            f" or give {hint_new_run}",
         )
     newest = max((checkpoint.update for checkpoint in run.checkpoints()), default=0)
     if newest > recipe.training.updates:
@@ -264,8 +263,7 @@ def _has_saved_nothing(directory: Path) -> bool:
     files.clear_partial_directories(directory / CHECKPOINTS, name="update-*")
     expected = {"recipe.yaml", RUN_FILE, "source.spm", "target.spm", "metrics.jsonl", CHECKPOINTS, ".sanity", PLANS}
     expected |= {"tensorboard", "profile", "report.html"}
-    has_checkpoints = any((directory / CHECKPOINTS).glob("*"))
-    return not has_checkpoints and all(entry.name in expected for entry in directory.iterdir())
+    return not any((directory / CHECKPOINTS).glob("*")) and all(path.name in expected for path in directory.iterdir())
 
 
 def _fixed_settings(recipe: Recipe) -> _Settings:

@@ -6,7 +6,7 @@ import logging
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,14 +17,15 @@ from nmt_cli.dataset.manifest import Manifest
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.dataset.sampled_pieces import SamplingCost, check_sampling, measure_sampling_cost
 from nmt_cli.devices import choose_device, choose_precision
-from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DeviceError, UsageError
+from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DeviceError, UsageError, first_line
+from nmt_cli.memory import is_out_of_memory
 from nmt_cli.recipe.key_paths import KeyPath
 from nmt_cli.recipe.loading import ResolvedRecipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.recipe.yaml_files import dump_annotated
 from nmt_cli.training.micro_batch_size import estimate_device_needs
 from nmt_cli.training.ranks.launcher import launch
-from nmt_cli.training.ranks.ranks import LAUNCHED, join_ranks
+from nmt_cli.training.ranks.ranks import LAUNCHED, Ranks, is_under_torchrun, join_ranks
 from nmt_cli.training.ranks.watchdog import watching
 from nmt_cli.training.runs import check_run_path, locked_run, open_or_begin
 
@@ -94,18 +95,26 @@ def train_run(
     profiled_updates: int,
 ) -> int:
     """Begin or continue the run in `directory`, as one of several ranks or alone, and return the exit code."""
-    from nmt_cli.training.trainer import Trainer  # takes a second: a launcher and a dry run do without
+    # Torch's slow parts take a second: a launcher and a dry run do without.
+    from nmt_cli.training.loop import StopSignal
+    from nmt_cli.training.reporting.reporter import check_tensorboard
+    from nmt_cli.training.trainer import Trainer
 
+    if has_tensorboard:
+        check_tensorboard()
     check_run_path(directory)
     check_sampling(data, recipe.tokenizer)
-    ranks = join_ranks(device)
+    ranks, stop = join_ranks(device), StopSignal(comes_twice=is_under_torchrun())
     with (
         locked_run(directory) if ranks.is_first else nullcontext(),
         watching(ranks, seconds=recipe.training.watchdog_seconds),
+        stop.listening(),
+        _explaining_out_of_memory(ranks),
     ):
         if ranks.is_first:
             log_other_corpus(data.manifest, recipe)
-            restart = restart and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"  # torchrun's first try
+            counts = {os.environ.get(f"{name}_RESTART_COUNT", "0") for name in ("TORCHELASTIC", "SLURM")}
+            restart = restart and counts == {"0"}  # a later try of torchrun or Slurm repeats the command line
             open_or_begin(directory, recipe, data, command=command, restart=restart, init_from=init_from)
         ranks.barrier()
         run = open_run(directory)
@@ -115,6 +124,7 @@ def train_run(
             ranks=ranks,
             precision=choose_precision(run.recipe.training.precision, device=ranks.device, training=True),
             command=command,
+            stop=stop,
             has_tensorboard=has_tensorboard,
             profiled_updates=profiled_updates,
         )
@@ -136,16 +146,29 @@ def describe_plan(resolved: ResolvedRecipe, inputs: RunInputs, *, device: str, w
     return recipe + "\n" + "".join(f"# {line}\n" for line in needs)
 
 
+@contextmanager
+def _explaining_out_of_memory(ranks: Ranks) -> Iterator[None]:
+    """Raise DeviceError if the memory of the device does not suffice: another process may fill a GPU at any time."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error, must_name_memory=True):
+            raise
+        raise DeviceError(
+            f"the memory of {ranks.device} does not suffice",
+            where=first_line(error),
+            hint="end what else takes its memory (nvidia-smi shows it), take another `device`,"
+            " or set a smaller training.max_tokens_per_device",
+        ) from error
+
+
 def _average_arguments(directory: Path) -> str:
     """Arguments for `nmt average`: the run, and a number if the recipe asks for more checkpoints than there are."""
     run = open_run(directory)
-    averaging, checkpoints = run.recipe.averaging, run.checkpoints()
-    option, number = "--last", averaging.last
-    if averaging.best is not None:
-        option, number = "--best", averaging.best
+    (by, number), checkpoints = run.recipe.averaging.choice, run.checkpoints()
+    if by == "best":
         checkpoints = best_first(checkpoints, metric=run.recipe.validation.metric)
-    fewer = f" {option} {len(checkpoints)}" if number is not None and number > len(checkpoints) else ""
-    return shlex.quote(str(directory)) + fewer
+    return shlex.quote(str(directory)) + (f" --{by} {len(checkpoints)}" if number > len(checkpoints) else "")
 
 
 def _num_started_ranks() -> int | None:

@@ -108,14 +108,10 @@ class RecentUpdates:
     def __init__(self) -> None:
         self._updates: deque[tuple[int, float, Array]] = deque(maxlen=round(1 / (1 - _MEAN_DECAY)))
 
-    def add(self, update: int, *, loss: float, micro_batches: Sequence[Rows]) -> None:
-        """Add an update with its loss in nats per target token and its micro-batches."""
-        counted = loss if math.isfinite(loss) else math.inf
+    def add(self, update: int, *, loss: float | None, micro_batches: Sequence[Rows]) -> None:
+        """Add an update with its loss in nats per target token, None if it was skipped, and its micro-batches."""
+        counted = math.inf if loss is None or not math.isfinite(loss) else loss
         self._updates.append((update, counted, np.concatenate([rows["pair"] for rows in micro_batches])))
-
-    def clear(self) -> None:
-        """Forget all updates."""
-        self._updates.clear()
 
     def worst(self) -> list[dict[str, Any]]:
         """The updates with the highest losses, for metrics.jsonl; losses that are not finite come first, as null."""

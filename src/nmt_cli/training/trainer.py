@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from nmt_cli.artifacts.average import choose_checkpoints, write_average_of_checkpoints
 from nmt_cli.artifacts.directory_kinds import kind_of
@@ -16,13 +15,12 @@ from nmt_cli.training.checkpointer import Checkpointer
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.loop import Ending, StopSignal, TrainingLoop
-from nmt_cli.training.micro_batch_size import fit_to_memory, max_tokens_of, warm_up_with_tokens_that_fit
+from nmt_cli.training.micro_batch_size import fit_to_memory, max_tokens_before_fitting, warm_up_with_tokens_that_fit
 from nmt_cli.training.objective import warn_of_missing_tool
-from nmt_cli.training.ranks.ranks import Ranks, is_under_torchrun
+from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.reporting.metrics import Meter, measure_compute
 from nmt_cli.training.reporting.reporter import TENSORBOARD_FOLDER, Reporter, describe_start, describe_training
 from nmt_cli.training.runs import mark_finished
-from nmt_cli.training.state import TrainingState
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validator
 
@@ -43,10 +41,11 @@ class Trainer:
         ranks: Ranks,
         precision: Precision,
         command: Sequence[str],
+        stop: StopSignal,
         has_tensorboard: bool,
         profiled_updates: int,
     ) -> None:
-        self._recipe = recipe = run.recipe
+        self._run, self._recipe = run, (recipe := run.recipe)
         self._ranks, self._command, self._profiled_updates = ranks, command, profiled_updates
         if ranks.device.type == "cpu":
             keep_freed_memory()
@@ -55,28 +54,21 @@ class Trainer:
             data,
             recipe,
             world_size=ranks.size,
-            max_tokens=max_tokens_of(recipe.training),
+            max_tokens=max_tokens_before_fitting(recipe.training),
             has_even_end=run.record.has_even_end,
             fallback=run.directory,
-            beat=ranks.heartbeat.beat,
-            warns=ranks.is_first,
+            beat=ranks.beat,
         )
         model = build_model(recipe, data).to(ranks.device)
-        self._fit_to_memory = partial(fit_to_memory, order, run, model, precision=precision, ranks=ranks)
         self._updater = Updater(recipe, model, precision=precision, ranks=ranks)
-        self._checkpointer = Checkpointer(run, data, self._updater, ranks=ranks)
-        epoch, index = self._checkpointer.position()
-        order.move_to(epoch=epoch, index=index)  # before anything opens a plan
-        language = run.record.languages.target if run.record.tokenizes_bleu_by_language else None
-        self._validator = Validator(
-            recipe, data, self._updater, order, device=ranks.device, target_language=language, warns=ranks.is_first
-        )
-        self._stop = StopSignal(comes_twice=is_under_torchrun())
         self._reporter = Reporter(
             run.metrics_file if ranks.is_first else None,
             updates=recipe.training.updates,
             tensorboard=run.directory / TENSORBOARD_FOLDER if has_tensorboard else None,
         )
+        self._checkpointer = Checkpointer(run, data, self._updater, self._reporter, ranks=ranks)
+        language = run.record.languages.target if run.record.tokenizes_bleu_by_language else None
+        self._validator = Validator(recipe, data, self._updater, order, device=ranks.device, target_language=language)
         self._loop = TrainingLoop(
             run,
             order=order,
@@ -84,16 +76,17 @@ class Trainer:
             validator=self._validator,
             checkpointer=self._checkpointer,
             ranks=ranks,
-            stop=self._stop,
+            stop=stop,
             reporter=self._reporter,
             profiled_updates=profiled_updates,
         )
 
     def train(self) -> Ending:
         """Train to the end of the recipe, or until patience or a signal ends the training, and save."""
-        with self._reporter, self._stop.listening(), self._checkpointer:
-            self._run = self._fit_to_memory(plan=self._loop.open_plan)  # its record has the tokens that fit
-            ending = self._loop.resume() or self._loop.open_plan()
+        with self._reporter, self._checkpointer.finishing():
+            open_plan = self._loop.open_plan
+            self._run = fit_to_memory(self._order, self._run, self._updater, ranks=self._ranks, open_plan=open_plan)
+            ending = self._loop.resume()
             if ending is None:
                 ending = self._loop.run(self._prepare())
             elif self._profiled_updates and ending in ("finished", "patience"):
@@ -103,27 +96,27 @@ class Trainer:
             if ending not in ("finished", "patience"):
                 self._reporter.write_event("end", reason=ending, update=state.update)
                 where = f"after update {state.update:,}, saved" if state.update else "before the first update"
-                self._reporter.print_line(f"stopped {where}: the same command continues")
+                again = "without --restart " if "--restart" in self._command else ""
+                self._reporter.print_line(f"stopped {where}: the same command {again}continues")
             elif self._ranks.is_first:
-                _write_final_model(self._run, state, ending, self._reporter, command=self._command)
+                self._write_final_model(ending)
         self._ranks.barrier()
         return ending
 
     def _prepare(self) -> Meter:
         """Warm up, and make the sanity pass. Returns a meter that knows the cost of a token."""
-        if self._run.record.finished is not None and self._ranks.is_first:
-            self._run = mark_finished(self._run, is_finished=False)
         update = self._loop.state.update
         self._reporter.write_event("start", update=update, **describe_start(self._updater, self._ranks))
         max_tokens = self._order.max_tokens
         self._reporter.print_line(describe_training(self._recipe, self._updater, self._ranks, max_tokens=max_tokens))
-        if self._ranks.is_first:
-            warn_of_missing_tool(self._updater.reason_not_to_compile)
+        warn_of_missing_tool(self._updater.reason_not_to_compile)
         cost = measure_compute(self._updater.model, self._ranks)
-        if update == 0 or self._updater.reason_not_to_compile is None:
+        if update == 0 or self._ranks.device.type == "cuda":
             self._run = warm_up_with_tokens_that_fit(
                 self._order, self._run, self._warm_up, release=self._updater.release, ranks=self._ranks
             )
+        if self._ranks.is_first:
+            self._run = mark_finished(self._run, is_finished=False)
         if update == 0:
             self._sanity_pass()
         return Meter(cost, num_passes=self._recipe.training.num_passes)
@@ -135,32 +128,30 @@ class Trainer:
     def _sanity_pass(self) -> None:
         """Provoke late failures early: validate a few sentences with search and score, and save."""
         if self._ranks.is_first:
-            self._validator.measure(max_sentences=_SANITY_SENTENCES, beat=self._ranks.heartbeat.beat)
+            self._validator.measure(max_sentences=_SANITY_SENTENCES, beat=self._ranks.beat)
             self._checkpointer.try_saving(self._loop.state)
         self._reporter.print_line("sanity pass done: train, validate, decode, score, save")
 
+    def _write_final_model(self, ending: Ending) -> None:
+        """Write the model directory, unless it is there, report the end, and mark the run as finished.
 
-def _write_final_model(
-    run: Run, state: TrainingState, ending: Ending, reporter: Reporter, *, command: Sequence[str]
-) -> None:
-    """Write the model directory, unless it is there, report the end, and mark the run as finished.
-
-    The model is the best checkpoint if the recipe keeps the best, else the last.
-    """
-    output, keeps_best = run.directory / "model", run.recipe.training.keep_best > 0
-    (chosen,) = choose_checkpoints(run, by="best" if keeps_best else "last", number=1)
-    update = state.update
-    is_there = kind_of(output) == "model" and load_saved_config(output).updates == [chosen.update]
-    if run.record.finished is not None and is_there:
-        reporter.print_line(f"{run.directory} finished before, after update {update:,}; its model is {output}")
-        return
-    if ending == "patience":
-        reporter.print_line(
-            f"no better {run.recipe.validation.metric} in {state.validations_since_best} validations:"
-            f" training ends after update {update:,}"
-        )
-    reporter.write_event("end", reason=ending, update=update)
-    run = mark_finished(run, is_finished=True)
-    # The average of one checkpoint is the checkpoint itself.
-    write_average_of_checkpoints(run, [chosen], output=output, overwrite=True, command=command, measure=None)
-    reporter.print_line(f"model of update {chosen.update:,} written to {output}")
+        The model is the best checkpoint if the recipe keeps the best, else the last.
+        """
+        run, recipe, state, report = self._run, self._recipe, self._loop.state, self._reporter.print_line
+        output = run.directory / "model"
+        (chosen,) = choose_checkpoints(run, by="best" if recipe.training.keep_best else "last", number=1)
+        saved = load_saved_config(output) if kind_of(output) == "model" else None
+        is_there = saved is not None and (saved.updates, saved.recipe) == ([chosen.update], recipe)
+        if run.record.finished is not None and is_there:
+            report(f"{run.directory} finished before, after update {state.update:,}; its model is {output}")
+            return
+        if ending == "patience":
+            report(
+                f"no better {recipe.validation.metric} in {state.validations_since_best} validations:"
+                f" training ends after update {state.update:,}"
+            )
+        self._reporter.write_event("end", reason=ending, update=state.update)
+        run = mark_finished(run, is_finished=True)
+        # The average of one checkpoint is the checkpoint itself.
+        write_average_of_checkpoints(run, [chosen], output=output, overwrite=True, command=self._command, measure=None)
+        report(f"model of update {chosen.update:,} written to {output}")

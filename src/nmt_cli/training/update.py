@@ -14,12 +14,12 @@ from torch import Tensor
 
 from nmt_cli.dataset.batches import Batch
 from nmt_cli.devices import Precision
+from nmt_cli.errors import OutOfMemory
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.consistency import Consistency
-from nmt_cli.training.micro_batch_size import OutOfMemory
 from nmt_cli.training.objective import CompiledObjective, Objective, compiling, plain_loss, reason_not_to_compile
 from nmt_cli.training.optimizers_and_schedules import build_optimizer, scheduled_rate
 from nmt_cli.training.ranks.ranks import Ranks
@@ -210,7 +210,7 @@ class Updater:
             else:
                 divisor = torch.full((), target_tokens, dtype=torch.float32, device=self._ranks.device)
                 sums = self._step(batch, divisor, begins_sum=begins_sum, ends_sum=ends_sum)
-        self._ranks.heartbeat.beat()
+        self._ranks.beat()
         return sums
 
     def restart_from(self, weights: dict[str, Tensor]) -> None:

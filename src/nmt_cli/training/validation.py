@@ -97,9 +97,8 @@ class Validator:
         *,
         device: torch.device,
         target_language: str | None,
-        warns: bool,
     ) -> None:
-        """`target_language` chooses BLEU's tokenizer. Without it, or without its package (it `warns`), it is 13a's."""
+        """`target_language` chooses BLEU's tokenizer. Without it, or without its package, it is 13a's."""
         self._recipe, self._updater, self._order, self._device = recipe, updater, order, device
         self._target_language = target_language if recipe.validation.bleu else None
         self._translating_model = _translating_model(recipe, data, updater, device=device)
@@ -108,9 +107,8 @@ class Validator:
         try:
             bleu([""], [""], target_language=self._target_language)
         except UsageError as error:
-            if warns:
-                message = "%s: BLEU in validation takes the tokens of 13a; %s"
-                logger.warning(message, error.message, error.hint.partition(",")[0])
+            message = "%s: BLEU in validation takes the tokens of 13a; %s"
+            logger.warning(message, error.message, error.hint.partition(",")[0])
             self._target_language = None
         self._pairs = data.split("valid")
         self._usable = _usable_pairs(data, max_positions=recipe.model.max_positions)

@@ -247,10 +247,7 @@ def _in_forward_order(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """
     first_use: dict[nn.Parameter, int] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        first_use[parameter] = min(_stage(name), first_use.get(parameter, len(_STAGES)))
+        part = name.partition(".")[0]
+        stage = _STAGES.index(part) if part in _STAGES else len(_STAGES)
+        first_use[parameter] = min(stage, first_use.get(parameter, stage))
     return sorted(model.named_parameters(), key=lambda item: first_use[item[1]])
-
-
-def _stage(name: str) -> int:
-    part = name.partition(".")[0]
-    return _STAGES.index(part) if part in _STAGES else len(_STAGES)

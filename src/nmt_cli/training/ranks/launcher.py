@@ -15,7 +15,7 @@ from nmt_cli import console
 from nmt_cli.devices import num_cpus
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, TrainingError
 from nmt_cli.processes import NmtCommands
-from nmt_cli.training.ranks.ranks import LAUNCHED, Failure, FailureBoard
+from nmt_cli.training.ranks.ranks import CONTINUES, LAUNCHED, Failure, FailureBoard
 
 _POLL_SECONDS = 0.05
 # How long the other ranks may take to end by themselves, after a rank has ended or a second Ctrl-C.
@@ -88,8 +88,7 @@ def _report_failure(
         board.claim(Failure(_exit_code_of(signals), is_stall=False))
         return None
     error = _error_of(process, rank, num_ranks=num_ranks)
-    is_first = board.claim(Failure(error.exit_code, is_stall=False)) is None
-    return error if is_first else None
+    return error if board.claim(Failure(error.exit_code, is_stall=False)) is None else None
 
 
 def _exit_code_of(signals: Sequence[int]) -> int:
@@ -97,7 +96,7 @@ def _exit_code_of(signals: Sequence[int]) -> int:
 
 
 def _error_of(process: Popen[bytes], rank: int, *, num_ranks: int) -> TrainingError:
-    code, hint = process.returncode, "the same command continues from the newest checkpoint"
+    code, hint = process.returncode, CONTINUES
     if code == -signal.SIGKILL:
         hint = f"look for a lack of memory with dmesg, or find what killed it; {hint}"
     end = f"ended with code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 import torch
@@ -23,6 +23,7 @@ from nmt_cli.errors import DeviceError, TrainingError, first_line
 
 LAUNCHED = "NMT_LAUNCHED"
 """Environment variable of the ranks that our own launcher has started."""
+CONTINUES = "the same command, without --restart, continues from the newest checkpoint"
 
 # For all ranks to join, on machines that import torch from a slow disk.
 _JOIN_TIMEOUT = timedelta(minutes=10)
@@ -30,6 +31,7 @@ _JOIN_TIMEOUT = timedelta(minutes=10)
 _COLLECTIVE_TIMEOUT = timedelta(days=7)
 _STORE_TIMEOUT = timedelta(seconds=5)
 _CAUSE_SECONDS = 3.0
+_SMALLEST_INT = -(2**63)
 _BEATS_KEY, _CLAIMS_KEY, _FAILURE_KEY = "beats", "claims", "failure"
 
 
@@ -38,21 +40,11 @@ class ConnectionLost(TrainingError):
 
 
 @dataclass(slots=True)
-class Heartbeat:
-    """Counts the steps of this rank, for the watchdog."""
-
-    beats: int = 0
-
-    def beat(self) -> None:
-        """Count a step."""
-        self.beats += 1
-
-
-@dataclass(frozen=True, slots=True)
 class Ranks:
     """The place of this process among `size` ranks. Rank 0 writes and reports. A single process has no `board`.
 
-    The first rank on a machine prepares the plans of later epochs for all ranks there.
+    The first rank on a machine prepares the plans of later epochs for all ranks there. `beats` counts the steps of this
+    rank, for the watchdog.
     """
 
     rank: int
@@ -60,12 +52,16 @@ class Ranks:
     device: torch.device
     board: FailureBoard | None = None
     is_first_on_machine: bool = True
-    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    beats: int = 0
 
     @property
     def is_first(self) -> bool:
         """True for the rank that validates, saves and reports."""
         return self.rank == 0
+
+    def beat(self) -> None:
+        """Count a step."""
+        self.beats += 1
 
     def sum(self, tensor: Tensor) -> None:
         """Replace a tensor by its sum over the ranks."""
@@ -105,14 +101,9 @@ class Ranks:
         """Return True on every rank if the claim holds on any."""
         return bool(self.largest(int(claim)))
 
-    def broadcast(self, value: float) -> float:
+    def broadcast(self, value: int) -> int:
         """Return the value of the first rank on every rank."""
-        if self.size == 1:
-            return value
-        with self.collective():
-            shared = torch.tensor(value, dtype=torch.float64, device=self.device)
-            dist.broadcast(shared, src=0)
-            return float(shared.item())
+        return self.largest(value if self.is_first else _SMALLEST_INT)
 
     def barrier(self) -> None:
         """Return when every rank has called this."""
@@ -131,14 +122,14 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
-            if self.size == 1 or isinstance(error, torch.OutOfMemoryError):
+            if self.size == 1 or isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError):
                 raise
             raise ConnectionLost(
                 f"rank {self.rank} of {self.size} lost the connection to the others",
                 where=first_line(error),
-                hint="look for what ended another process; the same command continues from the newest checkpoint",
+                hint=f"look for what ended another process; {CONTINUES}",
             ) from error
-        self.heartbeat.beat()
+        self.beat()
 
 
 def is_under_torchrun() -> bool:
@@ -180,7 +171,7 @@ def join_ranks(device: str) -> Ranks:
     except (RuntimeError, ValueError) as error:
         raise DeviceError(
             f"the {size} processes of the training did not find each other",
-            where=first_line(error),
+            where=str(error).rpartition("Last error:")[2].strip().partition("\n")[0],  # "Last error:" is NCCL's
             hint="check that all were started, and that MASTER_ADDR and MASTER_PORT can be reached from each machine",
         ) from error
     return Ranks(rank, size, chosen, find_failure_board(), is_first_on_machine=local == "0")
@@ -233,8 +224,8 @@ def find_failure_board() -> FailureBoard | None:
         return None
 
 
-def earlier_failure(exit_code: int, *, is_consequence: bool) -> Failure | None:
-    """Record this rank's failure. Return None if it is the first; else return the first, whose message is enough.
+def record_failure(exit_code: int, *, is_consequence: bool) -> Failure | None:
+    """Record this rank's failure. Return an earlier failure, whose message is enough; None if there is none.
 
     A failure that is only a consequence waits a few seconds for its cause to be recorded.
     """

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from nmt_cli import console
 from nmt_cli.errors import TrainingError
-from nmt_cli.training.ranks.ranks import Failure, FailureBoard, Ranks
+from nmt_cli.training.ranks.ranks import CONTINUES, Failure, FailureBoard, Ranks
 
 _TICK_SECONDS = 1.0
 # Ticks for a rank to end by itself after another has failed, so that it can finish writing a file.
@@ -53,12 +53,12 @@ class _Watchdog:
         self._reported_beats, self._seen_beats, self._idle_ticks, self._failed_ticks = 0, 0, 0, 0
 
     def watch(self, done: threading.Event) -> None:
-        """Check once per tick, until `done` is set or the board's owner has ended."""
+        """Check once per tick, until `done` is set."""
         while not done.wait(_TICK_SECONDS):
             try:
                 failure = self._check_progress()
             except RuntimeError:
-                return
+                return  # the board has ended with its owner
             if failure is None:
                 continue
             if failure.is_stall:
@@ -72,7 +72,7 @@ class _Watchdog:
 
     def _check_progress(self) -> Failure | None:
         """Report this rank's progress; return the failure that ends the training, if there is one by now."""
-        beats = self._ranks.heartbeat.beats
+        beats = self._ranks.beats
         if beats != self._reported_beats:
             self._reported_beats = beats
             self._board.beat()
@@ -89,8 +89,7 @@ class _Watchdog:
         error = TrainingError(
             f"none of the ranks has made progress for {self._seconds} seconds: the training hangs",
             where="training.watchdog_seconds",
-            hint="the stacks below show what each rank waits for;"
-            " the same command continues from the newest checkpoint",
+            hint=f"the stacks below show what each rank waits for; {CONTINUES}",
         )
         failure = Failure(error.exit_code, is_stall=True)
         first = self._board.claim(failure)

@@ -86,21 +86,16 @@ class Reporter:
                 self._view = None
 
     @property
-    def is_live(self) -> bool:
-        """True while the live view is shown."""
-        return self._view is not None
-
-    @property
-    def wants_line(self) -> bool:
-        """True if a log, for want of a live view, has been silent for half a minute."""
-        is_log = self._view is None and self._stream is not None
-        return is_log and self._clock() - self._last_line >= _MAX_SILENT_SECONDS
+    def wants_update(self) -> bool:
+        """True while the live view is shown, or if a log has been silent for half a minute."""
+        is_silent = self._stream is not None and self._clock() - self._last_line >= _MAX_SILENT_SECONDS
+        return self._view is not None or is_silent
 
     def show_update(self, status: TrainingStatus, metrics: UpdateMetrics) -> None:
         """Show an update, with the metrics of the last few: in the live view, or in a log that has been silent."""
         if self._view is not None:
             self._view.show_status(status, metrics, time_left=self._time_left(status.update))
-        elif self.wants_line:
+        elif self.wants_update:
             self._print_update(status, metrics)
 
     def show_note(self, text: str) -> None:
