@@ -9,8 +9,11 @@ import torch
 from torch.nn import functional as F
 
 from nmt_cli.model.cpu_attention import attend_cpu, group_by_length
-from tests.model.cases import Case, assert_attention, layout_of
+from nmt_cli.model.cpu_linear import can_pack, can_quantize, pack_linear_layers
+from nmt_cli.model.packing import pack
+from tests.model.cases import CPU, Case, assert_attention, layout_of
 from tests.reference.attention import sees_all, sees_neighbours, sees_the_past
+from tests.reference.models import random_model, tiny_config
 
 HEADS = 3
 
@@ -20,7 +23,7 @@ def some_lengths(count: int, *, longest: int, seed: int) -> list[int]:
     return [generator.randint(1, longest) for _ in range(count)]
 
 
-@pytest.mark.parametrize("count", [1, 15, 16, 17, 70])
+@pytest.mark.parametrize("count", [1, 3, 8, 9, 16, 17, 70])
 @pytest.mark.parametrize("longest", [1, 40])
 def test_values_and_gradients_are_those_of_loops(count: int, longest: int) -> None:
     src, tgt = (some_lengths(count, longest=longest, seed=seed) for seed in (1, 2))
@@ -98,6 +101,35 @@ def test_groups_have_little_padding_and_sizes_that_come_again() -> None:
     # One rectangle for all would have four times the slots.
     assert sum(count * width for count, width, _ in rectangles) < 1.7 * sum(tgt)
     assert 320 * max(tgt) > 3 * sum(tgt)
+
+
+@pytest.mark.parametrize(("count", "computed"), [(1, 1), (2, 2), (3, 4), (8, 8), (9, 16), (17, 32)])
+def test_a_few_sentences_are_not_filled_up_to_sixteen(count: int, computed: int) -> None:
+    groups = group_by_length(layout_of([7] * count), layout_of([9] * count), heads=HEADS).groups
+    assert sum(len(group.query_lengths) for group in groups) == computed
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("changes", [{}, {"encoder_window": 5, "positions": "rotary"}])
+@torch.inference_mode()
+def test_the_encoding_of_a_sentence_does_not_depend_on_its_batch(precision: str, changes: dict[str, object]) -> None:
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    if not (can_quantize() if precision == "int8" else can_pack(dtype)):
+        pytest.skip(f"this CPU has no {precision}")
+    widths = {"d_model": 512, "d_ff": 1024, "heads": 8, "d_k": 64, "d_v": 64}
+    model = random_model(tiny_config(**widths, **changes), vocab=300, seed=1, dtype=dtype)
+    pack_linear_layers(model, is_int8=precision == "int8")
+    generator = random.Random(2)
+
+    def sentences(lengths: list[int]) -> list[list[int]]:
+        return [[generator.randrange(4, 300) for _ in range(length)] for length in lengths]
+
+    for length in (2, 9, 33, 60):
+        (sentence,) = sentences([length])
+        alone = model.encode(pack([sentence], device=CPU))
+        for others in (1, 2, 4, 9, 40):
+            rows = [*sentences(some_lengths(others, longest=50, seed=others)), sentence]
+            assert torch.equal(model.encode(pack(rows, device=CPU))[-length:], alone), others
 
 
 def test_groups_are_made_once_for_two_layouts_and_a_number_of_heads() -> None:

@@ -279,9 +279,10 @@ def group_by_length(queries: Packed, keys: Packed, *, heads: int) -> LengthGroup
 def _make_groups(queries: Packed, keys: Packed, heads: int) -> LengthGroups:
     (_, q_lengths), (_, k_lengths) = _starts_and_lengths(queries), _starts_and_lengths(keys)
     order = np.argsort(q_lengths + k_lengths, kind="stable")
-    num_repeats = -len(order) % _SENTENCE_MULTIPLE
+    multiple = min(_SENTENCE_MULTIPLE, 1 << (len(order) - 1).bit_length())  # of a few sentences: 1, 2, 4 or 8
+    num_repeats = -len(order) % multiple
     order = np.concatenate([np.repeat(order[:1], num_repeats), order])
-    sentences_of_groups = _cheapest_groups(order, q_lengths, k_lengths)
+    sentences_of_groups = _cheapest_groups(order, q_lengths, k_lengths, multiple=multiple)
     groups = [
         Group(
             q_lengths[sentences],
@@ -311,15 +312,15 @@ def _rounded_width(lengths: Integers) -> int:
     return math.ceil(int(lengths.max()) / _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE
 
 
-def _cheapest_groups(order: Integers, q_lengths: Integers, k_lengths: Integers) -> list[Integers]:
+def _cheapest_groups(order: Integers, q_lengths: Integers, k_lengths: Integers, *, multiple: int) -> list[Integers]:
     """The sentences, in order of length, divided so that all rectangles together cost least (dynamic programming).
 
     The sentences form runs of nearly equal size. A group consists of whole runs that follow each other. The number of
-    sentences in `order` is a multiple of `_SENTENCE_MULTIPLE`.
+    sentences in `order` is a multiple of `multiple`.
     """
-    units = len(order) // _SENTENCE_MULTIPLE
+    units = len(order) // multiple
     num_runs = min(_MAX_RUNS, units)
-    bounds = np.arange(num_runs + 1) * units // num_runs * _SENTENCE_MULTIPLE
+    bounds = np.arange(num_runs + 1) * units // num_runs * multiple
     run_widths = [np.maximum.reduceat(lengths[order], bounds[:-1]) for lengths in (q_lengths, k_lengths)]
     costs, best_starts = np.zeros(num_runs + 1), np.zeros(num_runs + 1, dtype=np.int64)
     for end in range(1, num_runs + 1):
