@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from nmt_cli.errors import DataError
-from nmt_cli.processes import FEWER_WORKERS, Worker, WorkerLost, worker_pool
+from nmt_cli.processes import FEWER_WORKERS_HINT, Worker, WorkerLost, worker_pool
 from tests.waiting import is_alive, state_of, wait_until
 from tests.worker_jobs import Named, Squares, Trouble, Unstartable
 
 
 @pytest.mark.parametrize("number", [1, 3])
 def test_results_come_in_the_order_of_their_tasks(number: int) -> None:
-    with worker_pool([Squares()] * number, hint=FEWER_WORKERS) as run:
+    with worker_pool([Squares()] * number, hint=FEWER_WORKERS_HINT) as run:
         results = list(run(range(40)))
     assert [square for square, _ in results] == [task * task for task in range(40)]
     processes = {process for _, process in results}
@@ -28,7 +28,7 @@ def test_results_come_in_the_order_of_their_tasks(number: int) -> None:
 
 
 def test_each_process_of_a_pool_has_its_own_job() -> None:
-    with worker_pool([Named("cuda:0"), Named("cuda:1")], hint=FEWER_WORKERS) as run:
+    with worker_pool([Named("cuda:0"), Named("cuda:1")], hint=FEWER_WORKERS_HINT) as run:
         assert {name for name, _ in run(range(8))} == {"cuda:0", "cuda:1"}
         assert [task for _, task in run(range(8))] == list(range(8))
 
@@ -42,42 +42,53 @@ def test_few_tasks_are_taken_before_their_results() -> None:
             taken += 1
             yield task
 
-    with worker_pool([Squares()] * 2, hint=FEWER_WORKERS) as run:
+    with worker_pool([Squares()] * 2, hint=FEWER_WORKERS_HINT) as run:
         for done, _ in enumerate(run(tasks())):
             assert taken - done <= 4
 
 
 def test_no_more_processes_are_started_than_there_are_tasks() -> None:
-    with worker_pool([Squares()] * 64, hint=FEWER_WORKERS) as run:
+    with worker_pool([Squares()] * 64, hint=FEWER_WORKERS_HINT) as run:
         assert len({process for _, process in run(range(2))}) <= 2
 
 
 def test_the_errors_of_a_job_arrive_as_they_are() -> None:
-    with worker_pool([Trouble()] * 2, hint=FEWER_WORKERS) as run, pytest.raises(DataError) as refused:
+    with worker_pool([Trouble()] * 2, hint=FEWER_WORKERS_HINT) as run, pytest.raises(DataError) as refused:
         list(run(["fine", "refused", "fine"]))
     error = refused.value
     assert (error.message, error.hint, error.where) == ("line 7 is odd", "make it even", "train.en:7")
-    with worker_pool([Unstartable()] * 2, hint=FEWER_WORKERS) as run, pytest.raises(DataError, match="no model"):
+    with worker_pool([Unstartable()] * 2, hint=FEWER_WORKERS_HINT) as run, pytest.raises(DataError, match="no model"):
         list(run([1, 2]))
     with (
-        worker_pool([Trouble()] * 2, hint=FEWER_WORKERS) as run,
+        worker_pool([Trouble()] * 2, hint=FEWER_WORKERS_HINT) as run,
         pytest.raises(RuntimeError, match=r"_fail\n(.*\n)*KeyError: 'not there'"),
     ):
         list(run(["bug"]))
 
 
 def test_a_killed_process_is_an_error_that_says_what_to_do() -> None:
-    with worker_pool([Trouble()] * 2, hint=FEWER_WORKERS) as run, pytest.raises(DataError) as caught:
+    with worker_pool([Trouble()] * 2, hint=FEWER_WORKERS_HINT) as run, pytest.raises(DataError) as caught:
         list(run(["fine", "killed", "slow"]))
     assert caught.value.message == "a worker process was killed (SIGKILL)"
     assert caught.value.hint == "if memory ran out, run the command again with fewer `workers`"
+
+
+def test_a_process_without_memory_is_an_error_that_says_what_to_do() -> None:
+    with worker_pool([Trouble()] * 2, hint=FEWER_WORKERS_HINT) as run, pytest.raises(DataError) as caught:
+        list(run(["fine", "too large", "fine"]))
+    assert caught.value.message == "a worker process found no memory"
+    assert caught.value.hint == FEWER_WORKERS_HINT
+    worker = Worker(Trouble(), environment={})
+    with pytest.raises(RuntimeError, match="_fail\n(.*\n)*MemoryError"):
+        worker.result_of("too large")
+    worker.close()
 
 
 def test_a_worker_imports_nothing_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("json", "nmt_cli", "numpy"):
         (tmp_path / f"{name}.py").write_text("open('read', 'w'); raise SystemExit('a file of a stranger')")
     monkeypatch.chdir(tmp_path)
-    with worker_pool([Squares()] * 2, hint=FEWER_WORKERS) as run:
+    with worker_pool([Squares()] * 2, hint=FEWER_WORKERS_HINT) as run:
         assert [square for square, _ in run(range(4))] == [0, 1, 4, 9]
     assert not (tmp_path / "read").exists()
 
@@ -101,11 +112,11 @@ def test_processes_import_nothing_that_is_slow(repository: Path) -> None:
 PARENT = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background process begins without
-from nmt_cli.processes import FEWER_WORKERS, worker_pool
+from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
 from tests.worker_jobs import Squares, Trouble
-with worker_pool([Squares()] * 2, hint=FEWER_WORKERS) as run:
+with worker_pool([Squares()] * 2, hint=FEWER_WORKERS_HINT) as run:
     print(*{process for _, process in run(range(10))}, flush=True)
-    with worker_pool([Trouble()] * 2, hint=FEWER_WORKERS) as wait:
+    with worker_pool([Trouble()] * 2, hint=FEWER_WORKERS_HINT) as wait:
         list(wait(["slow", "slow"]))
 """
 
@@ -175,11 +186,17 @@ with processes.NmtCommands() as commands:
 
 
 @contextmanager
-def commander(folder: Path, repository: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A process that has started a child, and the number of that child."""
-    (folder / "python").write_text(CHILD.replace("PYTHON", sys.executable))
-    (folder / "python").chmod(0o755)
-    command = [sys.executable, "-c", COMMANDER, str(folder / "python")]
+def commander(
+    folder: Path, repository: Path, *, through_launcher: bool = False
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process that has started a child, maybe through a child that does the same, and the number of that child."""
+    interpreters = {"python": CHILD.replace("PYTHON", sys.executable)}
+    if through_launcher:
+        interpreters["launcher"] = f"#!{sys.executable}\n{COMMANDER.replace('sys.argv[1]', repr(str(folder / 'python')))}"
+    for name, code in interpreters.items():
+        (folder / name).write_text(code)
+        (folder / name).chmod(0o755)
+    command = [sys.executable, "-c", COMMANDER, str(folder / [*interpreters][-1])]
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "start_new_session": True}
     with subprocess.Popen(command, env=with_source(repository), **options) as parent:
         assert parent.stdout is not None
@@ -199,8 +216,11 @@ def test_signals_are_passed_on_to_commands_once_each(tmp_path: Path, repository:
         assert parent.stdout.read() == "SIGTERM\n75 ['SIGINT', 'SIGTERM']\n"
 
 
-def test_commands_stop_and_go_on_with_the_process_that_started_them(tmp_path: Path, repository: Path) -> None:
-    with commander(tmp_path, repository) as (parent, child):
+@pytest.mark.parametrize("through_launcher", [False, True])
+def test_commands_stop_and_go_on_with_the_process_that_started_them(
+    tmp_path: Path, repository: Path, through_launcher: bool
+) -> None:
+    with commander(tmp_path, repository, through_launcher=through_launcher) as (parent, child):
         parent.send_signal(signal.SIGTSTP)
         wait_until(lambda: state_of(parent.pid) == state_of(child) == "T")
         parent.send_signal(signal.SIGCONT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -49,6 +50,9 @@ class Trouble:
             raise DataError("line 7 is odd", hint="make it even", where="train.en:7")
         if how == "bug":
             raise KeyError("not there")
+        if how == "too large":
+            resource.setrlimit(resource.RLIMIT_AS, (1 << 31, resource.RLIM_INFINITY))
+            bytearray(1 << 32)
         if how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "slow":

@@ -34,9 +34,9 @@ T_contra = TypeVar("T_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
 LIFELINE = "NMT_LIFELINE"  # read by cli/app.py too
-_TASKS_WAITING = 2  # besides a task per worker, so that no worker waits for its next task
+_EXTRA_TASKS = 2  # tasks sent beyond one per worker: no worker has to wait for its next task
 _SECONDS_TO_END = 5.0
-FEWER_WORKERS = "if memory ran out, run the command again with fewer `workers`"
+FEWER_WORKERS_HINT = "if memory ran out, run the command again with fewer `workers`"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # multiprocessing's own way to start a process would run the main module again, here the whole command line.
 _WORKER_CODE = """import json, sys
@@ -61,16 +61,20 @@ class WorkerLost(Exception):
         super().__init__(f"a worker process {end}")
 
 
+class _OutOfMemory(RuntimeError):
+    """A job in a worker process found no memory."""
+
+
 @contextmanager
 def worker_pool(jobs: Sequence[Job[T, R]], *, hint: str) -> Iterator[Callable[[Iterable[T]], Iterator[R]]]:
     """An ordered map of tasks to results, by one worker process per job; a single job is done in this process.
 
-        with worker_pool(jobs, hint=FEWER_WORKERS) as run:
+        with worker_pool(jobs, hint=FEWER_WORKERS_HINT) as run:
             for result in run(tasks): ...
 
     The jobs may differ in where they compute, not in their results. A worker starts when there is a task for it, and
-    all workers end with the block. An NmtError of a job arrives as it is. DataError if a worker is killed, for example
-    for lack of memory, with this hint.
+    all workers end with the block. An NmtError of a job arrives as it is. DataError with this hint if a worker is
+    killed or finds no memory.
     """
     if len(jobs) == 1:
         yield lambda tasks: map(jobs[0].start(), tasks)
@@ -87,6 +91,8 @@ def worker_pool(jobs: Sequence[Job[T, R]], *, hint: str) -> Iterator[Callable[[I
             if lost.exit_code >= 0:
                 raise RuntimeError(str(lost)) from None
             raise DataError(str(lost), hint=hint) from None
+        except _OutOfMemory:
+            raise DataError("a worker process found no memory", hint=hint) from None
         finally:
             idle.put(worker)
 
@@ -99,7 +105,7 @@ def worker_pool(jobs: Sequence[Job[T, R]], *, hint: str) -> Iterator[Callable[[I
                 workers.append(Worker(jobs[len(workers)], environment=ONE_THREAD))
                 idle.put(workers[-1])
             pending.append(threads.submit(result_of, task))
-            if len(pending) == len(jobs) + _TASKS_WAITING:
+            if len(pending) == len(jobs) + _EXTRA_TASKS:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
@@ -125,7 +131,7 @@ class Worker(Generic[T, R]):
             command = ["-c", _WORKER_CODE, json.dumps(sys.path), str(number)]
             self._child = _Child(command, environment=environment, stdout=subprocess.DEVNULL, pass_fds=[number])
         self._connection = Connection(ours.detach())
-        self._job: Job[T, R] | None = job
+        self._unsent_job: Job[T, R] | None = job
 
     def result_of(self, task: T, *, timeout_seconds: float | None = None) -> R:
         """The job's result for a task.
@@ -134,9 +140,9 @@ class Worker(Generic[T, R]):
         WorkerLost if the process ends, and TimeoutError if no result comes in time; the worker cannot be used then.
         """
         try:
-            if self._job is not None:
-                self._connection.send(self._job)
-                self._job = None
+            if self._unsent_job is not None:
+                self._connection.send(self._unsent_job)
+                self._unsent_job = None
             self._connection.send(task)
             is_late = timeout_seconds is not None and not self._connection.poll(timeout_seconds)
             result: Any = None if is_late else self._connection.recv()
@@ -168,8 +174,8 @@ class NmtCommands:
     """`nmt` commands that run as children while the block runs, and get the signals that this process gets.
 
     Commands that still run at the end of the block are ended and waited for. SIGTERM and Ctrl-C are passed on each time
-    they come, also to a command that starts later. Ctrl-Z stops the commands with this process, until the shell lets
-    all of them go on.
+    they come, also to a command that starts later. Ctrl-Z stops the commands and their own commands with this process,
+    until the shell lets all of them go on.
     """
 
     def __init__(self) -> None:
@@ -208,7 +214,7 @@ class NmtCommands:
         self._send(number)
 
     def _suspend(self, number: int, frame: FrameType | None) -> None:
-        self._send(signal.SIGSTOP)
+        self._send(signal.SIGTSTP)  # a command with children of its own passes it on; any other stops
         os.kill(os.getpid(), signal.SIGSTOP)
         self._send(signal.SIGCONT)
 
@@ -265,8 +271,9 @@ def _outcome(start: Callable[[], Callable[[Any], Any]], task: Any) -> Any:
         return start()(task)
     except NmtError as error:
         return error
-    except Exception:
-        return RuntimeError(f"in a worker process:\n{traceback.format_exc()}")
+    except Exception as error:
+        kind = _OutOfMemory if isinstance(error, MemoryError) else RuntimeError
+        return kind(f"in a worker process:\n{traceback.format_exc()}")
 
 
 def _end_at_close(lifeline: int, number: int) -> None:

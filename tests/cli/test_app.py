@@ -307,6 +307,25 @@ def test_a_closed_stdout_changes_no_exit_code(tmp_path: Path, arguments: str, co
     assert subprocess.run(command, shell=True, cwd=tmp_path, check=False).returncode == code
 
 
+STARTS_A_COMMAND = """
+import signal
+from nmt_cli.cli import app
+from nmt_cli.processes import NmtCommands
+def start(arguments):
+    with NmtCommands() as commands:
+        return commands.start(arguments, ends_by=signal.SIGTERM).wait()
+app._run_and_flush = start
+app.main()
+"""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
+def test_a_closed_stream_does_not_end_the_commands_that_a_command_starts(closed: str) -> None:
+    command = shlex.join([sys.executable, "-c", STARTS_A_COMMAND, "recipes"])
+    done = subprocess.run(f"{command} {closed}", shell=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_stdout_is_utf8_and_names_of_files_are_as_they_are(tmp_path: Path) -> None:
     text = "\u00e9\udce9"
     (tmp_path / text).write_text("a small house\n", encoding="utf-8")

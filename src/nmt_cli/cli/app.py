@@ -115,7 +115,10 @@ def commands_with_all_options() -> dict[str, TyperCommand]:
 
 def main() -> None:
     """Run `nmt` with the process's arguments and exit with the code of its outcome."""
-    if sys.stderr is None:  # it was closed
+    for stream in (sys.stdin, sys.stdout):
+        if stream is None:  # it was closed: no pipe to a child may take its number
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if "NMT_LIFELINE" in os.environ:  # spelt out, because `nmt --help` need not import all of processes.py
         from nmt_cli.processes import end_with_parent
@@ -123,7 +126,7 @@ def main() -> None:
         end_with_parent()
     if _COMPLETION_VARIABLE in os.environ:
         _answer_completion()
-    if isinstance(sys.stdout, io.TextIOWrapper):  # it is None if it was closed
+    if isinstance(sys.stdout, io.TextIOWrapper):
         if sys.stdout.isatty():
             sys.stdout.reconfigure(errors="replace")
         else:

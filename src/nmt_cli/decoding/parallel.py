@@ -24,7 +24,7 @@ from nmt_cli.decompression import DECOMPRESSION_ERRORS
 from nmt_cli.devices import choose_device, num_cpus
 from nmt_cli.errors import DataError
 from nmt_cli.memory import collect_garbage_rarely
-from nmt_cli.processes import FEWER_WORKERS, worker_pool
+from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def parallel_translator(
         yield lambda blocks: map(translate(), blocks)
         return
     level = console.PACKAGE_LOGGER.getEffectiveLevel()
-    with worker_pool([_WorkerJob(job, log_level=level) for job in jobs], hint=FEWER_WORKERS) as run:
+    with worker_pool([_WorkerJob(job, log_level=level) for job in jobs], hint=FEWER_WORKERS_HINT) as run:
         logged_places: set[tuple[str, int]] = set()
 
         def run_in_workers(blocks: Iterable[LineBlock]) -> Iterator[TranslatedBlock]:

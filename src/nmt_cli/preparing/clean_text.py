@@ -26,7 +26,7 @@ from nmt_cli.preparing.cleaning.swapped_sides import warning_of_swapped_sides
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
 from nmt_cli.preparing.shards import CleanShard, RawShard, open_shards, read_shards, write_arrays, write_shard
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split
-from nmt_cli.processes import FEWER_WORKERS, worker_pool
+from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
 
 logger = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ def _clean_shards(
                 yield shard
 
     progress("cleaning", 0, total)
-    with worker_pool([job] * num_workers, hint=FEWER_WORKERS) as run:
+    with worker_pool([job] * num_workers, hint=FEWER_WORKERS_HINT) as run:
         for read in run(read_unfinished()):
             done += read
             progress("cleaning", done, total)

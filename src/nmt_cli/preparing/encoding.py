@@ -18,7 +18,7 @@ from nmt_cli.dataset.prepared_data import SIDES, TokenWriter, token_dtype
 from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.preparing.shards import CleanShard, write_arrays
-from nmt_cli.processes import FEWER_WORKERS, worker_pool
+from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
 from nmt_cli.tokenization.tokenizer import EncodedText, TextEncoder, Tokenizer, TokenizerKind, as_in_training
 
 logger = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def write_tokens(
     if written.num_shards:
         logger.info("encoded: %s pairs encoded before, kept", f"{written.pairs:,}")
     progress("encoding", written.pairs, total)
-    with worker_pool([job] * num_workers, hint=FEWER_WORKERS) as run:
+    with worker_pool([job] * num_workers, hint=FEWER_WORKERS_HINT) as run:
         shards = run(range(written.num_shards, len(text.shards())))
         for part in _append_shards(directory, "train", written, shards, dtype=dtype):
             progress("encoding", part.pairs, total)

@@ -19,7 +19,7 @@ from nmt_cli.files import reading_errors, write_file
 from nmt_cli.hub_names import HubName, hub_name
 from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, TokenizerConfig
-from nmt_cli.processes import FEWER_WORKERS, worker_pool
+from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
 from nmt_cli.tokenization.sentencepiece_model import AdaptedModel, has_our_ids, with_our_ids
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.tokenization.train_sentencepiece import TokenizerReport, VocabularyTooLargeError, train_tokenizer
@@ -186,7 +186,7 @@ def _train_all(
     # A pool of one worker would be this process. So ask for two, and give them one tokenizer at a time.
     num_jobs = num_workers if is_quick else max(2, num_workers)
     turns = [sides_of_each] if num_workers > 1 else [[sides] for sides in sides_of_each]
-    with worker_pool([job] * num_jobs, hint=FEWER_WORKERS) as run:
+    with worker_pool([job] * num_jobs, hint=FEWER_WORKERS_HINT) as run:
         return [report for turn in turns for report in run(turn)]
 
 
