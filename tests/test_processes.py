@@ -79,7 +79,7 @@ def test_a_process_without_memory_is_an_error_that_says_what_to_do() -> None:
     assert caught.value.message == "a worker process found no memory"
     assert caught.value.hint == FEWER_WORKERS_HINT
     worker = Worker(Trouble(), environment={})
-    with pytest.raises(RuntimeError, match="_fail\n(.*\n)*MemoryError"):
+    with pytest.raises(RuntimeError, match=r"_fail\n(.*\n)*MemoryError"):
         worker.result_of("too large")
     worker.close()
 
@@ -192,7 +192,9 @@ def commander(
     """A process that has started a child, maybe through a child that does the same, and the number of that child."""
     interpreters = {"python": CHILD.replace("PYTHON", sys.executable)}
     if through_launcher:
-        interpreters["launcher"] = f"#!{sys.executable}\n{COMMANDER.replace('sys.argv[1]', repr(str(folder / 'python')))}"
+        interpreters["launcher"] = (
+            f"#!{sys.executable}\n{COMMANDER.replace('sys.argv[1]', repr(str(folder / 'python')))}"
+        )
     for name, code in interpreters.items():
         (folder / name).write_text(code)
         (folder / name).chmod(0o755)

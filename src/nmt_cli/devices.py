@@ -7,7 +7,6 @@ import platform
 import re
 import shutil
 import sysconfig
-from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
@@ -98,13 +97,6 @@ def missing_for_triton() -> MissingTool | None:
     if not os.access(nearest, os.W_OK):
         return MissingTool(f"{cache} cannot be written", "set TRITON_CACHE_DIR to a folder that can")
     return None
-
-
-def launching_on(device: torch.device) -> AbstractContextManager[object]:
-    """A context in which Triton launches kernels on this device."""
-    import torch
-
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def choose_device(name: str) -> torch.device:

@@ -21,7 +21,7 @@ _MEMORY_MESSAGES = (
     "can't allocate memory",
     "Cannot allocate memory",
     "not enough memory",
-    "CUDA error: out of memory",
+    "out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
 _ONEDNN_MESSAGES = ("could not create a primitive", "could not execute a primitive")
@@ -79,14 +79,14 @@ def return_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def is_out_of_memory(error: BaseException, *, must_name_memory: bool = False) -> bool:
+def is_out_of_memory(error: BaseException, *, counts_vague_errors: bool) -> bool:
     """Whether this error, or an error that caused it, says that the memory of a GPU or of the machine is exhausted.
 
-    oneDNN gives no reason when it cannot start a product, so its error counts too, unless `must_name_memory`.
+    oneDNN gives no reason when it cannot start a product; its error is a vague one.
     """
     import torch
 
-    vague_messages = () if must_name_memory else _ONEDNN_MESSAGES
+    vague_messages = _ONEDNN_MESSAGES if counts_vague_errors else ()
     cause: BaseException | None = error
     while cause is not None:
         message = str(cause)

@@ -322,7 +322,7 @@ app.main()
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
 def test_a_closed_stream_does_not_end_the_commands_that_a_command_starts(closed: str) -> None:
     command = shlex.join([sys.executable, "-c", STARTS_A_COMMAND, "recipes"])
-    done = subprocess.run(f"{command} {closed}", shell=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run(f"{command} {closed}", shell=True, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 

@@ -239,6 +239,8 @@ def test_after_an_error_no_thread_begins_another_batch(monkeypatch: pytest.Monke
         MemoryError(),
         RuntimeError("could not create a primitive"),
         RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),
+        RuntimeError("CUDA driver error: out of memory"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ],
 )
@@ -271,6 +273,8 @@ def test_batches_shrink_where_memory_does_not_suffice(
         # oneDNN gives no reason, which may be anything if no batch is smaller.
         ("could not create a primitive", RuntimeError, "could not create a primitive", 3, None),
         ("shapes do not fit", RuntimeError, "shapes do not fit", 3, None),
+        ("out of resource: shared memory, Required: 300000", RuntimeError, "out of resource", 3, None),
+        ("CUDA error: an illegal memory access was encountered", RuntimeError, "illegal memory access", 3, None),
         (
             "can't allocate memory: you tried to",
             DeviceError,

@@ -16,7 +16,7 @@ from nmt_cli.decoding.search import cuda
 from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.decoding.search.static_state import StaticSizes, StaticState
-from nmt_cli.model import kernels, static_cache
+from nmt_cli.model import attention, kernels, static_cache
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -267,11 +267,15 @@ def test_where_triton_does_not_work_a_warning_says_so_once_and_torch_does_the_sa
         raise problem
 
     monkeypatch.setattr(kernels, "search", SimpleNamespace(check=check), raising=False)
+    monkeypatch.setattr(attention, "missing_for_triton", lambda: None)
+    monkeypatch.setattr(attention, "_triton_problem_of_gpu", attention._triton_problem_of_gpu.__wrapped__)
     monkeypatch.setattr(cuda, "can_use_kernels", lambda device: static_cache.can_use_kernels(torch.device("cuda")))
     beam, sources, config = cuda_search([model]), sources_of(6, count=3), decoding()
     for _ in range(2):
         assert_found(beam, sources, config=config, nbest=2)
-    assert caplog.messages == [f"no kernels in Triton ({reason}): the search launches more of torch's, and is slower"]
+    assert caplog.messages == [
+        f"Triton does not work here ({reason}): the search uses torch's operators, and is slower"
+    ]
 
 
 @pytest.mark.gpu

@@ -78,12 +78,25 @@ def test_the_kernel_is_chosen_by_device_precision_widths_window_and_length(
     monkeypatch.setattr(cuda_attention, "_TAKES_WINDOW", True)
     d_k, d_v = widths
     for has_triton, kernel in ((True, expected), (False, without_triton)):
-        monkeypatch.setattr(attention, "_HAS_TRITON", has_triton)
+        monkeypatch.setattr(
+            attention, "triton_problem", lambda device, found=has_triton: None if found else "no compiler"
+        )
         given: dict[str, Any] = {"d_k": d_k, "d_v": d_v, "window": window, "length_bound": length_bound}
         assert choose_kernel(torch.device(device), dtype, **given, has_dropout=False) == kernel
         # Our kernel has dropout, and torch's variable-length kernel has none.
         with_dropout = {"varlen": "triton" if has_triton and max(widths) <= 128 else "sdpa"}.get(kernel, kernel)
         assert choose_kernel(torch.device(device), dtype, **given, has_dropout=True) == with_dropout
+
+
+def test_compiled_code_takes_the_kernel_that_was_chosen_before() -> None:
+    cuda, widths = torch.device("cuda", 0), {"d_k": 64, "d_v": 64}
+
+    def choice(x: Tensor) -> Tensor:
+        kernel = choose_kernel(cuda, BF16, **widths, window=None, length_bound=128, has_dropout=False)
+        return x + (1 if kernel == "triton" else 2)
+
+    x = torch.zeros(1)
+    assert torch.equal(choice(x), torch.compile(choice, fullgraph=True, dynamic=False, backend="eager")(x))
 
 
 @pytest.mark.parametrize(("has_triton", "expected"), [(True, "triton"), (False, "sdpa")])
@@ -93,7 +106,7 @@ def test_windows_that_torch_does_not_take_go_elsewhere(
     given: dict[str, Any] = {"d_k": 64, "d_v": 64, "window": 5, "length_bound": 512}
     assert cuda_attention.varlen_supports(BF16, d_k=64, d_v=64, window=3)
     monkeypatch.setattr(cuda_attention, "_TAKES_WINDOW", False)
-    monkeypatch.setattr(attention, "_HAS_TRITON", has_triton)
+    monkeypatch.setattr(attention, "triton_problem", lambda device: None if has_triton else "no compiler")
     assert not cuda_attention.varlen_supports(BF16, d_k=64, d_v=64, window=3)
     assert choose_kernel(torch.device("cuda"), BF16, **given, has_dropout=False) == expected
 

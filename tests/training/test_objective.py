@@ -5,6 +5,7 @@ One test compiles with torch's own compiler, in about half a minute where nothin
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -23,10 +24,11 @@ from nmt_cli.dataset.batches import Batch
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
-from nmt_cli.model import attention
+from nmt_cli.model import attention, kernels
+from nmt_cli.model.attention import triton_problem
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.training import loss, objective, update
-from nmt_cli.training.objective import reason_not_to_compile, warn_of_missing_tool
+from nmt_cli.training.objective import attention_kernel, reason_not_to_compile, warn_of_triton_problem
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.reporting.reporter import describe_training
 from nmt_cli.training.update import Updater
@@ -224,8 +226,16 @@ def test_a_compiler_that_fails_is_an_error_with_a_way_out(
     assert caught.value.exit_code == 6
 
 
-def with_tools(monkeypatch: pytest.MonkeyPatch, *tools: str, cc: str | None = None, has_headers: bool = True) -> None:
-    """Let these programs and Python packages be installed, and no others, and let CC name a program."""
+def with_tools(
+    monkeypatch: pytest.MonkeyPatch,
+    *tools: str,
+    cc: str | None = None,
+    has_headers: bool = True,
+    check: Callable[[torch.device], None] = lambda device: None,
+) -> None:
+    """Let these programs and packages be installed, and no others; CC names a program, and `check` tries kernels."""
+    monkeypatch.setattr(attention, "_triton_problem_of_gpu", inspect.unwrap(attention._triton_problem_of_gpu))
+    monkeypatch.setattr(kernels, "search", SimpleNamespace(check=check), raising=False)
     monkeypatch.setattr(devices, "_PYTHON_HEADER", Path(__file__ if has_headers else "/nowhere/Python.h"))
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name in tools else None)
     monkeypatch.setattr(devices, "find_spec", lambda name: object() if name in tools else None)
@@ -260,8 +270,32 @@ def test_without_a_tool_a_model_is_not_compiled_and_a_warning_says_what_to_insta
     with_tools(monkeypatch, *tools, cc=cc)
     found = reason_not_to_compile(tiny_recipe(), device=CUDA, dtype=torch.bfloat16)
     assert found == reason
-    warn_of_missing_tool(found)
+    warn_of_triton_problem(found, CUDA)
     assert caplog.messages == ([f"the model is not compiled, and training is slower: {reason}"] if reason else [])
+
+
+def test_a_triton_that_cannot_launch_is_not_used_and_a_warning_says_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(device: torch.device) -> None:
+        raise RuntimeError("CalledProcessError: gcc failed\nMore about it.")
+
+    with_tools(monkeypatch, "triton", "gcc", check=fail)
+    found = reason_not_to_compile(tiny_recipe(), device=CUDA, dtype=torch.bfloat16)
+    assert found == "CalledProcessError: gcc failed"
+    warn_of_triton_problem(found, CUDA)
+    assert caplog.messages == [f"the model is not compiled, and training is slower: {found}"]
+    for settings, kernel in (((), "varlen"), (("model.attention_dropout=0.1",), "sdpa")):
+        assert attention_kernel(tiny_recipe(*settings).model, device=CUDA, dtype=torch.bfloat16) == kernel
+
+
+def test_too_little_memory_to_try_triton_is_no_problem_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(device: torch.device) -> None:
+        raise RuntimeError("Triton Error [CUDA]: out of memory")
+
+    with_tools(monkeypatch, "triton", "gcc", check=fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        triton_problem(CUDA)
 
 
 def test_triton_needs_python_s_headers_and_a_folder_to_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -307,11 +341,11 @@ def test_a_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_training_warns_of_the_missing_tool_once_and_of_no_other_reason(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with_tools(monkeypatch, "triton")
     caplog.set_level("WARNING")
     caplog.clear()
     assert train(prepared, tmp_path / "other", "training.updates=1") == 0
     assert not caplog.messages, "a CPU needs no compiler"
+    monkeypatch.setattr(objective, "triton_problem", lambda device: NO_COMPILER)
     monkeypatch.setattr(update, "reason_not_to_compile", lambda recipe, **_: NO_COMPILER)
     assert train(prepared, tmp_path / "run", "training.updates=2") == 0
     assert caplog.messages == [f"the model is not compiled, and training is slower: {NO_COMPILER}"]
@@ -338,7 +372,6 @@ def test_what_is_not_compiled_has_a_reason(
     reason: str | None,
 ) -> None:
     with_tools(monkeypatch, "triton", "gcc")
-    monkeypatch.setattr(attention, "_HAS_TRITON", True)
     assert reason_not_to_compile(tiny_recipe(*settings), device=device, dtype=dtype) == reason
 
 
@@ -357,7 +390,7 @@ def test_the_first_line_of_a_training_says_whether_it_is_compiled(
     expected: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(attention, "_HAS_TRITON", True)
+    monkeypatch.setattr(attention, "triton_problem", lambda device: None)
     given = feed(prepared)
     updater = given.updater("bf16")
     updater.reason_not_to_compile = reason

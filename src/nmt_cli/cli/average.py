@@ -107,7 +107,7 @@ def _validation_losses(run: Run, weights: Mapping[str, Tensor], *, newest: Check
     try:
         losses = measure_average(run, weights, newest=newest)
     except (DataError, RuntimeError) as error:
-        if not isinstance(error, DataError) and not is_out_of_memory(error):
+        if not isinstance(error, DataError) and not is_out_of_memory(error, counts_vague_errors=True):
             raise
         reason = error.message if isinstance(error, DataError) else "too little memory is free"
         logger.info("the average was not measured on the validation set: %s", reason)

@@ -271,7 +271,7 @@ def _results_unless_out_of_memory(
     try:
         return work(batch)
     except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error, must_name_memory=is_single):
+        if not is_out_of_memory(error, counts_vague_errors=not is_single):
             raise
         return None
 

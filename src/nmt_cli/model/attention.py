@@ -6,6 +6,7 @@ Shapes: N, M packed query and key tokens, B sentences, T, S the longest, H heads
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import Literal
 
 import torch
@@ -13,13 +14,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS, missing_for_triton
+from nmt_cli.errors import first_line
+from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.cpu_attention import attend_cpu
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.packing import Layout, Packed, Projections, Spans, from_rectangle, to_rectangle
 
 Kernel = Literal["triton", "varlen", "sdpa", "products"]
 
-_HAS_TRITON = missing_for_triton() is None  # asked once, because torch.compile could not trace the question
 _TRITON_WIDTHS = range(8, 129, 8)
 
 
@@ -87,10 +89,32 @@ def choose_kernel(
     from nmt_cli.model.cuda_attention import varlen_supports
 
     can_use_varlen = not has_dropout and varlen_supports(dtype, d_k=d_k, d_v=d_v, window=window)
-    can_use_triton = _HAS_TRITON and dtype == torch.bfloat16 and d_k in _TRITON_WIDTHS and d_v in _TRITON_WIDTHS
-    if can_use_triton and (length_bound <= SHORT_SENTENCE_TOKENS or not can_use_varlen):
+    suits_triton = dtype == torch.bfloat16 and d_k in _TRITON_WIDTHS and d_v in _TRITON_WIDTHS
+    is_wanted = suits_triton and (length_bound <= SHORT_SENTENCE_TOKENS or not can_use_varlen)
+    if is_wanted and triton_problem(device) is None:
         return "triton"
     return "varlen" if can_use_varlen else "sdpa"
+
+
+@torch.compiler.assume_constant_result  # torch.compile cannot trace the question
+def triton_problem(device: torch.device) -> str | None:
+    """Why our kernels in Triton do not run on a device; None if they do. The first question launches a kernel."""
+    return _triton_problem_of_gpu(device.index or 0) if device.type == "cuda" else "not a GPU"
+
+
+@cache
+def _triton_problem_of_gpu(index: int) -> str | None:
+    if (missing := missing_for_triton()) is not None:
+        return str(missing)
+    try:
+        from nmt_cli.model.kernels import search
+
+        search.check(torch.device("cuda", index))
+    except (ImportError, RuntimeError) as error:
+        if is_out_of_memory(error, counts_vague_errors=False):
+            raise
+        return first_line(error)
+    return None
 
 
 def _mask(queries: Packed, keys: Packed, *, is_causal: bool, window: int | None) -> Tensor | None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
-from nmt_cli.devices import launching_on
+from nmt_cli.model.cuda_graphs import launching_on
 from nmt_cli.model.dropout import Dropout, keep_limit
 from nmt_cli.model.packing import Projections, Spans
 

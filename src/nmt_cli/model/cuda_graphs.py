@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 import torch
 
@@ -101,3 +101,8 @@ def _has_pool(graph: torch.cuda.CUDAGraph) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def launching_on(device: torch.device) -> AbstractContextManager[object]:
+    """A context in which Triton launches kernels on this device."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

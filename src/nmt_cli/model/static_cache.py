@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nmt_cli.errors import first_line
-from nmt_cli.memory import is_out_of_memory
+from nmt_cli.model.attention import triton_problem
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, FeedForward, SelfAttention, linear_relu
 from nmt_cli.model.packing import Packed, to_rectangle
 from nmt_cli.model.transformer import Embedding, Transformer
@@ -59,19 +58,10 @@ class StepInputs(NamedTuple):
 
 def can_use_kernels(device: torch.device) -> bool:
     """Whether the device runs our kernels; a warning says why a GPU does not."""
-    if device.type != "cuda":
-        return False
-    try:
-        from nmt_cli.model.kernels import search as kernels
-
-        kernels.check(device)
-    except (ImportError, RuntimeError) as error:
-        if is_out_of_memory(error):
-            raise
-        reason = first_line(error)
-        logger.warning("no kernels in Triton (%s): the search launches more of torch's, and is slower", reason)
-        return False
-    return True
+    problem = triton_problem(device)
+    if problem is not None and device.type == "cuda":
+        logger.warning("Triton does not work here (%s): the search uses torch's operators, and is slower", problem)
+    return problem is None
 
 
 def cache_width(model: Transformer) -> int:

@@ -148,7 +148,7 @@ class ForcedDecoder:
             try:
                 log_probs = forced_log_probs(self._loaded.model, sources, targets, bos=BOS, device=self._device)
             except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
+                if not is_out_of_memory(error, counts_vague_errors=True):
                     raise
                 message = f"the memory of {self._device} does not hold a batch of {len(batch)} pairs"
                 hint = f"take `batch_tokens: {max(1, self._max_tokens // 2)}`, or `device: cpu`"

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from nmt_cli.dataset.batches import Batch
-from nmt_cli.devices import SHORT_SENTENCE_TOKENS, missing_for_triton
+from nmt_cli.devices import SHORT_SENTENCE_TOKENS
 from nmt_cli.errors import DeviceError, first_line
 from nmt_cli.memory import is_out_of_memory
-from nmt_cli.model.attention import Kernel, choose_kernel
+from nmt_cli.model.attention import Kernel, choose_kernel, triton_problem
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.layers import FeedForward, Residual
 from nmt_cli.model.transformer import Embedding, Transformer, run_decoder_layer, run_encoder_layer
@@ -113,8 +113,7 @@ def reason_not_to_compile(recipe: Recipe, *, device: torch.device, dtype: torch.
     kernel = attention_kernel(model, device=device, dtype=dtype)
     if kernel not in ("triton", "varlen"):
         return f"with {kernel} attention, shapes change from batch to batch"
-    missing = missing_for_triton()
-    return None if missing is None else str(missing)
+    return triton_problem(device)
 
 
 def attention_kernel(model: ModelConfig, *, device: torch.device, dtype: torch.dtype) -> Kernel:
@@ -130,9 +129,9 @@ def attention_kernel(model: ModelConfig, *, device: torch.device, dtype: torch.d
     )
 
 
-def warn_of_missing_tool(reason: str | None) -> None:
-    """Warn if the reason not to compile is a tool that the user can install."""
-    if reason is not None and reason == str(missing_for_triton()):
+def warn_of_triton_problem(reason: str | None, device: torch.device) -> None:
+    """Warn if the reason not to compile is a Triton that does not work, because the user can mend it."""
+    if reason is not None and reason == triton_problem(device):
         logger.warning("the model is not compiled, and training is slower: %s", reason)
 
 
@@ -144,7 +143,7 @@ def compiling(device: torch.device) -> Iterator[None]:
     except RuntimeError as error:
         from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 
-        if not isinstance(error, TorchDynamoException) or is_out_of_memory(error, must_name_memory=True):
+        if not isinstance(error, TorchDynamoException) or is_out_of_memory(error, counts_vague_errors=False):
             raise
         reason = error.inner_exception if isinstance(error, BackendCompilerFailed) else error
         raise DeviceError(

@@ -73,7 +73,7 @@ class RecordedSteps:
         try:
             first, later = (self._recorder(partial(step, begins_sum=begins_sum)) for begins_sum in (True, False))
         except RuntimeError as error:
-            if is_out_of_memory(error, must_name_memory=True):
+            if is_out_of_memory(error, counts_vague_errors=False):
                 raise
             logger.warning("no CUDA graph can be made (%s): updates take longer to launch", first_line(error))
             self._cannot_record = True

@@ -16,7 +16,7 @@ from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.loop import Ending, StopSignal, TrainingLoop
 from nmt_cli.training.micro_batch_size import fit_to_memory, max_tokens_before_fitting, warm_up_with_tokens_that_fit
-from nmt_cli.training.objective import warn_of_missing_tool
+from nmt_cli.training.objective import warn_of_triton_problem
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.reporting.metrics import Meter, measure_compute
 from nmt_cli.training.reporting.reporter import TENSORBOARD_FOLDER, Reporter, describe_start, describe_training
@@ -109,7 +109,7 @@ class Trainer:
         self._reporter.write_event("start", update=update, **describe_start(self._updater, self._ranks))
         max_tokens = self._order.max_tokens
         self._reporter.print_line(describe_training(self._recipe, self._updater, self._ranks, max_tokens=max_tokens))
-        warn_of_missing_tool(self._updater.reason_not_to_compile)
+        warn_of_triton_problem(self._updater.reason_not_to_compile, self._ranks.device)
         cost = measure_compute(self._updater.model, self._ranks)
         if update == 0 or self._ranks.device.type == "cuda":
             self._run = warm_up_with_tokens_that_fit(

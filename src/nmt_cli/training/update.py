@@ -269,7 +269,7 @@ class Updater:
         try:
             yield
         except RuntimeError as error:
-            if not is_out_of_memory(error, must_name_memory=True):
+            if not is_out_of_memory(error, counts_vague_errors=False):
                 raise
             num_passes = self._recipe.training.num_passes
             num_tokens = max(batch.source.ids.numel(), batch.target.ids.numel()) // num_passes

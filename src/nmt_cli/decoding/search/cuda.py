@@ -32,10 +32,9 @@ from nmt_cli.decoding.search.static_state import (
     advance_hypotheses,
     choose_candidates,
 )
-from nmt_cli.devices import launching_on
 from nmt_cli.errors import first_line
 from nmt_cli.memory import is_out_of_memory
-from nmt_cli.model.cuda_graphs import CudaGraphs
+from nmt_cli.model.cuda_graphs import CudaGraphs, launching_on
 from nmt_cli.model.packing import pack
 from nmt_cli.model.static_cache import StaticCache, StepInputs, cache_width, can_use_kernels, static_step, write_source
 from nmt_cli.model.transformer import Transformer
@@ -101,7 +100,7 @@ class CudaSearch:
                 batch = _Batch(limits, sentences=list(range(len(sources))))
                 return self._search(batch, self._start(batch, sources, config=config, nbest=nbest))
         except (RuntimeError, MemoryError) as error:
-            if is_out_of_memory(error):
+            if is_out_of_memory(error, counts_vague_errors=True):
                 self._free_memory()
             raise
 

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nmt_cli.devices import launching_on
+from nmt_cli.model.cuda_graphs import launching_on
 
 _COLUMNS_PER_TILE = 4096  # columns that a program holds at a time
 _BELOW_ALL = tl.constexpr(-1e30)  # lower than any score, but finite: infinity minus infinity would be NaN

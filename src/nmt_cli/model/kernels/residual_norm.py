@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from nmt_cli.devices import launching_on
+from nmt_cli.model.cuda_graphs import launching_on
 from nmt_cli.model.dropout import HASH_FACTORS, keep_limit
 
 _ELEMENTS_PER_PROGRAM = 2048  # elements that a program of `_norm_kernel` holds at a time

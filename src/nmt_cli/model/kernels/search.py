@@ -17,6 +17,8 @@ import triton
 import triton.language as tl
 from triton.errors import TritonError
 
+from nmt_cli.model.cuda_graphs import launching_on
+
 _INDEX_BITS = tl.constexpr(32)
 _INDEX_MASK = tl.constexpr((1 << 32) - 1)
 _NO_KEY = tl.constexpr(-(1 << 63))
@@ -24,10 +26,11 @@ _NO_KEY = tl.constexpr(-(1 << 63))
 
 def check(device: torch.device) -> None:
     """Compile and launch the smallest kernel; RuntimeError if Triton cannot, for example without a C compiler."""
-    x, numbers = torch.zeros(1, 16, device=device), torch.zeros(1, dtype=torch.long, device=device)
     try:
-        embed[(1,)](numbers, x, None, numbers, x, 1.0, WIDTH=16, COLUMNS=16)
-    except (TritonError, OSError, SubprocessError) as error:
+        x, numbers = torch.zeros(1, 16, device=device), torch.zeros(1, dtype=torch.long, device=device)
+        with launching_on(device):
+            embed[(1,)](numbers, x, None, numbers, x, 1.0, WIDTH=16, COLUMNS=16)
+    except (TritonError, OSError, SubprocessError, AssertionError) as error:  # the last one without libcuda.so
         raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
