@@ -79,7 +79,7 @@ def test_a_process_without_memory_is_an_error_that_says_what_to_do() -> None:
     assert caught.value.message == "a worker process found no memory"
     assert caught.value.hint == FEWER_WORKERS_HINT
     worker = Worker(Trouble(), environment={})
-    with pytest.raises(RuntimeError, match=r"_fail\n(.*\n)*MemoryError"):
+    with pytest.raises(MemoryError, match=r"_fail\n(.*\n)*MemoryError"):
         worker.result_of("too large")
     worker.close()
 

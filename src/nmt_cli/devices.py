@@ -20,12 +20,10 @@ Precision = Literal["bf16", "fp32"]
 PrecisionChoice = Literal["auto", "bf16", "fp32"]
 
 _PYTHON_HEADER = Path(sysconfig.get_path("include")) / "Python.h"
-# How often a waiting OpenMP thread looks for the others before it sleeps. Few spins suit a short text on a busy machine
-# (docs/design/cpu-search.md#threads), and many spins suit training on an idle machine
-# (docs/design/cpu-training.md#waiting).
+# How often a waiting OpenMP thread looks for the others before it sleeps. Few spins suit a busy machine
+# (docs/design/cpu-search.md#threads), and many suit training on an idle one (docs/design/cpu-training.md#waiting).
 DECODING_SPINS, TRAINING_SPINS = 1_000, 50_000
 # The most tokens of a short sentence. Nearly all updates have only short sentences, and attention has kernels for them.
-# The number stands here because processes without torch use it too.
 SHORT_SENTENCE_TOKENS = 128
 _FLOAT32_ERROR = 1e-5  # of the largest of sums of 512 products: float32 is near 1e-6, bf16 near 2e-3
 
@@ -59,10 +57,7 @@ def bound_spinning(spins: int) -> None:
 
 
 def has_gpu_driver() -> bool:
-    """Whether a GPU driver is present.
-
-    The answer needs no torch, which takes a second and much memory to load.
-    """
+    """Whether a GPU driver is present, found out without torch, which takes a second and much memory to load."""
     return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))
 
 

@@ -61,10 +61,6 @@ class WorkerLost(Exception):
         super().__init__(f"a worker process {end}")
 
 
-class _OutOfMemory(RuntimeError):
-    """A job in a worker process found no memory."""
-
-
 @contextmanager
 def worker_pool(jobs: Sequence[Job[T, R]], *, hint: str) -> Iterator[Callable[[Iterable[T]], Iterator[R]]]:
     """An ordered map of tasks to results, by one worker process per job; a single job is done in this process.
@@ -91,7 +87,7 @@ def worker_pool(jobs: Sequence[Job[T, R]], *, hint: str) -> Iterator[Callable[[I
             if lost.exit_code >= 0:
                 raise RuntimeError(str(lost)) from None
             raise DataError(str(lost), hint=hint) from None
-        except _OutOfMemory:
+        except MemoryError:
             raise DataError("a worker process found no memory", hint=hint) from None
         finally:
             idle.put(worker)
@@ -136,7 +132,7 @@ class Worker(Generic[T, R]):
     def result_of(self, task: T, *, timeout_seconds: float | None = None) -> R:
         """The job's result for a task.
 
-        Raises the job's own NmtError, and RuntimeError with the traceback for any other error in the job. Raises
+        Raises the job's own NmtError or MemoryError, and RuntimeError with the traceback for any other error. Raises
         WorkerLost if the process ends, and TimeoutError if no result comes in time; the worker cannot be used then.
         """
         try:
@@ -272,7 +268,7 @@ def _outcome(start: Callable[[], Callable[[Any], Any]], task: Any) -> Any:
     except NmtError as error:
         return error
     except Exception as error:
-        kind = _OutOfMemory if isinstance(error, MemoryError) else RuntimeError
+        kind = MemoryError if isinstance(error, MemoryError) else RuntimeError
         return kind(f"in a worker process:\n{traceback.format_exc()}")
 
 

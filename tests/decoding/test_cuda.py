@@ -16,7 +16,7 @@ from nmt_cli.decoding.search import cuda
 from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.decoding.search.static_state import StaticSizes, StaticState
-from nmt_cli.model import attention, kernels, static_cache
+from nmt_cli.model import attention, kernels
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -252,8 +252,9 @@ def test_a_step_is_the_same_operators_whatever_it_finds_and_none_that_waits(mode
 @pytest.mark.parametrize(
     ("problem", "reason"),
     [
-        (RuntimeError("Failed to find C compiler.\nMore about it."), "Failed to find C compiler."),
-        (ImportError("No module named 'triton'"), "No module named 'triton'"),
+        (RuntimeError("Failed to find C compiler.\nMore about it."), "RuntimeError: Failed to find C compiler."),
+        (AssertionError("libcuda.so cannot found!"), "AssertionError: libcuda.so cannot found!"),
+        (ImportError("No module named 'triton'"), "ImportError: No module named 'triton'"),
     ],
 )
 def test_where_triton_does_not_work_a_warning_says_so_once_and_torch_does_the_same(
@@ -269,7 +270,8 @@ def test_where_triton_does_not_work_a_warning_says_so_once_and_torch_does_the_sa
     monkeypatch.setattr(kernels, "search", SimpleNamespace(check=check), raising=False)
     monkeypatch.setattr(attention, "missing_for_triton", lambda: None)
     monkeypatch.setattr(attention, "_triton_problem_of_gpu", attention._triton_problem_of_gpu.__wrapped__)
-    monkeypatch.setattr(cuda, "can_use_kernels", lambda device: static_cache.can_use_kernels(torch.device("cuda")))
+    can_use_kernels = cuda.can_use_kernels
+    monkeypatch.setattr(cuda, "can_use_kernels", lambda device: can_use_kernels(torch.device("cuda")))
     beam, sources, config = cuda_search([model]), sources_of(6, count=3), decoding()
     for _ in range(2):
         assert_found(beam, sources, config=config, nbest=2)

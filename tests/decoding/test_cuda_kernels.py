@@ -183,7 +183,7 @@ def test_embeddings_are_scaled_and_have_their_position(positions: str) -> None:
     ids, counters = torch.tensor([3, 19, 4]), torch.tensor([7, 0, 0])
     with torch.inference_mode():
         ours = static_cache._embed_by_kernel(model.target_embedding, ids, counters)
-        torch.testing.assert_close(ours, model.target_embedding.at(ids, counters[:1]))
+        torch.testing.assert_close(ours, model.target_embedding.step_input(ids, counters[:1]))
 
 
 def random_state(seed: int, *, beam: int, nbest: int, step: int, is_first: bool) -> StaticState:

@@ -229,7 +229,7 @@ def test_each_token_gets_the_row_of_its_position(kind: str) -> None:
     embedding = random_model(tiny_config(positions=kind), vocab=9, seed=1, dtype=torch.float32).source_embedding
     table, weight = embedding.positions.table, embedding.weight
     expected = [weight[piece] * 4 + table[place] for piece, place in ((5, 0), (7, 1), (5, 0), (8, 5))]  # 4^2 = 16 = D
-    out = embedding.at(torch.tensor([5, 7, 5, 8]), torch.tensor([0, 1, 0, 5]))
+    out = embedding.step_input(torch.tensor([5, 7, 5, 8]), torch.tensor([0, 1, 0, 5]))
     torch.testing.assert_close(out, torch.stack(expected))
 
 
@@ -243,7 +243,7 @@ def test_only_learned_positions_are_parameters_and_saved() -> None:
 
 def test_learned_rows_that_no_token_took_get_no_gradient() -> None:
     embedding = random_model(tiny_config(positions="learned"), vocab=9, seed=1, dtype=torch.float32).source_embedding
-    embedding.at(torch.tensor([5, 6, 7]), torch.tensor([0, 1, 1])).sum().backward()
+    embedding.step_input(torch.tensor([5, 6, 7]), torch.tensor([0, 1, 1])).sum().backward()
     gradient = embedding.positions.table.grad
     assert gradient is not None
     assert gradient[:3].sum(1).tolist() == [16, 32, 0]
@@ -255,7 +255,7 @@ def test_gradients_of_a_row_that_many_tokens_take_are_summed_in_float32() -> Non
     embedding, generator = model.source_embedding, torch.Generator().manual_seed(2)
     ids, positions = (torch.randint(high, (4000,), generator=generator) for high in (9, 30))
     upstream = torch.randn(4000, 16, generator=generator).bfloat16()
-    embedding.at(ids, positions).backward(upstream)
+    embedding.step_input(ids, positions).backward(upstream)
     for table, numbers, factor in ((embedding.positions.table, positions, 1), (embedding.weight, ids, 4)):
         exact = torch.zeros(table.shape, dtype=torch.float64).index_add_(0, numbers, upstream.double() * factor)
         assert table.grad is not None
@@ -274,7 +274,7 @@ def test_word_dropout_leaves_tokens_of_its_side_with_their_position_alone(side: 
         torch.manual_seed(3)
         out = embedding.train()(tokens)
         is_cut = (out != whole).any(1)
-        assert torch.equal(out[is_cut], embedding.encodings(tokens.positions)[is_cut].double())
+        assert torch.equal(out[is_cut], embedding.look_up_positions(tokens.positions)[is_cut].double())
         # Five standard deviations: one seed in two million.
         assert abs(is_cut.sum() - 4000 * 0.3 * (name == side)) < 5 * math.sqrt(4000 * 0.3 * 0.7)
         assert (name == side) == bool(is_cut.any())

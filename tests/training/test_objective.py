@@ -278,11 +278,11 @@ def test_a_triton_that_cannot_launch_is_not_used_and_a_warning_says_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(device: torch.device) -> None:
-        raise RuntimeError("CalledProcessError: gcc failed\nMore about it.")
+        raise subprocess.CalledProcessError(1, ["gcc"])
 
     with_tools(monkeypatch, "triton", "gcc", check=fail)
     found = reason_not_to_compile(tiny_recipe(), device=CUDA, dtype=torch.bfloat16)
-    assert found == "CalledProcessError: gcc failed"
+    assert found == "CalledProcessError: Command '['gcc']' returned non-zero exit status 1."
     warn_of_triton_problem(found, CUDA)
     assert caplog.messages == [f"the model is not compiled, and training is slower: {found}"]
     for settings, kernel in (((), "varlen"), (("model.attention_dropout=0.1",), "sdpa")):

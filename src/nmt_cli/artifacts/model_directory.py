@@ -179,7 +179,7 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
         tensors = read_tensors(path / WEIGHTS, hint=DAMAGED_HINT)
         load_weights(model, tensors, where=str(path / WEIGHTS), hint=DAMAGED_HINT)
     except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error, must_name_memory=True):
+        if not is_out_of_memory(error, counts_vague_errors=False):
             raise
         hint = "end other programs, or take a machine with more memory"
         if device.type == "cuda":

@@ -218,7 +218,7 @@ class _BackgroundBuilder:
     def _wait(self) -> None:
         try:
             self._worker.result_of(self.key)
-        except (DataError, RuntimeError, WorkerLost) as error:
+        except (DataError, MemoryError, RuntimeError, WorkerLost) as error:
             if not self._is_closed:
                 _warn_of_failure(self.key, error.message if isinstance(error, DataError) else error)
         finally:

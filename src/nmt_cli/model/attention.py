@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import cache
+from subprocess import SubprocessError
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS, missing_for_triton
 from nmt_cli.errors import first_line
@@ -63,7 +65,7 @@ def attend(
         to_rectangle(x, layout).transpose(1, 2) for x, layout in ((q, queries), (k, keys), (v, keys))
     )
     mask = _mask(queries, keys, is_causal=is_causal, window=window)
-    with _without_cudnn():
+    with without_cudnn():
         out_BHTV = F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSV, attn_mask=mask, dropout_p=probability)
     return from_rectangle(out_BHTV.transpose(1, 2), queries)
 
@@ -96,7 +98,7 @@ def choose_kernel(
     return "varlen" if can_use_varlen else "sdpa"
 
 
-@torch.compiler.assume_constant_result  # torch.compile cannot trace the question
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch.compile cannot trace the question
 def triton_problem(device: torch.device) -> str | None:
     """Why our kernels in Triton do not run on a device; None if they do. The first question launches a kernel."""
     return _triton_problem_of_gpu(device.index or 0) if device.type == "cuda" else "not a GPU"
@@ -110,10 +112,11 @@ def _triton_problem_of_gpu(index: int) -> str | None:
         from nmt_cli.model.kernels import search
 
         search.check(torch.device("cuda", index))
-    except (ImportError, RuntimeError) as error:
+    except (AssertionError, ImportError, OSError, RuntimeError, SubprocessError) as error:
+        # Triton asserts that libcuda.so is found, and lets errors of its compiler through.
         if is_out_of_memory(error, counts_vague_errors=False):
             raise
-        return first_line(error)
+        return f"{type(error).__name__}: {first_line(error)}"
     return None
 
 
@@ -132,10 +135,8 @@ def _mask(queries: Packed, keys: Packed, *, is_causal: bool, window: int | None)
     return (near_or_padded_BTS & keys.keep_mask[:, None, :])[:, None]
 
 
-def _without_cudnn() -> AbstractContextManager[None]:
+def without_cudnn() -> AbstractContextManager[None]:
     """A context without cuDNN's attention, which plans a kernel for each shape; shapes change from batch to batch."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
     return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
@@ -169,7 +170,7 @@ def _attend_spans(
 
 
 def _num_uncovered(layout: Layout) -> int:
-    """The number of slots behind the last sentence; 0 if dummy sentences cover them all, as they do in `Spans`."""
+    """Slots at the end that no sentence covers. In `Spans`, and in batches of a training, dummy sentences cover all."""
     if isinstance(layout, Spans) or layout.cu_seqlens.numel() > layout.num_sentences + 1:
         return 0
     return layout.num_empty

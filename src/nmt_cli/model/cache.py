@@ -32,22 +32,19 @@ _MIN_SHARE_IN_USE = 3 / 4  # rows that use a smaller share of their memory are c
 
 
 class Slots(NamedTuple):
-    """The new tokens of a step have the slots from `start` to `end`.
-
-    Attention sees the first `seen` slots. Memory has `room` slots.
-    """
+    """New tokens have the slots from `start` to `end`; attention sees `visible` slots, and memory has `capacity`."""
 
     start: int
     end: int
-    seen: int
-    room: int
+    visible: int
+    capacity: int
 
 
 class CacheStep(NamedTuple):
     """One more token per row: the positions [R] of the tokens, their slots, and what each hypothesis sees.
 
-    `slot_bias` [B, 1, W, seen] is added to scores: 0 at the slots of a hypothesis's own past, and -inf elsewhere. It is
-    None if a hypothesis sees every slot.
+    `slot_bias` [B, 1, W, visible] is added to scores: 0 at the slots of a hypothesis's own past, and -inf elsewhere.
+    It is None if a hypothesis sees every slot.
     """
 
     positions: Tensor
@@ -82,10 +79,10 @@ class LayerCache:
         self._keys, self._values = cross_keys[:, :, :0], cross_values[:, :, :0]
 
     @classmethod
-    def of_source(cls, module: CrossAttention, memory: Tensor, source: Packed, *, slots: int) -> LayerCache:
-        """A cache over memory [M, D]: each sentence has `slots` source slots, and empty slots hold zeros."""
+    def of_source(cls, module: CrossAttention, memory: Tensor, source: Packed, *, source_slots: int) -> LayerCache:
+        """A cache over memory [M, D]: each sentence has this many source slots, and empty slots hold zeros."""
         rectangles = (to_rectangle(x, source).transpose(1, 2) for x in module.keys_values(memory))
-        k, v = (F.pad(x, (0, 0, 0, slots - source.max_len)).contiguous() for x in rectangles)
+        k, v = (F.pad(x, (0, 0, 0, source_slots - source.max_len)).contiguous() for x in rectangles)
         return cls(k, v)
 
     def self_attend(self, module: SelfAttention, x: Tensor, *, step: CacheStep) -> Tensor:
@@ -100,10 +97,10 @@ class LayerCache:
                 vectors.view(num_sentences, -1, *vectors.shape[1:]).transpose(1, 2)
                 for vectors in module.project(x, step.positions)
             )
-        self._keys, self._values = _make_room(self._keys, slots), _make_room(self._values, slots)
+        self._keys, self._values = _grow(self._keys, slots), _grow(self._values, slots)
         self._keys[:, :, slots.start : slots.end] = k
         self._values[:, :, slots.start : slots.end] = v
-        return _attend(q, self._keys[:, :, : slots.seen], self._values[:, :, : slots.seen], bias=step.slot_bias)
+        return _attend(q, self._keys[:, :, : slots.visible], self._values[:, :, : slots.visible], bias=step.slot_bias)
 
     def cross_attend(self, module: CrossAttention, x: Tensor, *, bias: Tensor | None) -> Tensor:
         """Attention [R, H * V] of tokens x [R, D] to the source; `bias` [B, 1, 1, S] is added to the scores."""
@@ -115,12 +112,12 @@ class LayerCache:
         self.cross_keys, self.cross_values = selection.take(self.cross_keys), selection.take(self.cross_values)
         self._keys, self._values = selection.take(self._keys), selection.take(self._values)
 
-    def select_slots(self, chosen: Tensor, *, room: int) -> None:
-        """Keep only the chosen slots [B, N] of each sentence, in this order, with memory for `room` slots."""
-        self._keys = _gather_slots(self._keys, chosen, room=room)
-        self._values = _gather_slots(self._values, chosen, room=room)
+    def select_slots(self, chosen: Tensor, *, capacity: int) -> None:
+        """Keep only the chosen slots [B, N] of each sentence, in this order, with memory for `capacity` slots."""
+        self._keys = _gather_slots(self._keys, chosen, capacity=capacity)
+        self._values = _gather_slots(self._values, chosen, capacity=capacity)
 
-    def join(self, others: Sequence[LayerCache], *, longest: int, used: Sequence[slice], room: int) -> None:
+    def join(self, others: Sequence[LayerCache], *, longest: int, used: Sequence[slice], capacity: int) -> None:
         """Append the sentences of other caches. The `used` slots of each are moved so that all end at one slot.
 
         `longest` is the number of source tokens of the longest sentence.
@@ -128,8 +125,8 @@ class LayerCache:
         layers = [self, *others]
         self.cross_keys = _join_left_aligned([layer.cross_keys for layer in layers], longest=longest)
         self.cross_values = _join_left_aligned([layer.cross_values for layer in layers], longest=longest)
-        self._keys = _join_right_aligned([layer._keys for layer in layers], used, room=room)
-        self._values = _join_right_aligned([layer._values for layer in layers], used, room=room)
+        self._keys = _join_right_aligned([layer._keys for layer in layers], used, capacity=capacity)
+        self._values = _join_right_aligned([layer._values for layer in layers], used, capacity=capacity)
 
 
 @dataclass(slots=True)
@@ -157,11 +154,11 @@ class DecoderCache:
     ) -> DecoderCache:
         """An empty cache over memory [M, D] of B sentences."""
         shape_multiple = _shape_multiple_of(memory)
-        slots = _round_up(source.max_len, shape_multiple)
-        layers = [LayerCache.of_source(module, memory, source, slots=slots) for module in modules]
+        source_slots = _round_up(source.max_len, shape_multiple)
+        layers = [LayerCache.of_source(module, memory, source, source_slots=source_slots) for module in modules]
         bias = None
-        if slots > source.max_len or not source.is_rectangular:
-            bias = memory.new_full((source.num_sentences, 1, 1, slots), -torch.inf, dtype=_score_dtype(memory))
+        if source_slots > source.max_len or not source.is_rectangular:
+            bias = memory.new_full((source.num_sentences, 1, 1, source_slots), -torch.inf, dtype=_score_dtype(memory))
             bias[:, 0, 0, : source.max_len].masked_fill_(source.keep_mask, 0.0)
         num_tokens = torch.zeros(source.num_sentences, dtype=torch.long, device=memory.device)
         return cls(layers, bias, num_tokens, max_positions, shape_multiple)
@@ -180,25 +177,25 @@ class DecoderCache:
         if self.slot_bias is not None and self.slot_bias.size(2) < self.num_slots + width:
             self._drop_dead_slots(width)
         start, self.num_slots = self.num_slots, self.num_slots + width
-        seen = _round_up(self.num_slots, self.shape_multiple)
-        slots = Slots(start, self.num_slots, seen, self._room(start, width))
+        visible = _round_up(self.num_slots, self.shape_multiple)
+        slots = Slots(start, self.num_slots, visible, self._capacity_for(start, width))
         if self.slot_bias is None:
             if width > 1:
                 raise ValueError("a sentence has several hypotheses from its second step on")
             bias = None if self.shape_multiple == 1 else _slot_bias_of_one_hypothesis(slots, like)
             return CacheStep(positions, slots, bias)
-        if self.slot_bias.size(2) < seen:
-            room = self.slot_bias.new_full((*self.slot_bias.shape[:2], slots.room - start), -torch.inf)
-            self.slot_bias = torch.cat([self.slot_bias[:, :, :start], room], dim=2)
+        if self.slot_bias.size(2) < visible:
+            new_slots = self.slot_bias.new_full((*self.slot_bias.shape[:2], slots.capacity - start), -torch.inf)
+            self.slot_bias = torch.cat([self.slot_bias[:, :, :start], new_slots], dim=2)
         self.slot_bias[:, :, start : slots.end].diagonal(dim1=1, dim2=2).zero_()
-        return CacheStep(positions, slots, self.slot_bias[:, None, :, :seen])
+        return CacheStep(positions, slots, self.slot_bias[:, None, :, :visible])
 
     def select(self, *, rows: Tensor, sentences: Tensor | None) -> None:
         """Go on from `rows` [R'], grouped by sentence, and with `sentences` [B'] only; None keeps all sentences."""
         remaining = self.num_sentences if sentences is None else len(sentences)
         width = len(rows) // remaining
-        if width > 1:
-            self.slot_bias = self._slot_bias_or_zeros()
+        if width > 1 and self.slot_bias is None:
+            self.slot_bias = self._zeros(1, self.num_slots)
         if self.slot_bias is not None:
             self.slot_bias = self.slot_bias.flatten(0, 1).index_select(0, rows).view(remaining, width, -1)
         if sentences is not None:
@@ -220,14 +217,19 @@ class DecoderCache:
         lengths = [min(cache.num_slots, width * int(cache.num_tokens.max())) for cache in caches]
         used = [slice(cache.num_slots - length, cache.num_slots) for cache, length in zip(caches, lengths, strict=True)]
         num_slots = max(lengths)
-        room = self._room(num_slots, width)
-        slot_biases = [cache._slot_bias_or_zeros() for cache in caches]
-        self.slot_bias = _join_right_aligned(slot_biases, used, room=room, fill=-torch.inf)
-        source_biases = [cache._source_bias_or_zeros() for cache in caches]
+        capacity = self._capacity_for(num_slots, width)
+        slot_biases = [
+            cache._zeros(1, cache.num_slots) if cache.slot_bias is None else cache.slot_bias for cache in caches
+        ]
+        self.slot_bias = _join_right_aligned(slot_biases, used, capacity=capacity, fill=-torch.inf)
+        source_biases = [
+            cache._zeros(1, 1, cache.layers[0].cross_keys.size(2)) if cache.source_bias is None else cache.source_bias
+            for cache in caches
+        ]
         longest = _round_up(max(int((bias == 0).sum(dim=3).max()) for bias in source_biases), self.shape_multiple)
         self.source_bias = _join_left_aligned(source_biases, longest=longest, dim=3, fill=-torch.inf)
         for index, layer in enumerate(self.layers):
-            layer.join([cache.layers[index] for cache in others], longest=longest, used=used, room=room)
+            layer.join([cache.layers[index] for cache in others], longest=longest, used=used, capacity=capacity)
         self.num_tokens = torch.cat([cache.num_tokens for cache in caches])
         self.num_slots = num_slots
 
@@ -241,34 +243,25 @@ class DecoderCache:
         num_live = int(is_live.sum(dim=1).max())
         if _round_up(num_live + width, self.shape_multiple) >= _round_up(self.num_slots + width, self.shape_multiple):
             return
-        room = self._room(num_live, width)
+        capacity = self._capacity_for(num_live, width)
         chosen = is_live.byte().argsort(dim=1, stable=True)[:, self.num_slots - num_live :]
         for layer in self.layers:
-            layer.select_slots(chosen, room=room)
+            layer.select_slots(chosen, capacity=capacity)
         bias = self.slot_bias.gather(2, chosen[:, None].expand(-1, width, -1))
-        self.slot_bias = F.pad(bias, [0, room - num_live], value=-torch.inf)
+        self.slot_bias = F.pad(bias, [0, capacity - num_live], value=-torch.inf)
         self.num_slots = num_live
 
-    def _room(self, num_slots: int, width: int) -> int:
+    def _capacity_for(self, num_slots: int, width: int) -> int:
         """Slots to allocate if `num_slots` are in use and a step needs `width` more."""
         # In bf16 a product with a part of a tensor copies that part, so all memory is seen.
         if self.shape_multiple > 1:
             return _round_up(num_slots + width, self.shape_multiple)
         return num_slots + _GROWTH_STEPS * width
 
-    def _slot_bias_or_zeros(self) -> Tensor:
-        """`slot_bias`, or zeros if it is None."""
-        if self.slot_bias is not None:
-            return self.slot_bias
+    def _zeros(self, *shape: int) -> Tensor:
+        """A bias [B, *shape] of zeros."""
         keys = self.layers[0].cross_keys
-        return torch.zeros(len(keys), 1, self.num_slots, dtype=_score_dtype(keys), device=keys.device)
-
-    def _source_bias_or_zeros(self) -> Tensor:
-        """`source_bias`, or zeros if it is None."""
-        if self.source_bias is not None:
-            return self.source_bias
-        keys = self.layers[0].cross_keys
-        return torch.zeros(len(keys), 1, 1, keys.size(2), dtype=_score_dtype(keys), device=keys.device)
+        return torch.zeros(len(keys), *shape, dtype=_score_dtype(keys), device=keys.device)
 
 
 def _shape_multiple_of(x: Tensor) -> int:
@@ -303,28 +296,28 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None) -> Tensor:
 
 
 def _slot_bias_of_one_hypothesis(slots: Slots, like: Tensor) -> Tensor:
-    """The bias if every slot in use is a hypothesis's own, [1, 1, 1, seen]."""
-    bias = like.new_zeros(1, 1, 1, slots.seen, dtype=_score_dtype(like))
+    """The bias if every slot in use is a hypothesis's own, [1, 1, 1, visible]."""
+    bias = like.new_zeros(1, 1, 1, slots.visible, dtype=_score_dtype(like))
     bias[..., slots.end :] = -torch.inf
     return bias
 
 
-def _make_room(keys: Tensor, slots: Slots) -> Tensor:
-    """Keys or values [B, H, C, .] with room for `slots`; new slots are 0."""
-    if slots.seen <= keys.size(2):
+def _grow(keys: Tensor, slots: Slots) -> Tensor:
+    """Keys or values [B, H, C, .] with memory for `slots`; new slots are 0."""
+    if slots.visible <= keys.size(2):
         return keys
-    grown = keys.new_empty(keys.size(0), keys.size(1), slots.room, keys.size(3))
+    grown = keys.new_empty(keys.size(0), keys.size(1), slots.capacity, keys.size(3))
     grown[:, :, : slots.start] = keys[:, :, : slots.start]
     grown[:, :, slots.start :] = 0
     return grown
 
 
-def _gather_slots(keys: Tensor, chosen: Tensor, *, room: int) -> Tensor:
-    """The chosen slots [B, N] of keys or values [B, H, C, .], followed by zeros up to `room` slots."""
+def _gather_slots(keys: Tensor, chosen: Tensor, *, capacity: int) -> Tensor:
+    """The chosen slots [B, N] of keys or values [B, H, C, .], followed by zeros up to `capacity` slots."""
     num_sentences, heads, num_slots, width = keys.shape
     first_rows = torch.arange(num_sentences * heads, device=keys.device).view(num_sentences, heads, 1) * num_slots
     vectors = keys.reshape(-1, width).index_select(0, (first_rows + chosen[:, None]).flatten())
-    gathered = keys.new_zeros(num_sentences, heads, room, width)
+    gathered = keys.new_zeros(num_sentences, heads, capacity, width)
     gathered[:, :, : chosen.size(1)] = vectors.view(num_sentences, heads, -1, width)
     return gathered
 
@@ -340,11 +333,13 @@ def _join_left_aligned(tensors: Sequence[Tensor], *, longest: int, dim: int = 2,
     return joined
 
 
-def _join_right_aligned(tensors: Sequence[Tensor], used: Sequence[slice], *, room: int, fill: float = 0.0) -> Tensor:
-    """The sentences of all tensors, [., ., room, ...]; the used slots of each tensor end at the same slot."""
+def _join_right_aligned(
+    tensors: Sequence[Tensor], used: Sequence[slice], *, capacity: int, fill: float = 0.0
+) -> Tensor:
+    """The sentences of all tensors, [., ., capacity, ...]; the used slots of each tensor end at the same slot."""
     lengths = [slots.stop - slots.start for slots in used]
     end = max(lengths)
-    joined = tensors[0].new_full((sum(map(len, tensors)), tensors[0].size(1), room, *tensors[0].shape[3:]), fill)
+    joined = tensors[0].new_full((sum(map(len, tensors)), tensors[0].size(1), capacity, *tensors[0].shape[3:]), fill)
     parts = joined.split([len(tensor) for tensor in tensors])
     for sentences, tensor, slots, length in zip(parts, tensors, used, lengths, strict=True):
         sentences[:, :, end - length : end] = tensor[:, :, slots]

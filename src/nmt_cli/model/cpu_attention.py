@@ -21,8 +21,8 @@ _MIN_KEYS = 16  # torch takes ten times as long for a softmax over fewer than 16
 # oneDNN prepares each new shape of a product for half a millisecond. With multiples, fewer shapes occur.
 _WIDTH_MULTIPLE, _SENTENCE_MULTIPLE = 8, 16
 _MAX_RUNS = 24  # runs of sentences of similar length, which are not divided between groups
-# Costs of a slot and of a group, for one head in forward and backward pass. The unit is the cost of one query and one
-# key, a nanosecond on one machine. Only the ratios matter, and not much.
+# Costs of a slot and of a group, for one head in forward and backward pass, in units of the cost of one query and one
+# key. Other values change the time little.
 _SLOT_COST, _GROUP_COST = 36, 12_000
 
 
@@ -68,23 +68,23 @@ class _GroupedAttention(torch.autograd.Function):
     ) -> Tensor:
         num_queries, num_keys, scale, dtype = q.size(0), k.size(0), q.size(2) ** -0.5, q.dtype
         queries, keys = groups.queries, groups.keys
-        q_rows, k_rows, v_rows = _to_rectangles(q, queries), _to_rectangles(k, keys), _to_rectangles(v, keys)
+        q_rows, k_rows, v_rows = _gather_rows(q, queries), _gather_rows(k, keys), _gather_rows(v, keys)
         out_rows = v.new_empty(q_rows.size(0), v.size(2))
         all_weights, dropout_masks = [], groups.dropout_masks(dropout, like=q)
-        # In the loop, q, k, v and out are the rectangles of one group, [B * H, T or S, K or V].
         rectangles = (queries.split(q_rows), keys.split(k_rows), keys.split(v_rows), queries.split(out_rows))
-        for group, dropout_mask, q, k, v, out in zip(groups.groups, dropout_masks, *rectangles, strict=True):
+        by_group = zip(groups.groups, dropout_masks, *rectangles, strict=True)
+        for group, dropout_mask, group_q, group_k, group_v, group_out in by_group:
             mask = group.mask(dtype, is_causal=is_causal, window=window)
             if mask is None:
-                scores = torch.baddbmm(q.new_zeros(1), q, k.mT, beta=0, alpha=scale)
+                scores = torch.baddbmm(q.new_zeros(1), group_q, group_k.mT, beta=0, alpha=scale)
             else:
-                scores = torch.baddbmm(mask, q, k.mT, alpha=scale)
+                scores = torch.baddbmm(mask, group_q, group_k.mT, alpha=scale)
             weights = _to_float32(scores).softmax(-1).to(dtype)
-            torch.bmm(_drop(weights, dropout_mask, dropout), v, out=out)
+            torch.bmm(_drop(weights, dropout_mask, dropout), group_v, out=group_out)
             all_weights.append(weights)
         ctx.groups, ctx.num_queries, ctx.num_keys, ctx.dropout = groups, num_queries, num_keys, dropout
         ctx.save_for_backward(q_rows, k_rows, v_rows, *all_weights, *dropout_masks)
-        return _from_rectangles(out_rows, queries, num_queries)
+        return _scatter_rows(out_rows, queries, num_queries)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -93,7 +93,7 @@ class _GroupedAttention(torch.autograd.Function):
         num_groups = len(ctx.groups.groups)
         all_weights, dropout_masks = weights_and_masks[:num_groups], weights_and_masks[num_groups:]
         scale = q_rows.size(1) ** -0.5
-        dout_rows = _to_rectangles(gradients[0], queries).index_fill_(0, queries.padding, 0)
+        dout_rows = _gather_rows(gradients[0], queries).index_fill_(0, queries.padding, 0)
         dq_rows, dk_rows, dv_rows = (torch.empty_like(rows) for rows in (q_rows, k_rows, v_rows))
         inputs = (queries.split(q_rows), keys.split(k_rows), keys.split(v_rows), queries.split(dout_rows))
         outputs = (queries.split(dq_rows), keys.split(dk_rows), keys.split(dv_rows))
@@ -107,14 +107,14 @@ class _GroupedAttention(torch.autograd.Function):
             dq.baddbmm_(dscores, k, beta=0, alpha=scale)
             dk.baddbmm_(dscores.mT, q, beta=0, alpha=scale)
         return (
-            _from_rectangles(dq_rows, queries, ctx.num_queries),
-            _from_rectangles(dk_rows, keys, ctx.num_keys),
-            _from_rectangles(dv_rows, keys, ctx.num_keys),
+            _scatter_rows(dq_rows, queries, ctx.num_queries),
+            _scatter_rows(dk_rows, keys, ctx.num_keys),
+            _scatter_rows(dv_rows, keys, ctx.num_keys),
             *(None,) * 4,
         )
 
 
-def _to_rectangles(x: Tensor, rectangles: Rectangles) -> Tensor:
+def _gather_rows(x: Tensor, rectangles: Rectangles) -> Tensor:
     """The vectors of x [N, H, K] as rows [sum of B * H * T, K] of the rectangles; padding repeats the last token."""
     num_slots, heads, width = x.shape
     if x.stride(2) != 1 or x.stride(1) != width or x.stride(0) % width:
@@ -125,7 +125,7 @@ def _to_rectangles(x: Tensor, rectangles: Rectangles) -> Tensor:
     return vectors.index_select(0, rectangles.vector_of_each_row(step))
 
 
-def _from_rectangles(rows: Tensor, rectangles: Rectangles, num_slots: int) -> Tensor:
+def _scatter_rows(rows: Tensor, rectangles: Rectangles, num_slots: int) -> Tensor:
     """The vectors [N, H, K] of all tokens and heads, from the rows of the rectangles; zeros in empty slots."""
     out = rows.new_empty(num_slots * rectangles.heads, rows.size(1))
     row_of_each_vector = rectangles.row_of_each_vector

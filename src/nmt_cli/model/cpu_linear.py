@@ -51,9 +51,9 @@ def pack_linear_layers(model: Transformer, *, is_int8: bool) -> bool:
     `is_int8` asks for integers in products with large matrices. The model can then neither be trained nor saved.
     """
 
-    def pack(weight: Tensor, bias: Tensor | None, *, is_relu: bool, out: torch.dtype) -> nn.Module:
+    def pack(weight: Tensor, bias: Tensor | None, *, is_relu: bool, int8_out: torch.dtype) -> nn.Module:
         if is_int8 and weight.numel() > _SMALL_MATRIX_ELEMENTS:
-            return QuantizedLinear(weight, bias, is_relu=is_relu, out=out)
+            return QuantizedLinear(weight, bias, is_relu=is_relu, out=int8_out)
         return PackedLinear(weight, bias, is_relu=is_relu)
 
     dtype = model.output_weight.dtype
@@ -62,15 +62,15 @@ def pack_linear_layers(model: Transformer, *, is_int8: bool) -> bool:
     with torch.inference_mode():
         for parent, name, child in _children(model):
             if isinstance(child, FeedForward) and child.activation == "relu":
-                inner = pack(child.inner.weight, child.inner.bias, is_relu=True, out=dtype)
+                inner = pack(child.inner.weight, child.inner.bias, is_relu=True, int8_out=dtype)
                 setattr(parent, name, _PackedFeedForward(inner, child.outer))
         for parent, name, child in _children(model):
             if isinstance(child, nn.Linear):
-                setattr(parent, name, pack(child.weight, child.bias, is_relu=False, out=dtype))
+                setattr(parent, name, pack(child.weight, child.bias, is_relu=False, int8_out=dtype))
         vocab = model.target_vocab
         bias = None if model.output_bias is None else model.output_bias[:vocab]
-        # The softmax of its products is computed in float32.
-        model.packed_output = pack(model.output_weight[:vocab], bias, is_relu=False, out=torch.float32)
+        # Integers give float32 products: the softmax is computed in float32 anyway.
+        model.packed_output = pack(model.output_weight[:vocab], bias, is_relu=False, int8_out=torch.float32)
     return any(isinstance(module, QuantizedLinear) for module in model.modules())
 
 
@@ -98,8 +98,7 @@ class QuantizedLinear(nn.Module):
         self._scales = scales
         self._zeros = torch.zeros(len(weight), dtype=torch.long)
         self._bias = None if bias is None else bias.detach().float()
-        self._is_relu = is_relu
-        self._out = out
+        self._is_relu, self._out = is_relu, out
 
     def forward(self, x: Tensor) -> Tensor:
         """x [N, in] to [N, out]."""

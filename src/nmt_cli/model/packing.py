@@ -97,6 +97,7 @@ class Packed:
 
 
 Layout = Packed | Spans
+"""Where sentences lie: `Packed` for any kernel, `Spans` for compiled code, whose kernels need no more."""
 
 
 class Projections(NamedTuple):

@@ -9,7 +9,6 @@ model's own layers do the same with masks over all slots.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -18,17 +17,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nmt_cli.model.attention import triton_problem
+from nmt_cli.model.attention import without_cudnn
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, FeedForward, SelfAttention, linear_relu
 from nmt_cli.model.packing import Packed, to_rectangle
 from nmt_cli.model.transformer import Embedding, Transformer
 
-logger = logging.getLogger(__name__)
-
-# The efficient backend takes our masks as they are; cuDNN would plan a kernel for each size.
-_BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 _KEYS_PER_TILE = 64  # keys that a kernel looks at together
 
 
@@ -56,14 +50,6 @@ class StepInputs(NamedTuple):
     counters: Tensor
 
 
-def can_use_kernels(device: torch.device) -> bool:
-    """Whether the device runs our kernels; a warning says why a GPU does not."""
-    problem = triton_problem(device)
-    if problem is not None and device.type == "cuda":
-        logger.warning("Triton does not work here (%s): the search uses torch's operators, and is slower", problem)
-    return problem is None
-
-
 def cache_width(model: Transformer) -> int:
     """H * (K + V), the same in each decoder layer."""
     config = model.config
@@ -86,7 +72,7 @@ def static_step(
     if uses_kernels:
         return _step_by_kernels(model, ids, cache, inputs)
     past, source = _biases(inputs, cache, like=model.output_weight)
-    x = model.target_embedding.at(ids, inputs.counters[:1])
+    x = model.target_embedding.step_input(ids, inputs.counters[:1])
     for layer, own, cross in zip(_layers(model), cache.own, cache.cross, strict=True):
         x = layer(
             x,
@@ -188,7 +174,7 @@ def _attend(q: Tensor, keys_values: Tensor, *, bias: Tensor, d_v: int) -> Tensor
     q_BHWK = q.unflatten(0, (len(keys_values), -1)).transpose(1, 2)
     k_BHCK = keys.unflatten(-1, (heads, d_k)).transpose(1, 2)
     v_BHCV = values.unflatten(-1, (heads, d_v)).transpose(1, 2)
-    with sdpa_kernel(_BACKENDS):
+    with without_cudnn():
         mixed_BHWV = F.scaled_dot_product_attention(q_BHWK, k_BHCK, v_BHCV, attn_mask=bias)
     return mixed_BHWV.transpose(1, 2).flatten(0, 1).flatten(1)
 

@@ -61,14 +61,14 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Packed) -> Tensor:
         """The tokens [N] of sentences to [N, D]."""
-        rows = self.drop_words(self.rows(tokens.ids), tokens)
-        return self.first_layer_input(rows, self.encodings(tokens.positions))
+        rows = self.drop_words(self.look_up_ids(tokens.ids), tokens)
+        return self.first_layer_input(rows, self.look_up_positions(tokens.positions))
 
-    def at(self, ids: Tensor, positions: Tensor) -> Tensor:
+    def step_input(self, ids: Tensor, positions: Tensor) -> Tensor:
         """One token of each row of a search, ids [R] at positions [R], to [R, D]."""
-        return self.first_layer_input(self.rows(ids), self.encodings(positions))
+        return self.first_layer_input(self.look_up_ids(ids), self.look_up_positions(positions))
 
-    def rows(self, ids: Tensor) -> Tensor:
+    def look_up_ids(self, ids: Tensor) -> Tensor:
         """The rows [N, D] of the matrix for ids [N]."""
         return self._look_up(self.weight, ids)
 
@@ -78,7 +78,7 @@ class Embedding(nn.Module):
             tokens = tokens.cut(torch.rand(tokens.ids.shape, device=rows.device) < self.word_dropout)
         return tokens.zero_cut_rows(rows)
 
-    def encodings(self, positions: Tensor) -> Tensor | None:
+    def look_up_positions(self, positions: Tensor) -> Tensor | None:
         """The rows [N, D] of the table for positions [N]; None if it has none."""
         return self._look_up(self.positions.table, positions) if len(self.positions.table) else None
 
@@ -152,7 +152,7 @@ class Transformer(nn.Module):
     def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """The decoder's output [R, D] for one more token ids [R] per row; R is a multiple of the cache's sentences."""
         step = cache.begin_step(len(ids), like=self.output_weight)
-        x = self.target_embedding.at(ids, step.positions)
+        x = self.target_embedding.step_input(ids, step.positions)
         for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
             x = layer(
                 x,

@@ -45,10 +45,10 @@ def attention_projections(module: SelfAttention | CrossAttention, *, width: int)
     """
     heads, d_k, d_v = module.heads, module.d_k, module.d_v
     if isinstance(module, SelfAttention):
-        q, k, v = _split(affine_of(module.qkv), [heads * d_k, heads * d_k, heads * d_v])
+        q, k, v = split(affine_of(module.qkv), [heads * d_k, heads * d_k, heads * d_v])
     else:
         q = affine_of(module.q)
-        k, v = _split(affine_of(module.kv), [heads * d_k, heads * d_v])
+        k, v = split(affine_of(module.kv), [heads * d_k, heads * d_v])
     output = affine_of(module.output)
     return AttentionProjections(
         q=_pad_heads(q, heads, width, scale=(width / d_k) ** 0.5),
@@ -72,12 +72,6 @@ def positions_table(model: Transformer, *, side: str, at_least: int) -> Tensor:
     return table if config.positions != "rotary" else table.new_zeros(at_least, config.d_model)
 
 
-def split_in_half(projection: Affine) -> tuple[Affine, Affine]:
-    """The upper and the lower half of a projection's rows."""
-    upper, lower = _split(projection, [len(projection.weight) // 2] * 2)
-    return upper, lower
-
-
 def stack(*parts: Affine) -> Affine:
     """Projections of the same input as one."""
     biases = [part.bias for part in parts if part.bias is not None]
@@ -85,7 +79,8 @@ def stack(*parts: Affine) -> Affine:
     return Affine(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)
 
 
-def _split(stacked: Affine, sizes: list[int]) -> list[Affine]:
+def split(stacked: Affine, sizes: list[int]) -> list[Affine]:
+    """Projections of the same input, with these numbers of rows."""
     biases = [None] * len(sizes) if stacked.bias is None else stacked.bias.split(sizes)
     return [Affine(weight, bias) for weight, bias in zip(stacked.weight.split(sizes), biases, strict=True)]
 

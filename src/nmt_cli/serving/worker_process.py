@@ -109,7 +109,7 @@ class WorkerProcess:
         except (WorkerLost, TimeoutError) as error:
             self.kill()
             raise WorkerFailed(str(error)) from None
-        except RuntimeError as error:
+        except (MemoryError, RuntimeError) as error:
             self.kill()
             logger.error("%s", error)  # with the traceback of the worker
             raise WorkerFailed("a worker process raised an unexpected error") from None

@@ -92,13 +92,13 @@ class CompiledObjective:
         source, target = self._model.source_embedding, self._model.target_embedding
         if source.weight is target.weight:
             ids = torch.cat([batch.source.ids, batch.target.ids])
-            source_rows, target_rows = source.rows(ids).split([len(batch.source.ids), len(batch.target.ids)])
+            source_rows, target_rows = source.look_up_ids(ids).split([len(batch.source.ids), len(batch.target.ids)])
         else:
-            source_rows, target_rows = source.rows(batch.source.ids), target.rows(batch.target.ids)
+            source_rows, target_rows = source.look_up_ids(batch.source.ids), target.look_up_ids(batch.target.ids)
         source_rows = source.drop_words(source_rows, batch.source)
         target_rows = target.drop_words(target_rows, batch.target)
-        memory = self._first_layer_input(source, source_rows, source.encodings(batch.source.positions))
-        return memory, self._first_layer_input(target, target_rows, target.encodings(batch.target.positions))
+        memory = self._first_layer_input(source, source_rows, source.look_up_positions(batch.source.positions))
+        return memory, self._first_layer_input(target, target_rows, target.look_up_positions(batch.target.positions))
 
 
 def reason_not_to_compile(recipe: Recipe, *, device: torch.device, dtype: torch.dtype) -> str | None:
@@ -113,7 +113,8 @@ def reason_not_to_compile(recipe: Recipe, *, device: torch.device, dtype: torch.
     kernel = attention_kernel(model, device=device, dtype=dtype)
     if kernel not in ("triton", "varlen"):
         return f"with {kernel} attention, shapes change from batch to batch"
-    return triton_problem(device)
+    problem: str | None = triton_problem(device)
+    return problem
 
 
 def attention_kernel(model: ModelConfig, *, device: torch.device, dtype: torch.dtype) -> Kernel:

@@ -152,7 +152,7 @@ def _explaining_out_of_memory(ranks: Ranks) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not is_out_of_memory(error, must_name_memory=True):
+        if not is_out_of_memory(error, counts_vague_errors=False):
             raise
         raise DeviceError(
             f"the memory of {ranks.device} does not suffice",

@@ -17,6 +17,7 @@ from nmt_cli.cli.printing import is_terminal, print_json
 from nmt_cli.cli.score.options import TextNames, Texts, check_conflicts, file_and_hash
 from nmt_cli.cli.score.show import score_text
 from nmt_cli.console import without_controls
+from nmt_cli.devices import DECODING_SPINS, bound_spinning
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def print_forced_scores(texts: Texts, options: ForcedOptions, *, with_tokens: bo
     if len(texts.references) > 1:
         message = f"--model takes one REF, not {len(texts.references)}"
         raise UsageError(message, where="REF", hint="run it once for each of them")
+    bound_spinning(DECODING_SPINS)
     from nmt_cli.scoring.forced_decoding import ForcedDecoder, PerplexitySums
 
     (model,) = find_models([options.model])

@@ -21,7 +21,7 @@ from nmt_cli.decoding.attention import alignment_layer
 from nmt_cli.errors import ModelError, NmtError, UsageError, package_error
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, EncoderLayer, FeedForward, Residual, SelfAttention
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.model.weight_layout import Affine, affine_of, attention_projections, positions_table, split_in_half, stack
+from nmt_cli.model.weight_layout import Affine, affine_of, attention_projections, positions_table, split, stack
 from nmt_cli.recipe.schema import DecodingConfig, ModelConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS, UNK
 
@@ -194,7 +194,7 @@ def _fill_attention(spec: Any, module: SelfAttention | CrossAttention, residual:
 def _fill_feed_forward(spec: Any, module: FeedForward, residual: Residual) -> None:
     inner = affine_of(module.inner)
     if module.activation == "swiglu":
-        gate, values = split_in_half(inner)
+        gate, values = split(inner, [len(inner.weight) // 2] * 2)
         _fill_linear(spec.linear_0, gate)
         _fill_linear(spec.linear_0_noact, values)
     else:

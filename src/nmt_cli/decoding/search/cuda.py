@@ -34,9 +34,10 @@ from nmt_cli.decoding.search.static_state import (
 )
 from nmt_cli.errors import first_line
 from nmt_cli.memory import is_out_of_memory
+from nmt_cli.model.attention import triton_problem
 from nmt_cli.model.cuda_graphs import CudaGraphs, launching_on
 from nmt_cli.model.packing import pack
-from nmt_cli.model.static_cache import StaticCache, StepInputs, cache_width, can_use_kernels, static_step, write_source
+from nmt_cli.model.static_cache import StaticCache, StepInputs, cache_width, static_step, write_source
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS
@@ -292,6 +293,14 @@ class CudaSearch:
             return logits_by_model[0]
         log_probs = [logits.log_softmax(dim=-1, dtype=torch.float32) for logits in logits_by_model]
         return torch.stack(log_probs).logsumexp(dim=0)
+
+
+def can_use_kernels(device: torch.device) -> bool:
+    """Whether the device runs our kernels; a warning says why a GPU does not."""
+    problem = triton_problem(device)
+    if problem is not None and device.type == "cuda":
+        logger.warning("Triton does not work here (%s): the search uses torch's operators, and is slower", problem)
+    return problem is None
 
 
 def _masks_and_penalties(num_positions: int, *, config: DecodingConfig) -> Tensor:

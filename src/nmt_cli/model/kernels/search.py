@@ -10,8 +10,6 @@ the next powers of two. `counters` and `masks_and_penalties` belong to `StaticSt
 
 from __future__ import annotations
 
-from subprocess import SubprocessError
-
 import torch
 import triton
 import triton.language as tl
@@ -25,13 +23,13 @@ _NO_KEY = tl.constexpr(-(1 << 63))
 
 
 def check(device: torch.device) -> None:
-    """Compile and launch the smallest kernel; RuntimeError if Triton cannot, for example without a C compiler."""
+    """Compile and launch the smallest kernel; RuntimeError if Triton refuses it."""
+    x, numbers = torch.zeros(1, 16, device=device), torch.zeros(1, dtype=torch.long, device=device)
     try:
-        x, numbers = torch.zeros(1, 16, device=device), torch.zeros(1, dtype=torch.long, device=device)
         with launching_on(device):
             embed[(1,)](numbers, x, None, numbers, x, 1.0, WIDTH=16, COLUMNS=16)
-    except (TritonError, OSError, SubprocessError, AssertionError) as error:  # the last one without libcuda.so
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+    except TritonError as error:
+        raise RuntimeError(str(error)) from error
 
 
 @triton.jit
