@@ -138,7 +138,7 @@ def test_memory_runs_out_once_in_a_validation(
 
     given = feed(prepared, "decoding.beam=2", "decoding.batch_tokens=128")
     updater = given.updater("fp32")
-    validator = Validator(given.recipe, given.data, updater, given.order, device=CPU, target_language="de", warns=True)
+    validator = Validator(given.recipe, given.data, updater, given.order, device=CPU, target_language="de")
     _, expected = measured(validator)
     monkeypatch.setattr(batching, "begin_search", begin)
     assert measured(validator)[1] == expected
