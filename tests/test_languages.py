@@ -74,6 +74,8 @@ def test_codes_are_matched_as_clients_spell_them(wanted: str, found: str | None)
         ("es-419-en", ["es_419-en"]),
         ("zh-hans-en", ["zh_hans-en"]),
         ("en-zh-hans", ["en-zh_hans"]),
+        ("zh-Hant-TW-en", ["zh_Hant_TW-en"]),
+        ("EN-DE-AT", ["EN-DE_AT", "EN_DE-AT"]),
         ("pt-br-en", ["pt-br_en", "pt_br-en"]),
     ],
 )

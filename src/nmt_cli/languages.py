@@ -40,14 +40,14 @@ _LANGUAGE_NAMES = _parse_table(
 # The languages that are not written in Latin letters, with their script (ISO 15924).
 _USUAL_SCRIPTS = _parse_table(
     """
-    ab:Cyrl acm:Arab aeb:Arab ajp:Arab am:Ethi apc:Arab ar:Arab arq:Arab ars:Arab ary:Arab arz:Arab as:Beng av:Cyrl
-    awa:Deva azb:Arab ba:Cyrl be:Cyrl bg:Cyrl bho:Deva bn:Beng bo:Tibt brx:Deva ce:Cyrl chr:Cher ckb:Arab cr:Cans
-    cv:Cyrl doi:Deva dv:Thaa dz:Tibt el:Grek fa:Arab gan:Hani gom:Deva grc:Grek gu:Gujr hbo:Hebr he:Hebr hi:Deva
-    hne:Deva hy:Armn iu:Cans ja:Jpan ka:Geor kk:Cyrl km:Khmr kn:Knda ko:Kore ks:Arab kv:Cyrl ky:Cyrl lo:Laoo lzh:Hani
-    mag:Deva mai:Deva mhr:Cyrl mk:Cyrl ml:Mlym mn:Cyrl mni:Beng mnw:Mymr mr:Deva my:Mymr myv:Cyrl ne:Deva new:Deva
-    or:Orya os:Cyrl pa:Guru pnb:Arab ps:Arab ru:Cyrl rue:Cyrl sa:Deva sah:Cyrl sat:Olck sd:Arab sdh:Arab shn:Mymr
-    si:Sinh skr:Arab sr:Cyrl syr:Syrc ta:Taml tcy:Knda te:Telu tg:Cyrl th:Thai ti:Ethi tt:Cyrl tyv:Cyrl udm:Cyrl ug:Arab
-    uk:Cyrl ur:Arab wuu:Hani xal:Cyrl yi:Hebr yue:Hani zgh:Tfng zh:Hani
+    ab:Cyrl acm:Arab acq:Arab aeb:Arab ajp:Arab am:Ethi apc:Arab ar:Arab arq:Arab ars:Arab ary:Arab arz:Arab as:Beng
+    av:Cyrl awa:Deva azb:Arab ba:Cyrl be:Cyrl bg:Cyrl bho:Deva bn:Beng bo:Tibt brx:Deva ce:Cyrl chr:Cher ckb:Arab
+    cr:Cans cv:Cyrl doi:Deva dv:Thaa dz:Tibt el:Grek fa:Arab gan:Hani gom:Deva grc:Grek gu:Gujr hbo:Hebr he:Hebr
+    hi:Deva hne:Deva hy:Armn iu:Cans ja:Jpan ka:Geor kk:Cyrl km:Khmr kn:Knda ko:Kore kok:Deva ks:Arab kv:Cyrl
+    ky:Cyrl lo:Laoo lzh:Hani mag:Deva mai:Deva mhr:Cyrl mk:Cyrl ml:Mlym mn:Cyrl mni:Beng mnw:Mymr mr:Deva my:Mymr
+    myv:Cyrl ne:Deva new:Deva or:Orya os:Cyrl pa:Guru pnb:Arab ps:Arab ru:Cyrl rue:Cyrl sa:Deva sah:Cyrl sat:Olck
+    sd:Arab sdh:Arab shn:Mymr si:Sinh skr:Arab sr:Cyrl syr:Syrc ta:Taml tcy:Knda te:Telu tg:Cyrl th:Thai ti:Ethi
+    tt:Cyrl tyv:Cyrl udm:Cyrl ug:Arab uk:Cyrl ur:Arab uzs:Arab wuu:Hani xal:Cyrl yi:Hebr yue:Hani zgh:Tfng zh:Hani
     """
 )
 # How the Unicode names of a script's letters begin; several scripts are written together in some languages.
@@ -117,8 +117,8 @@ def parse_languages(pair: str) -> tuple[str, str]:
     codes, hint = pair.split("-"), "for example --languages en-de"
     if len(codes) > 2 and all(map(str.isalnum, codes)):
         # The second part belongs to the source if it is a country, a script or a region, as in en-US-de.
-        is_no_language = [re.fullmatch(r"[A-Z]{2}|[A-Za-z]{4}|\d{3}", code) is not None for code in codes]
-        splits = [2] if is_no_language[1] else [1] if is_no_language[2] else [1, 2]
+        languages = [i for i, code in enumerate(codes) if i and not re.fullmatch(r"[A-Z]{2}|[A-Za-z]{4}|\d{3}", code)]
+        splits = languages or range(1, len(codes))
         commands = [f"--languages {'_'.join(codes[:split])}-{'_'.join(codes[split:])}" for split in splits]
         hint = f"a hyphen separates the two languages, and _ the parts of one: {', or '.join(commands)}"
     if len(codes) != 2 or not all(re.fullmatch(r"[A-Za-z]\w*", code, flags=re.ASCII) for code in codes):

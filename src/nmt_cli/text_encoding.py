@@ -35,8 +35,10 @@ _COMPRESSIONS = (
     _Compression("bzip2", rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "bzcat", None),
     _Compression("zip", rb"PK(\x03\x04|\x05\x06)", "unzip -p", None),
 )
-# PDF, RTF, and the zip archives of Office and OpenDocument.
-_DOCUMENT = re.compile(rb"(?s)%PDF-|\{\\rtf\d|PK\x03\x04.{26}(\[Content_Types\]|mimetype|_rels/|docProps/)")
+# PDF, RTF, the files of old Office, and the zip archives of Office and OpenDocument.
+_DOCUMENT = re.compile(
+    rb"(?s)%PDF-\d|\{\\rtf\d|\xd0\xcf\x11\xe0|PK\x03\x04.{26}(\[Content_Types\]|mimetype|_rels/|docProps/|word/|xl/|ppt/)"
+)
 _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",  # begins like UTF-16
     codecs.BOM_UTF32_BE: "UTF-32",

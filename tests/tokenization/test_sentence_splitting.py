@@ -48,10 +48,13 @@ def test_cut_after_a_sentence_else_a_clause_else_a_word(text: str, longest: int,
         ["ይህ የመጀመሪያው ነው። ", "ይህ ሁለተኛው ነው።"],
         ["នេះជាប្រយោគទីមួយ។ ", "នេះជាប្រយោគទីពីរ។"],
         ["ဒါက ပထမ ဝါကျပါ။", "ဒါက ဒုတိယပါ။"],
-        ["यह पहला वाक्य है। ", "यह दूसरा है॥"],
+        ["यह पहला वाक्य है। ", "यह दूसरा है॥ १२ ॥"],
+        ["ეს პირველია. ", "ეს მეორეა."],
+        ['ကိုကိုက "သွားမယ်။" ', "(ဒါက ပထမ။) ", "ဒုတိယ။"],
+        ["۱۔ پہلا اصول۔ ", "۲۔ دوسرا اصول۔"],
         ["这是第一句。", "这是第二句！"],
     ],
-    ids=["ur", "ar", "hy", "am", "km", "my", "hi", "zh"],
+    ids=["ur", "ar", "hy", "am", "km", "my", "hi", "ka", "my with quotes", "ur with numbers", "zh"],
 )
 def test_sentences_end_at_the_marks_of_their_script(sentences: list[str]) -> None:
     text = "".join(sentences)

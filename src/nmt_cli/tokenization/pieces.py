@@ -116,7 +116,7 @@ def _text_around(match: re.Match[str]) -> str:
 
 def sign_of_tokenisation(lines: Sequence[str]) -> str | None:
     """The sign by which a text looks tokenised; None if it does not."""
-    lines = [line.rstrip() for line in lines]  # of carriage returns, too
+    lines = [line.rstrip() for line in lines]  # a line may end in a carriage return
     num_stops = sum(line.endswith(".") for line in lines)
     num_apart = sum(line.endswith(" .") for line in lines)
     if num_apart * 2 > num_stops and num_apart > _TOKENISED_SHARE * len(lines):

@@ -13,11 +13,11 @@ logger = logging.getLogger(__name__)
 # The longest source sentence in training, if a model does not say it: nearly all sentences of any corpus are shorter.
 _USUAL_LONGEST = 128
 # Marks at the end of a sentence: with a space after them, and in Chinese, Japanese and Burmese also without one.
-_STOPS, _STOPS_WITHOUT_SPACE = ".!?…।॥؟۔։።។", "。！？။"
+_STOPS, _STOPS_WITHOUT_SPACE = ".!?…।؟۔։።፧។៕", "。！？။"
 # Possessive quantifiers and the lookbehind keep texts of nothing but marks from taking quadratic time.
 _SENTENCE_END = re.compile(
     rf"(?<![{_STOPS}])[{_STOPS}]++[\"'”’»)\]]*+\s++(?=\S)"
-    rf"|(?<![{_STOPS_WITHOUT_SPACE}])[{_STOPS_WITHOUT_SPACE}]++[」』”’）]*+\s*+(?=\S)"
+    rf"|(?<![{_STOPS_WITHOUT_SPACE}])[{_STOPS_WITHOUT_SPACE}]++[」』”’）]*+(?:[\"'»)\]]++(?=\s|\Z))?+\s*+(?=\S)"
 )
 _BETWEEN_WORDS = re.compile(r"[\s\"'“‘„«(\[]")
 _LONGEST_ABBREVIATION = 32  # in characters; all abbreviations are shorter
@@ -36,7 +36,7 @@ _ABBREVIATIONS = frozenset(
 # Where to cut, best first: after a sentence, after a clause, between words. CJK marks have no space after them.
 # The first is looser than _SENTENCE_END: any full stop will do, because the text has to be cut somewhere.
 _BOUNDARIES = (
-    re.compile(rf"[{_STOPS}]+[\"'”’»)\]]*\s+|[{_STOPS_WITHOUT_SPACE}]+[」』”’]?\s*"),
+    re.compile(rf"[{_STOPS}॥]+[\"'”’»)\]]*\s+|[{_STOPS_WITHOUT_SPACE}]+[」』”’）]*(?:[\"'»)\]]+(?=\s|\Z))?\s*"),
     re.compile(r"[,;:–—،؛፣]+\s+|[，、；：၊]\s*"),
     re.compile(r"\s+"),
 )
@@ -111,9 +111,13 @@ def split_sentences(line: str) -> list[str]:
 def _ends_sentence(line: str, start: int, mark: re.Match[str]) -> bool:
     """Whether the sentence that begins at `start` ends at this mark."""
     first_letter = _FIRST_LETTER.match(line, mark.end())
-    if first_letter is None or first_letter[1].islower():
+    if first_letter is None:
         return False
-    ends_with_other_mark = not mark[0].startswith(".") or mark[0].startswith("..")
+    letter = first_letter[1]
+    is_small = letter.islower() and letter != letter.title()  # Georgian letters count as small, also at the beginning
+    if is_small:
+        return False
+    ends_with_other_mark = mark[0][0] not in ".۔" or mark[0].startswith("..")
     if ends_with_other_mark:
         return True
     before = line[max(start, mark.start() - _LONGEST_ABBREVIATION) : mark.start()]

@@ -204,7 +204,7 @@ def check_options_of_model(metric_options: Mapping[str, object], files: TextName
 
 
 def check_options(given: Mapping[str, object], files: TextNames, metrics: Sequence[MetricName]) -> None:
-    """Raise UsageError for an option that means nothing here; `given` has all options except `--model`."""
+    """Raise UsageError for an option that means nothing here; `given` has those that go with only some metrics."""
     from nmt_cli.scoring.metrics import MOSES_METRICS
 
     if (paired := given["--paired"]) not in (None, "bs", "ar"):
