@@ -137,6 +137,13 @@ def language_name(code: str) -> str:
     return _LANGUAGE_NAMES.get(short_code(code), code)
 
 
+def languages_called(names: Sequence[str]) -> dict[int, str]:
+    """The codes of the languages that names are the English names or codes of, by index; `id` is an identifier."""
+    codes = {key: code for code, name in _LANGUAGE_NAMES.items() for key in (code, name.lower()) if key != "id"}
+    keys = [short_code(name.strip().rpartition(".")[2]) for name in names]
+    return {index: codes[key] for index, key in enumerate(keys) if key in codes}
+
+
 def match_code(wanted: str, codes: Sequence[str]) -> str | None:
     """The code in `codes` that is meant: `DE` and `deu` are de, and `EN-US` is en if there is no nearer code."""
     normalized = wanted.strip().replace("_", "-").lower()

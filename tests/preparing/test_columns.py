@@ -336,6 +336,69 @@ def test_tsv_with_more_columns_takes_the_first_two_and_says_so(
 
 
 @pytest.mark.parametrize(
+    ("header", "languages", "codes"),
+    [
+        ("id,French,English,note", "fr-de", "fr-en"),
+        ("id,French,English,note", "en-de", "en-fr"),
+        ("id,fr-CA,eng,note", "es-de", "fr-en"),
+        ("Id,English,Indonesian,note", "en-ms", "en-id"),
+        ("id,Deutsch,English,note", "de-fr", None),
+        ("id,English,Deutsch,note", "de-en", None),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_a_column_that_is_called_by_another_language_is_not_taken(
+    tmp_path: Path, name: str, header: str, languages: str, codes: str | None
+) -> None:
+    note = "a noun, and a common one" if codes else ""
+    rows = [("1", "maison", "house", note), ("2", "arbre", "tree", "")]
+    text = written_by_csv([header.split(","), *rows], "\t" if name == "a.tsv" else ",")
+    error = refusal(lambda: read(tmp_path / name, text, languages=languages))
+    cells = ", ".join(map(repr, header.split(",")))
+    called = languages.replace("-", " and ")
+    assert error.message == f"{name} has 4 columns, and its first line does not call two by {called}: {cells}"
+    by_code = f"name two languages that it has: -l {codes}, or " if codes else ""
+    assert error.hint == f"{by_code}set source and target, both of them"
+    if codes:
+        pairs = [("maison", "house"), ("arbre", "tree")]
+        swapped = [(tgt, src) for src, tgt in pairs]
+        assert read(tmp_path / name, text, languages=codes) == (swapped if codes == "en-fr" else pairs)
+
+
+def test_a_glossary_of_single_words_with_names_of_other_languages_is_refused(tmp_path: Path) -> None:
+    text = "French\tEnglish\tnote\nlac\tlake\t\nmer\tsea\tnoun\n"
+    for name in ("a.tsv", "a.csv"):
+        error = refusal(functools.partial(read, tmp_path / name, text, languages="fr-de"))
+        assert error.hint == "name two languages that it has: -l fr-en, or set source and target, both of them"
+
+
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [("clé\tFrançais\tAnglais\n", ("Français", "Anglais")), ("", (2, 3)), ("#\tFrançais\tAnglais\n", (2, 3))],
+)
+def test_tsv_with_a_header_of_unknown_names_or_with_numbers_is_refused_as_csv_is(
+    tmp_path: Path, header: str, columns: tuple[Any, Any]
+) -> None:
+    keys = ("1", "2") if "clé" not in header else ("menu", "exit")
+    pairs = [("une maison au bord du lac", "a house by the lake"), ("un arbre dans la forêt", "a tree in the forest")]
+    text = header + "".join(f"{key}\t{src}\t{tgt}\n" for key, (src, tgt) in zip(keys, pairs, strict=True))
+    for name in ("a.tsv", "a.csv"):
+        error = refusal(functools.partial(read, tmp_path / name, text, languages="fr-en"))
+        assert error.message.startswith(f"{name} has 3 columns, and its first line does not call two by fr and en: ")
+        fix = f"{{kind: {name[2:]}, file: {tmp_path}/{name}, source: {columns[0]}, target: {columns[1]}}}"
+        assert error.hint.startswith(f"name the two columns: add --set 'train=[{fix}]'")
+        assert text_of(tmp_path / name, kind=name[2:], source=columns[0], target=columns[1])[1][-1] == pairs[-1][1]
+
+
+def test_tsv_with_scores_keeps_its_first_two_columns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pairs = [("Hello", "Hallo"), ("1984", "1984"), ("How are you today?", "Wie geht es dir heute?")]
+    for number in (1, 3):
+        text = "".join(f"{src}\t{tgt}\t0.9\n" for src, tgt in pairs[:number])
+        assert read(tmp_path / "a.tsv", text) == pairs[:number]
+    assert ["its first line does not name them" in message for message in caplog.messages] == [True, True]
+
+
+@pytest.mark.parametrize(
     ("broken", "line", "reason"),
     [
         ('"A quote, Ein Wort\r\n', 3, "',' expected after '\"'"),

@@ -16,6 +16,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 from pydantic import Field
 
 from nmt_cli.errors import DataError
+from nmt_cli.languages import languages_called, short_code
 from nmt_cli.preparing.chunks import RawChunk, TsvChunk, UnitPair, are_quoted, text_length, unit_chunks, unquote
 from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight, empty_error, find_columns
 from nmt_cli.preparing.sources.lines import join_lines, line_chunks, read_lines
@@ -65,6 +66,9 @@ class TsvSource(OneFileSource):
         rows = [[*map(unquote, line.split("\t"))] for line in lines]
         columns, width = _choose_columns(self, rows, file, context), _num_columns(rows)
         if not columns.are_known and width > 2 and self.source is None and self.target is None:
+            are_numbers = (all(_NUMBER.fullmatch("".join(row[n : n + 1])) for row in rows[1:] or rows) for n in (0, 1))
+            if any(are_numbers) or _likely_header(rows, _longest_columns(rows, (None, None), width=width)):
+                raise _unnamed_columns_error(self, file, rows, context, width=width)
             warning = (
                 "%s has %s columns, and its first line does not name them: column 1 is taken as %s, 2 as %s; "
                 "if they are others, put a line that names all columns before line 1"
@@ -230,8 +234,7 @@ def _choose_columns(
     given = _column_index(table.source, first_row, file), _column_index(table.target, first_row, file)
     are_both_given = None not in given
     found = None if are_both_given or table.header is False else find_columns(first_row, context.codes, given=given)
-    default = [number if index is None else index for number, index in enumerate(given)]
-    src, tgt = found or default
+    src, tgt = found or [number if index is None else index for number, index in enumerate(given)]
     if src == tgt and not are_both_given:
         hint = f"set source and target, both of them: the first line has {_shorten(first_row)}"
         raise DataError(f"source and target of {file.name} are both column {src + 1}", where=where, hint=hint)
@@ -283,9 +286,9 @@ def _is_title(row: Sequence[str]) -> bool:
 
 
 def _unnamed_columns_error(
-    table: CsvSource, file: Path, rows: Sequence[Sequence[str]], context: CorpusContext, *, width: int
+    table: TsvSource | CsvSource, file: Path, rows: Sequence[Sequence[str]], context: CorpusContext, *, width: int
 ) -> DataError:
-    """The error for columns without names. Its fix takes the given column, and else those with the most text."""
+    """The error for unnamed columns. Its fix takes given columns, or those with most text, but of no other language."""
     first_row, settings = rows[0], (table.source, table.target)
     chosen = _longest_columns(rows, [_column_index(column, first_row, file) for column in settings], width=width)
     advice = _REMOVE_TITLE if _is_title(first_row) else _QUOTE_CELLS
@@ -295,8 +298,12 @@ def _unnamed_columns_error(
     src, tgt = (column if setting is None else setting for column, setting in zip(found, settings, strict=True))
     header_advice = "" if names or first_row_fix else "; if line 1 names the columns, write header: true beside them"
     message = f"{file.name} has {width} columns, and its first line does not call two by {' and '.join(context.codes)}"
-    fix = f"name the two columns: add {table.setting(context, source=src, target=tgt)}"
-    hint = f"{first_row_fix}{fix}{header_advice}"
+    hint = f"{first_row_fix}name the two columns: add {table.setting(context, source=src, target=tgt)}{header_advice}"
+    languages, wanted = languages_called(first_row), [short_code(code) for code in context.codes]
+    codes = sorted(dict.fromkeys(languages.values()), key=lambda code: (code == wanted[1]) - (code == wanted[0]))
+    by_code = f"name two languages that it has: -l {codes[0]}-{codes[-1]}, or " if codes[1:] and codes != wanted else ""
+    if by_code or any(languages.get(index, code) != code for index, code in zip(chosen, wanted, strict=True)):
+        hint = f"{by_code}set source and target, both of them"
     return DataError(f"{message}: {_shorten(first_row)}", where=f"{file}:1", hint=hint)
 
 
@@ -311,11 +318,11 @@ def _longest_columns(rows: Sequence[Sequence[str]], given: Sequence[int | None],
 def _likely_header(rows: Sequence[Sequence[str]], chosen: Sequence[int]) -> list[str] | None:
     """The names in the first row, if it looks like a header that names the chosen columns; otherwise None.
 
-    A header has no numbers and no sentences. Below it, a column has only numbers, or the two columns have longer texts.
+    A header has no numbers and no sentences. It names two languages, or texts below it are numbers only, or are longer.
     """
     names, below = [cell.strip() for cell in rows[0]], rows[1:]
     are_names = all(_COLUMN_NAME.fullmatch(name) for name in names if name)
-    are_unique = all(names[index] and names.count(names[index]) == 1 for index in chosen)
+    are_unique = len(names) > max(chosen) and all(names[index] and names.count(names[index]) == 1 for index in chosen)
     if not (below and are_names and are_unique):
         return None
     columns = [[row[index].strip() for row in below if index < len(row)] for index in range(len(names))]
@@ -323,7 +330,7 @@ def _likely_header(rows: Sequence[Sequence[str]], chosen: Sequence[int]) -> list
         name and column and all(map(_NUMBER.fullmatch, column)) for name, column in zip(names, columns, strict=True)
     )
     is_shorter = all(2 * len(names[index]) * len(columns[index]) < len("".join(columns[index])) for index in chosen)
-    return names if has_numbers or is_shorter else None
+    return names if has_numbers or is_shorter or len({*languages_called(names).values()}) > 1 else None
 
 
 def _broken_row_error(file: Path, line: int, message: str) -> DataError:
