@@ -26,6 +26,7 @@ PROXY_HINT = (
     "the hub"
 )
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 # Failures that have the same words for a model and for a data set.
 CommonKind = Literal["disk full", "not writable", "gated", "refused", "overloaded"]
 FailureKind = CommonKind | Literal["no revision", "no repository", "offline", "unreachable", "other"]
@@ -53,7 +54,7 @@ def failure_of(error: Exception) -> HubFailure:
     if any(getattr(cause, "errno", None) in _FULL_DISK for cause in causes):
         return HubFailure("disk full", "the disk is full")
     for cause in causes:  # a firewall's EACCES names no file
-        if isinstance(cause, OSError) and cause.filename and cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if isinstance(cause, OSError) and cause.filename and cause.errno in _NOT_WRITABLE:
             return HubFailure("not writable", f"{cause.filename}: {cause.strerror}")
     kinds: tuple[tuple[type[Exception], FailureKind], ...] = (
         (errors.GatedRepoError, "gated"),  # the first, because it is a RepositoryNotFoundError too
@@ -131,9 +132,9 @@ def download(repository: str, path: str, *, repo_type: str, revision: str | None
             huggingface_hub.hf_hub_download(repository, path, repo_type=repo_type, revision=revision, **reporting)
         )
     except RuntimeError as error:  # the only class that hf_xet has for failures of the network and of the disk
-        for number in _FULL_DISK:
+        for number in (*_FULL_DISK, *_NOT_WRITABLE):
             if f"(os error {number})" in str(error):
-                raise OSError(number, os.strerror(number)) from error
+                raise OSError(number, os.strerror(number), path) from error
         raise ConnectionError(first_line(error)) from error
 
 

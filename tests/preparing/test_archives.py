@@ -86,6 +86,14 @@ def test_two_members_with_one_last_part_are_found_by_their_paths(
     assert error.message == f"below{ending} has 2 members called text.txt"
 
 
+@pytest.mark.parametrize("ending", [".tar.gz", ".zip"])
+def test_a_member_is_not_taken_for_both_sides_because_of_its_last_part(tmp_path: Path, ending: str) -> None:
+    archive = pack(tmp_path / f"parts{ending}", {"en/text.txt": LINES})
+    error = refusal(lambda: contents(archive, "en/text.txt", "de/text.txt"))
+    assert error.message == f"parts{ending} has no member de/text.txt"
+    assert error.hint == "did you mean en/text.txt?"
+
+
 @pytest.mark.parametrize("ending", [".tgz", ".zip"])
 def test_a_member_that_is_not_there_is_answered_with_near_ones(tmp_path: Path, cache: Path, ending: str) -> None:
     archive = pack(tmp_path / f"parts{ending}", FILES)

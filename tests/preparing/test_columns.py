@@ -434,6 +434,8 @@ def test_quoting_in_tsv_is_taken_off_and_quotes_of_plain_text_stay(
     pairs = [('a "drop-in" directory', "eins"), ("plain", 'ein "Wort"'), ('"', "x")]
     assert read(tmp_path / "excel.tsv", written_by_csv(pairs, "\t").replace("\r", "")) == pairs
     assert caplog.messages == [f"{tmp_path}/excel.tsv: cells are quoted as in CSV, and the quotes are taken off"]
+    for number, row in enumerate(('"Hi"\t"Hallo"\t0.9\n"Yes"\t"Ja"\t1\n', 'en\tde\n"Hi"\t"Hallo"\n"Yes"\t"Ja"\n')):
+        assert read(tmp_path / f"{number}.tsv", row) == [("Hi", "Hallo"), ("Yes", "Ja")]
     caplog.clear()
     for plain in (
         [('"Hello," he said, "friend"', '"Hallo"'), ("a", "b")],

@@ -210,13 +210,19 @@ def test_two_files_in_place_of_their_prefix_are_answered_with_the_prefix(tmp_pat
     prefix = str(tmp_path / "my plain")
     for code in ("en", "de"):
         Path(f"{prefix}.{code}").write_text("a\n")
-    for corpus, train in ((f"{prefix}.de", [f"{prefix}.en"]), (prefix, None)):
-        with pytest.raises(UsageError) as caught:
-            prepare(corpus, train=train, languages=["en-de"])
-        assert caught.value.hint == f"nmt prepare --train '{prefix}' -l en-de"
     with pytest.raises(UsageError) as caught:
-        prepare("b.tsv", train=["a.tsv"], languages=["en-de"])
-    assert caught.value.hint == "give --train before each file"
+        prepare(prefix, languages=["en-de"])
+    assert caught.value.hint == f"nmt prepare --train '{prefix}' -l en-de"
+    for split in ("train", "valid"):  # beside the files of another split, which no hint may lose
+        files = {"train": ["a"], "valid": ["b"], split: [f"{prefix}.en"]}
+        with pytest.raises(UsageError) as caught:
+            prepare(f"{prefix}.de", **files, languages=["en-de"])
+        assert caught.value.message == f"--{split} does not go with the corpus {prefix}.de"
+        assert (caught.value.where, caught.value.hint) == (f"--{split}", f"--{split} '{prefix}' takes both files")
+    for corpus in ("b.tsv", prefix):
+        with pytest.raises(UsageError) as caught:
+            prepare(corpus, train=["a.tsv"], valid=["v.tsv"], languages=["en-de"])
+        assert caught.value.hint == "give --train, --valid or --test before each file"
 
 
 def test_a_mistake_in_a_number_names_its_option(tmp_path: Path) -> None:

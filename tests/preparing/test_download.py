@@ -157,6 +157,12 @@ def test_errors_that_pass_are_waited_for_and_others_are_not(server: FileServer) 
     assert error.message.endswith("/b.tgz: the server answers 404 Not Found")
     assert error.hint.startswith("check the address; or fetch it by other means and save it as ")
     assert len(server.requests) == 1
+    for status, hint in (
+        (403, "check the address: it may need a login; or "),
+        (407, "check the network; behind a proxy"),
+    ):
+        server.statuses = [status]
+        assert refusal(lambda: fetch(server)).hint.startswith(hint)
 
 
 def test_no_network_is_said_at_once_with_what_to_do(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,7 +181,7 @@ def test_data_of_a_version_that_makes_other_text_still_loads_and_is_not_found_ag
 ) -> None:
     located = small_corpus(tmp_path)
     with monkeypatch.context() as earlier:
-        earlier.setattr(inputs, "_PIPELINE_VERSION", 2)
+        earlier.setattr(inputs, "_PIPELINE_VERSION", 3)
         before = contents(run(located, tmp_path / "data").directory)
     assert open_prepared(tmp_path / "data").manifest.splits["train"].pairs == 600
     error = refusal(lambda: run(located, tmp_path / "data"))
@@ -237,6 +237,12 @@ def test_a_foreign_work_folder_or_unwritable_place_is_an_error(tmp_path: Path) -
     (tmp_path / "file").touch()
     error = refusal(lambda: run(located, tmp_path / "file" / "data"))
     assert error.message == "cannot write data.partial: a file stands where a folder must be"
+    assert error.hint == "choose another folder with -o"
+
+
+def test_a_folder_that_the_system_does_not_make_is_answered_with_its_reason() -> None:
+    error = refusal(lambda: open_work_folder(Path("/proc/x/data")).__enter__())
+    assert error.message == "cannot make /proc/x/data.partial: No such file or directory"
     assert error.hint == "choose another folder with -o"
 
 

@@ -254,6 +254,14 @@ def test_rules_that_are_off_are_not_said_to_have_dropped_nothing(report: dict[st
     assert sorted([*off[1].split(", "), *silent[1].split(", ")]) == sorted(REASONS)
 
 
+def test_a_rule_that_dropped_pairs_is_not_said_to_be_off(tmp_path: Path) -> None:
+    located = corpus_of_pairs(tmp_path, "valid_size=30", train=[*TRAIN, *((src, f"{tgt} x") for src, tgt in TRAIN)])
+    run(located, tmp_path / "data")
+    page = (tmp_path / "data" / "report.html").read_text(encoding="utf-8")
+    assert "<h3>In validation or test text" in page
+    assert "in validation or test text" not in page.partition("These rules are off: ")[2].partition("</p>")[0]
+
+
 def test_what_is_to_be_looked_at_comes_first(report: dict[str, Any]) -> None:
     def findings(**changes: Any) -> list[str]:
         page = render_page({**report, "overlap": {}, "warnings": [], **changes})

@@ -223,6 +223,9 @@ def test_what_cannot_be_opened_says_why(tmp_path: Path, monkeypatch: pytest.Monk
     assert error_of("a folder") == (f"{folder} is a directory, not a file", "name a file in it")
     assert error_of("none") == (f"no such file: {tmp_path / 'none'}", "check the path")
     assert error_of("a flie") == (f"no such file: {tmp_path / 'a flie'}", f"did you mean '{file}'?")
+    assert error_of("a fodler") == (f"no such file: {tmp_path / 'a fodler'}", "check the path")
+    (tmp_path / "link").symlink_to("gone")
+    assert error_of("link") == (f"no such file: {tmp_path / 'link'}", "check the path")
 
     monkeypatch.setattr(Path, "open", Mock(side_effect=PermissionError))  # root may read everything
     assert error_of("a file") == (f"{file} may not be read", f"chmod +r '{file}'")

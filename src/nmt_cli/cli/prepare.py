@@ -176,15 +176,18 @@ def _two_corpora_error(corpus: str, files: Mapping[Split, list[str]], languages:
     from nmt_cli.preparing.corpus_loading import prepare_command
     from nmt_cli.preparing.sources.text import kind_of_file
 
-    flag, hint = "--languages", f"one of: {_USAGE}"
-    if files:
-        flag = f"--{next(iter(files))}"
     prefix, codes = Path(corpus), list(filter(None, "".join(languages[:1]).split("-")))
     prefix = prefix.with_suffix("") if prefix.suffix[1:] in codes else prefix
-    if codes and all(Path(f"{prefix}.{code}").is_file() for code in codes):
-        hint = prepare_command(str(prefix), languages=languages[0])
-    elif kind_of_file(Path(corpus)):
-        hint = f"give {flag} before each file" if files else prepare_command(corpus, languages=languages[0])
+    pair = [Path(f"{prefix}.{code}") for code in codes]
+    is_pair = bool(pair) and all(map(Path.is_file, pair))
+    owners = [split for split, paths in files.items() if any(Path(path) in pair for path in paths)]
+    flag, hint = f"--{[*owners, *files, 'languages'][0]}", f"one of: {_USAGE}"
+    if owners and is_pair:
+        hint = f"{flag} {shlex.quote(str(prefix))} takes both files"
+    elif files and (is_pair or kind_of_file(Path(corpus))):
+        hint = "give --train, --valid or --test before each file"
+    elif is_pair or kind_of_file(Path(corpus)):
+        hint = prepare_command(str(prefix) if is_pair else corpus, languages=languages[0])
     return UsageError(f"{flag} does not go with the corpus {corpus}", where=flag, hint=hint)
 
 

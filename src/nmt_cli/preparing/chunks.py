@@ -276,13 +276,17 @@ def unquote(cell: str) -> str:
     return cell[1:-1].replace('""', '"') if _QUOTED_CELL.fullmatch(cell) else cell
 
 
-def are_quoted(lines: Iterable[str]) -> bool:
-    """True if tab-separated cells are quoted as in CSV: all, or those with a quote, if one has quotes inside."""
-    cells = [cell for line in lines for cell in line.split("\t") if cell]
-    with_quotes = [cell for cell in cells if '"' in cell]
-    if not all(map(_QUOTED_CELL.fullmatch, with_quotes)):
+def are_quoted(lines: Sequence[str]) -> bool:
+    """True if tab-separated cells are quoted as in CSV: all, or those with a quote, if one has quotes inside.
+
+    Numbers, and a header, need no quotes where all other cells have them.
+    """
+    with_quotes = [cell for line in lines if '"' in line for cell in line.split("\t") if '"' in cell]
+    if not with_quotes or not all(map(_QUOTED_CELL.fullmatch, with_quotes)):
         return False
-    are_all_quoted = len(with_quotes) == len(cells) > 2  # a single pair may be two quotations
+    below_header = lines if '"' in lines[0] else lines[1:]
+    texts = [cell for line in below_header for cell in line.split("\t") if text_length(cell)]
+    are_all_quoted = len(texts) > 2 and all('"' in cell for cell in texts)  # a single pair may be two quotations
     return are_all_quoted or any('"' in cell[1:-1] for cell in with_quotes)
 
 

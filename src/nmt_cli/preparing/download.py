@@ -24,6 +24,11 @@ from nmt_cli.files import FREE_SPACE_HINT
 logger = logging.getLogger(__name__)
 
 _NETWORK_HINT = "check the network; behind a proxy, export HTTPS_PROXY=http://HOST:PORT and HTTP_PROXY"
+# Hints for answers of a server; every other answer takes "check the address".
+_HINTS = {
+    **dict.fromkeys((401, 403), "check the address: it may need a login"),
+    **dict.fromkeys((407, 511), _NETWORK_HINT),
+}
 _BLOCK = 1 << 20
 _TIMEOUT_SECONDS = 60
 # Seconds to wait after each attempt without any bytes.
@@ -91,7 +96,7 @@ def _download_with_retries(url: str, part: Path, name: str, *, size: int | None,
                 # The part is already complete, or the file on the server became shorter: start again.
                 part.unlink(missing_ok=True)
             elif error.code not in _TRANSIENT:
-                raise _unreachable_error(url, part, reason, hint="check the address") from None
+                raise _unreachable_error(url, part, reason, hint=_HINTS.get(error.code, "check the address")) from None
         except urllib.error.URLError as error:
             reason = str(error.reason)
             if not has_progressed and isinstance(error.reason, socket.gaierror | ConnectionRefusedError):

@@ -19,7 +19,7 @@ from nmt_cli.preparing.sources.base import LocalPairs, Split, empty_error
 from nmt_cli.text_encoding import is_unicode
 
 # Raised when the same inputs and settings give other token files than before.
-_PIPELINE_VERSION = 3
+_PIPELINE_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,8 +77,12 @@ def open_work_folder(output: Path) -> Iterator[WorkFolder]:
     The folder stays if stages are finished in it.
     """
     path = work_path(output)
-    with files.disk_errors(path, DataError):
-        path.mkdir(parents=True, exist_ok=True)
+    try:
+        with files.disk_errors(path, DataError):
+            path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # for one more reason, such as a name that the disk does not take
+        message, hint = f"cannot make {path}: {error.strerror}", "choose another folder with -o"
+        raise DataError(message, where=str(path), hint=hint) from None
     with files.lock_path(output, busy=f"another nmt prepare is writing {output}", error=DataError):
         if not _holds_only_stages(path):
             message = f"{path} is in the way: nmt prepare would work there, and did not make it"

@@ -103,7 +103,7 @@ def plan_reproduction(
     if limit is not None:
         rehearsal = rehearsal_overrides(recipe, corpus.tokenizer, limit=limit, user_settings=user_settings)
         remaining = _settings_that_stay(settings, rehearsal)
-        of_recipe = filter(remaining.__contains__, user_settings.recipe)
+        of_recipe = [setting for setting in user_settings.recipe if setting in remaining]
         overrides = Overrides((*of_recipe, *rehearsal.recipe), (*user_settings.corpus, *rehearsal.corpus))
         recipe = load_recipe(experiment.recipe, overrides=overrides.recipe)
         corpus = load_corpus(corpus.name, overrides=[*overrides.corpus, f"limit={limit}"]).corpus
@@ -146,10 +146,10 @@ def rehearsal_overrides(
 ) -> Overrides:
     """The settings of a rehearsal on `limit` pairs; recipe and tokenizer have the user's settings in them.
 
-    The number of updates is about one pass over the pairs. It is at least the number of averaged checkpoints, of which
-    a rehearsal takes at most five, or as many as the user sets. The schedule stays, so the learning rate is the one of
-    the first updates; only the phases of a schedule that ends with the last update are shortened. The user's settings
-    stay too, except for an interval that leaves no room for the checkpoints.
+    The number of updates is about one pass over the pairs. It is at least three, and at least the number of averaged
+    checkpoints, of which a rehearsal takes at most five, or as many as the user sets. The schedule stays, so the
+    learning rate is the one of the first updates; only the phases of a schedule that ends with the last update are
+    shortened. The user's settings stay too, except for an interval that leaves no room for the checkpoints.
     """
     settings = (*user_settings.recipe, *user_settings.corpus)
     user_keys = {dotted_key(path) for setting in settings for path in _leaves(setting)}

@@ -138,8 +138,8 @@ def warning_of_little_validation(pairs: Pairs, *, num_train: int) -> str | None:
     if num_blank > _MANY_BLANK * len(pairs):
         return f"{num_blank:,} of {len(pairs):,} validation pairs have a blank side, and score nothing: {fix}"
     if len(pairs) < _FEW_PAIRS:
-        size_text = f"{len(pairs):,} pair{'s' * (len(pairs) != 1)}"
-        return f"the validation text has only {size_text}, so its loss and BLEU say little: {fix}"
+        word = "pair" if len(pairs) == 1 else "pairs"
+        return f"the validation text has only {len(pairs):,} {word}, so its loss and BLEU say little: {fix}"
     return None
 
 

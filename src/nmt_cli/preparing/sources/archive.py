@@ -144,9 +144,10 @@ def _extract(archive: Path, wanted: Mapping[str, Path]) -> None:
     """Write each wanted member to its file; among members with the same last part, the path decides.
 
     An archive is a stream, and an entry can be read once. So the first entry with the same last part is written, in
-    case none has the whole path.
+    case none has the whole path, and is overwritten by one that has. An entry with one member's path is no other's.
     """
     missing = {member: (_path_parts(member), file) for member, file in wanted.items()}
+    exact = {path for path, _ in missing.values()}
     similar: dict[str, list[str]] = {member: [] for member in wanted}
     names: list[str] = []
     with _damage_errors(archive), _open_entries(archive) as entries:
@@ -158,8 +159,9 @@ def _extract(archive: Path, wanted: Mapping[str, Path]) -> None:
                 if path == wanted_path:
                     files.append(file)
                     del missing[member]
-                elif path[-1:] == wanted_path[-1:]:
-                    files += [] if similar[member] else [file]
+                elif path[-1:] == wanted_path[-1:] and path not in exact:
+                    if not similar[member]:
+                        files.append(file)
                     similar[member].append(name)
             if files:
                 _write_entry(open_entry, files)

@@ -63,7 +63,8 @@ class TextSource(Source):
         None, description="instead of prefix: file of the source, its address, or a pattern such as parts/*.en"
     )
     target: str | None = Field(
-        None, description="instead of prefix: file of the target, its address, or a pattern with as many files"
+        None,
+        description="instead of prefix: file of the target, its address, or a pattern whose wildcards match the same text",
     )
     markup: Markup = None
     weight: Weight = 1.0
