@@ -162,7 +162,7 @@ def test_errors_that_pass_are_waited_for_and_others_are_not(server: FileServer) 
         (407, "check the network; behind a proxy"),
     ):
         server.statuses = [status]
-        assert refusal(lambda: fetch(server)).hint.startswith(hint)
+        assert refusal(lambda: fetch(server, "b.tgz")).hint.startswith(hint)
 
 
 def test_no_network_is_said_at_once_with_what_to_do(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,10 +25,8 @@ logger = logging.getLogger(__name__)
 
 _NETWORK_HINT = "check the network; behind a proxy, export HTTPS_PROXY=http://HOST:PORT and HTTP_PROXY"
 # Hints for answers of a server; every other answer takes "check the address".
-_HINTS = {
-    **dict.fromkeys((401, 403), "check the address: it may need a login"),
-    **dict.fromkeys((407, 511), _NETWORK_HINT),
-}
+_LOGIN_HINT = "check the address: it may need a login"
+_HINTS = {401: _LOGIN_HINT, 403: _LOGIN_HINT, 407: _NETWORK_HINT, 511: _NETWORK_HINT}
 _BLOCK = 1 << 20
 _TIMEOUT_SECONDS = 60
 # Seconds to wait after each attempt without any bytes.

@@ -130,20 +130,17 @@ def render_page(report: Mapping[str, Any]) -> str:
     bins = {unit: {side: train[side][unit]["histogram"] for side in train} for unit in ("words", "pieces")}
     charts = [length_chart(sides, languages=languages, unit=unit) for unit, sides in bins.items()]
     findings = [*report["warnings"], *_findings(report)]
-    settings, dropped = report["settings"]["cleaning"], report["cleaning"]["dropped"]
+    settings, counts = report["settings"]["cleaning"], report["cleaning"]["dropped"]
     off = {key for key, setting in settings.items() if setting["value"] in (None, False, "report")}
+    without_effect = (name for name, rule in REASONS.items() if rule.keys and off.issuperset(rule.keys))
+    rules_off = [name for name in without_effect if not counts[name]["count"]]  # text set aside is always dropped
     return render(
         "data_report.html",
         report=report,
         findings=findings,
         charts=charts,
         cleaning_rules=REASONS,
-        rules_off=[
-            reason
-            for reason, rule in REASONS.items()
-            # Without its rule, text that is set aside is still dropped from training.
-            if rule.keys and off.issuperset(rule.keys) and not dropped[reason]["count"]
-        ],
+        rules_off=rules_off,
         max_inputs=_MAX_INPUTS,
         count_text=count_text,
         percent_text=percent_text,

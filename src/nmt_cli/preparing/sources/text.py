@@ -63,8 +63,7 @@ class TextSource(Source):
         None, description="instead of prefix: file of the source, its address, or a pattern such as parts/*.en"
     )
     target: str | None = Field(
-        None,
-        description="instead of prefix: file of the target, its address, or a pattern whose wildcards match the same text",
+        None, description="instead of prefix: the same of the target; wildcards of both patterns match the same text"
     )
     markup: Markup = None
     weight: Weight = 1.0
