@@ -155,17 +155,22 @@ def test_a_row_with_commas_in_csv_without_header_is_malformed(tmp_path: Path) ->
     (chunk,) = read_chunks(fetch_inputs(corpus, progress=silent).sources["train"])
     assert list(zip(chunk.src, chunk.tgt, strict=True))[:3] == rows
     assert list(chunk.malformed) == [3]
-    assert chunk.problem == "that row has 4 cells, and most rows have 2: put quotes around cells with a delimiter"
+    assert chunk.problem == "that row has 4 cells, and 2 are expected: put quotes around cells with a delimiter, " + (
+        "or put a line that names all columns before line 1"
+    )
 
 
 @pytest.mark.parametrize(("name", "separator"), [("a.csv", ";"), ("a.tsv", "\t")])
-@pytest.mark.parametrize("above", ["sep=;", "Glossary"])
+@pytest.mark.parametrize("above", ["sep=;", "Glossary", "Glossary;\n;"])
 def test_a_line_above_the_names_of_two_columns_is_told(tmp_path: Path, name: str, separator: str, above: str) -> None:
     table = '"de";"en"\nHallo;Hi\nBaum;Tree\n'.replace(";", separator)
+    above = above.replace(";", separator)
     error = error_of(tmp_path / name, f"{above}\n{table}")
     assert error.message == f"line 1 of {name} stands above the names of the columns"
-    assert (error.where, error.hint) == (f"{tmp_path / name}:1", "remove it")
+    assert (error.where, error.hint) == (f"{tmp_path / name}:1", "remove the lines above the names of the columns")
     assert read(tmp_path / name, table) == [("Hi", "Hallo"), ("Tree", "Baum")]
+    (tmp_path / name).write_text(f"{above}\n{table}")  # without a header, as the user says: all rows are pairs
+    assert ["de"] == [text for text in text_of(tmp_path / name, kind=name[2:], header=False)[0] if text == "de"]
 
 
 @pytest.mark.parametrize("above", ["sep=;", "Glossary 2024;"])
@@ -290,6 +295,10 @@ def test_tsv_with_a_quote_around_every_cell_is_unquoted(tmp_path: Path) -> None:
     assert read(tmp_path / "a.tsv", file.getvalue()) == [("Hi", "Hallo"), ("Tree", "")]
     for text in ('"Hi"\t"Hallo"\n', '"Hi"\t"Hallo"\n"Tree"\tBaum\n'):  # one pair, or sentences that are quotations
         assert read(tmp_path / "a.tsv", text)[0] == ('"Hi"', '"Hallo"')
+
+
+def test_the_code_of_a_language_comes_before_its_english_name(tmp_path: Path) -> None:
+    assert read(tmp_path / "a.csv", "en,de,German\nHi,Hallo,yes\nTree,Baum,no\n") == [("Hi", "Hallo"), ("Tree", "Baum")]
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])

@@ -268,11 +268,11 @@ def find_columns(
 
 
 def _find_language(language: str, names: Sequence[str]) -> int | None:
-    """The index of the name that is the English name of a language or, if there is none, its code."""
+    """The index of the name that is the code of a language or, for `id` or without its code, its English name."""
     english = language_name(language).lower()
     code = match_code(language, [name for name in names if _CODE.fullmatch(name)])
     lower = [name.lower() for name in names]
-    if english in lower:
+    if english in lower and (code is None or code.lower() == "id"):  # Indonesian, or an identifier
         return lower.index(english)
     return None if code is None else names.index(code)
 

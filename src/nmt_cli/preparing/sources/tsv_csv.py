@@ -63,7 +63,7 @@ class TsvSource(OneFileSource):
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> TsvFile:
         """The two columns of a file."""
         lines = [line.decode("utf-8-sig", "replace").rstrip("\r\n") for line in next(line_chunks(file))[1]]
-        rows = [[*map(unquote, line.split("\t"))] for line in lines]
+        rows = [[*map(unquote, line.split("\t"))] if '"' in line else line.split("\t") for line in lines]
         columns, width = _choose_columns(self, rows, file, context), _num_columns(rows)
         if not columns.are_known and width > 2 and self.source is None and self.target is None:
             are_numbers = (all(_NUMBER.fullmatch("".join(row[n : n + 1])) for row in rows[1:] or rows) for n in (0, 1))
@@ -175,18 +175,18 @@ class CsvFile(LocalPairs):
         """The line and the two cells of each row below the header."""
         source, target, needed = self.columns.source - 1, self.columns.target - 1, self.columns.needed
         rows, num_columns, widest = self._numbered_rows(), max(self.width, needed), 0
-        others, fix = "most rows have", _QUOTE_CELLS
+        others, fix = f"{num_columns} are expected", "put a line that names all columns before line 1"
         if self.columns.header:
             _, names = next(rows, (1, []))
             has_names = len(names) >= needed and names[source].strip() and names[target].strip()
             num_columns = len(names) if has_names else sys.maxsize  # a title above a table says nothing
-            others, fix = "the header", f"{_QUOTE_CELLS}, or name all columns in the header"
+            others, fix = f"the header {num_columns}", "name all columns in the header"
         for line, row in rows:
             widest = max(widest, len(row))
             if len(row) < needed:
                 yield UnitPair(line, join_lines(" ".join(row)), None)
             elif any(map(str.strip, row[num_columns:])):
-                fault = f"that row has {len(row)} cells, and {others} {num_columns}: {fix}"
+                fault = f"that row has {len(row)} cells, and {others}: {_QUOTE_CELLS}, or {fix}"
                 yield UnitPair(line, join_lines(self.delimiter.join(row)), "", fault)
             else:
                 yield UnitPair(line, join_lines(row[source]), join_lines(row[target]))
@@ -239,10 +239,11 @@ def _choose_columns(
         hint = f"set source and target, both of them: the first line has {_shorten(first_row)}"
         raise DataError(f"source and target of {file.name} are both column {src + 1}", where=where, hint=hint)
     are_known = are_both_given or found is not None
-    names_below = find_columns(rows[1], context.codes, given=(None, None)) if len(rows) > 1 else None
-    if names_below and not are_known and _is_title(first_row) and _num_columns(rows) <= 2:
+    below = next((row for row in rows[1:5] if _num_texts(row) > 1), [])
+    is_title = table.header is not False and not are_known and _num_texts(first_row) == 1 and _num_columns(rows) <= 2
+    if is_title and find_columns(below, context.codes, given=(None, None)):
         message = f"line 1 of {file.name} stands above the names of the columns"
-        raise DataError(message, where=where, hint="remove it")
+        raise DataError(message, where=where, hint=_REMOVE_TITLE)
     is_named = found is not None or isinstance(table.source, str) or isinstance(table.target, str)
     header = is_named if table.header is None else table.header
     return Columns(src + 1, tgt + 1, header, are_known)
@@ -281,8 +282,9 @@ def _readable_rows(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
         yield from csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
 
 
-def _is_title(row: Sequence[str]) -> bool:
-    return sum(map(bool, map(str.strip, row))) == 1
+def _num_texts(row: Sequence[str]) -> int:
+    """The number of cells that are not blank; a title above a table has one."""
+    return sum(map(bool, map(str.strip, row)))
 
 
 def _unnamed_columns_error(
@@ -291,7 +293,7 @@ def _unnamed_columns_error(
     """The error for unnamed columns. Its fix takes given columns, or those with most text, but of no other language."""
     first_row, settings = rows[0], (table.source, table.target)
     chosen = _longest_columns(rows, [_column_index(column, first_row, file) for column in settings], width=width)
-    advice = _REMOVE_TITLE if _is_title(first_row) else _QUOTE_CELLS
+    advice = _REMOVE_TITLE if _num_texts(first_row) == 1 else _QUOTE_CELLS
     first_row_fix = f"{advice}, or " if len(first_row) < width else ""
     names = None if first_row_fix else _likely_header(rows, chosen)
     found = [names[index] if names else index + 1 for index in chosen]
