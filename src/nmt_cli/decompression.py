@@ -30,14 +30,11 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
         with reading_errors(path):  # only of opening: an OSError of the caller's block has other causes
             opened = path.open("rb")
         with opened as raw:
-            if path.suffix == ".gz":
-                with gzip.open(raw) as stream:
+            if path.suffix in (".gz", ".xz"):
+                with gzip.open(raw) if path.suffix == ".gz" else lzma.open(raw) as stream:
                     yield io.BufferedReader(stream)
             elif path.suffix == ".zst":
                 yield io.BufferedReader(_ZstdReader(raw))
-            elif path.suffix == ".xz":
-                with lzma.open(raw) as stream:
-                    yield io.BufferedReader(stream)
             else:
                 yield raw
     except DECOMPRESSION_ERRORS as error:

@@ -24,7 +24,6 @@ from typing import IO, Any
 from nmt_cli.errors import DataError, ModelError, NmtError, UsageError, nearest_path
 
 _BLOCK = 1 << 20
-_MAX_NAMES_COMPARED = 10_000
 _PARTIAL, _RETIRED, _REMOVED = ".partial", ".retired", ".removed"
 _OTHER_FOLDER_HINT = "choose another folder with -o"
 _BUSY_HINT = f"wait until it ends, or {_OTHER_FOLDER_HINT}"
@@ -272,7 +271,7 @@ def reading_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
-        near = nearest_path(path, filter(os.path.isfile, islice(path.parent.glob("*"), _MAX_NAMES_COMPARED)))
+        near = nearest_path(path, filter(os.path.isfile, islice(path.parent.glob("*"), 10_000)))
         hint = f"did you mean {shlex.quote(str(near))}?" if near else "check the path"
         raise DataError(f"no such file: {path}", where=str(path.absolute()), hint=hint) from None
     except IsADirectoryError:

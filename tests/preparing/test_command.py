@@ -216,7 +216,7 @@ def test_two_files_in_place_of_their_prefix_are_answered_with_the_prefix(tmp_pat
     for split in ("train", "valid"):  # beside the files of another split, which no hint may lose
         files = {"train": ["a"], "valid": ["b"], split: [f"{prefix}.en"]}
         with pytest.raises(UsageError) as caught:
-            prepare(f"{prefix}.de", **files, languages=["en-de"])
+            prepare(f"{prefix}.de", train=files["train"], valid=files["valid"], languages=["en-de"])
         assert caught.value.message == f"--{split} does not go with the corpus {prefix}.de"
         assert (caught.value.where, caught.value.hint) == (f"--{split}", f"--{split} '{prefix}' takes both files")
     for corpus in ("b.tsv", prefix):

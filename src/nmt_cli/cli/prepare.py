@@ -232,10 +232,8 @@ def _size_table(report: dict[str, Any], *, gap: int) -> Table:
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for split, sides in report["splits"].items():
         for side, facts in sides.items():
-            is_first_row = side == "source"
             table.add_row(
-                split if is_first_row else "",
-                f"{report['pairs'][split]:,}" if is_first_row else "",
+                *((split, f"{report['pairs'][split]:,}") if side == "source" else ("", "")),
                 languages[side],
                 f"{facts['words']['mean']:.1f}",
                 f"{facts['pieces']['mean']:.1f}",

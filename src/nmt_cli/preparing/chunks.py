@@ -277,10 +277,7 @@ def unquote(cell: str) -> str:
 
 
 def are_quoted(lines: Sequence[str]) -> bool:
-    """True if tab-separated cells are quoted as in CSV: all, or those with a quote, if one has quotes inside.
-
-    Numbers, and a header, need no quotes where all other cells have them.
-    """
+    """True if cells of TSV are quoted as in CSV: all texts below a header, or those with quotes, one of them inside."""
     with_quotes = [cell for line in lines if '"' in line for cell in line.split("\t") if '"' in cell]
     if not with_quotes or not all(map(_QUOTED_CELL.fullmatch, with_quotes)):
         return False

@@ -19,7 +19,7 @@ import nmt_cli
 from nmt_cli.cache import OTHER_CACHE_HINT, cache_folder, cache_lock, file_hash, mismatch, writing_errors
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
-from nmt_cli.files import FREE_SPACE_HINT
+from nmt_cli.files import FREE_SPACE_HINT, bytes_in
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def _download_with_retries(url: str, part: Path, name: str, *, size: int | None,
     """Write the rest of a download to `part`; gives up after five attempts in a row without any bytes."""
     failures, has_progressed = 0, False
     while True:
-        before = _size(part)
+        before = bytes_in(part)
         try:
             if _request_rest(url, part, name, size=size, progress=progress):
                 return
@@ -101,7 +101,7 @@ def _download_with_retries(url: str, part: Path, name: str, *, size: int | None,
                 raise _unreachable_error(url, part, reason) from None  # there is no network: waiting is no use
         except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
-        progressed = _size(part) > before
+        progressed = bytes_in(part) > before
         has_progressed = has_progressed or progressed
         failures = 0 if progressed else failures + 1
         if failures > len(_PAUSES):
@@ -114,7 +114,7 @@ def _download_with_retries(url: str, part: Path, name: str, *, size: int | None,
 def _request_rest(url: str, part: Path, name: str, *, size: int | None, progress: Progress) -> bool:
     """Request the missing bytes and write them; False if the connection ended before the file did."""
     version = part.with_suffix(".version")
-    offset = _size(part)
+    offset = bytes_in(part)
     if size is not None and offset == size:
         return True
     # Quoted characters stay; spaces and accents, which browsers accept, are quoted.
@@ -194,11 +194,7 @@ def _keep_mismatch(file: Path) -> Path:
     return file.rename(kept)
 
 
-def _size(part: Path) -> int:
-    return part.stat().st_size if part.exists() else 0
-
-
 def _unreachable_error(url: str, part: Path, reason: str, *, hint: str = _NETWORK_HINT) -> Unreachable:
-    kept = f"; {_size(part):,} bytes are kept, and the same command continues" if part.exists() else ""
+    kept = f"; {bytes_in(part):,} bytes are kept, and the same command continues" if part.exists() else ""
     other_means = f"or fetch it by other means and save it as {cached_file(url)}{kept}"
     return Unreachable(f"cannot download {url}: {reason}", where=url, hint=f"{hint}; {other_means}")

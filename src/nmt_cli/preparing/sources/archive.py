@@ -192,16 +192,10 @@ def _open_entries(archive: Path) -> Iterator[Iterator[tuple[str, _OpenEntry]]]:
         with zipfile.ZipFile(archive) as zipped:
             files = (info for info in zipped.infolist() if not info.is_dir())
             yield ((info.filename, partial(zipped.open, info)) for info in files)
-    elif archive.name.endswith(".zst"):
-        with open_bytes(archive) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
-            yield _tar_entries(tar)
     else:
-        with tarfile.open(archive, mode="r|*") as tar:
-            yield _tar_entries(tar)
-
-
-def _tar_entries(tar: tarfile.TarFile) -> Iterator[tuple[str, _OpenEntry]]:
-    return ((info.name, partial(tar.extractfile, info)) for info in tar if info.isfile())
+        opened = open_bytes(archive) if archive.name.endswith(".zst") else archive.open("rb")
+        with opened as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
+            yield ((info.name, partial(tar.extractfile, info)) for info in tar if info.isfile())
 
 
 def _path_parts(name: str) -> tuple[str, ...]:
@@ -241,7 +235,7 @@ def _no_such_member_error(archive: Path, member: str, *, similar: Sequence[str],
         return DataError(message, where=str(archive), hint=f"write the whole path of one: {', '.join(similar[:8])}")
     by_end = {PurePosixPath(name).name: name for name in names}
     near = [by_end[name] for name in difflib.get_close_matches(last_part, by_end, n=4, cutoff=0.6)]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(sorted(names)[:8])}"
-    return DataError(
-        f"{archive.name} has no member {member}", where=str(archive), hint=hint if names else "it has no files at all"
+    hint = (
+        f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(sorted(names)[:8]) or 'no files at all'}"
     )
+    return DataError(f"{archive.name} has no member {member}", where=str(archive), hint=hint)

@@ -245,11 +245,8 @@ def _split_in_hub_cache(source: HubSource) -> HubSplit | None:
     import huggingface_hub
 
     try:
-        snapshot = Path(
-            huggingface_hub.snapshot_download(
-                source.repository, repo_type="dataset", revision=source.revision, local_files_only=True
-            )
-        )
+        options: dict[str, Any] = {"repo_type": "dataset", "revision": source.revision, "local_files_only": True}
+        snapshot = Path(huggingface_hub.snapshot_download(source.repository, **options))
         split = _split_of(source, str(snapshot), commit=None, checksums={})
     except (OSError, ValueError, DataError):
         return None

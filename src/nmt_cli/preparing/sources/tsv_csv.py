@@ -104,8 +104,7 @@ class CsvSource(OneFileSource):
             raise DataError(message, where=f"{file}:1", hint="give a file with source and target in two columns")
         rows = list(filter(None, _readable_rows(lines, delimiter))) or [[]]  # blank lines are no rows
         columns, width = _choose_columns(self, rows, file, context), _num_columns(rows)
-        has_columns = width >= columns.needed  # otherwise reading says which are missing
-        if not columns.are_known and width > 2 and has_columns:
+        if not columns.are_known and width > 2 and width >= columns.needed:  # else reading says which are missing
             raise _unnamed_columns_error(self, file, rows, context, width=width)
         return CsvFile(((name, file),), file.name, self.weight, file, columns, delimiter, width)
 
