@@ -235,7 +235,6 @@ def _no_such_member_error(archive: Path, member: str, *, similar: Sequence[str],
         return DataError(message, where=str(archive), hint=f"write the whole path of one: {', '.join(similar[:8])}")
     by_end = {PurePosixPath(name).name: name for name in names}
     near = [by_end[name] for name in difflib.get_close_matches(last_part, by_end, n=4, cutoff=0.6)]
-    hint = (
-        f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(sorted(names)[:8]) or 'no files at all'}"
-    )
+    listed = ", ".join(sorted(names)[:8]) or "no files at all"
+    hint = f"did you mean {' or '.join(near)}?" if near else f"it has {listed}"
     return DataError(f"{archive.name} has no member {member}", where=str(archive), hint=hint)

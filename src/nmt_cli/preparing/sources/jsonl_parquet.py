@@ -37,8 +37,7 @@ class JsonlSource(OneFileSource):
         """The two keys of a file."""
         texts: dict[str, str] = {}  # of the first records: a record may lack a text
         for line in next(line_chunks(file))[1][:_RECORDS_COMPARED]:
-            for key, text in texts_by_key(line).items():
-                texts.setdefault(key, text)
+            texts |= {key: text for key, text in texts_by_key(line).items() if key not in texts}
         keys = _choose_names(self, list(texts), file, context, default=context.codes)
         longest = sorted(texts, key=lambda key: -text_length(texts[key]))[:2]
         source, target = [key for key in texts if key in longest] if len(longest) > 1 else ("SOURCE", "TARGET")
