@@ -16,6 +16,7 @@ import torch
 
 from nmt_cli.artifacts.model_directory import LoadedModel, load_model
 from nmt_cli.recipe.schema import Recipe
+from nmt_cli.tokenization.sentencepiece_model import read_pieces
 from tests.artifacts.builders import save_tiny, tiny_model, tiny_recipe
 from tests.tokenization.models import train_spm
 from tests.training.tiny import parallel_text
@@ -48,6 +49,21 @@ def spm(side: int, *, model_type: str = "unigram", byte_fallback: bool = False) 
         hard_vocab_limit=False,  # there are not many words in these lines
         byte_fallback=byte_fallback,
     )
+
+
+def with_damaged_rules(model: bytes) -> bytes:
+    """A SentencePiece model with one wrong byte in its rules of normalisation: its pieces can be read."""
+    start = model.rindex(b"nmt_nfkc") + len("nmt_nfkc")
+    for position in range(start, start + 20):
+        damaged = model[:position] + bytes([model[position] ^ 0xFF]) + model[position + 1 :]
+        try:
+            read_pieces(damaged)
+            sentencepiece.SentencePieceProcessor(model_proto=damaged)
+        except ValueError:
+            continue
+        except RuntimeError:
+            return damaged
+    raise AssertionError
 
 
 def joint_vocabulary(*models: bytes, without: str = "") -> dict[str, int]:

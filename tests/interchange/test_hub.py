@@ -222,7 +222,13 @@ def test_a_damaged_model_in_the_cache_is_imported_again(machine: Machine) -> Non
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     message, _, hint = machine.refusal("decode", "-m", NAME)
     assert message.startswith("model.safetensors was changed")
-    assert hint == f"rm -r {machine.models / NAME}, then the same command: it imports the model again"
+    assert hint == f"rm -r {machine.models / NAME}, then the same command with {NAME}: it imports the model again"
+    assert machine.refusal("decode", "-m", str(machine.models / NAME))[2] == hint
+    for own in ("runs/mine", "models/me/mine"):  # a model of the user's, though it lies in the cache's folder
+        mine = machine.models.parent / own
+        shutil.copytree(weights.parent, mine)
+        (mine / "config.yaml").write_text((mine / "config.yaml").read_text().replace("imported_from", "x_from"))
+        assert "rm -r" not in machine.refusal("decode", "-m", str(mine))[2]
     shutil.rmtree(machine.models / NAME)
     assert machine.nmt("decode", "-m", NAME, text="a\n").returncode == 0
 

@@ -24,7 +24,7 @@ from nmt_cli.interchange.importing import ImportedModel, import_marian
 from nmt_cli.model.packing import pack
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.tokenizer import BOS, EOS
-from tests.interchange.builders import CPU, edit_json, english, load, recipe_with, save_sharp, spm, write_marian
+from tests.interchange.builders import CPU, edit_json, english, load, recipe_with, save_sharp, spm, with_damaged_rules, write_marian
 
 SHAPES: dict[str, dict[str, Any]] = {
     "OPUS-MT's": {},
@@ -336,6 +336,9 @@ def test_missing_and_damaged_files_are_named(opus: Path, name: str) -> None:
     error = refusal(opus.parent)
     assert error.where == str(file)
     assert re.search("damaged|no SentencePiece model", error.message)
+    if name.endswith(".spm"):
+        file.write_bytes(with_damaged_rules(content))
+        assert refusal(opus.parent).message == f"{name} is a damaged SentencePiece model"
     file.unlink()
     if name == "model.safetensors":
         (opus / "pytorch_model.bin").write_bytes(content[:1000])

@@ -23,7 +23,7 @@ from nmt_cli.model.packing import pack
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, Piece, read_pieces, with_pieces
 from nmt_cli.tokenization.tokenizer import BOS, EOS
-from tests.interchange.builders import CPU, english, joint_vocabulary, load, spm, write_marian
+from tests.interchange.builders import CPU, english, joint_vocabulary, load, spm, with_damaged_rules, write_marian
 from tests.tokenization.models import train_spm
 from tests.training.tiny import parallel_text
 
@@ -432,3 +432,5 @@ def test_a_damaged_tokenizer_beside_a_list_of_pieces_is_an_error_of_the_model(fo
         error = refusal(file)
         assert re.fullmatch("source.spm is (no|a damaged) SentencePiece model.*", error.message)
         assert error.hint == "fetch the directory again, all its files"
+    (folder / "source.spm").write_bytes(with_damaged_rules(vocabulary))
+    assert refusal(file).message == "source.spm is a damaged SentencePiece model"

@@ -86,8 +86,13 @@ def verify_files(
 
 def damaged_hint(directory: Path) -> str:
     """How to mend a damaged model directory: a model of the hub is removed from the cache, and imported again."""
-    reimport = f"rm -r {shlex.quote(str(directory))}, then the same command: it imports the model again"
-    return reimport if directory.is_relative_to(cache_folder()) else DAMAGED_HINT
+    folder, config = directory.resolve(), directory / CONFIG
+    is_in_cache = folder.parent.parent == (cache_folder() / "models").resolve()
+    # The cache may be a folder in which the user keeps models too.
+    if not is_in_cache or not config.is_file() or b"\nimported_from: " not in config.read_bytes():
+        return DAMAGED_HINT
+    name = f"{folder.parent.name}/{folder.name}"
+    return f"rm -r {shlex.quote(str(directory))}, then the same command with {name}: it imports the model again"
 
 
 def _check_size(path: Path, expected: int, *, error: type[NmtError], hint: str) -> None:
