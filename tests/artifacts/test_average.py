@@ -267,10 +267,14 @@ def test_a_new_average_keeps_the_licence_and_an_edited_card(tmp_path: Path) -> N
     write_run(tmp_path / "x", updates=4)
     averaged = tmp_path / "x" / "averaged"
     call(tmp_path / "x", last=2)
+    averaged.rename(tmp_path / "elsewhere")
+    averaged.symlink_to(tmp_path / "elsewhere")
     (averaged / "LICENSE").write_text("mine", encoding="utf-8")
+    os.utime(averaged / "README.md")  # as a copy in another order leaves it
     call(tmp_path / "x", last=3)
     assert not (averaged / "README.old.md").exists()
     (averaged / "README.md").write_text("my own words", encoding="utf-8")
+    os.utime(averaged / "manifest.json")  # as a copy may leave it
     for last in (2, 3):  # the second finds the old card, and a card that nobody edited
         call(tmp_path / "x", last=last)
         assert (averaged / "LICENSE").read_text(encoding="utf-8") == "mine"

@@ -266,6 +266,8 @@ def test_only_an_export_of_the_same_kind_is_replaced(tmp_path: Path) -> None:
     export(model, tmp_path / "empty", to="ctranslate2", quantization="float32", lines=None, overwrite=False)
     (tmp_path / "project" / "thesis").mkdir(parents=True)
     (tmp_path / "project" / "config.json").write_text("{}")
+    for name in ("source.spm", "target.spm", "README.md"):  # as a clone of OPUS-MT's has them
+        (tmp_path / "project" / name).write_text("---\nlicense: mit\n---\nNot by `nmt export`\n")
     with pytest.raises(ModelError, match="exists and is not a Hugging Face model of nmt export"):
         export(model, tmp_path / "project", to="huggingface", quantization="float32", lines=None, overwrite=True)
     assert (tmp_path / "project" / "thesis").is_dir()

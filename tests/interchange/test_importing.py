@@ -406,7 +406,9 @@ def test_the_output_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     imported(tmp_path)
     with pytest.raises(ModelError, match="exists already"):
         imported(tmp_path)
+    (tmp_path / "opus" / "LICENSE").write_text("CC-BY")
     imported(tmp_path, overwrite=True)
+    assert (tmp_path / "model" / "LICENSE").read_text() == "CC-BY"
     with pytest.raises(ModelError, match="is not a model directory, so it is not replaced"):
         import_marian(tmp_path / "opus", tmp_path / "opus", languages=None, imported_from=None, overwrite=True)
 

@@ -80,7 +80,6 @@ def write_average_of_checkpoints(
     # `nmt train` makes model/ by this function too, with its own command.
     commands = [run.record.command] if list(command) == run.record.command else [run.record.command, command]
     card = render_card(run, config=config, num_parameters=num_parameters, commands=commands)
-    files_to_keep = _files_of_user(output) if output.resolve().parent == run.directory.resolve() else {}
     save_model(
         output,
         config=config,
@@ -89,9 +88,8 @@ def write_average_of_checkpoints(
         target_spm=run.target_spm.read_bytes(),
         card=card,
         overwrite=may_replace,
+        unlisted=_files_of_user(output) if output.parent.resolve() == run.directory.resolve() else None,
     )
-    for name, content in files_to_keep.items():
-        files.write_file(output / name, content, error=ModelError)
     return losses
 
 
@@ -176,8 +174,8 @@ def _too_few_error(run: Run, *, option: Literal["last", "best"], number: int, nu
 
 def _files_of_user(model: Path) -> dict[str, bytes]:
     """The licence that a user added to a model and, under the name README.old.md, the card that a user edited."""
-    card, manifest = model / "README.md", model / MANIFEST  # nmt writes the manifest after the card
-    is_edited = card.is_file() and manifest.is_file() and card.stat().st_mtime_ns > manifest.stat().st_mtime_ns
+    card, manifest = model / "README.md", model / MANIFEST  # which has the hash of the card that nmt wrote
+    is_edited = card.is_file() and manifest.is_file() and files.sha256(card).encode() not in manifest.read_bytes()
     names = {name: name for name in LICENCE_FILES} | {_OLD_CARD: card.name if is_edited else _OLD_CARD}
     return {kept: (model / name).read_bytes() for kept, name in names.items() if (model / name).is_file()}
 

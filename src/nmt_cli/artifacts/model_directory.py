@@ -197,8 +197,9 @@ def save_model(
     target_spm: bytes,
     card: str,
     overwrite: bool,
+    unlisted: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write a model directory, whole or not at all, with weights in float32.
+    """Write a model directory, whole or not at all, with weights in float32; its manifest leaves `unlisted` files out.
 
     Raises ModelError if the weights do not fit the recipe, if the disk is full, or if `path` exists. `overwrite`
     lets it replace another model directory, and nothing else.
@@ -218,7 +219,10 @@ def save_model(
         (temporary / "source.spm").write_bytes(source_spm)
         (temporary / "target.spm").write_bytes(target_spm)
         (temporary / "README.md").write_text(card, encoding="utf-8", errors="replace")  # a path may be no UTF-8
-        write_manifest(temporary, {"kind": "model", "updates": config.updates})
+        card_sha256 = files.sha256(temporary / "README.md")
+        write_manifest(temporary, {"kind": "model", "updates": config.updates, "card_sha256": card_sha256})
+        for name, content in (unlisted or {}).items():
+            (temporary / name).write_bytes(content)
 
 
 def check_replaceable(path: Path, *, overwrite: bool) -> None:

@@ -40,7 +40,6 @@ from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 Target = Literal["ctranslate2", "huggingface"]
 _KINDS: dict[Target, str] = {"ctranslate2": "a CTranslate2 model", "huggingface": "a Hugging Face model"}
 _LIBRARIES: dict[Target, str] = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}
-_FILES_OF_EXPORT = {"source.spm", "target.spm", "README.md"}  # of either form; other models seldom have all three
 _MIN_LINES = 10  # for a comparison
 _MAX_PIECES = 512  # of an output, in the commands of the card
 _MAX_NORM_EPSILON = 3e-5  # MarianMTModel adds 1e-5 to the variance, and its configuration has no key for it
@@ -56,7 +55,7 @@ def export(
     express the model, if the two differ, or if `output` may not be replaced. Raises UsageError if a package is missing,
     and DataError if `lines` are too few.
     """
-    is_export = foreign_kind(output) == _KINDS[to] and {path.name for path in output.iterdir()} >= _FILES_OF_EXPORT
+    is_export = foreign_kind(output) == _KINDS[to] and "\nWritten by `nmt export`" in read_card(output)[1]
     kind_name = f"{_KINDS[to]} of nmt export"
     files.check_replaceable(output, kind_name=kind_name, is_same_kind=is_export, overwrite=overwrite)
     import_package = {"ctranslate2": import_ctranslate2, "huggingface": import_transformers}[to]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from nmt_cli import hub
 from nmt_cli.artifacts.directory_kinds import model_type
+from nmt_cli.artifacts.manifest import LICENCE_FILES
 from nmt_cli.cache import mismatch
 from nmt_cli.console import Progress, size_text
 from nmt_cli.errors import ModelError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _NEEDED = ("vocab.json", "source.spm", "target.spm")
-_OPTIONAL = ("generation_config.json", "tokenizer_config.json", "target_vocab.json", "README.md")
+_OPTIONAL = ("generation_config.json", "tokenizer_config.json", "target_vocab.json", "README.md", *LICENCE_FILES)
 _MEGABYTE = 1_000_000
 
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from nmt_cli import __version__
+from nmt_cli.artifacts.manifest import LICENCE_FILES
 from nmt_cli.artifacts.model_card import front_matter, join_front_matter, read_card
 from nmt_cli.artifacts.model_directory import (
     LoadedModel,
@@ -104,6 +105,7 @@ def import_marian(
         target_spm=target_spm,
         card=card,
         overwrite=overwrite,
+        unlisted={file.name: file.read_bytes() for name in LICENCE_FILES if (file := marian.directory / name).is_file()},
     )
     return ImportedModel(languages, num_parameters, num_lost_pieces(marian.source_spm, source), agreement, comparison)
 
