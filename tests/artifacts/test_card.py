@@ -87,7 +87,7 @@ def test_the_facts_of_the_run_are_there(tmp_path: Path) -> None:
         "A try.",
         "$ nmt train tiny.yaml --set 'description=two words'",
         "The weights are those after update 400. Training began 2026-01-02T03:04:05+00:00 and ended 2026-01-02T04:00",
-        "| train | 1,234 | 23,456 | 24,567 |",
+        "| train | 1,234 | 22,222 | 23,333 |",
         "| train | `mini.en` | `abababababababab` |",
         "Two sentences about a house.",
         "SentencePiece, 300 pieces for both languages",

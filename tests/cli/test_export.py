@@ -177,6 +177,13 @@ def test_wrong_languages_are_answered(tmp_path: Path, nmt: Shell) -> None:
     ]
 
 
+def test_a_path_to_import_that_does_not_exist(tmp_path: Path, nmt: Shell) -> None:
+    (tmp_path / "my opus-mt").mkdir()
+    done = nmt("import", str(tmp_path / "my opus-nt"), "-o", str(tmp_path / "m"))
+    assert (done.code, done.stderr[0]) == (5, f"error: {tmp_path}/my opus-nt does not exist")
+    assert done.stderr[-1].startswith(f"fix:   did you mean '{tmp_path}/my opus-mt'? name a folder with a Marian model")
+
+
 def test_info_says_that_a_model_was_imported(tmp_path: Path, nmt: Shell) -> None:
     write_marian(tmp_path / "opus")
     assert nmt("import", str(tmp_path / "opus"), "-o", str(tmp_path / "m")).code == 0

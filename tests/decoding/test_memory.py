@@ -15,6 +15,7 @@ from nmt_cli.decoding.engine import open_engine
 from nmt_cli.decoding.search.hypotheses import Details, SourceSentence
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.forks import run_forked
+from tests.interchange.builders import write_marian
 from tests.training.tiny import parallel_text
 
 NUM_LINES = 100_000
@@ -47,10 +48,16 @@ def test_a_model_that_memory_does_not_hold_is_told_in_three_lines(tmp_path: Path
     (tmp_path / "text").write_text("the old sea\n")
     process = run_forked([sys.executable, "-c", WITH_LITTLE_MEMORY, *options], cwd=tmp_path)
     assert process.stderr.splitlines() == [
-        "error: the memory of cpu does not hold the model",
-        "at:    --device",
+        "error: the memory of cpu does not hold the model model",
+        "at:    model",
         "fix:   end other programs, or take a machine with more memory",
     ]
+    assert process.returncode == 6
+    pytest.importorskip("transformers")
+    write_marian(tmp_path / "opus", encoder_ffn_dim=500_000, decoder_ffn_dim=500_000)
+    options = ["import", "opus", "-o", "imported"]
+    process = run_forked([sys.executable, "-c", WITH_LITTLE_MEMORY, *options], cwd=tmp_path)
+    assert process.stderr.splitlines()[0] == "error: the memory of cpu does not hold the model opus"
     assert process.returncode == 6
 
 

@@ -199,7 +199,7 @@ def test_a_model_that_ctranslate2_does_not_convert_is_imported_and_says_so(folde
     write_npz(folder / "model.npz", tensors, options)  # as versions of Marian without the option write it
     found = imported(folder, tmp_path / "model")
     assert found.agreement is None
-    reason = "CTranslate2 does not read it: 'transformer-no-projection'"
+    reason = "loading it in CTranslate2 failed: 'transformer-no-projection'"
     assert found.comparison == f"not compared with the original: {reason}"
 
 
@@ -215,13 +215,13 @@ def test_a_ctranslate2_that_cannot_be_imported_leaves_a_model_uncompared(
     assert (found.agreement, found.comparison) == (None, f"not compared with the original: {reason}")
 
 
-def test_a_full_disk_of_temporary_files_leaves_a_model_uncompared(
+def test_a_missing_folder_of_temporary_files_leaves_a_model_uncompared(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ctranslate2")
     file = write_model(folder)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-    assert "CTranslate2 does not read it: [Errno 2] No such file" in imported(file, tmp_path / "model").comparison
+    assert "loading it in CTranslate2 failed: [Errno 2] No such file" in imported(file, tmp_path / "model").comparison
 
 
 def test_the_weights_of_a_hugging_face_model_in_marian_s_form_give_its_log_probabilities(

@@ -7,7 +7,8 @@ torch is imported only to load or save a model, so that finding and describing o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -173,19 +174,28 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
     from nmt_cli.artifacts.weights import check_tensors_fit, load_weights, read_tensors
 
     sizes = {"source_vocab": vocabulary.source, "target_vocab": vocabulary.target}
-    try:
+    with memory_errors(path, device):
         check_tensors_fit(path / WEIGHTS, config.recipe.model, **sizes, hint=DAMAGED_HINT)
         model = new_model(config).to(device=device, dtype=dtype)
         tensors = read_tensors(path / WEIGHTS, hint=DAMAGED_HINT)
         load_weights(model, tensors, where=str(path / WEIGHTS), hint=DAMAGED_HINT)
+    return LoadedModel(model.eval(), source, target, config)
+
+
+@contextmanager
+def memory_errors(path: Path, device: torch.device) -> Iterator[None]:
+    """Raise DeviceError if the block exhausts the memory of `device` with the model at `path`."""
+    try:
+        yield
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error, counts_vague_errors=False):
             raise
-        hint = "end other programs, or take a machine with more memory"
+        setting, hint = None, "end other programs, or take a machine with more memory"
         if device.type == "cuda":
+            setting = "device"
             hint = "end other programs, which nvidia-smi lists, or take another GPU or `device: cpu`"
-        raise DeviceError(f"the memory of {device} does not hold the model", setting="device", hint=hint) from None
-    return LoadedModel(model.eval(), source, target, config)
+        message = f"the memory of {device} does not hold the model {path}"
+        raise DeviceError(message, where=str(path), setting=setting, hint=hint) from None
 
 
 def save_model(

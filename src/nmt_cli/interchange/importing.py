@@ -21,11 +21,12 @@ from nmt_cli.artifacts.model_directory import (
     SavedModelConfig,
     Vocabulary,
     check_replaceable,
+    memory_errors,
     new_model,
     save_model,
 )
 from nmt_cli.artifacts.weights import load_weights
-from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.errors import ModelError, UsageError, first_line
 from nmt_cli.interchange.marian_huggingface import read_huggingface
 from nmt_cli.interchange.marian_model import (
     ACTIVATIONS,
@@ -75,26 +76,27 @@ def import_marian(
     """
     check_replaceable(output, overwrite=overwrite)
     npz = find_npz(path)
-    marian = read_huggingface(path) if npz is None else read_npz(npz)
-    check_shapes(marian)
-    languages = languages or marian.languages or _languages_in_name(marian)
-    source = _vocabulary_rows(marian, marian.source_vocabulary, num_rows=marian.settings.vocab_size)
-    target = _vocabulary_rows(marian, marian.target_vocabulary, num_rows=marian.settings.target_rows)
-    source_spm = rewrite_with_rows(marian.source_spm, source, file=marian.directory / "source.spm")
-    target_spm = rewrite_with_rows(marian.target_spm, target, file=marian.directory / "target.spm")
-    config = SavedModelConfig(
-        nmt_version=__version__,
-        languages=languages,
-        vocabulary=Vocabulary(source=len(source), target=len(target), shared=source_spm == target_spm),
-        updates=[],
-        imported_from=imported_from,
-        recipe=_recipe(marian),
-    )
-    weights = our_weights(marian, config.recipe.model, source=source, target=target)
-    model = new_model(config).eval()
-    load_weights(model, weights, where=str(path), hint=FETCH_AGAIN)
-    loaded = LoadedModel(model, Tokenizer(source_spm), Tokenizer(target_spm), config)
-    agreement, comparison = _compare_with_original(loaded, marian, source=source, target=target)
+    with memory_errors(path, torch.device("cpu")):
+        marian = read_huggingface(path) if npz is None else read_npz(npz)
+        check_shapes(marian)
+        languages = languages or marian.languages or _languages_in_name(marian)
+        source = _vocabulary_rows(marian, marian.source_vocabulary, num_rows=marian.settings.vocab_size)
+        target = _vocabulary_rows(marian, marian.target_vocabulary, num_rows=marian.settings.target_rows)
+        source_spm = rewrite_with_rows(marian.source_spm, source, file=marian.directory / "source.spm")
+        target_spm = rewrite_with_rows(marian.target_spm, target, file=marian.directory / "target.spm")
+        config = SavedModelConfig(
+            nmt_version=__version__,
+            languages=languages,
+            vocabulary=Vocabulary(source=len(source), target=len(target), shared=source_spm == target_spm),
+            updates=[],
+            imported_from=imported_from,
+            recipe=_recipe(marian),
+        )
+        weights = our_weights(marian, config.recipe.model, source=source, target=target)
+        model = new_model(config).eval()
+        load_weights(model, weights, where=str(path), hint=FETCH_AGAIN)
+        loaded = LoadedModel(model, Tokenizer(source_spm), Tokenizer(target_spm), config)
+        agreement, comparison = _compare_with_original(loaded, marian, source=source, target=target)
     num_parameters = model.num_parameters()
     card = _card(marian, config, num_parameters=num_parameters, agreement=agreement)
     save_model(
@@ -204,6 +206,7 @@ def _recipe(marian: MarianModel) -> Recipe:
             "beam": marian.settings.num_beams,
             "length_penalty": marian.settings.length_penalty,
             "length_penalty_form": "length",
+            "min_tokens": marian.settings.min_new_tokens,
         },
     }
     try:
@@ -273,7 +276,8 @@ def _compare_with_original(
     except UsageError as error:
         return None, f"not compared with the original: {error.message}; {error.hint}"
     except (ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:  # of the other program
-        return None, f"not compared with the original: {name} does not read it: {error}".partition("\n")[0]
+        reason = first_line(error).replace(str(marian.directory), marian.directory.name)
+        return None, f"not compared with the original: loading it in {name} failed: {reason}"
     lines = random_lines(loaded)
     if isinstance(program, TransformersProgram):
         # Marian reads <unk> for a piece that its vocabulary lacks; our tokenizer has no such pieces.

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from nmt_cli import files
-from nmt_cli.artifacts.directory_kinds import check_not_fairseq, kind_of, model_type
+from nmt_cli.artifacts.directory_kinds import check_not_fairseq, kind_of
 from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.errors import ModelError
 from nmt_cli.hub_names import WEIGHTS_FILES
@@ -35,7 +35,7 @@ from nmt_cli.recipe.schema import LanguagePair
 _NORM_EPSILON = 1e-5  # the default of torch, which transformers uses
 _SAME_POSITIONS = 1e-4  # the largest difference of equal position tables
 _ONE_FILE = "they are in several files: load it with transformers, and save it with max_shard_size='100GB'"
-_MAX_POINTER_BYTES = 1000  # of the text that git without Git LFS writes in place of a large file
+_POINTER = b"version https://git-lfs"
 _USE_TRANSFORMERS = "use it with transformers; OPUS-MT's own models are read"
 
 
@@ -46,9 +46,8 @@ def read_huggingface(directory: Path) -> MarianModel:
     """
     if not directory.is_dir():
         check_not_fairseq(directory)
-        reason = "is a file, not a directory" if directory.exists() else "does not exist"
         hint = "name a folder with a Hugging Face model, or OWNER/NAME on the hub"
-        raise ModelError(f"{directory} {reason}", where=str(directory), hint=hint)
+        raise ModelError(f"{directory} is a file, not a directory", where=str(directory), hint=hint)
     if kind_of(directory) == "model":
         hint = f"use it as it is: nmt decode -m {shlex.quote(str(directory))}"
         raise ModelError(f"{directory} is a model directory of nmt already", where=str(directory), hint=hint)
@@ -85,7 +84,8 @@ def read_huggingface(directory: Path) -> MarianModel:
 def _settings(directory: Path) -> MarianConfig:
     file = directory / "config.json"
     content = files.read_json(file, error=ModelError, hint="name a folder with a Hugging Face Marian model, whole")
-    if (kind := model_type(file)) != "marian":
+    kind = content.get("model_type") if isinstance(content, dict) else None
+    if kind != "marian":
         description = f"a Hugging Face model of type {kind!r}" if kind else "no Hugging Face model"
         raise ModelError(
             f"{directory} is {description}, and nmt import reads Marian models, such as OPUS-MT's",
@@ -164,10 +164,7 @@ def _weights(directory: Path) -> dict[str, Tensor]:
             where=str(directory),
             hint=_ONE_FILE if any(directory.glob("*.index.json")) else FETCH_AGAIN,
         )
-    if file.stat().st_size < _MAX_POINTER_BYTES and file.read_bytes().startswith(b"version https://git-lfs"):
-        message = f"{file.name} is a pointer of Git LFS, not the file itself"
-        hint = f"git -C {shlex.quote(str(directory))} lfs pull, or nmt import OWNER/NAME -o MODEL"
-        raise ModelError(message, where=str(file), hint=hint)
+    _check_no_pointer(file)
     tensors = read_tensors(file, hint=FETCH_AGAIN) if file.suffix == ".safetensors" else _read_pickled(file)
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
@@ -220,8 +217,19 @@ def _resolve_tied_weights(weights: dict[str, Tensor], settings: MarianConfig, di
     weights.setdefault("final_logits_bias", torch.zeros(1, settings.target_rows))
 
 
+def _check_no_pointer(file: Path) -> None:
+    """Raise ModelError if a file is the text that git without Git LFS writes in place of a large file."""
+    with file.open("rb") as stream:
+        is_pointer = stream.read(len(_POINTER)) == _POINTER
+    if is_pointer:
+        message = f"{file.name} is a pointer of Git LFS, not the file itself"
+        hint = f"git -C {shlex.quote(str(file.parent))} lfs pull, or nmt import OWNER/NAME -o MODEL"
+        raise ModelError(message, where=str(file), hint=hint)
+
+
 def _read_bytes(file: Path) -> bytes:
     try:
+        _check_no_pointer(file)
         return file.read_bytes()
     except OSError as error:
         is_missing = isinstance(error, FileNotFoundError)

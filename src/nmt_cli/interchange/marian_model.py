@@ -56,6 +56,7 @@ class MarianConfig(BaseModel):
     decoder_start_token_id: int
     num_beams: PositiveInt = DecodingConfig().beam
     length_penalty: float = 1.0
+    min_new_tokens: int = 0
 
     @property
     def target_rows(self) -> int:
