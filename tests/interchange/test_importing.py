@@ -24,7 +24,17 @@ from nmt_cli.interchange.importing import ImportedModel, import_marian
 from nmt_cli.model.packing import pack
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.tokenizer import BOS, EOS
-from tests.interchange.builders import CPU, edit_json, english, load, recipe_with, save_sharp, spm, with_damaged_rules, write_marian
+from tests.interchange.builders import (
+    CPU,
+    edit_json,
+    english,
+    load,
+    recipe_with,
+    save_sharp,
+    spm,
+    with_damaged_rules,
+    write_marian,
+)
 
 SHAPES: dict[str, dict[str, Any]] = {
     "OPUS-MT's": {},
@@ -147,7 +157,12 @@ def test_an_imported_model_translates_as_transformers_does(tmp_path: Path) -> No
     imported(tmp_path)
     config = load(tmp_path / "model").config
     decoding = config.recipe.decoding
-    assert (decoding.beam, decoding.length_penalty, decoding.length_penalty_form, decoding.min_tokens) == (2, 0.7, "length", 3)
+    assert (decoding.beam, decoding.length_penalty, decoding.length_penalty_form, decoding.min_tokens) == (
+        2,
+        0.7,
+        "length",
+        3,
+    )
     assert (config.languages.source, config.languages.target, config.updates) == ("en", "de", [])
     tokenizer = pytest.importorskip("transformers").MarianTokenizer.from_pretrained(tmp_path / "opus")
     lines = list(english(10))
@@ -342,7 +357,7 @@ def test_missing_and_damaged_files_are_named(opus: Path, name: str) -> None:
     assert re.search("damaged|no SentencePiece model", error.message)
     if name.endswith(".spm"):
         file.write_bytes(with_damaged_rules(content))
-        assert refusal(opus.parent).message == f"{name} is a damaged SentencePiece model"
+        assert refusal(opus.parent).message == f"{name} is no SentencePiece model"
     file.unlink()
     if name == "model.safetensors":
         (opus / "pytorch_model.bin").write_bytes(content[:1000])

@@ -433,4 +433,4 @@ def test_a_damaged_tokenizer_beside_a_list_of_pieces_is_an_error_of_the_model(fo
         assert re.fullmatch("source.spm is (no|a damaged) SentencePiece model.*", error.message)
         assert error.hint == "fetch the directory again, all its files"
     (folder / "source.spm").write_bytes(with_damaged_rules(vocabulary))
-    assert refusal(file).message == "source.spm is a damaged SentencePiece model"
+    assert refusal(file).message == "source.spm is no SentencePiece model"

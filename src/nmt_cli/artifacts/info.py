@@ -39,7 +39,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         "mean": None if config.average_losses is None else config.average_losses.model_dump(),
         "longest_source": config.longest_source,
         "imported_from": config.imported_from,
-        "license": _license(path),
+        "license": str(licence) if (licence := read_card(path)[0].get("license")) else None,
         "damage": _damage(path),
         "recipe": config.recipe.model_dump(mode="json"),
     }
@@ -138,15 +138,8 @@ def current_model(run: Path) -> str | None:
 
 
 def _checkpoint_values(checkpoint: Checkpoint) -> dict[str, Any]:
-    values = asdict(checkpoint)
-    del values["weights_sha256"]
-    return values | {"path": str(checkpoint.path)}
-
-
-def _license(path: Path) -> str | None:
-    """The licence that the card of a model states."""
-    values, _ = read_card(path)
-    return str(values["license"]) if values.get("license") else None
+    values = asdict(checkpoint) | {"path": str(checkpoint.path)}
+    return {key: value for key, value in values.items() if key != "weights_sha256"}
 
 
 def _damage(path: Path) -> str | None:

@@ -88,7 +88,6 @@ def damaged_hint(directory: Path) -> str:
     """How to mend a damaged model directory: a model of the hub is removed from the cache, and imported again."""
     folder, config = directory.resolve(), directory / CONFIG
     is_in_cache = folder.parent.parent == (cache_folder() / "models").resolve()
-    # The cache may be a folder in which the user keeps models too.
     if not is_in_cache or not config.is_file() or b"\nimported_from: " not in config.read_bytes():
         return DAMAGED_HINT
     name = f"{folder.parent.name}/{folder.name}"

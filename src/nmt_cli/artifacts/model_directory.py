@@ -130,17 +130,12 @@ def load_saved_config(path: Path) -> SavedModelConfig:
     except UnicodeDecodeError as error:
         raise ModelError(f"{CONFIG} is damaged: {error}", where=str(file), hint=DAMAGED_HINT) from None
     except RecipeError as error:
-        if _is_newer(values):
+        is_newer_format = isinstance(values.get("format"), int) and values["format"] > 1
+        if is_newer_format or _version_numbers(values.get("nmt_version", "")) > _version_numbers(__version__):
             versions = f"{CONFIG} was written by nmt {values.get('nmt_version')}, and this is {__version__}"
             hint = "pip install -U nmt-cli"
             raise ModelError(f"{versions}: {error.message}", where=error.where, hint=hint) from None
         raise ModelError(error.message, where=error.where, hint=error.hint) from None
-
-
-def _is_newer(values: Mapping[str, Any]) -> bool:
-    """Whether config.yaml has a later format, or comes from a later version, than this nmt."""
-    has_later_format = isinstance(values.get("format"), int) and values["format"] > 1
-    return has_later_format or _version_numbers(values.get("nmt_version", "")) > _version_numbers(__version__)
 
 
 def _version_numbers(version: object) -> list[int]:
@@ -192,8 +187,7 @@ def memory_errors(path: Path, device: torch.device) -> Iterator[None]:
             raise
         setting, hint = None, "end other programs, or take a machine with more memory"
         if device.type == "cuda":
-            setting = "device"
-            hint = "end other programs, which nvidia-smi lists, or take another GPU or `device: cpu`"
+            setting, hint = "device", "end other programs, which nvidia-smi lists, or take another GPU or `device: cpu`"
         message = f"the memory of {device} does not hold the model {path}"
         raise DeviceError(message, where=str(path), setting=setting, hint=hint) from None
 
@@ -250,11 +244,8 @@ def load_tokenizer(file: Path, *, num_pieces: int) -> Tokenizer:
     except DataError as error:
         raise ModelError(error.message, where=error.where, hint=DAMAGED_HINT) from None
     if tokenizer.vocab_size != num_pieces:
-        raise ModelError(
-            f"{file.name} has {tokenizer.vocab_size:,} pieces, but {CONFIG} says {num_pieces:,}",
-            where=str(file),
-            hint=DAMAGED_HINT,
-        )
+        message = f"{file.name} has {tokenizer.vocab_size:,} pieces, but {CONFIG} says {num_pieces:,}"
+        raise ModelError(message, where=str(file), hint=DAMAGED_HINT)
     return tokenizer
 
 

@@ -265,11 +265,8 @@ def model_of_latest_run(runs: Path) -> Path:
     """
     paths = directories_in(runs, "run")
     if not paths:
-        raise ModelError(
-            f"there is no model: {runs.absolute()} holds no runs",
-            where=str(runs),
-            hint="name a model with -m MODEL, or train one: nmt train RECIPE",
-        )
+        hint = "name a model with -m MODEL, or train one: nmt train RECIPE"
+        raise ModelError(f"there is no model: {runs.absolute()} holds no runs", where=str(runs), hint=hint)
     with_model = [run for run in paths if _model_written_at(run)]
     if not with_model:
         hint = _UNFINISHED_HINT.format(run=shlex.quote(str(max(paths))))

@@ -312,11 +312,8 @@ def _settings(reported: Sequence[ReportedRun]) -> tuple[list[_Setting], list[_Se
 
     for path in paths:
         if path not in sections:
-            add(
-                dotted_key(path),
-                [_setting_text(recipe, path) for recipe in recipes],
-                default=_setting_text(default, path),
-            )
+            values = [_setting_text(recipe, path) for recipe in recipes]
+            add(dotted_key(path), values, default=_setting_text(default, path))
     initial_models = [shown.run.record.init_from for shown in reported]
     add("--init-from", [_NONE if model is None else model.path for model in initial_models], default=_NONE)
     return different, common

@@ -12,7 +12,7 @@ import typer
 
 from nmt_cli.cli.arguments import complete_models, find_models, parse_choice
 from nmt_cli.console import show_progress
-from nmt_cli.errors import ModelError, UsageError, nearest_path
+from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.languages import parse_languages
 
 if TYPE_CHECKING:
@@ -102,9 +102,7 @@ def import_(
         given_pair = LanguagePair(source=source, target=target)
     name = hub_name(path)
     if name is None and not path.exists():
-        near = nearest_path(path, path.parent.glob("[!.]*"))
-        meant = f"did you mean {shlex.quote(str(near))}? " if near else ""
-        hint = f"{meant}name a folder with a Marian model, a .npz file, or OWNER/NAME on the hub"
+        hint = "name a folder with a Marian model, a .npz file, or OWNER/NAME on the hub"
         raise ModelError(f"{path} does not exist", where=str(path), hint=hint)
     from nmt_cli.interchange.importing import import_marian  # imports torch, which takes seconds
 

@@ -107,7 +107,9 @@ def import_marian(
         target_spm=target_spm,
         card=card,
         overwrite=overwrite,
-        unlisted={file.name: file.read_bytes() for name in LICENCE_FILES if (file := marian.directory / name).is_file()},
+        unlisted={
+            file.name: file.read_bytes() for name in LICENCE_FILES if (file := marian.directory / name).is_file()
+        },
     )
     return ImportedModel(languages, num_parameters, num_lost_pieces(marian.source_spm, source), agreement, comparison)
 
@@ -184,8 +186,7 @@ def _vocabulary_rows(marian: MarianModel, vocabulary: Mapping[str, int], *, num_
     """Marian's rows by our ids; ModelError if the vocabulary lacks the unknown piece."""
     settings = marian.settings
     if marian.unknown_piece not in vocabulary:
-        message = f"the vocabulary has no {marian.unknown_piece}"
-        raise damaged_error(message, where=marian.directory / "vocab.json")
+        raise damaged_error(f"the vocabulary has no {marian.unknown_piece}", where=marian.directory / "vocab.json")
     return rows_by_our_ids(
         vocabulary,
         num_rows=num_rows,
@@ -252,12 +253,9 @@ def _languages_in_name(marian: MarianModel) -> LanguagePair:
     named = re.search(r"opus-mt-(?:tc-(?:big|base)-)?([A-Za-z_]+)-([A-Za-z_]+)$", marian.directory.resolve().name)
     if named is None:
         file = marian.file.name if marian.is_npz else "tokenizer_config.json"
-        raise UsageError(
-            f"the languages of {marian.directory} are not known: its {file} does not say them",
-            where=str(marian.directory),
-            setting="languages",
-            hint="add `languages: en-de`, the source's first",
-        )
+        message = f"the languages of {marian.directory} are not known: its {file} does not say them"
+        hint = "add `languages: en-de`, the source's first"
+        raise UsageError(message, where=str(marian.directory), setting="languages", hint=hint)
     source, target = named.groups()
     return LanguagePair(source=source, target=target)
 
@@ -297,13 +295,6 @@ def _card(marian: MarianModel, config: SavedModelConfig, *, num_parameters: int,
         front["base_model"] = config.imported_from.partition("@")[0]
     if "license" in values:
         front["license"] = values["license"]
-    body, is_npz = body.lstrip(), marian.is_npz
-    text = render(
-        "imported_model_card.md",
-        config=config,
-        num_parameters=num_parameters,
-        agreement=agreement,
-        is_npz=is_npz,
-        card=body,
-    )
+    measured = {"num_parameters": num_parameters, "agreement": agreement}
+    text = render("imported_model_card.md", config=config, **measured, is_npz=marian.is_npz, card=body.lstrip())
     return join_front_matter(front, text)

@@ -35,7 +35,7 @@ from nmt_cli.recipe.schema import LanguagePair
 _NORM_EPSILON = 1e-5  # the default of torch, which transformers uses
 _SAME_POSITIONS = 1e-4  # the largest difference of equal position tables
 _ONE_FILE = "they are in several files: load it with transformers, and save it with max_shard_size='100GB'"
-_POINTER = b"version https://git-lfs"
+_MAX_POINTER_BYTES = 1000  # of the text that git without Git LFS writes in place of a large file
 _USE_TRANSFORMERS = "use it with transformers; OPUS-MT's own models are read"
 
 
@@ -54,6 +54,7 @@ def read_huggingface(directory: Path) -> MarianModel:
     settings = _settings(directory)
     _check_supported(settings, directory)
     tokenizer = _read_optional_json(directory / "tokenizer_config.json")
+    unknown = tokenizer.get("unk_token") or "<unk>"
     source = _vocabulary(directory / "vocab.json", num_rows=settings.vocab_size)
     is_separate = bool(tokenizer.get("separate_vocabs"))
     target_file = directory / ("target_vocab.json" if is_separate else "vocab.json")
@@ -68,7 +69,8 @@ def read_huggingface(directory: Path) -> MarianModel:
         file=directory / "config.json",
         is_npz=False,
         settings=settings,
-        unknown_piece=_unknown_piece(tokenizer),
+        # Older versions of transformers write an object.
+        unknown_piece=str(unknown.get("content") if isinstance(unknown, dict) else unknown),
         languages=_languages(tokenizer),
         weights=weights,
         source_vocabulary=source,
@@ -128,12 +130,6 @@ def _check_supported(settings: MarianConfig, directory: Path) -> None:
     if not all(0 <= index < num_rows for index in (pad, end, start)):
         special = f"special ids {(pad, end, start)} in a vocabulary of {num_rows:,}"
         raise damaged_error(f"config.json has {special}", where=file)
-
-
-def _unknown_piece(tokenizer: Mapping[str, Any]) -> str:
-    """The unknown piece by tokenizer_config.json, where older versions of transformers write an object."""
-    unknown = tokenizer.get("unk_token") or "<unk>"
-    return str(unknown.get("content") if isinstance(unknown, dict) else unknown)
 
 
 def _languages(tokenizer: Mapping[str, Any]) -> LanguagePair | None:
@@ -218,10 +214,7 @@ def _resolve_tied_weights(weights: dict[str, Tensor], settings: MarianConfig, di
 
 
 def _check_no_pointer(file: Path) -> None:
-    """Raise ModelError if a file is the text that git without Git LFS writes in place of a large file."""
-    with file.open("rb") as stream:
-        is_pointer = stream.read(len(_POINTER)) == _POINTER
-    if is_pointer:
+    if file.stat().st_size < _MAX_POINTER_BYTES and file.read_bytes().startswith(b"version https://git-lfs"):
         message = f"{file.name} is a pointer of Git LFS, not the file itself"
         hint = f"git -C {shlex.quote(str(file.parent))} lfs pull, or nmt import OWNER/NAME -o MODEL"
         raise ModelError(message, where=str(file), hint=hint)

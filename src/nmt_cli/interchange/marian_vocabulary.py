@@ -26,7 +26,6 @@ from nmt_cli.tokenization.sentencepiece_model import (
     read_pieces,
     with_pieces,
 )
-from nmt_cli.tokenization.tokenizer import Tokenizer
 
 _SPECIAL_KINDS = (CONTROL, UNKNOWN, CONTROL, CONTROL)  # of our padding, unknown piece, start and end
 # SentencePiece scores an unknown character by the lowest score of a piece, less this penalty.
@@ -84,12 +83,7 @@ def rewrite_with_rows(model: bytes, rows: Sequence[VocabularyRow], *, file: Path
     pieces = [Piece(row.text, 0.0, kind) for row, kind in zip(rows, _SPECIAL_KINDS, strict=False)]
     for row in rows[len(_SPECIAL_KINDS) :]:
         pieces.append(_piece_for(row.text, known.get(row.text), has_bytes=has_bytes, unknown_score=unknown_score))
-    rewritten = with_pieces(model, pieces, has_bytes=has_bytes)
-    try:
-        Tokenizer(rewritten)
-    except RuntimeError:
-        raise damaged_error(f"{file.name} is a damaged SentencePiece model", where=file) from None
-    return rewritten
+    return with_pieces(model, pieces, has_bytes=has_bytes)
 
 
 def num_lost_pieces(model: bytes, rows: Sequence[VocabularyRow]) -> int:

@@ -132,7 +132,9 @@ def usable_lines(lines: Sequence[str], loaded: LoadedModel) -> list[str]:
     """Up to a hundred of `lines`, spread evenly over the lines that are not blank, long or special to a tokenizer."""
     stripped = dict.fromkeys(line.strip() for line in lines)
     usable = [line for line in stripped if line and not any(mark in line for mark in (SPACE_MARK, "<", ">"))]
-    usable = [line for line, row in zip(usable, loaded.source.encode(usable), strict=True) if _fits(row, loaded)]
+    longest = min(_MAX_LINE_PIECES, loaded.model.config.max_positions // 2)
+    pairs = zip(usable, loaded.source.encode(usable), strict=True)
+    usable = [line for line, row in pairs if UNK not in row and 0 < len(row) <= longest]
     num_lines = min(NUM_LINES, len(usable))
     return [usable[index * len(usable) // num_lines] for index in range(num_lines)]
 
@@ -153,10 +155,9 @@ def random_lines(loaded: LoadedModel) -> list[str]:
     lines = ["".join(random.choices(texts, k=2 + number % 24)) for number in range(4 * NUM_LINES if texts else 0)]
     usable = usable_lines(lines, loaded)
     if not usable:
+        message = "no line of text can be spelt in the model's source pieces"
         raise ModelError(
-            "no line of text can be spelt in the model's source pieces",
-            where="source.spm",
-            hint="check that the tokenizer and the vocabulary belong together",
+            message, where="source.spm", hint="check that the tokenizer and the vocabulary belong together"
         )
     return usable
 
@@ -229,11 +230,6 @@ def _is_tie(loaded: LoadedModel, row: list[int], ours: Sequence[int], theirs: Se
     position = next((position for position, (our_id, their_id) in pairs if our_id != their_id), 0)
     log_probs = next_log_probs(loaded.model, [*row, EOS], [BOS, *ours[:position]], device=_CPU)
     return abs(float(log_probs[our_ids[position]] - log_probs[their_ids[position]])) <= TOLERANCE
-
-
-def _fits(row: Sequence[int], loaded: LoadedModel) -> bool:
-    longest = min(_MAX_LINE_PIECES, loaded.model.config.max_positions // 2)
-    return UNK not in row and 0 < len(row) <= longest
 
 
 def _disagreement_error(program: OtherProgram, difference: str) -> ModelError:

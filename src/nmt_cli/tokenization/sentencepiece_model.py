@@ -77,6 +77,7 @@ def read_pieces(model: bytes) -> list[Piece]:
         raise ValueError("no SentencePiece model: it has no pieces")
     if not sections >= {_ModelField.TRAINER_SPEC, _ModelField.NORMALIZER_SPEC}:  # they follow the pieces
         raise ValueError("a damaged SentencePiece model: it is cut short, before its settings")
+    _special_ids(model)  # SentencePiece's own reading
     return pieces
 
 
