@@ -204,15 +204,35 @@ def test_a_number_of_gpus_for_ranks_that_torchrun_has_started_is_refused(monkeyp
     assert error.hint == "leave out --gpus and set torchrun's --nproc-per-node, or unset WORLD_SIZE"
 
 
-@pytest.mark.parametrize("variable", ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"])
-def test_another_attempt_of_torchrun_or_slurm_does_not_restart_the_run(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+@pytest.mark.parametrize(
+    ("variable", "job", "is_ignored"),
+    [
+        ("TORCHELASTIC_RESTART_COUNT", None, True),
+        ("SLURM_RESTART_COUNT", "7", True),
+        ("SLURM_RESTART_COUNT", "6", False),
+        ("SLURM_RESTART_COUNT", None, False),
+    ],
+)
+def test_another_attempt_of_torchrun_or_slurm_does_not_restart_the_run_that_it_began(
+    prepared: PreparedData,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    variable: str,
+    job: str | None,
+    is_ignored: bool,
 ) -> None:
+    caplog.set_level("INFO")
+    if job is not None:
+        monkeypatch.setenv("SLURM_JOB_ID", job)
     with stopped_after(3):
         assert train(prepared, tmp_path / "run", "training.updates=4") == 75
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv(variable, "1")
     assert train(prepared, tmp_path / "run", "training.updates=4", restart=True) == 0
-    assert [event["update"] for event in events(tmp_path / "run", "resume")] == [3]
+    assert [event["update"] for event in events(tmp_path / "run", "resume")] == [3] * is_ignored
+    ignored = f"--restart is ignored: an earlier try began the run in {tmp_path / 'run'}"
+    assert (ignored in caplog.messages) == is_ignored
 
 
 def test_all_ranks_take_the_checkpoint_of_the_first_whatever_they_see(

@@ -78,6 +78,7 @@ class RunRecord(_Record):
     max_tokens_per_device: MeasuredTokens | None = None
     longest_source: PositiveInt | None = None
     rules: PositiveInt = 1
+    slurm_job: str | None = None
     data_summary: dict[str, Any] = {}
 
     @property

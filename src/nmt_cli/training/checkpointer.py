@@ -68,9 +68,8 @@ class Checkpointer:
             files.clear_partial_directories(self._folder.directory, name="update-*")  # the rest of a killed save
         self._ranks.barrier()
         checkpoint = self._ask_first_rank(self._folder.newest)
-        if checkpoint is None:
-            has_random_weights = self._run.record.init_from is None  # then they are there already
-            return TrainingState(self._updater.precision) if has_random_weights else self._load(None)
+        if checkpoint is None:  # the model was built with its random weights
+            return TrainingState(self._updater.precision) if self._run.record.init_from is None else self._load(None)
         state = self._load(checkpoint)
         self._interim = None if self._is_due(state.update) else checkpoint.path
         self._resumed = state
@@ -181,10 +180,10 @@ class Checkpointer:
         return None if update < 0 else self._folder.find(update)
 
     def _is_due(self, update: int) -> bool:
-        """True if an uninterrupted training has a checkpoint of this update."""
+        """True if an uninterrupted training has a checkpoint of this update; earlier versions saved update 0 if stopped."""
         training, validation = self._run.recipe.training, self._run.recipe.validation
         is_validated = update % validation.every == 0 and training.keep_best > 0
-        return update % training.checkpoint_every == 0 or update == training.updates or is_validated
+        return update > 0 and (update % training.checkpoint_every == 0 or update == training.updates or is_validated)
 
 
 class CheckpointWriter:

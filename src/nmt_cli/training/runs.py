@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import re
 import shlex
 import shutil
@@ -113,6 +114,13 @@ def _is_begun(run: Path, *, corpus: str | None, init_from: Path | None) -> bool:
         return False  # no run, or a damaged one
     initial = None if record.init_from is None else record.init_from.path
     return record.corpus == corpus and (init_from is None or initial == str(init_from.resolve()))
+
+
+def is_begun_by_earlier_try(run: Path) -> bool:
+    """Whether the command line is repeated by torchrun, or by the requeued Slurm job that began the run."""
+    is_requeued = os.environ.get("SLURM_RESTART_COUNT", "0") != "0" and kind_of(run) == "run"
+    is_of_job = is_requeued and open_run(run).record.slurm_job == os.environ.get("SLURM_JOB_ID", "")
+    return is_of_job or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
 def open_or_begin(
@@ -294,6 +302,7 @@ def _record(data: PreparedData, recipe: Recipe, command: Sequence[str], initial:
             "started": _now(),
             "init_from": initial,
             "rules": RULES,
+            "slurm_job": os.environ.get("SLURM_JOB_ID"),
             "longest_source": _longest_source(data, initial, max_positions=recipe.model.max_positions),
             "data_summary": {
                 "fingerprint": manifest.fingerprint,

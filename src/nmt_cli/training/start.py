@@ -113,8 +113,6 @@ def train_run(
     ):
         if ranks.is_first:
             log_other_corpus(data.manifest, recipe)
-            counts = {os.environ.get(f"{name}_RESTART_COUNT", "0") for name in ("TORCHELASTIC", "SLURM")}
-            restart = restart and counts == {"0"}  # a later try of torchrun or Slurm repeats the command line
             open_or_begin(directory, recipe, data, command=command, restart=restart, init_from=init_from)
         ranks.barrier()
         run = open_run(directory)
