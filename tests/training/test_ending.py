@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from nmt_cli.artifacts.run import open_run
 from nmt_cli.dataset import plan_cache
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError, RecipeError
@@ -292,6 +293,7 @@ def test_a_signal_while_a_training_starts_is_obeyed_as_later_on(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     init = Trainer.__init__
+    assert train(prepared, tmp_path / "run", "training.updates=3") == 0
 
     def interrupted(*arguments: Any, **options: Any) -> None:
         send(signal.SIGTERM)
@@ -299,6 +301,7 @@ def test_a_signal_while_a_training_starts_is_obeyed_as_later_on(
 
     monkeypatch.setattr(Trainer, "__init__", interrupted)
     assert train(prepared, tmp_path / "run", "training.updates=6") == 75
+    assert open_run(tmp_path / "run").record.finished is None
 
 
 def test_a_stopped_restart_is_to_go_on_without_restart(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.artifacts.weights import read_tensors
-from nmt_cli.dataset.prepared_data import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
 from nmt_cli.errors import DataError, ModelError, NmtError, RecipeError, UsageError
 from nmt_cli.training.runs import open_or_begin
 from nmt_cli.training.trainer import Trainer
@@ -77,6 +78,18 @@ def test_a_resume_does_not_read_the_model_again_and_ends_in_the_same_bits(
         assert train(prepared, tmp_path / "run", *settings, *SHORT, init_from=model) == 75
     assert train(prepared, tmp_path / "run", *settings, *SHORT) == 0
     assert checkpoint(tmp_path / "run", 6) == checkpoint(tmp_path / "whole", 6)
+
+
+def test_with_moved_data_the_command_to_continue_names_the_data_and_the_model(
+    prepared: PreparedData, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    with stopped_after(3):
+        assert train(prepared, run, *SHORT, init_from=model) == 75
+    moved = open_prepared(shutil.copytree(prepared.directory, tmp_path / "moved"))
+    monkeypatch.setattr("sys.argv", ["nmt", "train", "run.yaml", "--data", str(moved.directory)])
+    assert train(moved, run, *SHORT) == 0
+    assert open_run(run).record.command == [*sys.argv, "--init-from", str(model.resolve())]
 
 
 def test_a_start_that_saved_nothing_reads_it_again(

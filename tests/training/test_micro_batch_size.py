@@ -140,6 +140,16 @@ def test_a_start_that_is_refused_or_has_nothing_to_do_finds_nothing_anew(
     assert _note(run) == record["max_tokens_per_device"]
 
 
+def test_a_run_that_patience_ended_finds_nothing_anew(prepared: PreparedData, tmp_path: Path, free: list[int]) -> None:
+    run, settings = tmp_path / "run", (AUTO, "validation.every=1", "training.patience=1")
+    free.append(_bytes_for(prepared, 250))
+    assert train(prepared, run, *settings) == 0
+    assert events(run)[-1]["reason"] == "patience"
+    text = (run / "run.json").read_text(encoding="utf-8")
+    (run / "run.json").write_text(text.replace('"CPU"', '"NVIDIA H200"'), encoding="utf-8")
+    assert train(prepared, run, *settings) == 0  # nobody asks what is free
+
+
 def test_it_is_found_anew_on_other_devices_and_said(
     prepared: PreparedData,
     finished: Callable[..., Path],

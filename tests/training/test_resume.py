@@ -294,6 +294,7 @@ def test_a_finished_run_is_left_as_it_is(
     assert after == before
     assert train(prepared, run, "training.updates=4", "decoding.beam=3") == 0
     assert load_saved_config(run / "model").recipe.decoding.beam == 3
+    assert len(events(run, "end")) == 1
 
 
 def test_a_finished_run_goes_on_with_a_longer_recipe_and_says_so(

@@ -99,6 +99,7 @@ def test_a_run_that_is_there_is_kept_as_it_is_and_knows_where_its_data_have_move
     record = begin().record
     before = files_in(tmp_path / "run")
     begin(command=["another"])
+    begin(command=["another"], data=type(prepared)(Path(os.path.relpath(prepared.directory)), prepared.manifest))
     assert files_in(tmp_path / "run") == before
     moved = shutil.copytree(prepared.directory, tmp_path / "moved data")
     found = begin(command=["another"], data=type(prepared)(moved, prepared.manifest)).record

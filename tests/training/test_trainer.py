@@ -362,20 +362,28 @@ def test_memory_that_does_not_suffice_is_an_error_whose_hint_helps(
     assert train(prepared, run, *SHORT, setting) == 0
 
 
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried 2.60 GiB.\nMore"), "CUDA out of memory. Tried 2.60 GiB."),
+        (RuntimeError("in a worker process:\nTraceback ...\nOSError: Cannot allocate memory\n"), None),
+        (MemoryError("Unable to allocate 3 GiB"), "Unable to allocate 3 GiB"),
+    ],
+)
 def test_memory_that_another_process_takes_is_an_error_too(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception, told: str | None
 ) -> None:
     def without_memory(*arguments: object, **options: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.60 GiB.\nMore about that.")
+        raise raised
 
     monkeypatch.setattr(validation_module, "_mean_losses", without_memory)
     with pytest.raises(DeviceError) as caught:
         train(prepared, tmp_path / "run", *SHORT)
     error = caught.value
     assert error.exit_code == 6
-    assert error.message == "the memory of cpu does not suffice"
-    assert error.where == "CUDA out of memory. Tried to allocate 2.60 GiB."
-    assert error.hint.startswith("end what else takes its memory (nvidia-smi shows it), take another `device`, or set")
+    assert error.message == "memory does not suffice"
+    assert error.where == (told or "OSError: Cannot allocate memory")
+    assert error.hint.startswith("end what else takes memory (nvidia-smi or top shows it), take another `device`, or")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

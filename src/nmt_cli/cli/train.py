@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from nmt_cli.recipe.schema import Recipe
     from nmt_cli.training.start import RunInputs
 
-logger = logging.getLogger(__name__)
-
 
 def train(
     recipe: Annotated[
@@ -104,7 +102,7 @@ def train(
         # All that follows imports torch, which takes seconds.
         from nmt_cli.training import start
         from nmt_cli.training.initial_weights import with_initial_architecture
-        from nmt_cli.training.runs import is_begun_by_earlier_try, named_run
+        from nmt_cli.training.runs import is_restart_repeated, named_run
 
         is_packaged = not Path(recipe).is_file()
         resolved, default_output = named_run(
@@ -113,9 +111,7 @@ def train(
         output = output or default_output
         if not dry_run and (code := start.launch_ranks(sys.argv[1:], device=device, gpus=gpus)) is not None:
             raise typer.Exit(code)
-        if restart and is_begun_by_earlier_try(output):
-            restart = False
-            logger.info("--restart is ignored: an earlier try began the run in %s", output)
+        restart = restart and not is_restart_repeated(output)
         resolved = with_initial_architecture(resolved, run=output, init_from=init_from, restart=restart)
         if dry_run or prepared is None:
             inputs = _planned_inputs(directory, resolved.recipe, is_named=data is not None, init_from=init_from)

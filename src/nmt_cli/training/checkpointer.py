@@ -180,7 +180,7 @@ class Checkpointer:
         return None if update < 0 else self._folder.find(update)
 
     def _is_due(self, update: int) -> bool:
-        """True if an uninterrupted training has a checkpoint of this update; earlier versions saved update 0 if stopped."""
+        """True if an uninterrupted training has it; of update 0, earlier versions saved an interim checkpoint."""
         training, validation = self._run.recipe.training, self._run.recipe.validation
         is_validated = update % validation.every == 0 and training.keep_best > 0
         return update > 0 and (update % training.checkpoint_every == 0 or update == training.updates or is_validated)

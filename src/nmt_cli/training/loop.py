@@ -66,7 +66,7 @@ class TrainingLoop:
         self._in_flight: deque[_InFlight] = deque()
         self._updates_to_repeat: deque[LoadedUpdate] = deque()
         self._signal: int | None = None
-        self._is_out_of_patience = False
+        self._agree_on_patience()
         self._loader = Loader(order, ranks, is_interrupted=lambda: self._agreed_signal() is not None)
         self._stopwatch = Stopwatch()
         self._meter: Meter
@@ -86,7 +86,7 @@ class TrainingLoop:
         self._agree_on_patience()
         if self.state.update > 0:
             self._order.move_to(epoch=self.state.epoch, index=self.state.index)
-            if self._ending_by_recipe() is None:
+            if self.ending_by_recipe() is None:
                 self._reporter.write_event("resume", update=self.state.update)
                 self._reporter.print_line(f"resuming {self._directory} after update {self.state.update:,}")
             if self._is_validation_due(self.state.update):  # the stop came between an update and its validation
@@ -98,19 +98,19 @@ class TrainingLoop:
         """Open the epoch's plan, which may take hours; return the ending by the recipe, or by a signal meanwhile."""
         try:
             self._stop.interrupts = True
-            if self._stop.received is None and self._ending_by_recipe() is None:
+            if self._stop.received is None and self.ending_by_recipe() is None:
                 self._order.open()
         except _StopAsked:
             pass
         finally:
             self._stop.interrupts = False
-        return self._ending_by_any_signal() or self._ending_by_recipe()
+        return self._ending_by_any_signal() or self.ending_by_recipe()
 
     def run(self, meter: Meter) -> Ending:
         """Take update after update, until the recipe or a signal ends the training; `meter` measures them."""
         self._meter = meter
         with self._reporter.showing_progress(self.state.update), self._profiler, self._loader:
-            while (ending := self._ending_by_recipe()) is None:
+            while (ending := self.ending_by_recipe()) is None:
                 with self._profiler.update():
                     self._launch_next_update()
                     reason = self._read_results()
@@ -231,7 +231,7 @@ class TrainingLoop:
             self._validate()
             stop = self._ending_by_any_signal()
             is_save_due = is_save_due or self._recipe.training.keep_best > 0
-        if self.state.update and (is_save_due or stop is not None or self._ending_by_recipe() is not None):
+        if self.state.update and (is_save_due or stop is not None or self.ending_by_recipe() is not None):
             self._save()
         return stop
 
@@ -273,7 +273,7 @@ class TrainingLoop:
         self._stopwatch.stop()
         self._checkpointer.save(self.state, validation=self._validation)
 
-    def _ending_by_recipe(self) -> Ending | None:
+    def ending_by_recipe(self) -> Ending | None:
         """The ending by the recipe; None if the training continues."""
         if self.state.update >= self._recipe.training.updates:
             return "finished"
@@ -281,9 +281,8 @@ class TrainingLoop:
 
     def _agree_on_patience(self) -> None:
         """Tell all ranks whether the first, which validates, is out of patience."""
-        patience = self._recipe.training.patience
-        if patience is not None:
-            self._is_out_of_patience = self._ranks.any(self.state.validations_since_best >= patience)
+        patience = self._recipe.training.patience or math.inf
+        self._is_out_of_patience = self._ranks.any(self.state.validations_since_best >= patience)
 
     def _ending_by_any_signal(self) -> Ending | None:
         """The ending for a signal to any of the ranks, the same on all ranks; SIGTERM comes before Ctrl-C."""

@@ -116,11 +116,13 @@ def _is_begun(run: Path, *, corpus: str | None, init_from: Path | None) -> bool:
     return record.corpus == corpus and (init_from is None or initial == str(init_from.resolve()))
 
 
-def is_begun_by_earlier_try(run: Path) -> bool:
-    """Whether the command line is repeated by torchrun, or by the requeued Slurm job that began the run."""
+def is_restart_repeated(run: Path) -> bool:
+    """Whether --restart is ignored: torchrun repeats it, or the requeued Slurm job that began the run; then log it."""
     is_requeued = os.environ.get("SLURM_RESTART_COUNT", "0") != "0" and kind_of(run) == "run"
-    is_of_job = is_requeued and open_run(run).record.slurm_job == os.environ.get("SLURM_JOB_ID", "")
-    return is_of_job or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    is_repeated = is_requeued and open_run(run).record.slurm_job == os.environ.get("SLURM_JOB_ID", "")
+    if is_repeated := is_repeated or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+        logger.info("--restart is ignored: an earlier try began the run in %s", run)
+    return is_repeated
 
 
 def open_or_begin(
@@ -169,13 +171,13 @@ def _continue_with(run: Run, recipe: Recipe, data: PreparedData, command: Sequen
     old, new = flatten(run.recipe.model_dump(mode="json")), flatten(recipe.model_dump(mode="json"))
     # A setting that only the old recipe has belongs to an optimizer or schedule that is no longer used: it is not told.
     changes = _differences(new, {path: old.get(path) for path in new})
-    if not changes and run.record.data == str(data.directory):
+    if not changes and Path(run.record.data).resolve() == data.directory.resolve():
         return run
     if changes:
         logger.info("the run goes on with %s", "; ".join(changes))
         files.write_file(run.directory / "recipe.yaml", dump_recipe(recipe), error=ModelError)
-    lacks_init_from = init_from is None and run.record.init_from is not None  # later starts may leave it out
-    command = run.record.command if lacks_init_from else list(command)
+    initial = run.record.init_from if init_from is None else None  # later starts may leave it out
+    command = [*command, *([] if initial is None else ["--init-from", initial.path])]
     return _update_record(run, data=str(data.directory), command=command)
 
 

@@ -17,7 +17,7 @@ from nmt_cli.dataset.manifest import Manifest
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.dataset.sampled_pieces import SamplingCost, check_sampling, measure_sampling_cost
 from nmt_cli.devices import choose_device, choose_precision
-from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DeviceError, UsageError, first_line
+from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DeviceError, UsageError
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.recipe.key_paths import KeyPath
 from nmt_cli.recipe.loading import ResolvedRecipe
@@ -25,7 +25,7 @@ from nmt_cli.recipe.schema import Recipe
 from nmt_cli.recipe.yaml_files import dump_annotated
 from nmt_cli.training.micro_batch_size import estimate_device_needs
 from nmt_cli.training.ranks.launcher import launch
-from nmt_cli.training.ranks.ranks import LAUNCHED, Ranks, is_under_torchrun, join_ranks
+from nmt_cli.training.ranks.ranks import LAUNCHED, is_under_torchrun, join_ranks
 from nmt_cli.training.ranks.watchdog import watching
 from nmt_cli.training.runs import check_run_path, locked_run, open_or_begin
 
@@ -109,7 +109,7 @@ def train_run(
         locked_run(directory) if ranks.is_first else nullcontext(),
         watching(ranks, seconds=recipe.training.watchdog_seconds),
         stop.listening(),
-        _explaining_out_of_memory(ranks),
+        _explaining_out_of_memory(),
     ):
         if ranks.is_first:
             log_other_corpus(data.manifest, recipe)
@@ -145,17 +145,18 @@ def describe_plan(resolved: ResolvedRecipe, inputs: RunInputs, *, device: str, w
 
 
 @contextmanager
-def _explaining_out_of_memory(ranks: Ranks) -> Iterator[None]:
-    """Raise DeviceError if the memory of the device does not suffice: another process may fill a GPU at any time."""
+def _explaining_out_of_memory() -> Iterator[None]:
+    """Raise DeviceError if memory does not suffice: another process may fill a GPU or the machine at any time."""
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error, counts_vague_errors=False):
             raise
+        lines = str(error).strip().split("\n")
         raise DeviceError(
-            f"the memory of {ranks.device} does not suffice",
-            where=first_line(error),
-            hint="end what else takes its memory (nvidia-smi shows it), take another `device`,"
+            "memory does not suffice",
+            where=lines[-1 if lines[0] == "in a worker process:" else 0],
+            hint="end what else takes memory (nvidia-smi or top shows it), take another `device`,"
             " or set a smaller training.max_tokens_per_device",
         ) from error
 

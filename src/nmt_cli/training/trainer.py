@@ -86,6 +86,8 @@ class Trainer:
         with self._reporter, self._checkpointer.finishing():
             open_plan = self._loop.open_plan
             self._run = fit_to_memory(self._order, self._run, self._updater, ranks=self._ranks, open_plan=open_plan)
+            if self._ranks.is_first and self._loop.ending_by_recipe() is None:
+                self._run = mark_finished(self._run, is_finished=False)
             ending = self._loop.resume()
             if ending is None:
                 ending = self._loop.run(self._prepare())
@@ -145,13 +147,13 @@ class Trainer:
         if run.record.finished is not None and is_there:
             report(f"{run.directory} finished before, after update {state.update:,}; its model is {output}")
             return
-        if ending == "patience":
-            report(
-                f"no better {recipe.validation.metric} in {state.validations_since_best} validations:"
-                f" training ends after update {state.update:,}"
-            )
-        self._reporter.write_event("end", reason=ending, update=state.update)
-        run = mark_finished(run, is_finished=True)
+        if run.record.finished is None:
+            if ending == "patience":
+                validations = f"{state.validations_since_best} validations"
+                ends = f"training ends after update {state.update:,}"
+                report(f"no better {recipe.validation.metric} in {validations}: {ends}")
+            self._reporter.write_event("end", reason=ending, update=state.update)
+            run = mark_finished(run, is_finished=True)
         # The average of one checkpoint is the checkpoint itself.
         write_average_of_checkpoints(run, [chosen], output=output, overwrite=True, command=self._command, measure=None)
         report(f"model of update {chosen.update:,} written to {output}")
