@@ -32,8 +32,8 @@ ROOT = Path(__file__).resolve().parents[1]
 OTHER_ENDINGS = {
     0: "all went well",
     1: "a bug in nmt, with its traceback: please report it",
-    errors.EXIT_PREEMPTED: "SIGTERM stopped the training: the same command continues",
-    errors.EXIT_INTERRUPTED: "Ctrl-C; the same command continues a training",
+    errors.EXIT_PREEMPTED: "SIGTERM stopped the training: the same command, without --restart, continues",
+    errors.EXIT_INTERRUPTED: "Ctrl-C; the same command, without --restart, continues a training",
     errors.EXIT_CLOSED_PIPE: "stdout was closed early, for example by `head`; nothing is printed",
 }
 

@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import io
 import logging
+import os
+import pty
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
@@ -91,6 +95,14 @@ def test_on_a_terminal_the_current_stage_has_a_bar_that_is_gone_at_the_end(
     assert "5,000 of 10,000" in shown
     assert "reading" not in shown
     assert end.endswith("\x1b[1A\x1b[2K")  # the line above is cleared
+
+
+def test_an_error_on_a_closed_terminal_keeps_its_exit_code() -> None:
+    ours, theirs = pty.openpty()
+    os.close(ours)
+    command = [sys.executable, "-m", "nmt_cli", "info", "no-such-model"]
+    assert subprocess.run(command, stderr=theirs, stdout=subprocess.DEVNULL, check=False).returncode == 5
+    os.close(theirs)
 
 
 def test_control_characters_of_strangers_are_shown_and_not_obeyed(

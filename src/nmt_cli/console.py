@@ -204,16 +204,14 @@ def print_error(error: NmtError) -> None:
 
     Settings are shown as flags.
     """
-    setting = f"`{error.setting}`" if error.setting else None
-    where = ", ".join(filter(None, (setting, error.where)))
+    where = ", ".join(filter(None, (error.setting and f"`{error.setting}`", error.where)))
     has_colour = is_interactive() and "NO_COLOR" not in os.environ
     for label, text in (("error:", error.message), ("at:", where), ("fix:", error.hint)):
         if text:
             shown = _on_screen(f"{label:<7}{_with_flags(text)}", indent=7)
             if has_colour and label == "error:":
                 shown = f"{_RED}{label}{_PLAIN}{shown.removeprefix(label)}"
-            sys.stderr.write(f"{shown}\n")
-    sys.stderr.flush()
+            _Stderr().write(f"{shown}\n")
 
 
 def _with_flags(text: str) -> str:
@@ -254,7 +252,7 @@ def _amount_text(done: int, total: int | None) -> str:
 
 
 class _Stderr:
-    """stderr for the log and Rich's views. If the terminal is closed, they go nowhere, and the command goes on."""
+    """stderr for errors, the log and Rich's views. They go nowhere if the terminal is closed."""
 
     def __init__(self) -> None:
         self._stream = sys.stderr

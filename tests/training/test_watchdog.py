@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -104,6 +105,14 @@ def test_a_rank_that_cannot_notice_another_one_s_failure_ends_with_its_code(
         wait_for(exits, 1)
     assert exits == [code]
     assert capfd.readouterr().err == ""
+
+
+def test_stacks_for_a_closed_terminal_go_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    os.close(ours)
+    with os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr("sys.stderr", terminal)
+        watchdog._dump_stacks(Ranks(0, 2, torch.device("cpu")))
 
 
 def test_one_process_alone_is_not_watched() -> None:

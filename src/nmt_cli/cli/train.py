@@ -78,7 +78,7 @@ def train(
         bool, typer.Option("--dry-run", help="Print the whole recipe and its needs; write nothing.")
     ] = False,
 ) -> None:
-    """Train a model; the same command continues a run that was stopped.
+    """Train a model; the same command, without --restart, continues a run that was stopped.
 
     Example: nmt train base --set training.updates=50000 -o runs/short
     """
@@ -88,7 +88,7 @@ def train(
     from nmt_cli.interchange.hub_models import find_model
     from nmt_cli.recipe.loading import packaged_names, resolve_recipe
 
-    with _report_first_failure_only():
+    with _as_one_of_several_ranks():
         if recipe not in packaged_names(kind="recipe") or Path(recipe).is_file():  # a folder of its name is not meant
             _check_is_recipe(Path(recipe))
         overrides = [*(settings or []), *([] if precision is None else [f"training.precision={precision}"])]
@@ -202,8 +202,8 @@ def _open_data(directory: Path, recipe: Recipe, *, is_named: bool) -> PreparedDa
 
 
 @contextmanager
-def _report_first_failure_only() -> Iterator[None]:
-    """Let only the first of several ranks log, and only the first that fails report its error."""
+def _as_one_of_several_ranks() -> Iterator[None]:
+    """Let only the first rank log, and only the first rank that fails report its error."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         yield
         return

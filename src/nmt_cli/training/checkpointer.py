@@ -60,15 +60,11 @@ class Checkpointer:
         self.join()
 
     def resume(self) -> TrainingState:
-        """Load the newest checkpoint or, if there is none, the weights that the run begins with.
+        """Load the checkpoint that `newest_state` found or, if there was none, the weights that the run begins with.
 
         Raises ModelError if the checkpoint cannot be read.
         """
-        if self._ranks.is_first:
-            files.clear_partial_directories(self._folder.directory, name="update-*")  # the rest of a killed save
-        self._ranks.barrier()
-        checkpoint = self._ask_first_rank(self._folder.newest)
-        if checkpoint is None:  # the model was built with its random weights
+        if (checkpoint := self._newest) is None:  # the model was built with its random weights
             return TrainingState(self._updater.precision) if self._run.record.init_from is None else self._load(None)
         state = self._load(checkpoint)
         self._interim = None if self._is_due(state.update) else checkpoint.path
@@ -78,8 +74,10 @@ class Checkpointer:
 
     def newest_state(self) -> TrainingState:
         """The state of the newest checkpoint, or of a new training; ModelError if it has another precision."""
-        checkpoint, new = self._ask_first_rank(self._folder.newest), TrainingState(self._updater.precision)
-        state = new if checkpoint is None else self._folder.read_state(checkpoint)
+        if self._ranks.is_first:
+            files.clear_partial_directories(self._folder.directory, name="update-*")  # the rest of a killed save
+        self._newest, new = self._ask_first_rank(self._folder.newest), TrainingState(self._updater.precision)
+        state = new if self._newest is None else self._folder.read_state(self._newest)
         if state.precision != new.precision:
             raise ModelError(
                 f"the run was trained in {state.precision}, and would go on in {new.precision}",
@@ -121,9 +119,8 @@ class Checkpointer:
         """Go back to the newest checkpoint before the trouble, or to the beginning; the next pairs follow."""
         self.join()
         spike_nats = self._run.recipe.training.spike_nats
-        checkpoint = self._ask_first_rank(
-            partial(self._folder.newest_before_divergence, spike_nats=spike_nats, leaving_out=self._interim)
-        )
+        find = partial(self._folder.newest_before_divergence, spike_nats=spike_nats, leaving_out=self._interim)
+        checkpoint = self._ask_first_rank(find)
         state = self._load(checkpoint)
         state = replace(state, epoch=failed.epoch, index=failed.index, returns=failed.returns + 1)
         self._ranks.barrier()  # until all have read it: the first replaces it
@@ -157,12 +154,8 @@ class Checkpointer:
         if outdated is not None:
             files.remove_directory(outdated)
         if self._is_due(state.update):
-            training = self._run.recipe.training
-            self._folder.prune(
-                keep_last=training.keep_last,
-                keep_best=training.keep_best,
-                metric=self._run.recipe.validation.metric,
-            )
+            training, metric = self._run.recipe.training, self._run.recipe.validation.metric
+            self._folder.prune(keep_last=training.keep_last, keep_best=training.keep_best, metric=metric)
 
     def _load(self, checkpoint: Checkpoint | None) -> TrainingState:
         """Load a checkpoint or, for None, the weights that the run begins with: random weights or a model's."""

@@ -83,9 +83,7 @@ class TrainingLoop:
     def resume(self) -> Ending | None:
         """Load the newest checkpoint, if there is one, and open the plan; return the ending if no update is left."""
         self.state = self._checkpointer.resume()
-        self._agree_on_patience()
         if self.state.update > 0:
-            self._order.move_to(epoch=self.state.epoch, index=self.state.index)
             if self.ending_by_recipe() is None:
                 self._reporter.write_event("resume", update=self.state.update)
                 self._reporter.print_line(f"resuming {self._directory} after update {self.state.update:,}")

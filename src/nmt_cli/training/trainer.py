@@ -149,9 +149,8 @@ class Trainer:
             return
         if run.record.finished is None:
             if ending == "patience":
-                validations = f"{state.validations_since_best} validations"
-                ends = f"training ends after update {state.update:,}"
-                report(f"no better {recipe.validation.metric} in {validations}: {ends}")
+                bad = f"no better {recipe.validation.metric} in {state.validations_since_best} validations"
+                report(f"{bad}: training ends after update {state.update:,}")
             self._reporter.write_event("end", reason=ending, update=state.update)
             run = mark_finished(run, is_finished=True)
         # The average of one checkpoint is the checkpoint itself.

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from nmt_cli import console
 from nmt_cli.errors import TrainingError
@@ -105,5 +105,5 @@ def _dump_stacks(ranks: Ranks) -> None:
         file.seek(0)
         stacks = file.read()
     title = f"rank {ranks.rank} of {ranks.size}, process {os.getpid()} on {socket.gethostname()}:\n"
-    sys.stderr.flush()
-    os.write(sys.stderr.fileno(), title.encode() + stacks + b"\n")
+    with suppress(OSError):  # the terminal is closed
+        os.write(sys.stderr.fileno(), title.encode() + stacks + b"\n")
