@@ -191,11 +191,9 @@ class TrainingLoop:
         self._reporter.show_update(status, self._meter.recent())
 
     def _note_skip(self, pairs: list[int]) -> None:
-        update, in_row = self.state.update, self.state.skipped_in_row
-        self._reporter.write_event(
-            "skipped", update=update, reason="gradients are not finite", in_row=in_row, pairs=pairs
-        )
-        logger.warning("update %d is skipped: its gradients are not finite (%s)", update, describe_pairs(pairs))
+        update, in_row, reason = self.state.update, self.state.skipped_in_row, "gradients are not finite"
+        self._reporter.write_event("skipped", update=update, reason=reason, in_row=in_row, pairs=pairs)
+        logger.warning("update %d is skipped: its %s (%s)", update, reason, describe_pairs(pairs))
 
     def _roll_back(self, reason: str) -> None:
         """Go back to the newest checkpoint before the trouble, and continue from there with the next pairs."""
