@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 # Exit codes of commands that end without an NmtError; 75 asks a scheduler to start the command again.
 EXIT_INTERRUPTED = 130
@@ -128,12 +127,6 @@ def nearest_word(word: str, known: Iterable[str]) -> str | None:
         return by_spelling[similar[0]]
     longer = [known_spelling for known_spelling in by_spelling if known_spelling.startswith(spelling)]
     return by_spelling[longer[0]] if len(longer) == 1 and len(spelling) >= _MIN_PREFIX_LETTERS else None
-
-
-def nearest_path(path: Path, known: Iterable[Path]) -> Path | None:
-    """The known path that was probably meant, by its name; else None."""
-    by_name = {other.name: other for other in known}
-    return by_name.get(nearest_word(path.name, by_name) or "")
 
 
 def first_line(error: BaseException) -> str:

@@ -21,9 +21,10 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from nmt_cli.errors import DataError, ModelError, NmtError, UsageError, nearest_path
+from nmt_cli.errors import DataError, ModelError, NmtError, UsageError, nearest_word
 
 _BLOCK = 1 << 20
+_MAX_FILES_COMPARED = 10_000
 _PARTIAL, _RETIRED, _REMOVED = ".partial", ".retired", ".removed"
 _OTHER_FOLDER_HINT = "choose another folder with -o"
 _BUSY_HINT = f"wait until it ends, or {_OTHER_FOLDER_HINT}"
@@ -271,7 +272,10 @@ def reading_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
-        near = nearest_path(path, filter(os.path.isfile, islice(path.parent.glob("*"), 10_000)))
+        ending = "".join(path.suffixes)  # another ending is another language or form
+        beside = islice(path.parent.glob(f"[!.]*{escape(ending)}"), _MAX_FILES_COMPARED)
+        by_stem = {file.name.removesuffix(ending): file for file in beside if os.path.isfile(file)}
+        near = by_stem.get(nearest_word(path.name.removesuffix(ending), by_stem) or "")
         hint = f"did you mean {shlex.quote(str(near))}?" if near else "check the path"
         raise DataError(f"no such file: {path}", where=str(path.absolute()), hint=hint) from None
     except IsADirectoryError:

@@ -108,6 +108,7 @@ def run(tmp_path: Path) -> Path:
         ),
         ("decode --stats=yes", "option '--stats' does not take a value", "--stats", "see nmt decode --help"),
         ("info a b", "got unexpected extra arguments (b)", "nmt info", "see nmt info --help"),
+        ("attention a b c", "got unexpected extra arguments (c)", "nmt attention", "see nmt attention --help"),
         (
             "serve runs/x",
             "got unexpected extra arguments (runs/x)",

@@ -212,13 +212,30 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, m
 
 
 def test_the_language_of_the_model_is_taken_out_of_a_translation_memory(folder: Path, tmp_path: Path) -> None:
-    memory = tmp_path / "my.tmx"
-    memory.write_text(
-        '<tmx><tu><tuv xml:lang="de"><seg>x</seg></tuv><tuv xml:lang="en-CA"><seg>y</seg></tuv></tu></tmx>'
+    memory, header = tmp_path / "my.tmx", f"<header>{' ' * 100_000}</header>"
+    german, english, french = (
+        f'<tuv xml:lang="{code}"><seg>{text}</seg></tuv>'
+        for code, text in (("de-AT", "x"), ("en-CA", "y"), ("fr", "z"))
     )
-    with pytest.raises(DataError, match=r"my\.tmx is a translation memory") as error:
-        decode(model=[folder / "runs" / "tiny"], source=memory)
-    assert subprocess.check_output(["bash", "-c", error.value.hint.removesuffix("> NEW")], text=True) == "y\n"
+
+    def command(units: str, model: Path) -> str:
+        memory.write_text(f"<tmx>{units}</tmx>")
+        with pytest.raises(DataError, match=r"my\.tmx is a translation memory") as error:
+            decode(model=[model], source=memory)
+        return error.value.hint
+
+    tiny, absent, uncached = folder / "runs" / "tiny", tmp_path / "none", Path("Helsinki-NLP/opus-mt-en-de")
+    first = "> NEW, which takes the first language of each unit"
+    for units, model, end, text in (
+        (f"<tu>{german}{english}</tu>", tiny, "> NEW", "y\n"),
+        (f"{header}<tu>{german}{english}</tu>", tiny, "> NEW", "y\n"),
+        (f"<tu>{german}{french}</tu>", tiny, first, "x\n"),
+        (f"<tu>{german}{english}</tu>", absent, first, "x\n"),
+        (f"<tu>{german}{english}</tu>", uncached, first, "x\n"),
+    ):
+        hint = command(units, model)
+        assert hint.endswith(end)
+        assert subprocess.check_output(["bash", "-c", hint.removesuffix(end)], text=True) == text
 
 
 def test_mistaken_paths_are_told_in_three_lines(folder: Path, tmp_path: Path) -> None:

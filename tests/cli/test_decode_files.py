@@ -544,6 +544,16 @@ XLIFF_2 = (
     "<originalData/><ignorable><source> </source></ignorable><segment><source>one</source></segment>"
     "<segment><source>two</source></segment></unit></file></xliff>"
 )
+PLACEHOLDERS = (
+    '<?xml version="1.0" encoding="UTF-16"?><tmx version="1.4" xmlns="http://www.lisa.org/tmx14"><body><tu>'
+    '<tuv xml:lang="en-GB"><seg>one<ph x="1" type="a>b"/></seg></tuv><tuv xml:lang="en-US"><seg>One</seg></tuv></tu>'
+    '<tu><tuv xml:lang="en-US"><seg>two</seg></tuv></tu><tu><tuv xml:lang="en-us"><note><![CDATA[</seg>]]></note>'
+    '<seg>three <ph x="2">code</ph>tails</seg></tuv></tu></body></tmx>'
+)
+XLIFF_PLACEHOLDERS = (
+    '<xliff version="1.2"><source>One <ph id="1" equiv-text="&lt;b>"/>five</source>'
+    '<source>two<ph id="2">x</ph></source></xliff>'
+)
 PO = (
     '# A comment\nmsgid ""\nmsgstr ""\n"Language: de\\n"\n\n#: x.c:1\nmsgid "one \\"big\\""\nmsgstr "eins"\n\n'
     'msgid ""\n"two"\n" houses"\nmsgid_plural "more"\nmsgstr[0] ""\n'
@@ -577,6 +587,14 @@ WEBVTT = (
         ("my.jsonl", '{"KEY": "one"}\n', "JSON lines", "one\n"),
         # The source of the model, English, is not the first language.
         ("my.tmx", TMX_FROM_GERMAN, "a translation memory (TMX)", "one\ntwo\n"),
+        ("my.tmx", PLACEHOLDERS, "a translation memory (TMX)", "one\ntwo\nthree tails\n"),
+        ("my.xlf", XLIFF_PLACEHOLDERS, "XLIFF", "One five\ntwo\n"),
+        ("my.csv", 'Hallo du, "Hello, you"\n', "a table (CSV)", "Hallo du\n"),
+        ("my.csv", 'de, en\nHallo du, "Hello, you"\n', "a table (CSV)", "Hello, you\n"),
+        ("my.csv", "en,\none,x\n", "a table (CSV)", "one\n"),
+        ("my.csv", "one;a, b\ntwo;c\nthree;d\n", "a table (CSV)", "one\ntwo\nthree\n"),
+        ("my.csv", "sep=;\nde;en\neins;one\n", "a table (CSV)", "one\n"),
+        ("my.tsv", '"Hello ""x"""\t"Hallo ""x"""\n', "a table (TSV)", 'Hello "x"\n'),
         ("my.csv", "id,de,en-GB\n1,eins,one\n2,zwei,two\n", "a table (CSV)", "one\ntwo\n"),
         ("my.tsv", "id\tGerman\tEnglish\tnote\n1\teins\tone\tx\n2\tzwei\ttwo\ty\n", "a table (TSV)", "one\ntwo\n"),
         ("my.tsv", "id\ttext\n1\tone\n2\ttwo\n", "a table (TSV)", "text\none\ntwo\n"),
@@ -589,9 +607,9 @@ def test_a_file_with_more_than_a_text_is_refused_with_the_command_that_takes_the
     monkeypatch.chdir(tmp_path)
 
     def open_file(name: str) -> AbstractContextManager[Iterator[list[str]]]:
-        return open_input(Path(name), is_streamed=False, errors="strict", find_models=lambda: [folder / "model"])
+        return open_input(Path(name), is_streamed=False, errors="strict", find_code=lambda: "en")
 
-    content = data.encode()
+    content = data.encode("utf-16" if 'encoding="UTF-16"' in data else "utf-8")
     packed = {".gz": gzip.compress(content), ".xz": lzma.compress(content)}
     Path(name).write_bytes(packed.get(Path(name).suffix, content))
     with pytest.raises(DataError) as error, open_file(name):
@@ -603,7 +621,7 @@ def test_a_file_with_more_than_a_text_is_refused_with_the_command_that_takes_the
     if is_certain:
         with pytest.raises(DataError, match=re.escape(f"stdin is {kind}, not lines of text")) as error:
             list(blocks([content]))
-        assert error.value.hint.endswith(" < FILE > NEW")
+        assert re.search(" < FILE > NEW(, which takes the first language of each unit)?$", error.value.hint)
     else:
         assert sum(map(len, blocks([content]))) == data.count("\n")
     Path("my.txt").write_bytes(content)

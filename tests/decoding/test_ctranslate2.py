@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +258,25 @@ def test_a_folder_that_cannot_be_written_is_made_do_without(
         assert translated(tmp_path / "model")
     assert [record.getMessage() for record in caplog.records] == ["converted for CTranslate2, for this once: no"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "shared.spm"]
+
+
+def test_the_model_is_freed_before_its_copy_is_opened_though_the_disk_beside_it_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_tiny(tmp_path / "model", spm_folder=tmp_path)
+    models: list[weakref.ref[object]] = []
+    write = ctranslate2_model.write_ctranslate2
+
+    def write_or_fail(loaded: Any, output: Path, **options: Any) -> None:
+        models.append(weakref.ref(loaded.model))
+        if output.parent == tmp_path:
+            raise OSError(errno.ENOSPC, "full")
+        write(loaded, output, **options)
+
+    monkeypatch.setattr(ctranslate2_model, "write_ctranslate2", write_or_fail)
+    with ctranslate2_model.converted_model(tmp_path / "model", version="x") as folder:
+        assert folder.is_dir()
+        assert [model() for model in models] == [None, None]
 
 
 def test_a_temporary_copy_is_gone_when_the_model_is_open(

@@ -226,6 +226,13 @@ def test_what_cannot_be_opened_says_why(tmp_path: Path, monkeypatch: pytest.Monk
     assert error_of("a fodler") == (f"no such file: {tmp_path / 'a fodler'}", "check the path")
     (tmp_path / "link").symlink_to("gone")
     assert error_of("link") == (f"no such file: {tmp_path / 'link'}", "check the path")
+    for beside in ("test.de", "dev.tsv.gz", "out.txt.partial", "tests/x", ".x.swp"):
+        (tmp_path / beside).parent.mkdir(exist_ok=True)
+        (tmp_path / beside).touch()
+    (tmp_path / "link.txt").symlink_to("gone.txt")
+    for missing in ("test.en", "test.tsv.gz", "out.txt", "testz", "x.swp", "link.txt", "lnik.txt"):
+        assert error_of(missing) == (f"no such file: {tmp_path / missing}", "check the path")
+    assert error_of("tets.de")[1] == f"did you mean {tmp_path / 'test.de'}?"
 
     monkeypatch.setattr(Path, "open", Mock(side_effect=PermissionError))  # root may read everything
     assert error_of("a file") == (f"{file} may not be read", f"chmod +r '{file}'")

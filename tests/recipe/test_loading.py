@@ -133,8 +133,8 @@ def test_an_unknown_name_is_refused_with_the_nearest(folder: Path, reference: st
 @pytest.mark.parametrize("reference", ["wide", "wide.yml"])
 def test_the_file_of_a_name_whose_ending_is_missing_or_another_is_named(folder: Path, reference: str) -> None:
     write("wide.yaml", "model: {d_model: 128}")
+    assert refuse("base2.yaml").hint.startswith("did you mean nmt train base")
     assert refuse(reference).hint == "did you mean nmt train wide.yaml?"
-    assert refuse("wid.yaml").hint == "did you mean nmt train wide.yaml?"
 
 
 def test_set_gives_typed_values(folder: Path) -> None:

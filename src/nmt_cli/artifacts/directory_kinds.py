@@ -6,16 +6,17 @@ import json
 import pickletools
 import shlex
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from itertools import chain, islice
-from os.path import isfile
+from os.path import isdir, isfile
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from nmt_cli.artifacts.manifest import CONFIG, MANIFEST, RUN_FILE
-from nmt_cli.errors import ModelError, nearest_path
+from nmt_cli.errors import ModelError, nearest_word
 
+_MAX_NAMES_COMPARED = 10_000  # in a folder
 _MAX_PICKLE_OPERATIONS = 200_000  # enough to see the keys of fairseq's checkpoints
 OWNER_AND_NAME = "a model on the hub is named OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de"
 Kind = Literal["model", "run", "checkpoint", "data"]
@@ -60,6 +61,14 @@ def kind_of(path: Path) -> Kind | None:
 def directories_in(folder: Path, *kinds: Kind) -> list[Path]:
     """The directories of these kinds that lie directly in a folder; none for any other path."""
     return sorted(child for child in folder.glob("[!.]*") if kind_of(child) in kinds)  # .NAME.partial is none
+
+
+def nearest_directory(path: Path, folders: Iterable[Path], *kinds: Kind) -> Path | None:
+    """The directory in one of the folders whose name is nearest to that of a path, if it is of these kinds."""
+    children = chain(*(islice(folder.glob("[!.]*"), _MAX_NAMES_COMPARED) for folder in folders))
+    by_name = {child.name: child for child in children if isdir(child)}
+    near = by_name.get(nearest_word(path.name, by_name) or "")
+    return near if near and kind_of(near) in kinds else None
 
 
 def foreign_kind(path: Path) -> str | None:
@@ -124,8 +133,7 @@ def _message_and_hint(path: Path, kind: Kind | None) -> tuple[str, str]:
         hint = "check the path; nmt average RUN makes one"
         if len(path.parts) == 1 or path.parts[0].startswith("hf:"):
             hint = f"{hint}; {OWNER_AND_NAME}"
-        folders = (Path("models"), Path("runs"), path.parent)
-        if near := nearest_path(path, chain(*(directories_in(folder, "run", "model") for folder in folders))):
+        if near := nearest_directory(path, (Path("models"), Path("runs"), path.parent), "run", "model"):
             hint = f"did you mean {shlex.quote(str(near))}? {hint}"
         return f"there is no model directory {path}", hint
     if not path.is_dir():

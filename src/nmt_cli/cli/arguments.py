@@ -144,10 +144,12 @@ def usage_error_from(argument_error: Exception, *, arguments: Sequence[str]) -> 
         return UsageError(f"{command} has no option {option}", where=option, hint=hint)
     message = str(error.format_message()).removesuffix(".").replace("(s)", "s")
     hint = f"see {command} --help"
-    options = [name for known in context.command.params for name in known.opts] if context is not None else []
+    known = context.command.params if context is not None else []
+    options = [name for parameter in known for name in parameter.opts]
     if "extra argument" in message:
         ways = {"--input": f"for a file, {command} -i FILE; ", "--model": f"for a model, {command} --model MODEL; "}
-        hint = "".join(way for option, way in ways.items() if option in options) + hint
+        if not any(isinstance(parameter, TyperArgument) for parameter in known):
+            hint = "".join(way for option, way in ways.items() if option in options) + hint
     return UsageError(message[:1].lower() + message[1:], where=option or command, hint=hint)
 
 

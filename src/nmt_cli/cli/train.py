@@ -16,7 +16,7 @@ import typer
 from nmt_cli.cli.arguments import complete_models
 from nmt_cli.cli.recipes import complete_recipes, prepare_command, recipe_for, train_command
 from nmt_cli.console import PACKAGE_LOGGER, show_progress
-from nmt_cli.errors import DataError, NmtError, RecipeError, nearest_path
+from nmt_cli.errors import DataError, NmtError, RecipeError
 
 if TYPE_CHECKING:
     from nmt_cli.dataset.prepared_data import PreparedData
@@ -189,11 +189,10 @@ def _open_data(directory: Path, recipe: Recipe, *, is_named: bool) -> PreparedDa
     from nmt_cli.dataset.prepared_data import open_prepared
 
     if not directory.exists():
-        from nmt_cli.artifacts.directory_kinds import directories_in
+        from nmt_cli.artifacts.directory_kinds import nearest_directory
 
         fix = f"{prepare_command(recipe.corpus, directory)}, or name the folder with --data"
-        known = [*directories_in(Path("data"), "data"), *directories_in(directory.parent, "data")] if is_named else []
-        if near := nearest_path(directory, known):
+        if is_named and (near := nearest_directory(directory, (Path("data"), directory.parent), "data")):
             fix = f"did you mean --data {shlex.quote(str(near))}? Otherwise: {fix}"
         raise DataError(f"there is no prepared data in {directory}", where=str(directory), hint=fix)
     if hint := _commands_for_text(directory):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from nmt_cli.errors import RecipeError, nearest_path
+from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.counterparts import as_flag
 from nmt_cli.recipe.key_paths import KeyPath, dotted_key, flatten
 from nmt_cli.recipe.mistakes import validate
@@ -95,8 +95,6 @@ def find_yaml_file(reference: str, *, kind: Kind, command: str) -> Path:
         folder = packaged_folder() / "corpora" if kind == "corpus" else packaged_folder()
         return folder / f"{name}.yaml"
     files = [f"{os.path.splitext(reference)[0]}.{ending}" for ending in ("yaml", "yml") if reference]
-    if name != reference and (beside := nearest_path(Path(reference), Path(reference).parent.glob("*.yaml"))):
-        files.append(str(beside))
     near = [file for file in files if Path(file).is_file()][:1] or _nearest_names(name, names)
     if near:
         hint = f"did you mean {command} {' or '.join(map(shlex.quote, near))}?"

@@ -38,7 +38,7 @@ OnInvalidBytes = Literal["strict", "replace"]
 
 @contextmanager
 def open_input(
-    source: Path, *, is_streamed: bool, errors: OnInvalidBytes, find_models: Callable[[], list[Path]] | None = None
+    source: Path, *, is_streamed: bool, errors: OnInvalidBytes, find_code: Callable[[], str] = str
 ) -> Iterator[Iterator[list[str]]]:
     """The lines of a file or of stdin, in blocks; `is_streamed` ends a block as soon as no more input is waiting."""
     from nmt_cli.decompression import open_bytes
@@ -54,7 +54,7 @@ def open_input(
     name = "./stdin" if str(source) == STDIN else str(source)
     if os.path.isfile(source):
         with open_bytes(source) as beginning:
-            check_unstructured(beginning.read(_CHUNK_BYTES), name=name, find_models=find_models)
+            check_unstructured(beginning.read(_CHUNK_BYTES), name=name, find_code=find_code)
     with open_bytes(source) as stream:
         blocks = _file_blocks(stream, name=name, errors=errors)
         if is_streamed and not source.is_file():  # a named pipe
@@ -187,9 +187,9 @@ class _BlockDecoder:
     def check_first_chunk(self, chunk: bytes) -> None:
         """Raise DataError if the chunk is the first one, and begins like something other than lines of UTF-8."""
         if self._is_at_start:
-            check_encoding(chunk, name=self._name)
             if self._name == STDIN:
                 check_unstructured(chunk, name=STDIN)
+            check_encoding(chunk, name=self._name)
         self._is_at_start = False
 
     def decode(self, lines: Sequence[bytes], *, first_line: int) -> Iterator[list[str]]:

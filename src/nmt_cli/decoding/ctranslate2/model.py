@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
@@ -236,6 +236,7 @@ def converted_model(model: Path, *, version: str) -> Iterator[Path]:
         yield folder
         return
     loaded = model_directory.load_model(model, device=torch.device("cpu"), dtype=torch.float32)
+    reason = None  # without the error, which holds `loaded`
     try:
         with files.lock_path(folder, busy=f"{folder.name} is being written", error=_CopyUnavailable):
             if not _is_up_to_date(folder, key):  # another process may have just written it, and may be reading it
@@ -244,13 +245,13 @@ def converted_model(model: Path, *, version: str) -> Iterator[Path]:
                     write_manifest(unfinished, key)
                 logger.info("converted for CTranslate2: %s, which later runs take", folder)
     except _CopyUnavailable as error:
-        logger.info("converted for CTranslate2, for this once: %s", error.message)
-        with tempfile.TemporaryDirectory(prefix="nmt-ctranslate2-") as temporary:
-            write_ctranslate2(loaded, Path(temporary), quantization="float32")
-            del loaded  # the block takes as much memory again
-            yield Path(temporary)
-    else:
-        del loaded
+        reason = error.message
+    with ExitStack() as stack:
+        if reason is not None:
+            logger.info("converted for CTranslate2, for this once: %s", reason)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nmt-ctranslate2-")))
+            write_ctranslate2(loaded, folder, quantization="float32")
+        del loaded  # the block takes as much memory again
         yield folder
 
 

@@ -23,7 +23,7 @@ from nmt_cli.tokenization.tokenizer import EOS
 # Each size costs a recording, so there are few sizes: small batches, and powers of two from a minimum on. Unused room
 # costs little: the time of a step depends more on its number of kernels than on the size of its tensors.
 _SMALL_BATCHES = (1, 4)
-_MIN_SENTENCES, _MIN_SOURCE, _MIN_LENGTH = 16, 32, 32
+_MIN_SENTENCES, _MIN_SOURCE_TOKENS, _MIN_POSITIONS = 16, 32, 32
 NUM_SPECIAL = EOS + 1  # the special pieces have the first ids, and EOS is the last of them
 # The kernels take the largest logit of each block of columns, so that they sort few numbers.
 _MAX_BLOCKS, _MIN_BLOCK_COLUMNS = 512, 8
@@ -48,8 +48,8 @@ class StaticSizes(NamedTuple):
         small_batches = (size for size in _SMALL_BATCHES if size >= num_sentences)
         return cls(
             next(small_batches, _double_until(num_sentences, start=_MIN_SENTENCES)),
-            _double_until(source_tokens, start=_MIN_SOURCE),
-            _double_until(positions, start=_MIN_LENGTH),
+            _double_until(source_tokens, start=_MIN_SOURCE_TOKENS),
+            _double_until(positions, start=_MIN_POSITIONS),
             beam,
             nbest,
         )

@@ -267,6 +267,13 @@ def find_columns(
     return None
 
 
+def find_column(names: Sequence[str], language: str) -> int | None:
+    """The index of the column of a language: with its English name, its code, or a name such as source; else None."""
+    last_parts = [name.strip().rpartition(".")[2] for name in names]
+    index, lower = _find_language(language, last_parts), [part.lower() for part in last_parts]
+    return index if index is not None else next((lower.index(src) for src, _ in _PAIRS_OF_NAMES if src in lower), None)
+
+
 def _find_language(language: str, names: Sequence[str]) -> int | None:
     """The index of the name that is the code of a language or, for `id` or without its code, its English name."""
     english = language_name(language).lower()
