@@ -98,10 +98,13 @@ def choose_kernel(
     return "varlen" if can_use_varlen else "sdpa"
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch.compile cannot trace the question
 def triton_problem(device: torch.device) -> str | None:
     """Why our kernels in Triton do not run on a device; None if they do. The first question launches a kernel."""
     return _triton_problem_of_gpu(device.index or 0) if device.type == "cuda" else "not a GPU"
+
+
+# torch.compile cannot trace the question. `torch.compiler.assume_constant_result` also imports the compiler: seconds.
+triton_problem._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache
