@@ -132,9 +132,10 @@ def download(repository: str, path: str, *, repo_type: str, revision: str | None
             huggingface_hub.hf_hub_download(repository, path, repo_type=repo_type, revision=revision, **reporting)
         )
     except RuntimeError as error:  # the only class that hf_xet has for failures of the network and of the disk
-        for number in (*_FULL_DISK, *_NOT_WRITABLE):
+        is_of_network = "connect" in str(error).lower()  # a firewall's refusal also is an EPERM
+        for number in _FULL_DISK if is_of_network else (*_FULL_DISK, *_NOT_WRITABLE):
             if f"(os error {number})" in str(error):
-                raise OSError(number, os.strerror(number), path) from error
+                raise OSError(number, os.strerror(number), huggingface_hub.constants.HF_HUB_CACHE) from error
         raise ConnectionError(first_line(error)) from error
 
 

@@ -138,9 +138,13 @@ def language_name(code: str) -> str:
 
 
 def languages_called(names: Sequence[str]) -> dict[int, str]:
-    """The codes of the languages that names are the English names or codes of, by index; `id` is an identifier."""
+    """The codes of the languages that names are the English names or codes of, by index.
+
+    `id` is an identifier, and `No` is a word: codes are written small or in capitals.
+    """
     codes = {key: code for code, name in _LANGUAGE_NAMES.items() for key in (code, name.lower()) if key != "id"}
-    keys = [short_code(name.strip().rpartition(".")[2]) for name in names]
+    parts = [name.strip().rpartition(".")[2] for name in names]
+    keys = ["" if re.fullmatch("[A-Z][a-z]{1,2}", part) else short_code(part) for part in parts]
     return {index: codes[key] for index, key in enumerate(keys) if key in codes}
 
 

@@ -341,7 +341,7 @@ def blocks(chunks: list[bytes], *, max_lines: int = 100, more: list[bool] | None
 
 
 @given(
-    st.lists(st.text(st.characters(exclude_characters="\n\r\ufeff", exclude_categories=["Cs"]))),
+    st.lists(st.text(st.characters(exclude_characters="\0\n\r\ufeff", exclude_categories=["Cs"]))),
     st.booleans(),
     st.integers(1, 7),
     st.integers(1, 4),

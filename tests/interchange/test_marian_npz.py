@@ -397,7 +397,7 @@ def test_vocabularies_are_looked_for_and_named(folder: Path, tmp_path: Path) -> 
     vocabulary = (folder / "vocab.spm").read_bytes()
     pieces = [Piece(piece.text.replace("<unk>", "unk"), piece.score, NORMAL) for piece in read_pieces(vocabulary)]
     (folder / "vocab.spm").write_bytes(with_pieces(vocabulary, pieces, has_bytes=False))
-    assert refusal(file).message == "the vocabulary has no <unk>"
+    assert refusal(file).message == "vocab.spm is no SentencePiece model"  # it would not load
     (folder / "vocab.spm").unlink()
     error = refusal(file)
     assert error.message == "no vocabulary beside model.npz"
@@ -406,6 +406,9 @@ def test_vocabularies_are_looked_for_and_named(folder: Path, tmp_path: Path) -> 
     assert refusal(file).message == "x.vocab.yml lists pieces, and there is no source.spm that makes them"
     for name in ("source.spm", "target.spm"):
         (folder / name).write_bytes(vocabulary)
+    (folder / "x.vocab.yml").write_text("</s>: 0\n▁a: 1\n▁the: 2\n", encoding="utf-8")
+    assert refusal(file).message == "the vocabulary has no <unk>"
+    (folder / "x.vocab.yml").write_text("</s>: 0\n<unk>: 1\n▁the: 2\n", encoding="utf-8")
     assert "the vocabularies have 3 and 3 pieces" in refusal(file).message
     (folder / "y.trg.vocab.yml").write_text("<unk>: 0\n</s>: 1\n▁the: 2\n", encoding="utf-8")
     assert refusal(file).message == "the vocabularies give </s> two ids, 0 and 1"

@@ -318,7 +318,7 @@ def test_a_stopped_restart_is_to_go_on_without_restart(
 def test_a_training_whose_terminal_is_closed_saves(prepared: PreparedData, tmp_path: Path, is_ignored: bool) -> None:
     run, (ours, theirs) = tmp_path / "run", pty.openpty()
     program = "import signal, sys; from nmt_cli.cli.app import main; "
-    program += "signal.signal(signal.SIGHUP, signal.SIG_IGN); " * is_ignored
+    program += f"signal.signal(signal.SIGHUP, signal.{'SIG_IGN' if is_ignored else 'SIG_DFL'}); "
     updates = "training.updates=30" if is_ignored else "training.updates=100000"
     process = Forked[bytes](
         [sys.executable, "-c", f"{program}main()", *arguments_of(prepared, tmp_path, updates, "training.keep_last=3")],

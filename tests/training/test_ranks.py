@@ -231,7 +231,7 @@ def test_another_attempt_of_torchrun_or_slurm_does_not_restart_the_run_that_it_b
     monkeypatch.setenv(variable, "1")
     assert train(prepared, tmp_path / "run", "training.updates=4", restart=True) == 0
     assert [event["update"] for event in events(tmp_path / "run", "resume")] == [3] * is_ignored
-    ignored = f"--restart is ignored: an earlier try began the run in {tmp_path / 'run'}"
+    ignored = f"--restart is ignored in a later try of the same command: {tmp_path / 'run'} is kept if it is there"
     assert (ignored in caplog.messages) == is_ignored
 
 

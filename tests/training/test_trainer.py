@@ -381,7 +381,7 @@ def test_memory_that_another_process_takes_is_an_error_too(
         train(prepared, tmp_path / "run", *SHORT)
     error = caught.value
     assert error.exit_code == 6
-    assert error.message == "memory does not suffice"
+    assert error.message == "the training needs more memory than there is"
     assert error.where == (told or "OSError: Cannot allocate memory")
     assert error.hint.startswith("end what else takes memory (nvidia-smi or top shows it), take another `device`, or")
 

@@ -65,10 +65,10 @@ def directories_in(folder: Path, *kinds: Kind) -> list[Path]:
 
 def nearest_directory(path: Path, folders: Iterable[Path], *kinds: Kind) -> Path | None:
     """The directory in one of the folders whose name is nearest to that of a path, if it is of these kinds."""
-    children = chain(*(islice(folder.glob("[!.]*"), _MAX_NAMES_COMPARED) for folder in folders))
-    by_name = {child.name: child for child in children if isdir(child)}
-    near = by_name.get(nearest_word(path.name, by_name) or "")
-    return near if near and kind_of(near) in kinds else None
+    found = chain(*(islice(folder.glob("[!.]*"), _MAX_NAMES_COMPARED) for folder in folders))
+    children = [child for child in found if isdir(child)]
+    name = nearest_word(path.name, [child.name for child in children])
+    return next((child for child in reversed(children) if child.name == name and kind_of(child) in kinds), None)
 
 
 def foreign_kind(path: Path) -> str | None:

@@ -188,7 +188,7 @@ def memory_errors(path: Path, device: torch.device) -> Iterator[None]:
         setting, hint = None, "end other programs, or take a machine with more memory"
         if device.type == "cuda":
             setting, hint = "device", "end other programs, which nvidia-smi lists, or take another GPU or `device: cpu`"
-        message = f"the memory of {device} does not hold the model {path}"
+        message = f"the memory of {device} does not hold the model"
         raise DeviceError(message, where=str(path), setting=setting, hint=hint) from None
 
 

@@ -78,7 +78,7 @@ def train(
         bool, typer.Option("--dry-run", help="Print the whole recipe and its needs; write nothing.")
     ] = False,
 ) -> None:
-    """Train a model; the same command, without --restart, continues a run that was stopped.
+    """Train a model; the same command continues a run that was stopped.
 
     Example: nmt train base --set training.updates=50000 -o runs/short
     """

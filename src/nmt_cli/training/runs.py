@@ -117,11 +117,12 @@ def _is_begun(run: Path, *, corpus: str | None, init_from: Path | None) -> bool:
 
 
 def is_restart_repeated(run: Path) -> bool:
-    """Whether --restart is ignored: torchrun repeats it, or the requeued Slurm job that began the run; then log it."""
-    is_requeued = os.environ.get("SLURM_RESTART_COUNT", "0") != "0" and kind_of(run) == "run"
-    is_repeated = is_requeued and open_run(run).record.slurm_job == os.environ.get("SLURM_JOB_ID", "")
-    if is_repeated := is_repeated or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
-        logger.info("--restart is ignored: an earlier try began the run in %s", run)
+    """Whether torchrun, or the requeued Slurm job that began the run, repeats --restart, which is ignored then."""
+    is_repeated = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    if not is_repeated and os.environ.get("SLURM_RESTART_COUNT", "0") != "0" and kind_of(run) == "run":
+        is_repeated = open_run(run).record.slurm_job == os.environ.get("SLURM_JOB_ID", "")
+    if is_repeated:
+        logger.info("--restart is ignored in a later try of the same command: %s is kept if it is there", run)
     return is_repeated
 
 

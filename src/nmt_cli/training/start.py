@@ -154,7 +154,7 @@ def _explaining_out_of_memory() -> Iterator[None]:
             raise
         lines = str(error).strip().split("\n")
         raise DeviceError(
-            "memory does not suffice",
+            "the training needs more memory than there is",
             where=lines[-1 if lines[0] == "in a worker process:" else 0],
             hint="end what else takes memory (nvidia-smi or top shows it), take another `device`,"
             " or set a smaller training.max_tokens_per_device",

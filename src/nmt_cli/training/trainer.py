@@ -84,10 +84,10 @@ class Trainer:
     def train(self) -> Ending:
         """Train to the end of the recipe, or until patience or a signal ends the training, and save."""
         with self._reporter, self._checkpointer.finishing():
-            open_plan = self._loop.open_plan
-            self._run = fit_to_memory(self._order, self._run, self._updater, ranks=self._ranks, open_plan=open_plan)
             if self._ranks.is_first and self._loop.ending_by_recipe() is None:
                 self._run = mark_finished(self._run, is_finished=False)
+            open_plan = self._loop.open_plan
+            self._run = fit_to_memory(self._order, self._run, self._updater, ranks=self._ranks, open_plan=open_plan)
             ending = self._loop.resume()
             if ending is None:
                 ending = self._loop.run(self._prepare())

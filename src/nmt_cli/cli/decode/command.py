@@ -157,13 +157,13 @@ def decode(
 def _source_language(models: list[Path] | None) -> str:
     """The source language of the first model, or of the newest one; "" if it is not on this machine."""
     from nmt_cli.artifacts.model_directory import load_saved_config
+    from nmt_cli.artifacts.run import model_of_latest_run
     from nmt_cli.hub_names import hub_name
-    from nmt_cli.interchange.hub_models import cached_model
 
     with suppress(NmtError):
         name = hub_name(models[0]) if models else None
-        model = cached_model(name) if name else find_models(models and models[:1])[0]
-        return load_saved_config(model).languages.source if model else ""
+        model = model_of_latest_run(Path("runs")) if not models else name.folder if name else find_models(models[:1])[0]
+        return load_saved_config(model).languages.source
     return ""
 
 

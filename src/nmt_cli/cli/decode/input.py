@@ -38,7 +38,7 @@ OnInvalidBytes = Literal["strict", "replace"]
 
 @contextmanager
 def open_input(
-    source: Path, *, is_streamed: bool, errors: OnInvalidBytes, find_code: Callable[[], str] = str
+    source: Path, *, is_streamed: bool, errors: OnInvalidBytes, find_code: Callable[[], str] | None = None
 ) -> Iterator[Iterator[list[str]]]:
     """The lines of a file or of stdin, in blocks; `is_streamed` ends a block as soon as no more input is waiting."""
     from nmt_cli.decompression import open_bytes

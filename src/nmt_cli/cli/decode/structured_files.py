@@ -73,11 +73,11 @@ _STRUCTURES: Sequence[_Structure] = (
 )
 
 
-def check_unstructured(beginning: bytes, *, name: str, find_code: Callable[[], str] = str) -> None:
+def check_unstructured(beginning: bytes, *, name: str, find_code: Callable[[], str] | None = None) -> None:
     """Raise DataError, with the command that takes the text out, if a text is a file of TMX, CSV or the like.
 
     A file is recognised by its first bytes, and a table or JSON also by the ending of its name. `find_code` returns
-    the code of the language to take out, or "" if it is unknown.
+    the code of the language to take out, or "" if it is unknown, as it is without `find_code`.
     """
     file = Path(name)
     ending = Path(file.stem if decompressor_of(file) else file.name).suffix.lower()
@@ -90,14 +90,15 @@ def check_unstructured(beginning: bytes, *, name: str, find_code: Callable[[], s
             continue
         text, command, note = content.decode(errors="replace"), structure.command, ""
         if command == _TMX_COMMAND:
-            wanted, codes = find_code(), re.findall(r"<tuv\b[^>]*\blang\s*=\s*[\"']([\w-]+)", text)
+            wanted, codes = find_code() if find_code else "", re.findall(r"<tuv\b[^>]*\blang\s*=\s*[\"']([\w-]+)", text)
             if code := match_code(wanted, codes) if codes else wanted:
                 unit = _UNIT_IN_LANGUAGE.replace("SHORT", re.split("[-_]", code)[0]).replace("CODE", code)
             else:
                 unit, note = "u.findall('{*}tuv')", ", which takes the first language of each unit"
             command = command.replace("UNIT", unit)
         elif "{skipped}" in command:
-            command = _fill_in(text.splitlines(keepends=True), find_code(), is_tsv=ending == ".tsv")
+            wanted = find_code() if find_code else ""
+            command = _fill_in(text.splitlines(keepends=True), wanted, is_tsv=ending == ".tsv")
         message = f"{STDIN if name == STDIN else file.name} is {structure.kind}, not lines of text"
         raise DataError(message, where=name, hint=f"{shell_pipe(None if name == STDIN else file, command)} > NEW{note}")
 

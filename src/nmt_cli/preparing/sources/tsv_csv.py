@@ -67,7 +67,8 @@ class TsvSource(OneFileSource):
         columns, width = _choose_columns(self, rows, file, context), _num_columns(rows)
         if not columns.are_known and width > 2 and self.source is None and self.target is None:
             are_numbers = (all(_NUMBER.fullmatch("".join(row[n : n + 1])) for row in rows[1:] or rows) for n in (0, 1))
-            if any(are_numbers) or _likely_header(rows, _longest_columns(rows, (None, None), width=width)):
+            longest = _longest_columns(rows, (None, None), width=width)
+            if any(are_numbers) or (self.header is not False and _likely_header(rows, longest)):
                 raise _unnamed_columns_error(self, file, rows, context, width=width)
             warning = (
                 "%s has %s columns, and its first line does not name them: column 1 is taken as %s, 2 as %s; "
@@ -175,6 +176,8 @@ class CsvFile(LocalPairs):
         source, target, needed = self.columns.source - 1, self.columns.target - 1, self.columns.needed
         rows, num_columns, widest = self._numbered_rows(), max(self.width, needed), 0
         others, fix = f"{num_columns} are expected", "put a line that names all columns before line 1"
+        if self.columns.are_known:
+            fix += ", with header: true beside source and target"
         if self.columns.header:
             _, names = next(rows, (1, []))
             has_names = len(names) >= needed and names[source].strip() and names[target].strip()
@@ -297,7 +300,8 @@ def _unnamed_columns_error(
     names = None if first_row_fix else _likely_header(rows, chosen)
     found = [names[index] if names else index + 1 for index in chosen]
     src, tgt = (column if setting is None else setting for column, setting in zip(found, settings, strict=True))
-    header_advice = "" if names or first_row_fix else "; if line 1 names the columns, write header: true beside them"
+    line_1 = "is a pair, write header: false" if names else "names the columns, write header: true"
+    header_advice = "" if first_row_fix else f"; if line 1 {line_1} beside them"
     message = f"{file.name} has {width} columns, and its first line does not call two by {' and '.join(context.codes)}"
     hint = f"{first_row_fix}name the two columns: add {table.setting(context, source=src, target=tgt)}{header_advice}"
     languages, wanted = languages_called(first_row), [short_code(code) for code in context.codes]
