@@ -380,8 +380,11 @@ def test_a_disk_that_fills_up_under_the_hubs_cache_says_which_one(
 def test_a_cache_of_the_hub_that_may_not_be_written_is_told_under_hf_xet(monkeypatch: pytest.MonkeyPatch) -> None:
     error = hub_refusal(RuntimeError("I/O error: Permission denied (os error 13)"), monkeypatch)
     assert not isinstance(error, Unreachable)
-    assert error.message == "cannot download wmt/wmt14/train.parquet: train.parquet: Permission denied"
+    cache = huggingface_hub.constants.HF_HUB_CACHE
+    assert error.message == f"cannot download wmt/wmt14/train.parquet: {cache}: Permission denied"
     assert error.hint == "move the hub's cache: export HF_HOME=FOLDER"
+    firewall = RuntimeError("tcp connect error: Operation not permitted (os error 1)")
+    assert isinstance(hub_refusal(firewall, monkeypatch), Unreachable)
 
 
 def test_a_network_that_fails_under_hf_xet_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
