@@ -205,8 +205,7 @@ def _first_wrong_byte(line: bytes) -> int:
 def _uncompress_hint(name: str, compression: _Compression) -> str:
     command, ending = compression.decompressor, compression.ending
     if name == STDIN and ending:
-        name_it = f"give a file whose name ends in {ending}, with -i or in place of -"
-        return f"{name_it}, or uncompress it first: {command} FILE"
+        return f"give it as a file, with a name that ends in {ending}, or uncompress it first: {command} FILE"
     if name == STDIN:
         return f"uncompress it first: {command} FILE"
     if ending:

@@ -435,7 +435,7 @@ def test_compressed_bytes_are_called_so(data: bytes, program: str, ending: str, 
     with pytest.raises(DataError, match=f"(?m)^stdin is compressed by {program}, not text$") as error:
         list(blocks([data]))
     assert error.value.where == "stdin"
-    named = f"give a file whose name ends in {ending}, with -i or in place of -"
+    named = f"give it as a file, with a name that ends in {ending}"
     assert error.value.hint == f"{named}, or uncompress it first: {decompressor} FILE"
     later = r"^stdin is not text" if program == "gzip" else r"^line 2 is not UTF-8"  # zstd has a single control here
     with pytest.raises(DataError, match=later):

@@ -35,7 +35,7 @@ from nmt_cli.recipe.schema import LanguagePair
 _NORM_EPSILON = 1e-5  # the default of torch, which transformers uses
 _SAME_POSITIONS = 1e-4  # the largest difference of equal position tables
 _ONE_FILE = "they are in several files: load it with transformers, and save it with max_shard_size='100GB'"
-_MAX_POINTER_BYTES = 1000  # of the text that git without Git LFS writes in place of a large file
+_MAX_POINTER_BYTES = 1000  # Git LFS stores a large file elsewhere, and a pointer of this size in git
 _USE_TRANSFORMERS = "use it with transformers; OPUS-MT's own models are read"
 
 

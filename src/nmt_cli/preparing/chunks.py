@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 CHUNK_PAIRS = 10_000
 CHUNK_BYTES = 1 << 25
-"""A chunk ends at so many bytes or characters, or a few pairs later. Only pathological lines reach it."""
+"""The size, in bytes or characters, at which a chunk ends even with fewer pairs. Only very long lines reach it."""
 
 _QUOTED_CELL = re.compile(r'"[^"]*(?:""[^"]*)*"')
 _ITEMS_PER_SIZE_CHECK = 32

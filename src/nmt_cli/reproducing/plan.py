@@ -146,10 +146,10 @@ def rehearsal_overrides(
 ) -> Overrides:
     """The settings of a rehearsal on `limit` pairs; recipe and tokenizer have the user's settings in them.
 
-    The number of updates is about one pass over the pairs. It is at least three, and at least the number of averaged
-    checkpoints, of which a rehearsal takes at most five, or as many as the user sets. The schedule stays, so the
-    learning rate is the one of the first updates; only the phases of a schedule that ends with the last update are
-    shortened. The user's settings stay too, except for an interval that leaves no room for the checkpoints.
+    The number of updates is about one pass over the pairs, at least three, and at least the number of averaged
+    checkpoints. A rehearsal averages at most five checkpoints, unless the user sets a number. The schedule stays, so
+    the learning rate is the one of the first updates. If a schedule ends with the last update, its phases get shorter.
+    The user's settings stay too, except for an interval that leaves no room for the checkpoints.
     """
     settings = (*user_settings.recipe, *user_settings.corpus)
     user_keys = {dotted_key(path) for setting in settings for path in _leaves(setting)}

@@ -43,6 +43,7 @@ class Checkpointer:
         self._run, self._data, self._updater, self._reporter, self._ranks = run, data, updater, reporter, ranks
         fingerprint = recipe_fingerprint(run.recipe, data, init_from=run.record.init_from)
         self._folder = CheckpointFolder(run.directory, recipe_fingerprint=fingerprint)
+        self._newest: Checkpoint | None = None
         self._interim: Path | None = None
         self._resumed: TrainingState | None = None
         self._writer = CheckpointWriter(in_background=ranks.device.type == "cuda")
@@ -76,11 +77,11 @@ class Checkpointer:
         """The state of the newest checkpoint, or of a new training; ModelError if it has another precision."""
         if self._ranks.is_first:
             files.clear_partial_directories(self._folder.directory, name="update-*")  # the rest of a killed save
-        self._newest, new = self._ask_first_rank(self._folder.newest), TrainingState(self._updater.precision)
-        state = new if self._newest is None else self._folder.read_state(self._newest)
-        if state.precision != new.precision:
+        self._newest, precision = self._ask_first_rank(self._folder.newest), self._updater.precision
+        state = TrainingState(precision) if self._newest is None else self._folder.read_state(self._newest)
+        if state.precision != precision:
             raise ModelError(
-                f"the run was trained in {state.precision}, and would go on in {new.precision}",
+                f"the run was trained in {state.precision}, and would go on in {precision}",
                 where=str(self._folder.path(state.update)),
                 hint=f"--precision {state.precision}, another folder with -o, or --restart",
             )

@@ -84,7 +84,8 @@ class Trainer:
     def train(self) -> Ending:
         """Train to the end of the recipe, or until patience or a signal ends the training, and save."""
         with self._reporter, self._checkpointer.finishing():
-            if self._ranks.is_first and self._loop.ending_by_recipe() is None:
+            was_finished = self._run.record.finished is not None
+            if was_finished and self._ranks.is_first and self._loop.ending_by_recipe() is None:
                 self._run = mark_finished(self._run, is_finished=False)
             open_plan = self._loop.open_plan
             self._run = fit_to_memory(self._order, self._run, self._updater, ranks=self._ranks, open_plan=open_plan)
@@ -117,7 +118,7 @@ class Trainer:
             self._run = warm_up_with_tokens_that_fit(
                 self._order, self._run, self._warm_up, release=self._updater.release, ranks=self._ranks
             )
-        if self._ranks.is_first:
+        if self._ranks.is_first:  # run.json gets the tokens that fit, now that the warm-up has tried them
             self._run = mark_finished(self._run, is_finished=False)
         if update == 0:
             self._sanity_pass()

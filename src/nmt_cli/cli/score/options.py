@@ -204,7 +204,7 @@ def check_options_of_model(metric_options: Mapping[str, object], files: TextName
 
 
 def check_options(given: Mapping[str, object], files: TextNames, metrics: Sequence[MetricName]) -> None:
-    """Raise UsageError for an option that means nothing here; `given` has those that go with only some metrics."""
+    """Raise UsageError for an option that means nothing here. `given` has the values of options by name."""
     from nmt_cli.scoring.metrics import MOSES_METRICS
 
     if (paired := given["--paired"]) not in (None, "bs", "ar"):
@@ -212,6 +212,7 @@ def check_options(given: Mapping[str, object], files: TextNames, metrics: Sequen
     has_comet = "comet" in metrics
     has_use_for_languages = files.test_set is not None or not {"bleu", *MOSES_METRICS}.isdisjoint(metrics)
     rules = [
+        # With --model, `check_options_of_model` is called instead.
         ("--model", False, ["--tokens", "--batch-tokens", "--precision"]),
         ("-m bleu", "bleu" in metrics, ["--tokenize", "--lowercase"]),
         ("-m paper-bleu", "paper-bleu" in metrics, ["--keep-quotes"]),
