@@ -61,9 +61,12 @@ _UNIT_IN_LANGUAGE = (
 )
 _XLIFF_COMMAND = _xml_command("for s in t.iterfind('.//{*}source')")
 _XLIFF = {".xliff", ".xlf", ".sdlxliff", ".mxliff"}
-_STRUCTURES: Sequence[_Structure] = (
+_XML_STRUCTURES = (
     _Structure("a translation memory (TMX)", {".tmx"}, re.compile(rb"\s*<(?:[?!][^<]*<)*tmx\b"), _TMX_COMMAND),
     _Structure("XLIFF", _XLIFF, re.compile(rb"\s*<(?:[?!][^<]*<)*xliff\b"), _XLIFF_COMMAND),
+)
+_STRUCTURES = (
+    *_XML_STRUCTURES,
     _Structure("a PO file", {".po", ".pot"}, re.compile(rb'(?:#.*\n|\s)*msgid ""\s*\nmsgstr "'), _PO_COMMAND),
     _Structure("subtitles (SRT)", {".srt"}, re.compile(rb"\s*\d+[ \t]*\r?\n[\d:]+:\d\d[,.]\d+ -->"), _CUES_COMMAND),
     _Structure("subtitles (WebVTT)", {".vtt"}, re.compile(rb"WEBVTT\b(?s:.)*?\n[\d:]+:\d\d\.\d+ -->"), _CUES_COMMAND),
@@ -81,9 +84,10 @@ def check_unstructured(beginning: bytes, *, name: str, find_code: Callable[[], s
     """
     file = Path(name)
     ending = Path(file.stem if decompressor_of(file) else file.name).suffix.lower()
-    structures, content = _STRUCTURES, beginning.removeprefix(codecs.BOM_UTF8)
+    structures: Sequence[_Structure] = _STRUCTURES
+    content = beginning.removeprefix(codecs.BOM_UTF8)
     if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # which the commands for XML read
-        structures, content = _STRUCTURES[:2], beginning.decode("utf-16", "ignore").encode()
+        structures, content = _XML_STRUCTURES, beginning.decode("utf-16", "ignore").encode()
     for structure in structures:
         is_possible = structure.is_certain or ending in structure.endings
         if not is_possible or not structure.beginning.match(content):
@@ -107,14 +111,14 @@ def _fill_in(lines: Sequence[str], language: str, *, is_tsv: bool) -> str:
     """The command for a table: its column is named by the language, or is the first of the two with most letters."""
     from nmt_cli.preparing.chunks import are_quoted
     from nmt_cli.preparing.sources.base import find_column
-    from nmt_cli.preparing.sources.tsv_csv import delimiter_of
+    from nmt_cli.preparing.sources.tsv_csv import delimiter_of, num_texts
 
     lines = lines[:-1] if len(lines) > 2 else lines  # the last one may be cut off
     is_plain = is_tsv and not are_quoted([*map(str.rstrip, lines)])
     delimiter = "\t" if is_tsv else delimiter_of(lines) or ","
     quotes: dict[str, Any] = {"quoting": csv.QUOTE_NONE} if is_plain else {"skipinitialspace": True}
     rows = [*csv.reader(map(str.rstrip, lines), delimiter=delimiter, **quotes)]
-    has_title = sum(map(bool, map(str.strip, rows[0]))) == 1  # above the names of the columns
+    has_title = num_texts(rows[0]) == 1  # above the names of the columns
     columns = [find_column(row, language) if language else None for row in rows[: 1 + has_title]]
     letters = Counter[int]()
     for row in rows[1:] or rows:

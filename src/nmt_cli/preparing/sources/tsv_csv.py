@@ -241,8 +241,8 @@ def _choose_columns(
         hint = f"set source and target, both of them: the first line has {_shorten(first_row)}"
         raise DataError(f"source and target of {file.name} are both column {src + 1}", where=where, hint=hint)
     are_known = are_both_given or found is not None
-    below = next((row for row in rows[1:5] if _num_texts(row) > 1), [])
-    is_title = table.header is not False and not are_known and _num_texts(first_row) == 1 and _num_columns(rows) <= 2
+    below = next((row for row in rows[1:5] if num_texts(row) > 1), [])
+    is_title = table.header is not False and not are_known and num_texts(first_row) == 1 and _num_columns(rows) <= 2
     if is_title and find_columns(below, context.codes, given=(None, None)):
         message = f"line 1 of {file.name} stands above the names of the columns"
         raise DataError(message, where=where, hint=_REMOVE_TITLE)
@@ -284,7 +284,7 @@ def _readable_rows(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
         yield from csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
 
 
-def _num_texts(row: Sequence[str]) -> int:
+def num_texts(row: Sequence[str]) -> int:
     """The number of cells that are not blank; a title above a table has one."""
     return sum(map(bool, map(str.strip, row)))
 
@@ -295,7 +295,7 @@ def _unnamed_columns_error(
     """The error for unnamed columns. Its fix takes given columns, or those with most text, but of no other language."""
     first_row, settings = rows[0], (table.source, table.target)
     chosen = _longest_columns(rows, [_column_index(column, first_row, file) for column in settings], width=width)
-    advice = _REMOVE_TITLE if _num_texts(first_row) == 1 else _QUOTE_CELLS
+    advice = _REMOVE_TITLE if num_texts(first_row) == 1 else _QUOTE_CELLS
     first_row_fix = f"{advice}, or " if len(first_row) < width else ""
     names = None if first_row_fix else _likely_header(rows, chosen)
     found = [names[index] if names else index + 1 for index in chosen]
