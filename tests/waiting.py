@@ -35,3 +35,16 @@ def is_alive(process: int) -> bool:
         return state_of(process) != "Z"
     except FileNotFoundError:
         return False
+
+
+def children(process: int) -> set[int]:
+    """What a process has started, by any of its threads; FileNotFoundError if there is no such process."""
+    while True:
+        try:
+            return {
+                int(child)
+                for thread in Path(f"/proc/{process}/task").iterdir()
+                for child in (thread / "children").read_text().split()
+            }
+        except (FileNotFoundError, ProcessLookupError):  # a thread has ended, and another one has its children now
+            state_of(process)

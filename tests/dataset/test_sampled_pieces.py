@@ -28,6 +28,7 @@ from nmt_cli.tokenization.tokenizer import EOS, UNK, Tokenizer
 from tests.dataset import synthetic
 from tests.dataset.synthetic import sentences
 from tests.training.tiny import parallel_text, prepare_tiny
+from tests.waiting import children
 
 PAIRS = parallel_text(2400, seed=3)
 Rows = list[list[list[int]]]
@@ -141,11 +142,11 @@ def test_a_plan_that_another_process_begins_is_waited_for(bpe: PreparedData, tmp
 
 def test_a_builder_that_makes_no_progress_is_not_reported_as_progress(bpe: PreparedData, tmp_path: Path) -> None:
     """So the watchdog of the ranks notices it."""
-    data, before = copy_of(bpe, tmp_path), children()
+    data, before = copy_of(bpe, tmp_path), children(os.getpid())
     key, cache = key_of(data), cache_of(data)
     cache.build_ahead(key, num_workers=1)
     wait_for((data.directory / PLANS / f".{key.directory_name}.partial").exists)
-    (builder,) = children() - before
+    (builder,) = children(os.getpid()) - before
     os.kill(builder, signal.SIGSTOP)
     beats: list[int] = []
     waiting = PlanCache(data, fallback=data.directory.with_name("run"), beat=lambda: beats.append(1))
@@ -162,12 +163,12 @@ def test_a_builder_that_makes_no_progress_is_not_reported_as_progress(bpe: Prepa
 def test_after_a_kill_while_it_samples_the_same_pieces_are_sampled(
     bpe: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    data, before = copy_of(bpe, tmp_path), children()
+    data, before = copy_of(bpe, tmp_path), children(os.getpid())
     key, cache = key_of(data), cache_of(data)
     cache.build_ahead(key, num_workers=1)
     partial = data.directory / PLANS / f".{key.directory_name}.partial"
     wait_for(partial.exists)
-    for process in children() - before:
+    for process in children(os.getpid()) - before:
         os.kill(process, signal.SIGKILL)
     wait_for(lambda: bool(caplog.records))
     assert [path.name for path in partial.parent.iterdir() if path.name != ".lock"] == [partial.name]
@@ -180,7 +181,7 @@ def test_a_cache_that_is_closed_samples_no_more_and_leaves_nothing(
     bpe: PreparedData, tmp_path: Path, is_beside: bool
 ) -> None:
     """Also if a thread waits for the process beside it, or samples itself."""
-    data, before = copy_of(bpe, tmp_path), children()
+    data, before = copy_of(bpe, tmp_path), children(os.getpid())
     key, cache, ends = key_of(data), cache_of(data), list[str]()
     partial = data.directory / PLANS / f".{key.directory_name}.partial"
 
@@ -199,7 +200,7 @@ def test_a_cache_that_is_closed_samples_no_more_and_leaves_nothing(
     thread.join(timeout=60)
     assert ends == ["closed"]
     cache.build_ahead(key_of(data, epoch=1), num_workers=1)
-    assert children() == before
+    assert children(os.getpid()) == before
     assert [path.name for path in (data.directory / PLANS).iterdir()] == [".lock"]
 
 
@@ -293,11 +294,11 @@ def test_a_disk_that_is_full_while_it_samples_leaves_nothing_there(
 
 def test_a_worker_that_is_killed_is_an_error_that_says_what_to_do(bpe: PreparedData, tmp_path: Path) -> None:
     data = copy_of(bpe, tmp_path)
-    before = children()
+    before = children(os.getpid())
 
     def kill() -> None:
-        wait_for(lambda: len(children() - before) > 0)
-        os.kill((children() - before).pop(), signal.SIGKILL)
+        wait_for(lambda: len(children(os.getpid()) - before) > 0)
+        os.kill((children(os.getpid()) - before).pop(), signal.SIGKILL)
 
     killer = Thread(target=kill)
     killer.start()
@@ -307,11 +308,6 @@ def test_a_worker_that_is_killed_is_an_error_that_says_what_to_do(bpe: PreparedD
     assert caught.value.message == "a worker process was killed (SIGKILL)"
     assert caught.value.hint == "if memory ran out, end other programs, then give the same command again: it continues"
     assert [path.name for path in (data.directory / PLANS).iterdir()] == [".lock"]
-
-
-def children() -> set[int]:
-    """The processes that this thread has started."""
-    return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
 
 
 def test_words_that_their_text_does_not_give_back_keep_their_ids(bpe: PreparedData, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from nmt_cli.decoding.translation import Translation
 from nmt_cli.errors import DataError, UsageError
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.forks import Forked, run_forked
-from tests.waiting import is_alive
+from tests.waiting import children, is_alive
 
 COMMAND = [sys.executable, "-m", "nmt_cli", "decode", "--device", "cpu", "-m", "model", "-i", "text", "--stats"]
 NUM_LINES = 2500
@@ -45,17 +45,12 @@ def job(folder: Path) -> TranslationJob:
     return TranslationJob([folder / "model"], "torch", "fp32", "cpu", 1, overrides={"beam": 2}, options=options)
 
 
-def children(process: int) -> list[int]:
-    tasks = Path(f"/proc/{process}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-
-
 def texts(blocks: Iterable[list[Translation]]) -> list[list[str]]:
     """The n-best texts of each line."""
     return [[one.text, *(other.text for other in one.alternatives)] for block in blocks for one in block]
 
 
-def midway(folder: Path, name: str) -> tuple[Forked[str], list[int]]:
+def midway(folder: Path, name: str) -> tuple[Forked[str], set[int]]:
     """A process of two workers that has written a part of its lines, and is suspended; and its workers.
 
     On a busy machine a process may come to its end before it is seen at work: then another one starts.
@@ -89,7 +84,7 @@ def test_two_workers_find_log_and_refuse_what_one_does(folder: Path, caplog: pyt
         expected = [result.translations for result in run(blocks)]
         messages = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert messages[0][1].startswith("line 1234 has ")
-    before = set(children(os.getpid()))
+    before = children(os.getpid())
     caplog.clear()
     with caplog.at_level(logging.INFO), parallel_translator(jobs_for_devices(job(folder), ["cpu", "cpu"])) as run:
         found = [result.translations for result in run(blocks)]
@@ -97,7 +92,7 @@ def test_two_workers_find_log_and_refuse_what_one_does(folder: Path, caplog: pyt
         for one, other in zip(chain(*found), chain(*expected), strict=True):
             assert one.word_log_probs == pytest.approx(other.word_log_probs, abs=1e-4)
         assert [(record.levelname, record.getMessage()) for record in caplog.records] == messages
-        started = set(children(os.getpid())) - before
+        started = children(os.getpid()) - before
         assert len(started) == 2
         with pytest.raises(DataError) as refused:
             list(run([blocks[0], LineBlock(251, ["the sea"] * 2, ["", "the old sea " * 40])]))
@@ -117,7 +112,7 @@ def test_two_workers_find_log_and_refuse_what_one_does(folder: Path, caplog: pyt
         with pytest.raises(DataError, match=r"a worker process was killed \(SIGKILL\)") as lost:
             list(run(blocks))
         assert lost.value.hint == "if memory ran out, run the command again with fewer `workers`"
-    assert set(children(os.getpid())) == before
+    assert children(os.getpid()) == before
 
 
 def test_ctrl_c_ends_two_workers_and_another_number_completes_what_they_began(folder: Path) -> None:

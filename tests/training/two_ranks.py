@@ -16,6 +16,7 @@ from nmt_cli.dataset.prepared_data import PreparedData
 from tests.forks import Forked
 from tests.source_modules import ROOT
 from tests.training.tiny import arguments_of
+from tests.waiting import children
 
 LAUNCHED = ("-m", "tests.training.two_ranks")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "nmt_cli")
@@ -73,7 +74,7 @@ if RANK is not None:
 def rank_processes(launcher: int) -> dict[str, int]:
     """The processes of the ranks that a launcher has started so far, by name."""
     found: dict[str, int] = {}
-    for process in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+    for process in children(launcher):
         try:
             environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):
