@@ -23,7 +23,9 @@ _TRAINING = {
     "model.d_v": 8,
     "model.embedding_multiple": 8,
     "training.updates": 6,
-    "training.batch_tokens": 500,
+    # In this precision and with this batch an average is better than its newest checkpoint, on every machine.
+    "training.precision": "fp32",
+    "training.batch_tokens": 400,
     "training.schedule.warmup_updates": 2,
     "training.log_every": 2,
     "training.checkpoint_every": 1,
