@@ -241,8 +241,8 @@ class TokenWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._ids.close()
-        self._offsets.close()
+        with self._offsets:  # closed even if closing the other fails because the disk is full
+            self._ids.close()
 
     def append(self, ids: NDArray[np.integer], lengths: NDArray[np.integer]) -> None:
         """Add sentences given end to end, each with its EOS, and their lengths with EOS."""
