@@ -99,15 +99,15 @@ def deal_micro_batches(rows: Rows, *, shape: MicroBatchShape, num_micro_batches:
     pairs. Within each, rows ascend by target length, then by source length. Raises ValueError if a single sentence does
     not fit.
     """
-    src, tgt = (rows[f"{side}_length"].astype(np.int64) for side in ("src", "tgt"))
-    for lengths, slots in ((src, shape.src_slots), (tgt, shape.tgt_slots)):
-        if (longest := int(lengths.max(initial=0))) > slots:
+    lengths = np.stack([rows["src_length"], rows["tgt_length"]], axis=1).astype(np.int64)
+    for of_side, slots in zip(lengths.T, (shape.src_slots, shape.tgt_slots), strict=True):
+        if (longest := int(of_side.max(initial=0))) > slots:
             raise ValueError(f"a sentence of {longest} pieces does not fit {slots} slots")
-    by_length = np.lexsort((src, tgt))
-    rows, src, tgt = rows[by_length], src[by_length], tgt[by_length]
+    by_length = np.lexsort((lengths[:, 0], lengths[:, 1]))
+    rows, lengths = rows[by_length], lengths[by_length]
     while True:
         micro_batch_of_row = _deal_in_serpentine(len(rows), num_micro_batches)
-        if _swap_until_all_fit(micro_batch_of_row, src, tgt, shape=shape, num_micro_batches=num_micro_batches):
+        if _swap_until_all_fit(micro_batch_of_row, lengths, shape=shape, num_micro_batches=num_micro_batches):
             return [rows[micro_batch_of_row == index] for index in range(num_micro_batches)]
         num_micro_batches += world_size
 
@@ -128,20 +128,17 @@ def _deal_in_serpentine(num_rows: int, num_micro_batches: int) -> Array:
 
 
 def _swap_until_all_fit(
-    micro_batch_of_row: Array, src: Array, tgt: Array, *, shape: MicroBatchShape, num_micro_batches: int
+    micro_batch_of_row: Array, lengths: Array, *, shape: MicroBatchShape, num_micro_batches: int
 ) -> bool:
     """Swap rows between micro-batches, in place, until each fits the shape; False if some do not fit in the end.
 
-    `micro_batch_of_row`, `src` and `tgt` are [n]. Each swap is between the micro-batch that exceeds the shape most and
-    another, preferably the one with most room.
+    `micro_batch_of_row` is [n], and `lengths` of source and target [n, 2]. Each swap is between the micro-batch that
+    exceeds the shape most and another, preferably the one with most room.
     """
     slots = np.array([shape.src_slots, shape.tgt_slots])
-    lengths = np.stack([src, tgt], axis=1)
     if (lengths.sum(axis=0) > num_micro_batches * slots).any():
         return False
-    tokens_of_sides = [
-        np.bincount(micro_batch_of_row, weights=side, minlength=num_micro_batches) for side in (src, tgt)
-    ]
+    tokens_of_sides = [np.bincount(micro_batch_of_row, weights=side, minlength=num_micro_batches) for side in lengths.T]
     tokens = np.stack(tokens_of_sides, axis=1).astype(np.int64)
     for _ in range(_SWAPS_PER_MICRO_BATCH * num_micro_batches):
         excess = np.maximum(tokens - slots, 0).sum(axis=1)

@@ -82,15 +82,15 @@ def _likeness(pairs: Pairs) -> Callable[[str], float]:
 
     It is the mean of the log-odds of the text's trigrams, with one added to each count.
     """
-    src, tgt = (Counter(gram for pair in pairs for gram in _trigrams(pair[side])) for side in (0, 1))
-    kinds = len(src.keys() | tgt.keys()) + 1
-    sums = [counts.total() + kinds for counts in (src, tgt)]
-    unseen = math.log(sums[1] / sums[0])
-    odds = {gram: math.log((src[gram] + 1) / (tgt[gram] + 1)) + unseen for gram in src.keys() | tgt.keys()}
+    src_counts, tgt_counts = (Counter(gram for pair in pairs for gram in _trigrams(pair[side])) for side in (0, 1))
+    seen = src_counts.keys() | tgt_counts.keys()
+    src_total, tgt_total = (counts.total() + len(seen) + 1 for counts in (src_counts, tgt_counts))
+    odds_of_unseen = math.log(tgt_total / src_total)
+    odds = {gram: math.log((src_counts[gram] + 1) / (tgt_counts[gram] + 1)) + odds_of_unseen for gram in seen}
 
     def like_source(text: str) -> float:
         grams = _trigrams(text)
-        return sum(odds.get(gram, unseen) for gram in grams) / len(grams)
+        return sum(odds.get(gram, odds_of_unseen) for gram in grams) / len(grams)
 
     return like_source
 
