@@ -66,7 +66,7 @@ def check_encodings(beginnings: Mapping[str, bytes]) -> None:
     """Raise DataError if a text begins like compressed data, UTF-16, UTF-32 or a program; the keys are the files."""
     for name, beginning in beginnings.items():
         check_uncompressed(beginning, name=name)
-    encodings = {name: encoding for name, beginning in beginnings.items() if (encoding := _wide_encoding(beginning))}
+    encodings = {name: encoding for name, beginning in beginnings.items() if (encoding := wide_encoding(beginning))}
     for name, encoding in encodings.items():
         content = beginnings[name][:_BYTES_LOOKED_AT].decode(encoding, "ignore")
         if (error := _not_text_error(content, name=name, where=name)) is not None:
@@ -80,6 +80,19 @@ def check_encodings(beginnings: Mapping[str, bytes]) -> None:
             where=", ".join(encodings),
             hint="; ".join(_convert_hint(name, encoding=encoding) for name, encoding in encodings.items()),
         )
+
+
+def wide_encoding(beginning: bytes) -> str | None:
+    """The UTF-16 or UTF-32 that a text begins with: by its mark, or, for Latin letters, by its zero bytes."""
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
+        if beginning.startswith(mark):
+            return encoding
+    # Latin letters in UTF-16 have a zero byte each, which comes second in little endian.
+    for offset, encoding in ((1, "UTF-16LE"), (0, "UTF-16BE")):
+        zeros = beginning[offset:_BYTES_LOOKED_AT:2].count(0)
+        if zeros > _MIN_SHARE_OF_ZEROS * min(len(beginning), _BYTES_LOOKED_AT):
+            return encoding
+    return None
 
 
 def is_unicode(text: str) -> bool:
@@ -170,19 +183,6 @@ def _is_utf8(file: Path) -> bool:
         except UnicodeDecodeError:
             return False
     return True
-
-
-def _wide_encoding(beginning: bytes) -> str | None:
-    """The UTF-16 or UTF-32 that a text begins with: by its mark, or, for Latin letters, by its zero bytes."""
-    for mark, encoding in _BYTE_ORDER_MARKS.items():
-        if beginning.startswith(mark):
-            return encoding
-    # Latin letters in UTF-16 have a zero byte each, which comes second in little endian.
-    for offset, encoding in ((1, "UTF-16LE"), (0, "UTF-16BE")):
-        zeros = beginning[offset:_BYTES_LOOKED_AT:2].count(0)
-        if zeros > _MIN_SHARE_OF_ZEROS * min(len(beginning), _BYTES_LOOKED_AT):
-            return encoding
-    return None
 
 
 def _not_text_error(text: str, *, name: str, where: str) -> DataError | None:

@@ -598,6 +598,8 @@ WEBVTT = (
         ("my.csv", "id,de,en-GB\n1,eins,one\n2,zwei,two\n", "a table (CSV)", "one\ntwo\n"),
         ("my.tsv", "id\tGerman\tEnglish\tnote\n1\teins\tone\tx\n2\tzwei\ttwo\ty\n", "a table (TSV)", "one\ntwo\n"),
         ("my.tsv", "id\ttext\n1\tone\n2\ttwo\n", "a table (TSV)", "text\none\ntwo\n"),
+        ("my.tsv", "Glossary\n\nde\ten\neins\tone\nzwei\ttwo\n", "a table (TSV)", "one\ntwo\n"),
+        ("my.csv", "\nen,de\none,eins\n", "a table (CSV)", "one\n"),
         ("my.csv", "1,one house,ein Haus,x\n2,two seas,zwei Meere,y\n", "a table (CSV)", "one house\ntwo seas\n"),
     ],
 )
@@ -631,6 +633,54 @@ def test_a_file_with_more_than_a_text_is_refused_with_the_command_that_takes_the
     else:
         with open_file("my.txt") as found:
             assert [line for block in found for line in block] == content.decode().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "text"),
+    [
+        ("my.csv", '"one, two",x\n', "one, two\n"),
+        ("my.tsv", '"one ""two"""\t"x"\n', 'one "two"\n'),
+        ("my.po", PO.partition("\n")[2], 'one "big"\ntwo houses\n'),
+        ("my.jsonl", '{"KEY": "one"}\n', "one\n"),
+        ("my.tmx", TMX, "one big house & sea\ntwo\n"),
+    ],
+)
+def test_the_command_that_takes_the_text_out_leaves_a_byte_order_mark_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: str, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(data, encoding="utf-8-sig")
+    with pytest.raises(DataError) as error, open_input(Path(name), is_streamed=False, errors="strict"):
+        pytest.fail("it is opened")
+    subprocess.run(["bash", "-c", error.value.hint.partition(", which ")[0]], check=True)
+    assert Path("NEW").read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize(("name", "separator"), [("my.csv", ","), ("my.tsv", "\t")])
+def test_the_command_for_a_table_of_other_languages_says_which_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, separator: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text("id fr de\n1 un eins\n".replace(" ", separator))
+    with (
+        pytest.raises(DataError) as error,
+        open_input(Path(name), is_streamed=False, errors="strict", find_code=lambda: "en"),
+    ):
+        pytest.fail("it is opened")
+    command, note = error.value.hint.split(", which ")
+    assert note == "takes column 2, in fr"
+    subprocess.run(["bash", "-c", command], check=True)
+    assert Path("NEW").read_text() == "un\n"
+
+
+@pytest.mark.parametrize("name", ["my.csv", "my.tsv", "my.jsonl"])
+def test_a_table_in_utf16_without_a_mark_is_called_utf16(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes('{"one", \t"eins"}\n'.encode("utf-16-le"))
+    with (
+        pytest.raises(DataError, match=f"^{name} is UTF-16LE, not UTF-8"),
+        open_input(tmp_path / name, is_streamed=False, errors="strict") as found,
+    ):
+        list(found)
 
 
 ENDINGS = (".txt", ".en", "", ".tmx", ".po", ".xlf", ".tsv", ".csv", ".jsonl", ".srt", ".vtt")

@@ -173,21 +173,44 @@ def test_a_line_above_the_names_of_two_columns_is_told(tmp_path: Path, name: str
     assert "de" in [text.strip('"') for text in text_of(tmp_path / name, kind=name[2:], header=False)[0]]
 
 
+@pytest.mark.parametrize(("name", "separator"), [("a.csv", ";"), ("a.tsv", "\t")])
 @pytest.mark.parametrize("above", ["sep=;", "Glossary 2024;"])
 def test_lines_above_the_names_of_columns_do_not_hide_the_columns(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, above: str
+    tmp_path: Path, name: str, separator: str, above: str
 ) -> None:
-    table = "id;en;de\n1;A house.;Ein Haus.\n2;A tree.;Ein Baum.\n"
-    error = error_of(tmp_path / "a.csv", f"{above}\n{table}")
+    table, above = (
+        text.replace(";", separator) for text in ("id;en;de\n1;A house.;Ein Haus.\n2;A tree.;Ein Baum.\n", above)
+    )
+    error = error_of(tmp_path / name, f"{above}\n{table}")
+    assert error.message == f"line 1 of {name} stands above the names of the columns"
+    assert read(tmp_path / name, table) == [("A house.", "Ein Haus."), ("A tree.", "Ein Baum.")]
+
+
+def test_a_title_above_unknown_names_is_told_with_the_numbers_of_the_columns(tmp_path: Path) -> None:
+    text = "Glossary;\nNr;Englisch;Deutsch\n1;A house.;Ein Haus.\n2;A tree.;Ein Baum.\n"
+    error = error_of(tmp_path / "a.csv", text)
     assert error.message.startswith("a.csv has 3 columns, and its first line does not call two by en and de: ")
     numbers = f"name the two columns: add --set 'train=[{{kind: csv, file: {tmp_path}/a.csv, source: 2, target: 3}}]'"
     assert error.hint == f"remove the lines above the names of the columns, or {numbers}"
-    pairs = [("A house.", "Ein Haus."), ("A tree.", "Ein Baum.")]
-    assert read(tmp_path / "a.csv", table) == pairs
-    read(tmp_path / "a.tsv", f"{above}\n{table}".replace(";", "\t"))
-    assert "a.tsv has 3 columns, and its first line does not name them" in caplog.text
     # A single line with one more delimiter makes no table of three columns.
     assert read(tmp_path / "a.csv", "one;eins\ntwo;zwei;\nthree;drei\n")[1] == ("two", "zwei")
+
+
+def test_a_blank_line_above_the_names_of_columns_in_tsv_is_told(tmp_path: Path) -> None:
+    error = error_of(tmp_path / "a.tsv", b"\r\nen\tde\r\none\teins\r\n")
+    assert error.message == "line 1 of a.tsv stands above the names of the columns"
+
+
+@pytest.mark.parametrize(("name", "separator"), [("a.csv", ","), ("a.tsv", "\t")])
+def test_a_table_with_two_columns_of_other_languages_is_refused(tmp_path: Path, name: str, separator: str) -> None:
+    file = tmp_path / name
+    error = error_of(file, f"fr{separator}de\nun{separator}eins\n")
+    assert error.message == f"{name} has 2 columns, and its first line does not call two by en and de: 'fr', 'de'"
+    assert error.hint == "name two languages that it has: -l fr-de, or set source and target, both of them"
+    assert read(file, file.read_bytes(), languages="fr-de") == [("un", "eins")]
+    file.write_text(f"it{separator}es\nhe{separator}er\n")  # a word list, whose first pair could be two codes
+    for keys in ({"source": 1, "target": 2}, {"header": False}):
+        assert text_of(file, kind=name[2:], **keys) == (["it", "he"], ["es", "er"])
 
 
 def test_carriage_returns_inside_quoted_cells_of_csv_are_spaces(tmp_path: Path) -> None:
@@ -423,6 +446,19 @@ def test_a_broken_quote_in_csv_is_named_with_its_line(tmp_path: Path, broken: st
     assert error.message == f"a cell in line {line} of a.csv is broken: {reason}"
     assert error.where == f"{tmp_path / 'a.csv'}:{line}"
     assert error.hint == 'write a quote inside a quoted cell twice (""), and one quote where the cell ends'
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('"one,eins\ntwo,zwei\n', "it is not closed before the end of the file"),
+        (f"one,{'x ' * 70_000}\n", "it is not closed within 131,072 characters"),
+    ],
+)
+def test_a_first_row_of_csv_that_is_broken_is_not_called_a_row_without_columns(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    assert error_of(tmp_path / "a.csv", text).message == f"a cell in line 1 of a.csv is broken: {reason}"
 
 
 def test_rows_of_csv_keep_the_line_where_they_begin_and_short_ones_are_counted(tmp_path: Path) -> None:

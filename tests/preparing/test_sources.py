@@ -359,8 +359,8 @@ def test_a_pattern_without_a_match_says_how_patterns_work(tmp_path: Path) -> Non
 def test_a_tsv_file_without_tabs_says_what_separates_its_columns(tmp_path: Path, text: str, hint: str) -> None:
     (tmp_path / "pairs.tsv").write_text(text)
     error = refusal(TsvSource(kind="tsv", file="pairs.tsv"), tmp_path)
-    lines = text.count("\n")
-    assert error.message == f"pairs.tsv has no columns: there is no tab in its first {lines} lines"
+    first = {1: "line", 2: "2 lines"}[text.count("\n")]
+    assert error.message == f"pairs.tsv has no columns: there is no tab in its first {first}"
     assert error.where == f"{tmp_path / 'pairs.tsv'}:1"
     assert hint in error.hint
 

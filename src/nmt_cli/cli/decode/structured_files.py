@@ -2,32 +2,58 @@
 
 from __future__ import annotations
 
-import codecs
-import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from nmt_cli.errors import DataError
-from nmt_cli.languages import match_code
-from nmt_cli.text_encoding import STDIN, decompressor_of, shell_pipe
+from nmt_cli.languages import languages_called, match_code
+from nmt_cli.text_encoding import STDIN, decompressor_of, shell_pipe, wide_encoding
+
+_ROWS_LOOKED_AT = 5  # for the names of the columns
+
+
+class _Command(NamedTuple):
+    """A command that reads a file on stdin and prints its texts, one per line; `note` tells which texts it takes."""
+
+    line: str
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Structure:
-    """A kind of file with more than the lines of a text, and the command that takes its text out.
+    """A kind of file with more than the lines of a text; `beginning` is how its text begins.
 
-    `beginning` is how its contents begin. `is_certain` means that no text begins so.
+    If plain text may begin so too, the name of the file must have one of `endings`. `make_command` takes the text, and
+    the code of the language to take out, or "".
     """
 
     kind: str
-    endings: Collection[str]
-    beginning: re.Pattern[bytes]
-    command: str
-    is_certain: bool = True
+    beginning: re.Pattern[str]
+    make_command: Callable[[str, str], _Command]
+    endings: Collection[str] = ()
+
+
+def check_unstructured(beginning: bytes, *, name: str, find_code: Callable[[], str] | None = None) -> None:
+    """Raise DataError, with the command that takes the text out, if a text is a file of TMX, CSV or the like.
+
+    A file is recognised by its first bytes, and a table or JSON also by the ending of its name. `find_code` returns
+    the code of the language to take out, or "" if it is unknown, as it is without `find_code`.
+    """
+    file = Path(name)
+    ending = Path(file.stem if decompressor_of(file) else file.name).suffix.lower()
+    encoding = wide_encoding(beginning)
+    text = beginning.decode(encoding or "utf-8", "replace").removeprefix("\ufeff")
+    for structure in _STRUCTURES if encoding is None else _XML_STRUCTURES:  # the commands for XML also read UTF-16
+        if structure.beginning.match(text) and (not structure.endings or ending in structure.endings):
+            command, note = structure.make_command(text, find_code() if find_code else "")
+            message = f"{STDIN if name == STDIN else file.name} is {structure.kind}, not lines of text"
+            pipe = shell_pipe(None if name == STDIN else file, command)
+            raise DataError(message, where=name, hint=f"{pipe} > NEW{note}")
 
 
 def _xml_command(elements: str) -> str:
@@ -40,91 +66,97 @@ def _xml_command(elements: str) -> str:
     )
 
 
-# Each Python command prints one text per line, with its blanks as single spaces.
+def _tmx_command(text: str, language: str) -> _Command:
+    """The command for a translation memory: it takes the language of each unit, or else the unit's first."""
+    codes = re.findall(r"<tuv\b[^>]*\blang\s*=\s*[\"']([\w-]+)", text)
+    code = match_code(language, codes) if codes else language
+    if not code:
+        note = ", which takes the first language of each unit"
+        return _Command(_xml_command("for u in t.iterfind('.//{*}tu') for s in u.findall('{*}tuv')[:1]"), note)
+    short = re.split("[-_]", code)[0]
+    of_language = (
+        rf"sorted((v for v in u if re.search(r'lang\W+{short}[_\W]', str(v.attrib), re.I)), "
+        f"key=lambda v: '{code}' not in str(v.attrib))"
+    )
+    return _Command(_xml_command(f"for u in t.iterfind('.//{{*}}tu') for s in {of_language}[:1]"))
+
+
+def _table_command(text: str, language: str, *, is_tsv: bool) -> _Command:
+    """The command for a table."""
+    from nmt_cli.preparing.chunks import are_quoted
+    from nmt_cli.preparing.sources.tsv_csv import csv_rows, find_delimiter, tsv_rows
+
+    lines = text.splitlines()
+    lines = lines[:-1] if len(lines) > 2 else lines  # the last one may be cut off
+    if is_tsv and not are_quoted(lines):
+        column = _choose_column(tsv_rows(lines), language)
+        condition = f"NR > {column.num_skipped} " if column.num_skipped else ""
+        return _Command(rf"awk -F'\t' '{condition}{{print ${column.index + 1}}}'", column.note)
+    delimiter = "\t" if is_tsv else find_delimiter(lines) or ","
+    column = _choose_column(list(csv_rows(lines, delimiter)), language)
+    rows = f"[*csv.reader(open(0, encoding='utf-8-sig'), delimiter={delimiter!r}, skipinitialspace=True)]"
+    below_names = f"{rows}[{column.num_skipped}:]" if column.num_skipped else rows
+    texts = f"print(*row[{column.index}].split()) for row in {below_names} if len(row) > {column.index}"
+    return _Command(f'python3 -c "import csv; [{texts}]"', column.note)
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of a table by its index, and the number of rows above its texts."""
+
+    index: int
+    num_skipped: int
+    note: str = ""
+
+
+def _choose_column(rows: Sequence[Sequence[str]], language: str) -> _Column:
+    """The column of the language; without one, the first of any language, or the first of the two with most letters."""
+    from nmt_cli.preparing.sources.columns import find_column, num_texts
+
+    # Titles and blank lines may stand above the names of the columns.
+    top = next((number for number, row in enumerate(rows[:_ROWS_LOOKED_AT]) if num_texts(row) > 1), 0)
+    for number in (top, 0) if language else ():
+        if (index := find_column(rows[number], language)) is not None:
+            return _Column(index, number + 1)
+    languages = languages_called(rows[top])
+    if len({*languages.values()}) > 1:
+        index = min(languages)
+        return _Column(index, top + 1, f", which takes column {index + 1}, in {languages[index]}")
+    letters = Counter[int]()
+    for row in rows[top + 1 :] or rows:
+        letters.update({index: sum(map(str.isalpha, cell)) for index, cell in enumerate(row)})
+    return _Column(min(dict((+letters).most_common(2)), default=0), 0)
+
+
+def _fixed(command: str) -> Callable[[str, str], _Command]:
+    """A command that is the same for every text."""
+    return lambda text, language: _Command(command)
+
+
 _PO_COMMAND = (
-    "python3 -c \"import ast, re, sys; [print(*ast.literal_eval('(' + m + ')').split()) "
-    r"for m in re.findall(r'^msgid ((?:\".*\"\s*)+)', sys.stdin.read(), re.M)[1:]]"
+    "python3 -c \"import ast, re; [print(*ast.literal_eval('(' + m + ')').split()) "
+    r"for m in re.findall(r'^msgid ((?:\".*\"\s*)+)', open(0, encoding='utf-8-sig').read(), re.M)[1:]]"
     '"'
 )
-_TSV_COMMAND = r"awk -F'\t' 'NR > {skipped} {{print ${number}}}'"
-_CSV_COMMAND = (
-    'python3 -c "import csv, sys; [print(*row[{index}].split()) for row in '
-    "[*csv.reader(sys.stdin, delimiter='{delimiter}', skipinitialspace=True)][{skipped}:] if row[{index}:]]\""
+_JSON_LINES_COMMAND = (
+    "python3 -c \"import json; [print(*json.loads(line)['KEY'].split()) for line in open(0, encoding='utf-8-sig')]\""
 )
-_JSON_LINES_COMMAND = "python3 -c \"import json, sys; [print(*json.loads(line)['KEY'].split()) for line in sys.stdin]\""
 # The lines below a time code, up to a blank line.
 _CUES_COMMAND = r"awk '/-->/ {is_text = 1; next} /^[ \t\r]*$/ {is_text = 0} is_text'"
-_TMX_COMMAND = _xml_command("for u in t.iterfind('.//{*}tu') for s in UNIT[:1]")
-_UNIT_IN_LANGUAGE = (
-    r"sorted((v for v in u if re.search(r'lang\W+SHORT[_\W]', str(v.attrib), re.I)), "
-    "key=lambda v: 'CODE' not in str(v.attrib))"
-)
 _XLIFF_COMMAND = _xml_command("for s in t.iterfind('.//{*}source')")
-_XLIFF = {".xliff", ".xlf", ".sdlxliff", ".mxliff"}
+
 _XML_STRUCTURES = (
-    _Structure("a translation memory (TMX)", {".tmx"}, re.compile(rb"\s*<(?:[?!][^<]*<)*tmx\b"), _TMX_COMMAND),
-    _Structure("XLIFF", _XLIFF, re.compile(rb"\s*<(?:[?!][^<]*<)*xliff\b"), _XLIFF_COMMAND),
+    _Structure("a translation memory (TMX)", re.compile(r"\s*<(?:[?!][^<]*<)*tmx\b"), _tmx_command),
+    _Structure("XLIFF", re.compile(r"\s*<(?:[?!][^<]*<)*xliff\b"), _fixed(_XLIFF_COMMAND)),
 )
 _STRUCTURES = (
     *_XML_STRUCTURES,
-    _Structure("a PO file", {".po", ".pot"}, re.compile(rb'(?:#.*\n|\s)*msgid ""\s*\nmsgstr "'), _PO_COMMAND),
-    _Structure("subtitles (SRT)", {".srt"}, re.compile(rb"\s*\d+[ \t]*\r?\n[\d:]+:\d\d[,.]\d+ -->"), _CUES_COMMAND),
-    _Structure("subtitles (WebVTT)", {".vtt"}, re.compile(rb"WEBVTT\b(?s:.)*?\n[\d:]+:\d\d\.\d+ -->"), _CUES_COMMAND),
-    _Structure("a table (TSV)", {".tsv"}, re.compile(rb"[^\n]*\t"), _TSV_COMMAND, is_certain=False),
-    _Structure("a table (CSV)", {".csv"}, re.compile(rb"[^\n]*[,;\t]"), _CSV_COMMAND, is_certain=False),
-    _Structure("JSON lines", {".jsonl", ".ndjson"}, re.compile(rb"\s*\{"), _JSON_LINES_COMMAND, is_certain=False),
+    _Structure("a PO file", re.compile(r'(?:#.*\n|\s)*msgid ""\s*\nmsgstr "'), _fixed(_PO_COMMAND)),
+    _Structure("subtitles (SRT)", re.compile(r"\s*\d+[ \t]*\r?\n[\d:]+:\d\d[,.]\d+ -->"), _fixed(_CUES_COMMAND)),
+    _Structure("subtitles (WebVTT)", re.compile(r"WEBVTT\b(?s:.)*?\n[\d:]+:\d\d\.\d+ -->"), _fixed(_CUES_COMMAND)),
+    _Structure(
+        "a table (TSV)", re.compile(r"(?:[^\n\t]*\n){0,4}[^\n]*\t"), partial(_table_command, is_tsv=True), {".tsv"}
+    ),
+    _Structure("a table (CSV)", re.compile(r"[\r\n]*[^\n]*[,;\t]"), partial(_table_command, is_tsv=False), {".csv"}),
+    _Structure("JSON lines", re.compile(r"\s*\{"), _fixed(_JSON_LINES_COMMAND), {".jsonl", ".ndjson"}),
 )
-
-
-def check_unstructured(beginning: bytes, *, name: str, find_code: Callable[[], str] | None = None) -> None:
-    """Raise DataError, with the command that takes the text out, if a text is a file of TMX, CSV or the like.
-
-    A file is recognised by its first bytes, and a table or JSON also by the ending of its name. `find_code` returns
-    the code of the language to take out, or "" if it is unknown, as it is without `find_code`.
-    """
-    file = Path(name)
-    ending = Path(file.stem if decompressor_of(file) else file.name).suffix.lower()
-    structures: Sequence[_Structure] = _STRUCTURES
-    content = beginning.removeprefix(codecs.BOM_UTF8)
-    if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # which the commands for XML read
-        structures, content = _XML_STRUCTURES, beginning.decode("utf-16", "ignore").encode()
-    for structure in structures:
-        is_possible = structure.is_certain or ending in structure.endings
-        if not is_possible or not structure.beginning.match(content):
-            continue
-        text, command, note = content.decode(errors="replace"), structure.command, ""
-        if command == _TMX_COMMAND:
-            wanted, codes = find_code() if find_code else "", re.findall(r"<tuv\b[^>]*\blang\s*=\s*[\"']([\w-]+)", text)
-            if code := match_code(wanted, codes) if codes else wanted:
-                unit = _UNIT_IN_LANGUAGE.replace("SHORT", re.split("[-_]", code)[0]).replace("CODE", code)
-            else:
-                unit, note = "u.findall('{*}tuv')", ", which takes the first language of each unit"
-            command = command.replace("UNIT", unit)
-        elif "{skipped}" in command:
-            wanted = find_code() if find_code else ""
-            command = _fill_in(text.splitlines(keepends=True), wanted, is_tsv=ending == ".tsv")
-        message = f"{STDIN if name == STDIN else file.name} is {structure.kind}, not lines of text"
-        raise DataError(message, where=name, hint=f"{shell_pipe(None if name == STDIN else file, command)} > NEW{note}")
-
-
-def _fill_in(lines: Sequence[str], language: str, *, is_tsv: bool) -> str:
-    """The command for a table: its column is named by the language, or is the first of the two with most letters."""
-    from nmt_cli.preparing.chunks import are_quoted
-    from nmt_cli.preparing.sources.base import find_column
-    from nmt_cli.preparing.sources.tsv_csv import delimiter_of, num_texts
-
-    lines = lines[:-1] if len(lines) > 2 else lines  # the last one may be cut off
-    is_plain = is_tsv and not are_quoted([*map(str.rstrip, lines)])
-    delimiter = "\t" if is_tsv else delimiter_of(lines) or ","
-    quotes: dict[str, Any] = {"quoting": csv.QUOTE_NONE} if is_plain else {"skipinitialspace": True}
-    rows = [*csv.reader(map(str.rstrip, lines), delimiter=delimiter, **quotes)]
-    has_title = num_texts(rows[0]) == 1  # above the names of the columns
-    columns = [find_column(row, language) if language else None for row in rows[: 1 + has_title]]
-    letters = Counter[int]()
-    for row in rows[1:] or rows:
-        letters.update({index: sum(map(str.isalpha, cell)) for index, cell in enumerate(row)})
-    first = min(dict((+letters).most_common(2)), default=0)
-    skipped, index = next(((row, column) for row, column in enumerate(columns, 1) if column is not None), (0, first))
-    command = _TSV_COMMAND if is_plain else _CSV_COMMAND
-    filled = command.format(index=index, number=index + 1, skipped=skipped, delimiter=repr(delimiter)[1:-1])
-    return filled.replace("NR > 0 ", "").replace("[0:]", "")

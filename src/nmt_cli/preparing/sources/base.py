@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import math
-import re
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,6 @@ from pydantic import Field, model_validator
 
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
-from nmt_cli.languages import language_name, match_code
 from nmt_cli.preparing.chunks import RawChunk
 from nmt_cli.preparing.download import Unreachable, download_file
 from nmt_cli.recipe.section import Section, SettingError
@@ -48,15 +46,8 @@ Weight: TypeAlias = Annotated[
 Pairs: TypeAlias = Sequence[tuple[str, str]]
 """Sentences of the source, each with its translation."""
 
-# The name of a column or key that can be the code of a language, and pairs of names that stand for source and target.
-_CODE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
-_PAIRS_OF_NAMES = (
-    ("source", "target"),
-    ("src", "tgt"),
-    ("src", "trg"),
-    ("source_text", "target_text"),
-    ("src_text", "tgt_text"),
-)
+HubAnswer: TypeAlias = tuple[str, dict[str, str]] | Unreachable
+"""The commit of a repository and the SHA-256 of its files by path, or the error if they are unknown."""
 
 
 class CorpusLanguages(Section):
@@ -89,9 +80,7 @@ class CorpusContext:
     languages: CorpusLanguages
     split: Split = "train"
     sources: Sequence[Source] = ()
-    hub_answers: dict[tuple[str, str | None], tuple[str, dict[str, str]] | Unreachable] = field(
-        default_factory=dict, compare=False, repr=False
-    )
+    hub_answers: dict[tuple[str, str | None], HubAnswer] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def codes(self) -> tuple[str, str]:
@@ -243,45 +232,6 @@ def matching_files(path: str, *, folder: Path) -> list[Path]:
             hint="check the pattern: * is part of a name, ** any folders; it starts at the folder of the corpus file",
         )
     return files
-
-
-def find_columns(
-    names: Sequence[str], languages: tuple[str, str], *, given: tuple[int | None, int | None]
-) -> tuple[int, int] | None:
-    """The indices of the two columns or keys. A column that is not given is found by its name.
-
-    A name is the English name of the language, a code, or both are a pair such as source and target. The last part of a
-    dotted name counts: `translation.id` beside `translation.en` is Indonesian, and `id` an identifier. None if a side
-    has no column, or both have the same one.
-    """
-    parts = [name.strip().rpartition(".")[::2] for name in names]
-    last_parts = [last for _, last in parts]
-    siblings = [[last if of == parent else "" for of, last in parts] for parent in dict.fromkeys(of for of, _ in parts)]
-    by_language = [[_find_language(code, group) for code in languages] for group in (*siblings, last_parts)]
-    lower = [part.lower() for part in last_parts]
-    by_pair = [[lower.index(name) if name in lower else None for name in pair] for pair in _PAIRS_OF_NAMES]
-    for found in (*by_language, *by_pair):
-        source, target = (by_name if index is None else index for index, by_name in zip(given, found, strict=True))
-        if source is not None and target is not None and source != target:
-            return source, target
-    return None
-
-
-def find_column(names: Sequence[str], language: str) -> int | None:
-    """The index of the column of a language: with its English name, its code, or a name such as source; else None."""
-    last_parts = [name.strip().rpartition(".")[2] for name in names]
-    index, lower = _find_language(language, last_parts), [part.lower() for part in last_parts]
-    return index if index is not None else next((lower.index(src) for src, _ in _PAIRS_OF_NAMES if src in lower), None)
-
-
-def _find_language(language: str, names: Sequence[str]) -> int | None:
-    """The index of the name that is the code of a language or, for `id` or without its code, its English name."""
-    english = language_name(language).lower()
-    code = match_code(language, [name for name in names if _CODE.fullmatch(name)])
-    lower = [name.lower() for name in names]
-    if english in lower and (code is None or code.lower() == "id"):  # Indonesian, or an identifier
-        return lower.index(english)
-    return None if code is None else names.index(code)
 
 
 def empty_error(file: Path, *, below_header: bool) -> DataError:

@@ -14,7 +14,8 @@ from nmt_cli.errors import DataError, first_line
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing import chunks
 from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, text_length, texts_by_key
-from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight, empty_error, find_columns
+from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight, empty_error
+from nmt_cli.preparing.sources.columns import find_columns
 from nmt_cli.preparing.sources.lines import line_chunks
 
 if TYPE_CHECKING:
@@ -164,8 +165,8 @@ def _choose_names(
     given = table.source, table.target
     src_index, tgt_index = (present.index(name) if name in present else None for name in given)
     found = find_columns(present, context.codes, given=(src_index, tgt_index))
-    src, tgt = default if found is None else (present[index] for index in found)
-    source, target = table.source or src, table.target or tgt
+    chosen = default if found is None else [present[index] for index in found]
+    source, target = (name or default_name for name, default_name in zip(given, chosen, strict=True))
     if source == target and None in given:
         hint = f"set source and target, both of them: it has {', '.join(present[:8])}"
         raise DataError(f"source and target of {file.name} are both {source}", where=str(file), hint=hint)
