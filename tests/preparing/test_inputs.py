@@ -169,7 +169,7 @@ def test_the_hub_is_asked_once_for_each_repository(tmp_path: Path, monkeypatch: 
         asked.append(source)
         return Unreachable("no hub", hint="wait")
 
-    monkeypatch.setattr(hub, "_commit_and_checksums", ask)
+    monkeypatch.setattr(hub, "_ask_hub", ask)
     at = corpus(tmp_path, "kind: hub, repository: wmt/wmt14, split: train").context()
     for split in ("train", "validation"):
         source = HubSource(kind="hub", repository="wmt/wmt14", split=split)

@@ -161,8 +161,12 @@ def _source_language(models: list[Path] | None) -> str:
     from nmt_cli.hub_names import hub_name
 
     with suppress(NmtError):
-        name = hub_name(models[0]) if models else None
-        model = model_of_latest_run(Path("runs")) if not models else name.folder if name else find_models(models[:1])[0]
+        if not models:
+            model = model_of_latest_run(Path("runs"))
+        elif name := hub_name(models[0]):
+            model = name.folder
+        else:
+            (model,) = find_models(models[:1])
         return load_saved_config(model).languages.source
     return ""
 

@@ -21,12 +21,13 @@ from nmt_cli.cache import cache_folder, file_hash, mismatch, writing_errors
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.download import Unreachable, wrong_file_error
-from nmt_cli.preparing.sources.base import CorpusContext, Source, Weight
+from nmt_cli.preparing.sources.base import CorpusContext, HubAnswer, Source, Weight
 from nmt_cli.preparing.sources.jsonl_parquet import TableFile, translation_columns
 
 logger = logging.getLogger(__name__)
 
 _BEGINNINGS_OF_PATHS = ("./", "../", "/")
+# Settings of a builder of `datasets` that do not tell how it reads a file.
 _NOT_OPTIONS = ("name", "version", "data_dir", "data_files", "description", "features")
 
 
@@ -83,7 +84,7 @@ class HubSource(Source):
         question = self.repository, self.revision
         # The answer may be an error. Then other sources of the same repository do not wait for the hub again.
         if is_first := question not in context.hub_answers:
-            context.hub_answers[question] = _commit_and_checksums(self)
+            context.hub_answers[question] = _ask_hub(self)
         answer = context.hub_answers[question]
         if isinstance(answer, Unreachable):
             cached = _recorded_split(self) or _split_in_hub_cache(self)
@@ -184,8 +185,8 @@ def _hub_error(repository: str, name: str, error: Exception) -> DataError:
     return DataError(message, where=name, hint=hint)
 
 
-def _commit_and_checksums(source: HubSource) -> tuple[str, dict[str, str]] | Unreachable:
-    """The commit that the revision stands for now, and the SHA-256 of files by path; or the error if it is unknown."""
+def _ask_hub(source: HubSource) -> HubAnswer:
+    """The commit that the revision stands for now, and the checksums of the files."""
     import huggingface_hub
 
     try:

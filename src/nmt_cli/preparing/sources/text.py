@@ -100,8 +100,8 @@ class TextSource(Source):
     def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[TextFiles]:
         """One pair of files for each match of a pattern."""
         if self._addresses:
-            src, tgt = (download_file(url, size=None, sha256=None, progress=progress) for url in self._addresses)
-            pairs_and_names = [((src, tgt), self._addresses)]
+            source, target = (download_file(url, size=None, sha256=None, progress=progress) for url in self._addresses)
+            pairs_and_names = [((source, target), self._addresses)]
         else:
             pairs_and_names = [(pair, [context.name(file) for file in pair]) for pair in self._pairs(context)]
         for files, names in pairs_and_names:
@@ -182,9 +182,9 @@ def _without_compression(name: str) -> str:
 
 
 def _find_text_file(prefix: Path, language: str) -> Path:
-    """PREFIX.LANGUAGE, plain or compressed. DataError lists the files of that prefix if it is not among them."""
-    for ending in COMPRESSION_ENDINGS if prefix.name else ():
-        file = prefix.with_name(f"{prefix.name}.{language}{ending}")
+    """PREFIX.LANGUAGE, plain or compressed. DataError if there is no such file."""
+    for ending in COMPRESSION_ENDINGS:
+        file = Path(f"{prefix}.{language}{ending}")
         if file.is_file():
             return file
     if prefix.is_dir():
@@ -192,6 +192,11 @@ def _find_text_file(prefix: Path, language: str) -> Path:
         raise DataError(f"{prefix} is a folder", where=str(prefix), hint=hint)
     if prefix.is_file() and prefix.suffix != f".{language}":
         raise _not_a_prefix_error(prefix)
+    raise _no_text_file_error(prefix, language)
+
+
+def _no_text_file_error(prefix: Path, language: str) -> DataError:
+    """The error for a missing PREFIX.LANGUAGE. It lists the files of the prefix, or else names a near one."""
     wanted = f"{prefix}.{language}"
     present = sorted(path.name for path in prefix.parent.glob("*") if path.name.startswith(f"{prefix.name}."))
     if prefix.is_file():
@@ -203,7 +208,7 @@ def _find_text_file(prefix: Path, language: str) -> Path:
             hint = f"did you mean {prefix.with_name(near)}?"
     else:
         hint = f"there are {', '.join(present[:8])}: check the languages"
-    raise DataError(f"no such file: {wanted} (nor .gz, .zst, .xz)", where=wanted, hint=hint)
+    return DataError(f"no such file: {wanted} (nor .gz, .zst, .xz)", where=wanted, hint=hint)
 
 
 def _not_a_prefix_error(file: Path) -> DataError:
