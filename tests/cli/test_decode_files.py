@@ -683,6 +683,32 @@ def test_a_table_in_utf16_without_a_mark_is_called_utf16(tmp_path: Path, name: s
         list(found)
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "text"),
+    [
+        ("my.csv", "Größe,Tür\nsize,door\n", "Größe\nsize\n"),
+        ("my.po", PO.replace("houses", "Häuser"), 'one "big"\ntwo Häuser\n'),
+        ("my.jsonl", '{"KEY": "Tür"}\n', "Tür\n"),
+    ],
+)
+def test_a_structured_file_in_latin1_is_converted_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: str, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def hint_for(file: Path) -> str:
+        with pytest.raises(DataError) as error, open_input(file, is_streamed=False, errors="strict"):
+            pytest.fail("it is opened")
+        return error.value.hint
+
+    Path(name).write_text(data, encoding="latin-1")
+    condition, convert = hint_for(Path(name)).split(": ", 1)
+    assert condition == "if the text is Latin-1 or Windows-1252"
+    subprocess.run(["bash", "-c", convert], check=True)
+    subprocess.run(["bash", "-c", hint_for(Path(f"utf8-{name}"))], check=True)
+    assert Path("NEW").read_text(encoding="utf-8") == text
+
+
 ENDINGS = (".txt", ".en", "", ".tmx", ".po", ".xlf", ".tsv", ".csv", ".jsonl", ".srt", ".vtt")
 
 
