@@ -45,7 +45,7 @@ class TableSource(OneFileSource):
     source: Column = Field(
         None,
         description="column of the source: its number, counted from 1, or its name; null: the column that the first "
-        "line calls by the language, or else column 1 (of CSV only if it has two columns)",
+        "line calls by the language, or else column 1",
     )
     target: Column = Field(None, description="column of the target; null: the same, or else column 2")
     header: bool | None = Field(

@@ -60,7 +60,7 @@ class TsvSource(TableSource):
 
 
 class CsvSource(TableSource):
-    """A file of comma-separated values, with quoting and line breaks in cells; plain, .gz, .zst or .xz."""
+    """A CSV file, with quoting and line breaks in cells; plain, .gz, .zst or .xz. More than two columns need names."""
 
     kind: Literal["csv"] = Field(description="two columns of one file")
     delimiter: DelimiterName | None = Field(
