@@ -242,10 +242,14 @@ def test_pairs_longer_than_the_positions_are_left_out_and_counted(
     assert sorted(pair for update in taken for pair in update) == short
 
 
-def test_no_pair_left_is_an_error(prepared: PreparedData) -> None:
-    with pytest.raises(DataError, match=r"(?m)^no training pair is left$") as caught:
+def test_no_pair_left_is_an_error_whose_hint_helps(prepared: PreparedData) -> None:
+    with pytest.raises(DataError) as caught:
         order_of(prepared, tiny_recipe("model.max_positions=2")).next()
-    assert caught.value.hint == "raise model.max_positions"
+    message, _, hint = str(caught.value).partition("\nfix: ")
+    assert message.startswith("no training pair is left: all are longer than model.max_positions, 2\n")
+    assert hint == f"--set model.max_positions={longest_sentence(prepared)}"
+    order = order_of(prepared, tiny_recipe(hint.removeprefix("--set ")))
+    assert sum(map(len, updates(order, len(order.open())))) == 400
 
 
 def longest_sentence(data: PreparedData) -> int:
@@ -286,3 +290,15 @@ def test_a_sentence_that_no_device_or_no_update_takes_is_an_error_whose_hint_hel
     assert error.where == key
     assert error.hint == f"--set {key}={longest}, or prepare with a smaller cleaning.max_words"
     updates(limited(longest), 20)
+
+
+def test_two_limits_below_the_longest_sentence_are_raised_by_one_hint(prepared: PreparedData) -> None:
+    small = ("training.batch_tokens=16", "training.max_tokens_per_device=8")
+    with pytest.raises(RecipeError) as caught:
+        order_of(prepared, tiny_recipe(*small), max_tokens=8).next()
+    longest = longest_sentence(prepared)
+    limits = "training.batch_tokens, 16 and training.max_tokens_per_device, 8"
+    assert caught.value.message == f"a training sentence has {longest} pieces, more than {limits}"
+    settings = [f"{key.partition('=')[0]}={longest}" for key in small]
+    assert caught.value.hint.startswith(f"--set {settings[0]} --set {settings[1]}, or ")
+    updates(order_of(prepared, tiny_recipe(*settings), max_tokens=longest), 20)

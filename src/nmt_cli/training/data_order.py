@@ -215,16 +215,23 @@ class DataOrder:
         if (num_left_out := plan.invariants.num_pairs_left_out) > 0:
             logger.warning("%d pairs are longer than model.max_positions and are left out", num_left_out)
         if len(plan) == 0:
-            raise DataError("no training pair is left", where="training data", hint="raise model.max_positions")
+            longest = max(int(side.lengths.max()) for side in (self._pairs.src, self._pairs.tgt))
+            raise DataError(
+                f"no training pair is left: all are longer than model.max_positions, {self._max_positions}",
+                where=str(self._data.directory),
+                hint=f"--set model.max_positions={longest}",
+            )
         longest = plan.invariants.max_tokens_in_sentence
         subject = "a training sentence has" if self._alpha is None else "a sampled sentence may have up to"
-        for setting, limit in (
-            ("training.batch_tokens", self._training.batch_tokens),
-            ("training.max_tokens_per_device", self.max_tokens),
-        ):
-            if longest > limit:
-                raise RecipeError(
-                    f"{subject} {longest} pieces, more than {setting}, {limit}",
-                    where=setting,
-                    hint=f"--set {setting}={longest}, or prepare with a smaller cleaning.max_words",
-                )
+        limits = {"training.batch_tokens": self._training.batch_tokens}
+        if self._training.max_tokens_per_device != "auto":
+            limits["training.max_tokens_per_device"] = self.max_tokens
+        too_small = {setting: limit for setting, limit in limits.items() if longest > limit}
+        if too_small:
+            enough = " ".join(f"--set {setting}={longest}" for setting in too_small)
+            raise RecipeError(
+                f"{subject} {longest} pieces, more than"
+                f" {' and '.join(f'{setting}, {limit}' for setting, limit in too_small.items())}",
+                where=", ".join(too_small),
+                hint=f"{enough}, or prepare with a smaller cleaning.max_words",
+            )

@@ -217,12 +217,13 @@ def measure_average(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoi
 def _usable_pairs(data: PreparedData, *, max_positions: int) -> Array:
     """The validation pairs that the model takes; DataError if there is none."""
     pairs = data.split("valid")
-    usable = np.flatnonzero(np.maximum(pairs.src.lengths, pairs.tgt.lengths) <= max_positions)
+    lengths = np.maximum(pairs.src.lengths, pairs.tgt.lengths)
+    usable = np.flatnonzero(lengths <= max_positions)
     if not len(usable):
         raise DataError(
             f"no validation pair is left: all {len(pairs):,} are longer than model.max_positions, {max_positions}",
             where=str(data.directory),
-            hint="prepare with shorter validation text, or raise model.max_positions",
+            hint=f"--set model.max_positions={lengths.max()}, or prepare with shorter validation text",
         )
     return usable
 
