@@ -334,8 +334,11 @@ def test_without_a_model_the_error_names_the_whole_path_and_says_what_to_type(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelError, match=f"there is no model: {runs} holds no runs") as caught:
         model_of_latest_run(Path("runs"))
-    assert "-m MODEL" in caught.value.hint
-    assert "nmt train RECIPE" in caught.value.hint
+    assert caught.value.hint == "name a model with -m MODEL, or train one: nmt train RECIPE"
+    save_tiny(Path("models/my model"), spm_folder=tmp_path)
+    with pytest.raises(ModelError) as caught:
+        model_of_latest_run(Path("runs"))
+    assert caught.value.hint.startswith("name a model with -m 'models/my model', or ")
     write_run(runs / "x")
     write_checkpoint(runs / "x", 1, weights={"w": torch.zeros(1)})
     with pytest.raises(ModelError, match=r"no run in .* has a finished model") as caught:

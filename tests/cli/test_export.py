@@ -136,7 +136,8 @@ def test_what_is_no_model_is_named(tmp_path: Path, nmt: Shell) -> None:
     done = nmt("export", str(tmp_path / "folder"), "--to", "ctranslate2")
     assert (done.code, "is not a model directory" in done.stderr[0]) == (5, True)
     done = nmt("import", str(tmp_path / "folder"), "-o", str(tmp_path / "m"))
-    assert (done.code, done.stderr[0]) == (5, "error: config.json is missing")
+    assert done.code == 5
+    assert done.stderr[0] == f"error: {tmp_path}/folder is no Marian model: it has neither config.json nor a .npz file"
 
 
 def test_commands_that_want_a_model_say_how_to_import_one(tmp_path: Path, nmt: Shell) -> None:
@@ -177,10 +178,44 @@ def test_wrong_languages_are_answered(tmp_path: Path, nmt: Shell) -> None:
     ]
 
 
-def test_a_path_to_import_that_does_not_exist(tmp_path: Path, nmt: Shell) -> None:
-    done = nmt("import", str(tmp_path / "nowhere"), "-o", str(tmp_path / "m"))
-    assert (done.code, done.stderr[0]) == (5, f"error: {tmp_path}/nowhere does not exist")
-    assert done.stderr[-1] == "fix:   name a folder with a Marian model, a .npz file, or OWNER/NAME on the hub"
+def test_what_cannot_be_imported_is_answered_with_what_can(
+    tmp_path: Path, nmt: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    which = "name a folder with a Marian model, a .npz file, or OWNER/NAME on the hub"
+
+    def told(path: str) -> tuple[str, str]:
+        done = nmt("import", path, "-o", "out")
+        assert (done.code, done.stderr[1]) == (5, f"at:    {path}")
+        return done.stderr[0].removeprefix("error: "), done.stderr[2].removeprefix("fix:   ")
+
+    assert told("nowhere") == ("nowhere does not exist", which)
+    write_marian(tmp_path / "models" / "opus-en-de")
+    (tmp_path / "models" / "deep.npz").touch()
+    (tmp_path / "models" / "opus-en-dd").mkdir()
+    (tmp_path / "models" / "opus-en-dd" / "model.bin").touch()
+    (tmp_path / "models" / "opus-en-dd" / "config.json").touch()
+    (tmp_path / "empty").mkdir()
+    write_run(tmp_path / "runs" / "x")
+    near = "did you mean models/opus-en-de?"
+    assert told("opus-en-ed") == ("opus-en-ed does not exist", f"{near} {which}")
+    assert told("models/deeep.npz")[1] == f"did you mean models/deep.npz? {which}"
+    assert told("models/opus-en-dd") == (
+        "models/opus-en-dd looks like a CTranslate2 model, and nmt import reads Marian models",
+        f"{near} {which}",
+    )
+    assert told("models/opus-en-de/vocab.json") == (
+        "models/opus-en-de/vocab.json is a file, not a directory",
+        "nmt import models/opus-en-de -o models/opus-en-de-nmt",
+    )
+    assert told("empty")[0] == "empty is no Marian model: it has neither config.json nor a .npz file"
+    assert told("runs/x") == ("runs/x is a run of nmt already", "use it as it is: nmt decode -m runs/x")
+    (tmp_path / "models" / "deep.npz").unlink()
+    message, hint = told("models")
+    assert message == "models is a folder of models, not a model"
+    command = hint.removeprefix("name one of them: nmt ")
+    assert command == "import models/opus-en-de -o models/opus-en-de-nmt"
+    assert nmt(*command.split()).code == 0
 
 
 def test_info_says_that_a_model_was_imported(tmp_path: Path, nmt: Shell) -> None:

@@ -285,6 +285,17 @@ def test_a_misspelt_model_is_answered_with_the_nearest(tmp_path: Path, monkeypat
     assert caught.value.hint == "name a run in it: 'runs/my tiny'"
 
 
+@pytest.mark.parametrize("command", ["info", "report", "average"])
+def test_a_misspelt_run_is_answered_with_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nmt: Shell, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(Path("runs/my tiny"), updates=1)
+    for typed in ("my tiny", "runs/my-tinyy"):
+        assert nmt(command, typed).stderr[-1].startswith("fix:   did you mean 'runs/my tiny'? n")
+    assert "did you mean" not in nmt(command, "runs/another").stderr[-1]
+
+
 def test_a_run_whose_model_lost_its_manifest_is_described(tmp_path: Path, screen: Screen, nmt: Shell) -> None:
     run = tmp_path / "x"
     write_run(run, updates=1, finished="2026-01-02T05:00:00+00:00")

@@ -206,6 +206,14 @@ def test_a_folder_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
     assert error.where == "tokenizer.taken_from"
 
 
+def test_a_misspelt_folder_of_a_vocabulary_is_answered_with_the_nearest(here: Path) -> None:
+    (here / "data" / "small").mkdir(parents=True)
+    (here / "data" / "small" / "train.source.ids").touch()
+    located = small_corpus(here, "tokenizer.taken_from=data/smal")
+    error = refusal(lambda: run(located, here / "out"))
+    assert error.hint.startswith("did you mean data/small? name a model directory, a run or prepared data: ")
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, from which the paths of such a corpus start."""

@@ -6,7 +6,7 @@ import json
 import pickletools
 import shlex
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import chain, islice
 from os.path import isdir, isfile
@@ -20,9 +20,11 @@ _MAX_NAMES_COMPARED = 10_000  # in a folder
 _MAX_PICKLE_OPERATIONS = 200_000  # enough to see the keys of fairseq's checkpoints
 OWNER_AND_NAME = "a model on the hub is named OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de"
 Kind = Literal["model", "run", "checkpoint", "data"]
+_USUAL_FOLDERS: Mapping[Kind, Path] = {"model": Path("models"), "run": Path("runs"), "data": Path("data")}
 _CTRANSLATE2 = "a CTranslate2 model"
 _HUGGING_FACE = "a Hugging Face model"
 _MARIAN = "a Marian model"
+_MARIAN_FILES = ("config.json", "vocab.json", "source.spm")  # of Hugging Face's form
 # Directories of other toolkits, by files that only they have; the first row that fits counts.
 _OTHER_TOOLKITS: Sequence[tuple[str, Sequence[str]]] = (
     (_CTRANSLATE2, ("model.bin", "config.json")),
@@ -63,12 +65,24 @@ def directories_in(folder: Path, *kinds: Kind) -> list[Path]:
     return sorted(child for child in folder.glob("[!.]*") if kind_of(child) in kinds)  # .NAME.partial is none
 
 
-def nearest_directory(path: Path, folders: Iterable[Path], *kinds: Kind) -> Path | None:
-    """The directory in one of the folders whose name is nearest to that of a path, if it is of these kinds."""
+def nearest_directory(path: Path, *kinds: Kind) -> Path | None:
+    """The directory of these kinds whose name is nearest to that of a path, beside it or in their usual folders."""
+    folders = [*(_USUAL_FOLDERS[kind] for kind in kinds if kind in _USUAL_FOLDERS), path.parent]
+    return _nearest_model(path, folders, is_wanted=lambda child: kind_of(child) in kinds)
+
+
+def did_you_mean(path: Path, *kinds: Kind) -> str:
+    """The beginning of a hint, with the nearest directory of these kinds; empty if none is near."""
+    near = nearest_directory(path, *kinds)
+    return "" if near is None else f"did you mean {shlex.quote(str(near))}? "
+
+
+def _nearest_model(path: Path, folders: Iterable[Path], *, is_wanted: Callable[[Path], bool]) -> Path | None:
+    """The folder or .npz file in one of the folders whose name is nearest to that of a path, if it is wanted."""
     found = chain(*(islice(folder.glob("[!.]*"), _MAX_NAMES_COMPARED) for folder in folders))
-    children = [child for child in found if isdir(child)]
+    children = [child for child in found if child != path and (isdir(child) or child.suffix == ".npz")]
     name = nearest_word(path.name, [child.name for child in children])
-    return next((child for child in reversed(children) if child.name == name and kind_of(child) in kinds), None)
+    return next((child for child in reversed(children) if child.name == name and is_wanted(child)), None)
 
 
 def foreign_kind(path: Path) -> str | None:
@@ -133,9 +147,7 @@ def _message_and_hint(path: Path, kind: Kind | None) -> tuple[str, str]:
         hint = "check the path; nmt average RUN makes one"
         if len(path.parts) == 1 or path.parts[0].startswith("hf:"):
             hint = f"{hint}; {OWNER_AND_NAME}"
-        if near := nearest_directory(path, (Path("models"), Path("runs"), path.parent), "run", "model"):
-            hint = f"did you mean {shlex.quote(str(near))}? {hint}"
-        return f"there is no model directory {path}", hint
+        return f"there is no model directory {path}", did_you_mean(path, "model", "run") + hint
     if not path.is_dir():
         return f"{path} is a file, not a model directory", _hint_for_file(path)
     if kind == "checkpoint":
@@ -167,11 +179,52 @@ def _way_to_a_model(path: Path, foreign: str | None) -> str:
         return import_command(path)
     if foreign == _CTRANSLATE2:
         return "name the model directory that it was exported from: nmt decode -m MODEL --engine ctranslate2"
-    if foreign == _MARIAN or (foreign == _HUGGING_FACE and model_type(path / "config.json") == "marian"):
+    if _is_marian(path):
         return import_command(path)
     if foreign is not None:
         return "nmt import reads only Marian models: a .npz file, or Hugging Face's form, such as OPUS-MT's"
     return "nmt average runs/NAME makes a model directory of a run"
+
+
+def check_is_marian(path: Path) -> None:
+    """Raise ModelError if `path` is surely no Marian model, by the names of its files.
+
+    The error says what the path is, and what to type.
+    """
+    may_be_marian = kind_of(path) is None and foreign_kind(path) in (None, _HUGGING_FACE)
+    if _is_marian(path) or (may_be_marian and any((path / name).is_file() for name in _MARIAN_FILES)):
+        return
+    check_not_fairseq(path)
+    message, hint = _message_and_import(path)
+    raise ModelError(message, where=str(path), hint=hint)
+
+
+def _message_and_import(path: Path) -> tuple[str, str]:
+    """The message and the hint for a path that is no Marian model."""
+    quoted, hint = shlex.quote(str(path)), "name a folder with a Marian model, a .npz file, or OWNER/NAME on the hub"
+    if near := _nearest_model(path, (Path("models"), path.parent), is_wanted=_is_marian):
+        hint = f"did you mean {shlex.quote(str(near))}? {hint}"
+    if not path.exists():
+        return f"{path} does not exist", hint
+    kind = kind_of(path)
+    if kind in ("model", "run"):
+        noun = "a model directory" if kind == "model" else "a run"
+        return f"{path} is {noun} of nmt already", f"use it as it is: nmt decode -m {quoted}"
+    if not path.is_dir():
+        return f"{path} is a file, not a directory", import_command(path.parent) if _is_marian(path.parent) else hint
+    if below := [child for child in islice(path.glob("[!.]*"), _MAX_NAMES_COMPARED) if _is_marian(child)]:
+        return f"{path} is a folder of models, not a model", f"name one of them: {import_command(min(below))}"
+    if foreign := foreign_kind(path):
+        return f"{path} looks like {foreign}, and nmt import reads Marian models", hint
+    return f"{path} is no Marian model: it has neither config.json nor a .npz file", hint
+
+
+def _is_marian(path: Path) -> bool:
+    """Whether a path is a Marian model: a .npz file, or a folder of either form."""
+    if isfile(path):
+        return path.suffix == ".npz"
+    foreign = foreign_kind(path)
+    return foreign == _MARIAN or (foreign == _HUGGING_FACE and model_type(path / "config.json") == "marian")
 
 
 def import_command(path: Path) -> str:

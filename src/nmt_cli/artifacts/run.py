@@ -266,7 +266,8 @@ def model_of_latest_run(runs: Path) -> Path:
     """
     paths = directories_in(runs, "run")
     if not paths:
-        hint = "name a model with -m MODEL, or train one: nmt train RECIPE"
+        known = next(map(str, directories_in(Path("models"), "model")), "MODEL")
+        hint = f"name a model with -m {shlex.quote(known)}, or train one: nmt train RECIPE"
         raise ModelError(f"there is no model: {runs.absolute()} holds no runs", where=str(runs), hint=hint)
     with_model = [run for run in paths if _model_written_at(run)]
     if not with_model:

@@ -251,12 +251,13 @@ def _unknown_path_error(path: Path) -> ModelError:
 
     ModelError is raised at once for a checkpoint of fairseq.
     """
-    from nmt_cli.artifacts.directory_kinds import OWNER_AND_NAME, check_not_fairseq, foreign_kind, kind_of
+    from nmt_cli.artifacts.directory_kinds import OWNER_AND_NAME, check_not_fairseq, did_you_mean, foreign_kind, kind_of
 
     where = str(path)
     check_not_fairseq(path)
     if not path.exists():
-        hint = f"name a model, a run, a checkpoint or prepared data; {OWNER_AND_NAME}"
+        near = did_you_mean(path, "data", "model", "run", "checkpoint")
+        hint = f"{near}name a model, a run, a checkpoint or prepared data; {OWNER_AND_NAME}"
         return ModelError(f"there is no {path}", where=where, hint=hint)
     hint = "name what nmt train, nmt average or nmt prepare wrote"
     if path.is_file():

@@ -12,7 +12,7 @@ import typer
 
 from nmt_cli.cli.arguments import complete_models, find_models, parse_choice
 from nmt_cli.console import show_progress
-from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.errors import UsageError
 from nmt_cli.languages import parse_languages
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def import_(
 
     Example: nmt import Helsinki-NLP/opus-mt-en-de -o models/opus-mt-en-de
     """
+    from nmt_cli.artifacts.directory_kinds import check_is_marian
     from nmt_cli.artifacts.model_directory import check_replaceable
     from nmt_cli.hub_names import hub_name
     from nmt_cli.interchange.hub_models import import_from_hub
@@ -101,9 +102,8 @@ def import_(
         source, target = parse_languages(languages)
         given_pair = LanguagePair(source=source, target=target)
     name = hub_name(path)
-    if name is None and not path.exists():
-        hint = "name a folder with a Marian model, a .npz file, or OWNER/NAME on the hub"
-        raise ModelError(f"{path} does not exist", where=str(path), hint=hint)
+    if name is None:
+        check_is_marian(path)
     from nmt_cli.interchange.importing import import_marian  # imports torch, which takes seconds
 
     if name is None:

@@ -54,13 +54,12 @@ def report(
 
 def _not_a_run_error(path: Path) -> NmtError:
     """The error for a path that is no run: what it is, and which runs are near it."""
-    from nmt_cli.artifacts.directory_kinds import directories_in, kind_of
+    from nmt_cli.artifacts.directory_kinds import did_you_mean, directories_in, kind_of
 
     where = str(path)
     if not path.exists():
-        return ModelError(
-            f"there is no {path}", where=where, hint="name runs, such as runs/demo; nmt info runs lists them"
-        )
+        hint = f"{did_you_mean(path, 'run')}name runs, such as runs/demo; nmt info runs lists them"
+        return ModelError(f"there is no {path}", where=where, hint=hint)
     run_above = next((parent for parent in path.parents if kind_of(parent) == "run"), None)
     if run_above is not None:
         return ModelError(f"{path} is a part of a run", where=where, hint=f"nmt report {shlex.quote(str(run_above))}")

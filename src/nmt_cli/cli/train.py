@@ -192,7 +192,7 @@ def _open_data(directory: Path, recipe: Recipe, *, is_named: bool) -> PreparedDa
         from nmt_cli.artifacts.directory_kinds import nearest_directory
 
         fix = f"{prepare_command(recipe.corpus, directory)}, or name the folder with --data"
-        if is_named and (near := nearest_directory(directory, (Path("data"), directory.parent), "data")):
+        if is_named and (near := nearest_directory(directory, "data")):
             fix = f"did you mean --data {shlex.quote(str(near))}? Otherwise: {fix}"
         raise DataError(f"there is no prepared data in {directory}", where=str(directory), hint=fix)
     if hint := _commands_for_text(directory):

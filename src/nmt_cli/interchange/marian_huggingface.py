@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from nmt_cli import files
-from nmt_cli.artifacts.directory_kinds import check_not_fairseq, kind_of
+from nmt_cli.artifacts.directory_kinds import check_is_marian
 from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.errors import ModelError
 from nmt_cli.hub_names import WEIGHTS_FILES
@@ -44,13 +44,7 @@ def read_huggingface(directory: Path) -> MarianModel:
 
     Raises ModelError if it is no Marian model, lacks a file, is damaged or not supported.
     """
-    if not directory.is_dir():
-        check_not_fairseq(directory)
-        hint = "name a folder with a Hugging Face model, or OWNER/NAME on the hub"
-        raise ModelError(f"{directory} is a file, not a directory", where=str(directory), hint=hint)
-    if kind_of(directory) == "model":
-        hint = f"use it as it is: nmt decode -m {shlex.quote(str(directory))}"
-        raise ModelError(f"{directory} is a model directory of nmt already", where=str(directory), hint=hint)
+    check_is_marian(directory)
     settings = _settings(directory)
     _check_supported(settings, directory)
     tokenizer = _read_optional_json(directory / "tokenizer_config.json")

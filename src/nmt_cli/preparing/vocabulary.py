@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nmt_cli.artifacts.directory_kinds import did_you_mean
 from nmt_cli.cache import cache_folder
 from nmt_cli.console import Progress
 from nmt_cli.dataset.prepared_data import SIDES
@@ -206,7 +207,8 @@ def _vocabulary_in_directory(directory: Path) -> GivenVocabulary:
             raise DataError(
                 f"there is no {file.name} in {directory}, from which the vocabulary is to be taken",
                 where="tokenizer.taken_from",
-                hint="name a model directory, a run or prepared data: --set tokenizer.taken_from=runs/NAME/averaged",
+                hint=f"{did_you_mean(directory, 'data', 'model', 'run')}"
+                "name a model directory, a run or prepared data: --set tokenizer.taken_from=runs/NAME/averaged",
             )
         Tokenizer.load(file)  # DataError if it is damaged
         content = file.read_bytes()
