@@ -137,6 +137,13 @@ def test_the_file_of_a_name_whose_ending_is_missing_or_another_is_named(folder: 
     assert refuse(reference).hint == "did you mean nmt train wide.yaml?"
 
 
+def test_a_misspelt_file_is_answered_with_the_nearest_file(folder: Path) -> None:
+    write("my wide.yaml", "model: {d_model: 128}")
+    assert refuse("my-wied.yaml").hint == "did you mean nmt train 'my wide.yaml'?"
+    assert refuse(folder / "my-wied.yaml").hint == f"did you mean nmt train '{folder}/my wide.yaml'?"
+    assert refuse("multi-30k.yaml").hint == "did you mean nmt train multi30k or multi30k-gpu?"
+
+
 def test_set_gives_typed_values(folder: Path) -> None:
     file = write("a.yaml", "model: {d_model: 128}\ntraining: {clip_norm: 2.0, optimizer: {name: adam, beta2: 0.98}}")
     recipe = load_recipe(

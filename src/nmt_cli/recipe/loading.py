@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from nmt_cli.errors import RecipeError
+from nmt_cli.errors import RecipeError, nearest_word
 from nmt_cli.recipe.counterparts import as_flag
 from nmt_cli.recipe.key_paths import KeyPath, dotted_key, flatten
 from nmt_cli.recipe.mistakes import validate
@@ -95,7 +95,10 @@ def find_yaml_file(reference: str, *, kind: Kind, command: str) -> Path:
         folder = packaged_folder() / "corpora" if kind == "corpus" else packaged_folder()
         return folder / f"{name}.yaml"
     files = [f"{os.path.splitext(reference)[0]}.{ending}" for ending in ("yaml", "yml") if reference]
-    near = [file for file in files if Path(file).is_file()][:1] or _nearest_names(name, names)
+    near = [file for file in files if Path(file).is_file()][:1]
+    if not near and Path(reference).suffix in (".yaml", ".yml"):
+        near = _nearest_file(Path(reference))
+    near = near or _nearest_names(name, names)
     if near:
         hint = f"did you mean {command} {' or '.join(map(shlex.quote, near))}?"
     else:
@@ -201,6 +204,13 @@ def _check_file_name(file: Path, document: Document) -> None:
     if is_named_after_file and name != file.stem:
         message = f"{file.name} has no name: in it, and {file.stem!r} cannot name a run"
         raise RecipeError(message, where=str(file), hint=f"add name: {name.rstrip('-') or 'mine'} to the file")
+
+
+def _nearest_file(path: Path) -> list[str]:
+    """The YAML file beside a path whose name is nearest to that of the path, or nothing."""
+    by_name = {file.name: str(file) for file in path.parent.glob("*.y*ml")}
+    near = nearest_word(path.name, by_name)
+    return [] if near is None else [by_name[near]]
 
 
 def _nearest_names(name: str, names: Sequence[str]) -> list[str]:
