@@ -246,8 +246,16 @@ def test_a_wrong_key_file_is_refused_by_its_line(tmp_path: Path, text: str, mess
         read_keys(write_keys(tmp_path, text), clock=lambda: 0.0)
     assert error.value.hint
     assert "secret" not in error.value.message
+
+
+def test_a_key_file_that_cannot_be_read_is_answered(tmp_path: Path) -> None:
+    keys = write_keys(tmp_path, "alice long-secret 5")
+    with pytest.raises(DataError, match="no such file: ") as error:
+        read_keys(keys.with_name(f"{keys.name}s"), clock=lambda: 0.0)
+    assert error.value.hint == f"did you mean {keys}?"
+    keys.write_bytes(b"\xff")
     with pytest.raises(DataError, match="the keys cannot be read"):
-        read_keys(tmp_path / "none", clock=lambda: 0.0)
+        read_keys(keys, clock=lambda: 0.0)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nmt_cli.errors import DataError, NmtError
+from nmt_cli.files import reading_errors
 from nmt_cli.serving.errors import RequestError, too_large_error
 
 logger = logging.getLogger(__name__)
@@ -174,7 +175,8 @@ class ApiKeys:
 def read_keys(path: Path, *, clock: Callable[[], float]) -> ApiKeys:
     """The keys of a file, a line each; # begins a comment. DataError names the line that is wrong."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        with reading_errors(path):
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"the keys cannot be read: {error}", where=str(path), hint=f"write {_FORMAT}") from None
     owners = list(_owners(lines, path=path, clock=clock))
