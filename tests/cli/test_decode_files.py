@@ -202,6 +202,7 @@ def test_prefixes_of_another_length_are_refused_before_anything_is_translated(fo
     process = run_forked(command, cwd=folder, input="a\nb\n")
     assert process.returncode == 4
     assert f"error: {tmp_path / 'prefixes'} has fewer lines than the text" in process.stderr
+    assert len(process.stdout.splitlines()) == 1
 
 
 def test_prefixes_that_are_not_utf8_can_be_replaced(folder: Path, tmp_path: Path) -> None:
@@ -237,10 +238,21 @@ def test_prefixes_may_come_from_a_pipe(folder: Path, tmp_path: Path) -> None:
     text.write_text("the sea\nthe old sea\n")
     decode(model=[folder / "model"], source=text, prefix=pipe("two", "am\nHaus\n"), output=output, device="cpu")
     assert [line.split()[0][:2] for line in output.read_text().splitlines()] == ["am", "Ha"]
-    source, prefix = pipe("source", text.read_text()), pipe("three", "am\nHaus\nsea\n")
-    with pytest.raises(DataError, match="has more lines than the text"):
-        decode(model=[folder / "model"], source=source, prefix=prefix, output=tmp_path / "more", device="cpu")
-    assert len((tmp_path / "more").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(("prefixes", "problem", "done"), [("am\nHaus\nsea\n", "more", 2), ("am\n", "fewer", 1)])
+def test_an_output_with_too_many_or_too_few_prefixes_does_not_get_its_name(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, prefixes: str, problem: str, done: int
+) -> None:
+    source, prefix, output = (tmp_path / name for name in ("source", "prefix", "output"))
+    os.mkfifo(source)
+    threading.Thread(target=source.write_text, args=("the sea\nthe old sea\n",), daemon=True).start()
+    prefix.write_text(prefixes)
+    with pytest.raises(DataError, match=f"prefix has {problem} lines than the text"):
+        decode(model=[folder / "model"], source=source, prefix=prefix, output=output, device="cpu")
+    assert not output.exists()
+    assert len((tmp_path / "output.partial").read_text().splitlines()) == done
+    assert f"the translations so far are in {output}.partial" in caplog.messages
 
 
 def test_a_file_is_the_same_one_where_it_was_moved_and_another_where_it_changed(tmp_path: Path) -> None:

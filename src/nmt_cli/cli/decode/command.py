@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nmt_cli.cli.arguments import complete_models, find_models, parse_choice
-from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes, count_lines, open_input, open_prefixes, skip_lines
+from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes, count_lines, open_input, open_prefixes, with_prefixes
 from nmt_cli.cli.decode.output import FormatName, OutputFormat, check_output, file_identity, is_stream, open_output
 from nmt_cli.cli.decoding_options import COMPUTING, OUTPUT, SEARCH, takes_decoding_options
 from nmt_cli.console import live_bars, shows_live_views, time_left_text
@@ -129,7 +129,7 @@ def decode(
     with ExitStack() as stack:
         find = partial(_source_language, model)
         blocks = stack.enter_context(open_input(source, is_streamed=stream, errors=on_invalid_bytes, find_code=find))
-        next_prefixes = stack.enter_context(open_prefixes(prefix, source=source, errors=on_invalid_bytes))
+        prefixes = stack.enter_context(open_prefixes(prefix, source=source, errors=on_invalid_bytes))
         models = find_models(model)  # raises the error of a wrong name before torch is imported
         from nmt_cli.decoding import parallel
 
@@ -143,7 +143,7 @@ def decode(
         write, lines_done = stack.enter_context(
             open_output(output, job=record, overwrite=overwrite, rows_are_numbered=formatting.has_numbered_rows)
         )
-        remaining = _numbered_blocks(blocks, next_prefixes, lines_done=lines_done)
+        remaining = _numbered_blocks(with_prefixes(blocks, prefixes, file=prefix), lines_done=lines_done)
         write_and_count = stack.enter_context(show_line_count(write, source, is_streamed=stream, lines_done=lines_done))
         for result in translate(remaining):
             statistics.add(result.translations, started=result.started, ended=result.ended)
@@ -236,15 +236,15 @@ def show_line_count(
         yield write_and_count
 
 
-def _numbered_blocks(
-    blocks: Iterator[list[str]], next_prefixes: Callable[[int], list[str] | None], *, lines_done: int
-) -> Iterator[LineBlock]:
-    """The blocks after the lines that are done, with their numbers and prefixes."""
+def _numbered_blocks(blocks: Iterator[tuple[list[str], list[str] | None]], *, lines_done: int) -> Iterator[LineBlock]:
+    """The blocks, without the lines that are done, and with the number of the first line; each has its prefixes."""
     from nmt_cli.decoding.parallel import LineBlock
 
-    number = lines_done + 1
-    for lines in skip_lines(blocks, lines_done, on_skip=next_prefixes):
-        yield LineBlock(number, lines, next_prefixes(len(lines)))
+    number = 1
+    for lines, prefixes in blocks:
+        done = min(max(lines_done + 1 - number, 0), len(lines))
+        if lines[done:]:
+            yield LineBlock(number + done, lines[done:], None if prefixes is None else prefixes[done:])
         number += len(lines)
 
 

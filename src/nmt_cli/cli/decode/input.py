@@ -30,7 +30,6 @@ _BLOCK_LINES = 1000
 _NEXT_LINE_SECONDS = 0.01
 # The longest time for gathering lines that keep coming.
 _MAX_GATHERING_SECONDS = 0.3
-_ONE_PREFIX_PER_LINE = "give one line of prefixes for each line of text; an empty one leaves its translation free"
 
 OnInvalidBytes = Literal["strict", "replace"]
 """What is done about bytes that are not UTF-8: DataError, or U+FFFD in their place."""
@@ -64,46 +63,43 @@ def open_input(
 
 
 @contextmanager
-def open_prefixes(
-    file: Path | None, *, source: Path, errors: OnInvalidBytes
-) -> Iterator[Callable[[int], list[str] | None]]:
-    """A function from a number to that many next lines of `file`, or to None if there is no file.
+def open_prefixes(file: Path | None, *, source: Path, errors: OnInvalidBytes) -> Iterator[Iterator[str] | None]:
+    """The lines of `file`, or None if there is no file.
 
-    DataError if `source` has another number of lines: at once if both are files, otherwise at the shorter one's end.
+    DataError if both paths are files, and `source` has another number of lines.
     """
     from nmt_cli.decompression import open_bytes
 
     if file is None:
-        yield lambda count: None
+        yield None
         return
     if os.path.isfile(source) and os.path.isfile(file):
         num_lines, num_prefixes = map(count_lines, (source, file))
         if num_lines != num_prefixes:
-            message = f"{source} has {num_lines:,} lines, {file} has {num_prefixes:,}"
-            raise DataError(message, where="--prefix", hint=_ONE_PREFIX_PER_LINE)
+            raise _prefix_error(f"{source} has {num_lines:,} lines, {file} has {num_prefixes:,}")
     with open_bytes(file) as stream:
-        lines = read_lines(stream, name=str(file), errors=errors)
-
-        def next_prefixes(count: int) -> list[str]:
-            prefixes = list(islice(lines, count))
-            if len(prefixes) < count:
-                raise DataError(f"{file} has fewer lines than the text", where="--prefix", hint=_ONE_PREFIX_PER_LINE)
-            return prefixes
-
-        yield next_prefixes
-        if next(lines, None) is not None:
-            raise DataError(f"{file} has more lines than the text", where="--prefix", hint=_ONE_PREFIX_PER_LINE)
+        yield read_lines(stream, name=str(file), errors=errors)
 
 
-def skip_lines(blocks: Iterator[list[str]], count: int, *, on_skip: Callable[[int], object]) -> Iterator[list[str]]:
-    """The blocks without the first `count` lines; `on_skip` is called with each number of skipped lines."""
+def with_prefixes(
+    blocks: Iterator[list[str]], prefixes: Iterator[str] | None, *, file: Path | None
+) -> Iterator[tuple[list[str], list[str] | None]]:
+    """Each block with the prefixes of its lines, which come from `file`; with None if there are no prefixes.
+
+    DataError after the end of the shorter one if the blocks have another number of lines than `prefixes`.
+    """
     for lines in blocks:
-        num_skipped = min(count, len(lines))
-        if num_skipped:
-            on_skip(num_skipped)
-            count -= num_skipped
-        if lines[num_skipped:]:
-            yield lines[num_skipped:]
+        taken = None if prefixes is None else list(islice(prefixes, len(lines)))
+        yield (lines, None) if taken is None else (lines[: len(taken)], taken)
+        if taken is not None and len(taken) < len(lines):
+            raise _prefix_error(f"{file} has fewer lines than the text")
+    if prefixes is not None and next(prefixes, None) is not None:
+        raise _prefix_error(f"{file} has more lines than the text")
+
+
+def _prefix_error(message: str) -> DataError:
+    hint = "give one line of prefixes for each line of text; an empty one leaves its translation free"
+    return DataError(message, where="--prefix", hint=hint)
 
 
 def read_lines(stream: BinaryIO, *, name: str, errors: OnInvalidBytes | None) -> Iterator[str]:
