@@ -139,9 +139,11 @@ def test_the_file_of_a_name_whose_ending_is_missing_or_another_is_named(folder: 
 
 def test_a_misspelt_file_is_answered_with_the_nearest_file(folder: Path) -> None:
     write("my wide.yaml", "model: {d_model: 128}")
-    assert refuse("my-wied.yaml").hint == "did you mean nmt train 'my wide.yaml'?"
-    assert refuse(folder / "my-wied.yaml").hint == f"did you mean nmt train '{folder}/my wide.yaml'?"
+    assert refuse("my-widee.yaml").hint == "did you mean nmt train 'my wide.yaml'?"
+    assert refuse(folder / "my-widee.yaml").hint == f"did you mean nmt train '{folder}/my wide.yaml'?"
     assert refuse("multi-30k.yaml").hint == "did you mean nmt train multi30k or multi30k-gpu?"
+    write("tiny.yaml", "model: {d_model: 128}")
+    assert "tiny" not in refuse("my.yaml").hint
 
 
 def test_set_gives_typed_values(folder: Path) -> None:

@@ -208,9 +208,9 @@ def _check_file_name(file: Path, document: Document) -> None:
 
 def _nearest_file(path: Path) -> list[str]:
     """The YAML file beside a path whose name is nearest to that of the path, or nothing."""
-    by_name = {file.name: str(file) for file in path.parent.glob("*.y*ml")}
-    near = nearest_word(path.name, by_name)
-    return [] if near is None else [by_name[near]]
+    by_stem = {file.stem: str(file) for file in path.parent.glob("*.y*ml")}
+    near = nearest_word(path.stem, by_stem)
+    return [] if near is None else [by_stem[near]]
 
 
 def _nearest_names(name: str, names: Sequence[str]) -> list[str]:
