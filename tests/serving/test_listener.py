@@ -146,3 +146,9 @@ def test_a_server_is_asked_at_a_path(models: dict[str, Path], tmp_path: Path) ->
     assert server.stop() == 0
     assert not path.exists()
     assert "Traceback" not in server.log
+
+
+def test_a_host_with_its_port_is_answered_with_two_options() -> None:
+    with pytest.raises(UsageError, match="cannot listen at localhost:8001:8000: ") as error:
+        Listener(host="localhost:8001", port=8000, uds=None)
+    assert error.value.hint == "`host: localhost` `port: 8001`"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -145,6 +146,8 @@ def _taken_address_error(host: str, port: int, error: OSError) -> UsageError:
 
 def _wrong_host_error(host: str, port: int, reason: object) -> UsageError:
     hint = "give an address of this machine: 127.0.0.1, or 0.0.0.0 for every one that it has"
+    if with_port := re.fullmatch(r"([^:]+):(\d+)", host):
+        hint = f"`host: {with_port[1]}` `port: {with_port[2]}`"
     return UsageError(f"cannot listen at {host}:{port}: {reason}", setting="host", hint=hint)
 
 
