@@ -114,8 +114,9 @@ def test_paths_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="nowhere does not exist") as caught:
         call(tmp_path / "nowhere")
     assert caught.value.hint == "nmt average runs/NAME, or its checkpoints/update-*"
-    with pytest.raises(ModelError, match="is neither a run nor a checkpoint"):
+    with pytest.raises(ModelError, match="is neither a run nor a checkpoint") as caught:
         call(tmp_path)
+    assert caught.value.hint == f"nmt average {run}, or its checkpoints/update-*"
     alone = tmp_path / "update-00000100"
     checkpoint(run, 100).rename(alone)
     with pytest.raises(ModelError, match="does not lie in a run") as caught:

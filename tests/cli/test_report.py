@@ -103,7 +103,7 @@ def test_only_a_page_is_replaced(tmp_path: Path, runs: list[Path]) -> None:
     with pytest.raises(UsageError) as caught:
         report([runs[0]], output=metrics)
     assert caught.value.message == f"{metrics} exists and is not a report of runs, so it is not replaced"
-    assert caught.value.hint == "choose another name"
+    assert caught.value.hint == "give another file with `output`"
     assert metrics.read_bytes() == before
     with pytest.raises(UsageError) as caught:
         report([runs[0]], output=tmp_path)

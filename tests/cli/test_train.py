@@ -160,6 +160,9 @@ def test_a_misspelt_folder_of_prepared_data_is_answered_with_the_nearest(
     Path("data").mkdir()
     Path("data/clean").symlink_to(meant)
     assert nmt("train", "tiny.yaml", "--data", "clean").stderr[2].startswith("fix:   did you mean --data data/clean? ")
+    outcome = nmt("train", "tiny.yaml", "--data", "data")
+    assert outcome.stderr[0] == "error: data is a folder of prepared data"
+    assert outcome.stderr[2] == "fix:   name one of them: --data data/clean"
     named = "fix:   --data data/clean, or nmt prepare --train FILE -l en-de -o data/NAME && nmt train small --data "
     assert nmt("train", "small").stderr[2].startswith(named)
 

@@ -171,15 +171,17 @@ def _find_run(paths: Sequence[Path]) -> Path | None:
 
 def _open_checkpoints(paths: Sequence[Path]) -> tuple[Run, list[Checkpoint]]:
     """The checkpoints at `paths` and the run that they belong to."""
-    from nmt_cli.artifacts.directory_kinds import did_you_mean, kind_of
+    from nmt_cli.artifacts.directory_kinds import did_you_mean, directories_in, kind_of
     from nmt_cli.artifacts.manifest import RUN_FILE
     from nmt_cli.artifacts.run import open_run, read_checkpoint
 
     for path in paths:
         if kind_of(path) != "checkpoint":
-            fault = "is neither a run nor a checkpoint" if path.exists() else "does not exist"
-            near = "" if path.exists() else did_you_mean(path, "model", "run", "checkpoint")
-            hint = f"{near}nmt average runs/NAME, or its checkpoints/update-*"
+            fault, near = "is neither a run nor a checkpoint", ""
+            if not path.exists():
+                fault, near = "does not exist", did_you_mean(path, "model", "run", "checkpoint")
+            example = next(map(str, directories_in(path, "run")), "runs/NAME")
+            hint = f"{near}nmt average {shlex.quote(example)}, or its checkpoints/update-*"
             raise ModelError(f"{path} {fault}", where=str(path), hint=hint)
     paths_by_run = {path.resolve().parents[1]: path for path in paths}
     if len(paths_by_run) > 1:

@@ -84,4 +84,4 @@ def _check_output(page: Path) -> None:
         is_page = PAGE_MARK.encode() in stream.read(_HEAD_BYTES)
     if not is_page:
         message = f"{page} exists and is not a report of runs, so it is not replaced"
-        raise UsageError(message, setting="output", hint="choose another name")
+        raise UsageError(message, setting="output", hint="give another file with `output`")

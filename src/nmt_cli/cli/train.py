@@ -186,17 +186,19 @@ def _open_data(directory: Path, recipe: Recipe, *, is_named: bool) -> PreparedDa
 
     If there is none, DataError has the command that prepares it, and the name that was probably meant.
     """
+    from nmt_cli.artifacts.directory_kinds import directories_in, kind_of, nearest_directory
     from nmt_cli.dataset.prepared_data import open_prepared
 
     if not directory.exists():
-        from nmt_cli.artifacts.directory_kinds import nearest_directory
-
         fix = f"{prepare_command(recipe.corpus, directory)}, or name the folder with --data"
         if is_named and (near := nearest_directory(directory, "data")):
             fix = f"did you mean --data {shlex.quote(str(near))}? Otherwise: {fix}"
         raise DataError(f"there is no prepared data in {directory}", where=str(directory), hint=fix)
     if hint := _commands_for_text(directory):
         raise DataError(f"{directory} is text, not prepared data", where=str(directory), hint=hint)
+    if kind_of(directory) is None and (below := directories_in(directory, "data")):
+        hint = f"name one of them: --data {shlex.quote(str(below[0]))}"
+        raise DataError(f"{directory} is a folder of prepared data", where=str(directory), hint=hint)
     return open_prepared(directory)
 
 
