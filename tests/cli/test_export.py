@@ -165,6 +165,10 @@ def test_the_import_that_a_hint_names_does_not_replace_its_own_model(
     assert done.stderr[-1] == "fix:   nmt import models/opus -o models/opus-nmt"
     done = nmt("import", "models/opus")
     assert done.stderr[-1] == "fix:   nmt import models/opus -o models/opus-nmt; see nmt import --help"
+    done = nmt("import", "models/opus", "models/mine")
+    assert done.stderr[-1] == "fix:   nmt import models/opus -o models/mine; see nmt import --help"
+    done = nmt("import", "models/opus", "--languages", "en-de")
+    assert done.stderr[-1].startswith("fix:   nmt import models/opus --languages en-de -o models/opus-nmt; ")
     assert nmt("import", "models/opus", "-o", "models/opus-nmt").code == 0
 
 

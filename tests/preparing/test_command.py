@@ -195,7 +195,11 @@ def test_arguments_that_name_no_corpus_or_two_are_refused() -> None:
     assert caught.value.hint.startswith("nmt prepare NAME, or nmt prepare --train FILE")
     with pytest.raises(UsageError) as caught:
         prepare(train=["a"], output=Path("b"))
-    assert caught.value.message == "--languages must be given too"
+    assert caught.value.message == "the languages are missing"
+    assert caught.value.hint == "add the languages, source first: -l en-de"
+    with pytest.raises(UsageError) as caught:
+        prepare(languages=["en-de"], output=Path("b"))
+    assert (caught.value.message, caught.value.hint) == ("the training text is missing", "add --train FILE")
     with pytest.raises(UsageError) as caught:
         prepare(train=["a"], languages=["en-de", "de-en"])
     assert caught.value.message == "--languages is given 2 times: en-de, de-en"

@@ -147,9 +147,16 @@ def usage_error_from(argument_error: Exception, *, arguments: Sequence[str]) -> 
     known = context.command.params if context is not None else []
     options = [name for parameter in known for name in parameter.opts]
     if "extra argument" in message:
-        ways = {"--input": f"for a file, {command} -i FILE; ", "--model": f"for a model, {command} --model MODEL; "}
+        ways = {
+            "--input": f"for a file, {command} -i FILE; for a sentence, echo SENTENCE | {command}; ",
+            "--model": f"for a model, {command} --model MODEL; ",
+        }
         if not any(isinstance(parameter, TyperArgument) for parameter in known):
             hint = "".join(way for option, way in ways.items() if option in options) + hint
+        elif any(parameter.metavar == "SENTENCE" for parameter in known):
+            hint = f'put quotes around a sentence: {command} "SENTENCE"; {hint}'
+        elif "--train" in options:
+            hint = f"for text of your own, {command} --train FILE -l en-de, or --train PREFIX for two files; {hint}"
     return UsageError(message[:1].lower() + message[1:], where=option or command, hint=hint)
 
 
@@ -163,6 +170,9 @@ def _missing_parameter_error(parameter: Any, context: Any, *, command: str, argu
             from nmt_cli.artifacts.directory_kinds import import_output
 
             option = f"-o {import_output(Path(model))}"
+            *before, last = arguments
+            if last != str(model) and not before[-1].startswith("-"):  # nmt import MODEL OUTPUT
+                arguments, option = before, f"-o {shlex.quote(last)}"
         right_command = f"nmt {shlex.join(arguments)} {option}"
     return UsageError(f"{missing} is missing", where=command, hint=f"{right_command}; see {command} --help")
 

@@ -160,10 +160,12 @@ def _locate(
         return load_corpus(corpus, overrides=settings)
     _refuse_set_for_options(settings)
     if not files and not languages:
-        raise UsageError("no corpus is given", hint=_USAGE)
-    missing = [flag for flag, value in {"--train": files.get("train"), "--languages": languages}.items() if not value]
-    if missing:
-        raise UsageError(f"{' and '.join(missing)} must be given too", hint=_USAGE)
+        raise UsageError("no corpus is given", where="nmt prepare", hint=_USAGE)
+    if not languages:
+        hint = "add the languages, source first: -l en-de"
+        raise UsageError("the languages are missing", where="--languages", hint=hint)
+    if "train" not in files:
+        raise UsageError("the training text is missing", where="--train", hint="add --train FILE")
     if len(languages) > 1:
         message = f"--languages is given {len(languages)} times: {', '.join(languages)}"
         raise UsageError(message, where="--languages", hint=f"give the one that is meant: -l {languages[-1]}")
