@@ -445,4 +445,4 @@ def test_a_model_directory_of_ours_needs_no_import(tmp_path: Path) -> None:
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="is a file, not a directory") as caught:
         imported(tmp_path, name=__file__)
-    assert caught.value.hint == "name a folder with a Hugging Face model, or OWNER/NAME on the hub"
+    assert caught.value.hint == "name a folder with a Marian model, a .npz file, or OWNER/NAME on the hub"
