@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.browser import CHROMIUM, Browser
 from tests.source_modules import ROOT
@@ -21,6 +23,11 @@ if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"
 
 
+# No test fails because the machine is slow, or because of what was drawn this time: each run has the same examples.
+settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
+
+
 @pytest.fixture(autouse=True)
 def package_log() -> Iterator[None]:
     """Restores the log of nmt_cli after each test: a command run within the process sends it to that test's stderr."""
@@ -29,6 +36,13 @@ def package_log() -> Iterator[None]:
     yield
     logger.handlers[:], logger.propagate = handlers, propagate
     logger.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def same_draws() -> None:
+    """Each test draws the same from torch's generator, whichever tests came before it."""
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.manual_seed(2017)
 
 
 @pytest.fixture(scope="session")
