@@ -25,7 +25,7 @@ def wait_until(
 
 
 def state_of(process: int) -> str:
-    """The letter that Linux gives the state of a process; FileNotFoundError if there is no such process."""
+    """The letter that Linux gives the state of a process; FileNotFoundError or ProcessLookupError if there is none."""
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
 
 
@@ -33,12 +33,12 @@ def is_alive(process: int) -> bool:
     """True if a process has not ended, whether or not its parent knows."""
     try:
         return state_of(process) != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second if it ends between the opening and the reading
         return False
 
 
 def children(process: int) -> set[int]:
-    """What a process has started, by any of its threads; FileNotFoundError if there is no such process."""
+    """What a process has started, by any of its threads; FileNotFoundError or ProcessLookupError if there is none."""
     while True:
         try:
             return {

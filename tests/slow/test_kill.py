@@ -22,6 +22,7 @@ import pytest
 from nmt_cli.artifacts.run import open_run
 from tests.training.tiny import RECIPE, checkpoint, checkpoints, parallel_text, prepare_tiny
 from tests.training.two_ranks import LAUNCHED, rank_processes
+from tests.waiting import is_alive, wait_until
 
 SEED = 2017
 # At most 50 lines of metrics.jsonl, three for two updates, and a moment go by before a kill: fewer than 40 updates.
@@ -100,16 +101,8 @@ def _kill_one(process: subprocess.Popen[bytes], random: Random) -> str:
     else:
         os.kill(ranks[who], signal.SIGKILL)
         assert process.wait() == 7
-    while any(_is_alive(rank) for rank in ranks.values()):
-        time.sleep(0.01)
+    wait_until(lambda: not any(is_alive(rank) for rank in ranks.values()))
     return who
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @contextmanager
