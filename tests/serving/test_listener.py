@@ -130,7 +130,7 @@ def test_an_address_that_cannot_be_bound_leaves_no_socket_open() -> None:
         with pytest.raises(UsageError, match=r"cannot listen at 127\.0\.0\.1:\d+: Address already in use") as error:
             Listener(host="127.0.0.1", port=other.getsockname()[1], uds=None)
         assert error.value.setting == "port"
-        assert len(list(open_files.iterdir())) == number_before
+        assert len(list(open_files.iterdir())) <= number_before  # a file of an earlier test may be closed meanwhile
 
 
 def test_a_server_is_asked_at_a_path(models: dict[str, Path], tmp_path: Path) -> None:

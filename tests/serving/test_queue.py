@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -36,19 +35,33 @@ def sentences(number: int, *, client: str = "one") -> list[QueuedSentence]:
 
 async def take(queue: BatchQueue, number: int) -> list[list[QueuedSentence]]:
     """The next batches, each taken after the one before."""
-    return [await asyncio.wait_for(queue.take(), 10) for _ in range(number)]
+    return [await asyncio.wait_for(queue.take(), 60) for _ in range(number)]
 
 
 def tokens_of(batches: Sequence[Sequence[QueuedSentence]]) -> list[list[int]]:
     return [[one.tokens for one in batch] for batch in batches]
 
 
-@contextmanager
-def takes(at_least: float, less_than: float) -> Iterator[None]:
-    """The block takes between so many seconds."""
+async def steps(number: int = 9) -> None:
+    """Let every other task go on, without time for any to wait in."""
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def at_once(batch: Awaitable[list[QueuedSentence]]) -> list[QueuedSentence]:
+    """A batch that no time is waited for."""
+    taking = asyncio.ensure_future(batch)
+    await steps()
+    assert taking.done()
+    return await taking
+
+
+async def after(seconds: float, batch: Awaitable[list[QueuedSentence]]) -> list[QueuedSentence]:
+    """A batch that is waited for so long at least, and comes."""
     started = time.monotonic()
-    yield
-    assert at_least <= time.monotonic() - started < less_than
+    taken = await asyncio.wait_for(batch, 60)
+    assert time.monotonic() - started >= seconds
+    return taken
 
 
 def later(act: Callable[[], None]) -> None:
@@ -82,49 +95,44 @@ async def test_other_searches_wait_for_a_batch_of_their_own() -> None:
 
 async def test_a_batch_waits_for_others_but_not_longer_than_it_may() -> None:
     queue = batch_queue(max_wait=0.2)
-    queue.learn_speed(sentences(5), seconds=60)
+    queue.learn_speed(sentences(5), seconds=6000)
     queue.submit(sentences(1))
     later(lambda: queue.submit(sentences(1)))
-    with takes(0.19, 5):
-        assert len(await queue.take()) == 2
+    assert len(await after(0.19, queue.take())) == 2
     queue.submit(sentences(10))  # full: 10 x 5 x beam 2
-    with takes(0, 0.1):
-        assert len(await queue.take()) == 10
+    assert len(await at_once(queue.take())) == 10
 
 
 async def test_a_worker_waits_for_a_share_of_the_time_that_batches_take() -> None:
-    queue = batch_queue(max_wait=5)
+    queue = batch_queue(max_wait=600)
     queue.submit(sentences(1))
-    with takes(0, 0.1):
-        await queue.take()  # nothing is known yet
+    await at_once(queue.take())  # nothing is known yet
     queue.learn_speed(sentences(5), seconds=1.6)
     queue.submit(sentences(1))
     await asyncio.sleep(0.2)  # it has waited for longer than that, and those just answered come back now
     later(lambda: queue.submit(sentences(1)))
-    with takes(0.19, 1):
-        assert len(await queue.take()) == 2
+    assert len(await after(0.19, queue.take())) == 2
 
 
 @pytest.mark.parametrize("number", [1, 8])
 async def test_few_clients_are_not_waited_for_once_all_are_back(number: int) -> None:
-    queue = batch_queue(max_wait=5)
-    queue.learn_speed(sentences(number), seconds=60)
+    queue = batch_queue(max_wait=600)
+    queue.learn_speed(sentences(number), seconds=6000)
     taking = asyncio.ensure_future(queue.take())
     for _ in range(number):
         await asyncio.sleep(0.01)
         assert not taking.done()
         queue.submit(sentences(1))
-    with takes(0, 1):
-        assert len(await taking) == number
+    assert len(await at_once(taking)) == number
 
 
 async def test_clients_that_do_not_come_back_are_waited_for_once() -> None:
     queue = batch_queue(max_wait=0.2)
-    queue.learn_speed(sentences(3), seconds=60)
-    for least, most in ((0.19, 5), (0, 0.1)):
-        queue.submit(sentences(1))
-        with takes(least, most):
-            await queue.take()
+    queue.learn_speed(sentences(3), seconds=6000)
+    queue.submit(sentences(1))
+    await after(0.19, queue.take())
+    queue.submit(sentences(1))
+    await at_once(queue.take())
 
 
 async def test_clients_that_left_before_the_answer_are_not_waited_for() -> None:
@@ -135,16 +143,14 @@ async def test_clients_that_left_before_the_answer_are_not_waited_for() -> None:
     typed.result.cancel()  # there is more text by now
     queue.submit([sentence(6)])
     queue.learn_speed(batch, seconds=60)
-    with takes(0, 1):
-        await queue.take()
+    await at_once(queue.take())
 
 
 async def test_a_sentence_that_goes_alone_does_not_wait_for_others() -> None:
     queue = batch_queue(max_wait=5)
     queue.learn_speed(sentences(1), seconds=60)
     queue.submit([sentence(5, ATTENTION)])
-    with takes(0, 1):
-        await queue.take()
+    await at_once(queue.take())
 
 
 @pytest.mark.parametrize(
@@ -165,10 +171,10 @@ async def test_free_workers_share_all_that_waits(max_tokens: int, lengths: list[
     taking = [asyncio.ensure_future(queue.take()) for _ in range(2)]
     await asyncio.sleep(0)
     queue.submit([sentence(tokens) for tokens in lengths])
-    done, waiting = await asyncio.wait(taking, timeout=0.1)
-    for one in waiting:
+    await steps()
+    assert tokens_of([one.result() for one in taking if one.done()]) == shares
+    for one in taking:
         one.cancel()
-    assert tokens_of([one.result() for one in taking if one in done]) == shares
 
 
 @pytest.mark.parametrize(
@@ -254,7 +260,7 @@ async def test_a_worker_is_retired_at_whatever_moment_a_sentence_comes(num_steps
     for one in (first, second):
         one.result.cancel()
     taking.cancel()
-    done, _ = await asyncio.wait([taking], timeout=1)
+    done, _ = await asyncio.wait([taking], timeout=60)
     assert done
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ async def test_a_text_that_takes_too_long_or_has_no_client_leaves_the_queue(
     asked = service.translate(["sea\n" * 9], model, SEARCH, by_sentence=True, caller=other)
     waiting = asyncio.ensure_future(asked)
     await asyncio.sleep(0)
-    assert len(await asyncio.wait_for(model.queue.take(), 5)) == 9
+    assert len(await asyncio.wait_for(model.queue.take(), 60)) == 9
     waiting.cancel()
     refusal = RequestError("the model en-de is not loaded now", hint="wait", status=503, code="not_loaded")
     monkeypatch.setattr(WorkerPool, "refusal", refusal)
@@ -70,7 +71,7 @@ async def test_a_task_that_is_cancelled_while_it_waits_leaves_no_error_to_the_lo
     models: dict[str, Path], text: str
 ) -> None:
     model = ServedModel(models["en-de"], MODEL_SETTINGS, ServerMetrics())  # nobody works
-    service = Service(ModelRouter([model]), LIMITS, ApiKeys([]), ServerMetrics())
+    service = Service(ModelRouter([model]), replace(LIMITS, timeout_seconds=60), ApiKeys([]), ServerMetrics())
     told: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["message"]))
     caller = Caller("one", asyncio.Future())
