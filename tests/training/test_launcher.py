@@ -25,7 +25,7 @@ def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ranks:
     """Launches three ranks that run the given Python in place of `nmt`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(launcher, "_GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(launcher, "_GRACE_SECONDS", 100.0)
     monkeypatch.setattr(launcher, "_HASTE_SECONDS", 0.5)
     (tmp_path / "nmt_cli").mkdir()
     (tmp_path / "nmt_cli/__init__.py").touch()
@@ -36,6 +36,12 @@ def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ranks:
         return launch(["train", "base"], num_ranks=3)
 
     return run
+
+
+@pytest.fixture
+def short_grace(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that outlive another one have a second."""
+    monkeypatch.setattr(launcher, "_GRACE_SECONDS", 1.0)
 
 
 READY = "Path(f'ready{rank}').touch()\n"
@@ -50,12 +56,12 @@ def passing(tmp_path: Path) -> Iterator[Callable[..., None]]:
     threads: list[threading.Thread] = []
 
     def send(*numbers: int) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while len(list(tmp_path.glob("ready*"))) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
-        for number in numbers:
+        for place, number in enumerate(numbers):
+            time.sleep(1.0 if place else 0.0)  # a signal that comes before another one is handled is lost
             os.kill(os.getpid(), number)
-            time.sleep(0.1)
 
     def start(*numbers: int) -> None:
         threads.append(threading.Thread(target=send, args=numbers))
@@ -76,6 +82,7 @@ def test_ranks_find_their_place_and_their_arguments(tmp_path: Path, ranks: Ranks
         assert (tmp_path / f"rank{rank}").read_text() == f"{rank} {rank} 3 3 127.0.0.1 train base"
 
 
+@pytest.mark.usefixtures("short_grace")
 @pytest.mark.parametrize(
     ("signals", "program", "code"),
     [
@@ -91,16 +98,16 @@ def test_a_signal_ends_the_ranks_and_its_code_comes_back(
     ranks: Ranks, passing: Callable[..., None], signals: list[int], program: str, code: int
 ) -> None:
     passing(*signals)
-    start = time.monotonic()
     assert ranks(program + WAIT) == code
-    assert time.monotonic() - start < 60
 
 
 def test_what_a_rank_does_between_the_signal_and_its_end_is_waited_for(
-    tmp_path: Path, ranks: Ranks, passing: Callable[..., None]
+    tmp_path: Path, ranks: Ranks, passing: Callable[..., None], short_grace: None
 ) -> None:
     passing(signal.SIGTERM)
-    saving = "def save(number, frame):\n    time.sleep(1.5)\n    Path(f'saved{rank}').touch()\n    sys.exit(75)\n"
+    # None ends before all have saved: from then on the others have a second.
+    saved = "    Path(f'saved{rank}').touch()\n    while len([*Path().glob('saved*')]) < 3: time.sleep(0.01)\n"
+    saving = f"def save(number, frame):\n    time.sleep(1.5)\n{saved}    sys.exit(75)\n"
     assert ranks(saving + "signal.signal(signal.SIGTERM, save)\n" + WAIT) == 75
     assert len(list(tmp_path.glob("saved*"))) == 3
 
@@ -126,6 +133,7 @@ def test_a_rank_of_ours_is_not_under_the_torchrun_that_started_its_launcher(monk
     assert not is_under_torchrun()
 
 
+@pytest.mark.usefixtures("short_grace")
 def test_the_cursor_is_shown_again_where_the_first_rank_was_killed(
     ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +150,7 @@ def test_the_cursor_is_shown_again_where_the_first_rank_was_killed(
     assert shown == [True]
 
 
+@pytest.mark.usefixtures("short_grace")
 def test_a_rank_that_is_killed_ends_the_others_with_a_message(ranks: Ranks) -> None:
     with pytest.raises(TrainingError) as caught:
         ranks("if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n" + WAIT)
@@ -156,23 +165,29 @@ def test_a_rank_that_is_killed_ends_the_others_with_a_message(ranks: Ranks) -> N
     )
 
 
+@pytest.mark.usefixtures("short_grace")
 def test_a_rank_that_ends_without_a_word_is_named(ranks: Ranks) -> None:
     with pytest.raises(TrainingError, match=r"(?m)^rank 2 of 3 ended with code 9$"):
         ranks("if rank == 2: os._exit(9)\n" + WAIT)
 
 
 def test_the_failure_that_a_rank_has_told_of_is_not_told_again(
-    ranks: Ranks, repository: Path, capfd: pytest.CaptureFixture[str]
+    ranks: Ranks, repository: Path, capfd: pytest.CaptureFixture[str], short_grace: None
 ) -> None:
     claim = (
         f"sys.path[:0] = ['{repository / 'src'}']\n"
         "del sys.modules['nmt_cli']\nsys.path.remove(os.environ['PYTHONPATH'])\n"
-        "from nmt_cli.training.ranks.ranks import record_failure\n"
+        "from nmt_cli.training.ranks import ranks\n"
+        "ranks._CAUSE_SECONDS = 100.0\n"
+        f"{READY}"
+        "while rank == 1 and not Path('ready2').exists(): time.sleep(0.01)\n"
         "time.sleep(0.5 if rank == 1 else 0)\n"
-        "first = record_failure(6 if rank == 1 else 7, is_consequence=rank == 2)\n"
-        "print(rank, first, file=sys.stderr)\n"
+        "first = ranks.record_failure(6 if rank == 1 else 7, is_consequence=rank == 2)\n"
+        "print(rank, first, file=sys.stderr, flush=True)\n"
+        "Path(f'told{rank}').touch()\n"
+        "while not Path('told2').exists(): time.sleep(0.01)\n"
         "sys.exit(6 if first is None else first.exit_code)\n"
     )
-    assert ranks(f"if rank == 0:\n    time.sleep(60)\n{claim}") == 6
+    assert ranks(f"if rank == 0:\n    time.sleep(600)\n{claim}") == 6
     told = capfd.readouterr().err.splitlines()
     assert sorted(told) == ["1 None", "2 Failure(exit_code=6, is_stall=False)"]  # rank 2 had only lost rank 1

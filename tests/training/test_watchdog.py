@@ -16,6 +16,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # documen
 from nmt_cli.training.ranks import watchdog
 from nmt_cli.training.ranks.ranks import Failure, FailureBoard, Ranks
 from nmt_cli.training.ranks.watchdog import watching
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -42,9 +43,7 @@ def ranks() -> tuple[Ranks, Ranks]:
 
 
 def wait_for(exits: list[int], number: int) -> None:
-    deadline = time.monotonic() + 60
-    while len(exits) < number and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: len(exits) >= number)
 
 
 @contextmanager
@@ -67,6 +66,8 @@ def test_ranks_that_stand_still_end_with_a_message_of_the_first_and_the_stacks_o
     ranks: tuple[Ranks, Ranks], exits: list[int], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watchdog, "_TICK_SECONDS", 0.1)
+    for name in ("_MESSAGE_SECONDS", "_TURN_SECONDS"):  # longer than a thread of a busy machine stands still
+        monkeypatch.setattr(watchdog, name, 0.5)
     with watching(ranks[0], seconds=1), watching(ranks[1], seconds=1):
         wait_for(exits, 2)
     assert exits == [7, 7]
