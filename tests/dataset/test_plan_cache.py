@@ -158,7 +158,7 @@ def test_of_several_processes_one_builds_and_all_read(data: PreparedData, reposi
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    outputs = [process.communicate(timeout=60)[0].split() for process in processes]
+    outputs = [process.communicate(timeout=300)[0].split() for process in processes]
     assert sorted(int(built) for built, _ in outputs) == [0, 0, 1]
     assert {int(total) for _, total in outputs} == {500 * 499 // 2}
 

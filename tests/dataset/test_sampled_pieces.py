@@ -16,11 +16,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nmt_cli import processes
 from nmt_cli.dataset import plan_cache
 from nmt_cli.dataset.plan_cache import PLANS, CacheClosed, PlanCache
 from nmt_cli.dataset.plan_files import EpochPlan, PlanKey
 from nmt_cli.dataset.prepared_data import PreparedData, TokenPairs, TokenWriter, open_prepared
-from nmt_cli.dataset.sampled_pieces import BLOCK_PAIRS, SamplingCost, check_sampling, measure_sampling_cost
+from nmt_cli.dataset.sampled_pieces import (
+    BLOCK_PAIRS,
+    SamplingCost,
+    check_sampling,
+    measure_sampling_cost,
+    sample_pieces,
+)
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import SubwordSampling
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, read_pieces, with_pieces
@@ -82,6 +89,25 @@ def rows_of(found: EpochPlan | TokenPairs) -> Rows:
     return [sentences(side) for side in (pairs.src, pairs.tgt)]
 
 
+@pytest.fixture
+def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A process beside this one begins a plan, and samples once this file is there."""
+    go = tmp_path / "go"
+    code = f"""
+import time
+from pathlib import Path
+from nmt_cli.dataset import plan_cache
+sample = plan_cache.sample_pieces
+def sample_later(*arguments, **options):
+    while not Path({str(go)!r}).exists():
+        time.sleep(0.01)
+    sample(*arguments, **options)
+plan_cache.sample_pieces = sample_later
+run_worker()"""
+    monkeypatch.setattr(processes, "_WORKER_CODE", processes._WORKER_CODE.replace("run_worker()", code))
+    return go
+
+
 def share_of_others(rows: Rows, others: Rows) -> float:
     """The share of sentences whose ids differ."""
     return float(
@@ -127,39 +153,46 @@ def test_a_process_beside_this_one_builds_the_very_plan(bpe: PreparedData, tmp_p
         assert (plan / file.name).read_bytes() == file.read_bytes(), file.name
 
 
-def test_a_plan_that_another_process_begins_is_waited_for(bpe: PreparedData, tmp_path: Path) -> None:
+def test_a_plan_that_another_process_begins_is_waited_for(bpe: PreparedData, tmp_path: Path, go: Path) -> None:
     data = copy_of(bpe, tmp_path)
     key, cache = key_of(data), cache_of(data)
     cache.build_ahead(key, num_workers=1)
     partial = data.directory / PLANS / f".{key.directory_name}.partial"
     wait_for(partial.exists)
     made, beats = partial.stat().st_ino, []
-    waiting = PlanCache(data, fallback=data.directory.with_name("run"), beat=lambda: beats.append(1))
+
+    def beat() -> None:  # the watchdog of the ranks hears of it
+        beats.append(1)
+        go.touch()
+
+    waiting = PlanCache(data, fallback=data.directory.with_name("run"), beat=beat)
     assert waiting.open(key, anew=False).directory.stat().st_ino == made
-    assert beats, "the watchdog of the ranks hears of it"
+    assert beats
     cache.close()
 
 
-def test_a_builder_that_makes_no_progress_is_not_reported_as_progress(bpe: PreparedData, tmp_path: Path) -> None:
+def test_a_builder_that_makes_no_progress_is_not_reported_as_progress(
+    bpe: PreparedData, tmp_path: Path, go: Path
+) -> None:
     """So the watchdog of the ranks notices it."""
-    data, before = copy_of(bpe, tmp_path), children(os.getpid())
+    data = copy_of(bpe, tmp_path)
     key, cache = key_of(data), cache_of(data)
     cache.build_ahead(key, num_workers=1)
     wait_for((data.directory / PLANS / f".{key.directory_name}.partial").exists)
-    (builder,) = children(os.getpid()) - before
-    os.kill(builder, signal.SIGSTOP)
     beats: list[int] = []
     waiting = PlanCache(data, fallback=data.directory.with_name("run"), beat=lambda: beats.append(1))
     thread = Thread(target=waiting.open, args=[key], kwargs={"anew": False})
     thread.start()
-    time.sleep(1)
+    wait_for(lambda: len(beats) > 0)
+    time.sleep(0.5)
     assert len(beats) == 1, "when it begins to wait"
-    os.kill(builder, signal.SIGCONT)
+    go.touch()
     thread.join(timeout=60)
     assert len(beats) > 1
     cache.close()
 
 
+@pytest.mark.usefixtures("go")
 def test_after_a_kill_while_it_samples_the_same_pieces_are_sampled(
     bpe: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -177,19 +210,25 @@ def test_after_a_kill_while_it_samples_the_same_pieces_are_sampled(
 
 
 @pytest.mark.parametrize("is_beside", [True, False])
+@pytest.mark.usefixtures("go")
 def test_a_cache_that_is_closed_samples_no_more_and_leaves_nothing(
-    bpe: PreparedData, tmp_path: Path, is_beside: bool
+    bpe: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_beside: bool
 ) -> None:
     """Also if a thread waits for the process beside it, or samples itself."""
     data, before = copy_of(bpe, tmp_path), children(os.getpid())
     key, cache, ends = key_of(data), cache_of(data), list[str]()
     partial = data.directory / PLANS / f".{key.directory_name}.partial"
 
+    def sample_once_closed(*arguments: Any, **options: Any) -> None:
+        wait_for(lambda: cache._is_closed)
+        sample_pieces(*arguments, **options)
+
     def load() -> None:
         with pytest.raises(CacheClosed):
             cache.open(key, anew=False, num_workers=1)
         ends.append("closed")
 
+    monkeypatch.setattr(plan_cache, "sample_pieces", sample_once_closed)
     thread = Thread(target=load)
     if is_beside:
         cache.build_ahead(key, num_workers=1)
@@ -292,13 +331,17 @@ def test_a_disk_that_is_full_while_it_samples_leaves_nothing_there(
     assert [path.name for path in (data.directory / PLANS).iterdir()] == [".lock"]
 
 
-def test_a_worker_that_is_killed_is_an_error_that_says_what_to_do(bpe: PreparedData, tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_is_an_error_that_says_what_to_do(
+    bpe: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_WORKER_CODE", "import time; time.sleep(600)")  # no end before the kill
     data = copy_of(bpe, tmp_path)
     before = children(os.getpid())
 
     def kill() -> None:
         wait_for(lambda: len(children(os.getpid()) - before) > 0)
-        os.kill((children(os.getpid()) - before).pop(), signal.SIGKILL)
+        for process in children(os.getpid()) - before:
+            os.kill(process, signal.SIGKILL)
 
     killer = Thread(target=kill)
     killer.start()
