@@ -23,6 +23,7 @@ from nmt_cli.preparing import download
 from nmt_cli.preparing.download import Unreachable, cached_file, download_file
 from tests.preparing.corpus_files import refusal, silent
 from tests.preparing.file_server import FileServer, serve_files
+from tests.waiting import wait_until
 
 CONTENT = Random(1).randbytes(3_000_000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -226,22 +227,28 @@ def test_a_disk_that_fills_up_keeps_what_has_come(server: FileServer) -> None:
     assert fetch(server).read_bytes() == CONTENT
 
 
+# It goes on with the download once its stdin ends.
 PROGRAM = """
-import sys, time
+import sys
 from nmt_cli import console
 from nmt_cli.preparing.download import download_file
 console.configure_logging(quiet=False)
-print(download_file(sys.argv[1], size=None, sha256=None, progress=lambda *event: time.sleep(0.2)), flush=True)
+print(download_file(sys.argv[1], size=None, sha256=None, progress=lambda *event: sys.stdin.read()), flush=True)
 """
 
 
 def test_two_processes_that_want_the_same_file_download_it_once(server: FileServer) -> None:
     command = [sys.executable, "-c", PROGRAM, f"{server.address}/a.tgz"]
-    processes = [subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
-    outputs = [process.communicate(timeout=300) for process in processes]
-    assert [stdout.strip() for stdout, _ in outputs] == [str(cached(server))] * 2
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    first = subprocess.Popen(command, stdin=subprocess.PIPE, **pipes)
+    wait_until(lambda: server.requests, process=first, seconds=300)
+    second = subprocess.Popen(command, stdin=subprocess.DEVNULL, **pipes)
+    assert second.stderr is not None
+    told = second.stderr.readline()
+    outputs = [process.communicate(timeout=300)[0] for process in (first, second)]
+    assert "waiting for another process that writes a.tgz to the cache" in told
+    assert [stdout.strip() for stdout in outputs] == [str(cached(server))] * 2
     assert len(server.requests) == 1
-    assert "waiting for another process that writes a.tgz to the cache" in "".join(stderr for _, stderr in outputs)
 
 
 def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
