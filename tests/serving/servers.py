@@ -28,6 +28,10 @@ from tests.waiting import wait_until
 
 _READY = re.compile(r"ready: (?:http://127\.0\.0\.1:(\d+)|unix:)")
 _SECONDS = 300
+_LINGERING = """from nmt_cli.serving import http_protocol
+http_protocol._LINGER_SECONDS = {}
+from nmt_cli.cli.app import main
+main()"""
 MODEL_SETTINGS = ModelSettings(
     engine=EngineSettings("torch", "cpu", "fp32", 1),
     workers=1,
@@ -132,12 +136,15 @@ class Site:
 class Server(Site):
     """A running `nmt serve` with one worker; its port once `wait` has returned, its log in a file."""
 
-    def __init__(self, log: Path, *arguments: str | Path, open_files: int | None = None) -> None:
+    def __init__(
+        self, log: Path, *arguments: str | Path, open_files: int | None = None, linger_seconds: float | None = None
+    ) -> None:
         super().__init__(0)
         self.log_file = log
         # A machine that runs many tests at once may take long to answer.
         options = ["--port", "0", "--device", "cpu", "--threads", "1", "--workers", "1", "--timeout", "200"]
-        command = [sys.executable, "-m", "nmt_cli", "serve", *options, *map(str, arguments)]
+        program = ["-m", "nmt_cli"] if linger_seconds is None else ["-c", _LINGERING.format(linger_seconds)]
+        command = [sys.executable, *program, "serve", *options, *map(str, arguments)]
         with log.open("wb") as stream:
             if open_files is not None:
                 command = ["bash", "-c", f'ulimit -n {open_files}; exec "$@"', "bash", *command]

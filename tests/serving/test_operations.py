@@ -172,7 +172,7 @@ def test_a_yaml_bomb_is_not_swapped_in_and_nobody_waits_for_it(operated: Server,
         while line not in operated.log:
             asked = time.monotonic()
             assert operated.get("/health").status == 200
-            assert time.monotonic() - asked < 3
+            assert time.monotonic() - asked < 20
             assert "Traceback" not in operated.log
     (model / "kept").rename(config)
     assert text_of(operated) == before
@@ -229,8 +229,9 @@ def test_a_worker_that_dies_with_nothing_to_do_is_replaced_before_anybody_asks(o
 
 
 def test_sigterm_under_load_answers_every_request_that_was_accepted(models: dict[str, Path], tmp_path: Path) -> None:
-    # Not a server of other tests: the processes of a test run take tests in any order.
-    server = Server(tmp_path / "log", "-m", models["en-de"]).wait()
+    # Not a server of other tests: the processes of a test run take tests in any order. The linger is longer than 72
+    # clients of a busy machine take to ask again.
+    server = Server(tmp_path / "log", "-m", models["en-de"], linger_seconds=100).wait()
     (worker,) = server.worker_pids()
     idle = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     idle.request("GET", "/languages")
@@ -246,6 +247,7 @@ def test_sigterm_under_load_answers_every_request_that_was_accepted(models: dict
             last = idle.getresponse()
             last.read()
             assert server.stop() == 0
+            wait_until(lambda: load.refused == 8)
     assert (last.status, last.headers["Connection"]) == (200, "close")
     assert {type(client.exception()) for client in keeping} == {ConnectionRefusedError}
     # As many answers have come as the server has taken requests.
