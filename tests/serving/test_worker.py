@@ -41,6 +41,7 @@ from nmt_cli.serving.worker_model import (
 )
 from nmt_cli.serving.worker_process import WorkerFailed, WorkerProcess
 from tests.serving.servers import save_model
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 TWO_BEST = SearchTask(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix="", alignments=False)
@@ -194,7 +195,7 @@ async def test_a_worker_that_does_not_load_is_given_up(
 
 
 async def test_a_process_that_cannot_be_started_leaves_no_folder(models: dict[str, Path], temporary: Path) -> None:
-    limits, opened = resource.getrlimit(resource.RLIMIT_NOFILE), sorted(os.listdir("/dev/fd"))
+    limits, opened = resource.getrlimit(resource.RLIMIT_NOFILE), set(os.listdir("/dev/fd"))
     with tempfile.TemporaryFile() as file:
         resource.setrlimit(resource.RLIMIT_NOFILE, (file.fileno() + 2, limits[1]))  # only for the folder itself
         try:
@@ -202,7 +203,8 @@ async def test_a_process_that_cannot_be_started_leaves_no_folder(models: dict[st
                 await WorkerProcess.start(models["en-de"], TORCH)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert (list(temporary.iterdir()), sorted(os.listdir("/dev/fd"))) == ([], opened)
+    assert list(temporary.iterdir()) == []
+    assert set(os.listdir("/dev/fd")) <= opened  # a file of an earlier test may be closed meanwhile
 
 
 async def test_a_worker_is_closed_at_once_within_a_batch(
@@ -217,11 +219,13 @@ async def test_a_worker_is_closed_at_once_within_a_batch(
     removing = shutil.rmtree
     monkeypatch.setattr(shutil, "rmtree", remove)
     monkeypatch.setattr(processes, "_WORKER_CODE", HANGS)
+    monkeypatch.setattr(processes, "_SECONDS_TO_END", 600.0)
     process = WorkerProcess(models["en-de"], TORCH)
     asking = asyncio.ensure_future(process.ask(["the sea"], TWO_BEST, timeout_seconds=99))
-    await asyncio.sleep(0.1)
+    while process._answer is None or not process._answer.running():
+        await asyncio.sleep(0.01)
     asking.cancel()
-    await asyncio.wait_for(process.close(), 4)
+    await asyncio.wait_for(process.close(), 30)
     assert list(temporary.iterdir()) == []
     (thread,) = threads
     assert thread is not threading.current_thread()  # where other requests are answered
@@ -243,6 +247,7 @@ WorkerProcess(pathlib.Path("."), EngineSettings("torch", "cpu", "fp32", 1))
 os.kill(os.getpid(), signal.SIGKILL)"""
     assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == -signal.SIGKILL
     (left,) = temporary.iterdir()
+    wait_until(lambda: any(left.iterdir()))  # its worker, which goes on, writes nothing more there
     other = temporary / f"{left.name}x"
     other.write_text("a file of somebody else's")
     monkeypatch.setattr(processes, "_WORKER_CODE", HANGS)
@@ -273,6 +278,6 @@ async def test_a_worker_that_makes_a_mistake_is_ended_and_leaves_no_files(
     assert "TypeError: object of type 'int' has no len()" in caplog.text
     assert await process.ended() == "a worker process was killed (SIGKILL)"
     with pytest.raises(WorkerFailed, match="SIGKILL"):
-        await process.ask(["the sea"], TWO_BEST, timeout_seconds=9)
+        await process.ask(["the sea"], TWO_BEST, timeout_seconds=99)
     await process.close()
     assert list(temporary.iterdir()) == []
