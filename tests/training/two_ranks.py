@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented there, and not declared
 
 from nmt_cli.dataset.prepared_data import PreparedData
 from tests.forks import Forked
@@ -39,10 +40,9 @@ def start(
 
 def run_module(module: str, *arguments: object, num_ranks: int = 2) -> None:
     """Run a module of the tests as `num_ranks` ranks, joined by gloo; all have to end well."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # no other process can take its port
+    shared = {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    shared["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # no rank opens one
     processes = [
         Forked[bytes](
             [sys.executable, "-m", module, *map(str, arguments)],
