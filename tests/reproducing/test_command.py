@@ -28,7 +28,7 @@ from tests.preparing.corpus_files import invented_pairs
 from tests.reproducing.test_needs import GPUS
 from tests.waiting import wait_until
 
-SECONDS = 120
+SECONDS = 300
 LIMIT = 1200
 UPDATES = 120
 # A model of which an update takes some milliseconds.
@@ -66,6 +66,29 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         yield running
 
 
+# A training that takes update 40 when it has been told to stop.
+UNTIL_STOPPED = """
+import time
+from nmt_cli.cli.app import main
+from nmt_cli.training.loop import StopSignal
+from nmt_cli.training.update import Updater
+
+launch, receive, signals = Updater.launch, StopSignal._receive, []
+
+def launch_when_stopped(self, *arguments, number, **options):
+    while number == 40 and not signals:
+        time.sleep(0.01)
+    return launch(self, *arguments, number=number, **options)
+
+def noted(self, number):
+    signals.append(number)
+    receive(self, number)
+
+Updater.launch, StopSignal._receive = launch_when_stopped, noted
+main()
+"""
+
+
 class Stages:
     """Runs each stage's command in a fork, in place of a process that begins anew, and stops the first training."""
 
@@ -76,10 +99,12 @@ class Stages:
 
     def __call__(self, arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
         self.started.append(arguments[0])
-        command, sent = [sys.executable, "-m", "nmt_cli", *arguments], None
+        is_first_training, sent = self.started == ["prepare", "train"], None
+        program = ["-c", UNTIL_STOPPED] if is_first_training else ["-m", "nmt_cli"]
+        command = [sys.executable, *program, *arguments]
         with WithDatasets(command, env=self._environment, stdout=PIPE, stderr=PIPE, text=True) as process:
             try:
-                if self.started == ["prepare", "train"]:
+                if is_first_training:
                     wait_for_updates(self._folder, 20, process)
                     sent = signal.SIGTERM
                     process.send_signal(sent)
