@@ -13,7 +13,7 @@ from typing import Any
 from tests.waiting import wait_until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-_SECONDS = 30
+_SECONDS = 300
 _KEY_CODES = {"Enter": 13, "Escape": 27, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40}
 
 
@@ -40,6 +40,7 @@ class Browser:
         self._session: str | None = None
         self.console: list[str] = []
         self.requests: list[str] = []
+        self._loads = 0
         (target,) = [one for one in self.send("Target.getTargets")["targetInfos"] if one["type"] == "page"]
         attached = self.send("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self._session = attached["sessionId"]
@@ -76,6 +77,8 @@ class Browser:
                 self.console.append(str(parameters["exceptionDetails"]))
             case "Log.entryAdded":
                 self.console.append(str(parameters["entry"]))
+            case "Page.loadEventFired":
+                self._loads += 1
             case "Network.requestWillBeSent":
                 self.requests.append(parameters["request"]["url"])
             case _:
@@ -92,6 +95,13 @@ class Browser:
         """Go to a page and wait until it is there."""
         self.send("Page.navigate", url=url)
         self.until("document.readyState === 'complete'")
+
+    def reload(self) -> None:
+        """Load the page again, and wait until it is there: what is asked meanwhile may be answered by the old one."""
+        loads = self._loads
+        self.send("Page.reload")
+        while self._loads == loads:
+            self._receive()
 
     def run(self, script: str) -> Any:
         """The value of an expression, once it is settled."""

@@ -159,8 +159,8 @@ def test_text_of_the_translation_is_selected_from_any_word(page: Browser) -> Non
 
 def test_a_text_survives_a_reload_and_a_link_may_carry_one(page: Browser, server: Server) -> None:
     translation = page.run("$('target').textContent")
-    page.send("Page.reload")
-    page.until(f"document.readyState === 'complete' && {READY} && {WORDS}.length > 1")
+    page.reload()
+    page.until(f"{READY} && {WORDS}.length > 1")
     shown = page.run("[$('source').value, $('from').value, $('into').value]")
     assert shown == ["the old sea\n  stands by the house", "en", "de"]
     assert page.run("$('target').textContent") == translation
@@ -258,13 +258,11 @@ def test_both_panels_scroll_together(page: Browser) -> None:
     page.run("$('clear').click(); $('source').focus()")
     page.type("the old sea\n" * 60)
     page.until(f"{WORDS}.length > 100 && !document.querySelector('#target.waiting')")
-    scroll = (
-        "(async () => { const [one, other] = document.querySelectorAll('.paper');"
-        " one.dispatchEvent(new Event('pointerenter')); one.scrollTop = one.scrollHeight;"
-        " await new Promise(done => setTimeout(done, 100));"
-        " return other.scrollHeight - other.clientHeight - other.scrollTop; })()"
-    )
-    assert page.run(scroll) < 2
+    left = "other.scrollHeight - other.clientHeight - other.scrollTop"
+    page.run("var [one, other] = document.querySelectorAll('.paper')")
+    assert page.run(left) > 2
+    page.run("one.dispatchEvent(new Event('pointerenter')); one.scrollTop = one.scrollHeight")
+    page.until(f"{left} < 2")
 
 
 def test_swapping_translates_back(page: Browser) -> None:
