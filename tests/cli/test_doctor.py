@@ -112,7 +112,8 @@ def test_a_place_that_cannot_be_looked_at_is_no_traceback(tmp_path: Path) -> Non
 def change(machine: Machine, **changes: Any) -> list[Finding]:
     """The findings about a machine like this one, idle, but with other facts under dotted keys."""
     other = copy.deepcopy(machine)
-    other["cpu"] |= {"load": 0.1, "instructions": ["avx2", "avx512f"], "usable_cores": 8, "cores": 8}
+    other["cpu"] |= {"load": 0.1, "instructions": ["avx2", "avx512f"]}
+    other["cpu"] |= {"usable_cores": 8, "cores": 8, "quota_cores": None}
     other |= {"environment": {}, "gpu_driver": False, "openmp": []}
     other["memory"]["free_bytes"] = other["folder"]["free_bytes"] = other["cache"]["free_bytes"] = 10**11
     for key, value in changes.items():
