@@ -38,7 +38,7 @@ def test_exit_codes_and_signals_are_its_own() -> None:
 
 def test_what_was_printed_and_registered_is_done_at_the_end(tmp_path: Path) -> None:
     program = (
-        "import atexit, threading\natexit.register(print, 'c')\nthreading.Timer(0.1, print, 'b').start()\nprint('a')"
+        "import atexit, threading\natexit.register(print, 'c')\nprint('a')\nthreading.Timer(0.1, print, 'b').start()"
     )
     done = run_forked([sys.executable, "-c", program])
     assert (done.stdout, done.stderr) == ("a\nb\nc\n", "")

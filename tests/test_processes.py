@@ -135,7 +135,7 @@ def test_processes_end_with_the_one_that_started_them(repository: Path, sign: si
         assert parent.stderr is not None
         processes = [int(process) for process in parent.stdout.readline().split()]
         os.kill(parent.pid, sign) if sign == signal.SIGKILL else os.killpg(parent.pid, sign)
-        assert parent.wait(timeout=120) == code
+        assert parent.wait(timeout=300) == code
         assert parent.stderr.read().count("Traceback") == (sign == signal.SIGINT)  # the parent's own
     wait_until(lambda: not any(is_alive(process) for process in processes))
 
@@ -173,7 +173,7 @@ for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, told)
 end_with_parent()
 print(os.getpid(), *sys.argv[1:], flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 COMMANDER = """
 import signal, sys
@@ -205,7 +205,7 @@ def commander(
         child, *arguments = parent.stdout.readline().split()
         assert arguments == ["-P", "-m", "nmt_cli", "info"]
         yield parent, int(child)
-        parent.communicate(timeout=60)
+        parent.communicate(timeout=300)
     wait_until(lambda: not is_alive(int(child)))
 
 

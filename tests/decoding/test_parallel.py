@@ -123,7 +123,7 @@ def test_ctrl_c_ends_two_workers_and_another_number_completes_what_they_began(fo
     for one in (process.pid, *workers):  # as from a terminal
         os.kill(one, signal.SIGINT)
     process.send_signal(signal.SIGCONT)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=300)
     assert process.returncode == 130
     partial = folder / "out.partial"
     assert told == f"warning: the translations so far are in {partial}; the same command continues\n"
