@@ -422,6 +422,12 @@ def test_tsv_with_a_header_of_unknown_names_or_with_numbers_is_refused_as_csv_is
         assert text_of(tmp_path / name, kind=name[2:], source=columns[0], target=columns[1])[1][-1] == pairs[-1][1]
 
 
+def test_tsv_whose_first_column_has_only_numbers_and_blanks_is_refused(tmp_path: Path) -> None:
+    text = "1\tA house.\tEin Haus.\n \tA tree.\tEin Baum.\n\n4\tA lake.\tEin See.\n"
+    error = error_of(tmp_path / "a.tsv", text)
+    assert f"[{{kind: tsv, file: {tmp_path}/a.tsv, source: 2, target: 3}}]" in (error.hint or "")
+
+
 def test_tsv_with_scores_keeps_its_first_two_columns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pairs = [("Hello", "Hallo"), ("1984", "1984"), ("How are you today?", "Wie geht es dir heute?")]
     for number in (1, 3):

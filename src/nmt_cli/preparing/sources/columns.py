@@ -101,9 +101,9 @@ class FirstRows:
         return Columns(source + 1, target + 1, has_header, are_given or found is not None)
 
     def first_two_are_doubtful(self) -> bool:
-        """True if column 1 or 2 has only numbers, or if the first row seems to name the columns."""
+        """True if column 1 or 2 has only numbers and blanks, or if the first row seems to name the columns."""
         below = self.rows[1:] or self.rows
-        if any(_are_numbers(_column(below, index)) for index in (0, 1)):
+        if any(_are_numbers([*filter(None, _column(below, index))]) for index in (0, 1)):
             return True
         return self.settings.header is not False and self._likely_names(self._with_most_text((None, None))) is not None
 
