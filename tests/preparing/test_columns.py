@@ -428,6 +428,15 @@ def test_tsv_whose_first_column_has_only_numbers_and_blanks_is_refused(tmp_path:
     assert f"[{{kind: tsv, file: {tmp_path}/a.tsv, source: 2, target: 3}}]" in (error.hint or "")
 
 
+@pytest.mark.parametrize("languages", ["en-de", "de-en", "en-gsw", "fr-it"])
+def test_columns_of_language_codes_are_no_names(tmp_path: Path, languages: str) -> None:
+    pairs = [("A house.", "Ein Haus."), ("A tree.", "Ein Baum.")]
+    text = "".join(f"{src}\t{tgt}\ten\tde\n" for src, tgt in pairs)
+    assert read(tmp_path / "a.tsv", text, languages=languages) == pairs
+    error = refusal(functools.partial(read, tmp_path / "a.csv", text, languages=languages))
+    assert f"[{{kind: csv, file: {tmp_path}/a.csv, source: 1, target: 2}}]" in error.hint
+
+
 def test_tsv_with_scores_keeps_its_first_two_columns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pairs = [("Hello", "Hallo"), ("1984", "1984"), ("How are you today?", "Wie geht es dir heute?")]
     for number in (1, 3):

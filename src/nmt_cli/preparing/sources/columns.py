@@ -81,6 +81,15 @@ class FirstRows:
         """The number of columns of most rows, or of the first row if it has more; a title above a table has fewer."""
         return max(len(self.rows[0]), Counter(map(len, self.rows)).most_common(1)[0][0])
 
+    @property
+    def names(self) -> list[str]:
+        """The cells of the first row, "" for a cell that all rows repeat, such as the code of the language."""
+        below = self.rows[1:]
+        return [
+            "" if {name.strip()} == {*_column(below, index)} else name.strip()
+            for index, name in enumerate(self.rows[0])
+        ]
+
     def choose_columns(self) -> Columns:
         """The two columns. A column that is neither given nor found is 1 for the source and 2 for the target.
 
@@ -89,7 +98,7 @@ class FirstRows:
         given, settings = self._given_indices(), self.settings
         are_given = None not in given
         may_be_named = not are_given and settings.header is not False
-        found = find_columns(self.rows[0], self.context.codes, given=given) if may_be_named else None
+        found = find_columns(self.names, self.context.codes, given=given) if may_be_named else None
         source, target = found or (default if index is None else index for default, index in enumerate(given))
         if source == target and not are_given:
             hint = f"{_SET_BOTH}: the first line has {_shown(self.rows[0])}"
@@ -133,7 +142,7 @@ class FirstRows:
 
         Such lines are a title, Excel's `sep=;`, or blank lines of TSV.
         """
-        if len({*languages_called(self.rows[0]).values()}) > 1:
+        if len({*languages_called(self.names).values()}) > 1:
             raise self.unnamed_error()
         if num_texts(self.rows[0]) < 2:
             below = next((row for row in self.rows[1 : 1 + _ROWS_BELOW_TITLE] if num_texts(row) > 1), [])
@@ -163,7 +172,7 @@ class FirstRows:
 
     def _fix_of_languages(self, chosen: Sequence[int]) -> str | None:
         """The fix if the first row names other languages than the corpus, or swaps them; otherwise None."""
-        called, wanted = languages_called(self.rows[0]), [short_code(code) for code in self.context.codes]
+        called, wanted = languages_called(self.names), [short_code(code) for code in self.context.codes]
         # A wanted source comes first, and a wanted target last.
         codes = sorted(dict.fromkeys(called.values()), key=lambda code: (code == wanted[1]) - (code == wanted[0]))
         if len(codes) > 1 and codes != wanted:
