@@ -696,6 +696,36 @@ def test_a_table_in_utf16_without_a_mark_is_called_utf16(tmp_path: Path, name: s
         list(found)
 
 
+@pytest.mark.parametrize(("name", "data"), [("my.tmx", TMX), ("my.xlf", XLIFF), ("my.csv", "one,eins\n")])
+def test_a_structured_file_in_utf32_is_called_utf32(tmp_path: Path, name: str, data: str) -> None:
+    (tmp_path / name).write_bytes(data.encode("utf-32"))
+    with (
+        pytest.raises(DataError, match=f"^{name} is UTF-32, not UTF-8") as error,
+        open_input(tmp_path / name, is_streamed=False, errors="strict") as found,
+    ):
+        list(found)
+    assert error.value.hint.startswith("iconv -f UTF-32 -t UTF-8 < ")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "text"),
+    [
+        ("my.srt", SRT.encode().replace(b"house", b"hous\xe9"), b"one\nhous\xe9\n42\n"),
+        ("my.tsv", b"t\xfcr\tdoor\none\teins\n", b"t\xfcr\none\n"),
+    ],
+)
+def test_a_command_that_takes_any_bytes_is_shown_for_text_that_is_not_utf8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes, text: bytes
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_bytes(data)
+    with pytest.raises(DataError) as error, open_input(Path(name), is_streamed=False, errors="replace"):
+        pytest.fail("it is opened")
+    assert error.value.hint.startswith("awk ")
+    subprocess.run(["bash", "-c", error.value.hint], check=True)
+    assert Path("NEW").read_bytes() == text
+
+
 @pytest.mark.parametrize(
     ("name", "data", "text"),
     [

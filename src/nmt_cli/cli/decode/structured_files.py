@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,28 +42,32 @@ def check_unstructured(beginning: bytes, *, name: str, find_code: Callable[[], s
     """Raise DataError, with the command that takes the text out, if a text is a file of TMX, CSV or the like.
 
     A file is recognised by its first bytes, and a table or JSON also by the ending of its name. `find_code` returns
-    the code of the language to take out, or "" if it is unknown, as it is without `find_code`. The error tells if the
-    file must be converted to UTF-8 before.
+    the code of the language to take out, or "" if it is unknown, as it is without `find_code`. If the command reads
+    UTF-8 only, the error is that of a line that is not.
     """
     file = Path(name)
     ending = Path(file.stem if decompressor_of(file) else file.name).suffix.lower()
     encoding = wide_encoding(beginning)
     text = beginning.decode(encoding or "utf-8", "replace").removeprefix("\ufeff")
+    if encoding == "UTF-32":  # none of the commands reads it; the caller's check of the encoding refuses it
+        return
     for structure in _STRUCTURES if encoding is None else _XML_STRUCTURES:  # the commands for XML also read UTF-16
         if structure.beginning.match(text) and (not structure.endings or ending in structure.endings):
-            if structure not in _XML_STRUCTURES:
-                _check_utf8(beginning, name=name)
             command, note = structure.make_command(text, find_code() if find_code else "")
+            if structure not in _XML_STRUCTURES and not command.startswith("awk"):  # awk copies any bytes
+                _check_utf8(beginning, name=name)
             message = f"{STDIN if name == STDIN else file.name} is {structure.kind}, not lines of text"
             pipe = shell_pipe(None if name == STDIN else file, command)
             raise DataError(message, where=name, hint=f"{pipe} > NEW{note}")
 
 
 def _check_utf8(beginning: bytes, *, name: str) -> None:
-    """Raise DataError if one of the whole lines is not UTF-8."""
+    """Raise DataError for the first whole line that is not UTF-8."""
     for number, line in enumerate(beginning.split(b"\n")[:-1], start=1):
-        with suppress(ValueError):  # the line is UTF-8
-            raise not_utf8_error(line, name=name, number=number)
+        try:
+            line.decode("utf-8")
+        except UnicodeDecodeError:
+            raise not_utf8_error(line, name=name, number=number) from None
 
 
 def _xml_command(elements: str) -> str:
