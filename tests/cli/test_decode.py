@@ -225,17 +225,18 @@ def test_the_language_of_the_model_is_taken_out_of_a_translation_memory(folder: 
         return error.value.hint
 
     tiny, absent, uncached = folder / "runs" / "tiny", tmp_path / "none", Path("Helsinki-NLP/opus-mt-en-de")
-    first = "> NEW, which takes the first language of each unit"
-    for units, model, end, text in (
-        (f"<tu>{german}{english}</tu>", tiny, "> NEW", "y\n"),
-        (f"{header}<tu>{german}{english}</tu>", tiny, "> NEW", "y\n"),
+    first = "for the first language of each unit: "
+    for units, model, note, text in (
+        (f"<tu>{german}{english}</tu>", tiny, "", "y\n"),
+        (f"{header}<tu>{german}{english}</tu>", tiny, "", "y\n"),
         (f"<tu>{german}{french}</tu>", tiny, first, "x\n"),
         (f"<tu>{german}{english}</tu>", absent, first, "x\n"),
         (f"<tu>{german}{english}</tu>", uncached, first, "x\n"),
     ):
         hint = command(units, model)
-        assert hint.endswith(end)
-        assert subprocess.check_output(["bash", "-c", hint.removesuffix(end)], text=True) == text
+        assert hint.startswith(f"{note}python3 ")
+        shown = hint.removeprefix(note).removesuffix(" > NEW")
+        assert subprocess.check_output(["bash", "-c", shown], text=True) == text
 
 
 def test_mistaken_paths_are_told_in_three_lines(folder: Path, tmp_path: Path) -> None:

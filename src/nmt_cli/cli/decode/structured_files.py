@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nmt_cli.errors import DataError
-from nmt_cli.languages import languages_called, match_code
+from nmt_cli.languages import language_name, languages_called, match_code
 from nmt_cli.text_encoding import STDIN, decompressor_of, not_utf8_error, shell_pipe, wide_encoding
 
 _ROWS_LOOKED_AT = 5  # for the names of the columns
 
 
 class _Command(NamedTuple):
-    """A command that reads a file on stdin and prints its texts, one per line; `note` tells which texts it takes."""
+    """A command that reads a file on stdin and prints its texts, one per line; `note` tells for which texts it is."""
 
     line: str
     note: str = ""
@@ -58,7 +58,7 @@ def check_unstructured(beginning: bytes, *, name: str, find_code: Callable[[], s
                 _check_utf8(beginning, name=name)
             message = f"{STDIN if name == STDIN else file.name} is {structure.kind}, not lines of text"
             pipe = shell_pipe(None if name == STDIN else file, command)
-            raise DataError(message, where=name, hint=f"{pipe} > NEW{note}")
+            raise DataError(message, where=name, hint=f"{note}{': ' if note else ''}{pipe} > NEW")
 
 
 def _check_utf8(beginning: bytes, *, name: str) -> None:
@@ -85,7 +85,7 @@ def _tmx_command(text: str, language: str) -> _Command:
     codes = re.findall(r"<tuv\b[^>]*\blang\s*=\s*[\"']([\w-]+)", text)
     code = match_code(language, codes) if codes else language
     if not code:
-        note = ", which takes the first language of each unit"
+        note = "for the first language of each unit"
         return _Command(_xml_command("for u in t.iterfind('.//{*}tu') for s in u.findall('{*}tuv')[:1]"), note)
     short = re.split("[-_]", code)[0]
     of_language = (
@@ -135,7 +135,7 @@ def _choose_column(rows: Sequence[Sequence[str]], language: str) -> _Column:
     languages = languages_called(rows[top])
     if len({*languages.values()}) > 1:
         index = min(languages)
-        return _Column(index, top + 1, f", which takes column {index + 1}, in {languages[index]}")
+        return _Column(index, top + 1, f"for column {index + 1}, in {language_name(languages[index])}")
     letters = Counter[int]()
     for row in rows[top + 1 :] or rows:
         letters.update({index: sum(map(str.isalpha, cell)) for index, cell in enumerate(row)})
