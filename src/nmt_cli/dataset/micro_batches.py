@@ -100,8 +100,8 @@ def deal_micro_batches(rows: Rows, *, shape: MicroBatchShape, num_micro_batches:
     not fit.
     """
     lengths = np.stack([rows["src_length"], rows["tgt_length"]], axis=1).astype(np.int64)
-    for of_side, slots in zip(lengths.T, (shape.src_slots, shape.tgt_slots), strict=True):
-        if (longest := int(of_side.max(initial=0))) > slots:
+    for side_lengths, slots in zip(lengths.T, (shape.src_slots, shape.tgt_slots), strict=True):
+        if (longest := int(side_lengths.max(initial=0))) > slots:
             raise ValueError(f"a sentence of {longest} pieces does not fit {slots} slots")
     by_length = np.lexsort((lengths[:, 0], lengths[:, 1]))
     rows, lengths = rows[by_length], lengths[by_length]

@@ -104,7 +104,7 @@ class FirstRows:
             hint = f"{_SET_BOTH}: the first line has {_shown(self.rows[0])}"
             raise self._error(f"source and target of {self.file.name} are both column {source + 1}", hint)
         if may_be_named and found is None:
-            self._check_not_named_otherwise()
+            self._check_first_row()
         is_named = found is not None or isinstance(settings.source, str) or isinstance(settings.target, str)
         has_header = is_named if settings.header is None else settings.header
         return Columns(source + 1, target + 1, has_header, are_given or found is not None)
@@ -137,7 +137,7 @@ class FirstRows:
             raise self._error(f"the first line of {self.file.name} names no column {column}", hint)
         return names.index(column)
 
-    def _check_not_named_otherwise(self) -> None:
+    def _check_first_row(self) -> None:
         """Raise DataError if the first row names other languages, or if lines above the names hide the names.
 
         Such lines are a title, Excel's `sep=;`, or blank lines of TSV.

@@ -142,13 +142,12 @@ class CsvFile(LocalPairs):
         """The most cells that a row may have, and the end of the error for a row with more; `names` is the header."""
         source, target, needed = self.columns.source - 1, self.columns.target - 1, self.columns.needed
         if names is None:
-            most, beside = max(self.width, needed), ""
+            most, fix = max(self.width, needed), "put a line that names all columns before line 1"
             if self.columns.are_known:
-                beside = ", with header: true beside source and target"
-            fix = f"{QUOTE_CELLS}, or put a line that names all columns before line 1{beside}"
-            return most, f"{most} are expected: {fix}"
+                fix += ", with header: true beside source and target"
+            return most, f"{most} are expected: {QUOTE_CELLS}, or {fix}"
         is_title = len(names) < needed or not names[source].strip() or not names[target].strip()
-        most = sys.maxsize if is_title else len(names)
+        most = sys.maxsize if is_title else len(names)  # a title does not tell the number of columns
         return most, f"the header {most}: {QUOTE_CELLS}, or name all columns in the header"
 
     def _numbered_rows(self) -> Iterator[tuple[int, list[str]]]:
