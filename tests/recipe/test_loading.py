@@ -144,6 +144,10 @@ def test_a_misspelt_file_is_answered_with_the_nearest_file(folder: Path) -> None
     assert refuse("multi-30k.yaml").hint == "did you mean nmt train multi30k or multi30k-gpu?"
     write("tiny.yaml", "model: {d_model: 128}")
     assert "tiny" not in refuse("my.yaml").hint
+    Path("deep.yaml").mkdir()
+    Path("my-wide.yaml").symlink_to("nowhere")
+    assert "deep.yaml" not in refuse("deep.yaml").hint
+    assert refuse("my-wide.yaml").hint == "did you mean nmt train 'my wide.yaml'?"
 
 
 def test_set_gives_typed_values(folder: Path) -> None:

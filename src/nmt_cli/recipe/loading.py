@@ -22,6 +22,7 @@ from nmt_cli.recipe.yaml_files import Document, dump_values, merge, parse_docume
 Kind = Literal["recipe", "corpus"]
 
 _LIST_COMMANDS: dict[Kind, str] = {"recipe": "nmt recipes", "corpus": "nmt corpora"}
+_YAML_ENDINGS = (".yaml", ".yml")
 _PAGE_ON_OTHER_TOOLKITS = "docs/how-to/other-toolkits.md"
 _DEFAULT_HINT = "write a value of that kind; nmt train base --dry-run shows one for each key"
 # A child recipe is a system of its own: it does not inherit what its parent is called.
@@ -94,11 +95,9 @@ def find_yaml_file(reference: str, *, kind: Kind, command: str) -> Path:
     if name in names:
         folder = packaged_folder() / "corpora" if kind == "corpus" else packaged_folder()
         return folder / f"{name}.yaml"
-    files = [f"{os.path.splitext(reference)[0]}.{ending}" for ending in ("yaml", "yml") if reference]
+    files = [f"{os.path.splitext(reference)[0]}{ending}" for ending in _YAML_ENDINGS if reference]
     near = [file for file in files if Path(file).is_file()][:1]
-    if not near and Path(reference).suffix in (".yaml", ".yml"):
-        near = _nearest_file(Path(reference))
-    near = near or _nearest_names(name, names)
+    near = near or _nearest_file(Path(reference)) or _nearest_names(name, names)
     if near:
         hint = f"did you mean {command} {' or '.join(map(shlex.quote, near))}?"
     else:
@@ -207,8 +206,11 @@ def _check_file_name(file: Path, document: Document) -> None:
 
 
 def _nearest_file(path: Path) -> list[str]:
-    """The YAML file beside a path whose name is nearest to that of the path, or nothing."""
-    by_stem = {file.stem: str(file) for file in path.parent.glob("*.y*ml")}
+    """The YAML file beside a path of one whose name is nearest to that of the path, or nothing."""
+    if path.suffix not in _YAML_ENDINGS:
+        return []
+    beside = [file for file in path.parent.glob("[!.]*") if file.suffix in _YAML_ENDINGS and os.path.isfile(file)]
+    by_stem = {file.stem: str(file) for file in beside}
     near = nearest_word(path.stem, by_stem)
     return [] if near is None else [by_stem[near]]
 
