@@ -169,6 +169,9 @@ def test_the_import_that_a_hint_names_does_not_replace_its_own_model(
     assert done.stderr[-1] == "fix:   nmt import models/opus -o models/mine; see nmt import --help"
     done = nmt("import", "models/opus", "--languages", "en-de")
     assert done.stderr[-1].startswith("fix:   nmt import models/opus --languages en-de -o models/opus-nmt; ")
+    for typed in ("models/opus/", "./models/opus", "models/opus --overwrite", "models/opus --languages=en-de"):
+        done = nmt("import", *typed.split())
+        assert done.stderr[-1].startswith(f"fix:   nmt import {typed} -o models/opus-nmt; ")
     assert nmt("import", "models/opus", "-o", "models/opus-nmt").code == 0
 
 

@@ -171,7 +171,7 @@ def _missing_parameter_error(parameter: Any, context: Any, *, command: str, argu
 
             option = f"-o {import_output(Path(model))}"
             *before, last = arguments
-            if last != str(model) and not before[-1].startswith("-"):  # nmt import MODEL OUTPUT
+            if Path(before[-1]) == Path(model) and not last.startswith("-"):  # nmt import MODEL OUTPUT
                 arguments, option = before, f"-o {shlex.quote(last)}"
         right_command = f"nmt {shlex.join(arguments)} {option}"
     return UsageError(f"{missing} is missing", where=command, hint=f"{right_command}; see {command} --help")
