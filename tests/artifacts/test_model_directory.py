@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli.artifacts import model_directory, weights
+from nmt_cli.artifacts.directory_kinds import check_is_marian, check_is_model
 from nmt_cli.artifacts.manifest import write_manifest
 from nmt_cli.artifacts.model_directory import (
     LoadedModel,
@@ -344,3 +345,24 @@ def test_without_a_model_the_error_names_the_whole_path_and_says_what_to_type(
     with pytest.raises(ModelError, match=r"no run in .* has a finished model") as caught:
         model_of_latest_run(runs)
     assert f"nmt average {runs / 'x'}" in caught.value.hint
+
+
+def test_a_model_and_its_original_beside_it_are_each_proposed_to_who_can_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_tiny(Path("models/opus-en-de"), spm_folder=tmp_path)
+    Path("models/opus-en-de.npz").touch()
+    with pytest.raises(ModelError) as caught:
+        check_is_model(Path("models/opus"))
+    assert caught.value.hint.startswith("did you mean models/opus-en-de? ")
+    with pytest.raises(ModelError) as caught:
+        check_is_marian(Path("models/opus"))
+    assert caught.value.hint.startswith("did you mean models/opus-en-de.npz? ")
+
+
+@pytest.mark.parametrize("others", [["dict.en.txt"], ["model.bin", "shared_vocabulary.txt"]])
+def test_a_marian_model_may_lie_among_files_of_other_toolkits(tmp_path: Path, others: list[str]) -> None:
+    for name in ["model.npz", *others]:
+        (tmp_path / name).touch()
+    check_is_marian(tmp_path)

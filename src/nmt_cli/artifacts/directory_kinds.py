@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import chain, islice
-from os.path import isdir, isfile
+from os.path import isfile
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -23,7 +23,6 @@ Kind = Literal["model", "run", "checkpoint", "data"]
 _USUAL_FOLDERS: Mapping[Kind, Path] = {"model": Path("models"), "run": Path("runs"), "data": Path("data")}
 _CTRANSLATE2 = "a CTranslate2 model"
 _HUGGING_FACE = "a Hugging Face model"
-_MARIAN = "a Marian model"
 _MARIAN_FILES = ("config.json", "vocab.json", "source.spm")  # of Hugging Face's form
 # Directories of other toolkits, by files that only they have; the first row that fits counts.
 _OTHER_TOOLKITS: Sequence[tuple[str, Sequence[str]]] = (
@@ -34,7 +33,7 @@ _OTHER_TOOLKITS: Sequence[tuple[str, Sequence[str]]] = (
     ("a fairseq model or data directory", ("dict.*.txt",)),
     ("a fairseq checkpoint directory", ("checkpoint_best.pt",)),
     ("a fairseq checkpoint directory", ("checkpoint_last.pt",)),
-    (_MARIAN, ("*.npz",)),
+    ("a Marian model", ("*.npz",)),
     ("a Sockeye model", ("params.*", "version")),
     ("a JoeyNMT model", ("*.ckpt",)),
     ("a tensor2tensor model", ("model.ckpt-*.index",)),
@@ -78,11 +77,10 @@ def did_you_mean(path: Path, *kinds: Kind) -> str:
 
 
 def _nearest_model(path: Path, folders: Iterable[Path], *, is_wanted: Callable[[Path], bool]) -> Path | None:
-    """The folder or .npz file in one of the folders whose name is nearest to that of a path, if it is wanted."""
+    """The wanted path in one of the folders whose name is nearest to that of a path; the last folder comes first."""
     found = chain(*(islice(folder.glob("[!.]*"), _MAX_NAMES_COMPARED) for folder in folders))
-    children = [child for child in found if child != path and (isdir(child) or child.suffix == ".npz")]
-    name = nearest_word(path.name, [child.name for child in children])
-    return next((child for child in reversed(children) if child.name == name and is_wanted(child)), None)
+    by_name = {child.name: child for child in found if child != path and is_wanted(child)}
+    return by_name.get(nearest_word(path.name, by_name) or "")
 
 
 def foreign_kind(path: Path) -> str | None:
@@ -192,7 +190,7 @@ def check_is_marian(path: Path) -> None:
     The error says what the path is, and what to type.
     """
     may_be_marian = kind_of(path) is None and foreign_kind(path) in (None, _HUGGING_FACE)
-    if _is_marian(path) or (may_be_marian and any((path / name).is_file() for name in _MARIAN_FILES)):
+    if _is_marian(path) or (may_be_marian and any(isfile(path / name) for name in _MARIAN_FILES)):
         return
     check_not_fairseq(path)
     message, hint = _message_and_import(path)
@@ -212,8 +210,9 @@ def _message_and_import(path: Path) -> tuple[str, str]:
         return f"{path} is {noun} of nmt already", f"use it as it is: nmt decode -m {quoted}"
     if not path.is_dir():
         return f"{path} is a file, not a directory", import_command(path.parent) if _is_marian(path.parent) else hint
-    if below := [child for child in islice(path.glob("[!.]*"), _MAX_NAMES_COMPARED) if _is_marian(child)]:
-        return f"{path} is a folder of models, not a model", f"name one of them: {import_command(min(below))}"
+    children = sorted(islice(path.glob("[!.]*"), _MAX_NAMES_COMPARED))
+    if below := next(filter(_is_marian, children), None):
+        return f"{path} is a folder of models, not a model", f"name one of them: {import_command(below)}"
     if foreign := foreign_kind(path):
         return f"{path} looks like {foreign}, and nmt import reads Marian models", hint
     return f"{path} is no Marian model: it has neither config.json nor a .npz file", hint
@@ -223,8 +222,9 @@ def _is_marian(path: Path) -> bool:
     """Whether a path is a Marian model: a .npz file, or a folder of either form."""
     if isfile(path):
         return path.suffix == ".npz"
-    foreign = foreign_kind(path)
-    return foreign == _MARIAN or (foreign == _HUGGING_FACE and model_type(path / "config.json") == "marian")
+    if isfile(config := path / "config.json"):
+        return bool(model_type(config) == "marian")
+    return any(path.glob("*.npz"))
 
 
 def import_command(path: Path) -> str:
