@@ -273,8 +273,8 @@ class Updater:
                 raise
             num_passes = self._recipe.training.num_passes
             num_tokens = max(batch.source.ids.numel(), batch.target.ids.numel()) // num_passes
-            fix = "--set training.max_tokens_per_device=auto"  # knows the longest sentence, which half may not hold
-            if self._recipe.training.max_tokens_per_device == "auto":  # it fitted, and memory has shrunk since
+            fix = "--set training.max_tokens_per_device=auto"  # half might not hold the longest sentence
+            if self._recipe.training.max_tokens_per_device == "auto":  # it fitted at the start
                 fix = f"end what else takes memory there, or --set training.max_tokens_per_device={num_tokens // 2}"
             raise OutOfMemory(
                 f"the memory of {self._ranks.device} does not hold a micro-batch of {num_tokens:,} tokens",
