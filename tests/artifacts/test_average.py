@@ -53,7 +53,7 @@ def mean_of(paths: list[Path]) -> dict[str, Tensor]:
     return average_checkpoints([read_checkpoint(path) for path in paths])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(arrays=ARRAYS)
 def test_the_average_is_numpys_float64_mean(arrays: list[np.ndarray]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +65,7 @@ def test_the_average_is_numpys_float64_mean(arrays: list[np.ndarray]) -> None:
     np.testing.assert_array_equal(mean.numpy(), (total / len(arrays)).astype(np.float32))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(array=hnp.arrays(np.float32, (2, 3), elements=FLOATS), number=st.integers(1, 7))
 def test_the_average_of_equal_checkpoints_is_the_checkpoint(array: np.ndarray, number: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -73,7 +73,7 @@ def test_the_average_of_equal_checkpoints_is_the_checkpoint(array: np.ndarray, n
     np.testing.assert_array_equal(mean.numpy(), array)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(arrays=ARRAYS, data=st.data())
 def test_the_order_of_checkpoints_changes_no_bit(arrays: list[np.ndarray], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -117,7 +117,7 @@ def test_a_newer_format_asks_for_a_newer_nmt(tmp_path: Path) -> None:
     assert "pip install -U nmt-cli" in caught.value.hint
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(contents=st.lists(st.binary(max_size=40), min_size=1, max_size=4), data=st.data())
 def test_any_changed_byte_is_noticed(contents: list[bytes], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

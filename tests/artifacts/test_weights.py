@@ -84,7 +84,7 @@ def test_a_bare_model_is_complete_and_draws_nothing(positions: str, biases: bool
         assert torch.equal(bare.source_embedding.positions.table, sinusoids(64, 16))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     shapes=st.dictionaries(
         st.text(min_size=1, max_size=8).filter(lambda name: name != "__metadata__"),

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt_cli.dataset.batches import make_batch
@@ -34,7 +34,6 @@ def tokens_of(side: Packed) -> list[int]:
 
 
 @given(st.lists(st.tuples(SENTENCE, SENTENCE), min_size=1, max_size=9), st.data())
-@settings(deadline=None)
 def test_a_batch_holds_the_pairs_asked_for_in_that_order(
     corpus: list[tuple[list[int], list[int]]], data: st.DataObject
 ) -> None:
@@ -60,7 +59,6 @@ def test_a_batch_holds_the_pairs_asked_for_in_that_order(
 
 
 @given(st.lists(st.tuples(SENTENCE, SENTENCE), min_size=1, max_size=9), st.integers(0, 500), st.integers(0, 500))
-@settings(deadline=None)
 def test_a_batch_with_a_shape_has_its_slots_and_dummies_over_all_that_are_empty(
     corpus: list[tuple[list[int], list[int]]], more_src: int, more_tgt: int
 ) -> None:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nmt_cli.dataset.micro_batches import (
@@ -201,7 +201,6 @@ def is_held(part: Rows, shape: MicroBatchShape) -> bool:
 
 
 @given(CORPORA, BATCH_TOKENS, st.integers(1, 10), st.sampled_from([1, 2, 3, 4, 8]))
-@settings(deadline=None)
 def test_micro_batches_part_an_update_fit_and_come_in_rounds_of_all_ranks(
     corpus: Corpus, batch_tokens: int, parts: int, world_size: int
 ) -> None:
@@ -220,7 +219,6 @@ def test_micro_batches_part_an_update_fit_and_come_in_rounds_of_all_ranks(
 
 
 @given(CORPORA, st.integers(LONGEST, 600), st.integers(1, 12), st.sampled_from([1, 2, 8]), st.integers(1, 4))
-@settings(deadline=None)
 def test_any_pairs_are_dealt_out_whatever_the_shape(
     corpus: Corpus, slots: int, sentences: int, world_size: int, count: int
 ) -> None:
@@ -234,7 +232,6 @@ def test_any_pairs_are_dealt_out_whatever_the_shape(
 
 
 @given(st.integers(0, 2**32), st.integers(256, 285))
-@settings(deadline=None)
 def test_eight_micro_batches_are_the_same_on_one_two_and_eight_devices(seed: int, max_tokens: int) -> None:
     # An eighth of 2,000 tokens is 250, and up to 285 one device needs eight rounds.
     length = np.random.default_rng(seed).integers(1, 11, 2000)
@@ -303,7 +300,6 @@ def test_a_sentence_longer_than_a_micro_batch_is_refused(lengths: tuple[int, int
 
 
 @given(CORPORA, st.integers(1, 1000), st.integers(1, 1000), st.integers(1, 40))
-@settings(deadline=None)
 def test_the_first_rows_that_fit_are_as_many_as_do(corpus: Corpus, src_slots: int, tgt_slots: int, more: int) -> None:
     shape = MicroBatchShape(
         src_slots, tgt_slots, max_sentences=math.ceil(max(src_slots, tgt_slots) / 128) + more, length_bound=512

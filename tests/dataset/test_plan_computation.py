@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt_cli.dataset import plan_computation
@@ -59,7 +59,6 @@ def pairs_of(plan: ComputedPlan) -> list[list[int]]:
 
 
 @given(CORPORA, BATCH_TOKENS, SEEDS, st.integers(0, 99), st.integers(1, LONGEST + 1))
-@settings(deadline=None)
 def test_a_plan_is_that_of_a_slow_loop(
     corpus: Corpus, batch_tokens: int, seed: int, epoch: int, max_positions: int
 ) -> None:
@@ -82,7 +81,6 @@ def test_a_plan_is_that_of_a_slow_loop(
 
 
 @given(CORPORA, BATCH_TOKENS)
-@settings(deadline=None)
 def test_the_longest_pairs_up_to_a_budget_are_found_block_by_block(corpus: Corpus, batch_tokens: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan_computation, "_BLOCK_PAIRS", 7)
@@ -93,7 +91,6 @@ def test_the_longest_pairs_up_to_a_budget_are_found_block_by_block(corpus: Corpu
 
 
 @given(CORPORA, BATCH_TOKENS)
-@settings(deadline=None)
 def test_rows_say_where_the_sentences_lie(corpus: Corpus, batch_tokens: int) -> None:
     plan = corpus.plan(batch_tokens=batch_tokens)
     for index in range(len(plan)):
@@ -114,7 +111,6 @@ def test_rows_are_as_narrow_as_the_data_allows(sizes: tuple[int, int, int], expe
 
 
 @given(CORPORA, BATCH_TOKENS, SEEDS)
-@settings(deadline=None)
 def test_every_pair_comes_once_updates_keep_the_budget_and_at_most_one_mixes_the_classes(
     corpus: Corpus, batch_tokens: int, seed: int
 ) -> None:
@@ -133,7 +129,6 @@ def test_the_last_update_is_about_as_full_as_the_others() -> None:
 
 
 @given(CORPORA, BATCH_TOKENS, SEEDS)
-@settings(deadline=None)
 def test_an_even_end_keeps_every_pair_once_both_budgets_and_all_but_the_last_updates(
     corpus: Corpus, batch_tokens: int, seed: int
 ) -> None:
@@ -175,7 +170,6 @@ def test_no_update_is_nearly_empty(num_pairs: int, ratio: float) -> None:
 
 
 @given(CORPORA, BATCH_TOKENS, SEEDS, st.integers(0, 99))
-@settings(deadline=None)
 def test_a_plan_follows_from_seed_and_epoch_and_its_invariants_from_neither(
     corpus: Corpus, batch_tokens: int, seed: int, epoch: int
 ) -> None:

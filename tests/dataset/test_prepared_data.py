@@ -39,7 +39,7 @@ def copy(prepared: Path, tmp_path: Path) -> Path:
 
 
 @given(batches=st.lists(ROWS, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_is_written_in_batches_reads_back_with_eos(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[list[int]]]
 ) -> None:
@@ -56,7 +56,7 @@ def test_what_is_written_in_batches_reads_back_with_eos(
 
 
 @given(rows=st.lists(st.lists(st.integers(4, 399), max_size=6), min_size=1, max_size=8), data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_gathered_sentences_are_those_that_were_written(rows: list[list[int]], data: st.DataObject) -> None:
     ids = np.array([token for row in rows for token in (*row, EOS)])
     side = tokenized_side(ids, np.array([len(row) + 1 for row in rows]))

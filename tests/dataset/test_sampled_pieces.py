@@ -35,7 +35,7 @@ from nmt_cli.tokenization.tokenizer import EOS, UNK, Tokenizer
 from tests.dataset import synthetic
 from tests.dataset.synthetic import sentences
 from tests.training.tiny import parallel_text, prepare_tiny
-from tests.waiting import children
+from tests.waiting import children, wait_until
 
 PAIRS = parallel_text(2400, seed=3)
 Rows = list[list[list[int]]]
@@ -146,7 +146,7 @@ def test_a_process_beside_this_one_builds_the_very_plan(bpe: PreparedData, tmp_p
     cache.open(key_of(data), anew=False)
     cache.build_ahead(key, num_workers=2)
     plan = data.directory / PLANS / key.directory_name
-    wait_for(plan.exists)
+    wait_until(plan.exists)
     cache.close()
     expected = opened(bpe, key).directory
     for file in expected.iterdir():
@@ -158,7 +158,7 @@ def test_a_plan_that_another_process_begins_is_waited_for(bpe: PreparedData, tmp
     key, cache = key_of(data), cache_of(data)
     cache.build_ahead(key, num_workers=1)
     partial = data.directory / PLANS / f".{key.directory_name}.partial"
-    wait_for(partial.exists)
+    wait_until(partial.exists)
     made, beats = partial.stat().st_ino, []
 
     def beat() -> None:  # the watchdog of the ranks hears of it
@@ -178,12 +178,12 @@ def test_a_builder_that_makes_no_progress_is_not_reported_as_progress(
     data = copy_of(bpe, tmp_path)
     key, cache = key_of(data), cache_of(data)
     cache.build_ahead(key, num_workers=1)
-    wait_for((data.directory / PLANS / f".{key.directory_name}.partial").exists)
+    wait_until((data.directory / PLANS / f".{key.directory_name}.partial").exists)
     beats: list[int] = []
     waiting = PlanCache(data, fallback=data.directory.with_name("run"), beat=lambda: beats.append(1))
     thread = Thread(target=waiting.open, args=[key], kwargs={"anew": False})
     thread.start()
-    wait_for(lambda: len(beats) > 0)
+    wait_until(lambda: len(beats) > 0)
     time.sleep(0.5)
     assert len(beats) == 1, "when it begins to wait"
     go.touch()
@@ -200,10 +200,10 @@ def test_after_a_kill_while_it_samples_the_same_pieces_are_sampled(
     key, cache = key_of(data), cache_of(data)
     cache.build_ahead(key, num_workers=1)
     partial = data.directory / PLANS / f".{key.directory_name}.partial"
-    wait_for(partial.exists)
+    wait_until(partial.exists)
     for process in children(os.getpid()) - before:
         os.kill(process, signal.SIGKILL)
-    wait_for(lambda: bool(caplog.records))
+    wait_until(lambda: bool(caplog.records))
     assert [path.name for path in partial.parent.iterdir() if path.name != ".lock"] == [partial.name]
     assert rows_of(opened(data, key)) == sampled(bpe)
     assert not partial.exists()
@@ -220,7 +220,7 @@ def test_a_cache_that_is_closed_samples_no_more_and_leaves_nothing(
     partial = data.directory / PLANS / f".{key.directory_name}.partial"
 
     def sample_once_closed(*arguments: Any, **options: Any) -> None:
-        wait_for(lambda: cache._is_closed)
+        wait_until(lambda: cache._is_closed)
         sample_pieces(*arguments, **options)
 
     def load() -> None:
@@ -232,9 +232,9 @@ def test_a_cache_that_is_closed_samples_no_more_and_leaves_nothing(
     thread = Thread(target=load)
     if is_beside:
         cache.build_ahead(key, num_workers=1)
-        wait_for(partial.exists)
+        wait_until(partial.exists)
     thread.start()
-    wait_for(partial.exists)
+    wait_until(partial.exists)
     cache.close()
     thread.join(timeout=60)
     assert ends == ["closed"]
@@ -272,7 +272,7 @@ def test_a_plan_that_cannot_be_built_beside_the_training_is_a_warning_and_an_err
         path.write_text("in the way")
     key, cache = key_of(data, epoch=1), cache_of(data)
     cache.build_ahead(key, num_workers=1)
-    wait_for(lambda: bool(caplog.records))
+    wait_until(lambda: bool(caplog.records))
     problem = f"the plan of the epoch can be written neither to {beside} nor to {run}: File exists"
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
         (
@@ -339,7 +339,7 @@ def test_a_worker_that_is_killed_is_an_error_that_says_what_to_do(
     before = children(os.getpid())
 
     def kill() -> None:
-        wait_for(lambda: len(children(os.getpid()) - before) > 0)
+        wait_until(lambda: len(children(os.getpid()) - before) > 0)
         for process in children(os.getpid()) - before:
             os.kill(process, signal.SIGKILL)
 
@@ -466,10 +466,3 @@ def test_a_vocabulary_that_cannot_be_sampled_so_is_refused(
         check_sampling(data, sampling)
     assert (caught.value.message, caught.value.hint) == (message, hint)
     assert caught.value.where == str(data.source_tokenizer_file)
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.001)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
@@ -32,7 +32,6 @@ def sentences(lengths: list[int], *shape: int) -> list[torch.Tensor]:
 
 
 @given(LENGTHS, st.integers(0, 5))
-@settings(deadline=None)
 def test_a_rectangle_has_a_row_for_each_sentence_and_zeros_behind_and_turns_back(
     lengths: list[int], num_empty: int
 ) -> None:
@@ -46,7 +45,6 @@ def test_a_rectangle_has_a_row_for_each_sentence_and_zeros_behind_and_turns_back
 
 
 @given(LENGTHS)
-@settings(deadline=None)
 def test_layout_facts_are_those_of_a_loop(lengths: list[int]) -> None:
     layout = layout_of(lengths)
     longest = max(lengths)
@@ -61,7 +59,6 @@ def test_layout_facts_are_those_of_a_loop(lengths: list[int]) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 40_000), min_size=1, max_size=9), min_size=1, max_size=8))
-@settings(deadline=None)
 def test_pack_keeps_every_id_in_order(rows: list[list[int]]) -> None:
     layout = pack(rows, device=CPU)
     bounds = layout.cu_seqlens.tolist()

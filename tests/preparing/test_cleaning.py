@@ -297,7 +297,7 @@ CONFIGS = st.builds(
 PAIRS = st.lists(st.tuples(TEXTS, TEXTS), max_size=12)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(pairs=PAIRS, config=CONFIGS)
 def test_what_is_kept_breaks_no_rule_and_counts_add_up(pairs: Pairs, config: CleaningConfig) -> None:
     cleaned = CleaningRules(config, EN_DE).apply(chunk(pairs))

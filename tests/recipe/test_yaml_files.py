@@ -84,7 +84,7 @@ def document(values: dict[str, Any], source: str) -> Document:
     return parse_document(dump_values(values), source=source)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(_SECTIONS, _SECTIONS, _SECTIONS)
 def test_merging_is_associative_and_keeps_an_origin_for_every_leaf(
     a: dict[str, Any], b: dict[str, Any], c: dict[str, Any]
@@ -224,7 +224,7 @@ def test_an_empty_document_is_an_empty_mapping() -> None:
     assert parse_document("# nothing yet\n", source="f.yaml").values == {}
 
 
-@settings(deadline=None, max_examples=50)  # PyYAML is slow
+@settings(max_examples=50)  # PyYAML is slow
 @given(st.dictionaries(st.text(min_size=1), _VALUES))
 def test_what_is_written_reads_back_equal_here_and_by_yaml_1_1(values: dict[str, Any]) -> None:
     text = dump_values(values)
@@ -242,7 +242,7 @@ def leaves(values: dict[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]:
             yield (*path, key)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.dictionaries(_KEYS, st.recursive(_SCALARS, lambda inner: st.dictionaries(_KEYS, inner), max_leaves=10)),
     st.text(),

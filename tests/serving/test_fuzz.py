@@ -33,9 +33,7 @@ CHECKS = (
     response_schema_conformance,
 )
 _ALLOWED = {200, 400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 499}
-QUIETLY = settings(
-    max_examples=_EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
-)
+QUIETLY = settings(max_examples=_EXAMPLES, suppress_health_check=list(HealthCheck), database=None)
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=30),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import sentencepiece
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nmt_cli.tokenization.pieces import SPACE_MARK
@@ -70,7 +70,6 @@ def test_text_is_cut_into_the_pieces_of_the_original(ids: str, model_type: str, 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=40))
 @example("0  0")
-@settings(deadline=None)
 def test_what_the_original_does_not_know_is_spelt_in_bytes_and_the_rest_stays(text: str) -> None:
     for model_type in ("unigram", "bpe"):
         model = own(model_type=model_type)

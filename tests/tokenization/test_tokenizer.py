@@ -42,7 +42,7 @@ def tokenizer(tokenizers: dict[TokenizerKind, Tokenizer]) -> Tokenizer:
 @example(lines=["a ▁b▁▁ c▁", "▁", " ", "", "  two  spaces  "])
 @example(lines=["\U00100000▁\U00100001", "<s> </s> <unk> <pad> <0x41>"])
 @example(lines=["\u2028\ufeff\u00a0\u3000\u200b", "日本語 👩‍👩‍👧", "e\u0301 é"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_text_without_control_characters_survives_and_has_no_special_pieces(
     tokenizers: dict[TokenizerKind, Tokenizer], kind: TokenizerKind, lines: list[str]
 ) -> None:
@@ -100,7 +100,7 @@ def assert_encoded_alike(tokenizer: Tokenizer, encoder: TextEncoder, lines: Sequ
 @given(texts=st.lists(st.lists(st.one_of(LINE, WORDS), max_size=4), max_size=3))
 @example(texts=[["a b", "", " a", "b ", "a  b"], ["a b"], []])
 @example(texts=[["<s> </s> <unk> <pad> <0x41> \r \x00 \t a\rb"], ["a ▁b▁▁ c▁", "▁"]])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_whole_texts_get_the_ids_of_their_sentences(
     tokenizers: dict[TokenizerKind, Tokenizer], kind: TokenizerKind, texts: list[list[str]]
 ) -> None:
@@ -110,7 +110,7 @@ def test_whole_texts_get_the_ids_of_their_sentences(
 
 
 @given(texts=st.lists(st.lists(st.lists(WORD, min_size=1, max_size=6), max_size=6), max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_words_that_are_remembered_or_forgotten_change_nothing(
     tokenizer: Tokenizer, texts: list[list[list[str]]]
 ) -> None:

@@ -42,10 +42,6 @@ def ranks() -> tuple[Ranks, Ranks]:
     return one, two
 
 
-def wait_for(exits: list[int], number: int) -> None:
-    wait_until(lambda: len(exits) >= number)
-
-
 @contextmanager
 def again_and_again(action: Callable[[], None]) -> Iterator[None]:
     """Do something every few milliseconds while the block runs."""
@@ -69,7 +65,7 @@ def test_ranks_that_stand_still_end_with_a_message_of_the_first_and_the_stacks_o
     for name in ("_MESSAGE_SECONDS", "_TURN_SECONDS"):  # longer than a thread of a busy machine stands still
         monkeypatch.setattr(watchdog, name, 0.5)
     with watching(ranks[0], seconds=1), watching(ranks[1], seconds=1):
-        wait_for(exits, 2)
+        wait_until(lambda: len(exits) >= 2)
     assert exits == [7, 7]
     lines = capfd.readouterr().err.splitlines()
     assert lines[:3] == [
@@ -103,7 +99,7 @@ def test_a_rank_that_cannot_notice_another_one_s_failure_ends_with_its_code(
     assert fails.board.claim(Failure(code, is_stall=False)) is None
     assert fails.board.claim(Failure(1, is_stall=False)) == Failure(code, is_stall=False)
     with watching(waits, seconds=600):
-        wait_for(exits, 1)
+        wait_until(lambda: bool(exits))
     assert exits == [code]
     assert capfd.readouterr().err == ""
 

@@ -11,9 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented there, and not declared
-
 from nmt_cli.dataset.prepared_data import PreparedData
+from nmt_cli.training.ranks.launcher import open_store, rank_environment
 from tests.forks import Forked
 from tests.source_modules import ROOT
 from tests.training.tiny import arguments_of
@@ -40,13 +39,11 @@ def start(
 
 def run_module(module: str, *arguments: object, num_ranks: int = 2) -> None:
     """Run a module of the tests as `num_ranks` ranks, joined by gloo; all have to end well."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # no other process can take its port
-    shared = {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
-    shared["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # no rank opens one
+    store = open_store()
     processes = [
         Forked[bytes](
             [sys.executable, "-m", module, *map(str, arguments)],
-            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env=os.environ | rank_environment(rank, num_ranks=num_ranks, port=store.port),
             cwd=ROOT,
         )
         for rank in range(num_ranks)

@@ -30,8 +30,7 @@ def launch(arguments: Sequence[str], *, num_ranks: int) -> int:
     fails, the launcher ends the others and returns its exit code; the rank has written its message. Raises
     TrainingError if the rank could not write a message, for example because the kernel killed it.
     """
-    # The store belongs to the launcher: it outlives every rank, and no other process can take its port.
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = open_store()
     board = FailureBoard(store)
     try:
         with NmtCommands() as commands:
@@ -39,7 +38,7 @@ def launch(arguments: Sequence[str], *, num_ranks: int) -> int:
                 commands.start(
                     arguments,
                     ends_by=signal.SIGKILL,
-                    environment=_environment(rank, num_ranks=num_ranks, port=store.port),
+                    environment=rank_environment(rank, num_ranks=num_ranks, port=store.port),
                 )
                 for rank in range(num_ranks)
             ]
@@ -103,7 +102,12 @@ def _error_of(process: Popen[bytes], rank: int, *, num_ranks: int) -> TrainingEr
     return TrainingError(f"rank {rank} of {num_ranks} {end}", where=f"process {process.pid}", hint=hint)
 
 
-def _environment(rank: int, *, num_ranks: int, port: int) -> dict[str, str]:
+def open_store() -> TCPStore:
+    """The store in which the ranks meet. It outlives every rank, and no other process can take its port."""
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def rank_environment(rank: int, *, num_ranks: int, port: int) -> dict[str, str]:
     """The variables that torchrun would set for a rank on one machine, and one that names this launcher."""
     threads = max(1, num_cpus() // num_ranks)
     return {
