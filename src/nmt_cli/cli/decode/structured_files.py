@@ -15,6 +15,7 @@ from nmt_cli.languages import language_name, languages_called, match_code
 from nmt_cli.text_encoding import STDIN, decompressor_of, not_utf8_error, shell_pipe, wide_encoding
 
 _ROWS_LOOKED_AT = 5  # for the names of the columns
+_TAB_IN_FIRST_ROWS = re.compile(rf"(?:[^\n\t]*\n){{0,{_ROWS_LOOKED_AT - 1}}}[^\n]*\t")
 
 
 class _Command(NamedTuple):
@@ -22,6 +23,7 @@ class _Command(NamedTuple):
 
     line: str
     note: str = ""
+    needs_utf8: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,13 @@ def check_unstructured(beginning: bytes, *, name: str, find_code: Callable[[], s
         return
     for structure in _STRUCTURES if encoding is None else _XML_STRUCTURES:  # the commands for XML also read UTF-16
         if structure.beginning.match(text) and (not structure.endings or ending in structure.endings):
-            command, note = structure.make_command(text, find_code() if find_code else "")
-            if structure not in _XML_STRUCTURES and not command.startswith("awk"):  # awk copies any bytes
+            command = structure.make_command(text, find_code() if find_code else "")
+            if command.needs_utf8:
                 _check_utf8(beginning, name=name)
             message = f"{STDIN if name == STDIN else file.name} is {structure.kind}, not lines of text"
-            pipe = shell_pipe(None if name == STDIN else file, command)
-            raise DataError(message, where=name, hint=f"{note}{': ' if note else ''}{pipe} > NEW")
+            note = f"{command.note}: " if command.note else ""
+            pipe = shell_pipe(None if name == STDIN else file, command.line)
+            raise DataError(message, where=name, hint=f"{note}{pipe} > NEW")
 
 
 def _check_utf8(beginning: bytes, *, name: str) -> None:
@@ -111,7 +114,7 @@ def _table_command(text: str, language: str, *, is_tsv: bool) -> _Command:
     rows = f"[*csv.reader(open(0, encoding='utf-8-sig'), delimiter={delimiter!r}, skipinitialspace=True)]"
     below_names = f"{rows}[{column.num_skipped}:]" if column.num_skipped else rows
     texts = f"print(*row[{column.index}].split()) for row in {below_names} if len(row) > {column.index}"
-    return _Command(f'python3 -c "import csv; [{texts}]"', column.note)
+    return _Command(f'python3 -c "import csv; [{texts}]"', column.note, needs_utf8=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +145,9 @@ def _choose_column(rows: Sequence[Sequence[str]], language: str) -> _Column:
     return _Column(min(dict((+letters).most_common(2)), default=0), 0)
 
 
-def _fixed(command: str) -> Callable[[str, str], _Command]:
+def _fixed(line: str, *, needs_utf8: bool = False) -> Callable[[str, str], _Command]:
     """A command that is the same for every text."""
-    return lambda text, language: _Command(command)
+    return lambda text, language: _Command(line, needs_utf8=needs_utf8)
 
 
 _PO_COMMAND = (
@@ -165,12 +168,10 @@ _XML_STRUCTURES = (
 )
 _STRUCTURES = (
     *_XML_STRUCTURES,
-    _Structure("a PO file", re.compile(r'(?:#.*\n|\s)*msgid ""\s*\nmsgstr "'), _fixed(_PO_COMMAND)),
+    _Structure("a PO file", re.compile(r'(?:#.*\n|\s)*msgid ""\s*\nmsgstr "'), _fixed(_PO_COMMAND, needs_utf8=True)),
     _Structure("subtitles (SRT)", re.compile(r"\s*\d+[ \t]*\r?\n[\d:]+:\d\d[,.]\d+ -->"), _fixed(_CUES_COMMAND)),
     _Structure("subtitles (WebVTT)", re.compile(r"WEBVTT\b(?s:.)*?\n[\d:]+:\d\d\.\d+ -->"), _fixed(_CUES_COMMAND)),
-    _Structure(
-        "a table (TSV)", re.compile(r"(?:[^\n\t]*\n){0,4}[^\n]*\t"), partial(_table_command, is_tsv=True), {".tsv"}
-    ),
+    _Structure("a table (TSV)", _TAB_IN_FIRST_ROWS, partial(_table_command, is_tsv=True), {".tsv"}),
     _Structure("a table (CSV)", re.compile(r"[\r\n]*[^\n]*[,;\t]"), partial(_table_command, is_tsv=False), {".csv"}),
-    _Structure("JSON lines", re.compile(r"\s*\{"), _fixed(_JSON_LINES_COMMAND), {".jsonl", ".ndjson"}),
+    _Structure("JSON lines", re.compile(r"\s*\{"), _fixed(_JSON_LINES_COMMAND, needs_utf8=True), {".jsonl", ".ndjson"}),
 )
