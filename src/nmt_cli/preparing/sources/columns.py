@@ -208,7 +208,7 @@ def find_columns(
     """
     parts = [name.strip().rpartition(".")[::2] for name in names]
     last_parts = [last for _, last in parts]
-    # The last parts of names with the same parent; "" in place of others, so that indices stay.
+    # For each parent, the last parts of its names. Other names become "", because an index is a place among all names.
     families = [
         [last if parent == family else "" for parent, last in parts]
         for family in dict.fromkeys(parent for parent, _ in parts)
