@@ -33,12 +33,13 @@ _SIDES = ("base", "against")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A validation: updates, target tokens and seconds of training before it; nats per token without smoothing."""
+    """A validation: updates, target tokens and seconds of training before it; its nats per token and its BLEU."""
 
     update: int
     tokens: int
     seconds: float
     nll: float
+    bleu: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +133,9 @@ def curve_of(metrics: Path) -> list[Point]:
             so_far[event["update"]], seconds[event["update"]] = tokens, event["seconds"]
         elif event["event"] == "validation" and event["update"] in seconds and event["update"]:
             update = event["update"]
-            curve.append(Point(update, so_far[update], seconds[update], event["nll"]))
+            curve.append(Point(update, so_far[update], seconds[update], event["nll"], event.get("bleu")))
     if not curve:
-        sys.exit(f"{metrics} has no validation: --validate-every is more than the updates of the run")
+        sys.exit(f"{metrics} has no validation: validation.every is more than the updates of the run")
     return curve
 
 

@@ -16,6 +16,8 @@ for name in flickr=multi30k/test_2016_flickr tatoeba=tatoeba/test news=newstest2
 done
 nmt prepare --train mix-en-de/train --valid newstest2013 --languages en-de --set tokenizer.vocab_size=32000 -o data/mix
 nmt prepare multi30k-en-de --set tokenizer.vocab_size=4000 -o data/multi30k-4k
+paste mix-en-de/train.{en,de} | shuf -n 200000 --random-source=mix-en-de/train.en > .gpu/mix-200k.tsv
+nmt prepare --train .gpu/mix-200k.tsv --valid tatoeba/valid --languages en-de --set tokenizer.vocab_size=8000 -o data/mix-200k
 paste mix.en mix.fr | shuf -n 200000 --random-source=mix.en > .gpu/sample.tsv
 cut -f 1 .gpu/sample.tsv > .gpu/sample.en && cut -f 2 .gpu/sample.tsv > .gpu/sample.fr
 nmt prepare --train .gpu/sample --valid newstest2013 --languages en-fr --set tokenizer.vocab_size=32000 -o data/sample

@@ -82,13 +82,13 @@ def test_step_rate_tells_rates_shares_ratios_and_costs(repository: Path, tmp_pat
     assert (tmp_path / "profile" / "trace.json.gz").exists()
 
 
-def write_metrics(run: Path, nlls: list[float], *, seconds: float) -> None:
+def write_metrics(run: Path, nlls: list[float], *, seconds: float, bleus: list[float] | None = None) -> None:
     """The log of a run that was validated every 100 updates, each of so many seconds and 50 tokens."""
-    run.mkdir(parents=True)
+    run.mkdir(parents=True, exist_ok=True)
     lines: list[dict[str, Any]] = []
-    for update, nll in zip(range(100, 10_000, 100), nlls, strict=False):
+    for update, nll, bleu in zip(range(100, 10_000, 100), nlls, bleus or [0.0] * len(nlls), strict=False):
         lines.append({"event": "train", "update": update, "target_tokens": 5000, "seconds": seconds * update})
-        lines.append({"event": "validation", "update": update, "nll": nll})
+        lines.append({"event": "validation", "update": update, "nll": nll, "bleu": bleu})
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
 
 
@@ -139,6 +139,31 @@ def test_records_trains_both_and_scores_them(repository: Path, tmp_path: Path) -
     assert pair["target_nll"] == pair["base"]["last"]["nll"]
     assert pair["against"]["to_target"]["updates"] < 12
     assert pair["base"]["bleu"] is not None
+
+
+@pytest.mark.slow
+def test_regularisers_are_compared_for_the_same_updates_and_the_same_time(repository: Path, tmp_path: Path) -> None:
+    prepare_tiny(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
+    options = ["--data", "data/tiny", "--recipe", "tiny.yaml", "--updates", "6", "--validations", "2", "--seeds", "1"]
+    options += ["--rows", "R-Drop", "--folder", "runs", "--set", "training.precision=fp32"]
+    result = run(repository, tmp_path, "regularisers.py", *options)
+    (compared,) = result["results"]
+    assert list(compared["rows"]) == ["none", "R-Drop"]
+    for figures in compared["rows"].values():
+        assert len(figures["same_updates"]) == len(figures["same_time"]) == 1
+    none = compared["rows"]["none"]
+    assert none["same_time"] == none["same_updates"]
+    assert [line.split(" | ")[:2] for line in result["table"][2:]] == [["| tiny", "none"], ["| tiny", "R-Drop"]]
+
+    # A run that took twice the time per update had half of the updates in the same time.
+    for row, seconds, bleus in (("none", 1.0, [10.0, 20.0]), ("R-Drop", 2.0, [12.5, 24.0])):
+        write_metrics(tmp_path / f"runs/tiny-{row}-1", [3.0, 2.0], seconds=seconds, bleus=bleus)
+    again = run(repository, tmp_path, "regularisers.py", *options)
+    assert again["table"][2:] == [
+        "| tiny | none | 20.00 (20.00 to 20.00) | 20.00 (20.00 to 20.00) |",
+        "| tiny | R-Drop | 24.00 (24.00 to 24.00) | 12.50 (12.50 to 12.50) |",
+    ]
 
 
 @pytest.mark.slow
