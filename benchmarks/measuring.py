@@ -26,10 +26,8 @@ def circumstances(device: str, *, commit: str | None) -> Figures:
     """Commit, hardware, versions and command; `commit` is for code outside of git."""
     import torch
 
-    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    found = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
     return {
-        "commit": commit or found or "unknown",
+        "commit": commit or _commit_of_git() or "unknown",
         "hardware": hardware(device),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -151,6 +149,15 @@ def lines_of(file: Path) -> list[str]:
     """The lines of a text file, .gz or plain."""
     data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     return data.decode().split("\n")[:-1]
+
+
+def _commit_of_git() -> str:
+    """The commit of this checkout; empty without git or outside of a checkout."""
+    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:
+        return ""
 
 
 def _rounded(value: float, digits: int) -> float:
