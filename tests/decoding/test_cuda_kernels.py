@@ -187,24 +187,25 @@ def test_embeddings_are_scaled_and_have_their_position(positions: str) -> None:
 
 
 def random_state(seed: int, *, beam: int, nbest: int, step: int, is_first: bool) -> StaticState:
-    """A state of four sentences: one at its limit, one done, and one with endings."""
+    """A state of four sentences: one at its limit, one done, and one with endings; the same on every device."""
     model = random_model(1, vocab=53)
     state = CudaSearch([model], device=DEVICE, recorder=Again()).state_for(StaticSizes(4, 32, 32, beam, nbest))
     torch.manual_seed(seed)
-    state.counters.copy_(torch.tensor([step, 2, 100]))
-    state.masks_and_penalties.normal_()
+    with CPU:
+        state.counters.copy_(torch.tensor([step, 2, 100]))
+        state.masks_and_penalties.copy_(torch.randn(state.masks_and_penalties.shape))
+        state.log_probs.copy_(torch.randn(4, beam).sort(descending=True).values - 3.0)
+        state.nodes.copy_(torch.randint(100, (4, beam)))
+        state.ancestors.copy_(torch.randint(beam, state.ancestors.shape))
+        state.finished.scores.copy_(torch.randn(4, nbest).sort(descending=True).values - 2.0)
+        state.finished.log_probs.copy_(torch.randn(4, nbest))
+        state.finished.nodes.copy_(torch.randint(100, (4, nbest)))
+        state.limits.copy_(torch.tensor([step + 1, step + 1, step + 5, step + 5]))
     state.masks_and_penalties[:, :3], state.masks_and_penalties[:, 4] = -torch.inf, 1.7
-    state.limits.copy_(torch.tensor([step + 1, step + 1, step + 5, step + 5]))
     state.penalties_at_limit.fill_(2.0)
-    state.log_probs.copy_(torch.randn(4, beam).sort(descending=True).values - 3.0)
     if is_first:
         state.log_probs[:, 1:] = -torch.inf
-    state.nodes.random_(100)
-    state.ancestors.random_(beam)
-    state.finished.scores.copy_(torch.randn(4, nbest).sort(descending=True).values - 2.0)
     state.finished.scores[::2] = -torch.inf
-    state.finished.log_probs.normal_()
-    state.finished.nodes.random_(100)
     state.is_done[1] = True
     return state
 
@@ -234,7 +235,7 @@ def test_the_kernels_choose_and_sort_as_the_operators_do(
     settings: dict[str, Any] = {"beam": beam, "nbest": nbest, "step": step, "is_first": is_first}
     by_kernels, plain = (random_state(3, **settings) for _ in range(2))
     # Many logits in bf16 are equal, and columns behind the vocabulary are of the padding.
-    logits = torch.randn(4 * beam, vocab + 11).to(dtype)
+    logits = torch.randn(4 * beam, vocab + 11, device=CPU).to(DEVICE, dtype)
     logits[:, vocab:] = torch.nan
     logits[:, 3] += 3.0
     logits = logits[:, :vocab]
