@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -106,6 +107,15 @@ def test_a_step_is_run_once_then_recorded_and_from_then_on_replayed(model: Trans
     assert beam.search(sources, config=config, nbest=1) == first
     assert (tape.num_run, tape.num_recorded) == (num_sizes, num_sizes)
     assert tape.num_replayed == 2 * num_replayed + num_sizes
+
+
+def test_threads_that_share_it_find_what_each_finds_alone(model: Transformer) -> None:
+    beam, config = cuda_search([model]), decoding(max_extra_tokens=20)
+    batches = [sources_of(seed, count=20) for seed in range(4)]
+    with ThreadPoolExecutor(len(batches)) as pool:
+        found = list(pool.map(lambda sources: beam.search(sources, config=config, nbest=1), batches))
+    for ours, sources in zip(found, batches, strict=True):
+        assert_same(ours, search([model], sources, config=config), tolerance=TOLERANCE)
 
 
 def test_what_needs_more_memory_makes_recordings_anew_and_changes_nothing(model: Transformer) -> None:

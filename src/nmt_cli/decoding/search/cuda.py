@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -66,6 +67,7 @@ class CudaSearch:
     """Beam search and greedy search with the results of `BeamSearch` and `GreedyOrSamplingSearch`.
 
     The models must stay in place. A finished sentence stays in the batch until the open ones fit a smaller size.
+    Threads take turns, because all searches use the same memory.
     """
 
     def __init__(self, models: Sequence[Transformer], *, device: torch.device, recorder: CudaGraphs) -> None:
@@ -75,6 +77,7 @@ class CudaSearch:
         self._vocab = models[0].target_vocab
         self._max_positions = min(model.config.max_positions for model in models)
         self._cannot_record = False
+        self._lock = Lock()
         # The states of all sizes share this memory, one at a time: tensors as large as the largest size needed.
         self._memory: dict[str, Tensor] = {}
         self._states: dict[StaticSizes, StaticState] = {}
@@ -96,14 +99,15 @@ class CudaSearch:
         """The best hypotheses of each source, at most `nbest`, best first."""
         check_search(self._models, sources, config=config, nbest=nbest)
         limits = [max_output_tokens(source, config=config, max_positions=self._max_positions) for source in sources]
-        try:
-            with torch.inference_mode(), launching_on(self._device):
-                batch = _Batch(limits, sentences=list(range(len(sources))))
-                return self._search(batch, self._start(batch, sources, config=config, nbest=nbest))
-        except (RuntimeError, MemoryError) as error:
-            if is_out_of_memory(error, counts_vague_errors=True):
-                self._free_memory()
-            raise
+        with self._lock:
+            try:
+                with torch.inference_mode(), launching_on(self._device):
+                    batch = _Batch(limits, sentences=list(range(len(sources))))
+                    return self._search(batch, self._start(batch, sources, config=config, nbest=nbest))
+            except (RuntimeError, MemoryError) as error:
+                if is_out_of_memory(error, counts_vague_errors=True):
+                    self._free_memory()
+                raise
 
     def state_for(self, sizes: StaticSizes) -> StaticState:
         """The state of these sizes, kept with its recording if it was used recently."""
