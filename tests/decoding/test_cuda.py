@@ -164,7 +164,7 @@ def test_recordings_let_go_of_their_memory_before_more_is_taken(
         assert held
         assert not any(held)
     # A tape holds the function that it repeats, and so the search; a graph does not.
-    beam._free_memory()
+    beam.free_memory()
     gone = weakref.ref(beam)
     del beam
     assert gone() is None, "it waits for the garbage collector"
@@ -325,7 +325,7 @@ def test_on_a_gpu_what_was_recorded_gives_its_memory_back() -> None:
     reserved = []
     for _ in range(4):
         beam.search(sources_of(2, count=300), config=decoding(), nbest=1)
-        beam._free_memory()
+        beam.free_memory()
         gc.collect()
         torch.cuda.empty_cache()
         reserved.append(torch.cuda.memory_reserved())

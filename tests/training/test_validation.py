@@ -102,13 +102,12 @@ def test_the_search_is_recorded_once_and_follows_the_weights(gpu: Gpu, training:
     assert gpu.given_back == 0
 
 
-@pytest.mark.parametrize(("free", "tapes", "given_back"), [(0.2, 1, 0), (0.1, 2, 2)])
+@pytest.mark.parametrize(("free", "given_back"), [(0.2, 0), (0.1, 2)])
 def test_batches_are_large_and_the_search_s_memory_is_kept_if_much_is_free(
     gpu: Gpu,
     training: tuple[Feed, Updater],
     monkeypatch: pytest.MonkeyPatch,
     free: float,
-    tapes: int,
     given_back: int,
 ) -> None:
     given, updater = training
@@ -123,8 +122,10 @@ def test_batches_are_large_and_the_search_s_memory_is_kept_if_much_is_free(
     for _ in range(2):
         measured(recorded)
     assert planned == [4 * given.recipe.decoding.batch_tokens // given.recipe.decoding.beam] * 2
-    assert (len(gpu.tapes), gpu.given_back) == (tapes, given_back)
-    assert (recorded._cuda_search is None) == (given_back > 0)
+    # Each recorder has a stream, of which torch has 32 for a process.
+    assert (len(gpu.tapes), gpu.given_back) == (1, given_back)
+    assert recorded._cuda_search is not None
+    assert bool(recorded._cuda_search._memory) == (given_back == 0)
 
 
 def test_memory_runs_out_once_in_a_validation(

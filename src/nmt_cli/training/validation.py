@@ -174,10 +174,11 @@ class Validator:
             for index, hypotheses in zip(batch, hypotheses_of_batch, strict=True):
                 best[index] = hypotheses[0].ids
             beat()
-        if self._is_recorded:
+        if self._cuda_search is not None:
             free, total = torch.cuda.mem_get_info(self._device)
             if free < _MIN_FREE_SHARE * total:
-                self._cuda_search = None
+                # The search itself stays: torch has 32 streams, and a new recorder might get the loader's.
+                self._cuda_search.free_memory()
                 torch.cuda.empty_cache()
         return best
 

@@ -106,8 +106,13 @@ class CudaSearch:
                     return self._search(batch, self._start(batch, sources, config=config, nbest=nbest))
             except (RuntimeError, MemoryError) as error:
                 if is_out_of_memory(error, counts_vague_errors=True):
-                    self._free_memory()
+                    self.free_memory()
                 raise
+
+    def free_memory(self) -> None:
+        """Give back the memory of all states and recordings; the next search takes it anew."""
+        self._memory = {}
+        self._drop_recordings()
 
     def state_for(self, sizes: StaticSizes) -> StaticState:
         """The state of these sizes, kept with its recording if it was used recently."""
@@ -244,11 +249,6 @@ class CudaSearch:
                 self._drop_recordings()
             self._memory[name] = torch.zeros(size, dtype=dtype, device=self._device)
         return self._memory[name][:size].view(shape)
-
-    def _free_memory(self) -> None:
-        """Give back all memory."""
-        self._memory = {}
-        self._drop_recordings()
 
     def _drop_recordings(self) -> None:
         """Drop all recordings, and their memory."""
