@@ -13,7 +13,7 @@ python3 -c 'import torch, triton; print("torch", torch.__version__, "triton", tr
 command -v gcc || echo "no gcc: Triton cannot build its launchers"
 
 mapfile -t gpu_tests < <(grep -rl --include='test_*.py' '@pytest\.mark\.gpu\|pytestmark = \(pytest\.mark\.gpu\|MARKS\)' tests | sort)
-step tests 240 python3 -m pytest -m gpu -q --tb=short --show-capture=no -p no:cacheprovider "${gpu_tests[@]}" &&
+step tests 400 python3 -m pytest -m gpu -q --tb=short --show-capture=no -p no:cacheprovider "${gpu_tests[@]}" &&
   shown tests 4
 step train 200 "${nmt[@]}" train demo --device cuda -o runs/demo-cuda && shown train 12
 step average 30 "${nmt[@]}" average runs/demo-cuda
