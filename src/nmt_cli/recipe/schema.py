@@ -131,7 +131,9 @@ class SubwordSampling(Section):
     """Other pieces for the training text in each epoch. Validation and decoding never sample."""
 
     dropout: Probability = Field(
-        0.0, description="BPE vocabularies: probability of skipping a merge (Provilkov et al. 2020); 0: off"
+        0.0,
+        description="BPE vocabularies: probability of skipping a merge for good, as in SentencePiece; 0.05 is about "
+        "0.1 of Provilkov et al. 2020, who try skipped merges again; 0: off",
     )
     sampling: PositiveFloat | None = Field(
         None, description="unigram vocabularies: alpha of subword regularisation (Kudo 2018); null: off"

@@ -1,9 +1,10 @@
 """Sampled subwords: text that is given as ids gets a random segmentation into pieces of the same vocabulary.
 
-BPE-dropout skips each merge at its turn with a probability (Provilkov et al. 2020, arXiv:1910.13267). A unigram
-vocabulary samples one of a word's best segmentations, in proportion to a power of their probabilities (Kudo 2018,
-arXiv:1804.10959). SentencePiece samples too, but not reproducibly: it adds a random number of its process to the seed.
-Here the ids follow from a generator of numpy.
+BPE-dropout skips each merge at its turn with a probability. A skipped merge is not tried again, as in SentencePiece.
+Provilkov et al. 2020 (arXiv:1910.13267, algorithm 1) try it again at each step: their 0.1 makes text about as long as
+0.05 here. A unigram vocabulary samples one of a word's best segmentations, in proportion to a power of their
+probabilities (Kudo 2018, arXiv:1804.10959). SentencePiece samples too, but not reproducibly: it adds a random number of
+its process to the seed. Here the ids follow from a generator of numpy.
 
 Each word is sampled by itself. Words and their segmentations are cached, and numbered as they occur.
 """
