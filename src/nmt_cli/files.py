@@ -176,6 +176,9 @@ def lock_path(path: Path, *, busy: str, error: type[NmtError]) -> Iterator[None]
         file.parent.mkdir(parents=True, exist_ok=True)
         stream = _acquire_lock(file, path, busy=busy, error=error)
     try:
+        with disk_errors(file, error):
+            stream.truncate(0)
+            os.write(stream.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
         yield
     finally:
         file.unlink(missing_ok=True)  # while it is still held, so it cannot be another process's file
@@ -335,12 +338,8 @@ def _acquire_lock(file: Path, directory: Path, *, busy: str, error: type[NmtErro
             raise error(f"cannot lock {directory}: its disk knows no locks", where=str(file), hint=hint) from None
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(stream.fileno()), file.stat()):
-                break
+                return stream
         stream.close()  # the earlier holder has just removed this file
-    stream.truncate(0)
-    stream.write(f"process {os.getpid()} on {socket.gethostname()}")
-    stream.flush()
-    return stream
 
 
 def _remove(path: Path) -> None:

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pty
+import resource
 import shutil
 import signal
 import subprocess
@@ -131,6 +132,17 @@ def test_a_lock_file_that_its_holder_has_just_removed_is_made_anew(
     monkeypatch.setattr(os, "fstat", late)
     with locked_run(tmp_path / "run"):
         assert is_locked(tmp_path / "run")
+
+
+def test_a_lock_that_a_full_disk_cannot_name_leaves_no_file(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(ModelError, match=r"cannot write \.run\.lock"), locked_run(tmp_path / "run"):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
