@@ -114,6 +114,13 @@ def test_tensors_that_are_not_contiguous_keep_their_order(tmp_path: Path) -> Non
     assert torch.equal(weights.read_tensors(tmp_path / "t.safetensors", hint="h")["t"], tensor)
 
 
+def test_a_file_in_a_folder_whose_name_is_not_utf8_is_read(tmp_path: Path) -> None:
+    file = tmp_path / os.fsdecode(b"m\xfcller") / "t.safetensors"
+    file.parent.mkdir()
+    weights.write_tensors(file, {"t": torch.ones(2)})
+    assert torch.equal(weights.read_tensors(file, hint="h")["t"], torch.ones(2))
+
+
 def test_the_file_is_readable_by_those_the_umask_allows(tmp_path: Path) -> None:
     old = os.umask(0o022)
     try:

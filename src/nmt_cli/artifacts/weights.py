@@ -152,7 +152,8 @@ def open_tensors(file: Path, *, hint: str) -> Any:
     Raises ModelError if the file is damaged.
     """
     try:
-        return safe_open(file, framework="pt")
+        with file.open("rb") as stream:  # safetensors takes no path that is not UTF-8, as every path of /dev/fd is
+            return safe_open(f"/dev/fd/{stream.fileno()}", framework="pt")
     except FileNotFoundError:
         raise ModelError(f"{file.name} is missing", where=str(file), hint=hint) from None
     except PermissionError:
