@@ -80,8 +80,10 @@ def _check_output(page: Path) -> None:
         raise UsageError(f"{page} is a folder", setting="output", hint=f"give `output: {page / _PAGE_NAME}`")
     if not page.exists():
         return
-    with page.open("rb") as stream:
-        is_page = PAGE_MARK.encode() in stream.read(_HEAD_BYTES)
+    is_page = page.is_file()  # opening a pipe would wait for its other end
+    if is_page:
+        with page.open("rb") as stream:
+            is_page = PAGE_MARK.encode() in stream.read(_HEAD_BYTES)
     if not is_page:
         message = f"{page} exists and is not a report of runs, so it is not replaced"
         raise UsageError(message, setting="output", hint="give another file with `output`")
