@@ -193,6 +193,13 @@ def test_a_run_before_its_first_validation_has_the_curve_of_its_training_loss(
     assert as_json(nmt, tmp_path / "x")["training_curve"] == [[10 * number, 9.0 - number] for number in range(1, 9)]
 
 
+def test_a_run_with_a_curve_is_described_to_a_closed_stdout(tmp_path: Path) -> None:
+    write_run(tmp_path / "x", updates=4)
+    command = shlex.join([sys.executable, "-m", "nmt_cli", "info", str(tmp_path / "x")])
+    done = subprocess.run(f"{command} >&-", shell=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_a_folder_of_runs_is_a_table_with_their_best_figures(tmp_path: Path, nmt: Shell) -> None:
     runs = tmp_path / "runs"
     write_run(runs / "begun")
@@ -365,9 +372,11 @@ def test_what_is_nothing_of_ours_says_what_was_looked_for(tmp_path: Path) -> Non
     (tmp_path / "hf" / "config.json").write_text("{}")
     save_tiny(tmp_path / "models" / "x", spm_folder=tmp_path)
     (tmp_path / "models" / "y.txt").write_text("text")
+    os.mkfifo(tmp_path / "pipe")
     cases = {
         "models/x/config.yaml": ("is a file", f"nmt info {tmp_path / 'models' / 'x'}"),
         "models/y.txt": ("is a file", "name what nmt train, nmt average or nmt prepare wrote"),
+        "pipe": ("is a file", "name what nmt train, nmt average or nmt prepare wrote"),
         "nowhere": ("there is no", "name a model, a run, a checkpoint or prepared data; a model on the hub is"),
         "hf/config.json": ("is a file", "name what nmt train"),
         "empty": ("it has no config.yaml (a model), run.json (a run) or manifest.json", "name what nmt train"),

@@ -260,7 +260,7 @@ def _unknown_path_error(path: Path) -> ModelError:
         hint = f"{near}name a model, a run, a checkpoint or prepared data; {OWNER_AND_NAME}"
         return ModelError(f"there is no {path}", where=where, hint=hint)
     hint = "name what nmt train, nmt average or nmt prepare wrote"
-    if path.is_file():
+    if not path.is_dir():
         hint = f"nmt info {shlex.quote(str(path.parent))}" if kind_of(path.parent) else hint
         return ModelError(f"{path} is a file", where=where, hint=hint)
     below = [child for child in sorted(path.iterdir()) if not child.name.startswith(".") and kind_of(child)]
@@ -280,8 +280,7 @@ def _curve_lines(run: dict[str, Any]) -> Iterator[str]:
     curves = {"loss": [loss for _, loss, _ in validations], "BLEU": [bleu for *_, bleu in validations]}
     if len(validations) < 2:
         curves = {"training loss": [loss for _, loss in run["training_curve"]]}
-    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
-    is_ascii = not is_terminal() or encoding != "utf8"
+    is_ascii = not is_terminal() or (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     width = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns if is_terminal() else _DEFAULT_WIDTH
     for name, values in curves.items():
         points = [value for value in values if value is not None]
