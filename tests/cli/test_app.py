@@ -16,7 +16,7 @@ import typer.main
 
 from nmt_cli.artifacts import directory_kinds
 from nmt_cli.cli.app import commands_with_all_options
-from nmt_cli.errors import ModelError
+from nmt_cli.errors import ModelError, UsageError
 from tests.artifacts.builders import tiny_recipe, write_run
 from tests.cli.conftest import Shell
 from tests.forks import WITHOUT_RIGHTS, run_forked
@@ -355,6 +355,17 @@ def test_links_in_a_circle_are_told(tmp_path: Path) -> None:
     (tmp_path / "b").symlink_to("a")
     process = run_forked([sys.executable, "-m", "nmt_cli", "report", "a"], cwd=tmp_path)
     assert process.stderr.startswith("error: ")
+
+
+def test_a_current_folder_that_was_removed_is_told(tmp_path: Path) -> None:
+    remove = "import os, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')"
+    program = f"{remove}; sys.argv[1:] = ['decode', '-i', 'text']; from nmt_cli.cli.app import main; main()"
+    process = run_forked([sys.executable, "-c", program], cwd=tmp_path)
+    assert process.returncode == UsageError.exit_code
+    assert process.stderr.splitlines() == [
+        "error: the current folder has been removed",
+        'fix:   cd "$PWD" if there is a new folder in its place, else cd to another',
+    ]
 
 
 def test_a_closed_stderr_changes_no_exit_code(tmp_path: Path) -> None:

@@ -155,6 +155,7 @@ def _parse_and_call(arguments: Sequence[str]) -> int:
 def _run_and_report(arguments: Sequence[str]) -> int:
     """Run one command line, and print its error if there is one; the exit code."""
     try:
+        _check_current_folder()
         return _parse_and_call(arguments or ["--help"])
     except (NmtError, OSError, RuntimeError) as error:
         user_error = error if isinstance(error, NmtError) else _path_error(error)
@@ -167,6 +168,15 @@ def _run_and_report(arguments: Sequence[str]) -> int:
     except SystemExit as ending:
         # typer ends so after --show-completion, and Rich if stdout was closed. No command of ours raises SystemExit.
         return EXIT_CLOSED_PIPE if ending.code else 0
+
+
+def _check_current_folder() -> None:
+    """Raise UsageError if the current folder was removed: no relative path leads anywhere, and torch does not load."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        hint = 'cd "$PWD" if there is a new folder in its place, else cd to another'
+        raise UsageError("the current folder has been removed", hint=hint) from None
 
 
 def _path_error(error: OSError | RuntimeError) -> UsageError | None:
