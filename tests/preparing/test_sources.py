@@ -19,7 +19,7 @@ from nmt_cli.preparing.chunks import ParsedChunk
 from nmt_cli.preparing.corpus import AnySource, Corpus, LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.download import Unreachable
-from nmt_cli.preparing.inputs import fetch_inputs
+from nmt_cli.preparing.inputs import fetch_inputs, find_local_inputs
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
@@ -209,6 +209,15 @@ def test_an_empty_file_is_an_error(tmp_path: Path, source: AnySource) -> None:
     assert error.message == "train.en is empty"
     assert error.where == str(tmp_path / "train.en")
     assert error.hint == "give a file with text in it"
+
+
+@pytest.mark.parametrize("text", ["p", "p.tsv"])
+def test_a_pipe_is_no_text_of_a_corpus_which_is_read_twice(tmp_path: Path, text: str) -> None:
+    for name in ("p.en", "p.de", "p.tsv"):
+        os.mkfifo(tmp_path / name)
+    located = corpus_from_files({"train": [str(tmp_path / text)]}, languages="en-de", name="c", overrides=())
+    with pytest.raises(DataError, match=r"/p\.(en|tsv) is a pipe or a device, and nmt prepare reads a text twice"):
+        find_local_inputs(located)
 
 
 def test_what_cannot_be_opened_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,9 +105,12 @@ def _text_fingerprint(
 
 
 def _input_record(split: Split, name: str, path: Path) -> InputRecord:
-    """The record of a file under a name; DataError if it is missing or empty, or the name is not Unicode."""
+    """The record of a file under a name; DataError if it is missing, empty or a pipe, or the name is not Unicode."""
     if not is_unicode(name):
         raise DataError("the name of a file is not UTF-8", where=ascii(name), hint="give the file a name in UTF-8")
+    if path.exists() and not path.is_file() and not path.is_dir():
+        hint = "write the text to a file, and give the file"
+        raise DataError(f"{path} is a pipe or a device, and nmt prepare reads a text twice", where=str(path), hint=hint)
     with reading_errors(path):
         record = InputRecord(split=split, name=name, bytes=path.stat().st_size, sha256=file_hash(path))
     if record.bytes == 0:

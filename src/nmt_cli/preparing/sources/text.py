@@ -185,7 +185,7 @@ def _find_text_file(prefix: Path, language: str) -> Path:
     """PREFIX.LANGUAGE, plain or compressed. DataError if there is no such file."""
     for ending in COMPRESSION_ENDINGS:
         file = Path(f"{prefix}.{language}{ending}")
-        if file.is_file():
+        if file.exists() and not file.is_dir():
             return file
     if prefix.is_dir():
         hint = f"name a file in it, or the beginning of two: {prefix / 'train'} for train.{language}"
