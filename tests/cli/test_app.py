@@ -307,6 +307,17 @@ def test_a_run_that_this_user_may_not_enter_hides_no_others(tmp_path: Path, run:
     assert run.name in process.stdout
 
 
+@pytest.mark.parametrize("arguments", ["decode -i text", "decode -m text", "average text", "import text -o out"])
+def test_a_path_that_this_user_may_not_read_is_told(tmp_path: Path, arguments: str) -> None:
+    (tmp_path / "text").touch(mode=0)
+    command = [*WITHOUT_RIGHTS, sys.executable, "-m", "nmt_cli", *arguments.split()]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr.splitlines()) == (
+        UsageError.exit_code,
+        ["error: no permission for text", "fix:   ask its owner for access, or give another path"],
+    )
+
+
 def options_of(command: str) -> set[str]:
     return {option for parameter in ALL[command].params for option in parameter.opts}
 

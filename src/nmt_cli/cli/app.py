@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from keyword import iskeyword
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -60,6 +61,8 @@ def _with_common_options(command: Callable[..., None]) -> Callable[..., None]:
     def command_with_common_options(*, quiet: bool, debug: bool, **options: object) -> None:
         if quiet:
             console.configure_logging(quiet=True)
+        for value in options.values():
+            _check_readable(value)
         command(**options)
 
     common_parameters = [
@@ -67,9 +70,19 @@ def _with_common_options(command: Callable[..., None]) -> Callable[..., None]:
         for name, annotation in {"quiet": QuietOption, "debug": DebugOption}.items()
     ]
     signature = inspect.signature(command, eval_str=True)
+    for parameter in signature.parameters.values():
+        for info in getattr(parameter.annotation, "__metadata__", ()):
+            info.readable = False  # the error of typer has no fix; see _check_readable
     parameters = [*signature.parameters.values(), *common_parameters]
     vars(command_with_common_options)["__signature__"] = signature.replace(parameters=parameters)  # read by typer
     return command_with_common_options
+
+
+def _check_readable(value: object) -> None:
+    """Raise PermissionError for a path, or a path in a list, that exists and that this user may not read."""
+    for path in value if isinstance(value, list) else [value]:
+        if isinstance(path, Path) and os.path.exists(path) and not os.access(path, os.R_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
 # Built on import, so `main`, docs/generate.py and the tests share one app with every command. The modules of commands
