@@ -24,7 +24,7 @@ _SETTINGS = {
     _NONE: [],
     "R-Drop": ["training.consistency={name: r_drop}"],
     "SimCut": ["training.consistency={name: simcut}"],
-    "sampled pieces": ["tokenizer.dropout=0.1"],
+    "sampled pieces": ["tokenizer.dropout=0.05"],
     "dropout of words": ["model.word_dropout={source: 0.1, target: 0.1}"],
     "dropout in attention": ["model.attention_dropout=0.1"],
     "dropout in feed-forward layers": ["model.ffn_dropout=0.1"],
