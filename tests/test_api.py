@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import nmt_cli
 from nmt_cli import NmtError, ScoreReport, Translator, score
 from nmt_cli.errors import DataError, UsageError
 from tests.artifacts.builders import save_tiny, write_run
+from tests.forks import run_forked
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,34 @@ def test_any_iterable_of_lines_is_translated(translator: Translator) -> None:
     assert translator.translate(dict.fromkeys(lines)) == expected
     forced = translator.translate(iter(lines[:1]), prefixes=iter(["the"]))
     assert forced[0].text.startswith("the")
+
+
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_a_forked_process_does_not_wait_for_threads_that_it_lacks(engine: str, tmp_path: Path) -> None:
+    pytest.importorskip(engine)
+    save_tiny(tmp_path / "model", spm_folder=tmp_path)
+    program = """
+import os, sys, torch
+from nmt_cli import NmtError, Translator
+translator = Translator.from_pretrained(sys.argv[1], device="cpu", engine=sys.argv[2])
+torch.set_num_threads(2)
+print(translator.translate(["a small house"])[0].text, flush=True)
+if os.fork() == 0:
+    for _ in range(2):
+        try:
+            print(translator.translate(["a small house"])[0].text, flush=True)
+        except NmtError as error:
+            print(error.message, error.hint, sep="; ", flush=True)
+        torch.set_num_threads(1)
+    os._exit(0)
+os.wait()
+"""
+    told = run_forked([sys.executable, "-c", program, str(tmp_path / "model"), engine]).stdout.splitlines()
+    refused = "this process was forked after the model was opened; start the process by spawn, and open the model there"
+    if engine == "torch":
+        assert told == [told[0], f"{refused}; or call torch.set_num_threads(1) in it first", told[0]]
+    else:
+        assert told == [told[0], refused, refused]
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Unpack
 
+import torch
+
 from nmt_cli.decoding.engine import DecodingOverrides, Engine, check_num_candidates, with_overrides
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
 from nmt_cli.decoding.translation import SplitLine, Translation, best_by_utility, parse_utility
-from nmt_cli.errors import DataError
+from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
 from nmt_cli.text_encoding import check_characters
 from nmt_cli.tokenization.pieces import word_alignment, word_log_probs
@@ -22,6 +25,7 @@ class LineTranslator:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._process_id = os.getpid()
         self._splitter = LineSplitter(engine.source, longest_trained=engine.longest_source)
 
     @property
@@ -71,13 +75,14 @@ class LineTranslator:
         each translation, or "". `mbr` (chrf or bleu) ranks a line's candidates, the beam or the samples, by their
         similarity to each other. The translation of a blank line is empty. A line longer than all of training is split
         at sentence ends, unless it has a prefix. A line too long for the model is also cut elsewhere if necessary; a
-        warning tells its number, counted from `first_line`. UsageError if the engine does not have a setting, or its
-        value is wrong. DataError if a text is not valid Unicode, there are too few or too many prefixes, or one is too
-        long.
+        warning tells its number, counted from `first_line`. UsageError if the engine does not have a setting, its value
+        is wrong, or this process was forked after the model was opened. DataError if a text is not valid Unicode, there
+        are too few or too many prefixes, or one is too long.
         """
         texts = list(lines)
         if isinstance(lines, str) or not all(isinstance(text, str) for text in texts):
             raise TypeError("translate takes lines, each of them a string: translate([text]) for a single one")
+        self._check_not_forked()
         config = with_overrides(config or self._engine.decoding, overrides)
         utility = None if mbr is None else parse_utility(mbr)
         check_num_candidates(nbest, config=config, vocab=self._engine.target.vocab_size, mbr=mbr)
@@ -90,6 +95,16 @@ class LineTranslator:
         translations = self._search(split_lines, config=config, nbest=config.num_candidates, details=details)
         is_sampled = config.samples > 0
         return [best_by_utility(line, utility=utility, is_sampled=is_sampled, nbest=nbest) for line in translations]
+
+    def _check_not_forked(self) -> None:
+        """Raise UsageError in a forked process that would wait forever: the engine's threads are not in it."""
+        is_torch_on_cpu = self.engine == "torch" and self.device == "cpu"
+        if os.getpid() == self._process_id or (is_torch_on_cpu and torch.get_num_threads() == 1):
+            return
+        hint = "start the process by spawn, and open the model there"
+        if is_torch_on_cpu:
+            hint += "; or call torch.set_num_threads(1) in it first"
+        raise UsageError("this process was forked after the model was opened", where=repr(self), hint=hint)
 
     def _search(
         self, lines: Sequence[SplitLine], *, config: DecodingConfig, nbest: int, details: Details
