@@ -354,6 +354,17 @@ def test_the_rest_of_a_request_that_is_answered_may_not_go_on_for_ever(impatient
             pytest.fail("five seconds of it were taken")
 
 
+def test_a_client_that_sends_more_than_is_read_sees_the_answer_before_the_end(port: int) -> None:
+    """A connection that is closed while data arrives is reset, and then many clients do not read the answer."""
+    with connect(port) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 9000000\r\n\r\n")
+        answer = sent_back(connection, end=b"well")
+        for _ in range(9):
+            connection.sendall(b"x" * 1_000_000)
+        assert b"connection: close" in answer
+        assert sent_back(connection) == b""
+
+
 def test_the_rest_of_a_request_that_is_answered_may_come_before_the_next(impatient: int) -> None:
     with connect(impatient) as connection:
         connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nre")

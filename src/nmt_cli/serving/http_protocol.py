@@ -62,6 +62,7 @@ class _PatientProtocol(HttpToolsProtocol):
     _reading_timer: asyncio.TimerHandle | None = None
     _is_in_head = False
     _is_in_body = False
+    _closes_after_body = False
     _is_broken = False
     _is_upgrade = False
     _last_data = b""
@@ -93,6 +94,8 @@ class _PatientProtocol(HttpToolsProtocol):
         if self._reading_timer is not None:
             self._reading_timer.cancel()
         super().connection_lost(exc)
+        if self.cycle is not None:
+            self.cycle.transport = self.transport  # its writer refers to this connection, a cycle of references
 
     def data_received(self, data: bytes) -> None:
         if self._is_broken:
@@ -138,7 +141,7 @@ class _PatientProtocol(HttpToolsProtocol):
         self._is_in_head, self._is_in_body, self._head_bytes = False, True, 0
         super().on_headers_complete()
         if self.parser.get_method() != b"HEAD":  # its answer has no body
-            self.cycle.transport = _AnswerWriter(self.cycle)
+            self.cycle.transport = _AnswerWriter(self.cycle, close=self._close_after_body)
         if self._shared.is_ending:
             self.cycle.keep_alive = False
 
@@ -148,6 +151,8 @@ class _PatientProtocol(HttpToolsProtocol):
         self._is_in_body, self._head_bytes = False, 0
         super().on_message_complete()
         self._update_waiting()
+        if self._closes_after_body:
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -203,6 +208,12 @@ class _PatientProtocol(HttpToolsProtocol):
         self._shared.waiting.pop(self, None)
         if (self._is_answered or self._is_in_body) and not self.transport.is_closing():
             self._shared.waiting[self] = None
+
+    def _close_after_body(self) -> None:
+        """Close the connection once the whole request is here: a client that still sends would not see the answer."""
+        self._closes_after_body = self._is_in_body
+        if not self._is_in_body:
+            self.transport.close()
 
     def _end_if_idle(self) -> None:
         if self._is_answered and not self._is_in_head:
@@ -291,8 +302,9 @@ class _PipelineFlow(FlowControl):
 class _AnswerWriter(asyncio.Transport):
     """The transport of one answer; it sends the head together with the beginning of the body, which saves a packet."""
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
+    def __init__(self, cycle: RequestResponseCycle, *, close: Callable[[], None]) -> None:
         super().__init__()
+        self._close = close
         # Dropped once the head is written: a cycle of references would leave each answer to the garbage collector.
         self._cycle: RequestResponseCycle | None = cycle
         self._transport = cycle.transport
@@ -311,7 +323,7 @@ class _AnswerWriter(asyncio.Transport):
     def close(self) -> None:
         if self._head:
             self.write(b"")
-        self._transport.close()
+        self._close()
 
     def is_closing(self) -> bool:
         return self._transport.is_closing()
