@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import sacrebleu
 
@@ -50,6 +51,13 @@ def test_any_iterable_of_lines_is_translated(translator: Translator) -> None:
     assert translator.translate(dict.fromkeys(lines)) == expected
     forced = translator.translate(iter(lines[:1]), prefixes=iter(["the"]))
     assert forced[0].text.startswith("the")
+
+
+def test_numbers_of_numpy_are_numbers(translator: Translator) -> None:
+    widths: Any = np.arange(1, 3)  # not an int to a type checker
+    for beam in widths:
+        found = translator.translate(["a small house"], beam=beam, length_penalty=np.float64(0.5))
+        assert found == translator.translate(["a small house"], beam=int(beam), length_penalty=0.5)
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])

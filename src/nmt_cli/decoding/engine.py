@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, Protocol, TypedDict
 
+import numpy as np
 import torch
 from pydantic import ValidationError
 
@@ -92,7 +93,11 @@ class DecodingOverrides(TypedDict, total=False):
 
 def with_overrides(config: DecodingConfig, overrides: Mapping[str, object]) -> DecodingConfig:
     """`config` with the overrides that are not None; UsageError names a wrong one."""
-    changes = {name: value for name, value in overrides.items() if value is not None}
+    changes = {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in overrides.items()
+        if value is not None
+    }
     if unknown := changes.keys() - DecodingConfig.model_fields:
         near = nearest_word(min(unknown), DecodingConfig.model_fields)
         raise TypeError(f"there is no setting {min(unknown)!r} of decoding" + (f"; it is {near}" if near else ""))
