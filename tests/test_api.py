@@ -60,6 +60,13 @@ def test_numbers_of_numpy_are_numbers(translator: Translator) -> None:
         assert found == translator.translate(["a small house"], beam=int(beam), length_penalty=0.5)
 
 
+def test_a_text_or_another_value_in_place_of_lines_is_refused(translator: Translator) -> None:
+    unchecked: Any = translator.translate  # a type checker would refuse these
+    for lines, prefixes in (("ab", None), ([b"a"], None), (["a", None], None), (["a", "b"], "De"), (["a"], [None])):
+        with pytest.raises(TypeError, match="translate takes lines, each of them a string"):
+            unchecked(lines, prefixes=prefixes)
+
+
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
 def test_a_forked_process_does_not_wait_for_threads_that_it_lacks(engine: str, tmp_path: Path) -> None:
     pytest.importorskip(engine)

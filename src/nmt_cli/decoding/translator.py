@@ -79,15 +79,15 @@ class LineTranslator:
         is wrong, or this process was forked after the model was opened. DataError if a text is not valid Unicode, there
         are too few or too many prefixes, or one is too long.
         """
-        texts = list(lines)
-        if isinstance(lines, str) or not all(isinstance(text, str) for text in texts):
-            raise TypeError("translate takes lines, each of them a string: translate([text]) for a single one")
+        texts, prefix_texts = list(lines), None if prefixes is None else list(prefixes)
+        is_text = isinstance(lines, str) or isinstance(prefixes, str)
+        if is_text or not all(isinstance(text, str) for text in [*texts, *(prefix_texts or [])]):
+            raise TypeError("translate takes lines, each of them a string: translate([text], prefixes=[beginning])")
         self._check_not_forked()
         config = with_overrides(config or self._engine.decoding, overrides)
         utility = None if mbr is None else parse_utility(mbr)
         check_num_candidates(nbest, config=config, vocab=self._engine.target.vocab_size, mbr=mbr)
         self._engine.check_supported(config)
-        prefix_texts = None if prefixes is None else list(prefixes)
         split_lines = self._split(texts, prefix_texts, config=config, first_line=first_line)
         details = Details(piece_log_probs=word_scores, alignment=alignments)
         if utility is None:
