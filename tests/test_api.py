@@ -67,6 +67,11 @@ def test_a_text_or_another_value_in_place_of_lines_is_refused(translator: Transl
             unchecked(lines, prefixes=prefixes)
 
 
+def test_an_empty_list_of_models_is_refused() -> None:
+    with pytest.raises(UsageError, match="the list of models is empty\nfix: give at least one; "):
+        Translator.from_pretrained([])
+
+
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
 def test_a_forked_process_does_not_wait_for_threads_that_it_lacks(engine: str, tmp_path: Path) -> None:
     pytest.importorskip(engine)

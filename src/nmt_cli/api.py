@@ -45,9 +45,12 @@ class Translator(LineTranslator):
         A model of the hub, such as Helsinki-NLP/opus-mt-en-de, is downloaded and imported once. `device` is auto, cpu,
         cuda or cuda:N, `engine` torch, ctranslate2 or auto, `precision` auto, fp32, bf16 (torch) or int8 (on a CPU).
         Raises ModelError if there is no such model, or it is damaged. Raises DeviceError if the device is missing or
-        has no int8. Raises UsageError if engine, device and precision do not go together.
+        has no int8. Raises UsageError if the list is empty, or engine, device and precision do not go together.
         """
         names = [model] if isinstance(model, str | Path) else model
+        if not names:
+            hint = "give at least one; if a pattern made the list, it fits no folder here"
+            raise UsageError("the list of models is empty", setting="model", hint=hint)
         # With nullcontext, the hub's library shows its own progress bar, on a terminal or in a notebook.
         paths = [find_model(name, show_progress=nullcontext) for name in names]
         return cls(open_engine(paths, engine=engine, device=device, precision=precision, overrides={}))
