@@ -132,6 +132,13 @@ def test_a_proxy_at_a_unix_socket_tells_clients_apart(tmp_path: Path) -> None:
             assert sent_back(client).endswith(b"1.2.3.4")
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs a socket of both kinds of addresses")
+def test_a_proxy_with_an_ipv4_address_is_known_at_a_socket_of_ipv6_too() -> None:
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listener, served(listener):
+        asked = b"GET /client HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 1.2.3.4\r\nConnection: close\r\n\r\n"
+        assert answers_to(listener.getsockname()[1], asked).endswith(b"\r\n1.2.3.4")
+
+
 @pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "])
 def test_a_head_that_does_not_come_is_not_waited_for(impatient: int, begun: bytes) -> None:
     assert answers_to(impatient, begun).startswith(b"HTTP/1.1 408")

@@ -27,6 +27,8 @@ _MAX_HEAD_BYTES = 1 << 16
 _READ_BYTES = 1 << 13
 # While an answer waits to be read, a client must read this much within the patience.
 _MIN_READ_BYTES = 1 << 16
+# A socket that takes both kinds of addresses writes an IPv4 address like this.
+_IPV4_IN_IPV6 = "::ffff:"
 _NO_REQUEST = "this is not a valid HTTP request"
 # A server that ends waits this long for requests that are on their way.
 _LINGER_SECONDS = 1.0
@@ -76,6 +78,8 @@ class _PatientProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         if self.client is None:  # a Unix socket: the client is on this machine
             self.client = ("127.0.0.1", 0)
+        elif self.client[0].startswith(_IPV4_IN_IPV6):
+            self.client = (self.client[0].removeprefix(_IPV4_IN_IPV6), self.client[1])
         self.flow = _PipelineFlow(transport, self.pipeline)
         transport.max_size = _READ_BYTES
         transport.set_write_buffer_limits(high=0)  # so that `pause_writing` is called for every unread byte
