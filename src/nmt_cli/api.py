@@ -24,6 +24,7 @@ from nmt_cli.scoring.metrics import (
     ScoreReport,
     score_systems,
 )
+from nmt_cli.text_encoding import check_characters
 
 _LISTS_OF_LINES = "score takes lists of lines, each of them a string: score([text], [reference]) for a single one"
 
@@ -87,14 +88,17 @@ def score(
 
     `references` has a line for each hypothesis, or is a list of several such lists. `metrics` are bleu, chrf, chrf++,
     ter, paper-bleu and moses-bleu. `language` is the code of the target language: bleu chooses the tokens of Chinese,
-    Japanese and Korean by it, and paper-bleu and moses-bleu need it. Raises DataError if the texts differ in length or
-    are empty. Raises UsageError for an unknown metric.
+    Japanese and Korean by it, and paper-bleu and moses-bleu need it. Raises DataError if the texts differ in length,
+    are empty, or are not valid Unicode. Raises UsageError for an unknown metric.
     """
     metric_names = [metrics] if isinstance(metrics, str) else metrics
     names = [_parse_metric(name, language=language) for name in metric_names]
     lines, columns = list(hypotheses), _reference_lists(references)
     if isinstance(hypotheses, str) or not all(isinstance(line, str) for line in chain(lines, *columns)):
         raise TypeError(_LISTS_OF_LINES)
+    for lines_to_score in (lines, *columns):
+        for number, line in enumerate(lines_to_score, 1):
+            check_characters(line, where=f"line {number}")
     for column in columns:
         if len(column) != len(lines) or not lines:
             message = f"there are {len(lines):,} hypotheses and {len(column):,} references"
