@@ -6,6 +6,8 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -97,12 +99,29 @@ def test_on_a_terminal_the_current_stage_has_a_bar_that_is_gone_at_the_end(
     assert end.endswith("\x1b[1A\x1b[2K")  # the line above is cleared
 
 
-def test_an_error_on_a_closed_terminal_keeps_its_exit_code() -> None:
+def closed_terminal() -> int:
     ours, theirs = pty.openpty()
     os.close(ours)
-    command = [sys.executable, "-m", "nmt_cli", "info", "no-such-model"]
-    assert subprocess.run(command, stderr=theirs, stdout=subprocess.DEVNULL, check=False).returncode == 5
-    os.close(theirs)
+    return theirs
+
+
+def pipe_without_reader() -> int:
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
+def full_disk() -> int:
+    return os.open("/dev/full", os.O_WRONLY)
+
+
+@pytest.mark.parametrize("open_stderr", [closed_terminal, pipe_without_reader, full_disk])
+def test_a_stderr_that_cannot_be_written_changes_no_exit_code(open_stderr: Callable[[], int], tmp_path: Path) -> None:
+    stderr = open_stderr()
+    for arguments, code in (("info no-such-model", 5), ("prepare demo", 0)):
+        command = [sys.executable, "-m", "nmt_cli", *arguments.split()]
+        assert subprocess.run(command, stderr=stderr, cwd=tmp_path, check=False).returncode == code
+    os.close(stderr)
 
 
 def test_control_characters_of_strangers_are_shown_and_not_obeyed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import re
@@ -252,7 +251,10 @@ def _amount_text(done: int, total: int | None) -> str:
 
 
 class _Stderr:
-    """stderr for errors, the log and Rich's views. They go nowhere if the terminal is closed."""
+    """stderr for errors, the log and Rich's views. What cannot be written is dropped: it changes no result.
+
+    The terminal or the reader may be gone, and a disk may be full for a while.
+    """
 
     def __init__(self) -> None:
         self._stream = sys.stderr
@@ -261,13 +263,13 @@ class _Stderr:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> None:
-        try:
+        with suppress(OSError):
             self._stream.write(text)
+        self.flush()
+
+    def flush(self) -> None:
+        with suppress(OSError):
             self._stream.flush()
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
 class _ConsoleHandler(logging.Handler):

@@ -147,7 +147,8 @@ def main() -> None:
     code = _run_and_flush(sys.argv[1:])
     if "LOCAL_RANK" in os.environ:
         # torch's threads may crash an interpreter that exits. The launcher would take the crash for a failed training.
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
 
