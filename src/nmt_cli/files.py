@@ -301,16 +301,24 @@ def unreadable_error(path: Path, *, name: str, error: type[NmtError]) -> NmtErro
 def disk_errors(target: Path, error: type[NmtError], *, elsewhere: str | None = None) -> Iterator[None]:
     """Raise `error` if the block cannot write `target`: no space, no permission, no locks, or a limit of file size.
 
-    `elsewhere` is the hint that names another folder, if that is not the option -o.
+    `elsewhere` is the hint that names another place, if that is not the option -o.
     """
     try:
         yield
     except OSError as cause:
-        for codes, reason, fix in _WRITING_ERRORS:
-            if cause.errno in codes:
-                hint = ", or ".join(filter(None, (fix, elsewhere))) or _OTHER_FOLDER_HINT
-                raise error(f"cannot write {target.name}: {reason}", where=str(target), hint=hint) from cause
-        raise
+        user_error = writing_error(cause, target, error, elsewhere=elsewhere)
+        if user_error is None:
+            raise
+        raise user_error from cause
+
+
+def writing_error(cause: OSError, target: Path, error: type[NmtError], *, elsewhere: str | None) -> NmtError | None:
+    """The `error` for a `target` that cannot be written; None if the cause may be another one."""
+    for codes, reason, fix in _WRITING_ERRORS:
+        if cause.errno in codes:
+            hint = ", or ".join(filter(None, (fix, elsewhere))) or _OTHER_FOLDER_HINT
+            return error(f"cannot write {target.name}: {reason}", where=str(target), hint=hint)
+    return None
 
 
 def _lock_file(directory: Path) -> Path:

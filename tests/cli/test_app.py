@@ -259,11 +259,22 @@ def test_a_full_disk_behind_stdout_is_told_in_three_lines(run: Path, arguments: 
         process = run_forked([sys.executable, "-m", "nmt_cli", *arguments], stdout=full.fileno(), cwd=run.parent)
     assert process.returncode == 4
     assert process.stderr.splitlines()[-3:] == [
-        "error: cannot write to standard output: No space left on device",
+        "error: cannot write stdout: the disk is full",
         "at:    stdout",
-        "fix:   free some space, or write to another disk",
+        "fix:   free some space, then give the same command again, or write to another disk",
     ]
     assert "Traceback" not in process.stderr
+
+
+def test_a_limit_of_file_size_behind_stdout_is_told_in_three_lines(tmp_path: Path) -> None:
+    command = ["bash", "-c", 'ulimit -f 0; exec "$@" > output', "bash", sys.executable, "-m", "nmt_cli", "recipes"]
+    process = subprocess.run(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False)
+    assert process.returncode == 4
+    assert process.stderr.splitlines() == [
+        "error: cannot write stdout: it would be larger than files may be here",
+        "at:    stdout",
+        "fix:   ulimit -f unlimited, then the same command, or write to another disk",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -128,9 +128,21 @@ def test_a_full_disk_is_told_in_three_lines(folder: Path) -> None:
     process = run(folder, "decode", "-m", "runs/tiny/model", "--device", "cpu", "-o", "/dev/full", text=b"sea\n")
     assert process.returncode == 4
     assert process.stderr.decode().splitlines() == [
-        "error: cannot write the translations: No space left on device",
+        "error: cannot write full: the disk is full",
         "at:    /dev/full",
-        "fix:   free some space, or give another file with -o",
+        "fix:   free some space, then give the same command again, or give another file with -o",
+    ]
+
+
+def test_a_limit_of_file_size_is_told_as_one(folder: Path, tmp_path: Path) -> None:
+    arguments = f"--quiet decode -m runs/tiny/model --device cpu -o {tmp_path}/output".split()
+    limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *COMMAND, *arguments]  # in KiB
+    process = subprocess.run(limited, cwd=folder, input="sea\n" * 300, capture_output=True, text=True, check=False)
+    assert process.returncode == 4
+    assert process.stderr.splitlines()[-3:] == [
+        "error: cannot write output: it would be larger than files may be here",
+        f"at:    {tmp_path}/output",
+        "fix:   ulimit -f unlimited, then the same command, or give another file with -o",
     ]
 
 

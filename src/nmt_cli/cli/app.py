@@ -220,8 +220,7 @@ def _run_and_flush(arguments: Sequence[str]) -> int:
         if "--debug" in arguments or not _is_full_stdout(error):
             raise
         _drop_output()
-        message = f"cannot write to standard output: {error.strerror}"
-        user_error = DataError(message, where="stdout", hint="free some space, or write to another disk")
+        user_error = _stdout_error(error)
         console.print_error(user_error)
         return user_error.exit_code
     return code
@@ -234,9 +233,19 @@ def _answer_completion() -> None:
     sys.exit(0)
 
 
+def _stdout_error(error: OSError) -> NmtError:
+    """The error for a stdout that takes no more."""
+    from nmt_cli.files import writing_error
+
+    hint = "write to another disk"
+    return writing_error(error, Path("stdout"), DataError, elsewhere=hint) or DataError(
+        f"cannot write to standard output: {error.strerror}", where="stdout", hint=hint
+    )
+
+
 def _is_full_stdout(error: OSError) -> bool:
-    """True if the error is that stdout, a file or a device, is full."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or error.filename is not None:
+    """True if the error is that stdout, a file or a device, takes no more."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO) or error.filename is not None:
         return False
     try:
         mode = os.fstat(sys.stdout.fileno()).st_mode

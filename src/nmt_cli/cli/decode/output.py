@@ -262,13 +262,17 @@ def _check_not_taken(output: Path, *, overwrite: bool) -> None:
 @contextmanager
 def _write_errors(name: str) -> Iterator[None]:
     """Raise a failed write as DataError; a closed pipe stays what it is."""
+    from nmt_cli.files import writing_error
+
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        message = f"cannot write the translations: {error.strerror}"
-        raise DataError(message, where=name, hint="free some space, or give another file with -o") from None
+        hint = "give another file with -o"
+        raise writing_error(error, Path(name), DataError, elsewhere=hint) or DataError(
+            f"cannot write the translations: {error.strerror}", where=name, hint=hint
+        ) from None
 
 
 def _complete_lines(path: Path, *, rows_are_numbered: bool) -> tuple[int, int]:
