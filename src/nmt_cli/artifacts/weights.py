@@ -21,6 +21,7 @@ from nmt_cli.artifacts.manifest import CONFIG
 from nmt_cli.errors import ModelError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import ModelConfig
+from nmt_cli.text_encoding import is_unicode
 
 _DTYPE_NAMES = {
     torch.float64: "F64",
@@ -152,8 +153,9 @@ def open_tensors(file: Path, *, hint: str) -> Any:
     Raises ModelError if the file is damaged.
     """
     try:
-        with file.open("rb") as stream:  # safetensors takes no path that is not UTF-8, as every path of /dev/fd is
-            return safe_open(f"/dev/fd/{stream.fileno()}", framework="pt")
+        with file.open("rb") as stream:  # safetensors takes only a path in UTF-8, and every open file has one
+            path = str(file) if is_unicode(str(file)) else f"/dev/fd/{stream.fileno()}"
+            return safe_open(path, framework="pt")
     except FileNotFoundError:
         raise ModelError(f"{file.name} is missing", where=str(file), hint=hint) from None
     except PermissionError:
