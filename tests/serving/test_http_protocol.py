@@ -24,6 +24,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """`well`, a request's body at /body, its client at /client, the number of its headers after the body at /headers.
 
     There is a page at /page, and at /much one that no buffer holds. That comes in parts, until it has `ended`.
+    The answer at /last is the last of its connection.
     """
     if scope["path"] == "/body":
         await PlainTextResponse(await Request(scope, receive).body())(scope, receive, send)
@@ -34,6 +35,9 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         return
     if scope["path"] == "/client":
         await PlainTextResponse(scope["client"][0])(scope, receive, send)
+        return
+    if scope["path"] == "/last":
+        await PlainTextResponse("well", headers={"connection": "close"})(scope, receive, send)
         return
     if scope["path"] in ("/", "/page"):
         await PlainTextResponse("well" if scope["path"] == "/" else "x" * 40_000)(scope, receive, send)
@@ -393,6 +397,11 @@ def test_a_pipelined_request_is_not_taken_for_the_rest_of_the_one_before(impatie
         time.sleep(1.3)  # an idle connection may stay
         connection.sendall(LAST_GET)
         assert sent_back(connection).endswith(b"well")
+
+
+def test_a_pipelined_request_is_not_waited_for_after_the_last_answer(port: int) -> None:
+    post = b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nab"
+    assert answers_to(port, GET.replace(b"/", b"/last", 1) + post).endswith(b"well")
 
 
 def test_an_answer_that_is_read_slowly_is_not_given_up(impatient: int) -> None:

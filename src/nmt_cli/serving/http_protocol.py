@@ -215,8 +215,8 @@ class _PatientProtocol(HttpToolsProtocol):
 
     def _close_after_body(self) -> None:
         """Close the connection once the whole request is here: a client that still sends would not see the answer."""
-        self._closes_after_body = self._is_in_body
-        if not self._is_in_body:
+        self._closes_after_body = self._is_in_body and not self.pipeline  # else the body is of a later request
+        if not self._closes_after_body:
             self.transport.close()
 
     def _end_if_idle(self) -> None:
