@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -105,9 +106,9 @@ def test_only_a_page_is_replaced(tmp_path: Path, runs: list[Path]) -> None:
     assert caught.value.message == f"{metrics} exists and is not a report of runs, so it is not replaced"
     assert caught.value.hint == "give another file with `output`"
     assert metrics.read_bytes() == before
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match="pipe exists and is not a report of runs, so it is not replaced"):
-        report([runs[0]], output=tmp_path / "pipe")
+    os.mknod(tmp_path / "socket", stat.S_IFSOCK)  # opening it fails, where opening a pipe would wait
+    with pytest.raises(UsageError, match="socket exists and is not a report of runs, so it is not replaced"):
+        report([runs[0]], output=tmp_path / "socket")
     with pytest.raises(UsageError) as caught:
         report([runs[0]], output=tmp_path)
     assert caught.value.message == f"{tmp_path} is a folder"
