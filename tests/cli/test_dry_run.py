@@ -91,7 +91,7 @@ def test_a_dry_run_refuses_pieces_that_the_vocabulary_does_not_sample(
         assert outcome.stderr[-3:] == [
             "error: tokenizer.sampling is for unigram vocabularies, but the data has a BPE one",
             f"at:    {prepared.directory}/source.spm",
-            "fix:   --set tokenizer.sampling=null --set tokenizer.dropout=0.1",
+            "fix:   --set tokenizer.sampling=null --set tokenizer.dropout=0.05",
         ]
     assert not (recipe_folder / "runs").exists()
 

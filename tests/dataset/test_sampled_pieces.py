@@ -444,7 +444,7 @@ def without_merges(model: bytes) -> bytes:
             SubwordSampling(sampling=0.2),
             bytes,
             "tokenizer.sampling is for unigram vocabularies, but the data has a BPE one",
-            "--set tokenizer.sampling=null --set tokenizer.dropout=0.1",
+            "--set tokenizer.sampling=null --set tokenizer.dropout=0.05",
         ),
         (
             "bpe",

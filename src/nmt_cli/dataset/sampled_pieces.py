@@ -44,7 +44,7 @@ def check_sampling(data: PreparedData, sampling: SubwordSampling) -> None:
         off, alternative = "--set tokenizer.dropout=0", "--set tokenizer.sampling=0.2"
     else:
         setting, kind_needed = "sampling", "unigram"
-        off, alternative = "--set tokenizer.sampling=null", "--set tokenizer.dropout=0.1"
+        off, alternative = "--set tokenizer.sampling=null", "--set tokenizer.dropout=0.05"
     names = {"bpe": "BPE", "unigram": "unigram"}
     for file in (data.source_tokenizer_file, data.target_tokenizer_file):
         model = file.read_bytes()
