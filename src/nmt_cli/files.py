@@ -328,7 +328,7 @@ def _lock_file(directory: Path) -> Path:
 
 
 def _acquire_lock(file: Path, directory: Path, *, busy: str, error: type[NmtError]) -> IO[str]:
-    """The lock file, open and locked; its text names the holder."""
+    """The lock file, open and locked."""
     while True:
         stream = file.open("a+", encoding="utf-8")
         try:
