@@ -251,10 +251,7 @@ def _amount_text(done: int, total: int | None) -> str:
 
 
 class _Stderr:
-    """stderr for errors, the log and Rich's views. What cannot be written is dropped: it changes no result.
-
-    The terminal or the reader may be gone, and a disk may be full for a while.
-    """
+    """stderr for errors, the log and Rich's views. Once it cannot be written, they go nowhere, and change no result."""
 
     def __init__(self) -> None:
         self._stream = sys.stderr
@@ -263,13 +260,12 @@ class _Stderr:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> None:
-        with suppress(OSError):
+        try:
             self._stream.write(text)
-        self.flush()
-
-    def flush(self) -> None:
-        with suppress(OSError):
             self._stream.flush()
+        except OSError:
+            # What is still in the buffer goes there too: Python would end with 120 if it could not write it.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
 class _ConsoleHandler(logging.Handler):

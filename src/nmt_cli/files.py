@@ -309,7 +309,10 @@ def disk_errors(target: Path, error: type[NmtError], *, elsewhere: str | None = 
         user_error = writing_error(cause, target, error, elsewhere=elsewhere)
         if user_error is None:
             raise
-        raise user_error from cause
+        try:
+            raise user_error from cause
+        finally:
+            del user_error  # the error and this frame would hold each other, and all that the callers' frames hold
 
 
 def writing_error(cause: OSError, target: Path, error: type[NmtError], *, elsewhere: str | None) -> NmtError | None:
