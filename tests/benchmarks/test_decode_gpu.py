@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import runpy
 import sys
@@ -93,11 +94,10 @@ def test_beside_a_peer_it_tells_both_ratios(folder: Path, capsys: pytest.Capture
 
 def test_a_floor_is_bytes_over_bandwidth_or_products_over_their_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    from decode_floor import floor_seconds  # type: ignore[import-not-found]  # of a folder of scripts
-
     from nmt_cli.model.transformer import Transformer
     from nmt_cli.recipe.schema import ModelConfig
 
+    floor_seconds = importlib.import_module("decode_floor").floor_seconds
     model = Transformer(ModelConfig(), source_vocab=37000, target_vocab=37000)
     device = {"bytes_a_second": 4.3e12, "flops_a_second": 0.8e15}
     tokens = {"source_tokens": 29, "target_tokens": 30}
@@ -110,7 +110,6 @@ def test_a_floor_is_bytes_over_bandwidth_or_products_over_their_rate(monkeypatch
 @pytest.mark.parametrize(("commit", "named"), [("abc", "abc"), (None, "unknown")])
 def test_a_machine_without_git_can_measure(monkeypatch: pytest.MonkeyPatch, commit: str | None, named: str) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    from measuring import circumstances  # type: ignore[import-not-found]  # of a folder of scripts
-
+    measuring = importlib.import_module("measuring")
     monkeypatch.setenv("PATH", "/nowhere")
-    assert circumstances("cpu", commit=commit)["commit"] == named
+    assert measuring.circumstances("cpu", commit=commit)["commit"] == named
