@@ -6,16 +6,15 @@ import pytest
 
 from nmt_cli.errors import UsageError
 from nmt_cli.languages import (
-    _LANGUAGE_NAMES,
-    _USUAL_SCRIPTS,
-    LETTER_NAME_PREFIXES,
-    DetectedLanguage,
     detect_language,
+    identify_language,
     language_name,
+    languages_called,
     match_code,
     parse_languages,
     script_of,
     short_code,
+    standard_code,
 )
 
 
@@ -27,15 +26,15 @@ from nmt_cli.languages import (
         ("sr", "Cyrl"),
         ("sr-Latn", "Latn"),
         ("sr_Latn_RS", "Latn"),
-        ("zh", "Hani"),
-        ("zh-Hant-TW", "Hani"),
-        ("zh-CN", "Hani"),
-        ("zho_Hans", "Hani"),
+        ("zh", "Hans"),
+        ("zh-Hant-TW", "Hant"),
+        ("zh-HK", "Hant"),
+        ("zho_Hans", "Hans"),
         ("ell", "Grek"),
+        ("grc", "Grek"),
         ("jpn", "Jpan"),
         ("ko-KR", "Kore"),
         ("pt-BR", "Latn"),
-        ("iu", "Cans"),
         ("iku", "Cans"),
         ("made-up", "Latn"),
     ],
@@ -44,26 +43,55 @@ def test_codes_name_their_script(code: str, script: str) -> None:
     assert script_of(code) == script
 
 
-def test_each_script_but_the_default_is_the_usual_one_of_a_language_or_named_by_its_code() -> None:
-    named_by_code = {"Latn", "Mong", "Mtei"}  # mn-Mong, mni-Mtei
-    assert set(_USUAL_SCRIPTS.values()) == LETTER_NAME_PREFIXES.keys() - named_by_code
-
-
-def test_tables_are_looked_up_by_the_short_code() -> None:
-    assert [code for code in (*_LANGUAGE_NAMES, *_USUAL_SCRIPTS) if short_code(code) != code] == []
-
-
 def test_codes_of_three_letters_are_those_of_two() -> None:
-    codes = ["deu", "ger_Latn", "de-AT", "EN", "nob", "gsw", "kmr_Latn", "plt", "ekk", "gaz"]
-    assert [short_code(code) for code in codes] == ["de", "de", "de", "en", "no", "gsw", "ku", "mg", "et", "om"]
+    codes = ["deu", "ger_Latn", "de-AT", "EN", "nob", "gsw", "kmr_Latn", "plt", "ekk", "gaz", "pbt_Arab", "cmn", "fil"]
+    short = ["de", "de", "de", "en", "no", "gsw", "ku", "mg", "et", "om", "ps", "zh", "tl"]
+    assert [short_code(code) for code in codes] == short
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"),
-    [("de", "de"), ("DE", "de"), ("de-AT", "de"), ("EN-US", "en"), ("pt_BR", "pt-br"), ("deu", "de"), ("xx", None)],
+    ("code", "standard"),
+    [
+        *(("pt_br", "pt-BR"), ("por-BR", "pt-BR"), ("pb", "pt-BR"), ("zho_Hant", "zh-Hant"), ("zt", "zh-Hant")),
+        *(("zh-CHS", "zh-Hans"), ("iw", "he"), ("in", "id"), ("ji", "yi"), ("jw", "jv"), ("mo", "ro"), ("eng", "en")),
+        *(("deu_Latn", "de"), ("en_us.UTF-8", "en-US"), ("sr_RS@latin", "sr-Latn-RS"), ("no code", "no code")),
+    ],
 )
-def test_codes_are_matched_as_clients_spell_them(wanted: str, found: str | None) -> None:
-    assert match_code(wanted, ["en", "de", "pt-br"]) == found
+def test_odd_codes_are_written_as_bcp_47_has_them(code: str, standard: str) -> None:
+    assert standard_code(code) == standard
+
+
+@pytest.mark.parametrize(
+    ("wanted", "codes", "found"),
+    [
+        ("DE", "en de", "de"),
+        ("EN-US", "en de", "en"),
+        ("deu", "en de", "de"),
+        ("xx", "en de", None),
+        ("iw", "he", "he"),
+        ("he", "iw", "iw"),
+        ("fil", "tl", "tl"),
+        ("nb", "nn no", "no"),
+        ("nn", "no", None),
+        ("cmn", "yue zh", "zh"),
+        # The script decides, whether the code names it or not.
+        ("zh-TW", "zh-Hans zh", None),
+        ("zh-HK", "zh-CN zh-TW", "zh-TW"),
+        ("zt", "zh zh_Hant", "zh_Hant"),
+        ("zh", "zh-Hant zh-CN", "zh-CN"),
+        ("sr-Latn", "sr", None),
+        ("sr_Latn", "sr sr-Latn-RS", "sr-Latn-RS"),
+        ("uz-Cyrl", "uz", None),
+        # The nearest region comes first.
+        ("pt-BR", "pt-PT pt", "pt"),
+        ("pb", "pt pt_BR", "pt_BR"),
+        ("pt", "pt-PT pt-BR", "pt-BR"),
+        ("pt-PT", "pt-BR pt", "pt"),
+        ("en-AU", "en-US en-GB", "en-GB"),
+    ],
+)
+def test_codes_are_matched_by_language_script_and_region(wanted: str, codes: str, found: str | None) -> None:
+    assert match_code(wanted, codes.split()) == found
 
 
 @pytest.mark.parametrize(
@@ -87,21 +115,58 @@ def test_the_parts_of_a_code_are_joined_by_a_line_in_each_pair_that_may_be_meant
     assert ["-".join(parse_languages(pair)) for pair in meant] == meant
 
 
-def test_names_of_languages() -> None:
-    names = ["German", "German", "Portuguese", "Norwegian", "tlh"]
-    assert [language_name(code) for code in ("de", "deu", "pt-BR", "nb", "tlh")] == names
+def test_names_tell_scripts_and_regions_apart() -> None:
+    codes = ["de", "deu", "pt_BR", "no", "zh", "zho_Hans", "zh-Hant", "sr-Latn", "xyz", "?"]
+    names = ["German", "German", "Portuguese (Brazil)", "Norwegian", "Chinese", "Chinese (Simplified)"]
+    names += ["Chinese (Traditional)", "Serbian (Latin)", "xyz", "?"]
+    assert [language_name(code) for code in codes] == names
 
 
-def test_detection_is_among_the_languages_there_are() -> None:
-    def code(text: str, *among: str) -> str | None:
-        found = detect_language(text, among=among)
-        return None if found is None else found.code
+def test_languages_are_called_by_name_or_code() -> None:
+    names = ["German", "english", "id", "No", "DE", "Text", "text.fr", "Chinese", "key", ""]
+    assert languages_called(names) == {0: "de", 1: "en", 4: "de", 6: "fr", 7: "zh"}
 
-    german = "Das Haus steht am alten Meer."
-    assert code(german, "en", "de") == "de"
-    assert code(german, "en", "fr") in ("en", "fr")
-    assert code(german, "xx", "fr", "en", "de") == "de"
-    assert detect_language(german, among=["de", "en"]) == detect_language(german, among=["en", "de"])
-    assert detect_language("the house", among=["fr"]) == DetectedLanguage("fr", 1.0, is_only=True)
-    assert code("the house", "xx", "yy") is None
-    assert code("the house", "xx", "en") is None
+
+_MANY = "en de fr es ru zh hi bn"
+
+
+@pytest.mark.parametrize(
+    ("text", "among", "code"),
+    [
+        ("Das Haus steht am alten Meer.", "en de", "de"),
+        ("Das Haus steht am alten Meer.", "xx fr en de", "de"),
+        ("Das Haus steht am alten Meer.", "hsb de", "de"),
+        ("Das ist gut", _MANY, "de"),
+        # No letter, or none that tells the languages apart.
+        *((text, _MANY, None) for text in ("", "ok", "Hi", "123", "12:30", "😀", "• – …")),
+        ("Paris", "en de", None),
+        ("the house", "xx yy", None),
+        # The script of the text.
+        ("你好", "en de", None),
+        ("Привет, мир", "en de", None),
+        ("Да", _MANY, "ru"),
+        ("ok", "ru en", "en"),
+        ("नमस्ते", _MANY, "hi"),
+        ("请打开 Settings 然后点击 Update", "en zh", "zh"),
+        ("東京タワーに行きました", "zh ja", "ja"),
+        ("我今天去了北京", "zh ja", "zh"),
+        ("這是一個好主意", "zh-Hans zh-Hant", "zh-Hant"),
+        ("这是一个好主意", "zh_TW en zh", "zh"),
+        ("Dobar dan svima", "sr sr-Latn", "sr-Latn"),
+        ("Добар дан свима", "sr-Latn sr", "sr"),
+    ],
+)
+def test_a_language_is_detected_by_script_and_words_or_not_at_all(text: str, among: str, code: str | None) -> None:
+    found = detect_language(text, among=among.split())
+    assert (None if found is None else found.code) == code
+    assert found is None or 0 < found.confidence <= 1
+    assert detect_language(text, among=among.split()[::-1]) == found
+
+
+def test_a_language_without_a_second_candidate_is_compared_with_all_of_its_script() -> None:
+    found = detect_language("Das Haus steht am alten Meer.", among=["en"])
+    assert found is not None
+    assert found.confidence < 0.1
+    other = identify_language("明天我们一起去公园看电影吧")
+    assert other is not None
+    assert other.code == "zh"

@@ -6,79 +6,42 @@ import re
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from nmt_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    import regex
     from py3langid.langid import LanguageIdentifier
 
+NO_LANGUAGE = "zxx"
+"""The identifier's label for text in no language."""
+
 _IDENTIFIED_CHARACTERS = 4000  # from the beginning of a text
+_LEAST_CONFIDENCE = 0.7  # in the language or close ones
+_MOST_WORDS, _NEARLY_ALL = 0.5, 0.9  # of the words of a text, and of those in the script of another language
 
 
-def _parse_table(text: str) -> dict[str, str]:
-    return dict(entry.split(":") for entry in text.split())
-
-
-_LANGUAGE_NAMES = _parse_table(
-    """
-    af:Afrikaans am:Amharic ar:Arabic az:Azerbaijani be:Belarusian bg:Bulgarian bn:Bengali br:Breton bs:Bosnian
-    ca:Catalan cs:Czech cy:Welsh da:Danish de:German el:Greek en:English eo:Esperanto es:Spanish et:Estonian
-    eu:Basque fa:Persian fi:Finnish fr:French ga:Irish gl:Galician gu:Gujarati ha:Hausa he:Hebrew hi:Hindi
-    hr:Croatian hsb:Sorbian hu:Hungarian hy:Armenian id:Indonesian ig:Igbo is:Icelandic it:Italian iu:Inuktitut
-    ja:Japanese ka:Georgian kk:Kazakh km:Khmer kn:Kannada ko:Korean ku:Kurdish ky:Kyrgyz la:Latin
-    lb:Luxembourgish lo:Lao lt:Lithuanian lv:Latvian mg:Malagasy mk:Macedonian ml:Malayalam mn:Mongolian
-    mr:Marathi ms:Malay mt:Maltese my:Burmese ne:Nepali nl:Dutch nn:Nynorsk no:Norwegian oc:Occitan
-    pa:Punjabi pl:Polish ps:Pashto pt:Portuguese ro:Romanian ru:Russian si:Sinhala sk:Slovak sl:Slovenian
-    so:Somali sq:Albanian sr:Serbian sv:Swedish sw:Swahili ta:Tamil te:Telugu tg:Tajik th:Thai tk:Turkmen
-    tl:Tagalog tr:Turkish tt:Tatar ug:Uyghur uk:Ukrainian ur:Urdu uz:Uzbek vi:Vietnamese xh:Xhosa yi:Yiddish
-    yo:Yoruba zh:Chinese zu:Zulu
-    """
-)
-# The languages that are not written in Latin letters, with their script (ISO 15924).
-_USUAL_SCRIPTS = _parse_table(
-    """
-    ab:Cyrl acm:Arab acq:Arab aeb:Arab ajp:Arab am:Ethi apc:Arab ar:Arab arq:Arab ars:Arab ary:Arab arz:Arab as:Beng
-    av:Cyrl awa:Deva azb:Arab ba:Cyrl be:Cyrl bg:Cyrl bho:Deva bn:Beng bo:Tibt brx:Deva ce:Cyrl chr:Cher ckb:Arab
-    cr:Cans cv:Cyrl doi:Deva dv:Thaa dz:Tibt el:Grek fa:Arab gan:Hani gom:Deva grc:Grek gu:Gujr hbo:Hebr he:Hebr
-    hi:Deva hne:Deva hy:Armn iu:Cans ja:Jpan ka:Geor kk:Cyrl km:Khmr kn:Knda ko:Kore kok:Deva ks:Arab kv:Cyrl
-    ky:Cyrl lo:Laoo lzh:Hani mag:Deva mai:Deva mhr:Cyrl mk:Cyrl ml:Mlym mn:Cyrl mni:Beng mnw:Mymr mr:Deva my:Mymr
-    myv:Cyrl ne:Deva new:Deva or:Orya os:Cyrl pa:Guru pnb:Arab ps:Arab ru:Cyrl rue:Cyrl sa:Deva sah:Cyrl sat:Olck
-    sd:Arab sdh:Arab shn:Mymr si:Sinh skr:Arab sr:Cyrl syr:Syrc ta:Taml tcy:Knda te:Telu tg:Cyrl th:Thai ti:Ethi
-    tt:Cyrl tyv:Cyrl udm:Cyrl ug:Arab uk:Cyrl ur:Arab uzs:Arab wuu:Hani xal:Cyrl yi:Hebr yue:Hani zgh:Tfng zh:Hani
-    """
-)
-# How the Unicode names of a script's letters begin; several scripts are written together in some languages.
-LETTER_NAME_PREFIXES = {
-    script: tuple(prefixes.split(","))
-    for script, prefixes in _parse_table(
-        """
-        Arab:ARABIC Armn:ARMENIAN Beng:BENGALI Cans:CANADIAN Cher:CHEROKEE Cyrl:CYRILLIC Deva:DEVANAGARI
-        Ethi:ETHIOPIC Geor:GEORGIAN Grek:GREEK Gujr:GUJARATI Guru:GURMUKHI Hani:CJK,IDEOGRAPHIC,BOPOMOFO Hebr:HEBREW
-        Jpan:CJK,IDEOGRAPHIC,HIRAGANA,KATAKANA,KATAKANA-HIRAGANA Khmr:KHMER Knda:KANNADA Kore:HANGUL,CJK Laoo:LAO
-        Latn:LATIN Mlym:MALAYALAM Mong:MONGOLIAN Mtei:MEETEI Mymr:MYANMAR Olck:OL Orya:ORIYA Sinh:SINHALA
-        Syrc:SYRIAC Taml:TAMIL Telu:TELUGU Tfng:TIFINAGH Thaa:THAANA Thai:THAI Tibt:TIBETAN
-        """
-    ).items()
+# Codes that langcodes does not know or takes for others: of LibreTranslate and of .NET.
+_OTHER_CODES = {"pb": "pt-BR", "zt": "zh-Hant", "zh-chs": "zh-Hans", "zh-cht": "zh-Hant"}
+_SAME_LANGUAGES = {"nb": "no", "fil": "tl", "pbt": "ps"}
+# The scripts of languages for which Unicode's likely subtags have none, or another one.
+_USUAL_SCRIPTS = {"acm": "Arab", "acq": "Arab", "gan": "Hans", "grc": "Grek", "hbo": "Hebr", "uzs": "Arab"}
+_SCRIPTS_WITHOUT_SPACES = frozenset(["Hani", "Hans", "Hant", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"])
+# The scripts of Unicode that one of ISO 15924 consists of, if they are not the same.
+_UNICODE_SCRIPTS = {
+    "Hani": ("Han", "Bopo"),
+    "Hans": ("Han", "Bopo"),
+    "Hant": ("Han", "Bopo"),
+    "Jpan": ("Han", "Hira", "Kana"),
+    "Kore": ("Hang", "Han"),
+    "Aran": ("Arab",),
 }
-_SCRIPT_ALIASES = {"Hans": "Hani", "Hant": "Hani", "Hang": "Kore", "Hira": "Jpan", "Kana": "Jpan", "Aran": "Arab"}
-# ISO 639-3 (and 639-2/B if it differs) to 639-1, for the languages that have both and that data sets name so.
-_TWO_LETTER_CODES = _parse_table(
-    """
-    afr:af alb:sq als:sq amh:am ara:ar arb:ar arm:hy asm:as aze:az azj:az bak:ba baq:eu bel:be ben:bn bod:bo bos:bs
-    bre:br bul:bg bur:my cat:ca ces:cs chi:zh cmn:zh cym:cy cze:cs dan:da deu:de dut:nl dzo:dz ekk:et ell:el eng:en
-    epo:eo est:et eus:eu fas:fa fin:fi fra:fr fre:fr fry:fy gaz:om geo:ka ger:de gla:gd gle:ga glg:gl gre:el guj:gu
-    hat:ht hau:ha heb:he hin:hi hrv:hr hun:hu hye:hy ibo:ig ice:is ike:iu iku:iu ind:id isl:is ita:it jav:jv jpn:ja
-    kan:kn kas:ks kat:ka kaz:kk khk:mn khm:km kin:rw kir:ky kmr:ku kor:ko kur:ku lao:lo lat:la lav:lv lin:ln lit:lt
-    ltz:lb lug:lg lvs:lv mac:mk mal:ml mar:mr may:ms mkd:mk mlg:mg mlt:mt mon:mn msa:ms mya:my nb:no nep:ne nld:nl
-    nno:nn nob:no nor:no npi:ne nya:ny oci:oc ori:or ory:or pan:pa pbt:ps per:fa pes:fa plt:mg pol:pl por:pt prs:fa
-    pus:ps ron:ro rum:ro rus:ru san:sa sin:si slk:sk slo:sk slv:sl sna:sn snd:sd som:so sot:st spa:es sqi:sq srp:sr
-    sun:su swa:sw swe:sv swh:sw tam:ta tat:tt tel:te tgk:tg tgl:tl tha:th tib:bo tir:ti tuk:tk tur:tr uig:ug ukr:uk
-    urd:ur uzb:uz uzn:uz vie:vi wel:cy xho:xh ydd:yi yid:yi yor:yo zho:zh zsm:ms zul:zu
-    """
-)
+_ONE_WORD_PER_CHARACTER = ("Han", "Bopo", "Hira", "Kana")
+_NO_SCRIPT = ("Zyyy", "Zinh", "Zzzz")  # common, inherited, unknown
+_NAMES_OF_OTHER_COLUMNS = ("id", "nr", "to", "ts")
 # Languages that an identifier takes for each other, or that go by one name.
 _CLOSE_LANGUAGES = [
     frozenset(codes.split())
@@ -132,47 +95,84 @@ def are_close(code: str, other: str) -> bool:
     return len(codes) == 1 or any(codes <= group for group in _CLOSE_LANGUAGES)
 
 
+@lru_cache(maxsize=4096)
+def standard_code(code: str) -> str:
+    """The code as BCP 47 writes it: pt-BR for pt_br, he for iw, zh-Hant for zho_Hant. Other text stays as it is."""
+    from langcodes import standardize_tag
+
+    tag = code.strip().partition(".")[0].replace("_", "-")
+    tag = re.sub("^([a-z]+)(.*)@(latin|cyrillic)$", _with_script, tag, flags=re.IGNORECASE)
+    try:
+        return standardize_tag(_OTHER_CODES.get(tag.lower(), tag.partition("@")[0]))
+    except ValueError:
+        return code
+
+
+@lru_cache(maxsize=4096)
 def language_name(code: str) -> str:
-    """The English name of a language, or its code if the table has no name."""
-    return _LANGUAGE_NAMES.get(short_code(code), code)
+    """The English name of a language with its script and region, or the code if it has no name."""
+    from langcodes import Language
+
+    try:
+        language = Language.get(_macro_code(code))
+    except ValueError:
+        return code
+    return code if language.language_name().startswith("Unknown") else language.display_name()
 
 
 def languages_called(names: Sequence[str]) -> dict[int, str]:
-    """The codes of the languages that names are the English names or codes of, by index.
+    """The short codes of the languages that names are the English names or codes of, by index.
 
     `id` is an identifier, and `No` is a word: codes are written small or in capitals.
     """
-    codes = {key: code for code, name in _LANGUAGE_NAMES.items() for key in (code, name.lower()) if key != "id"}
-    parts = [name.strip().rpartition(".")[2] for name in names]
-    keys = ["" if re.fullmatch("[A-Z][a-z]{1,2}", part) else short_code(part) for part in parts]
-    return {index: codes[key] for index, key in enumerate(keys) if key in codes}
+    called = {}
+    for index, name in enumerate(names):
+        part = name.strip().rpartition(".")[2]
+        code = _code_called(part)
+        if code is not None:
+            called[index] = code
+    return called
 
 
 def match_code(wanted: str, codes: Sequence[str]) -> str | None:
-    """The code in `codes` that is meant: `DE` and `deu` are de, and `EN-US` is en if there is no nearer code."""
-    normalized = wanted.strip().replace("_", "-").lower()
-    for code in codes:
-        if code.replace("_", "-").lower() == normalized:
-            return code
-    return next((code for code in codes if short_code(code) == short_code(normalized)), None)
+    """The code in `codes` that is meant: the language and the script must be the same, and the nearest region is taken.
 
-
-def script_of(code: str) -> str:
-    """The script of a language in ISO 15924: the script in its code, as in sr-Latn, or else its usual script.
-
-    A language that is not in the table has Latn.
+    `DE` and `deu` are de, and `EN-US` is en if there is no nearer code. `zh-TW` is zh-Hant, and never zh-Hans.
     """
-    for part in re.split("[-_]", code)[1:]:
-        script = _SCRIPT_ALIASES.get(part.title(), part.title())
-        if script in LETTER_NAME_PREFIXES:
-            return script
-    return _USUAL_SCRIPTS.get(short_code(code), "Latn")
+    meant = standard_code(wanted)
+    key = short_code(wanted), script_of(wanted)
+    fitting = [code for code in codes if (short_code(code), script_of(code)) == key]
+    return min(fitting, key=lambda code: _distance(meant, standard_code(code)), default=None)
 
 
+@lru_cache(maxsize=4096)
+def script_of(code: str) -> str:
+    """The script of a language in ISO 15924: the script in its code, as in sr-Latn, or else its usual script."""
+    from langcodes import Language
+
+    try:
+        language = Language.get(_macro_code(code))
+    except ValueError:
+        return "Latn"
+    usual_script = _USUAL_SCRIPTS.get(short_code(code))
+    return language.script or usual_script or language.maximize().script or "Latn"
+
+
+def is_without_spaces(code: str) -> bool:
+    """True if a language is written without spaces between its words, as Chinese and Thai are."""
+    return script_of(code) in _SCRIPTS_WITHOUT_SPACES
+
+
+def letters_of(script: str) -> str:
+    """The letters of a script in ISO 15924, as a pattern for the package regex, to be put between brackets."""
+    return "".join(f"\\p{{Script={name}}}" for name in _UNICODE_SCRIPTS.get(script, (script,)))
+
+
+@lru_cache(maxsize=4096)
 def short_code(code: str) -> str:
-    """The language of a code, in two letters if ISO 639-1 has it: de for deu, de-AT and ger_Latn."""
-    language = re.split("[-_]", code)[0].lower()
-    return _TWO_LETTER_CODES.get(language, language)
+    """The language of a code, in two letters if ISO 639-1 has it: de for deu, de-AT and ger_Latn; no for nb."""
+    language = re.split("[-_]", _macro_code(code))[0].lower()
+    return _SAME_LANGUAGES.get(language, language)
 
 
 def language_identifier(*, where: str | None) -> LanguageIdentifier:
@@ -185,26 +185,112 @@ def language_identifier(*, where: str | None) -> LanguageIdentifier:
 
 @dataclass(frozen=True, slots=True)
 class DetectedLanguage:
-    """The language of a text by its code, and its probability; `is_only` if there was no other language to choose."""
+    """The language of a text by its code, and its probability among the languages that it was compared with."""
 
     code: str
     confidence: float
-    is_only: bool
 
 
 def detect_language(text: str, *, among: Sequence[str]) -> DetectedLanguage | None:
-    """The most likely language of a text; a single language is the answer for any text.
+    """The most likely language of a text; None if the text is in another script, or does not say which one it is.
 
-    None if the identifier knows fewer than two of the languages.
+    A language that alone has the script of the text is the answer; its probability is that among all languages of the
+    script that the identifier knows.
     """
-    if len(among) == 1:
-        return DetectedLanguage(among[0], 1.0, is_only=True)
-    code_of = {short_code(code): code for code in reversed(among)}
-    identifier = _identifier_for(frozenset(code_of))
-    if identifier is None:
+    text = text[:_IDENTIFIED_CHARACTERS]
+    fitting = in_script_of(text, among)
+    if not fitting:
         return None
-    label, confidence = identifier.classify(text[:_IDENTIFIED_CHARACTERS])
-    return DetectedLanguage(code_of[str(label)], float(confidence), is_only=False)
+    code_of = {short_code(code): code for code in reversed(_in_han_of(text, fitting))}
+    labels = _labels()
+    known = [language for language in code_of if language in labels]
+    compared = known if len(known) > 1 else [*known, *in_script_of(text, [*labels])]
+    identifier = _identifier_for(frozenset(compared))
+    probabilities = {short_code(str(label)): float(value) for label, value in identifier.rank(text)}
+    best = max(code_of, key=lambda language: probabilities.get(language, 0.0))
+    confidence = probabilities.get(best, 0.0)
+    if len(code_of) > 1:
+        in_close_languages = sum(value for other, value in probabilities.items() if are_close(other, best))
+        if in_close_languages < _LEAST_CONFIDENCE or identifier.classify("")[1] == confidence:  # as for no text
+            return None
+    return DetectedLanguage(code_of[best], confidence)
+
+
+def identify_language(text: str) -> DetectedLanguage | None:
+    """The most likely of all languages that the identifier knows; None if the text does not say which one it is."""
+    return detect_language(text, among=[*_labels()])
+
+
+def in_script_of(text: str, codes: Sequence[str]) -> list[str]:
+    """The languages in whose script most of a text is written; a Han or Kana character counts like a word."""
+    counts = {script: len(_words_of(script).findall(text)) for script in {*map(script_of, codes)}}
+    least = max(_MOST_WORDS * len(_words_of(None).findall(text)), _NEARLY_ALL * max(counts.values(), default=0), 1)
+    return [code for code in codes if counts[script_of(code)] >= least]
+
+
+def _macro_code(code: str) -> str:
+    """The standard code with the language that an individual language belongs to, such as zh for cmn."""
+    from langcodes import standardize_tag
+
+    try:
+        return standardize_tag(standard_code(code), macro=True)
+    except ValueError:
+        return code
+
+
+def _with_script(locale: re.Match[str]) -> str:
+    """The code for the name of a locale: sr-Latn-RS for sr-RS@latin."""
+    language, region, script = locale.groups()
+    return f"{language}-{'Latn' if script.lower() == 'latin' else 'Cyrl'}{region}"
+
+
+@lru_cache(maxsize=4096)
+def _distance(wanted: str, code: str) -> tuple[bool, int, int]:
+    """How far two standard codes of one language and script are apart; of equal ones the shorter is nearer."""
+    from langcodes import tag_distance
+
+    return wanted != code, tag_distance(wanted, code), len(code)
+
+
+def _code_called(name: str) -> str | None:
+    """The short code of the language that a name is the English name or the code of."""
+    from langcodes import Language, find
+
+    if not re.fullmatch("[A-Z][a-z]{1,2}", name):
+        code = short_code(name)
+        if len(code) == 2 and code not in _NAMES_OF_OTHER_COLUMNS and Language.get(code).is_valid():
+            return code
+    try:
+        code = find(name, language="en").to_tag()
+    except LookupError:
+        return None
+    return short_code(code) if language_name(code).lower() == name.lower() else None
+
+
+def _in_han_of(text: str, codes: Sequence[str]) -> list[str]:
+    """The languages without those that are written in the other of simplified and traditional Han characters."""
+    scripts = {*map(script_of, codes)}
+    if not {"Hans", "Hant"} <= scripts:
+        return [*codes]
+    simplified, traditional = (len(text.encode(encoding, "ignore")) for encoding in ("gb2312", "big5"))
+    other = "Hant" if simplified > traditional else "Hans"
+    return [code for code in codes if script_of(code) != other]
+
+
+@cache
+def _words_of(script: str | None) -> regex.Pattern[str]:
+    """The pattern of a word of a script, or of any script with None."""
+    import regex
+
+    if script is None:
+        each, none = (
+            "".join(f"\\p{{Script={name}}}" for name in names) for names in (_ONE_WORD_PER_CHARACTER, _NO_SCRIPT)
+        )
+        return regex.compile(f"[{each}]|[^{each}{none}]+")
+    names = _UNICODE_SCRIPTS.get(script, (script,))
+    return regex.compile(
+        "|".join(f"\\p{{Script={name}}}{'' if name in _ONE_WORD_PER_CHARACTER else '+'}" for name in names)
+    )
 
 
 @cache
@@ -215,12 +301,15 @@ def _load_identifier() -> LanguageIdentifier:
 
 
 @cache
-def _identifier_for(codes: frozenset[str]) -> LanguageIdentifier | None:
-    """The identifier restricted to these languages, or None if it knows fewer than two of them."""
-    full_identifier = language_identifier(where=None)
-    known = sorted(codes & set(map(str, full_identifier.labels)))
-    if len(known) < 2:
-        return None
-    identifier = copy(full_identifier)
-    identifier.set_languages(known)  # takes as long as many detections
+def _labels() -> dict[str, str]:
+    """The identifier's labels of languages by their short codes."""
+    labels = map(str, language_identifier(where=None).labels)
+    return {short_code(label): label for label in labels if label != NO_LANGUAGE}
+
+
+@lru_cache(maxsize=256)
+def _identifier_for(codes: frozenset[str]) -> LanguageIdentifier:
+    """The identifier restricted to these languages."""
+    identifier = copy(language_identifier(where=None))
+    identifier.set_languages(sorted(_labels()[code] for code in codes))  # takes as long as many detections
     return identifier

@@ -600,7 +600,7 @@ WEBVTT = (
         ("my.jsonl", '{"KEY": "one"}\n', "JSON lines", "one\n"),
         # The source of the model, English, is not the first language.
         ("my.tmx", TMX_FROM_GERMAN, "a translation memory (TMX)", "one\ntwo\n"),
-        ("my.tmx", PLACEHOLDERS, "a translation memory (TMX)", "one\ntwo\nthree tails\n"),
+        ("my.tmx", PLACEHOLDERS, "a translation memory (TMX)", "One\ntwo\nthree tails\n"),
         ("my.xlf", XLIFF_PLACEHOLDERS, "XLIFF", "One five\ntwo\n"),
         ("my.csv", 'Hallo du, "Hello, you"\n', "a table (CSV)", "Hallo du\n"),
         ("my.csv", 'de, en\nHallo du, "Hello, you"\n', "a table (CSV)", "Hello, you\n"),

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from nmt_cli.errors import DataError
+from nmt_cli.languages import DetectedLanguage
 from nmt_cli.serving.api.deepl import DeepLTranslateRequest, check_supported
 from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.errors import ClientGone, RequestError, invalid_request_error
@@ -87,15 +88,12 @@ async def test_a_task_that_is_cancelled_while_it_waits_leaves_no_error_to_the_lo
 
 
 async def test_a_text_is_detected_among_the_languages_of_the_models_to_the_target(
-    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    models: dict[str, Path], tmp_path: Path
 ) -> None:
     german = "Das Haus steht am alten Meer."
     paths = [*models.values(), save_model(tmp_path / "en-fr", "en", "fr")]
     served = ModelRouter([ServedModel(path, MODEL_SETTINGS, ServerMetrics()) for path in paths])
-    found = served.route("auto", "FR", text=german)
-    assert found.model.name == "en-fr"
-    assert found.detected is not None
-    assert found.detected.is_only
+    assert served.route("auto", "FR", text="The house stands by the old sea.").model.name == "en-fr"
     assert served.route(None, None, text=german).model.name == "de-en"
     with pytest.raises(RequestError, match="the target language is missing, and the text was detected as en") as error:
         served.route(None, None, text="The house stands by the old sea.")
@@ -106,10 +104,50 @@ async def test_a_text_is_detected_among_the_languages_of_the_models_to_the_targe
     with pytest.raises(RequestError, match="it is not supported") as error:
         served.route("auto", "it", text=german)
     assert error.value.hint == "target: one of de, en, fr"
-    monkeypatch.setattr("nmt_cli.serving.models.detect_language", lambda text, among: None)
-    with pytest.raises(RequestError, match="these languages cannot be told apart by their text") as error:
-        served.detect(german)
-    assert error.value.hint == f"give the source language: one of {', '.join(served.sources)}"
+
+
+@pytest.mark.parametrize(
+    ("pair", "text", "source", "is_translated"),
+    [
+        ("en-de", "Das Haus steht am alten Meer.", "de", False),
+        ("en-de", "The house stands by the old sea.", "en", True),
+        ("en-de", "Server error", "en", True),  # looks German, but not surely
+        ("en-de", "ok", "en", True),
+        ("en_GB-zho_Hans", "我们明天一起去公园看电影吧。", "zh-Hans", False),
+        ("iw-ru", "Привет, как дела?", "ru", False),
+        ("hsb-de", "Das Haus steht am alten Meer.", "de", False),
+    ],
+)
+async def test_a_text_in_the_language_of_the_target_is_left_unchanged(
+    tmp_path: Path, pair: str, text: str, source: str, is_translated: bool
+) -> None:
+    served = ServedModel(save_model(tmp_path / "model", *pair.split("-")), MODEL_SETTINGS, ServerMetrics())
+    router = ModelRouter([served])
+    for target in (served.pair[1], None):
+        route = router.route("auto", target, text=text)
+        assert (route.source, route.translator) == (source, served if is_translated else None)
+    assert is_translated or router.detect(text).code == source
+
+
+async def test_a_text_in_a_script_of_no_model_is_not_detected_as_one_of_their_languages(
+    models: dict[str, Path],
+) -> None:
+    router = ModelRouter([ServedModel(models["en-de"], MODEL_SETTINGS, ServerMetrics())])
+    chinese = "我们明天一起去公园看电影吧。"
+    assert router.detect(chinese).code == "zh"
+    with pytest.raises(RequestError, match="zh"):
+        router.route("auto", "de", text=chinese)
+    assert [router.detect(text) for text in ("123", "")] == [DetectedLanguage("en", 0.0)] * 2
+
+
+async def test_served_languages_have_standard_codes(tmp_path: Path) -> None:
+    pairs = [("en", "pt_br"), ("pt_br", "en"), ("en", "zho_Hant"), ("en", "zh_CN")]
+    paths = [save_model(tmp_path / str(number), *pair) for number, pair in enumerate(pairs)]
+    router = ModelRouter([ServedModel(path, MODEL_SETTINGS, ServerMetrics()) for path in paths])
+    assert (router.sources, router.targets) == (["en", "pt-BR"], ["pt-BR", "en", "zh-Hant", "zh-CN"])
+    asked = {"zh-TW": "zh-Hant", "ZH-HANS": "zh-CN", "zh": "zh-CN", "PT": "pt-BR", "pb": "pt-BR"}
+    assert {target: router.route("en", target, text="").model.pair[1] for target in asked} == asked
+    assert router.route("PT-BR", "EN-US", text="").model.name == "pt-BR-en"
 
 
 def write_keys(folder: Path, text: str) -> Path:

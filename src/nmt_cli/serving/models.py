@@ -13,7 +13,14 @@ from nmt_cli.artifacts.manifest import damaged_hint, model_digest, verify_files
 from nmt_cli.artifacts.model_directory import SavedModelConfig, load_saved_config, load_tokenizer
 from nmt_cli.artifacts.run import model_of_run
 from nmt_cli.errors import ModelError, NmtError, UsageError
-from nmt_cli.languages import DetectedLanguage, detect_language, match_code
+from nmt_cli.languages import (
+    DetectedLanguage,
+    detect_language,
+    identify_language,
+    in_script_of,
+    match_code,
+    standard_code,
+)
 from nmt_cli.serving.errors import RequestError, invalid_request_error, shorten
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue
@@ -24,6 +31,7 @@ from nmt_cli.tokenization.tokenizer import Tokenizer, as_in_training
 logger = logging.getLogger(__name__)
 
 _TOKENIZER = "source.spm"
+_LEAST_UNCHANGED = 0.9  # probability that a text is in the target's language already
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +132,7 @@ class _ModelFiles:
 
     @property
     def pair(self) -> tuple[str, str]:
-        return self.config.languages.source, self.config.languages.target
+        return standard_code(self.config.languages.source), standard_code(self.config.languages.target)
 
 
 def _read_model(path: Path) -> _ModelFiles:
@@ -150,6 +158,16 @@ class ModelRoute:
 
     model: ServedModel
     detected: DetectedLanguage | None
+
+    @property
+    def source(self) -> str:
+        """The code of the text's language."""
+        return self.model.pair[0] if self.detected is None else self.detected.code
+
+    @property
+    def translator(self) -> ServedModel | None:
+        """The model, or None if the text is in the target's language already."""
+        return self.model if self.source == self.model.pair[0] else None
 
 
 class ModelRouter:
@@ -189,12 +207,19 @@ class ModelRouter:
         """The model for a source and a target.
 
         Without a source (None or auto), the language of `text` is detected among the sources of the models to the
-        target. Without a target (None), there must be a single one.
+        target, and the target's own language. Without a target (None), there must be a single one.
         """
         detected = None
         if source is None or source.strip().lower() in ("auto", ""):
-            detected = self.detect(text, target=target)
+            if target is not None:
+                _matching_code(target, self.targets, name="target")
+            models = [model for model in self if target is None or match_code(target, [model.pair[1]]) is not None]
+            detected = _detect_source(text, models)
             code = detected.code
+            if code not in self.sources and target is None and len(self.targets) > 1:
+                raise _missing_target_error(self.targets, detected)
+            if code not in [model.pair[0] for model in models]:
+                return ModelRoute(next(model for model in models if model.pair[1] == code), detected)
         else:
             code = _matching_code(source, self.sources, name="source")
         targets = self.targets_of(code)
@@ -209,21 +234,18 @@ class ModelRouter:
             raise invalid_request_error(f"{code} to {shorten(target)} is not supported", hint=hint, where="target")
         return ModelRoute(self._by_pair[code, target_code], detected)
 
-    def detect(self, text: str, *, target: str | None = None) -> DetectedLanguage:
-        """The language of a text, among the sources or among the sources of a target."""
-        sources = self.sources
-        if target is not None:
-            _matching_code(target, self.targets, name="target")
-            sources = [source for source in sources if match_code(target, self.targets_of(source)) is not None]
-        detected = detect_language(text, among=sources)
-        if detected is None:
-            hint = f"give the source language: one of {', '.join(sources)}"
-            raise invalid_request_error("these languages cannot be told apart by their text", hint=hint, where="source")
-        return detected
+    def detect(self, text: str) -> DetectedLanguage:
+        """The language of a text among the languages of all models, or any language if the text is in another script.
+
+        The first source with a confidence of 0 stands for a text that does not say its language.
+        """
+        codes = [*self.sources, *self.targets]
+        found = detect_language(text, among=codes) if in_script_of(text, codes) else identify_language(text)
+        return found or DetectedLanguage(self.sources[0], 0.0)
 
     async def load(self) -> None:
         """Load all models; NmtError if one cannot be loaded."""
-        detection = asyncio.to_thread(detect_language, "", among=self.sources)  # loads its own model
+        detection = asyncio.to_thread(identify_language, "text")  # loads its own model
         try:
             async with asyncio.TaskGroup() as group:  # on an error, it waits until all workers have ended
                 for loading in (detection, *(model.load() for model in self)):
@@ -254,9 +276,29 @@ class ModelRouter:
         await asyncio.gather(*(model.pool.close() for model in self))
 
 
+def _detect_source(text: str, models: Sequence[ServedModel]) -> DetectedLanguage:
+    """The language of a text: one that the models translate, or the target's own.
+
+    A text that does not say its language has the first source of its script, with a confidence of 0. RequestError if
+    the text is in another script.
+    """
+    sources = [*dict.fromkeys(model.pair[0] for model in models)]
+    fitting = in_script_of(text, sources)
+    detected = detect_language(text, among=[*sources, *(model.pair[1] for model in models)])
+    if detected is not None and detected.code not in sources and detected.confidence < _LEAST_UNCHANGED and fitting:
+        detected = detect_language(text, among=sources)
+    if detected is not None:
+        return detected
+    if not fitting and any(map(str.isalpha, text)):
+        other = identify_language(text)
+        message = f"the text is in {other.code}, which is not translated" if other else "the text is in another script"
+        raise invalid_request_error(message, hint=f"source: one of {', '.join(sources)}", where="source")
+    return DetectedLanguage([*fitting, *sources][0], 0.0)
+
+
 def _missing_target_error(targets: Sequence[str], detected: DetectedLanguage | None) -> RequestError:
     message, hint = "the target language is missing", f"give target: one of {', '.join(targets)}"
-    if detected is not None and not detected.is_only:
+    if detected is not None and detected.confidence:
         message += f", and the text was detected as {detected.code}"
         hint += "; or give source, if the text is in another language"
     return invalid_request_error(message, hint=hint, where="target")

@@ -24,7 +24,7 @@ from nmt_cli.serving.keys import ApiKeys, KeyOwner
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
-from nmt_cli.serving.texts import TextCandidate, TranslatedSentence, TranslatedText, split_text
+from nmt_cli.serving.texts import SplitText, TextCandidate, TranslatedSentence, TranslatedText, split_text
 from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, SentenceTask
 
 logger = logging.getLogger(__name__)
@@ -132,19 +132,23 @@ class Service:
         self.check_texts(texts)
         with owner.charged(requests=max(1, len(texts)), characters=sum(map(len, texts))):
             routes = [self.models.route(source, target, text=text) for text in texts]
-            texts_by_model: dict[ServedModel, list[str]] = {}
+            texts_by_model: dict[ServedModel | None, list[str]] = {}
             for text, route in zip(texts, routes, strict=True):
-                texts_by_model.setdefault(route.model, []).append(text)
+                texts_by_model.setdefault(route.translator, []).append(text)
             calls = [
                 self.translate(
-                    texts_of_model, model, self.search_task(model, nbest=nbest), by_sentence=by_sentence, caller=caller
+                    texts_of_model,
+                    model,
+                    self.search_task(model or routes[0].model, nbest=nbest),
+                    by_sentence=by_sentence,
+                    caller=caller,
                 )
                 for model, texts_of_model in texts_by_model.items()
             ]
             # Almost always there is a single call, which needs no task.
             results = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
         translations = {model: iter(result) for model, result in zip(texts_by_model, results, strict=True)}
-        return [(next(translations[route.model]), route) for route in routes]
+        return [(next(translations[route.translator]), route) for route in routes]
 
     async def reload(self) -> list[NmtError]:
         """Read the keys and load the models again; the errors, which say what stays as it was."""
@@ -158,17 +162,24 @@ class Service:
         return errors + await self.models.reload()
 
     async def translate(
-        self, texts: Sequence[str], model: ServedModel, task: SearchTask, *, by_sentence: bool, caller: Caller
+        self, texts: Sequence[str], model: ServedModel | None, task: SearchTask, *, by_sentence: bool, caller: Caller
     ) -> list[TranslatedText]:
         """The translation of each text; ClientGone if the client leaves, RequestError if there is no room or time."""
         return [text async for text in self.stream(texts, model, task, by_sentence=by_sentence, caller=caller)]
 
     async def stream(
-        self, texts: Sequence[str], model: ServedModel, task: SearchTask, *, by_sentence: bool, caller: Caller
+        self, texts: Sequence[str], model: ServedModel | None, task: SearchTask, *, by_sentence: bool, caller: Caller
     ) -> AsyncIterator[TranslatedText]:
-        """The same as `translate`, but each text comes as soon as it and all texts before it are done."""
+        """The same as `translate`, but each text comes as soon as it and all texts before it are done.
+
+        Without a model, each text is its own translation.
+        """
         self.check_texts(texts)
         self.check_texts([task.prefix])
+        if model is None:
+            for text in texts:
+                yield TranslatedText(SplitText([], [text]), [])
+            return
         num_pieces = cache(model.num_pieces)
         split_texts = [
             split_text(text, fits=lambda part: num_pieces(part) <= model.max_pieces, by_sentence=by_sentence)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
+import regex
 from numpy.typing import NDArray
 
 from nmt_cli.errors import DataError
-from nmt_cli.languages import LETTER_NAME_PREFIXES, language_identifier, script_of, short_code
+from nmt_cli.languages import language_identifier, letters_of, script_of, short_code
 
-_KNOWN_NAMES = frozenset(name for names in LETTER_NAME_PREFIXES.values() for name in names)
 _NUM_CODES = 0x40000  # no letter lies beyond the third plane
 _OWN_SCRIPT, _OTHER_SCRIPT = 1, 2
 
@@ -27,7 +26,7 @@ _BEGINS_WITH_ADDRESS = re.compile(r"[\W_]*(?:(?:https?|ftp)://|www\.)\w", re.IGN
 class ScriptRule:
     """Finds texts in which more than half of the letters belong to another script than the language's.
 
-    Characters that no script of the table owns (digits, signs, mathematical letters) do not count. A text without
+    Characters that belong to no script (digits, signs, mathematical letters) do not count. A text without
     letters passes.
     """
 
@@ -125,15 +124,13 @@ def _starts(texts: Sequence[str]) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=2)
 def _scripts_of_characters(script: str) -> NDArray[np.uint8]:
-    """For every character: 1 for a letter of the script, 2 for a letter of another script in the table, else 0."""
-    names = LETTER_NAME_PREFIXES[script]
+    """For every character: 1 for a letter of the script, 2 for a letter of another script, else 0."""
     scripts = np.zeros(_NUM_CODES, dtype=np.uint8)
-    for code in range(_NUM_CODES):
-        character = chr(code)
-        if character.isalpha():
-            name = unicodedata.name(character, "").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ")
-            first = name.split(" ", 1)[0]
-            scripts[code] = _OWN_SCRIPT if first in names else _OTHER_SCRIPT if first in _KNOWN_NAMES else 0
+    characters = "".join(map(chr, range(_NUM_CODES)))
+    any_script = r"^\p{Script=Zyyy}\p{Script=Zinh}"
+    for value, letters in ((_OTHER_SCRIPT, any_script), (_OWN_SCRIPT, letters_of(script))):
+        for run in regex.finditer(rf"(?V1)[\p{{L}}&&[{letters}]]+", characters):
+            scripts[run.start() : run.end()] = value
     return scripts
 
 

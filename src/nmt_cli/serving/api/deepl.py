@@ -164,7 +164,7 @@ async def translate(call: Call[DeepLTranslateRequest]) -> Response:
         model_type["model_type_used"] = "latency_optimized" if is_latency_optimized else "quality_optimized"
     translations = [
         {
-            "detected_source_language": route.model.pair[0].upper(),
+            "detected_source_language": route.source.upper(),
             "text": translated.text,
             "billed_characters": len(text),
             **model_type,

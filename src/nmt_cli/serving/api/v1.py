@@ -27,9 +27,7 @@ class TranslateRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     text: str | list[str]
-    source: Annotated[str | None, Field(description="a language's code; auto or none: detected in the first text")] = (
-        None
-    )
+    source: Annotated[str | None, Field(description="a language's code; auto or none: detected in the texts")] = None
     target: Annotated[str | None, Field(description="a language's code; may be left out if there is only one")] = None
     nbest: Annotated[int, Field(ge=1, description="translations of each text and sentence; else 1"), NUMBER] = 1
     beam: Annotated[int | None, Field(ge=1, description="width of the search; 1 is greedy"), NUMBER] = None
@@ -75,7 +73,7 @@ class TranslateAnswer(BaseModel):
 
     source: str
     target: str
-    detection: Literal["given", "detected", "only"]
+    detection: Literal["given", "detected", "undecided"]
     confidence: float
     translations: list[TranslatedTextV1]
 
@@ -195,7 +193,7 @@ async def translate(call: Call[TranslateRequest]) -> Response:
 
 async def _translate(call: Call[TranslateRequest], texts: list[str]) -> Response:
     fields, service = call.fields, call.service
-    route = service.models.route(fields.source, fields.target, text=texts[0] if texts else "")
+    route = service.models.route(fields.source, fields.target, text="\n".join(texts))
     task = service.search_task(
         route.model,
         nbest=fields.nbest,
@@ -207,16 +205,15 @@ async def _translate(call: Call[TranslateRequest], texts: list[str]) -> Response
     )
     by_sentence = fields.split == "sentences"
     if fields.stream:
-        lines = _stream_lines(call, texts, route.model, task, by_sentence=by_sentence)
+        lines = _stream_lines(call, texts, route.translator, task, by_sentence=by_sentence)
         # Awaited before the status is sent, so that a full queue is a 503.
         first_line = await anext(lines, b"")
         return StreamingResponse(_prepend(first_line, lines), media_type=_NDJSON)
     with watch_caller(call.request) as caller:
-        translated = await service.translate(texts, route.model, task, by_sentence=by_sentence, caller=caller)
-    source, target = route.model.pair
+        translated = await service.translate(texts, route.translator, task, by_sentence=by_sentence, caller=caller)
     answer = {
-        "source": source,
-        "target": target,
+        "source": route.source,
+        "target": route.model.pair[1],
         "detection": _detection_kind(route.detected),
         "confidence": 1.0 if route.detected is None else round(route.detected.confidence, 4),
         "translations": [_text_answer(text, task) for text in translated],
@@ -271,10 +268,10 @@ async def reload(call: Call[NoFields]) -> Response:
     return json_response(answer | error_content(first_error), status=first_error.status)
 
 
-def _detection_kind(detected: DetectedLanguage | None) -> Literal["given", "detected", "only"]:
+def _detection_kind(detected: DetectedLanguage | None) -> Literal["given", "detected", "undecided"]:
     if detected is None:
         return "given"
-    return "only" if detected.is_only else "detected"
+    return "detected" if detected.confidence else "undecided"
 
 
 def _models_and_limits(service: Service) -> dict[str, Any]:
@@ -308,7 +305,7 @@ def _model_for_sentence(call: Call[NextWordsRequest] | Call[AttentionRequest]) -
 
 
 async def _stream_lines(
-    call: Call[TranslateRequest], texts: list[str], model: ServedModel, task: SearchTask, *, by_sentence: bool
+    call: Call[TranslateRequest], texts: list[str], model: ServedModel | None, task: SearchTask, *, by_sentence: bool
 ) -> AsyncIterator[bytes]:
     """A line of JSON for each text, in order; if an error ends the stream, the last line is the error."""
     is_begun = False
