@@ -58,7 +58,7 @@ class Reason:
 # A pair counts for the first of these that applies to it.
 REASONS = {
     MALFORMED: Reason("a row of TSV has too few cells, a row of CSV too many, or a record no text at the keys", ()),
-    UNTRANSLATED: Reason("a unit or a row of CSV lacks one of the two texts, or its translation is fuzzy", ()),
+    UNTRANSLATED: Reason("a unit or a row of CSV lacks one of the two texts, or its translation is not finished", ()),
     NOT_UTF8: Reason("a side has bytes that are no UTF-8, or half a character", ()),
     "line break": Reason("a side has a line break inside", ()),
     "control characters": Reason("a side has control characters inside", ("control_characters=false",)),

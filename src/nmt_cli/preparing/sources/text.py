@@ -35,9 +35,7 @@ from nmt_cli.text_encoding import check_encodings
 COMPRESSION_ENDINGS = ("", ".gz", ".zst", ".xz")
 _KIND_BY_ENDING = {
     **{f".{kind}": kind for kind in ("tsv", "csv", "tmx", "xliff", "po", "jsonl", "parquet")},
-    ".xlf": "xliff",
-    ".sdlxliff": "xliff",
-    ".mxliff": "xliff",
+    **dict.fromkeys((".xlf", ".sdlxliff", ".mqxliff", ".mxliff", ".mxlf"), "xliff"),
     ".ndjson": "jsonl",
 }
 # How text comes out of the files of other programs, by their endings.

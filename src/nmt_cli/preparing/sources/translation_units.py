@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, TypeAlias
+from typing import Annotated, ClassVar, NamedTuple, TypeAlias
+
+from pydantic import Field
 
 from nmt_cli.errors import DataError
 from nmt_cli.languages import match_code, short_code
@@ -18,11 +20,20 @@ from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSou
 
 logger = logging.getLogger(__name__)
 
-Unit: TypeAlias = tuple[int, list[tuple[str, str]]]
-"""The line where a unit begins, and its texts, each after its language; an empty code fits any language."""
+KeepUnfinished: TypeAlias = Annotated[
+    bool, Field(description="keep translations that are marked as fuzzy, new, draft, to be reviewed, or rejected")
+]
 
 _LANGUAGES_SHOWN = 8
 _MAX_REMEMBERED = 1_000
+
+
+class Unit(NamedTuple):
+    """The line where a unit begins, and its texts, each after its language; an empty code fits any language."""
+
+    line: int
+    texts: list[tuple[str, str]]
+    is_finished: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +42,22 @@ class UnitsFile(LocalPairs):
 
     file: Path
     languages: tuple[str, str]
+    keep_unfinished: bool
 
     @abstractmethod
     def units(self) -> Iterator[Unit]:
         """The units in order. DataError if the file is not of this format."""
 
     def read(self) -> Iterator[RawChunk]:
-        """The pairs of units with a text in both languages; other units are untranslated.
+        """The pairs of units with a finished text in both languages; other units are untranslated.
 
         DataError if there is no pair in the whole file. The log names the languages that were taken for the two.
         """
-        matcher = _LanguageMatcher(self.file, self.languages)
+        matcher = _LanguageMatcher(self.file, self.languages, keep_unfinished=self.keep_unfinished)
         try:
             yield from unit_chunks(map(matcher.pair_of, self.units()), origin=self.origin)
         finally:
-            matcher.log_languages()
+            matcher.log()
         matcher.check_has_pairs()
 
     def count(self, *, most: int) -> int:
@@ -58,27 +70,29 @@ class UnitsSource(OneFileSource):
 
     format: ClassVar[type[UnitsFile]]
     weight: Weight = 1.0
+    keep_unfinished: KeepUnfinished = False
 
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> UnitsFile:
         """The two languages of a file."""
-        return self.format(((name, file),), file.name, self.weight, file, context.codes)
+        return self.format(((name, file),), file.name, self.weight, file, context.codes, self.keep_unfinished)
 
 
 class _LanguageMatcher:
     """Finds the texts of each unit that are in the two languages of the corpus, and counts the languages."""
 
-    def __init__(self, file: Path, wanted: tuple[str, str]) -> None:
+    def __init__(self, file: Path, wanted: tuple[str, str], *, keep_unfinished: bool) -> None:
         self._file = file
+        self._keep_unfinished = keep_unfinished
         self._wanted = wanted
         # For the codes of a unit's texts: the indices of source and target.
         self._indices: dict[tuple[str, ...], tuple[int | None, int | None]] = {}
         self._taken: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self._unpaired_codes: Counter[str] = Counter()
-        self._num_units = self._num_pairs = 0
+        self._num_units = self._num_pairs = self._num_unfinished = 0
 
     def pair_of(self, unit: Unit) -> UnitPair:
-        """The two texts of a unit; the translation is None if one of them is missing."""
-        line, texts = unit
+        """The two texts of a unit; the translation is None if one of them is missing, or is not finished."""
+        line, texts, is_finished = unit
         self._num_units += 1
         codes = tuple([code for code, _ in texts])
         if codes not in self._indices:
@@ -89,13 +103,16 @@ class _LanguageMatcher:
         if source is None or target is None:
             self._unpaired_codes.update(codes)
             return UnitPair(line, "" if source is None else texts[source][1], None)
+        if not is_finished and not self._keep_unfinished:
+            self._num_unfinished += 1
+            return UnitPair(line, texts[source][1], None)
         self._num_pairs += 1
         self._taken[0][codes[source]] += 1
         self._taken[1][codes[target]] += 1
         return UnitPair(line, texts[source][1], texts[target][1])
 
-    def log_languages(self) -> None:
-        """Log which languages were taken for the two, if they have other codes."""
+    def log(self) -> None:
+        """Log which languages were taken for the two, if they have other codes, and how much was not finished."""
         messages = []
         for wanted, taken in zip(self._wanted, self._taken, strict=True):
             codes = [code for code in taken if code]
@@ -104,6 +121,12 @@ class _LanguageMatcher:
                 messages.append(f"{wanted} is {' and '.join(shown)}")
         if messages:
             logger.info("%s: %s", self._file.name, ", ".join(messages))
+        if self._num_unfinished:
+            logger.info("%s: %s", self._file.name, self._unfinished)
+
+    @property
+    def _unfinished(self) -> str:
+        return f"{self._num_unfinished:,} translations are left out, because they are marked as not finished"
 
     def check_has_pairs(self) -> None:
         """Raise DataError if no unit has both languages."""
@@ -112,6 +135,9 @@ class _LanguageMatcher:
         name, where = self._file.name, str(self._file)
         if self._num_units == 0:
             raise DataError(f"{name} has no units", where=where, hint="give a file with translations")
+        if self._num_unfinished:
+            hint = "write keep_unfinished: true beside the file in the corpus file to keep them"
+            raise DataError(f"nothing is left of {name}: {self._unfinished}", where=where, hint=hint)
         codes = [code for code, _ in self._unpaired_codes.most_common(_LANGUAGES_SHOWN) if code]
         missing = [code for code in self._wanted if match_code(code, codes) is None] or [self._wanted[1]]
         if "" in self._unpaired_codes:  # such as the messages of PO, which fit any language
