@@ -81,6 +81,44 @@ def test_csv_is_read_with_its_delimiter_quoting_and_header(
     assert read(tmp_path / "a.csv", f"\ufeff{text}") == expected
 
 
+@pytest.mark.parametrize("header", [None, ("en", "de")])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_line_breaks_in_quoted_cells_of_tsv_are_spaces(
+    tmp_path: Path, header: tuple[str, str] | None, line_end: str
+) -> None:
+    pairs = [("One.\nTwo.", "Eins.\n\nZwei."), ('He said "no".', 'Er sagte\n"nein".'), *invented_pairs(50, seed=2)]
+    text = written_by_csv([*([header] if header else []), *pairs], "\t").replace("\r\n", line_end)
+    assert read(tmp_path / "a.tsv", text) == [tuple(" ".join(cell.split()) for cell in pair) for pair in pairs]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ['"One\tEins', "Two\tZwei", 'Three"\tDrei'],
+        ['"One\t"Eins', 'Two"\tZwei"', "Three\tDrei"],
+        ['5" pipe\t5-Zoll-Rohr', '"One" he said\tsagte er', '"Two\tZwei', "Three\tDrei", 'Four"\t"Vier'],
+    ],
+)
+def test_stray_quotes_of_tsv_are_text(tmp_path: Path, lines: list[str]) -> None:
+    assert read(tmp_path / "a.tsv", "\n".join(lines)) == [tuple(line.split("\t")) for line in lines]
+
+
+@pytest.mark.parametrize("name", ["fuzzy", "Fuzzy"])
+def test_fuzzy_rows_of_weblate_are_left_out_and_counted_unless_they_are_kept(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    rows = [("location", "source", "target", "id", name, "context"), ("", "One", "Eins", "1", "False", "")]
+    rows += [("", "Two", "Zwei", "2", "True", ""), ("", "Three", "Drei", "3", "", "")]
+    text = written_by_csv(rows, ",")
+    assert read(tmp_path / "a.csv", text) == [("One", "Eins"), ("Two", ""), ("Three", "Drei")]
+    assert "1 translations are left out" in caplog.text
+    write_prefix(tmp_path / "valid", invented_pairs(3, seed=2))
+    kept = corpus_of(tmp_path, "{kind: csv, file: a.csv, keep_unfinished: true}")
+    chunks = list(read_chunks(fetch_inputs(kept, progress=silent).sources["train"]))
+    assert chunks[0].tgt == ["Eins", "Zwei", "Drei"]
+
+
 def test_blank_lines_before_the_header_of_csv_are_no_rows(tmp_path: Path) -> None:
     assert read(tmp_path / "a.csv", b"\n\r\nid,de,en\n\n7,eins,one\n") == [("one", "eins")]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gettext
 import re
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -14,9 +13,8 @@ from typing import Literal
 import polib
 from pydantic import Field
 
-from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.sources.lines import join_lines
+from nmt_cli.preparing.sources.lines import join_lines, read_lines
 from nmt_cli.preparing.sources.translation_units import Unit, UnitsFile, UnitsSource
 
 _MANY = range(2, 200)
@@ -47,8 +45,8 @@ class PoFile(UnitsFile):
     def _messages(self) -> polib.POFile:
         """The file as polib reads it. DataError if it is not PO, or not in the encoding that it names."""
         # polib would break the lines of a text in memory at U+2028 and the like as well.
-        with open_bytes(self.file) as stream, tempfile.NamedTemporaryFile() as plain:
-            shutil.copyfileobj(stream, plain)
+        with tempfile.NamedTemporaryFile() as plain:
+            plain.writelines(read_lines(self.file))
             plain.flush()
             try:
                 return polib.pofile(plain.name)

@@ -121,12 +121,7 @@ class _LanguageMatcher:
                 messages.append(f"{wanted} is {' and '.join(shown)}")
         if messages:
             logger.info("%s: %s", self._file.name, ", ".join(messages))
-        if self._num_unfinished:
-            logger.info("%s: %s", self._file.name, self._unfinished)
-
-    @property
-    def _unfinished(self) -> str:
-        return f"{self._num_unfinished:,} translations are left out, because they are marked as not finished"
+        log_unfinished(self._file, self._num_unfinished)
 
     def check_has_pairs(self) -> None:
         """Raise DataError if no unit has both languages."""
@@ -136,8 +131,9 @@ class _LanguageMatcher:
         if self._num_units == 0:
             raise DataError(f"{name} has no units", where=where, hint="give a file with translations")
         if self._num_unfinished:
+            message = f"{name} has no finished translation: {self._num_unfinished:,} are marked as not finished"
             hint = "write keep_unfinished: true beside the file in the corpus file to keep them"
-            raise DataError(f"nothing is left of {name}: {self._unfinished}", where=where, hint=hint)
+            raise DataError(message, where=where, hint=hint)
         codes = [code for code, _ in self._unpaired_codes.most_common(_LANGUAGES_SHOWN) if code]
         missing = [code for code in self._wanted if match_code(code, codes) is None] or [self._wanted[1]]
         if "" in self._unpaired_codes:  # such as the messages of PO, which fit any language
@@ -156,6 +152,14 @@ class _LanguageMatcher:
         if languages and "" in self._unpaired_codes and match_code(languages[0], self._wanted) is None:
             return f"name the language of its translations: -l {short_code(self._wanted[0])}-{languages[0]}"
         return "export it again, with its translations"
+
+
+def log_unfinished(file: Path, number: int) -> None:
+    """Log how many translations of a file are left out because they are not finished."""
+    if number:
+        logger.info(
+            "%s: %s translations are left out, because they are marked as not finished", file.name, f"{number:,}"
+        )
 
 
 def _match_codes(codes: Sequence[str], wanted: tuple[str, str]) -> tuple[int | None, int | None]:

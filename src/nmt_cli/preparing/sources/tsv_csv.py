@@ -20,6 +20,7 @@ from nmt_cli.preparing.chunks import RawChunk, TsvChunk, UnitPair, are_quoted, u
 from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, Weight, empty_error
 from nmt_cli.preparing.sources.columns import QUOTE_CELLS, Columns, FirstRows, TableSource
 from nmt_cli.preparing.sources.lines import join_lines, line_chunks, read_lines
+from nmt_cli.preparing.sources.translation_units import KeepUnfinished, log_unfinished
 from nmt_cli.text_encoding import conversion
 
 logger = logging.getLogger(__name__)
@@ -40,10 +41,12 @@ class TsvSource(TableSource):
     kind: Literal["tsv"] = Field(description="two columns of one file")
     weight: Weight = 1.0
 
-    def local_pairs(self, file: Path, name: str, context: CorpusContext) -> TsvFile:
+    def local_pairs(self, file: Path, name: str, context: CorpusContext) -> TsvFile | CsvFile:
         """The two columns of a file."""
-        lines = [line.decode("utf-8-sig", "replace").rstrip("\r\n") for line in next(line_chunks(file))[1]]
-        first = FirstRows(tsv_rows(lines), file, self, context)
+        whole_lines = [line.decode("utf-8-sig", "replace") for line in next(line_chunks(file))[1]]
+        lines = [line.rstrip("\r\n") for line in whole_lines]
+        rows_over_lines = rows_over_several_lines(whole_lines)
+        first = FirstRows(rows_over_lines or tsv_rows(lines), file, self, context)
         columns = first.choose_columns()
         if not columns.are_known and first.width > 2 and self.source is None and self.target is None:
             if first.first_two_are_doubtful():
@@ -53,6 +56,9 @@ class TsvSource(TableSource):
                 "if they are others, put a line that names all columns before line 1"
             )
             logger.warning(warning, name, first.width, *context.codes)
+        if rows_over_lines:
+            logger.info("%s: quoted cells have line breaks, and are read as in CSV", name)
+            return CsvFile(((name, file),), file.name, self.weight, file, columns, "\t", first.width, False)
         is_quoted = are_quoted(lines)
         if is_quoted:
             logger.info("%s: cells are quoted as in CSV, and the quotes are taken off", name)
@@ -67,6 +73,7 @@ class CsvSource(TableSource):
         None, description="what stands between cells; null: as the first lines have it"
     )
     weight: Weight = 1.0
+    keep_unfinished: KeepUnfinished = False
 
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> CsvFile:
         """The two columns of a file."""
@@ -80,7 +87,8 @@ class CsvSource(TableSource):
         columns = first.choose_columns()
         if not columns.are_known and first.width > 2 and first.width >= columns.needed:  # else reading tells the width
             raise first.unnamed_error()
-        return CsvFile(((name, file),), file.name, self.weight, file, columns, delimiter, first.width)
+        inputs = ((name, file),)
+        return CsvFile(inputs, file.name, self.weight, file, columns, delimiter, first.width, self.keep_unfinished)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,7 @@ class CsvFile(LocalPairs):
     columns: Columns
     delimiter: str
     width: int
+    keep_unfinished: bool
 
     def read(self) -> Iterator[RawChunk]:
         """The rows below the header. A row with too few cells is untranslated, with too many it is malformed.
@@ -117,11 +126,13 @@ class CsvFile(LocalPairs):
         yield from unit_chunks(self._pairs(), origin=self.origin)
 
     def _pairs(self) -> Iterator[UnitPair]:
-        """The line and the two cells of each row below the header."""
+        """The line and the two cells of each row below the header. A row that is marked as fuzzy is untranslated."""
         source, target, needed = self.columns.source - 1, self.columns.target - 1, self.columns.needed
         rows, longest = self._numbered_rows(), 0
         names = next(rows, (1, []))[1] if self.columns.has_header else None
         most_cells, expected = self._expected_cells(names)
+        marks = [] if self.keep_unfinished else [name.strip().lower() == "fuzzy" for name in names or []]
+        num_unfinished = 0
         for line, row in rows:
             longest = max(longest, len(row))
             if len(row) < needed:
@@ -129,8 +140,12 @@ class CsvFile(LocalPairs):
             elif any(map(str.strip, row[most_cells:])):
                 fault = f"that row has {len(row)} cells, and {expected}"
                 yield UnitPair(line, join_lines(self.delimiter.join(row)), "", fault)
+            elif any(mark and cell.strip().lower() == "true" for mark, cell in zip(marks, row, strict=False)):
+                num_unfinished += 1
+                yield UnitPair(line, join_lines(row[source]), None)
             else:
                 yield UnitPair(line, join_lines(row[source]), join_lines(row[target]))
+        log_unfinished(self.file, num_unfinished)
         if longest == 0:
             raise empty_error(self.file, below_header=self.columns.has_header)
         if longest < needed:
@@ -180,6 +195,23 @@ def csv_rows(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
     """The rows of lines of CSV until one is broken. Reading the whole file raises the error for the broken row."""
     with suppress(csv.Error):
         yield from csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
+
+
+def rows_over_several_lines(lines: Sequence[str]) -> list[list[str]]:
+    """The rows of the first lines of TSV, if quoted cells have line breaks, as spreadsheets write them; else none.
+
+    A stray quote at the start of a cell would seem to last until another quote, over tabs or within a cell.
+    """
+    rows: list[list[str]] = []
+    try:
+        rows.extend(csv.reader(lines, delimiter="\t", strict=True))
+    except csv.Error as error:
+        if str(error) != "unexpected end of data":  # of the last row, which may go on below these lines
+            return []
+    broken = [row for row in rows if any("\n" in cell for cell in row)]
+    width = Counter(map(len, rows)).most_common(1)
+    is_table = all(len(row) == width[0][0] and not any("\t" in cell for cell in row) for row in broken)
+    return [*filter(None, rows)] if broken and is_table else []
 
 
 def find_delimiter(lines: Sequence[str]) -> str | None:
