@@ -18,6 +18,8 @@ from typer.models import OptionInfo
 
 from nmt_cli import errors
 from nmt_cli.cli import app
+from nmt_cli.cli.reproduce import Expected
+from nmt_cli.cli.reproduce import experiments as paper_figures
 from nmt_cli.cli.spellings import COMMANDS, SPELLINGS
 from nmt_cli.console import size_text
 from nmt_cli.preparing.corpus import Corpus
@@ -25,7 +27,6 @@ from nmt_cli.preparing.corpus_loading import load_corpus
 from nmt_cli.recipe.loading import load_recipe, packaged_names
 from nmt_cli.recipe.other_toolkits_keys import CORPUS_KEYS, RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.reproducing.experiments import EXPERIMENTS, Expected, FigureName, format_expected
 
 ROOT = Path(__file__).resolve().parents[1]
 # Signals and pipes end the process in ways that belong to no family of errors.
@@ -135,20 +136,19 @@ def corpora() -> str:
 
 
 def experiments() -> str:
-    """The figures that `nmt reproduce` expects of each experiment, with their sources and tolerances."""
-    found: dict[tuple[str, FigureName], dict[str, Expected]] = {}
-    for experiment in EXPERIMENTS.values():
-        for stage, figures in experiment.expected.items():
-            for name, expected in figures.items():
-                found.setdefault((stage, name), {})[experiment.name] = expected
+    """The figures of the paper that `nmt reproduce` compares with, for its four systems."""
+    by_recipe = {name: figures for name, figures in paper_figures().items() if "/" not in name}
+    found: dict[str, dict[str, Expected]] = {}
+    for name, figures in by_recipe.items():
+        for expected in figures:
+            found.setdefault(expected.figure, {})[name] = expected
     rows = []
-    for (stage, name), by_experiment in found.items():
-        values = [format_expected(name, by_experiment.get(experiment)) for experiment in EXPERIMENTS]
-        sources = "; ".join(dict.fromkeys(expected.source for expected in by_experiment.values()))
-        reasons = "; ".join(dict.fromkeys(expected.why for expected in by_experiment.values()))
-        rows.append((stage, name, *values, sources, reasons))
-    header = ("stage", "figure", *(f"`{name}`" for name in EXPERIMENTS), "source", "why this tolerance")
-    return "\n".join([*_table(header, rows), ""])
+    for figure, expected_by_recipe in found.items():
+        sources = "; ".join(dict.fromkeys(each.source for each in expected_by_recipe.values()))
+        reasons = "; ".join(dict.fromkeys(each.why for each in expected_by_recipe.values()))
+        rows.append((figure, *(str(expected_by_recipe.get(name, "")) for name in by_recipe), sources, reasons))
+    names = (f"`{name if '-' in name else f'{name}-en-de'}`" for name in by_recipe)
+    return "\n".join([*_table(("figure", *names, "source", "why this tolerance"), rows), ""])
 
 
 PARTS: Mapping[str, Callable[[], str]] = {

@@ -15,7 +15,6 @@ from tests.source_modules import Module, Rule, assert_kept, called, dotted_name,
 FLOORS = {
     "__main__": 6,
     "cli": 5,
-    "reproducing": 4,
     "api": 4,
     "preparing": 3,
     "training": 3,
@@ -225,7 +224,6 @@ def test_a_circle_of_files_is_seen(indented: str) -> None:
     ("path", "text"),
     [
         ("training/validation.py", "from nmt_cli.decoding import search\nfrom nmt_cli.scoring import metrics"),
-        ("reproducing/chain.py", "import nmt_cli.training.trainer, nmt_cli.preparing.corpus"),
         ("artifacts/model_directory.py", "from nmt_cli.model import layers\nfrom nmt_cli import __version__, files"),
         ("model/layers.py", "from nmt_cli.model import attention\nfrom nmt_cli.errors import NmtError"),
         ("cli/app.py", "import nmt_cli\nnmt_cli.__version__\nimport_module('nmt_cli.cli.train')"),

@@ -59,7 +59,7 @@ _BIG: dict[str, Any] = _BASE | {
 }
 
 # Table 3: what differs from base, perplexity, BLEU, and millions of parameters where the table gives them.
-_TABLE_3: dict[str, tuple[dict[str, Any], float, float, int | None]] = {
+TABLE_3: dict[str, tuple[dict[str, Any], float, float, int | None]] = {
     "a-h1": ({"model.heads": 1, "model.d_k": 512, "model.d_v": 512}, 5.29, 24.9, None),
     "a-h4": ({"model.heads": 4, "model.d_k": 128, "model.d_v": 128}, 5.00, 25.5, None),
     "a-h16": ({"model.heads": 16, "model.d_k": 32, "model.d_v": 32}, 4.91, 25.8, None),
@@ -80,7 +80,7 @@ _TABLE_3: dict[str, tuple[dict[str, Any], float, float, int | None]] = {
     "e-learned": ({"model.positions": "learned"}, 4.92, 25.7, None),
 }
 _COUNTED = {"base": 65, "table3/base": 65} | {
-    f"table3/{row}": millions for row, (*_, millions) in _TABLE_3.items() if millions
+    f"table3/{row}": millions for row, (*_, millions) in TABLE_3.items() if millions
 }
 _VOCABULARY = 37_000  # section 5.1
 
@@ -115,10 +115,10 @@ def test_checkpoints_are_ten_minutes_of_the_paper_s_training_apart(name: str, se
     assert recipe.training.keep_last >= (recipe.averaging.last or 0)
 
 
-@pytest.mark.parametrize("row", _TABLE_3)
+@pytest.mark.parametrize("row", TABLE_3)
 def test_a_row_of_table_3_is_its_change_to_base(row: str) -> None:
     recipe = load_recipe(f"table3/{row}")
-    changes, perplexity, bleu, millions = _TABLE_3[row]
+    changes, perplexity, bleu, millions = TABLE_3[row]
     assert facts(recipe) == _BASE | {"averaging.last": 1} | changes
     assert recipe.name == f"table3-{row}"
     assert recipe.description.startswith(f"Table 3, row {row[0].upper()}: ")
@@ -154,7 +154,7 @@ def test_every_key_of_a_recipe_says_what_it_is() -> None:
 
 def test_table_3_is_complete_and_each_row_a_few_lines_over_its_parent() -> None:
     names = {name.removeprefix("table3/") for name in packaged_names(kind="recipe") if name.startswith("table3/")}
-    assert names == {*_TABLE_3, "base", "big"}
+    assert names == {*TABLE_3, "base", "big"}
     for name in names:
         text = (packaged_folder() / "table3" / f"{name}.yaml").read_text(encoding="utf-8")
         assert re.match(r"extends: \.\./(base|big)\.yaml\n", text)

@@ -72,6 +72,7 @@ while test "${1#-}" != "$1"; do shift; done
 exec "$@" """,
     "sbatch": """\
 test "$#" = 1
+export SLURM_CPUS_PER_TASK=1
 exec bash -euo pipefail "$1" """,
 }
 

@@ -23,7 +23,7 @@ GUIDES = guides()
 COMMANDS = commands_with_all_options()
 MOST_WORDS = 30  # of a sentence; the rule is 25
 MISSPELT = {"model.dropuot"}  # to show an error
-OF_OTHER_PROGRAMS = {"--node-rank", "--nproc-per-node", "--user", "--install-completion", "--show-completion"}
+OF_OTHER_PROGRAMS = {"--rdzv-id", "--nproc-per-node", "--user", "--install-completion", "--show-completion"}
 OF_OTHER_TOOLKITS = {name for known in SPELLINGS.values() for spellings in known.values() for name in spellings.split()}
 OF_OTHER_TOOLKITS |= {f"--{key.replace('_', '-')}" for counterpart in RECIPE_KEYS for key in counterpart.keys}
 

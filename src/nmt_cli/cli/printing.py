@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal
 
 import typer
@@ -56,12 +55,10 @@ def print_facts(facts: Iterable[tuple[str, str]], *, commands: Collection[str] =
             console.print(Text.assemble((f"{first_column:<{LABEL_WIDTH}}", "bold"), line), soft_wrap=True)
 
 
-def print_table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], *, right_aligned: Collection[str], styles: Sequence[str] = ()
-) -> None:
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right_aligned: Collection[str]) -> None:
     """Print a table: drawn on a terminal, else with tabs.
 
-    A terminal shows the columns `right_aligned` on the right, and never wraps them. `styles` are Rich's, one per row.
+    A terminal shows the columns `right_aligned` on the right, and never wraps them.
     """
     if not is_terminal():
         _print_with_tabs(header, rows)
@@ -73,8 +70,8 @@ def print_table(
     for name in header:
         justify: Literal["right", "left"] = "right" if name in right_aligned else "left"
         table.add_column(name, justify=justify, no_wrap=name in right_aligned, overflow="fold")
-    for row, style in zip_longest(rows, styles):
-        table.add_row(*map(without_controls, row), style=style)
+    for row in rows:
+        table.add_row(*map(without_controls, row))
     print_whole(Console(highlight=False, markup=False, emoji=False), table)
 
 

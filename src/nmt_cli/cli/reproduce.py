@@ -1,138 +1,298 @@
-"""`nmt reproduce`: an experiment of the paper from its corpus to its BLEU, each figure beside the expected one."""
+"""`nmt reproduce`: a system of the paper from its corpus to its BLEU, each figure beside the paper's.
+
+It runs the other commands as processes. recipes/paper.json has the figures of Vaswani et al. 2017, arXiv:1706.03762.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import shlex
 import signal
-import sys
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from nmt_cli.cli.printing import print_table
-from nmt_cli.errors import ScoreError, UsageError
-from nmt_cli.files import check_names_folder
+from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DataError, ScoreError, UsageError
+from nmt_cli.files import check_names_folder, read_json, write_file
 
 if TYPE_CHECKING:
-    from nmt_cli.reproducing.chain import Outcome
-    from nmt_cli.reproducing.needs import Machine
-    from nmt_cli.reproducing.plan import ReproductionPlan
-    from nmt_cli.reproducing.stages import Stage
+    from nmt_cli.recipe.schema import Recipe
+
+_Split = Literal["valid", "test"]
+
+_HEADER = ("figure", "paper", "here", "verdict")
+_TESTS: dict[str, tuple[_Split, str]] = {"newstest2013": ("valid", "model"), "newstest2014": ("test", "averaged")}
+_DECIDES = "newstest2014 paper BLEU"
+_METRICS = {"paper-BLEU": "paper BLEU", "BLEU": "sacreBLEU"}
+_DAMAGED_HINT = "remove the file, and give the same command once more"
 
 logger = logging.getLogger(__name__)
-
-_MIN_LIMIT = 100
-_COLOURS = {"as expected": "green", "below": "red", "above": "yellow", "not comparable": "dim", "context": "dim"}
 
 
 def reproduce(
     experiment: Annotated[
-        str, typer.Argument(metavar="EXPERIMENT", help="base-en-de, big-en-de, base-en-fr or big-en-fr.")
+        str,
+        typer.Argument(
+            metavar="EXPERIMENT", help="base-en-de, big-en-de, base-en-fr, big-en-fr, or a row such as table3/b-dk16."
+        ),
     ],
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", metavar="N", help="Rehearse it on the first N training pairs, in a few updates."),
-    ] = None,
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the recipe or of the corpus file; repeatable."),
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the recipe; repeatable.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="DIR", help="Folder of the prepared data; else data/CORPUS.")
+        Path | None, typer.Option("--data", metavar="DIR", help="Prepared data, taken as it is; else data/CORPUS.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder of the run; else runs/RECIPE.")
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder of the run; else as nmt train has it.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print stages, needs and expected figures; run nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands; run nothing.")] = False,
 ) -> None:
-    """Reproduce an experiment of the paper: prepare, train, average, decode, score.
+    """Reproduce a system of the paper: prepare, train, average, decode, score.
 
     Example: nmt reproduce base-en-de --dry-run
     """
-    from nmt_cli.reproducing.experiments import find_experiment
-
-    chosen = find_experiment(experiment)
-    if limit is not None and limit < _MIN_LIMIT:
-        hint = f"nmt reproduce {experiment} --limit 10000 takes minutes"
-        raise UsageError(f"--limit {limit} is too little text for a vocabulary", where="--limit", hint=hint)
     for option, folder, example in (("--data", data, "data/mine"), ("-o", output, "runs/mine")):
         if folder is not None:
             check_names_folder(folder, option=option, example=example)
-    # All that follows imports torch, which takes seconds.
-    from nmt_cli.reproducing.chain import run_chain, write_report
-    from nmt_cli.reproducing.needs import measure_machine
-    from nmt_cli.reproducing.plan import plan_reproduction
-    from nmt_cli.reproducing.stages import plan_stages
-
-    plan = plan_reproduction(chosen, settings=settings or [], limit=limit, data=data, run=output)
-    stages, machine = plan_stages(plan), measure_machine(plan.recipe)
-    if dry_run:
-        typer.echo("\n".join(_plan_lines(plan, stages, machine)))
-        return
-    outcome = run_chain(plan, stages, machine)
-    page = write_report(plan, stages, outcome, machine)
-    _print_outcome(plan, outcome, page=page)
-    _exit_unless_reproduced(plan, outcome)
-
-
-def _plan_lines(plan: ReproductionPlan, stages: list[Stage], machine: Machine) -> list[str]:
-    """The planned stages: commands, needs and expected figures."""
-    from nmt_cli.reproducing.experiments import format_expected
-
-    rehearsal = f": a rehearsal on {plan.limit:,} pairs" if plan.limit is not None else ""
-    lines = [f"{plan.experiment.title}{rehearsal}", f"on {machine}"]
-    for number, stage in enumerate(stages, 1):
-        state = ": finished before" if stage.is_finished() else ""
-        lines += ["", f"[{number}/{len(stages)}] {stage.name}{state}"]
-        lines += [f"      {line}" for line in (stage.command_line, *stage.needs(machine).lines())]
-        for name, expected in stage.judged.items():
-            lines.append(f"      expect: {name} {format_expected(name, expected)} ({expected.source})")
-    return lines
-
-
-def _print_outcome(plan: ReproductionPlan, outcome: Outcome, *, page: Path | None) -> None:
-    """Print the table on stdout, with tabs if stdout is no terminal, and the conclusion on stderr."""
-    from nmt_cli.reproducing.chain import HEADER, conclusion, table_rows
-
-    if not outcome.measured:
-        return
-    logger.info("")
-    colours = [_COLOURS[figure.relation] for _, figure in outcome.each_figure()]
-    print_table(HEADER, table_rows(outcome), right_aligned=("expected", "measured"), styles=colours)
-    if page is not None:
-        logger.info("report: %s", page)
-    if outcome.stop is None:
-        logger.info("%s", conclusion(plan, outcome))
-
-
-def _exit_unless_reproduced(plan: ReproductionPlan, outcome: Outcome) -> None:
-    """Exit with the code of the stage that did not end well; ScoreError if a score is too low."""
-    command = shlex.join(["nmt", *sys.argv[1:]])
-    if (stop := outcome.stop) is not None:
-        if stop.end.was_stopped:
-            logger.info("stopped in %s; to go on: %s", stop.stage.name, command)
+    chosen = _plan(experiment, settings=settings or [], data=data, run=output)
+    steps = _steps(chosen)
+    for number, step in enumerate(steps, start=1):
+        if dry_run:
+            typer.echo(step.command_line)
+        elif step.is_done():
+            logger.info("[%d/%d] done: %s", number, len(steps), step.command_line)
         else:
-            logger.warning("%s %s", stop.stage.name, _ending_text(stop.end.code))
-            logger.warning("once that is mended, the same command continues there: %s", command)
-        raise typer.Exit(stop.end.exit_code)
-    if outcome.failures:
-        stage, figure = outcome.failures[0]
-        result = f"{figure.name} is {figure.measured_text}, but {figure.expected_text} was expected: {figure.verdict}"
-        raise ScoreError(
-            f"{stage.name}: {result}",
-            where=str(plan.run),
-            hint="look in the table for the first figure that is not as expected: the cause is there or before",
-        )
+            logger.info("[%d/%d] %s", number, len(steps), step.command_line)
+            _run(step)
+    if not dry_run:
+        _judge(chosen)
 
 
-def _ending_text(code: int) -> str:
-    """How a stage ended; its own error message may stand above."""
-    if code == -signal.SIGKILL:
-        return "was killed (SIGKILL), as the system does when memory runs out"
-    if code < 0:
-        return f"was killed by signal {-code} ({signal.Signals(-code).name})"
-    return f"failed with exit code {code}: its own message is above"
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A figure of the paper, or the range between two printed figures, with its tolerance.
+
+    `source` is its place in the paper, and `why` the reason for the tolerance. Without a tolerance it judges nothing.
+    """
+
+    figure: str
+    low: float
+    high: float
+    tolerance: float | None
+    source: str
+    why: str
+
+    def __str__(self) -> str:
+        """The figure and its tolerance, as a table shows them."""
+        text = f"{self.low:,}" if self.low == self.high else f"{self.low:,} to {self.high:,}"
+        return f"{text} ± {self.tolerance:,}" if self.tolerance else text
+
+    def verdict(self, measured: float) -> str:
+        """How a measured figure compares, in words."""
+        if self.tolerance is None:
+            return "for context"
+        if measured < self.low - self.tolerance:
+            return f"below by {_number(self.low - measured)}"
+        if measured > self.high + self.tolerance:
+            return f"above by {_number(measured - self.high)}"
+        return "as expected"
+
+
+def experiments() -> dict[str, list[Expected]]:
+    """The figures of the paper by the recipe of the system."""
+    from nmt_cli.recipe.loading import packaged_folder
+
+    found: dict[str, list[Expected]] = {}
+    for row in json.loads((packaged_folder() / "paper.json").read_text(encoding="utf-8")):
+        for recipe, value in row.pop("expected").items():
+            low, high = value if isinstance(value, list) else (value, value)
+            found.setdefault(recipe, []).append(Expected(low=low, high=high, **row))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The recipe with the user's settings, the folders, and the expected figures."""
+
+    recipe_name: str
+    recipe: Recipe
+    settings: Sequence[str]
+    data: Path
+    run: Path
+    expected: Sequence[Expected]
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Source and target of the prepared data, or of the recipe's corpus if nothing is prepared."""
+        from nmt_cli.dataset.manifest import MANIFEST, read_manifest
+        from nmt_cli.preparing.corpus_loading import load_corpus
+
+        if (self.data / MANIFEST).is_file():
+            prepared = read_manifest(self.data).languages
+            return prepared.source, prepared.target
+        languages = load_corpus(str(self.recipe.corpus), overrides=()).corpus.languages
+        return languages.source, languages.target
+
+    @property
+    def tests(self) -> dict[str, tuple[_Split, str]]:
+        """The test sets that the paper has figures for, each with its split and with the model that translates it."""
+        tests: dict[str, tuple[_Split, str]] = {
+            "newstest2013": ("valid", "model"),
+            "newstest2014": ("test", "averaged"),
+        }
+        figures = {expected.figure for expected in self.expected}
+        return {name: test for name, test in tests.items() if f"{name} paper BLEU" in figures}
+
+    def file(self, name: str) -> Path:
+        """A file among the translations and scores."""
+        return self.run / "reproduction" / name
+
+
+def _plan(experiment: str, *, settings: Sequence[str], data: Path | None, run: Path | None) -> _Plan:
+    from nmt_cli.recipe.loading import load_recipe
+
+    known, name = experiments(), experiment.removesuffix("-en-de")
+    if name not in known:
+        hint = "there are base-en-de, big-en-de, base-en-fr, big-en-fr, and each row of Table 3, as table3/b-dk16"
+        raise UsageError(f"there is no experiment {experiment!r}", where=experiment, hint=hint)
+    recipe = load_recipe(name, overrides=settings)
+    run_name = recipe.name if data is None else f"{data.name}-{recipe.name}"
+    return _Plan(
+        recipe_name=name,
+        recipe=recipe,
+        settings=settings,
+        data=data or Path("data") / str(recipe.corpus),
+        run=run or Path("runs") / run_name,
+        expected=known[name],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """An `nmt` command, and whether its result is there already."""
+
+    arguments: Sequence[str]
+    is_done: Callable[[], bool]
+    stdout: Path | None = None
+
+    @property
+    def command_line(self) -> str:
+        """The command as one types it."""
+        redirection = f" > {shlex.quote(str(self.stdout))}" if self.stdout else ""
+        return shlex.join(["nmt", *self.arguments]) + redirection
+
+
+def _steps(plan: _Plan) -> list[_Step]:
+    """The commands in order. Each continues by itself what it has begun."""
+    from nmt_cli.artifacts.manifest import MANIFEST
+    from nmt_cli.dataset.manifest import MANIFEST as DATA_MANIFEST
+
+    data, run, (src, tgt) = str(plan.data), str(plan.run), plan.languages
+    settings = [word for setting in plan.settings for word in ("--set", setting)]
+    steps = [
+        _Step(["prepare", str(plan.recipe.corpus), "-o", data], lambda: (plan.data / DATA_MANIFEST).is_file()),
+        _Step(["train", plan.recipe_name, "--data", data, "-o", run, *settings], lambda: _is_trained(plan)),
+    ]
+    for test, (split, model) in plan.tests.items():
+        manifest = plan.run / model / MANIFEST
+        if model == "averaged":
+            is_averaged = partial(_is_newer, manifest, than=plan.run / "model" / MANIFEST)
+            steps.append(_Step(["average", run], is_averaged))
+        source, reference = (f"{plan.data / split}.{side}" for side in (src, tgt))
+        hypothesis, scores = plan.file(f"{test}.{tgt}"), plan.file(f"{test}.json")
+        decode = ["decode", "-m", str(plan.run / model), "-i", source, "-o", str(hypothesis), "--overwrite"]
+        score = ["score", reference, "-i", str(hypothesis), "-l", f"{src}-{tgt}"]
+        steps += [
+            _Step(decode, partial(_is_newer, hypothesis, than=manifest)),
+            _Step([*score, "-m", "paper-bleu,bleu,chrf", "--json"], lambda: False, stdout=scores),
+        ]
+    return steps
+
+
+def _is_trained(plan: _Plan) -> bool:
+    """Whether the run has come to its end with this recipe; another command, or torchrun, may have trained it."""
+    from nmt_cli.artifacts.manifest import RUN_FILE
+    from nmt_cli.artifacts.run import open_run
+
+    if not (plan.run / RUN_FILE).is_file():
+        return False
+    run = open_run(plan.run)
+    trained, wanted = ((r.model, r.tokenizer, r.training) for r in (run.recipe, plan.recipe))
+    return run.record.finished is not None and trained == wanted
+
+
+def _is_newer(file: Path, *, than: Path) -> bool:
+    return file.is_file() and file.stat().st_mtime >= than.stat().st_mtime
+
+
+def _run(step: _Step) -> None:
+    """Run the command to its end; SIGTERM and Ctrl-C are passed on. A command that ends badly ends this one."""
+    from nmt_cli.processes import NmtCommands
+
+    quiet = [] if logger.isEnabledFor(logging.INFO) else ["--quiet"]
+    pipe = None if step.stdout is None else subprocess.PIPE
+    with NmtCommands() as commands:
+        process = commands.start([*quiet, *step.arguments], ends_by=signal.SIGTERM, stdout=pipe)
+        output, _ = process.communicate()
+    if commands.signals:
+        logger.info("stopped: the same command continues")
+        raise typer.Exit(EXIT_PREEMPTED if commands.signals[0] == signal.SIGTERM else EXIT_INTERRUPTED)
+    if code := process.returncode:
+        logger.warning("nmt %s ended with %d; once that is mended, the same command continues", step.arguments[0], code)
+        raise typer.Exit(code if code > 0 else 128 - code)
+    if step.stdout is not None:
+        write_file(step.stdout, output, error=DataError)
+
+
+def _judge(plan: _Plan) -> None:
+    """Print each figure beside the paper's; ScoreError if the BLEU of newstest2014 is too low."""
+    measured = _measure(plan)
+    compared = [(each, measured[each.figure]) for each in plan.expected if each.figure in measured]
+    rows = [(each.figure, str(each), _number(here), each.verdict(here)) for each, here in compared]
+    print_table(_HEADER, rows, right_aligned=("paper", "here"))
+    for figure, paper, here, verdict in rows:
+        if figure == _DECIDES and verdict.startswith("below"):
+            hint = "look in the table for the first figure that is not as expected: the cause is there or before"
+            raise ScoreError(f"{figure} is {here}, but the paper has {paper}", where=str(plan.run), hint=hint)
+
+
+def _measure(plan: _Plan) -> dict[str, float]:
+    """The figures of the data, the run and the scores by their names in paper.json."""
+    from nmt_cli.artifacts.info import parameters_in_file
+    from nmt_cli.artifacts.manifest import WEIGHTS
+    from nmt_cli.artifacts.model_directory import load_saved_config
+    from nmt_cli.artifacts.run import open_run
+    from nmt_cli.dataset.manifest import read_manifest
+
+    manifest, history, model = read_manifest(plan.data), open_run(plan.run).history(), plan.run / "model"
+    figures: dict[str, float] = {
+        "pairs read": read_json(plan.data / "report.json", error=DataError, hint=_DAMAGED_HINT)["cleaning"]["read"],
+        "pairs kept": manifest.splits["train"].pairs,
+        "newstest2013 pairs": manifest.splits["valid"].pairs,
+        "newstest2014 pairs": manifest.splits["test"].pairs,
+        "vocabulary": manifest.tokenizers.target.vocab_size,
+        "million parameters": (parameters_in_file(model / WEIGHTS) or 0) / 1e6,
+        "updates": history.last_update,
+        "hours": history.trained_seconds / 3600,
+    }
+    update = load_saved_config(model).updates[-1]
+    for validation in history.validations:
+        if validation.measured.update == update and validation.measured.perplexity is not None:
+            figures["perplexity"] = validation.measured.perplexity
+    for test, (_, directory) in plan.tests.items():
+        if directory == "averaged":
+            figures["checkpoints"] = len(load_saved_config(plan.run / directory).updates)
+        scores: dict[str, Any] = read_json(plan.file(f"{test}.json"), error=DataError, hint=_DAMAGED_HINT)["scores"]
+        figures |= {f"{test} {name}": scores[title]["score"] for title, name in _METRICS.items()}
+    return figures
+
+
+def _number(value: float) -> str:
+    return f"{round(value, 2):,}"

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from nmt_cli.errors import RecipeError, nearest_word
 from nmt_cli.recipe.counterparts import NEXT_LINE, Answer, as_flag, counterpart_of
 from nmt_cli.recipe.key_paths import KeyPath, document_path, dotted_key, fields_at, flatten, key_paths, sections_at
-from nmt_cli.recipe.section import SettingError
+from nmt_cli.recipe.section import Section, SettingError
 from nmt_cli.recipe.yaml_files import Document, parse_value
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -298,7 +298,7 @@ def suggest_key(
 
 def answer_in(schema: type[BaseModel], key: str, value: Any, *, warmup_updates: int | None) -> Answer | None:
     """The answer to the key of another toolkit, or None; without its value if the schema refuses the value."""
-    counterpart = counterpart_of(key, getattr(schema, "other_toolkits", ()))
+    counterpart = counterpart_of(key, schema.other_toolkits if issubclass(schema, Section) else ())
     if counterpart is None:
         return None
     answer = counterpart.answer(value, warmup_updates=warmup_updates)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from nmt_cli.recipe.counterparts import Counterpart
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -19,6 +21,7 @@ class Section(BaseModel):
     """A part of a recipe: frozen, with unknown keys refused and no silent conversions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+    other_toolkits: ClassVar[Sequence[Counterpart]] = ()
 
 
 class SettingError(ValueError):
