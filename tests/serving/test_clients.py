@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import urllib.error
 from typing import Any
 from urllib.parse import urlencode
@@ -76,7 +77,7 @@ def test_deepl_with_keys(strict: Server, expected: str) -> None:
         deepl.DeepLClient("wrong-secret-key", server_url=strict.url).translate_text(TEXT, target_lang="DE")
     with pytest.raises(deepl.DeepLException, match="too many"):
         client.translate_text(["x"] * 5, target_lang="DE")
-    with pytest.raises(deepl.DeepLException, match="html is not supported"):
+    with pytest.raises(deepl.DeepLException, match="the tag <b> is not supported in html"):
         client.translate_text("<b>x</b>", target_lang="DE", tag_handling="html")
     with pytest.raises(deepl.DeepLException, match="'formality' is not supported for given 'target_lang'"):
         client.translate_text(TEXT, target_lang="DE", formality=deepl.Formality.MORE)
@@ -176,6 +177,63 @@ def test_what_would_be_another_translation_at_deepls_is_refused(
     assert answer.json["message"].startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("markup", "texts"),
+    [
+        ("{}", ['Tom & the sea\'s "house" < that, &amp;']),
+        ("{}", ["I <3 x<y"]),
+        ("<p>{}</p>", [TEXT]),
+        ('<p dir="auto">{}<br />{}</p>\n\n<P>{}</P>\n', [TEXT, "the & sea", "a house"]),
+        ("<h2>{}</h2><div>\n<ul>\n<li>{}</li></ul></div>", ["the house", TEXT]),
+    ],
+)
+def test_markup_is_plain_text_for_the_model_and_markup_again_in_the_answer(
+    server: Server, translator: Translator, markup: str, texts: list[str]
+) -> None:
+    sent = markup.format(*map(html.escape, texts))
+    expected = markup.format(*(html.escape(one.text, quote=False) for one in translator.translate(texts)))
+    assert server.post("/translate", FIELDS | {"q": sent, "format": "html"}).json["translatedText"] == expected
+    for kind in ("html", "xml") if markup == "{}" else ("html",):  # XML has no blocks of its own
+        asked = {"text": sent, "source_lang": "EN", "target_lang": "DE", "tag_handling": kind}
+        assert server.post("/v2/translate", asked).json["translations"][0]["text"] == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<a href='/x'>the</a> sea", "the sea<!-- x -->", '<p translate="no">sea</p>', "<p-x>sea</p-x>", "<video loop>"],
+)
+def test_a_tag_in_a_sentence_of_html_is_refused(server: Server, text: str) -> None:
+    fields = {"target_lang": "DE", "source_lang": "EN"}
+    answers = [
+        server.post("/translate", FIELDS | {"q": ["sea", text], "format": "html"}),
+        server.post("/v2/translate", fields | {"text": text, "tag_handling": "html"}),
+        server.post("/v2/translate", fields | {"text": text, "tag_handling": "xml"}),
+    ]
+    assert [answer.status for answer in answers] == [400] * 3
+    assert all("<" in next(iter(answer.json.values())) for answer in answers)
+
+
+@pytest.mark.parametrize("kind", ["", None, "text"])
+@pytest.mark.parametrize(
+    ("markup", "texts"),
+    [
+        ("{} <b>{}</b> {}", ["the old", "sea", "stands"]),
+        ("{}<br/>{}", ["the house", TEXT]),
+        ('<a href="/x>y">{}</a><!-- sea -->', [TEXT]),
+        ("{}", ["x <y and y> z, I <3 a < b <- c"]),
+    ],
+)
+def test_tags_in_plain_text_stay_as_they_are(
+    server: Server, translator: Translator, kind: str | None, markup: str, texts: list[str]
+) -> None:
+    sent, expected = markup.format(*texts), markup.format(*(one.text for one in translator.translate(texts)))
+    assert server.post("/translate", FIELDS | {"q": sent, "format": kind}).json["translatedText"] == expected
+    asked = {"text": sent, "source": "en", "target": "de"}
+    assert server.post("/v1/translate", asked).json["translations"][0]["text"] == expected
+    asked = {"text": sent, "target_lang": "DE", "source_lang": "EN", "tag_handling": "" if kind else None}
+    assert server.post("/v2/translate", asked).json["translations"][0]["text"] == expected
+
+
 FIELDS = {"q": TEXT, "source": "en", "target": "de"}
 KEY_HINT = (
     "send one as Authorization: Bearer KEY, X-API-Key: KEY, Authorization: DeepL-Auth-Key KEY,"
@@ -235,7 +293,7 @@ def test_what_a_page_of_libretranslate_asks_for(server: Server, strict: Server) 
         ({"source": None}, 400, "Invalid request: source"),
         ({"target": "xx"}, 400, "xx is not supported (target: one of de)"),
         ({"source": "x" * 99}, 400, "xxxxxxxxxxxxxxxxxxxx… is not supported"),
-        ({"format": "html"}, 400, "html is not supported: tags would be translated as words"),
+        ({"q": "the <i>sea</i>", "format": "html"}, 400, "the tag <i> is not supported in html (take such tags out;"),
         ({"format": "pdf"}, 400, "Invalid request: format"),
         ({"alternatives": 3}, 400, "3 alternatives are too many (ask for at most 2)"),
         ({"alternatives": -1}, 400, "Invalid request: alternatives"),

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 
 from nmt_cli.tokenization.sentence_splitting import split_sentences, split_to_fit
 
-_LINE_BREAK = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
+# A model would lose a tag. The values of its attributes tell <b id=1> from the comparisons in "a <b and c> d".
+_TAG = r"""</?[A-Za-z][\w:.-]*(?:\s+[\w:.@-]+\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'<>]+))*\s*/?>|<!--[^<>]*-->"""
+_LINE_BREAK = r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"
+_BREAK = re.compile(rf"({_LINE_BREAK}|{_TAG})")
 # Control characters mean nothing in a sentence; the model gets a space instead.
 _CONTROLS_TO_SPACES = {code: " " for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r"}
 
 
 @dataclass(frozen=True, slots=True)
 class SplitText:
-    """The sentences of a text; `gaps` has the whitespace before the first, between each two, and after the last."""
+    """The sentences of a text; `gaps` has the whitespace and tags before the first, between two, and after the last."""
 
     sentences: list[str]
     gaps: list[str]
@@ -29,12 +32,12 @@ class SplitText:
 
 
 def split_text(text: str, *, fits: Callable[[str], bool], by_sentence: bool) -> SplitText:
-    """The text cut at its line breaks, and after sentences if `by_sentence`; parts that do not fit are cut further."""
+    """The text cut at line breaks and tags, and after sentences if `by_sentence`; parts that do not fit are cut too."""
     sentences: list[str] = []
     gaps = [""]
-    for part in _LINE_BREAK.split(text):
+    for part in _BREAK.split(text):
         line = part.translate(_CONTROLS_TO_SPACES) if not part.isspace() else part
-        if not line.strip():
+        if not line.strip() or _BREAK.fullmatch(part):
             gaps[-1] += part
             continue
         for segment in _fitting_segments(line, fits, by_sentence=by_sentence):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, create_model, field_validator
+from pydantic import BaseModel, Field, WithJsonSchema, create_model, field_validator
 from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
 from nmt_cli.languages import language_name
 from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response
-from nmt_cli.serving.api.requests import check_no_markup, watch_caller
+from nmt_cli.serving.api.requests import read_text, watch_caller
 from nmt_cli.serving.errors import invalid_request_error
 
 # There is no quota, but the clients want a number.
@@ -48,7 +48,10 @@ class DeepLTranslateRequest(BaseModel):
         Field(description="more and less are refused, and the others have no effect"),
     ] = None
     model_type: Annotated[str | None, Field(description="has no effect, since there is one model")] = None
-    tag_handling: SkipJsonSchema[str | None] = None
+    tag_handling: Annotated[
+        Literal["html", "xml", ""] | None,
+        WithJsonSchema({"enum": ["html", "xml"], "type": "string", "description": "html takes the tags of blocks"}),
+    ] = None
     glossary_id: _Unsupported = None
     glossary_ids: _Unsupported = None
     style_id: _Unsupported = None
@@ -148,9 +151,10 @@ async def translate(call: Call[DeepLTranslateRequest]) -> Response:
     """Each text translated by the model for its language."""
     fields = call.fields
     check_supported(fields)
+    sent = [read_text(text, fields.tag_handling, field="tag_handling") for text in fields.text]
     with watch_caller(call.request) as caller:
         routed_translations = await call.service.translate_each(
-            fields.text,
+            [text.plain for text in sent],
             source=fields.source_lang,
             target=fields.target_lang,
             nbest=1,
@@ -165,11 +169,11 @@ async def translate(call: Call[DeepLTranslateRequest]) -> Response:
     translations = [
         {
             "detected_source_language": route.source.upper(),
-            "text": translated.text,
-            "billed_characters": len(text),
+            "text": text.restore(translated.text),
+            "billed_characters": len(text.plain),
             **model_type,
         }
-        for text, (translated, route) in zip(fields.text, routed_translations, strict=True)
+        for text, (translated, route) in zip(sent, routed_translations, strict=True)
     ]
     return json_response({"translations": translations})
 
@@ -214,7 +218,6 @@ async def usage(call: Call[NoFields]) -> Response:
 
 def check_supported(fields: DeepLTranslateRequest) -> None:
     """Raise RequestError if a setting asks for a translation that the model cannot make."""
-    check_no_markup(fields.tag_handling or None)
     for name in _UNSUPPORTED:
         if getattr(fields, name):
             raise invalid_request_error(f"{name} is not supported", hint=f"leave {name} out", where=name)

@@ -12,8 +12,11 @@ from starlette.responses import Response
 
 from nmt_cli.languages import DetectedLanguage, language_name
 from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response
-from nmt_cli.serving.api.requests import check_no_markup, watch_caller
+from nmt_cli.serving.api.requests import read_text, watch_caller
 from nmt_cli.serving.errors import RequestError, invalid_request_error, shorten
+
+# Without "" and null, which clients send for text: generators of clients would make names of both.
+_FORMAT = {"enum": ["text", "html"], "type": "string", "description": "html takes entities and the tags of blocks"}
 
 
 class LibreTranslateRequest(BaseModel):
@@ -22,9 +25,7 @@ class LibreTranslateRequest(BaseModel):
     q: str | Annotated[list[str], Field(json_schema_extra={"minItems": 1})]
     source: Annotated[str, Field(description="a language's code, or auto")]
     target: Annotated[str, Field(description="a language's code")]
-    format: Annotated[
-        Literal["text", "html"], WithJsonSchema({"const": "text", "description": "html is refused", "type": "string"})
-    ] = "text"
+    format: Annotated[Literal["text", "html", ""] | None, WithJsonSchema(_FORMAT)] = None
     alternatives: Annotated[int, Field(ge=0, description="further translations of each text; else none")] = 0
     api_key: str | None = None
 
@@ -100,7 +101,6 @@ def error_content(error: RequestError) -> dict[str, Any]:
 async def translate(call: Call[LibreTranslateRequest]) -> Response:
     """A text, or each of a list of texts, translated by the model for its language."""
     fields, limit = call.fields, call.service.limits.alternatives
-    check_no_markup(fields.format)
     if fields.q == []:
         raise invalid_request_error(
             "Invalid request: missing q parameter", hint="q is the text to translate", where="q"
@@ -112,9 +112,10 @@ async def translate(call: Call[LibreTranslateRequest]) -> Response:
     if not call.request.headers.get("content-type", "").startswith("application/json"):
         # Forms send the line breaks of a text as \r\n.
         texts = ["\n".join(text.splitlines()) if "\r" in text else text for text in texts]
+    sent = [read_text(text, fields.format, field="format") for text in texts]
     with watch_caller(call.request) as caller:
         routed_translations = await call.service.translate_each(
-            texts,
+            [text.plain for text in sent],
             source=fields.source,
             target=fields.target,
             nbest=1 + fields.alternatives,
@@ -122,14 +123,16 @@ async def translate(call: Call[LibreTranslateRequest]) -> Response:
             owner=call.owner,
             caller=caller,
         )
-    answer: dict[str, list[Any]] = {"translatedText": [translated.text for translated, _ in routed_translations]}
+    restored = [
+        [text.restore(candidate.text) for candidate in translated.candidates]
+        for text, (translated, _) in zip(sent, routed_translations, strict=True)
+    ]
+    answer: dict[str, list[Any]] = {"translatedText": [candidates[0] for candidates in restored]}
     detected = [_detected_language(route.detected) for _, route in routed_translations if route.detected]
     if detected:
         answer["detectedLanguage"] = detected
     if fields.alternatives:
-        answer["alternatives"] = [
-            [candidate.text for candidate in translated.candidates[1:]] for translated, _ in routed_translations
-        ]
+        answer["alternatives"] = [candidates[1:] for candidates in restored]
     is_list = isinstance(fields.q, list)
     return json_response(answer if is_list else {name: values[0] for name, values in answer.items()})
 
