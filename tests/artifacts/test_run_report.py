@@ -181,15 +181,25 @@ def test_what_a_reader_must_know_comes_first(tmp_path: Path, run: Path) -> None:
         "Training returned to an earlier checkpoint, the last time because the mean loss has risen.",
         "One update was skipped, because gradients were not finite.",
     )
-    assert findings(run) == [returned, skipped]
+    *others, few_pairs = findings(run)
+    assert others == [returned, skipped]
+    assert few_pairs.startswith("1,234 training pairs are too few to learn a language from random weights: ")
     with locked_run(run):
         assert findings(run)[0] == "A process trains this run now. The page shows it up to update 450."
     add_events(run, {"event": "resume", "update": 450})
     assert findings(run)[0].startswith("The process ended after update 450 and did not say why")
     write_run(tmp_path / "new")
-    assert findings(tmp_path / "new") == ["This run has not reported an update yet."]
+    assert findings(tmp_path / "new") == ["This run has not reported an update yet.", few_pairs]
     add_events(run, *(validated(500 + place, bleu=30.0) for place in range(4)), {"event": "end", "update": 504})
     assert findings(run)[-1] == "The best BLEU was after update 200; 5 later validations were no better."
+
+
+@pytest.mark.parametrize(("bleu", "is_told"), [(0.79, True), (9.99, True), (10.0, False), (38.2, False)])
+def test_a_bleu_that_is_of_no_use_is_told_of_with_what_to_do(tmp_path: Path, bleu: float, is_told: bool) -> None:
+    write_run(tmp_path / "low")
+    page = page_of(add_events(tmp_path / "low", validated(100, bleu=bleu), {"event": "end", "update": 100}))
+    assert (f"The best BLEU is {bleu}, and below 10 translations are of no use." in page) == is_told
+    assert "A rule of thumb for BLEU" in section(page, "Validations")
 
 
 def test_runs_on_other_data_are_compared_with_a_warning(tmp_path: Path, run: Path) -> None:

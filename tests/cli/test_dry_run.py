@@ -56,6 +56,11 @@ def test_a_dry_run_tells_what_the_recipe_needs(recipe_folder: Path, prepared: Pr
     assert found["batch"] == "600 tokens per update = 1 device(s) x 2 micro-batch(es) of at most 320"
     assert found["epoch"] == "about 15 updates of 400 pairs; 1.6 epochs"
     assert found["memory per device"].startswith("about 0.0 GB")
+    assert re.match(
+        r"(less than a minute|.*\d (minutes|hours)) \(25 to 50 % of the .* TFLOP/s .* here\)", found["time"]
+    )
+    assert found["few pairs"].startswith("400 training pairs are too few to learn a language from random weights: ")
+    assert found["instead"].endswith("--set tokenizer.taken_from=Helsinki-NLP/opus-mt-en-de -o data/tiny-tuned")
 
 
 def test_a_dry_run_measures_what_sampled_pieces_take(recipe_folder: Path, prepared: PreparedData, nmt: Shell) -> None:
@@ -215,6 +220,7 @@ def test_a_model_to_begin_with_is_looked_at_as_a_training_does(
     outcome = nmt(*arguments)
     assert outcome.code == 0
     assert f"# begins with: the weights of {recipe_folder}/model" in outcome.stdout.splitlines()
+    assert "few pairs" not in outcome.stdout
     refused = nmt(*arguments, "--set", "model.d_ff=128")
     assert refused.code == 3
     assert refused.stderr[0] == "error: the model in model has model.d_ff 64, and the recipe 128"

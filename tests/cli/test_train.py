@@ -34,10 +34,12 @@ def test_in_a_pipe_there_are_plain_lines_on_stderr_and_nothing_on_stdout(recipe_
     lines = process.stderr.splitlines()
     assert lines[0].endswith("an update of 600 tokens is 1 device(s) x 2 micro-batch(es) of at most 320")
     assert lines[1].startswith("sanity pass done: ")
-    assert [line.split()[:4] for line in lines[2:5]] == [
+    assert lines[2].startswith("warning: 400 training pairs are too few to learn a language from random weights: ")
+    assert lines[3] == "nmt prepare ... --set tokenizer.taken_from=Helsinki-NLP/opus-mt-en-de -o data/tiny-tuned"
+    assert [line.split()[:4] for line in lines[4:7]] == [
         ["update", f"{update}/3", "epoch", "1"] for update in (1, 2, 3)
     ]
-    assert lines[5].startswith("update 3  validation loss ")
+    assert lines[7].startswith("update 3  validation loss ")
     assert lines[-2:] == [
         "model of update 3 written to runs/tiny/model",
         # The recipe averages five, and there is one.
@@ -46,9 +48,10 @@ def test_in_a_pipe_there_are_plain_lines_on_stderr_and_nothing_on_stdout(recipe_
     assert "\x1b" not in process.stderr
 
 
-def test_quiet_is_quiet(recipe_folder: Path, train: list[str], nmt: Shell) -> None:
+def test_quiet_is_quiet_but_for_warnings(recipe_folder: Path, train: list[str], nmt: Shell) -> None:
     outcome = nmt("--quiet", *train, *SHORT)
-    assert (outcome.code, outcome.stdout, outcome.stderr) == (0, "", [])
+    assert (outcome.code, outcome.stdout, len(outcome.stderr)) == (0, "", 2)
+    assert outcome.stderr[0].startswith("warning: 400 training pairs are too few")
     assert checkpoints(recipe_folder / "runs/tiny") == [3]
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -30,7 +31,13 @@ def test_own_files_are_prepared_and_found_again(tmp_path: Path) -> None:
     assert done.stdout == ""
     assert "cleaned: 550 of 550 training pairs kept" in done.stderr
     assert "mine: en to de, 400 shared pieces" in done.stderr
-    assert done.stderr.endswith("data:   out/mine (report.html tells more)\nnext:   nmt train small --data out/mine\n")
+    *_, data, warning, fine_tuning, train = done.stderr.splitlines()
+    assert data == "data:   out/mine (report.html tells more)"
+    assert warning.startswith("warning: 550 training pairs are too few to learn a language from random weights")
+    model = "--set tokenizer.taken_from=Helsinki-NLP/opus-mt-en-de -o data/mine-tuned"
+    assert fine_tuning == f"nmt prepare {shlex.join(OWN)} --test test --limit 550 {model}"
+    assert train == "next:   nmt train small --data out/mine"
+    assert "550 training pairs are too few" in (tmp_path / "out/mine/report.html").read_text()
     again = nmt(["--quiet", "prepare", *OWN, "--test", "test", "--limit", "550"], folder=tmp_path)
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
 

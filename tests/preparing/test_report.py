@@ -264,11 +264,14 @@ def test_a_rule_that_dropped_pairs_is_not_said_to_be_off(tmp_path: Path) -> None
 
 def test_what_is_to_be_looked_at_comes_first(report: dict[str, Any]) -> None:
     def findings(**changes: Any) -> list[str]:
-        page = render_page({**report, "overlap": {}, "warnings": [], **changes})
+        page = render_page({**report, "name": "demo", "overlap": {}, "warnings": [], **changes})
         found = re.search(r'<section class="warnings">.*?</section>', page, flags=re.DOTALL)
         return re.findall(r"<li>(.*?)</li>", found[0]) if found else []
 
     assert findings() == []
+    pairs = {**report["pairs"], "train": 49_999}
+    assert [text[:29] for text in findings(name="mine", pairs=pairs)] == ["49,999 training pairs are too"]
+    assert findings(name="mine", pairs={**pairs, "train": 50_000}) == []
     assert findings(warnings=["the two sides seem to be swapped"]) == ["the two sides seem to be swapped"]
     assert findings(limit=503) == []
     assert findings(limit=502) == ["This is a try: no more than the first 502 training pairs were read (limit)."]
@@ -278,6 +281,8 @@ def test_what_is_to_be_looked_at_comes_first(report: dict[str, Any]) -> None:
     settings = copy.deepcopy(report["settings"])
     settings["cleaning"]["overlap"] = {"value": "pairs", "is_default": False}
     assert findings(overlap=overlap, settings=settings) == []
+    settings["tokenizer"]["taken_from"] = {"value": "models/general", "is_default": False}
+    assert findings(name="mine", pairs=pairs, settings=settings) == []
     assert "They are trained on." in render_page({**report, "overlap": overlap})
     none = render_page({**report, "overlap": {"valid": {"lines": 1000, "pairs": 0, "sources": 0, "targets": 0}}})
     assert "spaces may differ. There are none.</p>" in none

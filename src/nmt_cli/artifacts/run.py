@@ -17,7 +17,7 @@ from nmt_cli.artifacts.history import History, read_history
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, MANIFEST, RUN_FILE, WEIGHTS, read_manifest
 from nmt_cli.artifacts.model_directory import SavedModelConfig, ValidationResult, Vocabulary, load_saved_config
 from nmt_cli.errors import ModelError, NmtError
-from nmt_cli.recipe.loading import parse_recipe
+from nmt_cli.recipe.loading import few_pairs_warning, parse_recipe
 from nmt_cli.recipe.mistakes import first_mistake
 from nmt_cli.recipe.schema import LanguagePair, Recipe
 
@@ -90,6 +90,15 @@ class RunRecord(_Record):
     def tokenizes_bleu_by_language(self) -> bool:
         """Whether validation tokenizes for BLEU as the target language asks, not always by 13a."""
         return self.rules >= 2
+
+    @property
+    def few_pairs_warning(self) -> str | None:
+        """The warning of a training from random weights on too few pairs; None if they suffice."""
+        splits = self.data_summary.get("splits")
+        if self.init_from is not None or splits is None:
+            return None
+        num_pairs, languages = splits["train"]["pairs"], self.languages.model_dump()
+        return few_pairs_warning(self.corpus, num_pairs=num_pairs, languages=languages)
 
 
 @dataclass(frozen=True, slots=True)

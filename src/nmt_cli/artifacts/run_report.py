@@ -27,6 +27,7 @@ PAGE_MARK = '<meta name="generator" content="nmt report">'
 _MAX_ROWS = 24  # of the table of validations
 _MAX_EVENTS = 20  # of a run's starts, and of its returns and skipped updates
 _SAMPLE_ROWS = 8  # translations of a sample, of all runs together
+_LEAST_USEFUL_BLEU = 10  # docs/how-to/score.md
 _MIN_VALIDATIONS_SINCE_BEST = 3  # for the finding that later ones were no better
 _OWN_KEYS = (("name",), ("description",))  # these settings differ between all runs
 # Name, seconds, and how many of the unit a training must have lasted.
@@ -148,9 +149,25 @@ def _findings(reported: Sequence[ReportedRun]) -> Iterator[str]:
             is_one = len(history.skipped) == 1
             number = "one update was" if is_one else f"{len(history.skipped):,} updates were"
             yield f"{name}{number} skipped, because gradients were not finite."
+        if len(reported) == 1:
+            yield from _advice(shown)
         yield from (f"{name}{text}" for text in _findings_since_best(shown))
     if len(reported) > 1:
         yield from _differences(reported)
+
+
+def _advice(shown: ReportedRun) -> Iterator[str]:
+    """Sentences on too few pairs, and on a BLEU that is of no use, with the way out."""
+    if (warning := shown.run.record.few_pairs_warning) is not None:
+        yield warning.replace("\n", " ")
+    best = _best(shown, "bleu")
+    if best is None or shown.facts["state"] == "training" or (best.measured.bleu or 0.0) >= _LEAST_USEFUL_BLEU:
+        return
+    yield (
+        f"the best BLEU is {best.measured.bleu:.2f}, and below {_LEAST_USEFUL_BLEU} translations are of no use. If the "
+        "loss still falls, train longer. If not, see in the samples whether source and reference belong together; if "
+        "they do, take much more text, or fine-tune a public model."
+    )
 
 
 def _findings_since_best(shown: ReportedRun) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,6 +87,7 @@ def prepare(
     """
     from nmt_cli.artifacts.directory_kinds import kind_of
     from nmt_cli.hub_names import HubName
+    from nmt_cli.preparing.report import few_pairs_finding
     from nmt_cli.preparing.vocabulary import find_taken_from
 
     numbers = {"limit": limit, "valid_size": valid_size, "test_size": test_size}
@@ -112,6 +114,9 @@ def prepare(
     else:
         _show_summary(prepared.report)
     logger.info("data:   %s (report.html tells more)", output)
+    warning = few_pairs_finding(prepared.report, prepare=shlex.join(["nmt", *sys.argv[1:]]))
+    if warning is not None and not prepared.was_finished:
+        logger.warning("%s", warning)
     for line in _next_lines(prepared.report, output, model=_model_of_vocabulary(located)):
         logger.info("%s", line)
 

@@ -18,6 +18,7 @@ from nmt_cli.preparing.cleaning.rules import REASONS
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.preparing.encoding import TokenStatistics
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, Split
+from nmt_cli.recipe.loading import few_pairs_warning
 from nmt_cli.recipe.section import Section
 from nmt_cli.templates.charts import axis_ticks, short_number
 from nmt_cli.templates.render import render
@@ -167,6 +168,14 @@ def overlap_finding(split: Split, facts: Mapping[str, int], *, setting: str) -> 
     return f"{text}: scores on them may be too good; --set cleaning.overlap=sides drops them", True
 
 
+def few_pairs_finding(report: Mapping[str, Any], *, prepare: str | None = None) -> str | None:
+    """The warning of too few pairs for random weights; None if the vocabulary is taken, for fine-tuning for example."""
+    if report["settings"]["tokenizer"]["taken_from"]["value"] is not None:
+        return None
+    num_pairs, languages = report["pairs"]["train"], report["languages"]
+    return few_pairs_warning(report["name"], num_pairs=num_pairs, languages=languages, prepare=prepare)
+
+
 def percent_text(part: float, whole: float) -> str:
     """A part as a percentage of the whole: 41.3%, 2.66%, 0.0031%. Only nothing is 0%, and only the whole is 100%."""
     percent = 100 * part / whole if whole else 0.0
@@ -247,6 +256,8 @@ def _examples(data: PreparedData, loaded: Mapping[str, Tokenizer]) -> list[dict[
 
 def _findings(report: Mapping[str, Any]) -> Iterator[str]:
     """Reasons to doubt the data, found in the report's figures."""
+    if warning := few_pairs_finding(report):
+        yield warning.replace("\n", " ")
     limit, splits_with_inputs = report["limit"], {record["split"] for record in report["inputs"]}
     num_set_aside = sum(pairs for split, pairs in report["pairs"].items() if split not in splits_with_inputs)
     if report["cleaning"]["read"] + num_set_aside == limit:

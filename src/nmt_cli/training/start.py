@@ -20,13 +20,14 @@ from nmt_cli.devices import choose_device, choose_precision
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DeviceError, UsageError
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.recipe.key_paths import KeyPath
-from nmt_cli.recipe.loading import ResolvedRecipe
+from nmt_cli.recipe.loading import ResolvedRecipe, few_pairs_warning
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.recipe.yaml_files import dump_annotated
 from nmt_cli.training.micro_batch_size import estimate_device_needs
 from nmt_cli.training.ranks.launcher import launch
 from nmt_cli.training.ranks.ranks import LAUNCHED, is_under_torchrun, join_ranks
 from nmt_cli.training.ranks.watchdog import watching
+from nmt_cli.training.reporting.metrics import TimeEstimate, matrix_rate
 from nmt_cli.training.runs import check_run_path, locked_run, open_or_begin
 
 logger = logging.getLogger(__name__)
@@ -216,11 +217,32 @@ def _describe_needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_siz
     yield f"batch: {training.batch_tokens:,} tokens per update = {world_size} device(s) {share}"
     if inputs.data is not None:
         yield from _describe_epoch(recipe, inputs.data)
+    rate = matrix_rate(chosen, torch.bfloat16 if precision == "bf16" else torch.float32)
+    time = TimeEstimate.of_training(
+        training,
+        num_parameters=needs.num_parameters,
+        updates=training.updates,
+        flops_per_second=rate * world_size,
+        is_gpu=chosen.type == "cuda",
+    )
+    sooner = "" if training.patience is None else "; training.patience may end it sooner"
+    yield f"time: {time}; validations not counted{sooner}"
     yield (
         f"memory per device: about {(needs.weight_bytes + needs.activation_bytes) / 1e9:.1f} GB"
         f" ({needs.weight_bytes / 1e9:.1f} weights and optimizer,"
         f" {needs.activation_bytes / 1e9:.1f} activations of {needs.tokens:,} tokens)"
     )
+    if inputs.data is not None and inputs.initial is None:
+        yield from _describe_few_pairs(inputs.data.manifest)
+
+
+def _describe_few_pairs(manifest: Manifest) -> Iterator[str]:
+    """Lines on fine-tuning, if the data is too little for random weights."""
+    num_pairs, languages = manifest.splits["train"].pairs, manifest.languages.model_dump()
+    if warning := few_pairs_warning(manifest.name, num_pairs=num_pairs, languages=languages):
+        problem, command = warning.splitlines()
+        yield f"few pairs: {problem}"
+        yield f"instead: {command}"
 
 
 def _describe_epoch(recipe: Recipe, data: PreparedData) -> Iterator[str]:

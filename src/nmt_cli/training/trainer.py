@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from nmt_cli.artifacts.average import choose_checkpoints, write_average_of_checkpoints
@@ -24,6 +25,7 @@ from nmt_cli.training.runs import mark_finished
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validator
 
+logger = logging.getLogger(__name__)
 _SANITY_SENTENCES = 2
 
 
@@ -134,6 +136,8 @@ class Trainer:
             self._validator.measure(max_sentences=_SANITY_SENTENCES, beat=self._ranks.beat)
             self._checkpointer.try_saving(self._loop.state)
         self._reporter.print_line("sanity pass done: train, validate, decode, score, save")
+        if self._ranks.is_first and (warning := self._run.record.few_pairs_warning):
+            logger.warning("%s", warning)
 
     def _write_final_model(self, ending: Ending) -> None:
         """Write the model directory, unless it is there, report the end, and mark the run as finished.

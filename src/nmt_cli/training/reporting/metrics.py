@@ -15,6 +15,7 @@ from torch import nn
 
 from nmt_cli.model.layers import CrossAttention
 from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.training import TrainingConfig
 from nmt_cli.scoring.forced_decoding import perplexity
 from nmt_cli.training.ranks.ranks import Ranks
 
@@ -23,6 +24,9 @@ _RECENT_UPDATES = 50
 _GB = 1e9
 # A multiplication and an addition for each weight, in the forward pass and for both gradients of the backward pass.
 _FLOPS_PER_WEIGHT = 6
+# The least and the greatest share of the rate of plain matrix products that training reaches: on GPUs in published
+# systems, and on CPUs roughly.
+_GPU_TRAINING_SHARES, _CPU_TRAINING_SHARES = (0.2, 0.5), (0.25, 0.5)
 _NUM_PRODUCTS = 9  # of each size that is measured
 _MAX_PRODUCT_SECONDS = 0.025  # on a slower CPU, the small product is the measurement
 
@@ -229,6 +233,39 @@ def _fastest_product(size: int, device: torch.device, dtype: torch.dtype, clock:
     return min(seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class TimeEstimate:
+    """The time that a stage takes, as a range of hours, and what the estimate is based on, in words."""
+
+    min_hours: float
+    max_hours: float
+    basis: str
+
+    @classmethod
+    def from_flops(cls, flops: float, *, flops_per_second: float, shares: tuple[float, float]) -> TimeEstimate:
+        """The time for floating-point operations, at the least and at the greatest share of the measured rate."""
+        min_share, max_share = shares
+        full_rate_hours = flops / flops_per_second / 3600
+        teraflops = f"{flops_per_second / 1e12:,.{0 if flops_per_second >= 1e13 else 2}f}"
+        percents = f"{100 * min_share:.0f} to {100 * max_share:.0f} %"
+        basis = f"{percents} of the {teraflops} TFLOP/s of matrix products measured here"
+        return cls(full_rate_hours / max_share, full_rate_hours / min_share, basis)
+
+    @classmethod
+    def of_training(
+        cls, training: TrainingConfig, *, num_parameters: int, updates: int, flops_per_second: float, is_gpu: bool
+    ) -> TimeEstimate:
+        """The time of this many updates, without validations."""
+        return cls.from_flops(
+            _FLOPS_PER_WEIGHT * training.num_passes * num_parameters * training.batch_tokens * updates,
+            flops_per_second=flops_per_second,
+            shares=_GPU_TRAINING_SHARES if is_gpu else _CPU_TRAINING_SHARES,
+        )
+
+    def __str__(self) -> str:
+        return f"{_duration_text(self.min_hours, self.max_hours)} ({self.basis})"
+
+
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole > 0 else math.nan
 
@@ -236,3 +273,17 @@ def _ratio(part: float, whole: float) -> float:
 def _num_matrix_weights(module: nn.Module) -> int:
     """Weights of the matrices in a module."""
     return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))
+
+
+def _duration_text(min_hours: float, max_hours: float) -> str:
+    if max_hours < 1 / 60:
+        return "less than a minute"
+    if max_hours < 2:
+        low, high, unit = f"{60 * min_hours:.0f}", f"{60 * max_hours:.0f}", "minutes"
+    elif max_hours < 72:
+        low, high, unit = f"{min_hours:.1f}", f"{max_hours:.1f}", "hours"
+    else:
+        low, high, unit = f"{min_hours / 24:,.1f}", f"{max_hours / 24:,.1f}", "days"
+    if low == "0":
+        return f"up to {high} {unit}"
+    return f"about {low} {unit}" if low == high else f"{low} to {high} {unit}"
