@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from itertools import chain
@@ -24,7 +25,10 @@ from nmt_cli.scoring.metrics import (
     ScoreReport,
     score_systems,
 )
+from nmt_cli.scoring.texts import language_without_spaces
 from nmt_cli.text_encoding import check_characters
+
+logger = logging.getLogger(__name__)
 
 _LISTS_OF_LINES = "score takes lists of lines, each of them a string: score([text], [reference]) for a single one"
 
@@ -87,8 +91,8 @@ def score(
     """The score of translations by a metric, or a list of scores by several metrics, as `nmt score` gives them.
 
     `references` has a line for each hypothesis, or is a list of several such lists. `metrics` are bleu, chrf, chrf++,
-    ter, paper-bleu and moses-bleu. `language` is the code of the target language: bleu chooses the tokens of Chinese,
-    Japanese and Korean by it, and paper-bleu and moses-bleu need it. Raises DataError if the texts differ in length,
+    ter, paper-bleu and moses-bleu. `language` is the code of the target language: bleu and ter choose their tokens by
+    it, and paper-bleu and moses-bleu need it. Raises DataError if the texts differ in length,
     are empty, or are not valid Unicode. Raises UsageError for an unknown metric.
     """
     metric_names = [metrics] if isinstance(metrics, str) else metrics
@@ -104,6 +108,8 @@ def score(
             message = f"there are {len(lines):,} hypotheses and {len(column):,} references"
             hint = "give one reference for each hypothesis, in their order"
             raise DataError(message, setting="references", hint=hint)
+    if language is None and {"bleu", "ter"} & {*names} and (found := language_without_spaces(columns[0])):
+        logger.warning("the references have no spaces, so a whole line counts as a word: add language=%r", found)
     evaluation_set = EvaluationSet(columns, target_language=language)
     (reports,) = score_systems([lines], evaluation_set, metrics=names, confidence=False)
     return reports[0] if isinstance(metrics, str) else reports

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from copy import copy
@@ -15,6 +16,8 @@ from nmt_cli.errors import DataError, UsageError
 if TYPE_CHECKING:
     import regex
     from py3langid.langid import LanguageIdentifier
+
+logger = logging.getLogger(__name__)
 
 NO_LANGUAGE = "zxx"
 """The identifier's label for text in no language."""
@@ -30,6 +33,7 @@ _SAME_LANGUAGES = {"nb": "no", "fil": "tl", "pbt": "ps"}
 # The scripts of languages for which Unicode's likely subtags have none, or another one.
 _USUAL_SCRIPTS = {"acm": "Arab", "acq": "Arab", "gan": "Hans", "grc": "Grek", "hbo": "Hebr", "uzs": "Arab"}
 _SCRIPTS_WITHOUT_SPACES = frozenset(["Hani", "Hans", "Hant", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"])
+_MECAB = {"Jpan": ("ja", "MeCab"), "Kore": ("ko", "mecab_ko")}
 # The scripts of Unicode that one of ISO 15924 consists of, if they are not the same.
 _UNICODE_SCRIPTS = {
     "Hani": ("Han", "Bopo"),
@@ -161,6 +165,24 @@ def script_of(code: str) -> str:
 def is_without_spaces(code: str) -> bool:
     """True if a language is written without spaces between its words, as Chinese and Thai are."""
     return script_of(code) in _SCRIPTS_WITHOUT_SPACES
+
+
+@cache
+def bleu_tokenizer(code: str | None) -> str:
+    """The name of sacreBLEU's tokenizer for a language: its own, characters if it has no spaces, or else 13a.
+
+    Japanese and Korean take characters as well if the package of their tokenizer is not installed.
+    """
+    script = "Latn" if code is None else script_of(code)
+    if script in ("Hani", "Hans", "Hant"):
+        return "zh"
+    if script in _MECAB:
+        language, package = _MECAB[script]
+        if find_spec(package):
+            return f"{language}-mecab"
+        logger.info("BLEU counts characters; with pip install 'sacrebleu[%s]' it counts words", language)
+        return "char"
+    return "char" if script in _SCRIPTS_WITHOUT_SPACES else "13a"
 
 
 def letters_of(script: str) -> str:

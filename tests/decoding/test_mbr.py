@@ -17,8 +17,8 @@ TEXTS = ["the old sea is cold", "the old sea was cold", "a house", "the old sea 
 
 def test_utility_is_the_weighed_mean_over_all_candidates() -> None:
     weights = [0.5, 0.25, 0.125, 1.0]
-    chrf = expected_utilities(TEXTS, weights, utility="chrf")
-    bleu = expected_utilities(TEXTS, weights, utility="bleu")
+    chrf = expected_utilities(TEXTS, weights, utility="chrf", target_language="en")
+    bleu = expected_utilities(TEXTS, weights, utility="bleu", target_language="en")
     for place, text in enumerate(TEXTS):
         by_chrf = [sacrebleu.sentence_chrf(text, [other]).score for other in TEXTS]
         by_bleu = [sacrebleu.sentence_bleu(text, [other]).score for other in TEXTS]
@@ -27,6 +27,20 @@ def test_utility_is_the_weighed_mean_over_all_candidates() -> None:
             assert ours[place] == pytest.approx(expected)
     assert max(chrf) == chrf[0] == chrf[3]
     assert relative_probabilities([-1000.0, -1000.0 - 0.6931471805599453]) == pytest.approx([1.0, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("language", "texts"),
+    [
+        ("zh", ["我今天去公园散步。", "我今天去公园跑步。", "天气很好。"]),
+        ("th", ["วันนี้อากาศดีมาก", "วันนี้อากาศร้อนมาก", "ฉันชอบแมว"]),
+        ("ja", ["今日は天気がいいです。", "今日は天気が悪いです。", "猫が好きだ。"]),
+    ],
+)
+def test_bleu_compares_texts_without_spaces(language: str, texts: list[str]) -> None:
+    first, second, other = expected_utilities(texts, [1.0] * 3, utility="bleu", target_language=language)
+    assert min(first, second) > other + 5
+    assert other > 100 / 3
 
 
 @pytest.mark.parametrize("options", [{"beam": 6}, {"samples": 8, "seed": 3}])
@@ -42,7 +56,8 @@ def test_the_chosen_one_has_the_highest_utility(trained: Path, options: dict[str
         weights = (
             [1.0] * number if "samples" in options else relative_probabilities([one.log_prob for one in candidates])
         )
-        utilities = expected_utilities([one.text for one in candidates], weights, utility="chrf")
+        texts = [one.text for one in candidates]
+        utilities = expected_utilities(texts, weights, utility="chrf", target_language="de")
         assert best.utility == pytest.approx(max(utilities))
         assert best.text == candidates[utilities.index(max(utilities))].text
         assert len(best.alternatives) == 1

@@ -58,8 +58,8 @@ None: `languages` 'de' is not SOURCE-TARGET
 for example --languages en-de
 
 ref -i hyp -l en-de -m chrf
--l: -l means nothing without -t, -m bleu or -m paper-bleu
-add -t, -m bleu or -m paper-bleu, or leave -l out
+-l: -l means nothing without -t, -m bleu, -m ter or -m paper-bleu
+add -t, -m bleu, -m ter or -m paper-bleu, or leave -l out
 
 ref -i hyp -m comet
 -m comet: comet needs the source text

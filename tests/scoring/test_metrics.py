@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -94,6 +95,79 @@ def test_chinese_has_the_tokens_of_sacrebleu_s_command(tmp_path: Path) -> None:
     assert "|tok:zh|" in report.signature
 
 
+_SENTENCES = {
+    "de": ["Der Hund schläft heute im Garten.", "Zwei Frauen gehen am Abend nach Hause."],
+    "vi": ["Hôm nay trời rất đẹp và mát mẻ.", "Tôi đang đọc một cuốn sách mới."],
+    "ru": ["Сегодня вечером мы идём в кино.", "Собака спит в старом саду."],
+    "el": ["Σήμερα το βράδυ πάμε στον κινηματογράφο.", "Ο σκύλος κοιμάται στον παλιό κήπο."],
+    "ar": ["الكلب ينام اليوم في الحديقة القديمة.", "قرأت أختي كتابا جديدا عن البحر."],
+    "iw": ["הכלב ישן היום בגינה הישנה שלנו.", "אחותי קראה ספר חדש על הים."],
+    "hi": ["कुत्ता आज पुराने बगीचे में सो रहा है।", "मेरी बहन ने समुद्र पर एक नई किताब पढ़ी।"],
+    "ko": ["개가 오늘 오래된 정원에서 자고 있다.", "누나는 바다에 관한 새 책을 읽었다."],
+    "zh": ["那只老狗今天在花园里睡觉。", "我姐姐读了一本关于大海的新书。"],
+    "zh-TW": ["那隻老狗今天在花園裡睡覺。", "我姐姐讀了一本關於大海的新書。"],
+    "yue": ["隻老狗今日喺花園瞓覺。", "我家姐睇咗一本講大海嘅新書。"],
+    "jpn": ["年老いた犬は今日、庭で眠っている。", "姉は海についての新しい本を読んだ。"],
+    "th": ["วันนี้หมาแก่นอนหลับอยู่ในสวน", "พี่สาวของฉันอ่านหนังสือเล่มใหม่เกี่ยวกับทะเล"],
+    "lo": ["ມື້ນີ້ໝາແກ່ນອນຢູ່ໃນສວນ", "ເອື້ອຍຂອງຂ້ອຍອ່ານປຶ້ມໃໝ່ກ່ຽວກັບທະເລ"],
+    "khm_Khmr": ["ថ្ងៃនេះឆ្កែចាស់ដេកនៅក្នុងសួន", "បងស្រីខ្ញុំអានសៀវភៅថ្មីអំពីសមុទ្រ"],
+    "my": ["ခွေးအိုသည်ယနေ့ဥယျာဉ်ထဲတွင်အိပ်နေသည်။", "ကျွန်မအစ်မသည်ပင်လယ်အကြောင်းစာအုပ်သစ်ဖတ်ခဲ့သည်။"],
+    "bo": ["དེ་རིང་ཁྱི་རྒན་ལྡུམ་རའི་ནང་གཉིད་འདུག", "ངའི་ཨ་ཅེས་རྒྱ་མཚོའི་སྐོར་གྱི་དེབ་གསར་པ་ཞིག་བཀླགས་སོང་།"],
+}
+
+
+@pytest.mark.parametrize("language", _SENTENCES)
+def test_a_copy_is_perfect_and_a_changed_text_is_compared_in_parts(language: str) -> None:
+    first, second = _SENTENCES[language]
+    copy = scored([first, second], [[first, second]], "bleu", "chrf", "ter", language=language)
+    assert [round(report.value, 6) for report in copy] == [100, 100, 0]
+    half = len(first) // 2
+    changed = scored([first[:half] + first[half + 1 :], second], [[first, second]], "bleu", "ter", language=language)
+    assert 50 < changed[0].value < 100
+    assert 0 < changed[1].value < 25
+
+
+@pytest.mark.parametrize(
+    ("language", "tokens", "ter"),
+    [
+        ("de", "13a", "tok:tercom|norm:no|punct:yes|asian:no"),
+        ("ko-KR", "char|ko-mecab", "tok:tercom|norm:no|punct:yes|asian:no"),
+        ("zh_Latn", "13a", "tok:tercom|norm:no|punct:yes|asian:no"),
+        ("lzh", "zh", "tok:tercom|norm:yes|punct:yes|asian:yes"),
+        ("ja", "char|ja-mecab", "tok:tercom|norm:yes|punct:yes|asian:yes"),
+        ("dzo", "char", "tok:grapheme|norm:no|punct:yes|asian:no"),
+    ],
+)
+def test_signatures_say_the_tokens_of_the_language(language: str, tokens: str, ter: str) -> None:
+    bleu_report, ter_report = scored(["a"], [["a"]], "bleu", "ter", language=language)
+    assert re.search(rf"\|tok:({tokens})\|", bleu_report.signature)
+    assert f"|{ter}|" in ter_report.signature
+
+
+@pytest.mark.parametrize(
+    ("language", "options", "added"),
+    [
+        ("zh", [], "-l en-zh"),
+        ("yue", ["-m", "ter"], "-l en-zh"),
+        ("jpn", ["-m", "bleu"], "-l en-ja"),
+        ("th", [], "-l en-th"),
+        ("khm_Khmr", [], "-l en-km"),
+        ("zh", ["-m", "bleu", "--tokenize", "char"], None),
+        ("zh", ["-m", "chrf"], None),
+        ("zh", ["-l", "en-zh"], None),
+        ("ko", [], None),
+        ("hi", [], None),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_text_without_spaces_is_told_to_name_its_language(
+    caplog: pytest.LogCaptureFixture, language: str, options: list[str], added: str | None
+) -> None:
+    Path("ref").write_text("\n".join(_SENTENCES[language]) + "\n", encoding="utf-8")
+    run("ref", "-i", "ref", *options)
+    assert (added in caplog.text) if added else caplog.text == ""
+
+
 @pytest.mark.parametrize("tokenizer", ["13a", "intl", "char", "none", "zh"])
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_tokenizers_and_case_are_those_of_sacrebleu_s_command(folder: Path, tokenizer: str, lowercase: bool) -> None:
@@ -129,14 +203,6 @@ def test_a_tokenizer_whose_model_cannot_be_fetched_names_the_folder(tmp_path: Pa
     assert process.returncode == 4
     assert process.stderr.startswith(f"error: the model of the tokenizer flores200 is not in {models}, and cannot be ")
     assert f"fix:   check the network and $https_proxy, or copy the folder {models} from a " in process.stderr
-
-
-def test_a_tokenizer_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
-    with pytest.raises(UsageError) as caught:
-        scored(["本を読む。"], [["本を読む。"]], "bleu", language="ja")
-    assert caught.value.message == "BLEU needs a tokenizer for the language 'ja' that is not installed"
-    assert caught.value.hint == "pip install 'sacrebleu[ja]', or leave bleu out of `metrics`"
 
 
 def test_validation_may_score_blank_and_odd_output() -> None:

@@ -147,7 +147,7 @@ def test_memory_runs_out_once_in_a_validation(
     assert told.endswith("sentences at once: batches are half as large from here on; nothing is lost")
 
 
-@pytest.mark.parametrize(("language", "tokens"), [("zh", "zh"), ("de", "13a"), (None, "13a")])
+@pytest.mark.parametrize(("language", "tokens"), [("zh", "zh"), ("th", "char"), ("de", "13a"), (None, "13a")])
 def test_bleu_counts_the_tokens_of_the_target_language(
     training: tuple[Feed, Updater], language: str | None, tokens: str
 ) -> None:
@@ -155,17 +155,6 @@ def test_bleu_counts_the_tokens_of_the_target_language(
     validator = Validator(given.recipe, given.data, updater, given.order, device=CPU, target_language=language)
     found = validator.measure(max_sentences=None, beat=lambda: None)
     assert f"|tok:{tokens}|" in (found.signature or "")
-
-
-def test_a_tokenizer_that_is_missing_is_told_and_13a_counts(
-    training: tuple[Feed, Updater], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    given, updater = training
-    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
-    validator = Validator(given.recipe, given.data, updater, given.order, device=CPU, target_language="ja")
-    assert "a tokenizer for the language 'ja' that is not installed: BLEU in validation takes" in caplog.text
-    assert "pip install 'sacrebleu[ja]'" in caplog.text
-    assert "|tok:13a|" in (validator.measure(max_sentences=None, beat=lambda: None).signature or "")
 
 
 def test_white_space_in_validation_text_is_that_of_training_text(

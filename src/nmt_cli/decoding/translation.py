@@ -10,6 +10,7 @@ from typing import Literal, assert_never
 
 from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.errors import UsageError
+from nmt_cli.languages import bleu_tokenizer
 
 Utility = Literal["chrf", "bleu"]
 
@@ -99,7 +100,9 @@ def parse_utility(name: str) -> Utility:
             raise UsageError(f"there is no utility called {name!r}", setting="mbr", hint="take chrf or bleu")
 
 
-def best_by_utility(line: Translation, *, utility: Utility, is_sampled: bool, nbest: int) -> Translation:
+def best_by_utility(
+    line: Translation, *, utility: Utility, target_language: str, is_sampled: bool, nbest: int
+) -> Translation:
     """The candidates of a line ranked by expected utility; samples have equal weights, others their probability.
 
     This is minimum Bayes risk decoding: Kumar and Byrne 2004, N04-1022.
@@ -110,15 +113,18 @@ def best_by_utility(line: Translation, *, utility: Utility, is_sampled: bool, nb
     weights = [1.0] * len(candidates)
     if not is_sampled:
         weights = relative_probabilities([candidate.log_prob for candidate in candidates])
-    utilities = expected_utilities([candidate.text for candidate in candidates], weights, utility=utility)
+    texts = [candidate.text for candidate in candidates]
+    utilities = expected_utilities(texts, weights, utility=utility, target_language=target_language)
     ranked = sorted(zip(candidates, utilities, strict=True), key=lambda pair: -pair[1])[:nbest]
     best, *others = [replace(candidate, utility=value) for candidate, value in ranked]
     return replace(best, alternatives=tuple(others))
 
 
-def expected_utilities(texts: Sequence[str], weights: Sequence[float], *, utility: Utility) -> list[float]:
+def expected_utilities(
+    texts: Sequence[str], weights: Sequence[float], *, utility: Utility, target_language: str
+) -> list[float]:
     """The mean utility of each text, 0 to 100, with each of the texts as the reference, weighted by `weights`."""
-    similarity = cache(_similarity(utility))
+    similarity = cache(_similarity(utility, target_language))
     total = sum(weights)
     return [
         sum(weight * similarity(text, reference) for reference, weight in zip(texts, weights, strict=True)) / total
@@ -132,8 +138,11 @@ def relative_probabilities(log_probs: Sequence[float]) -> list[float]:
     return [exp(log_prob - highest) for log_prob in log_probs]
 
 
-def _similarity(utility: Utility) -> Callable[[str, str], float]:
-    """sacreBLEU's sentence score: chrF2, or BLEU with exponential smoothing over the orders that the sentence has."""
+def _similarity(utility: Utility, target_language: str) -> Callable[[str, str], float]:
+    """sacreBLEU's sentence score: chrF2, or BLEU with exponential smoothing over the orders that the sentence has.
+
+    BLEU has the tokens of the language.
+    """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
@@ -141,7 +150,7 @@ def _similarity(utility: Utility) -> Callable[[str, str], float]:
         case "chrf":
             metric: BLEU | CHRF = CHRF()
         case "bleu":
-            metric = BLEU(effective_order=True)
+            metric = BLEU(effective_order=True, tokenize=bleu_tokenizer(target_language))
         case other:
             assert_never(other)
     return lambda text, reference: float(metric.sentence_score(text, [reference]).score)

@@ -93,8 +93,11 @@ class LineTranslator:
         if utility is None:
             return self._search(split_lines, config=config, nbest=nbest, details=details)
         translations = self._search(split_lines, config=config, nbest=config.num_candidates, details=details)
-        is_sampled = config.samples > 0
-        return [best_by_utility(line, utility=utility, is_sampled=is_sampled, nbest=nbest) for line in translations]
+        target, is_sampled = self.languages.target, config.samples > 0
+        return [
+            best_by_utility(line, utility=utility, target_language=target, is_sampled=is_sampled, nbest=nbest)
+            for line in translations
+        ]
 
     def _check_not_forked(self) -> None:
         """Raise UsageError in a forked process that would wait forever: the engine's threads are not in it."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, assert_never, get_args
 
+import regex
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
@@ -18,7 +19,7 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.utils import SACREBLEU_DIR
 
 from nmt_cli.errors import DataError, NmtError, UsageError
-from nmt_cli.languages import short_code
+from nmt_cli.languages import bleu_tokenizer, is_without_spaces, script_of, short_code
 from nmt_cli.scoring.comet import Comet, SegmentMean
 from nmt_cli.scoring.moses_bleu import MosesBleu, MosesBleuTokenizer, PaperTokenizer
 
@@ -85,7 +86,8 @@ class SegmentScores:
 class EvaluationSet:
     """References, each with a line for each segment, and the other inputs of metrics.
 
-    paper-bleu and moses-bleu need a code of the target language, such as de or deu. bleu chooses its tokenizer by it.
+    paper-bleu and moses-bleu need a code of the target language, such as de or deu. bleu and ter choose their tokens by
+    it.
     comet needs its installation and the sources. `test_set` is sacreBLEU's name of the set with the language pair, for
     the signatures. `tokenize` names another tokenizer for bleu, and `lowercase` lets bleu ignore case. With
     `keep_quotes`, paper-bleu keeps the quotes of a German reference.
@@ -161,10 +163,7 @@ def lower_is_better(name: MetricName) -> bool:
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], *, target_language: str | None) -> ScoreReport:
-    """BLEU against one reference for each hypothesis, as in the validation during training.
-
-    UsageError if the tokenizer of the language is not installed.
-    """
+    """BLEU against one reference for each hypothesis, as in the validation during training."""
     evaluation_set = EvaluationSet([references], target_language=target_language)
     ((report,),) = score_systems([hypotheses], evaluation_set, metrics=["bleu"], confidence=False)
     return report
@@ -230,7 +229,7 @@ def _choose_scorer(
         case "chrf++":
             return Scorer(name, _Chrf(word_order=2, references=references), references, systems)
         case "ter":
-            return Scorer(name, TER(references=references), references, systems)
+            return Scorer(name, _ter(evaluation_set), references, systems)
         case "comet":
             return _comet_scorer(systems, evaluation_set)
         case other:
@@ -238,11 +237,11 @@ def _choose_scorer(
 
 
 def _bleu(evaluation_set: EvaluationSet, *, for_segments: bool) -> BLEU:
-    """sacreBLEU's BLEU with the tokenizer that its own command chooses: 13a, except for Chinese, Japanese and Korean.
+    """sacreBLEU's BLEU with the named tokenizer, or the tokenizer of the target language.
 
     UsageError if the tokenizer is not installed, DataError if its model cannot be fetched.
     """
-    tokenizer_name, language = evaluation_set.tokenize, evaluation_set.short_language or ""
+    tokenizer_name = evaluation_set.tokenize or bleu_tokenizer(evaluation_set.target_language)
     try:
         # force: no warning of tokenised text, which would name a parameter of sacreBLEU; texts.py has ours.
         return BLEU(
@@ -250,16 +249,15 @@ def _bleu(evaluation_set: EvaluationSet, *, for_segments: bool) -> BLEU:
             force=True,
             tokenize=tokenizer_name,
             effective_order=for_segments,
-            trg_lang="" if tokenizer_name else language,
             references=evaluation_set.references,
         )
     except (RuntimeError, OSError, SystemExit) as error:
-        raise _tokenizer_error(tokenizer_name, language, error) from None
+        raise _tokenizer_error(tokenizer_name, error) from None
 
 
-def _tokenizer_error(name: str | None, language: str, error: BaseException) -> NmtError:
-    """The error for a tokenizer of BLEU that does not start; without a name, it is the tokenizer of the language."""
-    extra = language if name is None else _EXTRAS.get(name)
+def _tokenizer_error(name: str, error: BaseException) -> NmtError:
+    """The error for a tokenizer of BLEU that does not start."""
+    extra = _EXTRAS.get(name)
     if extra is None:
         folder = Path(SACREBLEU_DIR) / "models"
         reason = re.sub(r"^<urlopen error (.*)>$", r"\1", str(error))
@@ -267,10 +265,20 @@ def _tokenizer_error(name: str | None, language: str, error: BaseException) -> N
         hint = f"check the network and $https_proxy, or copy the folder {folder} from a machine on which it works"
         return DataError(message, where=str(folder), hint=hint)
     message = f"BLEU needs a tokenizer for the language {extra!r} that is not installed"
-    hint = f"pip install 'sacrebleu[{extra}]'"
-    if name is None:
-        return UsageError(message, setting="metrics: bleu", hint=f"{hint}, or leave bleu out of `metrics`")
-    return UsageError(message, setting=f"tokenize: {name}", hint=hint)
+    return UsageError(message, setting=f"tokenize: {name}", hint=f"pip install 'sacrebleu[{extra}]'")
+
+
+def _ter(evaluation_set: EvaluationSet) -> TER:
+    """sacreBLEU's TER; in languages without spaces, its words are single characters.
+
+    For Chinese and Japanese this is sacreBLEU's own support, which keeps runs of Kana together.
+    """
+    language, references = evaluation_set.target_language, evaluation_set.references
+    if language is None or not is_without_spaces(language):
+        return TER(references=references)
+    if script_of(language) in ("Hani", "Hans", "Hant", "Jpan"):
+        return TER(normalized=True, asian_support=True, references=references)
+    return _CharacterTer(references=references)
 
 
 def _moses_scorer(
@@ -312,3 +320,14 @@ class _Chrf(CHRF):
 
     def _compute_f_score(self, statistics: list[int]) -> float:
         return float(super()._compute_f_score(statistics))
+
+
+class _CharacterTer(TER):
+    """TER that counts characters with their marks, as its signature says."""
+
+    def __init__(self, *, references: Sequence[Sequence[str]]) -> None:
+        super().__init__(references=references)
+        self.tokenizer_signature = "grapheme"
+
+    def _preprocess_segment(self, sent: str) -> str:
+        return str(super()._preprocess_segment(" ".join(regex.findall(r"\X", sent))))

@@ -16,10 +16,15 @@ from typing import TextIO
 
 from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
+from nmt_cli.languages import in_script_of
 from nmt_cli.text_encoding import STDIN, check_encoding, not_utf8_error
 from nmt_cli.tokenization.pieces import SPACE_MARK, piece_mark_in_text, sign_of_tokenisation
 
 logger = logging.getLogger(__name__)
+
+_LANGUAGES_WITHOUT_SPACES = ("zh", "ja", "th", "lo", "km", "my", "bo")
+_CHARACTERS_LOOKED_AT = 20_000
+_MOST_SPACES = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,14 @@ def check_reference(reference: ScoredText) -> None:
     """Warn of a reference that looks tokenised: scores against it cannot be compared with others."""
     if sign := sign_of_tokenisation(reference.lines):
         logger.warning("%s looks tokenised: %s; score against the untouched reference", reference.name, sign)
+
+
+def language_without_spaces(lines: Sequence[str]) -> str | None:
+    """A language of the text's script if words have no spaces between them, such as zh; None if they have."""
+    text = "".join(lines)[:_CHARACTERS_LOOKED_AT]
+    if text.count(" ") > _MOST_SPACES * len(text):
+        return None
+    return next(iter(in_script_of(text, _LANGUAGES_WITHOUT_SPACES)), None)
 
 
 def check_same_number_of_lines(text: ScoredText, other: ScoredText) -> None:

@@ -24,7 +24,7 @@ from nmt_cli.decoding.batching import BatchedSearch, plan_batches
 from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.devices import multiply_float32_fast
-from nmt_cli.errors import DataError, UsageError
+from nmt_cli.errors import DataError
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
@@ -98,18 +98,12 @@ class Validator:
         device: torch.device,
         target_language: str | None,
     ) -> None:
-        """`target_language` chooses BLEU's tokenizer. Without it, or without its package, it is 13a's."""
+        """`target_language` chooses BLEU's tokenizer; without it, the tokenizer is 13a."""
         self._recipe, self._updater, self._order, self._device = recipe, updater, order, device
-        self._target_language = target_language if recipe.validation.bleu else None
+        self._target_language = target_language
         self._translating_model = _translating_model(recipe, data, updater, device=device)
         self._is_recorded = device.type == "cuda"
         self._cuda_search: CudaSearch | None = None
-        try:
-            bleu([""], [""], target_language=self._target_language)
-        except UsageError as error:
-            message = "%s: BLEU in validation takes the tokens of 13a; %s"
-            logger.warning(message, error.message, error.hint.partition(",")[0])
-            self._target_language = None
         self._pairs = data.split("valid")
         self._usable = _usable_pairs(data, max_positions=recipe.model.max_positions)
         self._tokenizer = Tokenizer.load(data.target_tokenizer_file)

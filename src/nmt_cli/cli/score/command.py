@@ -61,7 +61,9 @@ def score(
     ] = None,
     languages: Annotated[
         str | None,
-        typer.Option("--languages", "-l", metavar="en-de", help="Language pair, for -t and the tokenizers of bleu."),
+        typer.Option(
+            "--languages", "-l", metavar="en-de", help="Language pair, for -t and the tokens of bleu and ter."
+        ),
     ] = None,
     metrics: Annotated[
         list[str] | None,
@@ -154,8 +156,7 @@ def score(
         check_segment_options(given, files, metric_names)
     texts = read_texts(files)
     evaluation_set = replace(
-        _evaluation_set(texts, metric_names, comet_model=comet_model, device=device),
-        tokenize=tokenizer,
+        _evaluation_set(texts, metric_names, tokenize=tokenizer, comet_model=comet_model, device=device),
         lowercase=lowercase,
         keep_quotes=keep_quotes,
     )
@@ -171,10 +172,21 @@ def score(
 
 
 def _evaluation_set(
-    texts: Texts, metrics: Sequence[MetricName], *, comet_model: str | None, device: str | None
+    texts: Texts,
+    metrics: Sequence[MetricName],
+    *,
+    tokenize: str | None,
+    comet_model: str | None,
+    device: str | None,
 ) -> EvaluationSet:
     from nmt_cli.scoring.metrics import EvaluationSet
+    from nmt_cli.scoring.texts import language_without_spaces
 
+    reference = texts.references[0]
+    counts_words = "ter" in metrics or ("bleu" in metrics and tokenize is None)
+    if texts.languages is None and counts_words and (language := language_without_spaces(reference.lines)):
+        message = "%s has no spaces, so a whole line counts as a word: add the languages, such as -l en-%s"
+        logger.warning(message, reference.name, language)
     comet = None
     if "comet" in metrics:
         if len(texts.references) > 1:
@@ -191,6 +203,7 @@ def _evaluation_set(
         target_language=texts.target_language,
         test_set=None if texts.test_set is None or texts.languages is None else (texts.test_set, texts.languages),
         comet=comet,
+        tokenize=tokenize,
     )
 
 

@@ -210,7 +210,7 @@ def check_options(given: Mapping[str, object], files: TextNames, metrics: Sequen
     if (paired := given["--paired"]) not in (None, "bs", "ar"):
         raise UsageError(f"--paired is {paired!r}, but should be bs or ar", where="--paired", hint="--paired bs")
     has_comet = "comet" in metrics
-    has_use_for_languages = files.test_set is not None or not {"bleu", *MOSES_METRICS}.isdisjoint(metrics)
+    has_use_for_languages = files.test_set is not None or not {"bleu", "ter", *MOSES_METRICS}.isdisjoint(metrics)
     rules = [
         # With --model, `check_options_of_model` is called instead.
         ("--model", False, ["--tokens", "--batch-tokens", "--precision"]),
@@ -219,7 +219,7 @@ def check_options(given: Mapping[str, object], files: TextNames, metrics: Sequen
         ("--baseline", files.baselines, ["--paired"]),
         ("-m comet", has_comet, ["--comet-model"]),
         ("-m comet or --model", has_comet, ["--device"]),
-        ("-t, -m bleu or -m paper-bleu", has_use_for_languages, ["-l"]),
+        ("-t, -m bleu, -m ter or -m paper-bleu", has_use_for_languages, ["-l"]),
     ]
     for needed, is_there, options in rules:
         if not is_there:
