@@ -118,6 +118,35 @@ def test_a_limit_fetches_no_more_than_it_needs(tmp_path: Path, server: FileServe
     assert fetched(tmp_path, *train, overrides=["limit=25"]) == found  # of the cache, without the network
 
 
+TMX = '<tmx><body><tu><tuv xml:lang="EN"><seg>one</seg></tuv><tuv xml:lang="DE"><seg>eins</seg></tuv></tu></body></tmx>'
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("de-en.txt.zip", {"Tatoeba.de-en.de": "eins\n", "Tatoeba.de-en.en": "one\n", "Tatoeba.de-en.xml": "<x/>"}),
+        ("corpus.tgz", {"a/train.en.txt": "one\n", "a/train.de.txt": "eins\n", "a/train.fr.txt": "un\n"}),
+        ("export.zip", {"memory.tmx": TMX, "__MACOSX/._memory.tmx": "x"}),
+    ],
+)
+def test_an_archive_is_read_as_it_is_downloaded(tmp_path: Path, name: str, files: dict[str, str]) -> None:
+    contents = {"README": "about", "LICENSE": "terms", **files}
+    archive = pack(tmp_path / name, {member: text.encode() for member, text in contents.items()})
+    located = corpus_from_files({"train": [str(archive)]}, languages="en-de", name="x", overrides=[])
+    assert pairs_of(fetch_inputs(located, progress=silent)) == [("one", "eins")]
+
+
+@pytest.mark.parametrize(
+    ("names", "found"), [(["a.en", "a.de", "b.en", "b.de"], "2 texts"), (["a.fr", "a.de"], "no text in en and de")]
+)
+def test_an_archive_without_one_choice_is_answered_with_its_files(tmp_path: Path, names: list[str], found: str) -> None:
+    archive = pack(tmp_path / "a.zip", dict.fromkeys(names, b"x\n"))
+    located = corpus_from_files({"train": [str(archive)]}, languages="en-de", name="x", overrides=[])
+    error = refusal(lambda: fetch_inputs(located, progress=silent))
+    assert found in error.message
+    assert ", ".join(sorted(names)) in error.hint
+
+
 def test_an_archive_of_the_users_that_is_another_file_is_refused(tmp_path: Path) -> None:
     archive, digest = archive_of(tmp_path / "a.tgz")
     size, train = archive.stat().st_size, "kind: archive, file: a.tgz, source: a.en, target: a.de"

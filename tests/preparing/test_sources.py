@@ -20,10 +20,10 @@ from nmt_cli.preparing.corpus import AnySource, Corpus, LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.download import Unreachable
 from nmt_cli.preparing.inputs import fetch_inputs, find_local_inputs
-from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs
+from nmt_cli.preparing.sources.base import CorpusContext, CorpusLanguages, LocalPairs
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
-from nmt_cli.preparing.sources.text import TextSource
+from nmt_cli.preparing.sources.text import TextSource, name_without_endings
 from nmt_cli.preparing.sources.tsv_csv import TsvSource
 from tests.hub import write_translations
 from tests.preparing import corpus_files
@@ -145,12 +145,36 @@ def test_sides_of_different_length_are_named_with_both_counts(
 
 
 @pytest.mark.parametrize(
+    ("given", "names", "languages"),
+    [
+        ("train", ("train.en.txt", "train.de.txt"), "en-de"),
+        ("train", ("train.en.txt.gz", "train.de"), "en-de"),
+        ("train.de", ("train.en", "train.de"), "en-de"),
+        ("train.en.txt", ("train.en.txt", "train.de.txt"), "en-de"),
+        ("train.v2", ("train.v2.en", "train.v2.zh_TW"), "en-zh-TW"),
+        ("train.eng", ("train.eng", "train.pt_BR"), "en-pt"),
+    ],
+)
+def test_text_files_are_found_by_their_languages(
+    tmp_path: Path, given: str, names: tuple[str, str], languages: str
+) -> None:
+    for name, text in zip(names, (b"one\n", b"eins\n"), strict=True):
+        (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    (tmp_path / "train.fr").write_text("un\n")
+    source, _, target = languages.partition("-")
+    context = CorpusContext(tmp_path, CorpusLanguages(source=source, target=target))
+    (chunk,) = read_chunks([*TextSource(kind="text", prefix=given).fetch(context, progress=silent)])
+    assert (chunk.src, chunk.tgt) == (["one"], ["eins"])
+    assert name_without_endings(Path(given)) == ("train.v2" if "v2" in given else "train")
+
+
+@pytest.mark.parametrize(
     ("prefix", "there", "wanted", "hint"),
     [
         ("train", ["train.en", "train.fr.gz"], "train.de", "there are train.en, train.fr.gz: check the languages"),
         ("trian", ["train.en", "valid.en"], "trian.en", "did you mean {folder}/train?"),
         ("train", [], "train.en", "check the path: {folder} has no file train.LANGUAGE"),
-        ("train.en", ["train.en"], "train.en.en", "leave the ending out: {folder}/train"),
+        ("train.en", ["train.en"], "train.de", "there are train.en: check the languages"),
     ],
 )
 def test_a_prefix_without_files_is_answered_with_what_there_is(
@@ -159,7 +183,7 @@ def test_a_prefix_without_files_is_answered_with_what_there_is(
     for name in there:
         (tmp_path / name).write_text("a\n")
     error = refusal(TextSource(kind="text", prefix=prefix), tmp_path)
-    assert error.message == f"no such file: {tmp_path / wanted} (nor .gz, .zst, .xz)"
+    assert error.message == f"no such file: {tmp_path / wanted} (nor .txt, .gz, .zst, .xz)"
     assert error.hint == hint.format(folder=tmp_path)
 
 
@@ -172,7 +196,7 @@ def test_a_prefix_without_files_is_answered_with_what_there_is(
         (
             "a.txt",
             "a.txt has none of the endings .tsv, .csv, .tmx, ",
-            "give it the ending of what it holds, such as .tsv",
+            "give two files with a sentence per line, NAME.en and NAME.de, or a table NAME.tsv",
         ),
         ("a.srt", "a.srt has none of the", "write its sentences into two files, one per line, and give PREFIX"),
         ("a.sdltm", "a.sdltm has none of the endings .tsv, .csv, .tmx, ", "export it as TMX"),

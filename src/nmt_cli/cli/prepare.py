@@ -47,8 +47,8 @@ def prepare(
         list[str] | None,
         typer.Option(
             metavar="FILE|PREFIX",
-            help="Your own training text, repeatable: a .tsv, .csv, .tmx, .xliff, .po, .jsonl or .parquet file, or "
-            "PREFIX for PREFIX.en and PREFIX.de.",
+            help="Your own training text, repeatable: a .tsv, .csv, .tmx, .xliff, .po, .jsonl, .parquet or .zip file, "
+            "or PREFIX for PREFIX.en and PREFIX.de.",
         ),
     ] = None,
     valid: Annotated[

@@ -11,7 +11,15 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticSerializationError
 
 from nmt_cli.preparing.sources.archive import ArchiveSource
-from nmt_cli.preparing.sources.base import CorpusContext, CorpusLanguages, Source, Split, sources_in_yaml, without_query
+from nmt_cli.preparing.sources.base import (
+    CorpusContext,
+    CorpusLanguages,
+    Source,
+    Split,
+    is_address,
+    sources_in_yaml,
+    without_query,
+)
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
 from nmt_cli.preparing.sources.po import PoSource
@@ -277,4 +285,6 @@ class LocatedCorpus:
 def source_of(path: str) -> dict[str, str]:
     """The keys of a source for a file of pairs, or for a prefix."""
     kind = kind_of_file(without_query(path))
-    return {"kind": "text", "prefix": path} if kind is None else {"kind": kind, "file": path}
+    if kind is None:
+        return {"kind": "text", "prefix": path}
+    return {"kind": kind, "url" if kind == "archive" and is_address(path) else "file": path}

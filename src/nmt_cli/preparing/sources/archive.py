@@ -1,4 +1,4 @@
-"""Two aligned text files in an archive, which is local or downloaded, and is unpacked once into the cache."""
+"""Files of text in an archive, which is local or downloaded, and is unpacked once into the cache."""
 
 from __future__ import annotations
 
@@ -23,11 +23,26 @@ from nmt_cli.console import Progress
 from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
+from nmt_cli.languages import match_code
 from nmt_cli.preparing.download import download_file
-from nmt_cli.preparing.sources.base import CorpusContext, Markup, Source, Weight, is_address
-from nmt_cli.preparing.sources.text import COMPRESSION_ENDINGS, TextFiles, text_files
+from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, Markup, OneFileSource, Source, Weight, is_address
+from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
+from nmt_cli.preparing.sources.po import PoSource
+from nmt_cli.preparing.sources.text import COMPRESSION_ENDINGS, kind_of_file, split_code, text_files
+from nmt_cli.preparing.sources.tmx_xliff import TmxSource, XliffSource
+from nmt_cli.preparing.sources.tsv_csv import CsvSource, TsvSource
 from nmt_cli.recipe.section import PositiveInt, SettingError
 
+_ONE_FILE_SOURCES: Mapping[str | None, type[OneFileSource]] = {
+    "tmx": TmxSource,
+    "xliff": XliffSource,
+    "tsv": TsvSource,
+    "csv": CsvSource,
+    "po": PoSource,
+    "jsonl": JsonlSource,
+    "parquet": ParquetSource,
+}
+_NAMES_SHOWN = 8
 _OpenEntry: TypeAlias = Callable[[], IO[bytes] | None]
 
 
@@ -39,10 +54,20 @@ class ArchiveSource(Source):
     url: str | None = Field(None, description="instead of file: where to download the archive")
     bytes: PositiveInt | None = Field(None, description="its size, checked; null: not known")
     sha256: str | None = Field(None, description="its SHA-256, checked; null: not known, recorded in the manifest")
-    source: str = Field(description="path of the source's file in the archive, or its last part; it may be a .gz")
-    target: str = Field(description="path of the target's file in the archive, or its last part")
+    source: str | None = Field(
+        None,
+        description="path of the source's file in the archive, or its last part; it may be a .gz; null: the only two "
+        "files NAME.en and NAME.de, or the only file of pairs, such as a .tmx",
+    )
+    target: str | None = Field(None, description="path of the target's file in the archive, or its last part")
     markup: Markup = None
     weight: Weight = 1.0
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> ArchiveSource:
+        if (self.source is None) != (self.target is None):
+            raise SettingError("an archive needs both source and target, or neither", "write source and target")
+        return self
 
     @model_validator(mode="after")
     def _file_or_url(self) -> ArchiveSource:
@@ -61,41 +86,80 @@ class ArchiveSource(Source):
     def describe(self) -> list[str]:
         """The address of the archive, its size and its two files."""
         size = f", {self.bytes:,} bytes" if self.bytes else ""
-        return [] if self.url is None else [f"{self.url}{size}: {self.source}, {self.target}"]
+        members = "" if self.source is None else f": {self.source}, {self.target}"
+        return [] if self.url is None else [f"{self.url}{size}{members}"]
 
     def files(self, context: CorpusContext) -> list[Path]:
         """The local archive, or its two files in a folder."""
         if self.file is None:
             return []
         path = context.folder / self.file
-        return list(self._in_folder(path)) if path.is_dir() else [path]
+        return [_find_in_folder(path, one) for one in self._members(path, context)] if path.is_dir() else [path]
 
     def identity(self) -> dict[str, Any]:
         """The two files and how they are read; the address only if there is no checksum."""
         return self.model_dump(exclude={"file", "bytes", *(["url"] if self.sha256 else [])})
 
-    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[TextFiles]:
-        """The two files, from the archive or the folder."""
+    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
+        """The two files, or the file of pairs, from the archive or the folder."""
         if self.url is not None:
             archive = download_file(self.url, size=self.bytes, sha256=self.sha256, progress=progress)
         else:
             archive = context.folder / (self.file or "")
-        if archive.is_dir():
-            files = self._in_folder(archive)
-        else:
-            with reading_errors(archive):
+        with reading_errors(archive):
+            if archive.is_dir():
+                members = self._members(archive, context)
+                files = [_find_in_folder(archive, member) for member in members]
+            else:
                 if differs := mismatch(archive, expected_size=self.bytes, expected_sha256=self.sha256):
                     message = f"{archive.name} is not the file that it should be: {differs}"
                     hint = "fetch it again; if another version is meant, correct bytes and sha256 in the corpus file"
                     raise DataError(message, where=str(archive), hint=hint)
-                files = unpack(archive, self.source, self.target)
+                members = self._members(archive, context)
+                files = [*unpack(archive, members[0], members[-1])]
         name = (self.file or self.url or "").rstrip("/").rsplit("/", 1)[-1]
-        names = [f"{name}:{member}" for member in (self.source, self.target)]
-        origins = (PurePosixPath(self.source).name, PurePosixPath(self.target).name)
-        yield text_files(files, names=names, origins=origins, markup=self.markup, weight=self.weight)
+        names = [f"{name}:{member}" for member in members]
+        if kind := kind_of_file(files[0]):
+            reader = _ONE_FILE_SOURCES[kind]
+            source = reader.model_validate({"kind": kind, "file": str(files[0]), "weight": self.weight})
+            yield source.local_pairs(files[0], names[0], context)
+            return
+        origins = (PurePosixPath(members[0]).name, PurePosixPath(members[1]).name)
+        yield text_files((files[0], files[1]), names=names, origins=origins, markup=self.markup, weight=self.weight)
 
-    def _in_folder(self, folder: Path) -> tuple[Path, Path]:
-        return _find_in_folder(folder, self.source), _find_in_folder(folder, self.target)
+    def _members(self, archive: Path, context: CorpusContext) -> tuple[str, ...]:
+        """The names of source and target, or of the file of pairs. DataError if there are none, or several."""
+        if self.source is not None and self.target is not None:
+            return self.source, self.target
+        if archive.is_dir():
+            names = [path.relative_to(archive).as_posix() for path in archive.rglob("*") if path.is_file()]
+        else:
+            with _damage_errors(archive), _open_entries(archive) as entries:
+                names = [name for name, _ in entries]
+        choices = _choices(names, context.codes)
+        if len(choices) == 1:
+            return choices[0]
+        listed = ", ".join(sorted(names)[:_NAMES_SHOWN]) or "no files at all"
+        found = f"has {len(choices)} texts" if choices else f"has no text in {' and '.join(context.codes)}"
+        keys = {"source": "NAME", "target": "NAME"}
+        hint = f"name two of its files ({listed}): {self.setting(context, **keys)}"
+        raise DataError(f"{archive.name} {found}", where=str(archive), hint=hint)
+
+
+def _choices(names: Sequence[str], codes: tuple[str, str]) -> list[tuple[str, ...]]:
+    """The texts among files: two files NAME.CODE in the two languages, or else single files of pairs."""
+    names = [name for name in sorted(names) if not PurePosixPath(name).name.startswith(".")]
+    families: dict[str, dict[str, str]] = {}
+    for name in names:
+        prefix, code = split_code(name)
+        families.setdefault(prefix, {})[code] = name
+    pairs = [[match_code(code, list(family)) for code in codes] for family in families.values()]
+    texts: list[tuple[str, ...]] = [
+        (family[source], family[target])
+        for family, (source, target) in zip(families.values(), pairs, strict=True)
+        if source is not None and target is not None and source != target
+    ]
+    return texts or [(name,) for name in names if kind_of_file(Path(name)) in _ONE_FILE_SOURCES]
 
 
 def unpack(archive: Path, source: str, target: str) -> tuple[Path, Path]:

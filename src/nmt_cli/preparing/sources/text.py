@@ -16,6 +16,7 @@ from nmt_cli.cache import cache_folder, cache_lock, file_hash, writing_errors
 from nmt_cli.console import Progress
 from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError, nearest_word
+from nmt_cli.languages import languages_called, match_code
 from nmt_cli.preparing.chunks import RawChunk, TextChunk, batched
 from nmt_cli.preparing.download import download_file
 from nmt_cli.preparing.sources.base import (
@@ -37,6 +38,7 @@ _KIND_BY_ENDING = {
     **{f".{kind}": kind for kind in ("tsv", "csv", "tmx", "xliff", "po", "jsonl", "parquet")},
     **dict.fromkeys((".xlf", ".sdlxliff", ".mqxliff", ".mxliff", ".mxlf"), "xliff"),
     ".ndjson": "jsonl",
+    **dict.fromkeys((".zip", ".tar", ".tgz"), "archive"),
 }
 # How text comes out of the files of other programs, by their endings.
 _WAYS_TO_TEXT = {
@@ -56,7 +58,7 @@ class TextSource(Source):
     """Two aligned files, one sentence per line; plain, .gz, .zst or .xz."""
 
     kind: Literal["text"] = Field(description="text in two files")
-    prefix: str | None = Field(None, description="PREFIX.en and PREFIX.de, each also with .gz, .zst or .xz")
+    prefix: str | None = Field(None, description="PREFIX.en and PREFIX.de, each also with .txt, .gz, .zst or .xz")
     source: str | None = Field(
         None, description="instead of prefix: file of the source, its address, or a pattern such as parts/*.en"
     )
@@ -113,8 +115,7 @@ class TextSource(Source):
         """
         if self.prefix is not None:
             prefix = context.folder / self.prefix
-            source, target = (_find_text_file(prefix, code) for code in context.codes)
-            return [(source, target)]
+            return [find_text_files(prefix, context.codes)]
         assert self.source is not None
         assert self.target is not None
         return _matching_pairs(self.source, self.target, folder=context.folder)
@@ -170,54 +171,77 @@ def kind_of_file(file: Path) -> str | None:
 
 
 def name_without_endings(file: Path) -> str:
-    """The name of a file of pairs without its endings, such as my for my.tsv.gz, or the name of a prefix."""
-    name = _without_compression(file.name)
-    return Path(name).stem if kind_of_file(file) else name
+    """The name of a file of pairs without its endings, such as my for my.tsv.gz and my.en.txt; or of a prefix."""
+    if kind_of_file(file):
+        return Path(_without_compression(file.name)).stem
+    name, code = split_code(file.name)
+    return name if languages_called([code]) else file.name
+
+
+def split_code(name: str) -> tuple[str, str]:
+    """The name of a text file without its endings, and the code of its language, such as my and en for my.en.txt.gz."""
+    prefix, _, code = _without_compression(name).removesuffix(".txt").rpartition(".")
+    return prefix, code
+
+
+def find_text_files(prefix: Path, codes: tuple[str, str]) -> tuple[Path, Path]:
+    """PREFIX.CODE for both languages, also with .txt, and compressed. The prefix may be one of the two files.
+
+    DataError if there is no such file.
+    """
+    source, target = (_find_text_file(prefix, code) for code in codes)
+    if (source is None or target is None) and match_code(split_code(prefix.name)[1], codes) and prefix.is_file():
+        prefix = prefix.with_name(split_code(prefix.name)[0])
+        source, target = (_find_text_file(prefix, code) for code in codes)
+    if source is not None and target is not None:
+        return source, target
+    if prefix.is_file():
+        raise _not_a_prefix_error(prefix, codes)
+    raise _no_text_file_error(prefix, codes[0] if source is None else codes[1])
 
 
 def _without_compression(name: str) -> str:
     return next((name.removesuffix(ending) for ending in COMPRESSION_ENDINGS if ending and name.endswith(ending)), name)
 
 
-def _find_text_file(prefix: Path, language: str) -> Path:
-    """PREFIX.LANGUAGE, plain or compressed. DataError if there is no such file."""
-    for ending in COMPRESSION_ENDINGS:
-        file = Path(f"{prefix}.{language}{ending}")
-        if file.exists() and not file.is_dir():
-            return file
-    if prefix.is_dir():
-        hint = f"name a file in it, or the beginning of two: {prefix / 'train'} for train.{language}"
-        raise DataError(f"{prefix} is a folder", where=str(prefix), hint=hint)
-    if prefix.is_file() and prefix.suffix != f".{language}":
-        raise _not_a_prefix_error(prefix)
-    raise _no_text_file_error(prefix, language)
+def _find_text_file(prefix: Path, language: str) -> Path | None:
+    """PREFIX.LANGUAGE, plain or compressed, with the nearest code; None if there is no such file."""
+    present = {
+        split_code(path.name)[1]: path
+        for path in sorted(prefix.parent.glob("*"), reverse=True)  # the plain file is taken before the compressed one
+        if split_code(path.name)[0] == prefix.name and not path.is_dir()
+    }
+    code = match_code(language, list(present))
+    return None if code is None else present[code]
 
 
 def _no_text_file_error(prefix: Path, language: str) -> DataError:
     """The error for a missing PREFIX.LANGUAGE. It lists the files of the prefix, or else names a near one."""
     wanted = f"{prefix}.{language}"
     present = sorted(path.name for path in prefix.parent.glob("*") if path.name.startswith(f"{prefix.name}."))
-    if prefix.is_file():
-        hint = f"leave the ending out: {prefix.with_suffix('')}"
-    elif not present:
+    if prefix.is_dir():
+        hint = f"name a file in it, or the beginning of two: {prefix / 'train'} for train.{language}"
+        return DataError(f"{prefix} is a folder", where=str(prefix), hint=hint)
+    if not present:
         hint = f"check the path: {prefix.parent} has no file {prefix.name}.LANGUAGE"
         names = [file.name.removesuffix(f".{language}") for file in prefix.parent.glob(f"*.{language}")]
         if near := nearest_word(prefix.name, names):
             hint = f"did you mean {prefix.with_name(near)}?"
     else:
         hint = f"there are {', '.join(present[:8])}: check the languages"
-    return DataError(f"no such file: {wanted} (nor .gz, .zst, .xz)", where=wanted, hint=hint)
+    return DataError(f"no such file: {wanted} (nor .txt, .gz, .zst, .xz)", where=wanted, hint=hint)
 
 
-def _not_a_prefix_error(file: Path) -> DataError:
+def _not_a_prefix_error(file: Path, codes: tuple[str, str]) -> DataError:
     """The error for a file that is given as the beginning of two."""
     if kind := kind_of_file(file):
         message = f"{file.name} is one file, not the beginning of two"
         return DataError(message, where=str(file), hint=f"write kind: {kind}, file: {file}")
-    endings = ", ".join(dict.fromkeys(f".{kind}" for kind in _KIND_BY_ENDING.values()))
-    hint = _WAYS_TO_TEXT.get(file.suffix.lower(), "give it the ending of what it holds, such as .tsv")
+    hint = f"give two files with a sentence per line, NAME.{codes[0]} and NAME.{codes[1]}, or a table NAME.tsv"
+    hint = _WAYS_TO_TEXT.get(file.suffix.lower(), hint)
     if file.suffix.lower() == ".json" and read_beginning(file).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
         hint = f"jq -c '.[]' < {shlex.quote(str(file))} > {shlex.quote(str(file.with_suffix('.jsonl')))}"
+    endings = ", ".join(ending for ending, kind in _KIND_BY_ENDING.items() if ending == f".{kind}")
     return DataError(f"{file.name} has none of the endings {endings}", where=str(file), hint=hint)
 
 
