@@ -48,6 +48,26 @@ _BYTE_ORDER_MARKS = {
 # Windows-1252 has all letters of Latin-1, and quotes and dashes in place of Latin-1's control characters.
 _WINDOWS_1252 = "WINDOWS-1252"
 _IF_LATIN1 = "if the text is Latin-1 or Windows-1252"
+# Decodes the bytes that are not UTF-8 as Windows-1252, and keeps all others.
+_CONVERT_WRONG_BYTES = (
+    "python3 -c 'import codecs,sys; "
+    'codecs.register_error("w",lambda e:(e.object[e.start:e.end].decode("cp1252","replace"),e.end)); '
+    'sys.stdout.buffer.writelines(l.decode("utf8","w").encode() for l in sys.stdin.buffer)\''
+)
+# A text in UTF-8 has at least this many lines with letters beside ASCII for each line that is not UTF-8.
+_MIN_GOOD_LINES = 0.05
+# A character of UTF-8 whose bytes were read as Windows-1252 or Latin-1, such as Ã¼ for ü.
+_LATER_BYTE = "[\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]"
+DOUBLE_ENCODED = re.compile(f"[\xc2-\xdf]{_LATER_BYTE}|[\xe0-\xef]{_LATER_BYTE}{{2}}|[\xf0-\xf4]{_LATER_BYTE}{{3}}")
+DECODE_TWICE = (
+    "python3 -c 'import re,sys; "
+    's=lambda m:b"".join(c.encode("latin1" if ord(c)<256 else "cp1252","replace") for c in m[0])'
+    '.decode("utf8","replace"); '
+    r'sys.stdout.writelines(re.sub("[^\0-\x7f]+",lambda m:m[0] if re.search("[?\ufffd]",s(m)) else s(m),l) '
+    r"""for l in open(0,newline="\n"))'"""
+)
+"""The command that mends double-encoded text from stdin to stdout, and keeps all other text."""
+
 _BYTES_LOOKED_AT = 64
 _MIN_SHARE_OF_ZEROS = 0.35
 # Control characters that text does not have, and the most of them in it: the Ctrl-Z of a DOS file, or a few strays.
@@ -133,11 +153,9 @@ def not_utf8_error(line: bytes, *, name: str, number: int) -> DataError:
     where, wrong_byte = f"{name}:{number}", _first_wrong_byte(line)
     if (error := _not_text_error(line.decode("latin-1"), name=name, where=where)) is not None:
         return error
-    return DataError(
-        f"line {number} is not UTF-8: it has the byte 0x{wrong_byte:02x}",
-        where=where,
-        hint=f"{_IF_LATIN1}: {_convert_hint(name, encoding=_WINDOWS_1252)}",
-    )
+    before_pipe = f"{_IF_LATIN1}: {_convert_hint(name, encoding=_WINDOWS_1252)}"
+    hint = before_pipe if name == STDIN else latin1_hint([Path(name)])
+    return DataError(f"line {number} is not UTF-8: it has the byte 0x{wrong_byte:02x}", where=where, hint=hint)
 
 
 def files_not_utf8(files: Iterable[Path]) -> list[Path]:
@@ -146,8 +164,15 @@ def files_not_utf8(files: Iterable[Path]) -> list[Path]:
 
 
 def latin1_hint(files: Sequence[Path]) -> str:
-    """The fix that converts files of Latin-1 or Windows-1252; it has the commands of the first few files."""
-    commands = [_convert_hint(str(file), encoding=_WINDOWS_1252) for file in files[:_FILES_SHOWN]]
+    """The fix that converts files of Latin-1 or Windows-1252; it has the commands of the first few files.
+
+    If many lines are UTF-8 already, the commands convert the others only.
+    """
+    files = files[:_FILES_SHOWN]
+    if any(map(_has_mixed_encodings, files)):
+        commands = [conversion(file, _CONVERT_WRONG_BYTES, new="utf8") for file in files]
+        return f"mixed encodings: some lines are UTF-8, and others not; convert only those: {'; '.join(commands)}"
+    commands = [_convert_hint(str(file), encoding=_WINDOWS_1252) for file in files]
     return f"{_IF_LATIN1}: {'; '.join(commands)}"
 
 
@@ -183,6 +208,17 @@ def _is_utf8(file: Path) -> bool:
         except UnicodeDecodeError:
             return False
     return True
+
+
+def _has_mixed_encodings(file: Path) -> bool:
+    """True if a file that is not UTF-8 has lines in UTF-8 with more than ASCII."""
+    num_good = num_wrong = 0
+    with open_bytes(file) as stream:
+        for line in stream:
+            if not line.isascii():
+                is_good = is_unicode(line.decode("utf-8", "surrogateescape"))
+                num_good, num_wrong = num_good + is_good, num_wrong + (not is_good)
+    return num_good > _MIN_GOOD_LINES * num_wrong
 
 
 def _not_text_error(text: str, *, name: str, where: str) -> DataError | None:

@@ -81,6 +81,21 @@ def test_only_line_feeds_end_a_line(tmp_path: Path) -> None:
     assert chunk.tgt == ["caf\udce9", "\r", "x"]
 
 
+@pytest.mark.parametrize("name", ["train", "train.jsonl", "train.parquet", "train.csv", "train.tmx"])
+def test_a_tab_inside_a_text_is_a_space_in_every_format(tmp_path: Path, name: str) -> None:
+    for code in ("en", "de"):
+        (tmp_path / f"train.{code}").write_text(f"{code}\tone\ttwo\n")
+    record = {"en": "en\tone\ttwo", "de": "de\tone\ttwo"}
+    (tmp_path / "train.jsonl").write_text(json.dumps(record) + "\n")
+    (tmp_path / "train.csv").write_text('"en\tone\ttwo","de\tone\ttwo"\n')
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([record]), tmp_path / "train.parquet")
+    texts = "".join(f'<tuv xml:lang="{code}"><seg>{text}</seg></tuv>' for code, text in record.items())
+    (tmp_path / "train.tmx").write_text(f"<tmx><body><tu>{texts}</tu></body></tmx>")
+    (source,) = corpus_from_files({"train": [name]}, languages="en-de", name="x", overrides=[]).corpus.train or []
+    (chunk,) = read(source, tmp_path)
+    assert (chunk.src, chunk.tgt) == (["en one two"], ["de one two"])
+
+
 def test_a_large_file_comes_in_chunks_that_know_their_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nmt_cli.preparing.chunks.CHUNK_PAIRS", 3)
     for code in ("en", "de"):

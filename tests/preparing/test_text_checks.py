@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -141,6 +142,67 @@ def test_text_that_is_not_raw_is_told(
     assert warning.startswith(told)
 
 
+def double_encoded(text: str) -> str:
+    """The text as a program writes it that reads the bytes of UTF-8 as Windows-1252."""
+    return "".join(
+        chr(byte) if byte in b"\x81\x8d\x8f\x90\x9d" else bytes([byte]).decode("cp1252") for byte in text.encode()
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "mended", "told"),
+    [
+        ("It&#39;s R&amp;D", "It's R&D", "HTML entities"),
+        ("5&nbsp;&euro; &amp;amp; more &quot;a&quot;", '5\xa0€ & more "a"', "HTML entities"),
+        ("a <f0>red</f0> dog<br/>", "a red dog", "tags"),
+        ('see <a href="x">this</a>, 1 < 2', "see this, 1 < 2", "tags"),
+        (double_encoded("Käse – “schön”"), "Käse – “schön”", "double-encoded"),
+        (double_encoded("Привет €") + " ü", "Привет € ü", "double-encoded"),
+    ],
+)
+@pytest.mark.parametrize("share", [3, 20])
+def test_markup_and_double_encoded_text_are_told_with_the_command_that_mends_it(
+    raw: Pairs, tmp_path: Path, written: str, mended: str, told: str, share: int
+) -> None:
+    half = len(raw) // 2
+
+    def train(text: str) -> list[tuple[str, str]]:
+        return [(src, f"{tgt} {text}" if n % share == 0 else tgt) for n, (src, tgt) in enumerate(raw[:half])]
+
+    off = ("cleaning.control_characters=false", "cleaning.max_length_ratio=null")
+    (warning,) = warnings_of(tmp_path, *off, train=train(written), valid=raw[half:])
+    assert warning.startswith(f"the training text (de) holds {told}")
+    subprocess.run(warning.partition("mend it: ")[2], shell=True, check=True)
+    lines = (tmp_path / "mended-train.de").read_bytes().decode().split("\n")[:-1]
+    assert lines == [tgt for _, tgt in train(mended)]
+    assert warnings_of(tmp_path, *off, train=train(mended), valid=raw[half:]) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "mended"),
+    [("It&amp;#39;s R&amp;amp;D", "It&#x27;s R&amp;D"), ('&lt;f0&gt;red&lt;/f0 a="&amp;"&gt;', "red")],
+)
+def test_markup_in_a_translation_memory_is_told_with_a_command_for_xml(
+    raw: Pairs, tmp_path: Path, written: str, mended: str
+) -> None:
+    def memory(text: str) -> str:
+        unit = '<tu><tuv xml:lang="{}"><seg>{}</seg></tuv><tuv xml:lang="{}"><seg>{}</seg></tuv></tu>\n'
+        units = "".join(unit.format("en", src, "de", f"{tgt} {text}") for src, tgt in raw[:200])
+        return f"<tmx><body>\n{units}</body></tmx>\n"
+
+    (tmp_path / "a.tmx").write_text(memory(written))
+    valid = write_prefix(tmp_path / "valid", raw[500:])
+    located = corpus_from_files(
+        {"train": [str(tmp_path / "a.tmx")], "valid": [valid]},
+        languages="en-de",
+        name="x",
+        overrides=["tokenizer.vocab_size=400"],
+    )
+    (warning,) = run(located, tmp_path / "data").report["warnings"]
+    subprocess.run(warning.partition("mend it: ")[2], shell=True, check=True)
+    assert (tmp_path / "mended-a.tmx").read_text() == memory(mended)
+
+
 def test_another_language_than_stated_is_told(raw: Pairs, shared_data: Path) -> None:
     pytest.importorskip("py3langid")
     french = [fr for _, fr in read(shared_data, "newstest/newstest2013", "fr", number=1000)]
@@ -202,6 +264,20 @@ def test_some_pairs_of_latin1_and_most_pairs_dropped_are_told_with_what_to_do(ra
     assert warning.startswith("600 of 900 training pairs are dropped for duplicate, first at train.en:301: ")
     assert warning.endswith("--set cleaning.duplicates=false keeps them")
     assert warnings_of(tmp_path, "cleaning.duplicates=false", train=repeated, valid=raw[900:]) == []
+
+
+@pytest.mark.parametrize("every", [2, 10, 30])
+def test_mixed_encodings_are_told_with_a_command_that_converts_the_other_lines_only(
+    raw: Pairs, tmp_path: Path, every: int
+) -> None:
+    train = [(src, f"{tgt} Größe “{number}” – 5 €") for number, (src, tgt) in enumerate(raw[:600])]
+    located = corpus_of_pairs(tmp_path, train=train, valid=raw[600:])
+    lines = [tgt.encode("cp1252" if number % every == 0 else "utf-8") for number, (_, tgt) in enumerate(train)]
+    (tmp_path / "train.de").write_bytes(b"".join(line + b"\n" for line in lines))
+    (warning,) = run(located, tmp_path / "data").report["warnings"]
+    assert "mixed encodings" in warning
+    subprocess.run(re.search("python3.*", warning)[0], shell=True, check=True)  # type: ignore[index]  # it is there
+    assert (tmp_path / "utf8-train.de").read_text(encoding="utf-8").splitlines() == [tgt for _, tgt in train]
 
 
 def test_two_files_of_utf16_are_answered_with_both_commands(raw: Pairs, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ class RawChunk(ABC):
 
 @dataclass(frozen=True, slots=True)
 class TextChunk(RawChunk):
-    """Lines of two aligned files, each with its line end; the last line may lack it."""
+    """Lines of two aligned files, each with its line end; the last line may lack it. A tab is a space."""
 
     src: bytes
     tgt: bytes
@@ -106,7 +106,7 @@ class TextChunk(RawChunk):
 
     def parse(self) -> ParsedChunk:
         """The pairs as text."""
-        sides = self._lines(self.src), self._lines(self.tgt)
+        sides = self._lines(self.src.replace(b"\t", b" ")), self._lines(self.tgt.replace(b"\t", b" "))
         return ParsedChunk(*sides, self.first_line, self.origin, target_origin=self.target_origin)
 
 
@@ -241,7 +241,8 @@ class JsonlChunk(_RecordChunk):
         for line in lines:
             record = _parse_json(line)
             src, tgt = _value_at_key(source, record), _value_at_key(target, record)
-            yield (src, tgt) if isinstance(src, str) and isinstance(tgt, str) else None
+            are_texts = isinstance(src, str) and isinstance(tgt, str)
+            yield (src.replace("\t", " "), tgt.replace("\t", " ")) if are_texts else None
 
     def _describe_malformed(self, line: str) -> str:
         contents = _describe_line(line)
@@ -267,7 +268,9 @@ class TableChunk(RawChunk):
             columns = stream.read_all().slice(0, self.num_pairs).columns
         # As bytes, because writers of tables do not check that text is UTF-8.
         sides = (column.cast(pyarrow.binary()).to_pylist() for column in columns)
-        src, tgt = ([(text or b"").decode("utf-8", "surrogateescape") for text in side] for side in sides)
+        src, tgt = (
+            [(text or b"").replace(b"\t", b" ").decode("utf-8", "surrogateescape") for text in side] for side in sides
+        )
         return ParsedChunk(src, tgt, self.first_line, self.origin)
 
 

@@ -15,8 +15,12 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 # Blocks of rising height are a legitimate use of U+2581: a bar chart is no trace.
 _SENTENCEPIECE = re.compile(f"(?<![\u2580-\u259f]){SPACE_MARK}(?![\u2580-\u259f])")
 _SUBWORD_NMT = re.compile(r"\S@@(?: |$)")
-# Traces of tokenizer.perl (the second one of its option -a), subword-nmt and SentencePiece.
-_TOKENISED = re.compile(rf"&(?:apos|quot|#91|#93|#124);| @-@ |##AT##|{_SUBWORD_NMT.pattern}|{_SENTENCEPIECE.pattern}")
+# Traces of tokenizer.perl (the last one of its option -a), subword-nmt and SentencePiece. HTML has no spaces beside its
+# apostrophes and inside its quotes.
+_TOKENISED = re.compile(
+    r" &apos;|&apos; |(?:^| )&quot;(?: |$)|&#(?:91|93|124);| @-@ |##AT##|"
+    rf"{_SUBWORD_NMT.pattern}|{_SENTENCEPIECE.pattern}"
+)
 # Raw text has an escape or a stray full stop here and there, too.
 _TOKENISED_SHARE = 0.02
 _MIN_SHARE_IN_PIECES = 0.1

@@ -1,4 +1,4 @@
-"""Checks of whole texts: pieces of words, tokenised or lower-cased text, quoting, another language, too few lines.
+"""Checks of whole texts: pieces of words, tokens, lower case, quoting, markup, another language, too few lines.
 
 A rule of cleaning sees one pair and drops it. A check sees many lines of a side, and tells the user what to do. If in
 doubt, it is silent.
@@ -6,6 +6,7 @@ doubt, it is silent.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ from nmt_cli.preparing.chunks import unquote
 from nmt_cli.preparing.cleaning.rules import make_printable
 from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, CorpusLanguages, LocalPairs, Pairs, Split
-from nmt_cli.preparing.sources.text import TextFiles
-from nmt_cli.text_encoding import conversion
+from nmt_cli.preparing.sources.text import TextFiles, kind_of_file
+from nmt_cli.text_encoding import DECODE_TWICE, DOUBLE_ENCODED, conversion
 from nmt_cli.tokenization.pieces import piece_mark_in_text, sign_of_tokenisation
 
 _MIN_LINES = 50  # fewer lines get no warning
@@ -33,6 +34,28 @@ _MAX_CAPITALS = 0.0005
 # Lines that are a cell of a CSV file with quotes inside.
 _MIN_QUOTED = 3
 _MIN_SHARE_QUOTED = 0.001
+# What lines have, by which pattern, and the commands that mend lines of text and of XML.
+_MIN_MARKED = 3
+_MIN_SHARE_MARKED = 0.01
+_UNESCAPE = (
+    """python3 -c 'import html,re,sys; f=lambda l:re.sub(r"{pattern}",lambda m:{character},l); """
+    r"""sys.stdout.writelines(f(f(l.rstrip("\n"))).replace("\n"," ")+"\n" for l in open(0,newline="\n"))'"""
+)
+_MARKUP = (
+    (
+        "HTML entities",
+        re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z]\w{1,30});"),
+        _UNESCAPE.format(pattern=r"&#?\w+;", character="html.unescape(m[0])"),
+        _UNESCAPE.format(pattern=r"&amp;(#?\w+;)", character='html.escape(html.unescape("&"+m[1]))'),
+    ),
+    (
+        "tags",
+        re.compile("</?[A-Za-z][^<>]*>"),
+        r"sed -E 's/<\/?[A-Za-z][^<>]*>//g'",
+        r"sed -E 's/&lt;\/?[A-Za-z]([^<>&]|&(amp|quot|apos);)*&gt;//g'",
+    ),
+    ("double-encoded characters", DOUBLE_ENCODED, DECODE_TWICE, DECODE_TWICE),
+)
 # Languages that py3langid identifies, of several short sentences together.
 _CHARACTERS_IDENTIFIED = 120
 _MAX_IDENTIFIED = 100
@@ -53,12 +76,16 @@ _SEED = 20_170_612
 
 @dataclass(frozen=True, slots=True)
 class TextSide:
-    """Lines of one side of a text. Messages call the text `name`; `file` is its file if it holds plain lines."""
+    """Lines of one side of a text. Messages call the text `name`.
+
+    `file` is its file if it holds plain lines, and `document` its file of any format.
+    """
 
     name: str
     language: str
     lines: Sequence[str]
     file: Path | None
+    document: Path | None
 
 
 def training_sides(
@@ -83,8 +110,12 @@ def held_out_sides(
 
 def text_sides(name: str, pairs: Pairs, languages: CorpusLanguages, *, source: LocalPairs | None) -> list[TextSide]:
     """The two sides of pairs. `source` is where all of them come from; None if they have several sources."""
-    paths = (source.source, source.target) if isinstance(source, TextFiles) else (None, None)
-    return [TextSide(name, languages.codes[side], [pair[side] for pair in pairs], paths[side]) for side in (0, 1)]
+    files = (source.source, source.target) if isinstance(source, TextFiles) else (None, None)
+    documents = files if source is None or any(files) else (source.inputs[0][1],) * 2
+    return [
+        TextSide(name, code, [pair[side] for pair in pairs], files[side], documents[side])
+        for side, code in enumerate(languages.codes)
+    ]
 
 
 def sample_by_source(shards: Sequence[CleanShard]) -> dict[int, list[tuple[str, str]]]:
@@ -120,7 +151,7 @@ def check_no_pieces(sides: Iterable[TextSide]) -> None:
 def warnings_of_unusual_text(sides: Iterable[TextSide], *, with_languages: bool) -> Iterator[str]:
     """Warnings of text that is not as people write it, or is in another language, each with what to do."""
     sides = [side for side in sides if len(side.lines) >= _MIN_LINES]
-    for check in (_warnings_of_tokenised_text, _warnings_of_lower_case, _warnings_of_quotes):
+    for check in (_warnings_of_tokenised_text, _warnings_of_lower_case, _warnings_of_quotes, _warnings_of_markup):
         yield from check(sides)
     if with_languages and find_spec("py3langid") is not None:
         yield from _warnings_of_other_languages(sides)
@@ -183,6 +214,26 @@ def _warnings_of_quotes(sides: Sequence[TextSide]) -> Iterator[str]:
                 f"{_join_names([side])} has quotes as in a CSV file: {len(quoted):,} of {len(side.lines):,} lines, "
                 f"such as {make_printable(quoted[0])}; give the CSV file itself, --train FILE.csv, or remove the quotes"
             )
+
+
+def _warnings_of_markup(sides: Sequence[TextSide]) -> Iterator[str]:
+    for what, pattern, command, command_in_xml in _MARKUP:
+        found: list[TextSide] = []
+        marks: list[str] = []
+        for side in sides:
+            in_side = [match[0] for line in side.lines if (match := pattern.search(line))]
+            is_of_tokens = what == "HTML entities" and sign_of_tokenisation(side.lines) is not None
+            if len(in_side) >= max(_MIN_MARKED, _MIN_SHARE_MARKED * len(side.lines)) and not is_of_tokens:
+                found.append(side)
+                marks += [f"{in_side[0]!r} in {len(in_side):,} of {len(side.lines):,} lines"]
+        if found:
+            commands = dict.fromkeys(
+                conversion(side.document, command_in_xml if kind in ("tmx", "xliff") else command, new="mended")
+                for side in found
+                if (kind := kind_of_file(side.document or Path())) in (None, "tsv", "tmx", "xliff")
+            )
+            fix = f"mend it: {'; '.join(commands)}" if commands else "take them out"
+            yield f"{_join_names(found)} holds {what}, such as {marks[0]}; a model learns to write them; {fix}"
 
 
 def _warnings_of_other_languages(sides: Sequence[TextSide]) -> Iterator[str]:
