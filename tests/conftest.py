@@ -62,10 +62,12 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A headless Chromium with one page, whose *.example is this machine; the test is skipped if there is none."""
+    """A headless Chromium with one page, for which example names are this machine; without it, the test is skipped."""
     if CHROMIUM is None:
         pytest.skip("needs Chromium")
-    browser = Browser(tmp_path_factory.mktemp("profile"), "--host-resolver-rules=MAP *.example 127.0.0.1")
+    browser = Browser(
+        tmp_path_factory.mktemp("profile"), "--host-resolver-rules=MAP *.example 127.0.0.1,MAP *.example.org 127.0.0.1"
+    )
     yield browser
     browser.close()
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.browser import Browser
 from tests.cli.test_app import options_of
 from tests.registries import pip_install
 from tests.serving.servers import Server, Site, save_model, under_load
@@ -74,6 +75,22 @@ def is_ready(site: Site) -> bool:
 @pytest.mark.parametrize("program", _FILES)
 def test_the_proxys_own_program_finds_its_file_right(program: str, tmp_path: Path, repository: Path) -> None:
     written(program, tmp_path, repository, port=8080, servers=[8000, 8001])
+
+
+@pytest.mark.parametrize("program", _FILES)
+def test_the_page_behind_a_proxy_translates_at_a_name_with_a_port(
+    program: str, browser: Browser, models: dict[str, Path], tmp_path: Path, repository: Path
+) -> None:
+    written(program, tmp_path, repository, port=8080, servers=[8000, 8001])
+    server = Server(tmp_path / "log", "-m", models["en-de"], "--allow-host", "nmt.example.org").wait()
+    with running(program, tmp_path, repository, [server, server]) as site:
+        browser.open(f"http://nmt.example.org:{site.port}")
+        browser.until("$('into').options.length > 0")
+        browser.run("$('source').focus()")
+        browser.type("the old sea")
+        browser.until("document.querySelectorAll('#target .word').length > 0")
+        assert browser.console == []
+    assert server.stop() == 0
 
 
 @pytest.mark.slow
