@@ -26,7 +26,7 @@ from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.artifacts.builders import save_tiny, tiny_model, tiny_recipe, write_spm
 from tests.waiting import wait_until
 
-_READY = re.compile(r"ready: (?:http://127\.0\.0\.1:(\d+)|unix:)")
+_READY = re.compile(r"ready: (?:http://[\w.]+:(\d+)|unix:)")
 _SECONDS = 300
 _LINGERING = """from nmt_cli.serving import http_protocol
 http_protocol._LINGER_SECONDS = {}

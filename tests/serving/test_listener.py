@@ -8,6 +8,8 @@ import os
 import socket
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 
@@ -146,6 +148,30 @@ def test_a_server_is_asked_at_a_path(models: dict[str, Path], tmp_path: Path) ->
     assert server.stop() == 0
     assert not path.exists()
     assert "Traceback" not in server.log
+
+
+@pytest.mark.parametrize(
+    ("host", "is_for_this_machine"),
+    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("::", False)],
+)
+def test_the_address_for_people_is_one_that_can_be_asked(host: str, is_for_this_machine: bool) -> None:
+    with closing(Listener(host=host, port=0, uds=None)) as listener:
+        listener.listen()
+        address = urlsplit(listener.url)
+        assert address.hostname is not None
+        assert address.hostname not in ("0.0.0.0", "::")
+        assert listener.is_for_this_machine == is_for_this_machine
+        socket.create_connection((address.hostname, address.port)).close()
+
+
+def test_a_server_for_all_without_keys_says_so_and_where_it_is(models: dict[str, Path], tmp_path: Path) -> None:
+    server = Server(tmp_path / "log", "-m", models["en-de"], "--host", "*").wait()
+    (url,) = (event["message"].split()[-1] for event in server.events if "ready:" in event.get("message", ""))
+    with urlopen(f"{url}/v1/models") as answer:
+        assert answer.status == 200
+    assert [event["level"] for event in server.events if "--api-key-file" in event.get("message", "")] == ["warning"]
+    assert server.get("/v1/models", Host="evil.example").status == 403
+    assert server.stop() == 0
 
 
 def test_a_host_with_its_port_is_answered_with_two_options() -> None:

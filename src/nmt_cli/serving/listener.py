@@ -8,6 +8,7 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from ipaddress import ip_address
 from pathlib import Path
 
 from nmt_cli.errors import UsageError
@@ -48,11 +49,18 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """Where it listens, for people."""
+        """Where it listens, for people; if that is every address, one that others of the network can reach."""
         if self._uds is not None:
             return f"unix:{self._uds}"
         host, port = self.socket.getsockname()[:2]
+        if ip_address(host).is_unspecified:
+            host = _address_on_network()
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    @property
+    def is_for_this_machine(self) -> bool:
+        """Whether only programs of this machine can reach it."""
+        return self._uds is not None or ip_address(self.socket.getsockname()[0]).is_loopback
 
     def accept_waiting(self) -> Iterator[socket.socket]:
         """The connections that the system has made and nobody has accepted; `close` would reset them."""
@@ -71,6 +79,14 @@ class Listener:
             with suppress(OSError):
                 self._uds.unlink()
         self._ending.close()
+
+
+def _address_on_network() -> str:
+    """The address from which this machine would ask another network, or else its name. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # an address of documents (RFC 5737)
+        return str(probe.getsockname()[0])
+    return socket.gethostname()
 
 
 def _bind_address(host: str, port: int) -> socket.socket:

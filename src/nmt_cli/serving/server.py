@@ -108,6 +108,8 @@ async def _serve(settings: ServerSettings, listener: Listener) -> None:
         await loading
         collect_garbage_rarely()
         listener.listen()
+        if not (listener.is_for_this_machine or settings.keys.are_required):
+            logger.warning("everybody who reaches this address can translate here: --api-key-file asks for keys")
         _address_logger.info("ready: %s", listener.url)
         _tell_systemd("READY=1")
         await server.serve(sockets=[listener.socket])
