@@ -19,7 +19,9 @@ from nmt_cli.serving.origins import AllowedOrigins
 from tests.browser import Browser
 from tests.serving.servers import Server
 
-NAMED = AllowedOrigins(["https://app.example"], ["nmt.example"])
+NAMED = AllowedOrigins(
+    ["https://app.example", "https://*.app.example", "http://dev.example:*"], ["nmt.example", "*.sub.example"]
+)
 TEXT = {"text": "the old sea", "source": "en"}
 WRONG_HOST = (403, "wrong_host", "nmt serve --allow-host gives the server further names; its IP address always works")
 WRONG_ORIGIN = (403, "wrong_origin", "nmt serve --cors names the sites whose pages may")
@@ -43,6 +45,17 @@ def refusal(scope: Scope) -> tuple[int, str, str] | None:
         ("localhost:8000", True),
         ("page.localhost", True),
         ("gpubox", True),
+        ("host.docker.internal:8000", True),
+        ("box.lan", True),
+        ("gpubox.local.", True),
+        ("nmt.default.svc.cluster.local", True),
+        ("nmt.default.svc", True),
+        ("printer.home.arpa", True),
+        ("a.deep.sub.example", True),
+        ("sub.example", False),
+        ("local.evil.example", False),
+        ("evil.lan.example", False),
+        ("home.arpa.evil.example", False),
         ("NMT.example:80", True),
         ("nmt.example.", True),
         ("", True),
@@ -69,6 +82,13 @@ def test_the_server_answers_to_addresses_plain_names_and_names_that_it_was_given
         ({"origin": "https://nmt.example:8000"}, True),  # a proxy brings TLS
         ({"origin": "https://app.example"}, True),
         ({"origin": "https://app.example", "sec-fetch-site": "cross-site"}, True),
+        ({"origin": "https://one.two.app.example"}, True),
+        ({"origin": "http://dev.example:5173", "sec-fetch-site": "cross-site"}, True),
+        ({"origin": "moz-extension://8a1c0f4e-0d2b-4f6e-9b53-1c1f3a7d5e21"}, True),  # an add-on of the user's
+        ({"origin": "chrome-extension://aapbdbdomjkkjkaonfhkkikfgjllcleb", "sec-fetch-site": "cross-site"}, True),
+        ({"origin": "http://one.app.example"}, False),
+        ({"origin": "https://evilapp.example"}, False),
+        ({"origin": "https://moz-extension.example"}, False),
         ({"origin": "https://behind.example", "sec-fetch-site": "same-origin"}, True),  # a proxy changes Host
         ({"sec-fetch-site": "none"}, True),
         ({"origin": "http://nmt.example:9000"}, False),
@@ -89,13 +109,16 @@ def test_only_its_own_pages_and_pages_of_named_sites_may_ask_for_work(sent: dict
 
 def test_a_running_server_refuses_foreign_names_and_pages_and_counts_them(server: Server) -> None:
     before = server.metric('nmt_requests_total{code="403",endpoint="other"}')
-    renamed = server.get("/v1/models", Host="evil.example")
+    with server.says('"reason": "the server does not answer as evil.example"'):
+        renamed = server.get("/v1/models", Host="evil.example")
     assert renamed.status == 403
     assert renamed.json["error"]["message"] == "the server does not answer as evil.example"
-    foreign = server.post("/translate", b"q=sea&source=en&target=de", Origin="https://evil.example")
+    with server.says('"reason": "a page of https://evil.example may not call the server"'):
+        foreign = server.post("/translate", b"q=sea&source=en&target=de", Origin="https://evil.example")
     assert foreign.status == 403
     assert foreign.json == {
-        "error": "a page of that site may not call the server (nmt serve --cors names the sites whose pages may)"
+        "error": "a page of https://evil.example may not call the server"
+        " (nmt serve --cors names the sites whose pages may)"
     }
     assert server.metric('nmt_requests_total{code="403",endpoint="other"}') == before + 2
     assert server.post("/v1/translate", TEXT, Origin=server.url).status == 200
@@ -121,14 +144,45 @@ def test_browsers_questions_are_answered_and_count_as_no_request(server: Server,
     assert "access-control-allow-origin" not in refused.headers
 
 
-@pytest.mark.parametrize("name", ["https://nmt.example", "nmt.example:8000", "nmt.example/page", ""])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "https://nmt.example",
+        "nmt.example:80",
+        "nmt.example/page",
+        "",
+        ".example",
+        "nmt.*",
+        "*nmt.example",
+        "bücher.example",
+    ],
+)
 def test_a_name_that_no_browser_would_send_is_refused(models: dict[str, Path], name: str) -> None:
     with pytest.raises(UsageError, match="is not the name of a host") as error:
         serve(model=[models["en-de"]], allow_host=["*", "nmt.example", name], port=0)
     assert (error.value.where, error.value.message.split()[0]) == ("--allow-host", repr(name))
-    assert error.value.hint == (
-        "give the name alone, as in --allow-host nmt.example.org; or --allow-host '*' for any name"
-    )
+    assert "--allow-host" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    "site",
+    [
+        "app.example",
+        "https://app.example/",
+        "https://me@app.example",
+        "https://app.example:443",
+        "http://app.example:80",
+        "https://app.*",
+        "https://*app.example",
+        "https://bücher.example",
+        "null",
+    ],
+)
+def test_a_site_that_no_browser_would_send_is_refused(models: dict[str, Path], site: str) -> None:
+    well = ["*", "https://App.example", "https://*.app.example:8443", "http://localhost:*", "http://[::1]:3000"]
+    with pytest.raises(UsageError, match="is not the address of a site") as error:
+        serve(model=[models["en-de"]], cors=[*well, "moz-extension://*", site], port=0)
+    assert (error.value.where, error.value.message.split()[0]) == ("--cors", repr(site))
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,8 @@ from nmt_cli.errors import UsageError
 # A batch takes seconds. A worker is killed if it does not answer in this time, or in twice --timeout if that is longer.
 _MIN_BATCH_TIMEOUT_SECONDS = 60.0
 _MAX_BEAM = 16
+# The name of a host. An asterisk is any name, or any names before the first dot.
+_HOST = r"(\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*)"
 _MAX_DEFAULT_WORKERS = 4  # each worker has a copy of the model
 
 
@@ -31,7 +33,7 @@ def serve(
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is every address.")
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on; * is every address of this machine.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port to listen on; 0: a free one.")] = 8000,
     uds: Annotated[
@@ -66,7 +68,7 @@ def serve(
     ] = 1024,
     max_requests: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of concurrent requests.")] = 512,
     char_limit: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Maximum number of characters per request.")
+        int, typer.Option(metavar="N", min=1, help="Maximum number of characters per text.")
     ] = 10_000,
     batch_limit: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of texts per request.")] = 200,
     max_alternatives: Annotated[
@@ -81,11 +83,14 @@ def serve(
     ] = None,
     cors: Annotated[
         list[str] | None,
-        typer.Option(metavar="ORIGIN", help="Site whose pages may call the server; * is any. Repeatable."),
+        typer.Option(
+            metavar="ORIGIN",
+            help="Site whose pages may call: https://*.example.org; * is any. Repeatable.",
+        ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Further name that the server answers to; * is any. Repeatable."),
+        typer.Option(metavar="NAME", help="Further name to answer to: *.example.org; * is any. Repeatable."),
     ] = None,
 ) -> None:
     """Serve models over HTTP: a page, and the APIs of LibreTranslate and DeepL.
@@ -103,8 +108,11 @@ def serve(
     # The path of a run stays as it is, so that a reload finds the run's newest model.
     models = [path if path.exists() else find_models([path])[0] for path in model] if model else find_models(None)
     num_workers = workers or _default_workers(engine, num_models=len(models), device=device, precision=precision)
-    _check_origins(cors or [])
-    _check_hosts(allow_host or [])
+    host = "0.0.0.0" if host == "*" else host.lower()
+    origins = [origin.lower() for origin in cors or []]
+    names = [name.lower().rstrip(".") for name in allow_host or []]
+    _check_origins(origins)
+    _check_hosts(names)
     settings = ServerSettings(
         models,
         host,
@@ -129,24 +137,25 @@ def serve(
             beam=_MAX_BEAM,
         ),
         keys=ApiKeys([]) if api_key_file is None else read_keys(api_key_file, clock=time.monotonic),
-        allowed_origins=AllowedOrigins(cors or [], [host.lower(), *(name.lower() for name in allow_host or [])]),
+        allowed_origins=AllowedOrigins(origins, [host, *names]),
     )
     run(settings)
 
 
 def _check_origins(origins: Sequence[str]) -> None:
-    """Raise UsageError if a site is not written as a browser writes it."""
+    """Raise UsageError if a site is not written as a browser writes it: no page could have it."""
+    site = re.compile(rf"\*|[a-z][a-z+.-]*://({_HOST}|\[[0-9a-f:.]+\])(:(\d+|\*))?")
     for origin in origins:
-        if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
-            hint = "give scheme and host, as in --cors https://example.org; or --cors '*' for any site"
+        if not site.fullmatch(origin) or re.fullmatch("http://.*:80|https://.*:443", origin):
+            hint = "give scheme, host in ASCII, and a port that is not the usual one: --cors 'https://*.example.org'"
             raise UsageError(f"{origin!r} is not the address of a site", where="--cors", hint=hint)
 
 
 def _check_hosts(names: Sequence[str]) -> None:
-    """Raise UsageError if the name of a host has a scheme, a port or a path."""
+    """Raise UsageError if a name of the server has a scheme, a port or a path: no client could send it."""
     for name in names:
-        if name != "*" and not re.fullmatch(r"[^\s:/@]+", name):
-            hint = "give the name alone, as in --allow-host nmt.example.org; or --allow-host '*' for any name"
+        if not re.fullmatch(_HOST, name):
+            hint = "give the name alone and in ASCII: --allow-host '*.example.org'"
             raise UsageError(f"{name!r} is not the name of a host", where="--allow-host", hint=hint)
 
 

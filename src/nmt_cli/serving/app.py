@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Mapping
 from importlib.resources import files
@@ -14,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -33,6 +34,12 @@ logger = logging.getLogger(__name__)
 
 # nginx's code for a client that has gone; only the log shows it.
 _STATUS_CLIENT_GONE = 499
+# What the server has instead of paths that other servers have.
+_INSTEAD = {
+    "/document": "documents are not taken: send their texts to /v2/translate",
+    "_file": "files are not taken: send their texts to /translate",
+    "/glossaries": deepl.NO_GLOSSARY_HINT,
+}
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self';"
@@ -89,8 +96,8 @@ _OPERATIONS = Api(
 _MONITORING_PATHS = {endpoint.path for endpoint in _OPERATIONS.endpoints}
 # The most used first, because the router compares a path with one after another. The last API has every other path.
 APIS = (v1.API, deepl.API, libretranslate.API, _OPERATIONS)
-# DeepL and LibreTranslate answer a path with a slash at its end too.
-_PATHS_WITH_SLASH = {endpoint.path for api in (deepl.API, libretranslate.API) for endpoint in api.endpoints}
+# DeepL and LibreTranslate answer a path with more slashes too, as clients write it after an address that ends with one.
+_PATHS_WITH_SLASHES = {endpoint.path for api in (deepl.API, libretranslate.API) for endpoint in api.endpoints}
 
 
 def create_app(service: Service, *, allowed_origins: AllowedOrigins) -> Starlette:
@@ -126,7 +133,14 @@ def _page_routes(service: Service) -> list[Route]:
     async def openapi(request: Request) -> Response:
         return json_response(document)
 
-    return [*(Route(path, page) for path in contents), Route("/openapi.json", openapi)]
+    async def without_slash(request: Request) -> Response:
+        return RedirectResponse("../docs")  # relative: a proxy may have put the server into a folder
+
+    return [
+        *(Route(path, page) for path in contents),
+        Route("/docs/", without_slash),
+        Route("/openapi.json", openapi),
+    ]
 
 
 class RequestLogMiddleware:
@@ -139,7 +153,7 @@ class RequestLogMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         started = time.perf_counter()
-        status = _STATUS_CLIENT_GONE
+        status, reason = _STATUS_CLIENT_GONE, None
         own_id = request_id_from(dict(scope["headers"]).get(b"x-request-id"))
         request_id.set(own_id)
         method, scope = scope["method"], _as_routed(scope)
@@ -154,6 +168,7 @@ class RequestLogMiddleware:
         try:
             await self._app(scope, receive, send_and_note_status)
         except RequestError as error:
+            reason = error.message
             await _error_response(error, path=scope["path"])(scope, receive, send_and_note_status)
         except Exception as error:
             # Answered here, so that the 500 has the request's id and the form of its API; uvicorn's own has neither.
@@ -163,9 +178,9 @@ class RequestLogMiddleware:
             status = 500
             raise  # uvicorn logs it
         finally:
-            self._count_and_log(scope, method, status, time.perf_counter() - started)
+            self._count_and_log(scope, method, status, time.perf_counter() - started, reason)
 
-    def _count_and_log(self, scope: Scope, method: str, status: int, seconds: float) -> None:
+    def _count_and_log(self, scope: Scope, method: str, status: int, seconds: float, reason: str | None) -> None:
         # The pattern, not the path: a path may hold anything.
         endpoint = getattr(scope.get("route"), "path", "other")
         self._service.metrics.add_request(endpoint, status, seconds)
@@ -175,7 +190,7 @@ class RequestLogMiddleware:
             "status": status,
             "milliseconds": round(1000 * seconds, 1),
             "client": scope.get("state", {}).get("client"),
-        }
+        } | ({"reason": reason} if reason else {})
         logger.info(LogEvent("request", fields))
 
 
@@ -218,16 +233,18 @@ class WorkLimitMiddleware:
 
 
 async def _refuse_origin(scope: Scope, receive: Receive, send: Send) -> None:
-    await _error_response(wrong_origin_error(), path=scope["path"])(scope, receive, send)
+    error = wrong_origin_error(Headers(scope=scope)["origin"])
+    await _error_response(error, path=scope["path"])(scope, receive, send)
 
 
 def _as_routed(scope: Scope) -> Scope:
-    """The request with the method and path of its route: HEAD as GET, and without a slash at the end of some paths."""
+    """The request with the method and path of its route: HEAD as GET, and some paths without needless slashes."""
     method, path = scope["method"], scope["path"]
     if method == "HEAD":
         method = "GET"  # uvicorn leaves the body of the answer out
-    if path.removesuffix("/") in _PATHS_WITH_SLASH:
-        path = path.removesuffix("/")
+    plain_path = re.sub("/+", "/", path).removesuffix("/")
+    if plain_path in _PATHS_WITH_SLASHES:
+        path = plain_path
     return {**scope, "method": method, "path": path}
 
 
@@ -246,20 +263,21 @@ async def _answer_error(request: Request, error: Exception) -> Response:
         case NmtError():
             return _error_response(request_error_from(error, status=400, code="invalid_request"), path=path)
         case HTTPException():
-            return _error_response(_routing_error(error.status_code), path=path, headers=error.headers)
+            return _error_response(_routing_error(error.status_code, path), path=path, headers=error.headers)
         case _:
             message = "the server raised an unexpected error"
             internal = RequestError(message, hint="its log has more", status=500, code="internal")
             return _error_response(internal, path=path)
 
 
-def _routing_error(status: int) -> RequestError:
+def _routing_error(status: int, path: str) -> RequestError:
     """The error for a request that Starlette's router refuses with this status."""
     code, message = {
         404: ("no_such_path", "there is no such path"),
         405: ("method_not_allowed", "this path has no such method"),
     }.get(status, ("refused", "the request is refused"))
-    return RequestError(message, hint="see /docs", status=status, code=code)
+    hint = next((hint for part, hint in _INSTEAD.items() if part in path), "see /docs")
+    return RequestError(message, hint=hint, status=status, code=code)
 
 
 def _error_response(error: RequestError, *, path: str, headers: Mapping[str, str] | None = None) -> Response:

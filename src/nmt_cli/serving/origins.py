@@ -11,15 +11,22 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from ipaddress import ip_address
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nmt_cli.serving.errors import RequestError, shorten
+from nmt_cli.serving.errors import RequestError
 
 ANY = "*"
+# Names that are in no public DNS, so no site can have one: without a dot, or with an ending of RFC 6761, RFC 6762
+# (appendix G), RFC 8375, ICANN's .internal, Linux or Kubernetes.
+_LOCAL_NAME = re.compile(
+    r"[^.]*|.+\.(corp|home|home\.arpa|internal|intranet|lan|local|localdomain|localhost|private|svc|test)"
+)
+_MAX_SHOWN_CHARACTERS = 100
 # These methods change nothing and cost little, and a browser does not let another site read the answers.
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 # These paths tell nothing of the server, and a load balancer asks for them under any name.
@@ -29,7 +36,7 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@\s]*)(:[0-9]*)?")
 
 @dataclass(frozen=True, slots=True)
 class AllowedOrigins:
-    """The sites whose pages may use the server, and its further names; `*` allows all."""
+    """The sites whose pages may use the server, and its further names; `*` stands for any characters."""
 
     origins: Sequence[str]
     hosts: Sequence[str]
@@ -40,16 +47,16 @@ class AllowedOrigins:
         headers: Mapping[bytes, bytes] = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if scope["path"] not in _PROBES and not self._has_name(host):
-            name = shorten(host.encode("ascii", "backslashreplace").decode())
             hint = "nmt serve --allow-host gives the server further names; its IP address always works"
-            raise RequestError(f"the server does not answer as {name}", hint=hint, status=403, code="wrong_host")
+            message = f"the server does not answer as {_shown(host)}"
+            raise RequestError(message, hint=hint, status=403, code="wrong_host")
         if scope["method"] not in _SAFE_METHODS and not self._is_own_page(headers, host):
-            raise wrong_origin_error()
+            raise wrong_origin_error(headers.get(b"origin", b"").decode("latin-1"))
 
     def _has_name(self, host: str) -> bool:
         """Whether the Host header names this server.
 
-        Addresses do, and names without a dot: no site on the internet has such a name, so it cannot be rebound.
+        Addresses do, and names of local networks: no site on the internet has such a name, so it cannot be rebound.
         """
         if ANY in self.hosts:
             return True
@@ -57,7 +64,7 @@ class AllowedOrigins:
         if match is None:
             return False
         name = match[1].rstrip(".")
-        if "." not in name or name.endswith(".localhost") or name in self.hosts or name == socket.gethostname().lower():
+        if _LOCAL_NAME.fullmatch(name) or _matches(name, self.hosts) or name == socket.gethostname().lower():
             return True
         try:
             ip_address(name.strip("[]"))
@@ -66,23 +73,39 @@ class AllowedOrigins:
         return True
 
     def _is_own_page(self, headers: Mapping[bytes, bytes], host: str) -> bool:
-        """Whether the request comes from no page, from the server's own page, or from a page of an allowed site.
+        """Whether the request comes from no page, from the server's own page, from an allowed site, or from an add-on.
 
-        The order of the checks is that of CrossOriginProtection in Go's net/http. Browsers send Sec-Fetch-Site to
-        https and to this machine only; elsewhere Origin is compared with Host.
+        An add-on may do so because its user has installed it: no page can send the origin of an add-on. The order of
+        the checks is that of CrossOriginProtection in Go's net/http. Browsers send Sec-Fetch-Site to https and to this
+        machine only; elsewhere Origin is compared with Host.
         """
-        origin = headers.get(b"origin")
-        if ANY in self.origins or (origin is not None and origin.decode("latin-1") in self.origins):
+        origin = headers.get(b"origin", b"").decode("latin-1").lower()
+        scheme, _, site = origin.partition("://")
+        if self.has_origin(origin) or scheme.endswith("-extension"):
             return True
-        if (site := headers.get(b"sec-fetch-site")) is not None:
-            return site in (b"same-origin", b"none")
-        return origin is None or origin.decode("latin-1").lower().partition("://")[2] == host
+        if (relation := headers.get(b"sec-fetch-site")) is not None:
+            return relation in (b"same-origin", b"none")
+        return not origin or site == host
+
+    def has_origin(self, origin: str) -> bool:
+        """Whether pages of this site are allowed."""
+        return _matches(origin, self.origins)
 
 
-def wrong_origin_error() -> RequestError:
+def _matches(value: str, patterns: Sequence[str]) -> bool:
+    # An address in brackets is no pattern.
+    return value in patterns or any(ANY in pattern and fnmatchcase(value, pattern) for pattern in patterns)
+
+
+def _shown(value: str) -> str:
+    return value[:_MAX_SHOWN_CHARACTERS].encode("ascii", "backslashreplace").decode()
+
+
+def wrong_origin_error(origin: str) -> RequestError:
     """The refusal of a page: 403."""
     hint = "nmt serve --cors names the sites whose pages may"
-    return RequestError("a page of that site may not call the server", hint=hint, status=403, code="wrong_origin")
+    message = f"a page of {_shown(origin) or 'another site'} may not call the server"
+    return RequestError(message, hint=hint, status=403, code="wrong_origin")
 
 
 class HostAndOriginMiddleware:
@@ -109,7 +132,11 @@ class CorsMiddleware(CORSMiddleware):
             allow_private_network=True,
             expose_headers=["Retry-After", "X-Request-ID"],
         )
-        self._refuse = refuse
+        self._allowed, self._refuse = allowed, refuse
+
+    def is_allowed_origin(self, origin: str) -> bool:
+        """Whether pages of this site are allowed."""
+        return self._allowed.has_origin(origin.lower())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a preflight request, or let the application answer."""

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Limits of one request; `requests` limits the requests in work.
+    """Limits of one request; `characters` limits each text, and `requests` the requests in work.
 
     `timeout_seconds` is the longest time from the last byte of a request to its answer. A client may take as long to
     send a request.
@@ -47,9 +47,14 @@ class RequestLimits:
     beam: int
 
     @property
+    def request_characters(self) -> int:
+        """The characters of all texts of a request: clients send 50 texts at once and more."""
+        return 10 * self.characters
+
+    @property
     def body_bytes(self) -> int:
         """The longest body: twelve bytes for each character, as if all were escaped, and 64 KB for the rest."""
-        return 12 * self.characters + 65536
+        return 12 * self.request_characters + 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +78,13 @@ class Service:
         """Raise RequestError if there are too many texts or characters, or a text is not valid Unicode."""
         if len(texts) > self.limits.texts:
             raise too_many_texts_error(len(texts), limit=self.limits.texts)
-        characters = sum(map(len, texts))
-        if characters > self.limits.characters:
-            hint = f"send at most {self.limits.characters:,} characters in a request"
-            raise too_large_error(f"{characters:,} characters are too many", hint=hint)
+        longest, total = max(map(len, texts), default=0), sum(map(len, texts))
+        if longest > self.limits.characters:
+            hint = f"send at most {self.limits.characters:,} characters in a text"
+            raise too_large_error(f"{longest:,} characters are too many", hint=hint)
+        if total > self.limits.request_characters:
+            hint = f"send at most {self.limits.request_characters:,} characters in a request"
+            raise too_large_error(f"{total:,} characters are too many", hint=hint)
         try:
             for text in texts:
                 text.encode()

@@ -17,6 +17,8 @@ from nmt_cli.serving.errors import invalid_request_error
 _NO_LIMIT = 1_000_000_000_000
 # Settings that the model cannot follow. A request with one of them is refused.
 _UNSUPPORTED = ("glossary_id", "glossary_ids", "style_id", "translation_memory_id", "custom_instructions")
+NO_GLOSSARY_HINT = "there are no glossaries: fine-tune a model on text with the terms, as docs/how-to/fine-tune.md says"
+"""What there is instead of a glossary."""
 # The only service of the server. It can detect each language that it translates from.
 _TEXTS, _DETECTION = "translate_text", "auto_detection"
 # Lists that are always empty, by path: clients fill menus with them.
@@ -220,7 +222,8 @@ def check_supported(fields: DeepLTranslateRequest) -> None:
     """Raise RequestError if a setting asks for a translation that the model cannot make."""
     for name in _UNSUPPORTED:
         if getattr(fields, name):
-            raise invalid_request_error(f"{name} is not supported", hint=f"leave {name} out", where=name)
+            hint = NO_GLOSSARY_HINT if name.startswith("glossary") else f"leave {name} out"
+            raise invalid_request_error(f"{name} is not supported", hint=hint, where=name)
     if fields.formality in ("more", "less"):
         hint = f"take prefer_{fields.formality}, or leave formality out"
         raise invalid_request_error(
@@ -254,6 +257,7 @@ API = Api(
     error=DeepLError,
     error_content=lambda error: {"message": error.message_with_hint},
     missing_key_status=403,
+    key_field="auth_key",
     endpoints=[
         Endpoint(
             "POST",
