@@ -143,16 +143,36 @@ def test_deepls_newer_lists_of_languages(server: Server, strict: Server) -> None
     assert [one["name"] for one in server.get("/v3/languages/resources").json] == ["translate_text"]
 
 
-@pytest.mark.parametrize("path", ["/translate/", "/v2/translate/"])
-def test_a_slash_at_the_end_of_a_path_changes_nothing(server: Server, path: str) -> None:
+@pytest.mark.parametrize("path", ["/translate/", "//translate", "/v2/translate/", "//v2//translate"])
+def test_needless_slashes_of_a_path_change_nothing(server: Server, path: str) -> None:
     asked = {"q": TEXT, "text": TEXT, "source": "en", "target": "de", "target_lang": "DE"}
     answer = server.post(path, asked)
-    assert (answer.status, answer.json) == (200, server.post(path[:-1], asked).json)
+    assert (answer.status, answer.json) == (200, server.post(path.replace("//", "/").removesuffix("/"), asked).json)
+
+
+def test_the_documents_are_found_with_a_slash(server: Server) -> None:
+    answer = server.get("/docs/")
+    assert (answer.status, answer.headers["location"]) == (307, "../docs")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "told"),
+    [
+        ("POST", "/v2/document", "/v2/translate"),
+        ("POST", "/v2/glossaries", "fine-tune"),
+        ("PATCH", "/v3/glossaries/x", "fine-tune"),
+        ("POST", "/translate_file", "/translate"),
+    ],
+)
+def test_what_the_server_has_instead_is_told(server: Server, method: str, path: str, told: str) -> None:
+    answer = server.ask(method, path, {})
+    assert answer.status in (404, 405)
+    assert told in next(iter(answer.json.values()))
 
 
 def test_no_other_path_may_end_with_a_slash(server: Server) -> None:
     assert [server.post(path, {"text": TEXT}).status for path in ("/v1/translate/", "/v1/reload/")] == [404, 404]
-    assert [server.get(path).status for path in ("/metrics/", "/health/", "/v1/models/")] == [404] * 3
+    assert [server.get(path).status for path in ("/metrics/", "//metrics", "/health/", "/v1/models/")] == [404] * 4
 
 
 @pytest.mark.parametrize(
@@ -160,7 +180,7 @@ def test_no_other_path_may_end_with_a_slash(server: Server) -> None:
     [
         ({"formality": "less"}, "'formality' is not supported for given 'target_lang' (take prefer_less,"),
         ({"formality": "loud"}, "Invalid request: formality: "),
-        ({"glossary_id": "x"}, "glossary_id is not supported (leave glossary_id out)"),
+        ({"glossary_id": "x"}, "glossary_id is not supported (there are no glossaries: fine-tune"),
         ({"glossary_ids": ["x"]}, "glossary_ids is not supported"),
         ({"style_id": "x"}, "style_id is not supported"),
         ({"translation_memory_id": "x"}, "translation_memory_id is not supported"),
@@ -172,7 +192,7 @@ def test_no_other_path_may_end_with_a_slash(server: Server) -> None:
 def test_what_would_be_another_translation_at_deepls_is_refused(
     server: Server, change: dict[str, Any], message: str
 ) -> None:
-    answer = server.post("/v2/translate", {"text": TEXT, "source_lang": "EN", "target_lang": "DE", **change})
+    answer = server.post("/v2/translate", {**DEEPL, **change})
     assert (answer.status, set(answer.json)) == (400, {"message"})
     assert answer.json["message"].startswith(message)
 
@@ -194,7 +214,7 @@ def test_markup_is_plain_text_for_the_model_and_markup_again_in_the_answer(
     expected = markup.format(*(html.escape(one.text, quote=False) for one in translator.translate(texts)))
     assert server.post("/translate", FIELDS | {"q": sent, "format": "html"}).json["translatedText"] == expected
     for kind in ("html", "xml") if markup == "{}" else ("html",):  # XML has no blocks of its own
-        asked = {"text": sent, "source_lang": "EN", "target_lang": "DE", "tag_handling": kind}
+        asked = DEEPL | {"text": sent, "tag_handling": kind}
         assert server.post("/v2/translate", asked).json["translations"][0]["text"] == expected
 
 
@@ -203,11 +223,10 @@ def test_markup_is_plain_text_for_the_model_and_markup_again_in_the_answer(
     ["<a href='/x'>the</a> sea", "the sea<!-- x -->", '<p translate="no">sea</p>', "<p-x>sea</p-x>", "<video loop>"],
 )
 def test_a_tag_in_a_sentence_of_html_is_refused(server: Server, text: str) -> None:
-    fields = {"target_lang": "DE", "source_lang": "EN"}
     answers = [
         server.post("/translate", FIELDS | {"q": ["sea", text], "format": "html"}),
-        server.post("/v2/translate", fields | {"text": text, "tag_handling": "html"}),
-        server.post("/v2/translate", fields | {"text": text, "tag_handling": "xml"}),
+        server.post("/v2/translate", DEEPL | {"text": text, "tag_handling": "html"}),
+        server.post("/v2/translate", DEEPL | {"text": text, "tag_handling": "xml"}),
     ]
     assert [answer.status for answer in answers] == [400] * 3
     assert all("<" in next(iter(answer.json.values())) for answer in answers)
@@ -230,15 +249,16 @@ def test_tags_in_plain_text_stay_as_they_are(
     assert server.post("/translate", FIELDS | {"q": sent, "format": kind}).json["translatedText"] == expected
     asked = {"text": sent, "source": "en", "target": "de"}
     assert server.post("/v1/translate", asked).json["translations"][0]["text"] == expected
-    asked = {"text": sent, "target_lang": "DE", "source_lang": "EN", "tag_handling": "" if kind else None}
+    asked = DEEPL | {"text": sent, "tag_handling": "" if kind else None}
     assert server.post("/v2/translate", asked).json["translations"][0]["text"] == expected
 
 
 FIELDS = {"q": TEXT, "source": "en", "target": "de"}
 KEY_HINT = (
     "send one as Authorization: Bearer KEY, X-API-Key: KEY, Authorization: DeepL-Auth-Key KEY,"
-    " or LibreTranslate's api_key"
+    " LibreTranslate's api_key or DeepL's auth_key"
 )
+DEEPL = {"text": TEXT, "source_lang": "EN", "target_lang": "DE"}
 FORM = "application/x-www-form-urlencoded"
 BOUNDARY = "multipart/form-data; boundary=xyz"
 
@@ -298,7 +318,7 @@ def test_what_a_page_of_libretranslate_asks_for(server: Server, strict: Server) 
         ({"alternatives": 3}, 400, "3 alternatives are too many (ask for at most 2)"),
         ({"alternatives": -1}, 400, "Invalid request: alternatives"),
         ({"q": ["x"] * 5}, 413, "5 texts are too many (send at most 4 texts in a request)"),
-        ({"q": "x" * 201}, 413, "201 characters are too many (send at most 200 characters in a request)"),
+        ({"q": "x" * 201}, 413, "201 characters are too many (send at most 200 characters in a text)"),
         ({"q": "\n".join("abcdefghi")}, 413, "9 sentences are too many (send at most 8 sentences in a request)"),
         ({"api_key": None}, 400, f"this server needs an API key ({KEY_HINT})"),
         ({"api_key": "wrong-secret-key"}, 403, "Invalid API key"),
@@ -324,6 +344,18 @@ def test_the_characters_of_a_refused_request_are_not_counted(strict: Server) -> 
             answer = strict.post("/v1/translate", {**fields, "stream": stream}, X_API_Key="carol-secret-key")
             assert answer.status == status
     assert count() == before + 2 * len("sea")
+
+
+@pytest.mark.parametrize("name", ["auth_key", "api_key"])
+def test_keys_are_taken_from_fields_and_the_query_string(strict: Server, name: str) -> None:
+    path, asked = ("/v2/translate", DEEPL) if name == "auth_key" else ("/translate", FIELDS)
+    for key, status in (("alice-secret-key", 200), ("wrong-secret-key", 403)):
+        form = urlencode(asked | {name: key}).encode()
+        assert strict.post(path, form, Content_Type=FORM).status == status
+        assert strict.post(path, asked | {name: key}).status == status
+        assert strict.post(f"{path}?{name}={key}", asked).status == status
+    assert strict.get("/v2/usage?auth_key=alice-secret-key").status == 200
+    assert "alice-secret-key" not in strict.log
 
 
 def test_keys_are_taken_from_headers_too(strict: Server) -> None:

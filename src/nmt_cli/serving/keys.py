@@ -157,7 +157,7 @@ class ApiKeys:
         if not key:
             hint = (
                 "send one as Authorization: Bearer KEY, X-API-Key: KEY, Authorization: DeepL-Auth-Key KEY,"
-                " or LibreTranslate's api_key"
+                " LibreTranslate's api_key or DeepL's auth_key"
             )
             raise RequestError("this server needs an API key", hint=hint, status=missing_status, code="missing_key")
         owner = self.find(key)

@@ -78,7 +78,7 @@ class Api:
     """The endpoints of one API, and its form of an error.
 
     All paths that begin with one of its prefixes have that form. A request without the key that the server needs is
-    refused with `missing_key_status`.
+    refused with `missing_key_status`. The field `key_field` of the body or the query string may hold the key.
     """
 
     name: str
@@ -88,6 +88,7 @@ class Api:
     error_content: Callable[[RequestError], dict[str, Any]]
     missing_key_status: int
     endpoints: Sequence[Endpoint[Any]]
+    key_field: str | None = None
 
     def routes(self, service: Service) -> Iterator[Route]:
         """A route for each endpoint; it reads a request, finds the owner of its key, checks its fields, and answers."""
@@ -102,18 +103,18 @@ class Api:
             raw_fields = await read(request, service.limits, kind=model) if has_fields else {}
             owner = service.keys.anonymous
             if endpoint.needs_key and service.keys.are_required:
-                owner = self._authenticate(request, raw_fields, service.keys, model)
+                owner = self._authenticate(request, raw_fields, service.keys)
                 request.state.client = owner.name
             fields = validate_fields(model, raw_fields) if has_fields else no_fields
             return await endpoint.handler(Call(service, request, fields, owner))
 
         return Route(endpoint.path, _Application(answer), methods=[endpoint.method])
 
-    def _authenticate(
-        self, request: Request, raw_fields: Mapping[str, Any], keys: ApiKeys, model: type[BaseModel]
-    ) -> KeyOwner:
-        """The owner of the key in the field `api_key`, if the model has such a field, or in the headers."""
-        key = raw_fields.get("api_key") if "api_key" in model.model_fields else None
+    def _authenticate(self, request: Request, raw_fields: Mapping[str, Any], keys: ApiKeys) -> KeyOwner:
+        """The owner of the key in the fields or in the headers."""
+        key = None
+        if self.key_field is not None:
+            key = raw_fields.get(self.key_field) or request.query_params.get(self.key_field)
         return keys.authenticate(
             key if isinstance(key, str) else None,
             request.headers,

@@ -189,6 +189,7 @@ API = Api(
     error=LibreError,
     error_content=error_content,
     missing_key_status=400,
+    key_field="api_key",
     endpoints=[
         Endpoint(
             "POST",

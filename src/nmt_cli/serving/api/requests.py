@@ -6,6 +6,7 @@ import asyncio
 import html
 import json
 import re
+import zlib
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ _STRICT_JSON = json.JSONDecoder(parse_constant=_reject_constant)
 _BLOCKS = "p|br|div|h[1-6]|ul|ol|li|blockquote"
 _BLOCK_TAG = re.compile(rf"(</?(?:{_BLOCKS})(?=[\s/>])(?![^<>]*translate)[^<>]*>(?:\s+(?=<|\Z))?)", re.IGNORECASE)
 _TAG = re.compile(r"<[A-Za-z/!?][^<>]*>")
+_GZIP = 16 + zlib.MAX_WBITS
 _HTML_SPACE = re.compile(r"[ \t\r\n\f]+")
 _HEADER_HINT = "send it with -H 'Content-Type: application/json'"
 _JSON_HINT = "send UTF-8 JSON with Content-Type: application/json"
@@ -168,11 +170,30 @@ async def _read_body(request: Request, *, max_bytes: int, timeout_seconds: float
                 if len(body) > max_bytes:
                     raise _long_body_error(max_bytes)
                 if not message.get("more_body", False):
-                    return bytes(body)
+                    return _decoded(bytes(body), request.headers.get("content-encoding"), max_bytes=max_bytes)
     except TimeoutError:
         hint = "send it in one go"
         raise RequestError("the body did not arrive in time", hint=hint, status=408, code="timeout") from None
     raise RequestError("the client has gone", hint="stay", status=400, code="gone")
+
+
+def _decoded(body: bytes, encoding: str | None, *, max_bytes: int) -> bytes:
+    """The body as it was before the client compressed it."""
+    if encoding is None or encoding.lower() == "identity":
+        return body
+    if encoding.lower() != "gzip":
+        message = f"the body has the Content-Encoding {shorten(encoding)}"
+        raise RequestError(message, hint="send it as gzip or as it is", status=415, code="unsupported_media_type")
+    decompressor = zlib.decompressobj(wbits=_GZIP)
+    try:
+        content = decompressor.decompress(body, max_bytes + 1)
+    except zlib.error:
+        raise invalid_request_error("the body is not gzip", hint="leave Content-Encoding out") from None
+    if len(content) > max_bytes:
+        raise _long_body_error(max_bytes)
+    if not decompressor.eof or decompressor.unused_data:
+        raise invalid_request_error("the body is not one whole file of gzip", hint="send all of it, in one piece")
+    return content
 
 
 def _long_body_error(max_bytes: int) -> RequestError:
