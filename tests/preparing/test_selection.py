@@ -15,7 +15,7 @@ from nmt_cli.preparing import shards
 from nmt_cli.preparing.chunks import JsonlChunk
 from nmt_cli.preparing.cleaning.dropped_pairs import SourceCounts, warn_of_lost_sources
 from nmt_cli.preparing.cleaning.rules import CleaningCounts
-from nmt_cli.preparing.cleaning.selection import first_occurrences, pair_digests
+from nmt_cli.preparing.cleaning.selection import first_occurrences, source_and_pair_digests
 from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.pipeline import PreparationResult
@@ -64,6 +64,47 @@ def test_duplicates_stay_where_the_rule_is_off(tmp_path: Path) -> None:
         tmp_path, {"first": TRAINING[:50], "second": TRAINING[:50]}, 1, "cleaning.duplicates=false"
     )
     assert training_pairs(prepared) == [*TRAINING[:50], *TRAINING[:50]]
+
+
+@pytest.mark.parametrize(
+    ("choice", "kept"),
+    [
+        ("all", [("a cat", "eine Katze"), ("a dog", "ein Hund"), ("a cat", "die Katze"), ("a cat", "ein Kater")]),
+        ("first", [("a cat", "eine Katze"), ("a dog", "ein Hund")]),
+        ("newest", [("a dog", "ein Hund"), ("a cat", "ein Kater")]),
+    ],
+)
+def test_a_source_with_several_translations_keeps_all_or_one(
+    tmp_path: Path, choice: str, kept: list[tuple[str, str]]
+) -> None:
+    first = [("a cat", "eine Katze"), ("a dog", "ein Hund"), ("a cat", "eine Katze")]
+    second = [*TRAINING[:300], ("a cat", "die Katze"), ("a  cat ", "ein Kater"), ("a dog", "ein  Hund")]
+    setting = f"cleaning.several_translations={choice}"
+    prepared = prepare_sources(tmp_path, {"first": first, "second": second}, 1, setting)
+    assert [pair for pair in training_pairs(prepared) if pair not in TRAINING] == kept
+    assert prepared.report["several_translations"] == {
+        "sources": 1,
+        "pairs": 3,
+        "examples": [
+            {
+                "source": "a cat",
+                "translations": [
+                    {"where": "first.en:1", "text": "eine Katze"},
+                    {"where": "second.en:301", "text": "die Katze"},
+                    {"where": "second.en:302", "text": "ein Kater"},
+                ],
+            }
+        ],
+    }
+    dropped = prepared.report["cleaning"]["dropped"]
+    assert (dropped["duplicate"]["count"], dropped["other translation"]["count"]) == (2, 4 - len(kept))
+    assert "<h2>Several translations</h2>" in (prepared.directory / "report.html").read_text(encoding="utf-8")
+
+
+def test_equal_pairs_are_not_several_translations(tmp_path: Path) -> None:
+    sources = {"first": TRAINING[:50], "second": TRAINING[:60]}
+    prepared = prepare_sources(tmp_path, sources, 1, "cleaning.duplicates=false")
+    assert prepared.report["several_translations"] == {"sources": 0, "pairs": 0, "examples": []}
 
 
 @pytest.mark.parametrize(("overlap", "without"), [("report", set[int]()), ("pairs", {3, 4}), ("sides", {3, 4, 5, 6})])
@@ -240,8 +281,9 @@ def test_new_is_what_a_set_has_not_seen(values: list[int]) -> None:
 
 def test_pairs_that_differ_have_other_digests() -> None:
     src, tgt = ["a", "a", "a b", "b", "é"], ["b", "c", "", "a", "b"]
-    digests = pair_digests(src, tgt)
+    sources, digests = source_and_pair_digests(src, tgt)
     assert len(set(digests.tolist())) == 5
-    assert pair_digests(src[::-1], tgt[::-1]).tolist() == digests.tolist()[::-1]
+    assert [sources.tolist().index(digest) for digest in sources.tolist()] == [0, 0, 2, 3, 4]
+    assert source_and_pair_digests(src[::-1], tgt[::-1])[1].tolist() == digests.tolist()[::-1]
     assert digests.dtype == np.uint64
-    assert pair_digests([], []).shape == (0,)
+    assert source_and_pair_digests([], [])[0].shape == (0,)

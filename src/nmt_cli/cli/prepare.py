@@ -253,7 +253,7 @@ def _size_table(report: dict[str, Any], *, gap: int) -> Table:
 
 
 def _summary_lines(report: dict[str, Any]) -> Iterator[tuple[int, str]]:
-    """Lines for the log, each with its level: dropped pairs, overlap with other splits, and two pairs in pieces."""
+    """Lines for the log, each with its level: dropped pairs, overlap, several translations, and two pairs in pieces."""
     from nmt_cli.preparing.cleaning.rules import make_printable
     from nmt_cli.preparing.report import overlap_finding
 
@@ -268,6 +268,12 @@ def _summary_lines(report: dict[str, Any]) -> Iterator[tuple[int, str]]:
             setting = report["settings"]["cleaning"]["overlap"]["value"]
             finding, is_much = overlap_finding(split, facts, setting=setting)
             yield logging.WARNING if is_much else logging.INFO, f"overlap: {finding}"
+    if (several := report["several_translations"])["sources"]:
+        yield (
+            logging.INFO,
+            f"several translations: {several['sources']:,} source texts have {several['pairs']:,} different ones "
+            "(report.html shows some); --set cleaning.several_translations=newest keeps the last of each",
+        )
     for example in report["examples"][:2]:
         for side in ("source", "target"):
             yield logging.INFO, f"{report['languages'][side]}: {make_printable(' '.join(example[side]['pieces']))}"

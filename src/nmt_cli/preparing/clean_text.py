@@ -21,7 +21,7 @@ from nmt_cli.memory import return_freed_memory
 from nmt_cli.preparing.cleaning import dropped_pairs, text_checks
 from nmt_cli.preparing.cleaning.held_out import HeldOutIndex, overlap, read_held_out, write_pairs
 from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules
-from nmt_cli.preparing.cleaning.selection import choose_copies, pair_digests, set_aside
+from nmt_cli.preparing.cleaning.selection import choose_copies, set_aside, source_and_pair_digests
 from nmt_cli.preparing.cleaning.swapped_sides import warning_of_swapped_sides
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
 from nmt_cli.preparing.shards import CleanShard, RawShard, open_shards, read_shards, write_arrays, write_shard
@@ -42,7 +42,7 @@ class CleanText:
     directory: Path
 
     def counts(self) -> dict[str, Any]:
-        """The counts of pairs read, kept, tidied and dropped; overlap and warnings; the pairs of each split."""
+        """The counts of pairs read, kept, tidied and dropped; overlap, several translations, warnings, splits."""
         counts: dict[str, Any] = json.loads((self.directory / _COUNTS_FILE).read_text(encoding="utf-8"))
         return counts
 
@@ -90,11 +90,11 @@ def write_clean_text(
     _clean_shards(job, chain([first_shard], raw_shards), total=total, num_workers=num_workers, progress=progress)
     shards = open_shards(directory)
     by_source = dropped_pairs.count_by_source(shards, train)
-    copies, chosen = _select_pairs(corpus, shards, by_source)
-    splits = {**held_out, **chosen}
-    num_train = sum(int(of_shard.sum()) for of_shard in copies)
+    selection = _select_pairs(corpus, shards, by_source)
+    splits = {**held_out, **selection.set_aside}
+    num_train = sum(int(of_shard.sum()) for of_shard in selection.copies)
     write_pairs(splits, directory, languages=languages)
-    write_arrays(directory / _COPIES_FILE, {str(number): of_shard for number, of_shard in enumerate(copies)})
+    write_arrays(directory / _COPIES_FILE, {str(number): of_shard for number, of_shard in enumerate(selection.copies)})
 
     sides = [*text_checks.training_sides(text_checks.sample_by_source(shards), train, languages), *held_out_sides]
     text_checks.check_no_pieces(sides)  # of the sources after the first
@@ -105,7 +105,11 @@ def write_clean_text(
     ]
     counts = {
         **dropped_pairs.sum_of_sources(by_source).counts.to_json(),
-        "overlap": {**overlap(held_out, (shard.facts["found_lines"] for shard in shards)), **overlap(chosen, [])},
+        "overlap": {
+            **overlap(held_out, (shard.facts["found_lines"] for shard in shards)),
+            **overlap(selection.set_aside, []),
+        },
+        "several_translations": selection.several_translations,
         "warnings": warnings,
         "pairs": {"train": num_train, **{split: len(pairs) for split, pairs in splits.items()}},
     }
@@ -147,22 +151,31 @@ def _warn_of_training_text(
     return [*_log_warnings(many_dropped, *unusual_text), *dropped_pairs.warn_of_lost_sources(by_source)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """How often each pair of each shard is trained on, [n] each, and the pairs set aside for each other split."""
+
+    copies: Sequence[NDArray[np.uint16]]
+    set_aside: Mapping[str, Pairs]
+    several_translations: Mapping[str, Any]
+
+
 def _select_pairs(
     corpus: Corpus, shards: Sequence[CleanShard], by_source: Sequence[dropped_pairs.SourceCounts]
-) -> tuple[list[NDArray[np.uint16]], dict[str, list[tuple[str, str]]]]:
-    """How often each pair of each shard is trained on, [n] each, and the pairs set aside for each other split.
+) -> _Selection:
+    """Select the pairs to train on and to set aside.
 
     Dropped pairs are counted in `by_source`. If no pair is left to train on, the shards are removed, and DataError is
     raised.
     """
     _remove_and_raise(shards, dropped_pairs.other_encoding_error(by_source))
-    copies = choose_copies(shards, corpus.cleaning, by_source)
+    copies, several_translations = choose_copies(shards, corpus.cleaning, by_source)
     _remove_and_raise(shards, dropped_pairs.nothing_left_error(copies, by_source, corpus.cleaning))
     chosen = set_aside(corpus, shards, copies, by_source)
     _remove_and_raise(shards, dropped_pairs.nothing_left_error(copies, by_source, corpus.cleaning))
     counts = dropped_pairs.sum_of_sources(by_source).counts
     logger.info("cleaned: %s of %s training pairs kept", f"{counts.kept:,}", f"{counts.read:,}")
-    return copies, chosen
+    return _Selection(copies, chosen, several_translations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +208,15 @@ class CleaningJob:
             src += cleaned.src
             tgt += cleaned.tgt
         matches, found_lines = held_out.find(src, tgt)
+        source_digests, digests = source_and_pair_digests(src, tgt)
         write_shard(
             self.directory,
             shard.number,
             src=src,
             tgt=tgt,
             arrays={
-                "digests": pair_digests(src, tgt),
+                "digests": digests,
+                "source_digests": source_digests,
                 "indices": _as_narrow_array(indices),
                 **({"lines": _as_narrow_array(lines)} if lines else {}),
                 "matches": matches,

@@ -59,8 +59,6 @@ class CleaningConfig(Section):
     Pairs with an empty side, invalid UTF-8 or a line break inside a side are always dropped.
     """
 
-    # A new key needs `exclude_if` (pydantic 2.12): prepared data records all keys, and would count as other data.
-
     min_words: PositiveInt | None = Field(None, description="shortest side in words")
     max_words: PositiveInt | None = Field(250, description="longest side in words")
     min_characters: PositiveInt | None = Field(None, description="shortest side in characters")
@@ -85,6 +83,11 @@ class CleaningConfig(Section):
         False, description="drop pairs with a longer side that is identified as another language; needs nmt-cli[langid]"
     )
     duplicates: bool = Field(True, description="drop all but the first of equal pairs")
+    several_translations: Literal["all", "first", "newest"] = Field(
+        "all",
+        description="translations to keep of a source text that has several different ones; newest is the last one, in "
+        "the order of the sources and of their lines",
+    )
     overlap: Literal["report", "pairs", "sides"] = Field(
         "report",
         description="training pairs that validation or test text has too: report counts them, pairs drops them if the "

@@ -43,7 +43,8 @@ def build_report(
 ) -> dict[str, Any]:
     """The report of prepared data, ready for JSON.
 
-    `cleaning` holds the counts of the training pairs, the `overlap` of the other splits, and `warnings`.
+    `cleaning` holds the counts of the training pairs, the `overlap` of the other splits, `several_translations`, and
+    `warnings`.
     `tokenizers` says on what each side's tokenizer was trained; `statistics` are by split and side. Of the token files,
     only the examples are read.
     """
@@ -63,6 +64,7 @@ def build_report(
         "pairs": {split: counts.pairs for split, counts in manifest.splits.items()},
         "cleaning": {key: cleaning[key] for key in ("read", "kept", "tidied", "dropped")},
         "overlap": cleaning["overlap"],
+        "several_translations": cleaning["several_translations"],
         "vocabulary": {
             "shared": manifest.shared_vocabulary,
             **{side: {"size": loaded[side].vocab_size, **tokenizers[side]} for side in SIDES},
@@ -132,7 +134,7 @@ def render_page(report: Mapping[str, Any]) -> str:
     charts = [length_chart(sides, languages=languages, unit=unit) for unit, sides in bins.items()]
     findings = [*report["warnings"], *_findings(report)]
     settings, counts = report["settings"]["cleaning"], report["cleaning"]["dropped"]
-    off = {key for key, setting in settings.items() if setting["value"] in (None, False, "report")}
+    off = {key for key, setting in settings.items() if setting["value"] in (None, False, "report", "all")}
     without_effect = (name for name, rule in REASONS.items() if rule.keys and off.issuperset(rule.keys))
     rules_off = [name for name in without_effect if not counts[name]["count"]]  # text set aside is always dropped
     return render(

@@ -59,9 +59,10 @@ def read_shards(sources: Sequence[LocalPairs], *, limit: int | None) -> Iterator
 class CleanShard:
     """The file of a cleaned shard of n pairs: compressed text, arrays with an entry per pair, and facts.
 
-    The arrays are the `digests` of the pairs, their `indices` in the raw shard, their `lines` if a pair may take
-    several lines, their `matches` with held-out text, and the lengths `source_words` and `target_words`. The facts are
-    the counts, where the pairs come from, their weight, and the held-out lines found among them.
+    The arrays are the `digests` of the pairs, the `source_digests` of their sources, their `indices` in the raw shard,
+    their `lines` if a pair may take several lines, their `matches` with held-out text, and the lengths `source_words`
+    and `target_words`. The facts are the counts, where the pairs come from, their weight, and the held-out lines found
+    among them.
     """
 
     def __init__(self, path: Path) -> None:

@@ -32,6 +32,7 @@ MALFORMED = "malformed record"
 UNTRANSLATED = "no translation"
 NOT_UTF8 = "invalid UTF-8"
 DUPLICATE = "duplicate"
+OTHER_TRANSLATION = "other translation"
 HELD_OUT = "in validation or test text"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -73,6 +74,7 @@ REASONS = {
     "other script": Reason("most letters of a side are in another script than its language's", ("other_script=false",)),
     "other language": Reason("a side is identified as another language", ("other_language=false",)),
     DUPLICATE: Reason("the pair was seen before", ("duplicates=false",)),
+    OTHER_TRANSLATION: Reason("another translation of the same source is kept", ("several_translations=all",)),
     HELD_OUT: Reason("the pair, or a side of it, is in validation or test text", ("overlap=report",)),
 }
 

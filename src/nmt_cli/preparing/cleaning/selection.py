@@ -10,9 +10,10 @@ import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from operator import itemgetter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,13 @@ from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.cleaning.dropped_pairs import SourceCounts, count_as_dropped
 from nmt_cli.preparing.cleaning.held_out import NOWHERE, PAIR, SIDE, HeldOutIndex
-from nmt_cli.preparing.cleaning.rules import DUPLICATE, HELD_OUT
+from nmt_cli.preparing.cleaning.rules import (
+    DUPLICATE,
+    EXAMPLES_PER_REASON,
+    HELD_OUT,
+    OTHER_TRANSLATION,
+    make_printable,
+)
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
 from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, Split
@@ -44,25 +51,41 @@ class _Candidate:
 
 def choose_copies(
     shards: Sequence[CleanShard], config: CleaningConfig, by_source: Sequence[SourceCounts]
-) -> list[NDArray[np.uint16]]:
-    """The number of copies of each pair, by shard, [n] each.
+) -> tuple[list[NDArray[np.uint16]], dict[str, Any]]:
+    """The number of copies of each pair, by shard, [n] each; and the source texts that have several translations.
 
     If the corpus file drops duplicates, all but the first of equal pairs get 0. If it drops pairs of validation or test
-    text, these get 0 too. Both are counted as dropped. The weight of its source gives the copies of any other pair.
+    text, or all translations of a source but one, these get 0 too. All are counted as dropped. The weight of its source
+    gives the copies of any other pair.
     """
-    is_new = first_occurrences(_digests(shards)) if config.duplicates else np.ones(sum(map(len, shards)), dtype=bool)
-    chosen, start = [], 0
-    for shard in shards:
-        counts = by_source[shard.facts["source"]].counts
-        is_kept = is_new[start : start + len(shard)]
-        start += len(shard)
-        count_as_dropped(np.flatnonzero(~is_kept), DUPLICATE, shard, counts)
-        if config.overlap != "report":
-            is_held_out = shard.array("matches") >= (PAIR if config.overlap == "pairs" else SIDE)
-            count_as_dropped(np.flatnonzero(is_held_out & is_kept), HELD_OUT, shard, counts)
-            is_kept = is_kept & ~is_held_out
-        chosen.append(_copies_by_weight(shard) * is_kept)
-    return chosen
+    starts = np.cumsum([0, *map(len, shards)])
+    is_kept = np.ones(starts[-1], dtype=bool)
+
+    def drop(is_dropped: NDArray[np.bool_], reason: str) -> None:
+        for shard, start in zip(shards, starts, strict=False):
+            part = slice(start, start + len(shard))
+            counts = by_source[shard.facts["source"]].counts
+            count_as_dropped(np.flatnonzero(is_dropped[part] & is_kept[part]), reason, shard, counts)
+        is_kept[is_dropped] = False
+
+    is_new = first_occurrences(_joined(shards, "digests", np.uint64))
+    if config.duplicates:
+        drop(~is_new, DUPLICATE)
+    if config.overlap != "report":
+        drop(_joined(shards, "matches", np.uint8) >= (PAIR if config.overlap == "pairs" else SIDE), HELD_OUT)
+    sources = _joined(shards, "source_digests", np.uint64)
+    is_repeated = _occur_again(sources, among=is_kept & is_new)
+    several_translations = _describe_several_translations(shards, sources, is_repeated)
+    if config.several_translations != "all":
+        indices = np.flatnonzero(is_repeated)[:: 1 if config.several_translations == "first" else -1]
+        is_other = np.zeros_like(is_kept)
+        is_other[indices[~first_occurrences(sources[indices])]] = True
+        drop(is_other, OTHER_TRANSLATION)
+    copies = [
+        _copies_by_weight(shard) * is_kept[start : start + len(shard)]
+        for shard, start in zip(shards, starts, strict=False)
+    ]
+    return copies, several_translations
 
 
 def set_aside(
@@ -92,36 +115,77 @@ def set_aside(
     return splits
 
 
-def pair_digests(src: Sequence[str], tgt: Sequence[str]) -> NDArray[np.uint64]:
-    """64-bit digests of pairs, [n]; the same in every process.
+def source_and_pair_digests(src: Sequence[str], tgt: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """64-bit digests of sources and of pairs, [n] each; the same in every process.
 
     Among 40 million pairs two different ones share a digest with a probability of about 1 in 20,000.
     """
-    texts = (f"{source}\n{target}".encode() for source, target in zip(src, tgt, strict=True))
-    joined = b"".join([hashlib.blake2b(text, digest_size=8).digest() for text in texts])
-    return np.frombuffer(joined, dtype=np.uint64)
+    sources, pairs = [], []
+    for source, target in zip(src, tgt, strict=True):
+        digest = hashlib.blake2b(f"{source}\n".encode(), digest_size=8)
+        sources.append(digest.digest())
+        digest.update(target.encode())
+        pairs.append(digest.digest())
+    return np.frombuffer(b"".join(sources), dtype=np.uint64), np.frombuffer(b"".join(pairs), dtype=np.uint64)
 
 
 def first_occurrences(digests: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """True for the first occurrence of each digest, [n].
-
-    The digests are sorted in 64 parts by six of their bits. More parts take more passes, fewer take more memory.
-    """
+    """True for the first occurrence of each digest, [n]."""
     is_new = np.zeros(len(digests), dtype=bool)
-    part_of_digest = digests.view(np.uint8)[::8] & 63
-    for part in range(64):
-        indices = np.flatnonzero(part_of_digest == part)
+    for indices in _parts(digests):
         _, first = np.unique(digests[indices], return_index=True)
         is_new[indices[first]] = True
     return is_new
 
 
-def _digests(shards: Sequence[CleanShard]) -> NDArray[np.uint64]:
-    digests, start = np.empty(sum(map(len, shards)), dtype=np.uint64), 0
+def _occur_again(digests: NDArray[np.uint64], *, among: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """True for each of some digests that occurs among them several times, [n]."""
+    is_repeated = np.zeros(len(digests), dtype=bool)
+    for part in _parts(digests):
+        indices = part[among[part]]
+        _, inverse, counts = np.unique(digests[indices], return_inverse=True, return_counts=True)
+        is_repeated[indices] = counts[inverse] > 1
+    return is_repeated
+
+
+def _parts(digests: NDArray[np.uint64]) -> Iterator[NDArray[np.int64]]:
+    """The indices of digests in 64 parts, by six of their bits; equal digests are in one part.
+
+    More parts take more passes, fewer take more memory.
+    """
+    part_of_digest = digests.view(np.uint8)[::8] & 63
+    return (np.flatnonzero(part_of_digest == part) for part in range(64))
+
+
+def _describe_several_translations(
+    shards: Sequence[CleanShard], sources: NDArray[np.uint64], is_repeated: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """How many sources have several translations, how many these are together, and the first ones as examples."""
+    indices = np.flatnonzero(is_repeated)
+    digests, first = np.unique(sources[indices], return_index=True)
+    starts = np.cumsum([0, *map(len, shards)])
+    texts = cache(lambda number: tuple(map(shards[number].sentences, SIDES)))
+    examples = []
+    for place in np.sort(first)[:EXAMPLES_PER_REASON]:
+        of_source = indices[sources[indices] == sources[indices[place]]][:EXAMPLES_PER_REASON]
+        numbers = np.searchsorted(starts, of_source, side="right") - 1
+        places = list(zip(numbers.tolist(), (of_source - starts[numbers]).tolist(), strict=True))
+        translations = [
+            {"where": shards[number].where(index), "text": make_printable(texts(number)[1][index])}
+            for number, index in places
+        ]
+        number, index = places[0]
+        examples.append({"source": make_printable(texts(number)[0][index]), "translations": translations})
+    return {"sources": len(digests), "pairs": len(indices), "examples": examples}
+
+
+def _joined(shards: Sequence[CleanShard], name: str, dtype: type[np.generic]) -> NDArray[Any]:
+    """An array of all shards, end to end."""
+    values, start = np.empty(sum(map(len, shards)), dtype=dtype), 0
     for shard in shards:
-        digests[start : start + len(shard)] = shard.array("digests")
+        values[start : start + len(shard)] = shard.array(name)
         start += len(shard)
-    return digests
+    return values
 
 
 def _copies_by_weight(shard: CleanShard) -> NDArray[np.uint16]:
