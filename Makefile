@@ -20,7 +20,7 @@ export PYTHONDONTWRITEBYTECODE :=
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test slow check lint floors types format wheel null-gpu clean
+.PHONY: help setup demo test slow check programs lint floors types format wheel null-gpu clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -44,8 +44,17 @@ test: $(DEV)  ## the tests, without the slow ones
 slow: $(DEV)  ## the slow tests
 	$(BIN)/python -m pytest -m slow
 
-check: lint  ## everything that a change must pass
+check: lint programs  ## everything that a change must pass
 	@$(MAKE) --no-print-directory -j 3 types wheel test
+
+programs:  ## Chromium and nginx, for the tests of the page and of the proxy: installed as root on Debian
+	@missing=""; \
+	for program in chromium nginx; do command -v $$program > /dev/null || missing+=" $$program"; done; \
+	if [ -z "$$missing" ]; then exit; fi; \
+	install="apt-get -qqy -o DPkg::Lock::Timeout=600 install --no-install-recommends"; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get -qq update && \
+	  DEBIAN_FRONTEND=noninteractive $$install $$missing > /dev/null; then echo "installed$$missing"; \
+	else echo "absent:$$missing, so their tests will be skipped"; fi
 
 lint: $(DEV)  ## ruff and hadolint
 	$(BIN)/ruff check .

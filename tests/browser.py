@@ -26,9 +26,10 @@ class Browser:
         self._read, answer_write = os.pipe()
         script = f'exec "$0" "$@" 3<&{command_read} 4>&{answer_write}'
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe"]
-        more = [f"--user-data-dir={profile}", "--no-first-run", "--disable-dev-shm-usage", *options, "about:blank"]
+        flags += [f"--user-data-dir={profile}", "--no-first-run", "--disable-dev-shm-usage", "--disable-quic"]
+        flags += [f"--disable-{service}" for service in ("background-networking", "component-update", "sync")]
         self._process = subprocess.Popen(
-            ["bash", "-c", script, CHROMIUM, *flags, *more],
+            ["bash", "-c", script, CHROMIUM, *flags, *options, "about:blank"],
             pass_fds=(command_read, answer_write),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -64,7 +64,7 @@ def shared_data() -> Path:
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A headless Chromium with one page, for which example names are this machine; without it, the test is skipped."""
     if CHROMIUM is None:
-        pytest.skip("needs Chromium")
+        pytest.skip("needs Chromium: make programs installs it on Debian, as root")
     browser = Browser(
         tmp_path_factory.mktemp("profile"), "--host-resolver-rules=MAP *.example 127.0.0.1,MAP *.example.org 127.0.0.1"
     )

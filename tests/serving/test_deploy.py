@@ -36,7 +36,7 @@ uwsgi_temp_path {0}/uwsgi; scgi_temp_path {0}/scgi;
 def written(program: str, folder: Path, repository: Path, *, port: int, servers: Sequence[int]) -> Path:
     """The file for a proxy, with these ports; its program finds it right, without a warning."""
     if shutil.which(program) is None:
-        pytest.skip(f"needs {program}")
+        pytest.skip(f"needs {program}; make programs installs nginx on Debian, as root")
     text = (repository / "deploy" / _FILES[program]).read_text(encoding="utf-8")
     for given, own in zip((8080, 8000, 8001), (port, *servers), strict=True):
         text, count = re.subn(rf"(127\.0\.0\.1:|listen |bind :){given}\b", rf"\g<1>{own}", text)
