@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nmt_cli.errors import DataError
 from nmt_cli.tokenization import tokenizer as module
 from nmt_cli.tokenization.pieces import word_alignment, word_ids, word_log_probs
-from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, TextEncoder, Tokenizer, TokenizerKind
+from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, TextEncoder, Tokenizer, TokenizerKind, normalize_spaces
 from nmt_cli.tokenization.train_sentencepiece import train_tokenizer
 from tests.preparing.corpus_files import invented_pairs
 from tests.tokenization.models import trained
@@ -91,9 +91,49 @@ def test_a_missing_or_foreign_file_is_named(tmp_path: Path) -> None:
 
 def assert_encoded_alike(tokenizer: Tokenizer, encoder: TextEncoder, lines: Sequence[str]) -> None:
     encoded = encoder.encode("".join(f"{line}\n" for line in lines).encode())
-    rows = [[*row, EOS] for row in tokenizer.encode(lines)]
+    known = [line if line.isascii() else tokenizer.with_known_characters(line) for line in lines]
+    texts = [line if line == before else normalize_spaces(line) for line, before in zip(known, lines, strict=True)]
+    rows = [[*row, EOS] for row in tokenizer.encode(texts)]
     assert encoded.lengths.tolist() == [len(row) for row in rows]
     assert encoded.ids.tolist() == list(chain.from_iterable(rows))
+
+
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [
+        ("the\u00a0old sea", "the old sea"),
+        ("the\u202fold \u2003\u3000sea\u2028", "the old sea"),
+        ("\ufeffthe o\u00adld\u200b sea\u2069", "the old sea"),
+        ("the\told\x00\x85sea", "the old sea"),
+        ("\u200b\u00ad \u2060", ""),
+        ("u\u0308ber", "über"),
+        ("한국어", "한국어"),
+        ("が", "が"),
+        ("x\u0302 ≠ y", "x\u0302 ≠ y"),  # there is no composed letter
+    ],
+)
+def test_what_the_vocabulary_lacks_becomes_what_it_may_have(tokenizer: Tokenizer, line: str, known: str) -> None:
+    assert tokenizer.as_in_training(line) == known
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_texts_are_encoded_with_known_characters(
+    tokenizers: dict[TokenizerKind, Tokenizer], kind: TokenizerKind
+) -> None:
+    encoder = TextEncoder(tokenizers[kind], kind=kind)
+    odd, plain = "ba\u00a0fu u\u0308 \u200b\nsea\n\u00a0bade\n", "ba fu ü\nsea\nbade\n"
+    for _ in range(2):  # once new, once remembered
+        assert encoder.encode(odd.encode()).ids.tolist() == encoder.encode(plain.encode()).ids.tolist()
+    assert encoder.num_changed == 4
+
+
+def test_what_the_vocabulary_has_stays(tmp_path: Path) -> None:
+    text = ["می\u200cخواهم e\u0301te\u0301 a\u00a0b", "نمی\u200cدانم cafe\u0301 c\u00a0d"] * 50
+    settings = {"vocab_size": 330, "kind": "bpe", "character_coverage": 1.0, "output": tmp_path / "spm"}
+    train_tokenizer([line.encode() for line in text], **settings)  # type: ignore[arg-type]
+    tokenizer = Tokenizer.load(tmp_path / "spm")
+    assert [tokenizer.as_in_training(line) for line in text] == text
+    assert tokenizer.as_in_training(" \u200c ") == ""
 
 
 @pytest.mark.parametrize("kind", KINDS)

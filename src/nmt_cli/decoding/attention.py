@@ -22,7 +22,7 @@ from nmt_cli.model.teacher_forcing import AttentionPart, attention_weights
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.pieces import SPACE_MARK
-from nmt_cli.tokenization.tokenizer import BOS, EOS, as_in_training
+from nmt_cli.tokenization.tokenizer import BOS, EOS
 
 _END = "</s>"
 _DIGITS = 3
@@ -173,8 +173,8 @@ class AttentionMaps:
         return AttentionMap("cross", rows, columns, weights)
 
     def _encode(self, source: str, target: str | None) -> tuple[list[int], list[int]]:
-        source_ids = self._loaded.source.encode([as_in_training(source)])[0]
-        target_ids = [] if target is None else self._loaded.target.encode([as_in_training(target)])[0]
+        source_ids = self._loaded.source.encode_raw([source])[0]
+        target_ids = [] if target is None else self._loaded.target.encode_raw([target])[0]
         max_pieces = self._loaded.model.config.max_positions - 1
         given = {"sentence": source_ids} if target is None else {"sentence": source_ids, "translation": target_ids}
         for name, ids in given.items():

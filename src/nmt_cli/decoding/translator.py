@@ -17,7 +17,6 @@ from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
 from nmt_cli.text_encoding import check_characters
 from nmt_cli.tokenization.pieces import word_alignment, word_log_probs
 from nmt_cli.tokenization.sentence_splitting import LineSplitter
-from nmt_cli.tokenization.tokenizer import as_in_training
 
 
 class LineTranslator:
@@ -131,7 +130,7 @@ class LineTranslator:
         """
         for number, text in enumerate(lines, first_line):
             check_characters(text, where=f"line {number}")
-        texts = [as_in_training(line) for line in lines]
+        texts = [self._engine.source.as_in_training(line) for line in lines]
         encode, positions = self._engine.source.encode, self._engine.max_positions
         # An output may be longer than its source. So positions are kept free for it, but at most half of them.
         longest = positions - max(1, min(config.max_extra_tokens, positions // 2))
@@ -163,7 +162,7 @@ class LineTranslator:
             )
         for number, prefix in enumerate(prefixes, first_line):
             check_characters(prefix, where=f"the prefix of line {number}")
-        encoded = self._engine.target.encode([as_in_training(prefix) for prefix in prefixes])
+        encoded = self._engine.target.encode_raw(prefixes)
         longest = self._engine.max_positions - 1
         for number, ids in enumerate(encoded, first_line):
             if len(ids) > longest:

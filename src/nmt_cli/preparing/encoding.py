@@ -19,12 +19,12 @@ from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.preparing.shards import CleanShard, write_arrays
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
-from nmt_cli.tokenization.tokenizer import EncodedText, TextEncoder, Tokenizer, TokenizerKind, as_in_training
+from nmt_cli.tokenization.tokenizer import EncodedText, TextEncoder, Tokenizer, TokenizerKind
 
 logger = logging.getLogger(__name__)
 
 _RECORD_ENDING = ".npz"
-_STATISTICS_NAMES = ("words", "pieces", "usage")
+_STATISTICS_NAMES = ("words", "pieces", "usage", "changed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,14 @@ class TokenStatistics:
     """The counts of one side of a split.
 
     `words[n]` is the number of sentences of n words, `pieces[n]` of n pieces without EOS. `usage[id]` is the number of
-    tokens with an id.
+    tokens with an id. `changed`, [1], is the number of lines with characters that the vocabulary lacks and others
+    replace.
     """
 
     words: NDArray[np.int64]
     pieces: NDArray[np.int64]
     usage: NDArray[np.int64]
+    changed: NDArray[np.int64]
 
     @property
     def tokens(self) -> int:
@@ -101,6 +103,11 @@ def write_tokens(
             written = part
     tokens = [f"{written.statistics[side].tokens:,}" for side in SIDES]
     logger.info("encoded: %s source and %s target tokens", *tokens)
+    changed = [int(written.statistics[side].changed[0]) for side in SIDES]
+    if any(changed):
+        message = "encoded: %s source and %s target lines have characters that the vocabulary lacks: it gets spaces "
+        message += "for spaces of other kinds, composed letters, and nothing for what has no width"
+        logger.info(message, *(f"{number:,}" for number in changed))
 
 
 def encoded_splits(corpus: Corpus, directory: Path) -> dict[str, EncodedSplit]:
@@ -136,13 +143,13 @@ class _SideEncoder:
     """Encodes one side of a corpus, and counts what the report needs."""
 
     def __init__(self, tokenizer: Tokenizer, *, kind: TokenizerKind | None) -> None:
-        self._encoder = TextEncoder(tokenizer, kind=kind)
+        self._tokenizer, self._encoder = tokenizer, TextEncoder(tokenizer, kind=kind)
         self.vocab_size = tokenizer.vocab_size
 
     def encode_lines(self, lines: list[str]) -> EncodedSide:
         """Encode lines of held-out text."""
         words = np.array([len(line.split()) for line in lines], dtype=np.int64)
-        text = "".join(f"{as_in_training(line)}\n" for line in lines)
+        text = "".join(f"{self._tokenizer.as_in_training(line)}\n" for line in lines)
         return self._add_statistics(self._encoder.encode(text.encode()), words)
 
     def encode_shard(self, shard: CleanShard, side: str, copies: NDArray[np.uint16]) -> EncodedSide:
@@ -159,8 +166,9 @@ class _SideEncoder:
         """The encoded sentences with their statistics; `words` is the length of each sentence in words, [n]."""
         pieces = np.bincount(encoded.lengths - 1)  # lengths count EOS
         usage = np.bincount(encoded.ids, minlength=self.vocab_size)
+        changed, self._encoder.num_changed = np.array([self._encoder.num_changed]), 0
         narrow = EncodedText(encoded.ids.astype(token_dtype(self.vocab_size)), encoded.lengths)
-        return EncodedSide(narrow, TokenStatistics(np.bincount(words), pieces, usage))
+        return EncodedSide(narrow, TokenStatistics(np.bincount(words), pieces, usage, changed))
 
 
 def _append_shards(

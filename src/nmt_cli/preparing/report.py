@@ -99,6 +99,7 @@ def describe_split(sides: Mapping[str, TokenStatistics], loaded: Mapping[str, To
             "unknown_rate": round(int(usage[UNK]) / max(num_pieces, 1), 6),
             "byte_rate": round(int(usage[byte_ids].sum()) / max(num_pieces, 1), 6),
             "pieces_used": int(np.count_nonzero(usage)),
+            "changed_lines": int(statistics.changed[0]),
         }
     return described
 

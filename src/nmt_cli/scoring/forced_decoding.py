@@ -16,7 +16,7 @@ from nmt_cli.devices import choose_device, choose_precision, multiply_float32_fa
 from nmt_cli.errors import DeviceError
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.teacher_forcing import forced_log_probs
-from nmt_cli.tokenization.tokenizer import BOS, EOS, as_in_training
+from nmt_cli.tokenization.tokenizer import BOS, EOS
 
 logger = logging.getLogger(__name__)
 
@@ -117,8 +117,8 @@ class ForcedDecoder:
             )
 
     def _score_block(self, sources: Sequence[str], targets: Sequence[str]) -> list[ForcedScore]:
-        source_rows = self._loaded.source.encode([as_in_training(line) for line in sources])
-        target_rows = self._loaded.target.encode([as_in_training(line) for line in targets])
+        source_rows = self._loaded.source.encode_raw(sources)
+        target_rows = self._loaded.target.encode_raw(targets)
         pairs = [
             ([*source, EOS], [*target, EOS]) if source or target else ([], [])
             for source, target in zip(source_rows, target_rows, strict=True)

@@ -26,7 +26,7 @@ from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue
 from nmt_cli.serving.worker_model import EngineSettings
 from nmt_cli.serving.worker_pool import WorkerPool
-from nmt_cli.tokenization.tokenizer import Tokenizer, as_in_training
+from nmt_cli.tokenization.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class ServedModel:
 
     def num_pieces(self, text: str) -> int:
         """Source pieces of a text, EOS not counted."""
-        return len(self._tokenizer.encode([as_in_training(text)])[0])
+        return len(self._tokenizer.encode_raw([text])[0])
 
     def _use(self, files: _ModelFiles) -> None:
         self.directory, self.digest = files.directory, files.digest

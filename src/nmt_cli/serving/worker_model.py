@@ -186,9 +186,7 @@ class WorkerModel:
 
     def _check_fits_model(self, name: str, text: str, tokenizer: Tokenizer) -> None:
         """Raise DataError, with the name of the request's field, if the text is too long for the model."""
-        from nmt_cli.tokenization.tokenizer import as_in_training
-
-        num_pieces, max_pieces = len(tokenizer.encode([as_in_training(text)])[0]), self._engine.max_positions - 1
+        num_pieces, max_pieces = len(tokenizer.encode_raw([text])[0]), self._engine.max_positions - 1
         if num_pieces > max_pieces:
             message = f"the {name} has {num_pieces:,} pieces, and the model takes {max_pieces:,}"
             raise DataError(message, where=name, hint="give a shorter one")
@@ -224,9 +222,9 @@ def likely_next_pieces(loaded: LoadedModel, source: str, prefix: str, *, count: 
     """
     from nmt_cli.model.teacher_forcing import next_log_probs
     from nmt_cli.tokenization.pieces import SPACE_MARK
-    from nmt_cli.tokenization.tokenizer import BOS, EOS, as_in_training
+    from nmt_cli.tokenization.tokenizer import BOS, EOS
 
-    source_ids, prefix_ids = loaded.source.encode([as_in_training(source)])[0], loaded.target.encode([prefix])[0]
+    source_ids, prefix_ids = loaded.source.encode_raw([source])[0], loaded.target.encode([prefix])[0]
     log_probs_V = next_log_probs(loaded.model, [*source_ids, EOS], [BOS, *prefix_ids], device=device)
     probabilities_V = log_probs_V.exp().cpu()
     likely = probabilities_V.topk(min(_MAX_PIECES, len(probabilities_V)))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain, count, islice
@@ -29,6 +30,10 @@ _SPACES = re.compile(r" {2,}")
 _PRIVATE_USE = range(0x100000, 0x10FFFE)  # characters to which Unicode gives no meaning
 # Tabs and other control characters that are white space: cleaned training text has none.
 _CONTROL_SPACES = dict.fromkeys((*range(9, 14), *range(28, 32), 133), " ")
+_OTHER_SPACES = "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+# Soft hyphens, joiners, marks of direction, byte-order marks and variation selectors have no width.
+_NO_WIDTH = "\xad\u034f\u061c\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
+_VISIBLE = re.compile(rf"[^\s{_OTHER_SPACES}{_NO_WIDTH}]")
 
 
 def normalize_spaces(text: str) -> str:
@@ -37,9 +42,9 @@ def normalize_spaces(text: str) -> str:
     return _SPACES.sub(" ", text) if "  " in text else text
 
 
-def as_in_training(line: str) -> str:
-    """The line with white space as in cleaned training text: none at its ends, single spaces, and no tabs."""
-    return normalize_spaces(line if line.isprintable() else line.translate(_CONTROL_SPACES))
+def is_blank(text: str) -> bool:
+    """Whether a text has nothing but white space, control characters and characters without width."""
+    return _VISIBLE.search(text) is None
 
 
 class Tokenizer:
@@ -52,6 +57,8 @@ class Tokenizer:
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self._mark_ids = self._byte_ids(SPACE_MARK)
+        # In these ids SentencePiece spells a character that is in no piece.
+        self._spelling_ids = {UNK, *(int(self._processor.piece_to_id(f"<0x{byte:02X}>")) for byte in range(256))}
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -81,6 +88,42 @@ class Tokenizer:
         """The ids of the byte pieces, in which characters outside the vocabulary are spelt; none in some models."""
         return [piece_id for piece_id in range(self.vocab_size) if self._processor.is_byte(piece_id)]
 
+    def as_in_training(self, line: str) -> str:
+        """The line as `nmt prepare` encodes it: with single spaces, and without odd characters that are in no piece.
+
+        White space of any kind becomes a space, what has no width goes, and decomposed letters are composed. A
+        character that is in a piece stays. A line without a visible character is empty.
+        """
+        if not (line.isascii() and line.isprintable()):
+            line = "" if is_blank(line) else self.with_known_characters(line)
+        return normalize_spaces(line)
+
+    def with_known_characters(self, text: str) -> str:
+        """The text with spaces, without characters of no width, and composed, if the vocabulary lacks the other."""
+        if self._odd_characters.search(text):
+            text = text.translate(self._stand_ins)
+        if unicodedata.is_normalized("NFC", text) or not self._num_spelling_ids(text):
+            return text
+        return min((unicodedata.normalize("NFC", text), text), key=self._num_spelling_ids)
+
+    @cached_property
+    def _stand_ins(self) -> dict[int, str]:
+        """A space, or nothing, for each character of white space or of no width that is in no piece."""
+        stand_ins = dict(_CONTROL_SPACES)
+        for ranges, stand_in in ((_OTHER_SPACES, " "), (_NO_WIDTH, "")):
+            for first, last in re.findall("(.)(?:-(.))?", ranges, re.DOTALL):
+                codes = range(ord(first), ord(last or first) + 1)
+                stand_ins |= {code: stand_in for code in codes if self._num_spelling_ids(chr(code))}
+        return stand_ins
+
+    @cached_property
+    def _odd_characters(self) -> re.Pattern[str]:
+        return re.compile(f"[{re.escape(''.join(map(chr, self._stand_ins)))}]")
+
+    def _num_spelling_ids(self, text: str) -> int:
+        """The bytes and unknown pieces in the ids of a text."""
+        return sum(piece_id in self._spelling_ids for piece_id in self._processor.encode(text))
+
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """The ids of each line, without BOS and EOS."""
         rows: list[list[int]]
@@ -93,6 +136,10 @@ class Tokenizer:
                 if SPACE_MARK in line:
                     rows[position] = self._encode_with_space_marks(line)
         return rows
+
+    def encode_raw(self, lines: Iterable[str]) -> list[list[int]]:
+        """The ids of each line of raw text, as `nmt prepare` would encode it."""
+        return self.encode([self.as_in_training(line) for line in lines])
 
     def nbest(self, text: str, *, number: int) -> list[list[int]]:
         """The ids of the most probable segmentations of a text by a unigram model, the best first."""
@@ -153,23 +200,26 @@ class EncodedText:
 
 
 class TextEncoder:
-    """Encodes large texts exactly as `Tokenizer.encode` does, and several times faster: known words are looked up.
+    """Encodes large texts, with known characters, as `Tokenizer.encode` does, and faster: known words are looked up.
 
     In a byte-pair model whose pieces never continue after a space, words are encoded independently. The ids of a word
-    are then cached. Unigram models choose a path through the whole sentence, so they are not cached.
+    are then cached. Unigram models choose a path through the whole sentence, so they are not cached. `num_changed`
+    counts the lines so far in which other characters replaced some that the vocabulary lacks.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, kind: TokenizerKind | None) -> None:
         self._tokenizer = tokenizer
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         self._has_independent_words = kind == "bpe" and not any(SPACE_MARK in piece[1:] for piece in pieces)
-        self._cache = WordCache()  # a word and its row have the same number
+        self._cache, self._changed_words = WordCache(), list[int]()  # a word and its row have the same number
+        self.num_changed = 0
 
     def encode(self, text: bytes) -> EncodedText:
         """The ids of the lines of a text in UTF-8, in which a line feed ends every line."""
         if self._has_independent_words and _has_plain_spaces(text):
             return self._encode_words(text)
-        rows = self._tokenizer.encode(text.decode().split("\n")[:-1])
+        rows, changed = self._encode_known(text.decode().split("\n")[:-1])
+        self.num_changed += len(changed)
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)) + 1
         ids = chain.from_iterable((*row, EOS) for row in rows)
         return EncodedText(np.fromiter(ids, dtype=np.int32, count=int(lengths.sum())), lengths)
@@ -178,14 +228,28 @@ class TextEncoder:
         words = text.replace(_LINE_END, b" \n ").split(b" ")
         words.pop()  # what follows the last line end
         if len(self._cache.sizes) > _MAX_CACHED_WORDS:
-            self._cache = WordCache()
+            self._cache, self._changed_words = WordCache(), []
         cache = self._cache
         numbers = cache.numbers_of(words)
-        if new_words := cache.words_from(len(cache.sizes)):
-            rows = self._tokenizer.encode([word.decode() for word in new_words])
+        if new_words := cache.words_from(first_number := len(cache.sizes)):
+            rows, changed = self._encode_known([word.decode() for word in new_words])
+            self._changed_words += [first_number + index for index in changed]
             cache.add_rows([[EOS] if word == _LINE_END else row for word, row in zip(new_words, rows, strict=True)])
-        line_ends = np.cumsum(cache.sizes.values[numbers])[numbers == cache.numbers_of([_LINE_END])]
+        is_line_end = numbers == cache.numbers_of([_LINE_END])
+        if self._changed_words:
+            changed_words = np.flatnonzero(np.isin(numbers, self._changed_words))
+            self.num_changed += len(np.unique(np.searchsorted(np.flatnonzero(is_line_end), changed_words)))
+        line_ends = np.cumsum(cache.sizes.values[numbers])[is_line_end]
         return EncodedText(cache.ids_of(numbers), np.diff(line_ends, prepend=0))
+
+    def _encode_known(self, texts: list[str]) -> tuple[list[list[int]], list[int]]:
+        """The ids of texts with known characters, and the indices of those for which that makes a difference."""
+        changed = []
+        for index, text in enumerate(texts):
+            if not (text.isascii() or text == (known := self._tokenizer.with_known_characters(text))):
+                texts[index] = normalize_spaces(known)
+                changed.append(index)
+        return self._tokenizer.encode(texts), changed
 
 
 class WordCache:

@@ -30,7 +30,7 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.scoring.forced_decoding import perplexity
 from nmt_cli.scoring.metrics import ScoreReport, bleu
-from nmt_cli.tokenization.tokenizer import Tokenizer, as_in_training
+from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.objective import plain_loss
@@ -109,7 +109,7 @@ class Validator:
         self._tokenizer = Tokenizer.load(data.target_tokenizer_file)
         self._source_texts, self._references = data.texts("valid")
         source_tokenizer = Tokenizer.load(data.source_tokenizer_file)
-        self._sources = source_tokenizer.encode([as_in_training(line) for line in self._source_texts])
+        self._sources = source_tokenizer.encode_raw(self._source_texts)
 
     def measure(self, *, max_sentences: int | None, beat: Callable[[], None]) -> Validation:
         """Validate the current weights, or their average, on the first `max_sentences` pairs.
