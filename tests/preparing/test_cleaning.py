@@ -127,6 +127,25 @@ def test_malformed_records_are_counted_with_what_was_read() -> None:
     assert cleaned.counts.dropped["malformed record"].examples[0].source == "{not json"
 
 
+@pytest.mark.parametrize(
+    ("languages", "src", "tgt", "is_kept"),
+    [
+        (("en", "zh"), "I would like to book a table for four.", "我想订一张四人桌。", True),
+        (("zho_Hant", "en"), "恭喜！", "Congratulations to you!", True),
+        (("en", "ja"), "Internationalisation is hard.", "国際化は難しい。", True),
+        (("ko", "de"), "축하해요!", "Herzlichen Glückwunsch euch beiden!", True),
+        (("yue", "vi"), "唔該晒你哋！", "Cảm ơn tất cả các bạn rất nhiều nhé!", True),
+        (("en", "zh"), "Yes, and here comes something else altogether.", "是的。", False),
+        (("zh", "ja"), "好。", "はい、わかりました。ありがとうございます。", False),
+        (("en", "th"), "Thank you very much.", "ขอบคุณมาก", True),
+        (("en", "th"), "Thank you very much, my dear old friend.", "ขอบคุณมาก", False),
+        (("zh_Latn", "en"), "Nǐ hǎo!", "Hello there, my dear old friend!", False),
+    ],
+)
+def test_the_length_ratio_follows_the_scripts(languages: tuple[str, str], src: str, tgt: str, is_kept: bool) -> None:
+    assert dropped_from([(src, tgt)], languages) == ({} if is_kept else {"length ratio": 1})
+
+
 def test_rules_that_are_off_drop_nothing() -> None:
     counts = apply([(src, tgt) for _, src, tgt in JUDGED], **OFF).counts
     always = DROPPED["empty"] + DROPPED["invalid UTF-8"] + DROPPED["line break"]

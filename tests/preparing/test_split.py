@@ -170,7 +170,7 @@ def test_pairs_that_all_share_sentences_cannot_be_split(tmp_path: Path) -> None:
             "length ratio",
             ("a b c d", "abcdefgh"),
             ["cleaning.max_word_ratio=2"],
-            "--set cleaning.max_length_ratio=9 --set cleaning.max_word_ratio=null keeps them",
+            "--set cleaning.max_length_ratio=null --set cleaning.max_word_ratio=null keeps them",
         ),
         (
             "other script",
@@ -191,8 +191,29 @@ def test_the_settings_that_an_error_names_keep_the_pairs(
     assert not (tmp_path / "data.partial").exists()
     if relaxed := re.findall(r"--set (\S+)", hint):
         again = refusal(lambda: run(of_tsv(tmp_path, [pair] * 200, *rules, *relaxed), tmp_path / "data"))
-        assert again.message == "there is too little text to set validation pairs aside: it has 1 clean training pair"
+        assert again.message == (
+            "there is too little text to set validation pairs aside: it has 1 clean training pair; 199 of 200 were "
+            "dropped for duplicate"
+        )
         assert again.hint == "give more training text, or text in files of its own: --valid FILE"
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason", "pair"),
+    [
+        ("min_words=3", "too short", "one{n}\teins{n}"),
+        ("max_length_ratio=2", "length ratio", "one house {n}\tein altes kleines Haus am Meer {n}"),
+        ("other_script=true", "other script", "one house {n}\tодин дом {n}"),
+    ],
+)
+def test_too_little_text_names_the_rule_that_dropped_most_of_it(
+    tmp_path: Path, rule: str, reason: str, pair: str
+) -> None:
+    pairs = [(src, tgt) for src, tgt in (pair.format(n=n).split("\t") for n in range(29))]
+    located = of_tsv(tmp_path, [("one two three", "eins zwei drei"), *pairs], f"cleaning.{rule}")
+    error = refusal(lambda: run(located, tmp_path / "data"))
+    assert f"1 clean training pair; 29 of 30 were dropped for {reason}" in error.message
+    assert f"--set cleaning.{rule.partition('=')[0]}=" in error.hint
 
 
 def test_pairs_that_all_share_a_sentence_with_those_set_aside_leave_nothing(tmp_path: Path) -> None:

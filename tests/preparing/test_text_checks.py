@@ -248,6 +248,14 @@ def test_text_that_is_mostly_latin1_is_refused_with_the_commands_that_convert_it
     assert (tmp_path / "utf8-train.en").read_text(encoding="utf-8").splitlines() == english
 
 
+def test_a_rule_that_drops_an_unusual_share_is_told(raw: Pairs, tmp_path: Path) -> None:
+    long = [(src, f"{tgt} {tgt} {tgt} {tgt}") for src, tgt in raw[:60]]
+    (warning,) = warnings_of(tmp_path, train=[*long, *raw[60:400]], valid=raw[900:])
+    assert warning.startswith("60 of 400 training pairs are dropped for length ratio, first at train.en:1: ")
+    assert "--set cleaning.max_length_ratio=null" in warning
+    assert warnings_of(tmp_path, train=[*long[:30], *raw[60:400]], valid=raw[900:]) == []
+
+
 def test_some_pairs_of_latin1_and_most_pairs_dropped_are_told_with_what_to_do(raw: Pairs, tmp_path: Path) -> None:
     plain = [pair for pair in raw if pair[1].isascii()]
     latin = [pair for pair in raw if not pair[1].isascii()][: len(plain) // 2]

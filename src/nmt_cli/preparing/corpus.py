@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticSerializationError
 
+from nmt_cli.languages import script_of
 from nmt_cli.preparing.sources.archive import ArchiveSource
 from nmt_cli.preparing.sources.base import (
     CorpusContext,
@@ -51,6 +52,7 @@ DESCRIPTIVE_KEYS = frozenset({"description", "licence", "citation", "pairs", "by
 """The keys of a corpus file that do not change its text."""
 
 _VALID_SIZE = 2_000
+_SCRIPTS_OF_SHORT_TEXT = ("Hani", "Hans", "Hant", "Jpan", "Kore")
 
 
 class CleaningConfig(Section):
@@ -63,8 +65,10 @@ class CleaningConfig(Section):
     max_words: PositiveInt | None = Field(250, description="longest side in words")
     min_characters: PositiveInt | None = Field(None, description="shortest side in characters")
     max_characters: PositiveInt | None = Field(2000, description="longest side in characters")
-    max_length_ratio: Annotated[float, Field(ge=1)] | None = Field(
-        3.0, description="largest ratio of the sides' lengths in characters; 9 suits an alphabet beside Han characters"
+    max_length_ratio: Literal["auto"] | Annotated[float, Field(ge=1)] | None = Field(
+        "auto",
+        description="largest ratio of the sides' lengths in characters; auto: 9 if only one side is in Han, Kana or "
+        "Hangul, or else 3",
     )
     max_word_ratio: Annotated[float, Field(ge=1)] | None = Field(
         None, description="the same in words, for two languages that are written with spaces"
@@ -93,6 +97,13 @@ class CleaningConfig(Section):
         description="training pairs that validation or test text has too: report counts them, pairs drops them if the "
         "whole pair is there, sides drops them if one side is there",
     )
+
+    def length_ratio(self, languages: CorpusLanguages) -> float | None:
+        """The largest ratio of the sides' lengths in characters, or None if the rule is off."""
+        if self.max_length_ratio != "auto":
+            return self.max_length_ratio
+        source, target = (script_of(code) in _SCRIPTS_OF_SHORT_TEXT for code in languages.codes)
+        return 3.0 if source == target else 9.0
 
     @model_validator(mode="after")
     def _bounds_are_in_order(self) -> CleaningConfig:

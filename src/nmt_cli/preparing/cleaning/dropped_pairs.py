@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.cleaning.rules import (
+    DUPLICATE,
     EXAMPLES_PER_REASON,
     HELD_OUT,
     MALFORMED,
     NOT_UTF8,
     REASONS,
+    UNTRANSLATED,
     CleaningCounts,
     DroppedPairs,
 )
@@ -30,8 +32,9 @@ logger = logging.getLogger(__name__)
 _MAX_WARNINGS_LOGGED = 5
 _MAX_FILES_NAMED = 2
 _MAX_DROPPED = 0.5
-_MAX_UNREADABLE = 0.02
-_UNREADABLE = (NOT_UTF8, MALFORMED)
+_MAX_DROPPED_BY_RULE = 0.1
+# Rules with another limit.
+_LIMITS = {NOT_UTF8: 0.02, MALFORMED: 0.02, DUPLICATE: _MAX_DROPPED, HELD_OUT: _MAX_DROPPED, UNTRANSLATED: _MAX_DROPPED}
 
 
 @dataclass(slots=True)
@@ -118,7 +121,7 @@ def warn_of_lost_sources(by_source: Sequence[SourceCounts]) -> list[str]:
 
 
 def warning_of_dropped_pairs(by_source: Sequence[SourceCounts], config: CleaningConfig) -> str | None:
-    """The warning, with what to do, if most pairs were dropped, or if more than a few could not be read.
+    """The warning, with what to do, if most pairs were dropped, or if one rule dropped more pairs than is usual.
 
     A source of which nothing is kept does not count, because `warn_of_lost_sources` warns of it.
     """
@@ -126,14 +129,26 @@ def warning_of_dropped_pairs(by_source: Sequence[SourceCounts], config: Cleaning
     read, num_dropped = whole.counts.read, whole.counts.read - whole.counts.kept
     reason, dropped = whole.most_common_reason
     if num_dropped <= _MAX_DROPPED * read:
-        reason = max(_UNREADABLE, key=lambda reason: whole.counts.dropped[reason].count)
+        limits = {reason: _LIMITS.get(reason, _MAX_DROPPED_BY_RULE) * read for reason in REASONS}
+        over = {reason: whole.counts.dropped[reason].count - limit for reason, limit in limits.items()}
+        reason = max(over, key=over.__getitem__)
+        if over[reason] <= 0:
+            return None
         dropped = whole.counts.dropped[reason]
         num_dropped = dropped.count
-        if num_dropped <= _MAX_UNREADABLE * read:
-            return None
     where, fix = dropped.examples[0].where, _fix_for(reason, whole, config)
     among = f", {dropped.count:,} of them" if dropped.count < num_dropped else ""
     return f"{num_dropped:,} of {read:,} training pairs are dropped{among} for {reason}, first at {where}: {fix}"
+
+
+def most_dropped(by_source: Sequence[SourceCounts], config: CleaningConfig) -> tuple[str, str | None]:
+    """The number of pairs dropped for the most common reason, for an error, and the settings that keep these pairs."""
+    whole = sum_of_sources(by_source)
+    reason, dropped = whole.most_common_reason
+    if not dropped.count:
+        return "", None
+    fix = _fix_for(reason, whole, config) if REASONS[reason].relaxed and reason != DUPLICATE else None
+    return f"; {dropped.count:,} of {whole.counts.read:,} were dropped for {reason}", fix
 
 
 def nothing_left_error(

@@ -66,7 +66,7 @@ REASONS = {
     "empty": Reason("a side is empty or white space", ()),
     "too short": Reason("a side has fewer words or characters", ("min_words=null", "min_characters=null")),
     "too long": Reason("a side has more words or characters", ("max_words=null", "max_characters=null")),
-    "length ratio": Reason("a side is too long for the other", ("max_length_ratio=9", "max_word_ratio=null")),
+    "length ratio": Reason("a side is too long for the other", ("max_length_ratio=null", "max_word_ratio=null")),
     "identical sides": Reason("both sides are the same text", ("identical_sides=false",)),
     "punctuation only": Reason("a side has neither a letter nor a digit", ("punctuation_only=false",)),
     "URL only": Reason("a side is nothing but web addresses", ("url_only=false",)),
@@ -160,7 +160,8 @@ class CleaningRules:
 
     def __init__(self, config: CleaningConfig, languages: CorpusLanguages) -> None:
         self._config = config
-        self._passes_quick_test = _quick_test(config)
+        self._length_ratio = config.length_ratio(languages) or inf
+        self._passes_quick_test = _quick_test(config, length_ratio=self._length_ratio)
         self._side_rules = list(_side_rules(config, languages))
 
     def apply(self, chunk: ParsedChunk) -> CleanedChunk:
@@ -209,7 +210,7 @@ class CleaningRules:
             return min(faults_of_sides, key=lambda fault: [*REASONS].index(fault[0]))
         shorter, longer = sorted((len(src), len(tgt)))
         fewer, more = sorted((len(src.split()), len(tgt.split())))
-        if longer > (config.max_length_ratio or inf) * shorter or more > (config.max_word_ratio or inf) * fewer:
+        if longer > self._length_ratio * shorter or more > (config.max_word_ratio or inf) * fewer:
             return "length ratio", 0
         if config.identical_sides and src == tgt:
             return "identical sides", 0
@@ -239,7 +240,7 @@ def make_printable(text: str) -> str:
     return _UNPRINTABLE.sub(_escape, short)
 
 
-def _quick_test(config: CleaningConfig) -> Callable[[str, str], bool]:
+def _quick_test(config: CleaningConfig, *, length_ratio: float) -> Callable[[str, str], bool]:
     """A quick test of tidy pairs, which most pairs pass. If it is True, `CleaningRules._fault` would find nothing.
 
     In printable text the space is the only white space. So a text has one word more than spaces, and at least two
@@ -247,7 +248,6 @@ def _quick_test(config: CleaningConfig) -> Callable[[str, str], bool]:
     """
     least = config.min_characters or 1
     most = min(config.max_characters or inf, 2 * (config.max_words or inf))
-    ratio = config.max_length_ratio or inf
     least_spaces = (config.min_words or 1) - 1
     word_ratio = config.max_word_ratio
 
@@ -255,7 +255,7 @@ def _quick_test(config: CleaningConfig) -> Callable[[str, str], bool]:
         num_src, num_tgt = len(src), len(tgt)
         if num_src > num_tgt:
             num_src, num_tgt = num_tgt, num_src
-        if num_src < least or num_tgt > most or num_tgt > ratio * num_src or src == tgt:
+        if num_src < least or num_tgt > most or num_tgt > length_ratio * num_src or src == tgt:
             return False
         if not (src.isprintable() and tgt.isprintable()):
             return False

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.cleaning.dropped_pairs import SourceCounts, count_as_dropped
+from nmt_cli.preparing.cleaning.dropped_pairs import SourceCounts, count_as_dropped, most_dropped
 from nmt_cli.preparing.cleaning.held_out import NOWHERE, PAIR, SIDE, HeldOutIndex
 from nmt_cli.preparing.cleaning.rules import (
     DUPLICATE,
@@ -101,7 +101,7 @@ def set_aside(
     """
     if not corpus.set_aside:
         return {}
-    sizes = _split_sizes(corpus, clean_pairs=sum(int(np.count_nonzero(of_shard)) for of_shard in copies))
+    sizes = _split_sizes(corpus, by_source, clean_pairs=sum(int(np.count_nonzero(of_shard)) for of_shard in copies))
     chosen = _choose(shards, copies, sizes, seed=corpus.split_seed)
     splits: dict[str, list[tuple[str, str]]] = {
         split: [(pair.src, pair.tgt) for pair in pairs] for split, pairs in chosen.items()
@@ -197,15 +197,16 @@ def _copies_by_weight(shard: CleanShard) -> NDArray[np.uint16]:
     return copies
 
 
-def _split_sizes(corpus: Corpus, *, clean_pairs: int) -> dict[Split, int]:
+def _split_sizes(corpus: Corpus, by_source: Sequence[SourceCounts], *, clean_pairs: int) -> dict[Split, int]:
     """The number of pairs to set aside for each split; DataError if there is too little text for them."""
     sizes = {split: corpus.size_of(split, clean_pairs=clean_pairs) for split in corpus.set_aside}
     if clean_pairs < 2 * len(sizes):
+        dropped, fix = most_dropped(by_source, corpus.cleaning)
         raise DataError(
             f"there is too little text to set {' and '.join(map(SPLIT_NAMES.__getitem__, sizes))} pairs aside: it has "
-            f"{clean_pairs:,} clean training {'pair' if clean_pairs == 1 else 'pairs'}",
+            f"{clean_pairs:,} clean training {'pair' if clean_pairs == 1 else 'pairs'}{dropped}",
             where="train",
-            hint=f"give more training text, or {_own_text(sizes)}",
+            hint=fix or f"give more training text, or {_own_text(sizes)}",
         )
     if sum(sizes.values()) > _LARGEST_SHARE * clean_pairs:
         asked = " and ".join(f"{split}_size {size:,}" for split, size in sizes.items())
