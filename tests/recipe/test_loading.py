@@ -8,7 +8,14 @@ import pytest
 
 from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.key_paths import flatten
-from nmt_cli.recipe.loading import dump_recipe, load_recipe, packaged_names, parse_recipe, resolve_recipe
+from nmt_cli.recipe.loading import (
+    dump_recipe,
+    few_pairs_warning,
+    load_recipe,
+    packaged_names,
+    parse_recipe,
+    resolve_recipe,
+)
 
 COUNT = "write a whole number greater than 0"
 
@@ -301,3 +308,17 @@ def test_a_recorded_recipe_with_widths_keeps_them(folder: Path) -> None:
     recorded = "name: x\nmodel: {d_model: 512, heads: 16, d_k: 64, d_v: 64}"
     model = parse_recipe(recorded, source="recipe.yaml").model
     assert (model.heads, model.d_k, model.d_v) == (16, 64, 64)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "model"),
+    [("en", "de", "opus-mt-en-de"), ("eng", "pt_BR", "opus-mt-en-pt"), ("zh-Hant", "fra", "opus-mt-zh-fr")],
+)
+def test_few_pairs_are_answered_with_the_public_model_of_their_languages(source: str, target: str, model: str) -> None:
+    languages = {"source": source, "target": target}
+    warning = few_pairs_warning("my memory", num_pairs=49_999, languages=languages)
+    assert warning is not None
+    expected = f"nmt prepare ... --set tokenizer.taken_from=Helsinki-NLP/{model} -o 'data/my memory-tuned'"
+    assert warning.splitlines()[1:] == [expected]
+    assert few_pairs_warning("my memory", num_pairs=50_000, languages=languages) is None
+    assert few_pairs_warning("demo", num_pairs=3_000, languages=languages) is None

@@ -269,11 +269,8 @@ def _summary_lines(report: dict[str, Any]) -> Iterator[tuple[int, str]]:
             finding, is_much = overlap_finding(split, facts, setting=setting)
             yield logging.WARNING if is_much else logging.INFO, f"overlap: {finding}"
     if (several := report["several_translations"])["sources"]:
-        yield (
-            logging.INFO,
-            f"several translations: {several['sources']:,} source texts have {several['pairs']:,} different ones "
-            "(report.html shows some); --set cleaning.several_translations=newest keeps the last of each",
-        )
+        found = f"{several['sources']:,} source texts have {several['pairs']:,} different ones"
+        yield logging.INFO, f"several translations: {found}; cleaning.several_translations chooses"
     for example in report["examples"][:2]:
         for side in ("source", "target"):
             yield logging.INFO, f"{report['languages'][side]}: {make_printable(' '.join(example[side]['pieces']))}"
