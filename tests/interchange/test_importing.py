@@ -342,6 +342,34 @@ def test_a_directory_that_is_no_marian_model_of_ours_is_refused(
     assert re.search(message, refusal(opus.parent).message)
 
 
+@pytest.mark.parametrize(
+    ("settings", "ignored"),
+    [
+        ({"no_repeat_ngram_size": 2, "min_length": 4}, ["no_repeat_ngram_size", "min_length"]),
+        ({"repetition_penalty": 1.7}, ["repetition_penalty"]),
+        ({"forced_bos_token_id": 5}, ["forced_bos_token_id"]),
+        ({"do_sample": True, "bad_words_ids": [[5]]}, ["do_sample", "bad_words_ids"]),
+        ({"no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "num_beams": 3}, []),
+    ],
+)
+def test_settings_of_the_search_that_nmt_lacks_are_named(
+    opus: Path, settings: dict[str, Any], ignored: list[str]
+) -> None:
+    edit_json(opus / "generation_config.json", **settings)
+    result = imported(opus.parent)
+    assert result.ignored_settings == ignored
+    assert result.agreement is not None
+
+
+def test_the_first_id_may_stand_in_either_file_but_not_in_none(opus: Path) -> None:
+    generation = (opus / "generation_config.json").read_text(encoding="utf-8")
+    for name in ("config.json", "generation_config.json"):
+        edit_json(opus / name, decoder_start_token_id=None)
+    assert "decoder_start_token_id: Field required" in refusal(opus.parent).message
+    (opus / "generation_config.json").write_text(generation, encoding="utf-8")
+    assert imported(opus.parent).agreement is not None
+
+
 def test_a_mistake_in_generation_config_json_is_told_of_that_file(opus: Path) -> None:
     edit_json(opus / "generation_config.json", eos_token_id=[0])
     error = refusal(opus.parent)

@@ -117,6 +117,8 @@ def import_(
             "%s pieces of source.spm are not in the vocabulary: where Marian reads <unk>, smaller pieces are taken",
             f"{imported.num_lost_pieces:,}",
         )
+    if imported.ignored_settings:
+        logger.warning("nmt has no %s: its search goes without", ", ".join(imported.ignored_settings))
     logger.info("%s", imported.comparison)
     logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
 

@@ -54,12 +54,14 @@ _NUM_LINES = 25
 class ImportedModel:
     """The result of an import; `comparison` has its comparison with the original in words.
 
-    `agreement` is None if nothing was compared, and `comparison` then says why.
+    `ignored_settings` are settings of its search that nmt lacks. `agreement` is None if nothing was compared, and
+    `comparison` then says why.
     """
 
     languages: LanguagePair
     num_parameters: int
     num_lost_pieces: int
+    ignored_settings: list[str]
     agreement: Agreement | None
     comparison: str
 
@@ -111,7 +113,14 @@ def import_marian(
             file.name: file.read_bytes() for name in LICENCE_FILES if (file := marian.directory / name).is_file()
         },
     )
-    return ImportedModel(languages, num_parameters, num_lost_pieces(marian.source_spm, source), agreement, comparison)
+    return ImportedModel(
+        languages=languages,
+        num_parameters=num_parameters,
+        num_lost_pieces=num_lost_pieces(marian.source_spm, source),
+        ignored_settings=marian.ignored_settings,
+        agreement=agreement,
+        comparison=comparison,
+    )
 
 
 def our_weights(

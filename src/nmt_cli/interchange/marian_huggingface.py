@@ -36,6 +36,22 @@ _NORM_EPSILON = 1e-5  # the default of torch, which transformers uses
 _SAME_POSITIONS = 1e-4  # the largest difference of equal position tables
 _ONE_FILE = "they are in several files: load it with transformers, and save it with max_shard_size='100GB'"
 _MAX_POINTER_BYTES = 1000  # Git LFS stores a large file elsewhere, and a pointer of this size in git
+# Settings of the search in transformers that nmt lacks, with the values that change nothing.
+_OTHER_SEARCH = {
+    "do_sample": False,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "diversity_penalty": 0.0,
+    "num_beam_groups": 1,
+    "min_length": 0,
+    "exponential_decay_length_penalty": None,
+    "forced_bos_token_id": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "sequence_bias": None,
+}
 _USE_TRANSFORMERS = "use it with transformers; OPUS-MT's own models are read"
 
 
@@ -45,7 +61,8 @@ def read_huggingface(directory: Path) -> MarianModel:
     Raises ModelError if it is no Marian model, lacks a file, is damaged or not supported.
     """
     check_is_marian(directory)
-    settings = _settings(directory)
+    written = _written_settings(directory)
+    settings = _settings(written, directory)
     _check_supported(settings, directory)
     tokenizer = _read_optional_json(directory / "tokenizer_config.json")
     unknown = tokenizer.get("unk_token") or "<unk>"
@@ -72,12 +89,14 @@ def read_huggingface(directory: Path) -> MarianModel:
         source_spm=_read_bytes(directory / "source.spm"),
         target_spm=_read_bytes(directory / "target.spm"),
         has_own_positions=has_own_positions,
+        ignored_settings=_ignored_settings(written, settings),
         norm="post",
         norm_epsilon=_NORM_EPSILON,
     )
 
 
-def _settings(directory: Path) -> MarianConfig:
+def _written_settings(directory: Path) -> dict[str, Any]:
+    """The settings in config.json and generation_config.json, of which the second counts; without null."""
     file = directory / "config.json"
     content = files.read_json(file, error=ModelError, hint="name a folder with a Hugging Face Marian model, whole")
     kind = content.get("model_type") if isinstance(content, dict) else None
@@ -89,12 +108,16 @@ def _settings(directory: Path) -> MarianConfig:
             hint="give a folder whose config.json says model_type: marian",
         )
     generation = _read_optional_json(directory / "generation_config.json")
-    settings = {key: value for key, value in {**content, **generation}.items() if value is not None}
+    return {key: value for key, value in {**content, **generation}.items() if value is not None}
+
+
+def _settings(written: Mapping[str, Any], directory: Path) -> MarianConfig:
     try:
-        return MarianConfig.model_validate(settings)
+        return MarianConfig.model_validate(written)
     except ValidationError as error:
-        if generation.get(str(error.errors()[0]["loc"][0])) is not None:
-            file = directory / "generation_config.json"
+        generation = directory / "generation_config.json"
+        is_in_generation = _read_optional_json(generation).get(str(error.errors()[0]["loc"][0])) is not None
+        file = generation if is_in_generation else directory / "config.json"
         raise damaged_error(f"{file.name}: {first_mistake(error)}", where=file) from None
 
 
@@ -124,6 +147,14 @@ def _check_supported(settings: MarianConfig, directory: Path) -> None:
     if not all(0 <= index < num_rows for index in (pad, end, start)):
         special = f"special ids {(pad, end, start)} in a vocabulary of {num_rows:,}"
         raise damaged_error(f"config.json has {special}", where=file)
+
+
+def _ignored_settings(written: Mapping[str, Any], settings: MarianConfig) -> list[str]:
+    """The settings of the search that nmt lacks. It never writes the padding, which OPUS-MT names a bad word."""
+    ignored = [name for name, neutral in _OTHER_SEARCH.items() if written.get(name, neutral) != neutral]
+    if written.get("bad_words_ids", [[settings.pad_token_id]]) != [[settings.pad_token_id]]:
+        ignored.append("bad_words_ids")
+    return ignored
 
 
 def _languages(tokenizer: Mapping[str, Any]) -> LanguagePair | None:

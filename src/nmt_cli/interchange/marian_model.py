@@ -70,7 +70,7 @@ class MarianModel:
 
     `file` is the file with the settings: config.json or, in Marian's own form, a .npz file (`is_npz`). A vocabulary has
     the row of each piece.
-    `languages` is None if the files do not say them.
+    `languages` is None if the files do not say them. `ignored_settings` are settings of the search that nmt lacks.
     """
 
     directory: Path
@@ -85,6 +85,7 @@ class MarianModel:
     source_spm: bytes
     target_spm: bytes
     has_own_positions: bool
+    ignored_settings: list[str]
     norm: NormPlacement
     norm_epsilon: float
 

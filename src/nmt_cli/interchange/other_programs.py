@@ -114,6 +114,14 @@ class TransformersProgram:
         self.unknown = str(self._tokenizer.unk_token)  # the piece for text that the vocabulary lacks
         model = transformers.MarianMTModel.from_pretrained(directory, dtype=torch.float32)
         self._model: Any = model.eval()
+        # Without the directory's own settings of the search, such as no_repeat_ngram_size; ids may stand only there.
+        settings = model.generation_config.to_dict()
+        self._start_id: int = settings.get("decoder_start_token_id", model.config.decoder_start_token_id)
+        model.generation_config = transformers.GenerationConfig(
+            decoder_start_token_id=self._start_id,
+            eos_token_id=model.config.eos_token_id,
+            pad_token_id=model.config.pad_token_id,
+        )
         is_separate = self._tokenizer.separate_vocabs
         rows = self._model.config.decoder_vocab_size
         self._source_ids: dict[str, int] = self._tokenizer.encoder
@@ -131,12 +139,11 @@ class TransformersProgram:
     @torch.inference_mode()
     def log_probs(self, sources: Sequence[list[str]], targets: Sequence[list[str]]) -> list[list[float]]:
         """The log-probability of each target piece and of EOS after them."""
-        start_id = self._model.config.decoder_start_token_id
         results: list[list[float]] = []
         for start in range(0, len(sources), _BATCH_SENTENCES):
             rows = [self._ids(pieces, self._target_ids) for pieces in targets[start : start + _BATCH_SENTENCES]]
             gold = self._pad(rows)
-            inputs = torch.cat([torch.full_like(gold[:, :1], start_id), gold[:, :-1]], dim=1)
+            inputs = torch.cat([torch.full_like(gold[:, :1], self._start_id), gold[:, :-1]], dim=1)
             logits = self._model(
                 **self._inputs(sources[start : start + _BATCH_SENTENCES]), decoder_input_ids=inputs
             ).logits
@@ -148,7 +155,7 @@ class TransformersProgram:
     def search(self, sources: Sequence[list[str]], *, config: DecodingConfig, longest: int) -> list[list[str]]:
         """The best hypothesis of each source, of at most `longest` pieces, by the length^alpha form of the penalty."""
         marian = self._model.config
-        forbidden_ids = {marian.pad_token_id, marian.decoder_start_token_id, self._target_ids[self.unknown]}
+        forbidden_ids = {marian.pad_token_id, self._start_id, self._target_ids[self.unknown]}
         beam_options = {"length_penalty": config.length_penalty, "early_stopping": False} if config.beam > 1 else {}
         hypotheses = []
         for start in range(0, len(sources), _BATCH_SENTENCES):
@@ -156,9 +163,7 @@ class TransformersProgram:
                 **self._inputs(sources[start : start + _BATCH_SENTENCES]),
                 num_beams=config.beam,
                 do_sample=False,
-                min_new_tokens=0,  # generation_config.json may ask for more
                 max_new_tokens=min(longest, marian.max_position_embeddings - 1),
-                forced_eos_token_id=None,
                 bad_words_ids=[[number] for number in sorted(forbidden_ids)],
                 **beam_options,
             )
