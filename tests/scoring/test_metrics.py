@@ -8,8 +8,10 @@ import math
 import re
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
+from sacrebleu.metrics import BLEU, CHRF, TER
 
 from nmt_cli.errors import UsageError
 from nmt_cli.scoring.metrics import EvaluationSet, MetricName, ScoreReport, bleu, score_systems
@@ -166,6 +168,19 @@ def test_text_without_spaces_is_told_to_name_its_language(
     Path("ref").write_text("\n".join(_SENTENCES[language]) + "\n", encoding="utf-8")
     run("ref", "-i", "ref", *options)
     assert (added in caplog.text) if added else caplog.text == ""
+
+
+def test_a_blank_reference_beside_another_is_a_missing_one(folder: Path) -> None:
+    second = ["Der Hund schläft im Park.", " ", ""]
+    texts: list[list[str | None]] = [[*_REFERENCES], [second[0], None, None]]
+    for name, metric in (("bleu", BLEU()), ("chrf", CHRF()), ("ter", TER())):
+        (report,) = scored(_HYPOTHESES, [_REFERENCES, second], cast(MetricName, name))
+        assert report.value == metric.corpus_score(_HYPOTHESES, texts).score
+        assert report.signature.startswith("nrefs:var|")
+    (folder / "ref2").write_text("\n".join(second) + "\n", encoding="utf-8")
+    rows = run("ref", "ref2", "-i", "hyp", "-m", "ter", "--sentence").splitlines()[1:]
+    alone = run("ref", "-i", "hyp", "-m", "ter", "--sentence").splitlines()[1:]
+    assert [row.split("\t")[1] for row in rows[1:]] == [row.split("\t")[1] for row in alone[1:]]
 
 
 @pytest.mark.parametrize("tokenizer", ["13a", "intl", "char", "none", "zh"])

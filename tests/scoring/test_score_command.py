@@ -8,6 +8,9 @@ import json
 import os
 import pty
 import re
+import shutil
+import subprocess
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -103,6 +106,75 @@ def test_a_byte_order_mark_is_not_text(folder: Path, which: str) -> None:
     assert run("ref", "-i", "hyp") == plain
     (folder / which).write_bytes(b"\xef\xbb\xbf")
     assert refuse(DataError, "ref", "-i", "hyp").message == f"{which} is empty: there is nothing to score"
+
+
+ROWS = {
+    "tsv": "1\t1\t-0.25\t-0.5\t{0}\n1\t2\t-1.9\t-4.6\tandere\n2\t1\t-0.35\t-0.8\t{1}\n3\t1\t-0.3\t-0.1\t{2}\t0 0-0\n",
+    "jsonl": '{{"line": 1, "text": "{0}"}}\n{{"line": 2, "text": "{1}"}}\n{{"line": 3, "text": "{2}"}}\n',
+    "fairseq": "S-0\tx\nH-0\t-0.3\t{0}\nP-0\t-0.1\nH-2\t-0.3\t{2}\nT-1\tx\nH-1\t-0.2\t{1}\n",
+    "detokenised": "H-0\t-0.3\tx\nD-0\t-0.3\t{0}\nD-1\t-0.3\t{1}\nD-2\t-0.2\t{2}\nH-1\t0\tx\nH-2\t0\tx\n",
+    "n-best": "0 ||| {0} ||| F0= -1.2 ||| -1.2\n0 ||| y ||| F0= -2 ||| -2\n1 ||| {1} ||| -3\n2 ||| {2} ||| -4\n",
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_rows_of_a_decoder_are_refused_with_the_command_that_takes_the_text_out(folder: Path, kind: str) -> None:
+    plain = (folder / "hyp").read_text(encoding="utf-8")
+    (folder / "hyp").write_text(ROWS[kind].format(*plain.splitlines()), encoding="utf-8")
+    error = refuse(DataError, "ref", "-i", "hyp")
+    if kind == "jsonl" and shutil.which("jq") is None:
+        assert error.hint == "jq -r .text < hyp > plain-hyp"
+        return
+    subprocess.run(error.hint, shell=True, check=True)
+    assert (folder / "plain-hyp").read_text(encoding="utf-8") == plain
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["1\tDer Hund", "2\tDie Katze", "3\tEin Haus"],
+        ["{Hund}", '{"a": 1}', "{}"],
+        ["H-2 O", "D-1 Trainer", "T-800"],
+        ["a ||| b", "1 || 2", "0 |||"],
+    ],
+)
+def test_ordinary_text_with_tabs_and_bars_is_scored(folder: Path, lines: list[str]) -> None:
+    (folder / "hyp").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert columns(run("hyp", "-i", "hyp", "-m", "chrf"))[0][1] == "100.00"
+
+
+def test_blank_references_are_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "ref").write_text("Der Hund schläft.\n\n \n", encoding="utf-8")
+    run("ref", "-i", "hyp")
+    assert "2 of 3 lines" in caplog.text
+    caplog.clear()
+    run("ref", "base", "-i", "hyp")
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "reference", "decomposed"),
+    [
+        ("Zwei Füße, große Männer", "NFC", "hyp"),
+        ("한국어 문장입니다", "NFC", "hyp"),
+        ("Tiếng Việt rất đẹp", "NFD", "ref"),
+        ("Plain English", "NFC", None),
+        ("Zwei Füße", None, None),
+    ],
+)
+def test_decomposed_text_beside_composed_text_is_told_with_a_command(
+    folder: Path, caplog: pytest.LogCaptureFixture, hypothesis: str, reference: str | None, decomposed: str | None
+) -> None:
+    forms = {"NFC": ("NFD", "NFC"), "NFD": ("NFC", "NFD"), None: ("NFD", "NFD")}[reference]
+    for name, form in zip(("hyp", "ref"), forms, strict=True):
+        (folder / name).write_text(unicodedata.normalize(form, hypothesis) + "\n", encoding="utf-8")
+    run("ref", "-i", "hyp", "-m", "bleu")
+    if decomposed is None:
+        assert caplog.text == ""
+        return
+    assert f"{decomposed} has letters and accents apart" in caplog.text
+    subprocess.run(caplog.messages[0].partition(": ")[2], shell=True, check=True)
+    assert (folder / f"composed-{decomposed}").read_text(encoding="utf-8") == f"{hypothesis}\n"
 
 
 def test_blank_lines_count() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, assert_never, get_args
 
@@ -86,6 +86,8 @@ class SegmentScores:
 class EvaluationSet:
     """References, each with a line for each segment, and the other inputs of metrics.
 
+    A blank line, or None, beside another reference is a missing reference.
+
     paper-bleu and moses-bleu need a code of the target language, such as de or deu. bleu and ter choose their tokens by
     it.
     comet needs its installation and the sources. `test_set` is sacreBLEU's name of the set with the language pair, for
@@ -93,7 +95,7 @@ class EvaluationSet:
     `keep_quotes`, paper-bleu keeps the quotes of a German reference.
     """
 
-    references: Sequence[Sequence[str]]
+    references: Sequence[Sequence[str | None]]
     sources: Sequence[str] | None = None
     target_language: str | None = None
     test_set: tuple[str, str] | None = None
@@ -114,7 +116,7 @@ class Scorer:
 
     name: MetricName
     metric: Metric
-    references: Sequence[Sequence[str]]
+    references: Sequence[Sequence[str | None]]
     systems: Sequence[Sequence[str]]
 
     def report(self, system: Sequence[str], *, confidence: bool) -> ScoreReport:
@@ -128,7 +130,8 @@ class Scorer:
     def segment_scores(self, system: Sequence[str]) -> list[float]:
         """The score of each segment of one of the systems, on the metric's own scale."""
         segments = zip(system, *self.references, strict=True)
-        return [float(self.metric.sentence_score(hypothesis, refs).score) for hypothesis, *refs in segments]
+        known = ((hypothesis, [ref for ref in refs if ref is not None]) for hypothesis, *refs in segments)
+        return [float(self.metric.sentence_score(hypothesis, refs).score) for hypothesis, refs in known]
 
 
 def score_systems(
@@ -181,6 +184,7 @@ def make_scorer(
     is_empty = not lengths or not reference_lengths or lengths[0] == 0
     if is_empty or len({*lengths, *reference_lengths}) > 1:
         raise ValueError(f"{lengths} hypotheses cannot be scored against references of {reference_lengths} lines")
+    evaluation_set = replace(evaluation_set, references=_without_blanks(evaluation_set.references))
     scorer = _choose_scorer(name, systems, evaluation_set, for_segments=for_segments)
     if evaluation_set.test_set is not None:
         # sacreBLEU's signatures take both from the metric.
@@ -213,6 +217,15 @@ def largest_differences(scores: SegmentScores, *, count: int) -> tuple[list[int]
     best = sorted((segment for segment, gain in enumerate(gains) if gain > 0), key=lambda segment: -gains[segment])
     worst = sorted((segment for segment, gain in enumerate(gains) if gain < 0), key=lambda segment: gains[segment])
     return best[:count], worst[:count]
+
+
+def _without_blanks(references: Sequence[Sequence[str | None]]) -> list[list[str | None]]:
+    """The references with None for each blank line beside a reference that has text."""
+    segments = []
+    for refs in zip(*references, strict=True):
+        texts = [ref if ref and ref.strip() else None for ref in refs]
+        segments.append(texts if any(texts) else ["" for _ in refs])
+    return [list(column) for column in zip(*segments, strict=True)]
 
 
 def _choose_scorer(
@@ -294,19 +307,20 @@ def _moses_scorer(
     is_paper, keep_quotes = name == "paper-bleu", evaluation_set.keep_quotes
     tokenizer = PaperTokenizer(language, keep_quotes=keep_quotes) if is_paper else MosesBleuTokenizer(language)
 
-    def tokenize(texts: Sequence[Sequence[str]], *, is_reference: bool) -> list[list[str]]:
-        return [[tokenizer.tokenize(line, is_reference=is_reference) for line in lines] for lines in texts]
-
-    references = tokenize(evaluation_set.references, is_reference=True)
+    references = [
+        [None if line is None else tokenizer.tokenize(line, is_reference=True) for line in lines]
+        for lines in evaluation_set.references
+    ]
     metric = MosesBleu(language, lowercase=not is_paper, changes=tokenizer.changes, references=references)
-    return Scorer(name, metric, references, tokenize(systems, is_reference=False))
+    tokens = [[tokenizer.tokenize(line, is_reference=False) for line in lines] for lines in systems]
+    return Scorer(name, metric, references, tokens)
 
 
 def _comet_scorer(systems: Sequence[Sequence[str]], evaluation_set: EvaluationSet) -> Scorer:
     comet, sources, references = evaluation_set.comet, evaluation_set.sources, evaluation_set.references
     if comet is None or sources is None or len(references) != 1:
         raise ValueError("COMET wants its installation, the sources, and one reference")
-    scores = comet.segment_scores(systems, sources=sources, reference=references[0])
+    scores = comet.segment_scores(systems, sources=sources, reference=[line or "" for line in references[0]])
     metric = SegmentMean(model=comet.model, version=comet.version(), num_segments=len(sources))
     # Scorers pass text. SegmentMean reads the numbers back, so sacreBLEU's resampling works for COMET.
     return Scorer("comet", metric, references, [[repr(value) for value in system] for system in scores])
@@ -325,7 +339,7 @@ class _Chrf(CHRF):
 class _CharacterTer(TER):
     """TER that counts characters with their marks, as its signature says."""
 
-    def __init__(self, *, references: Sequence[Sequence[str]]) -> None:
+    def __init__(self, *, references: Sequence[Sequence[str | None]]) -> None:
         super().__init__(references=references)
         self.tokenizer_signature = "grapheme"
 

@@ -7,7 +7,10 @@ no metric sees it: BLEU and TER strip and chrF skips white space. A byte-order m
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
+import re
+import unicodedata
 from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ from typing import TextIO
 from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
 from nmt_cli.languages import in_script_of
-from nmt_cli.text_encoding import STDIN, check_encoding, not_utf8_error
+from nmt_cli.text_encoding import STDIN, check_encoding, conversion, not_utf8_error
 from nmt_cli.tokenization.pieces import SPACE_MARK, piece_mark_in_text, sign_of_tokenisation
 
 logger = logging.getLogger(__name__)
@@ -25,6 +28,18 @@ logger = logging.getLogger(__name__)
 _LANGUAGES_WITHOUT_SPACES = ("zh", "ja", "th", "lo", "km", "my", "bo")
 _CHARACTERS_LOOKED_AT = 20_000
 _MOST_SPACES = 0.1
+_MOST_LINES = 0.9
+_MANY_LINES = 0.05
+_FAIRSEQ = r"awk -F'\t' '/^H-/ {line[substr($1, 3)] = $3; n++} END {for (i = 0; i < n; i++) print line[i]}'"
+# What programs write beside a translation: how its rows begin, and the command that takes the translations out.
+_ROWS = (
+    ("--format tsv of nmt decode", r"\d+\t\d+\t-?\d+\.\d+\t-?\d+\.\d+\t", r"awk -F'\t' '$2 == 1 {print $5}'"),
+    ("fairseq-generate", r"[STHDPWIOE]-\d+\t", _FAIRSEQ),
+    ("an n-best list", r"\d+ \|\|\| ", r"awk -F ' [|][|][|] ' '!seen[$1]++ {print $2}'"),
+)
+_COMPOSE = (
+    'python3 -c \'import sys, unicodedata as u; [print(u.normalize("NFC", line), end="") for line in sys.stdin]\''
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +78,12 @@ def read_text(name: str, *, stdin: TextIO | None, empty_stdin_hint: str | None =
 
 
 def check_hypothesis(hypothesis: ScoredText, *, others: Sequence[ScoredText]) -> None:
-    """Raise DataError if a hypothesis has another number of lines, or consists of pieces instead of words.
+    """Raise DataError if a hypothesis has another number of lines, or consists of pieces or of a decoder's rows.
 
-    Warns if the hypothesis looks tokenised, because its scores cannot be compared with others, and if it has empty
-    lines where all `others` have text.
+    Warns if the hypothesis looks tokenised, because its scores cannot be compared with others. Also warns of
+    empty lines beside text, of text beside blank lines, and of letters that are composed in one text only.
     """
+    _check_no_rows(hypothesis)
     for other in others:
         check_same_number_of_lines(hypothesis, other)
     segments = zip(hypothesis.lines, *(other.lines for other in others), strict=True)
@@ -75,9 +91,14 @@ def check_hypothesis(hypothesis: ScoredText, *, others: Sequence[ScoredText]) ->
     if num_empty > 0:
         counts = f"{num_empty:,} empty lines out of {len(hypothesis.lines):,}"
         logger.warning("%s has %s; they count as empty translations", hypothesis.name, counts)
+    segments = zip(hypothesis.lines, *(other.lines for other in others), strict=True)
+    if num_blank := sum(bool(line.strip()) and not any(map(str.strip, refs)) for line, *refs in segments):
+        message = "%s of %s lines have a translation and a blank reference, so every word counts as wrong"
+        logger.warning(message, f"{num_blank:,}", f"{len(hypothesis.lines):,}")
     _check_no_pieces(hypothesis)
     if sign := sign_of_tokenisation(hypothesis.lines):
         logger.warning("%s looks tokenised: %s; score detokenised text", hypothesis.name, sign)
+    _warn_of_decomposed_text(hypothesis, others[0])
 
 
 def check_reference(reference: ScoredText) -> None:
@@ -100,6 +121,49 @@ def check_same_number_of_lines(text: ScoredText, other: ScoredText) -> None:
         message = f"{text.name} has {len(text.lines):,} lines, {other.name} has {len(other.lines):,}"
         hint = "give texts of the same test set, with one line for each line of the reference"
         raise DataError(message, where=text.name, hint=hint)
+
+
+def _check_no_rows(text: ScoredText) -> None:
+    """Raise DataError, with the command that takes the translations out, if most lines are rows of a decoder."""
+    lines = [line for line in text.lines if line.strip()]
+    found = None
+    for writer, beginning, command in _ROWS:
+        if sum(map(bool, map(re.compile(beginning).match, lines))) > _MOST_LINES * len(lines):
+            if writer.startswith("fairseq") and any(line.startswith("D-") for line in lines):
+                command = command.replace("H-", "D-")  # detokenised
+            found = f"rows of {writer}", command
+    if lines and all(map(_text_key, lines)):
+        found = "JSON lines", f"jq -r .{_text_key(lines[0])}"
+    if found is not None:
+        message = f"{text.name} has {found[0]}, and not a translation on each line"
+        raise DataError(message, where=text.name, hint=conversion(_path_of(text), found[1], new="plain"))
+
+
+def _text_key(line: str) -> str | None:
+    """The key of the translation if a line is an object of JSON: text, or else the first key of a text."""
+    if not (line.startswith("{") and line.rstrip().endswith("}")):
+        return None
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return None
+    texts = [key for key, value in fields.items() if isinstance(value, str)]
+    return "text" if "text" in texts else next(iter(texts), None)
+
+
+def _warn_of_decomposed_text(hypothesis: ScoredText, reference: ScoredText) -> None:
+    """Warn if many lines of one of two texts have letters apart from their accents (NFD), and the other has not."""
+    texts = (hypothesis, reference)
+    counts = [sum(not unicodedata.is_normalized("NFC", line) for line in text.lines) for text in texts]
+    if max(counts) - min(counts) > _MANY_LINES * len(hypothesis.lines):
+        text = texts[counts.index(max(counts))]
+        command = conversion(_path_of(text), _COMPOSE, new="composed")
+        message = "%s has letters and accents apart (NFD) in %s lines, so equal words differ from the other text's: %s"
+        logger.warning(message, text.name, f"{max(counts):,}", command)
+
+
+def _path_of(text: ScoredText) -> Path | None:
+    return None if text.name == STDIN else Path(text.name)
 
 
 def _check_no_pieces(text: ScoredText) -> None:
