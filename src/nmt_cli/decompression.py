@@ -1,7 +1,9 @@
-"""Files that are read uncompressed: gzip, zstd and xz, by the end of their names."""
+"""Files that are read uncompressed and in UTF-8, by their first bytes: gzip, bzip2, zstd, xz, UTF-16 and UTF-32."""
 
 from __future__ import annotations
 
+import bz2
+import codecs
 import gzip
 import io
 import lzma
@@ -19,27 +21,72 @@ _ZSTD_WINDOW = 1 << 31  # the largest of `zstd --ultra --long=31`
 _ZSTD_BLOCK = 1 << 10  # of compressed bytes: even a bomb makes less than 64 MB of it
 
 
-@contextmanager
-def open_bytes(path: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file, uncompressed if its name ends in .gz, .zst or .xz.
+_MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ\0": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
+_PROGRAMS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
+# UTF-32 first, because it begins like UTF-16.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 
-    Raises DataError if the file cannot be read.
+
+@contextmanager
+def open_bytes(path: Path, *, in_utf8: bool = True) -> Iterator[BinaryIO]:
+    """The bytes of a file, uncompressed if it is compressed by gzip, bzip2, xz or zstd.
+
+    With `in_utf8`, text that has a mark of UTF-16 or UTF-32 is UTF-8 instead. Raises DataError if the file cannot be
+    read.
     """
-    kind = {".zst": "zstd", ".xz": "xz"}.get(path.suffix, "gzip")
-    try:
-        with reading_errors(path):  # only of opening: an OSError of the caller's block has other causes
-            opened = path.open("rb")
-        with opened as raw:
-            if path.suffix in (".gz", ".xz"):
-                with gzip.open(raw) if path.suffix == ".gz" else lzma.open(raw) as stream:
-                    yield io.BufferedReader(stream)
-            elif path.suffix == ".zst":
-                yield io.BufferedReader(_ZstdReader(raw))
-            else:
-                yield raw
-    except DECOMPRESSION_ERRORS as error:
-        message = f"{path} is not a whole {kind} file: {error}"
-        raise DataError(message, where=str(path), hint="fetch it again") from None
+    with reading_errors(path):  # only of opening: an OSError of the caller's block has other causes
+        opened = path.open("rb")
+    with opened as raw:
+        beginning = raw.peek(8) if path.is_file() else b""  # of a pipe, the caller may read what is not buffered
+        ending = next((ending for magic, ending in _MAGIC.items() if beginning.startswith(magic)), path.suffix)
+        try:
+            stream = _uncompressed(raw, ending)
+            if in_utf8 and path.is_file():
+                beginning = stream.peek(8)
+                encoding = next((known for mark, known in _MARKS.items() if beginning.startswith(mark)), None)
+                stream = stream if encoding is None else io.BufferedReader(_Utf8Reader(stream, encoding))
+            yield stream
+        except (OSError, *DECOMPRESSION_ERRORS) as error:
+            if isinstance(error, OSError) and (error.errno is not None or ending not in _PROGRAMS):
+                raise
+            message = f"{path} is not a whole {_PROGRAMS.get(ending, 'gzip')} file: {error}"
+            raise DataError(message, where=str(path), hint="fetch it again") from None
+
+
+def _uncompressed(raw: io.BufferedReader, ending: str) -> io.BufferedReader:
+    match ending:
+        case ".gz":
+            return io.BufferedReader(gzip.open(raw))
+        case ".bz2":
+            return io.BufferedReader(bz2.open(raw))
+        case ".xz":
+            return io.BufferedReader(lzma.open(raw))
+        case ".zst":
+            return io.BufferedReader(_ZstdReader(raw))
+        case _:
+            return raw
+
+
+class _Utf8Reader(io.RawIOBase):
+    """The text of a stream in another encoding as UTF-8; what is broken becomes U+FFFD."""
+
+    def __init__(self, stream: io.BufferedReader, encoding: str) -> None:
+        self._text = io.TextIOWrapper(stream, encoding, errors="replace", newline="")
+        self._encoded = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._encoded = self._encoded or self._text.read(len(buffer)).encode("utf-8", "replace")
+        size = min(len(buffer), len(self._encoded))
+        buffer[:size], self._encoded = self._encoded[:size], self._encoded[size:]
+        return size
 
 
 class _ZstdReader(io.RawIOBase):

@@ -32,7 +32,7 @@ _COMPRESSIONS = (
     _Compression("gzip", rb"\x1f\x8b", "zcat", ".gz"),
     _Compression("zstd", rb"\x28\xb5\x2f\xfd", "zstdcat", ".zst"),
     _Compression("xz", rb"\xfd7zXZ\x00", "xzcat", ".xz"),
-    _Compression("bzip2", rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "bzcat", None),
+    _Compression("bzip2", rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "bzcat", ".bz2"),
     _Compression("zip", rb"PK(\x03\x04|\x05\x06)", "unzip -p", None),
 )
 # PDF, RTF, the files of old Office, and the zip archives of Office and OpenDocument.
@@ -153,8 +153,9 @@ def not_utf8_error(line: bytes, *, name: str, number: int) -> DataError:
     where, wrong_byte = f"{name}:{number}", _first_wrong_byte(line)
     if (error := _not_text_error(line.decode("latin-1"), name=name, where=where)) is not None:
         return error
-    before_pipe = f"{_IF_LATIN1}: {_convert_hint(name, encoding=_WINDOWS_1252)}"
-    hint = before_pipe if name == STDIN else latin1_hint([Path(name)])
+    hint = f"{_IF_LATIN1}: {_convert_hint(name, encoding=_WINDOWS_1252)}"
+    if name != STDIN and Path(name).is_file():
+        hint = latin1_hint([Path(name)])
     return DataError(f"line {number} is not UTF-8: it has the byte 0x{wrong_byte:02x}", where=where, hint=hint)
 
 
@@ -169,11 +170,10 @@ def latin1_hint(files: Sequence[Path]) -> str:
     If many lines are UTF-8 already, the commands convert the others only.
     """
     files = files[:_FILES_SHOWN]
-    if any(map(_has_mixed_encodings, files)):
-        commands = [conversion(file, _CONVERT_WRONG_BYTES, new="utf8") for file in files]
-        return f"mixed encodings: some lines are UTF-8, and others not; convert only those: {'; '.join(commands)}"
-    commands = [_convert_hint(str(file), encoding=_WINDOWS_1252) for file in files]
-    return f"{_IF_LATIN1}: {'; '.join(commands)}"
+    is_mixed = any(map(_has_mixed_encodings, files))
+    reason = "mixed encodings: some lines are UTF-8, and others not; convert only those" if is_mixed else _IF_LATIN1
+    command = _CONVERT_WRONG_BYTES if is_mixed else f"iconv -f {_WINDOWS_1252} -t UTF-8"
+    return f"{reason}: {'; '.join(conversion(file, command, new='utf8') for file in files)}"
 
 
 def conversion(file: Path | None, command: str, *, new: str) -> str:
@@ -241,11 +241,9 @@ def _first_wrong_byte(line: bytes) -> int:
 def _uncompress_hint(name: str, compression: _Compression) -> str:
     command, ending = compression.decompressor, compression.ending
     if name == STDIN and ending:
-        return f"give it as a file, with a name that ends in {ending}, or uncompress it first: {command} FILE"
+        return f"give it as a file, or uncompress it first: {command} FILE"
     if name == STDIN:
         return f"uncompress it first: {command} FILE"
-    if ending:
-        return f"give it a name that says so, and name that file: mv {quote(name)} {quote(name + ending)}"
     return f"uncompress it first: {command} {quote(name)} > NEW"
 
 

@@ -198,7 +198,7 @@ def test_a_prefix_without_files_is_answered_with_what_there_is(
     for name in there:
         (tmp_path / name).write_text("a\n")
     error = refusal(TextSource(kind="text", prefix=prefix), tmp_path)
-    assert error.message == f"no such file: {tmp_path / wanted} (nor .txt, .gz, .zst, .xz)"
+    assert error.message == f"no such file: {tmp_path / wanted} (nor with .txt, .gz, .zst, .xz, .bz2)"
     assert error.hint == hint.format(folder=tmp_path)
 
 

@@ -288,20 +288,6 @@ def test_mixed_encodings_are_told_with_a_command_that_converts_the_other_lines_o
     assert (tmp_path / "utf8-train.de").read_text(encoding="utf-8").splitlines() == [tgt for _, tgt in train]
 
 
-def test_two_files_of_utf16_are_answered_with_both_commands(raw: Pairs, tmp_path: Path) -> None:
-    for side, code in enumerate(("en", "de")):
-        text = "".join(f"{pair[side]}\n" for pair in raw)
-        (tmp_path / f"wide.{code}").write_bytes(text.encode("utf-16"))
-    located = corpus_from_files({"train": [str(tmp_path / "wide")]}, languages="en-de", name="mine", overrides=[])
-    error = refusal(lambda: run(located, tmp_path / "data"))
-    assert error.message == "wide.en and wide.de are UTF-16, not UTF-8"
-    assert error.where == f"{tmp_path}/wide.en, {tmp_path}/wide.de"
-    subprocess.run(error.hint, shell=True, check=True)
-    for side, code in enumerate(("en", "de")):
-        converted = (tmp_path / f"utf8-wide.{code}").read_text(encoding="utf-8").splitlines()
-        assert converted == [pair[side] for pair in raw]
-
-
 def test_a_nearly_empty_validation_set_is_told(raw: Pairs, tmp_path: Path) -> None:
     (warning,) = warnings_of(tmp_path, train=raw, valid=[("", "")] * 3)
     assert warning.startswith("3 of 3 validation pairs have a blank side, and score nothing: ")

@@ -25,7 +25,7 @@ _RECORDS_COMPARED = 200
 
 
 class JsonlSource(OneFileSource):
-    """A file with one JSON object per line; plain, .gz, .zst or .xz."""
+    """A file with one JSON object per line; plain or compressed."""
 
     kind: Literal["jsonl"] = Field(description="two keys of the objects in one file")
     source: str | None = Field(

@@ -33,7 +33,7 @@ from nmt_cli.preparing.sources.lines import line_chunks, read_beginning, read_li
 from nmt_cli.recipe.section import SettingError
 from nmt_cli.text_encoding import check_encodings
 
-COMPRESSION_ENDINGS = ("", ".gz", ".zst", ".xz")
+COMPRESSION_ENDINGS = ("", ".gz", ".zst", ".xz", ".bz2")
 _KIND_BY_ENDING = {
     **{f".{kind}": kind for kind in ("tsv", "csv", "tmx", "xliff", "po", "jsonl", "parquet")},
     **dict.fromkeys((".xlf", ".sdlxliff", ".mqxliff", ".mxliff", ".mxlf"), "xliff"),
@@ -55,10 +55,10 @@ _TITLES = re.compile(rb"</?(?:title|description)>")
 
 
 class TextSource(Source):
-    """Two aligned files, one sentence per line; plain, .gz, .zst or .xz."""
+    """Two aligned files, one sentence per line; plain or compressed."""
 
     kind: Literal["text"] = Field(description="text in two files")
-    prefix: str | None = Field(None, description="PREFIX.en and PREFIX.de, each also with .txt, .gz, .zst or .xz")
+    prefix: str | None = Field(None, description="PREFIX.en and PREFIX.de, each also with .txt, or compressed")
     source: str | None = Field(
         None, description="instead of prefix: file of the source, its address, or a pattern such as parts/*.en"
     )
@@ -123,7 +123,7 @@ class TextSource(Source):
 
 @dataclass(frozen=True, slots=True)
 class TextFiles(LocalPairs):
-    """Two aligned files of plain text, one sentence per line; also .gz, .zst and .xz."""
+    """Two aligned files of plain text, one sentence per line; also compressed."""
 
     not_in_identity = (*LocalPairs.not_in_identity, "target_origin")
     source: Path
@@ -229,7 +229,7 @@ def _no_text_file_error(prefix: Path, language: str) -> DataError:
             hint = f"did you mean {prefix.with_name(near)}?"
     else:
         hint = f"there are {', '.join(present[:8])}: check the languages"
-    return DataError(f"no such file: {wanted} (nor .txt, .gz, .zst, .xz)", where=wanted, hint=hint)
+    return DataError(f"no such file: {wanted} (nor with .txt, .gz, .zst, .xz, .bz2)", where=wanted, hint=hint)
 
 
 def _not_a_prefix_error(file: Path, codes: tuple[str, str]) -> DataError:

@@ -88,7 +88,7 @@ class _XmlFile(UnitsFile):
         """The elements that are units; what comes before an element is forgotten."""
         num_bytes, line, depth = 0, 1, 0
         is_beginning = True
-        with open_bytes(self.file) as stream:
+        with open_bytes(self.file, in_utf8=False) as stream:  # the parser reads what the document declares
             for block in iter(partial(stream.read, _BLOCK), b""):
                 if is_beginning:
                     check_uncompressed(block, name=str(self.file))

@@ -36,7 +36,7 @@ _MAX_LINES_PER_ROW = 100
 
 
 class TsvSource(TableSource):
-    """A file of tab-separated columns, also quoted as in CSV; plain, .gz, .zst or .xz."""
+    """A file of tab-separated columns, also quoted as in CSV; plain or compressed."""
 
     kind: Literal["tsv"] = Field(description="two columns of one file")
     weight: Weight = 1.0
@@ -66,7 +66,7 @@ class TsvSource(TableSource):
 
 
 class CsvSource(TableSource):
-    """A CSV file, with quoting and line breaks in cells; plain, .gz, .zst or .xz. More than two columns need names."""
+    """A CSV file, with quoting and line breaks in cells; plain or compressed. More than two columns need names."""
 
     kind: Literal["csv"] = Field(description="two columns of one file")
     delimiter: DelimiterName | None = Field(
