@@ -52,6 +52,7 @@ def servers(
     (folder / "keys").write_text(KEYS, encoding="utf-8")
     small = ["--char-limit", "200", "--batch-limit", "4", "--queue-size", "8", "--max-alternatives", "2"]
     named = ["--api-key-file", str(folder / "keys"), "--cors", "https://example.org"]
+    named += ["--cors", "https://*.example.org"]
     servers = {
         "open": Server(folder / "open.log", "-m", models["en-de"], "-m", models["de-en"], "--max-wait-ms", "20"),
         "strict": Server(folder / "strict.log", "-m", models["en-de"], *named, *small),

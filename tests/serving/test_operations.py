@@ -410,14 +410,6 @@ def test_an_address_that_is_not_of_this_machine_is_named(models: dict[str, Path]
     assert error.value.hint == "give an address of this machine: 127.0.0.1, or 0.0.0.0 for every one that it has"
 
 
-@pytest.mark.parametrize("origin", ["nonsense", "example.org", "https://example.org/", "https://", ""])
-def test_a_site_that_no_browser_would_name_is_refused(models: dict[str, Path], origin: str) -> None:
-    with pytest.raises(UsageError, match="is not the address of a site") as error:
-        serve(model=[models["en-de"]], cors=["*", "https://example.org:8443", origin], port=0)
-    assert (error.value.where, error.value.message.split()[0]) == ("--cors", repr(origin))
-    assert error.value.hint == "give scheme and host, as in --cors https://example.org; or --cors '*' for any site"
-
-
 def test_the_port_answers_only_once_the_models_are_loaded(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,7 +129,7 @@ def test_browsers_questions_are_answered_and_count_as_no_request(server: Server,
     headers = {
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Private-Network": "true",
-        "Origin": "https://example.org",
+        "Origin": "https://app.example.org",
         "X-Request-ID": "preflight",
     }
     answers = {}
@@ -140,6 +140,7 @@ def test_browsers_questions_are_answered_and_count_as_no_request(server: Server,
         assert "preflight" not in one.log
     allowed, refused = answers[strict], answers[server]
     assert (allowed.status, allowed.headers["access-control-allow-private-network"]) == (200, "true")
+    assert allowed.headers["access-control-allow-origin"] == "https://app.example.org"
     assert refused.status == 403
     assert "access-control-allow-origin" not in refused.headers
 
@@ -175,6 +176,8 @@ def test_a_name_that_no_browser_would_send_is_refused(models: dict[str, Path], n
         "https://app.*",
         "https://*app.example",
         "https://bücher.example",
+        "https://",
+        "",
         "null",
     ],
 )

@@ -17,7 +17,7 @@ _REASONS = {
     408: "The body did not arrive in time.",
     409: "A model cannot be loaded; the old one stays.",
     413: "A limit of the server, or of the key.",
-    415: "The body is not sent as JSON.",
+    415: "The body is in another form than those described, or compressed with another program than gzip.",
     429: "The key's requests of this minute are used up, or its address sent many wrong keys; see Retry-After.",
     503: "No room, no time or no model now; see Retry-After.",
 }
@@ -98,7 +98,7 @@ def _responses(api: Api, endpoint: Endpoint[Any], schemas: dict[str, Any]) -> di
     if not endpoint.needs_key:
         return responses
     reasons = {status: _REASONS[status] for status in endpoint.errors}
-    if endpoint.request_model is not NoFields and endpoint.method == "POST" and not endpoint.takes_forms:
+    if endpoint.request_model is not NoFields and endpoint.method == "POST":
         reasons[415] = _REASONS[415]
     reasons[api.missing_key_status] = _REASONS_WITH_MISSING_KEY[api.missing_key_status]
     refusal = {"application/json": {"schema": _schema(api.error, schemas, mode="serialization")}}
