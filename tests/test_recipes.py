@@ -138,7 +138,7 @@ def test_the_base_and_big_rows_of_table_3_are_base_and_big_without_averaging() -
 def test_the_defaults_are_base_but_for_the_padding_of_the_embedding() -> None:
     base, defaults = settings(load_recipe("base")), settings(Recipe(name="base"))
     differing = {key for key in defaults if defaults[key] != base[key]}
-    assert differing == {"description", "model.embedding_multiple"}
+    assert differing == {"description", "model.embedding_multiple", "decoding.split_sentences"}
 
 
 def test_every_key_of_a_recipe_says_what_it_is() -> None:

@@ -18,7 +18,7 @@ from nmt_cli.artifacts.weights import weights_of, write_tensors
 from nmt_cli.files import sha256
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import dump_recipe
-from nmt_cli.recipe.schema import LanguagePair, Recipe
+from nmt_cli.recipe.schema import LanguagePair, Recipe, TrainedLines
 from tests.tokenization.models import OUR_IDS, train_spm
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
@@ -69,7 +69,7 @@ def tiny_config(
     source_vocab: int = 300,
     target_vocab: int = 300,
     updates: list[int],
-    longest_source: int | None = None,
+    trained_lines: TrainedLines | None = None,
     languages: str = "en-de",
 ) -> SavedModelConfig:
     source, target = languages.split("-")
@@ -78,7 +78,7 @@ def tiny_config(
         languages=LanguagePair(source=source, target=target),
         vocabulary=Vocabulary(source=source_vocab, target=target_vocab, shared=source_vocab == target_vocab),
         updates=updates,
-        longest_source=longest_source,
+        trained_lines=trained_lines,
         recipe=recipe,
     )
 
@@ -92,7 +92,7 @@ def save_tiny(
     seed: int = 1,
     overwrite: bool = False,
     update: int = 7,
-    longest_source: int | None = None,
+    trained_lines: TrainedLines | None = None,
     card: str = "# A card\n",
     languages: str = "en-de",
 ) -> Transformer:
@@ -102,7 +102,7 @@ def save_tiny(
     spm = write_spm(spm_folder / "shared.spm").read_bytes()
     model_directory.save_model(
         path,
-        config=tiny_config(recipe, updates=[update], longest_source=longest_source, languages=languages),
+        config=tiny_config(recipe, updates=[update], trained_lines=trained_lines, languages=languages),
         weights=weights_of(model),
         source_spm=spm,
         target_spm=spm,
@@ -148,7 +148,7 @@ def write_run(run: Path, *, recipe: Recipe | None = None, updates: int = 0, fini
         "command": ["nmt", "train", "tiny.yaml", "--data", "data/mini"],
         "started": "2026-01-02T03:04:05+00:00",
         "finished": finished,
-        "longest_source": 1030,
+        "trained_lines": {"several_sentences": 0.0123, "usual_longest": 1030},
         "tokenizers": {"source": fingerprint, "target": fingerprint},
         "data_summary": {
             "splits": {"train": {"pairs": 1234, "source_tokens": 23456, "target_tokens": 24567}},

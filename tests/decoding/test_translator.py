@@ -16,13 +16,15 @@ from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.decoding.engine import DecodingOverrides, with_overrides
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
-from nmt_cli.decoding.translation import SplitLine, Translation
+from nmt_cli.decoding.translation import SplitLine, Translation, without_repetition
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
-from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.tokenization.sentence_splitting import LineSplitter
+from nmt_cli.recipe.schema import DecodingConfig, LanguagePair, TrainedLines
+from nmt_cli.tokenization.sentence_splitting import SplitText
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.decoding.reference import CPU, search_in_batches
 
+EN_DE = LanguagePair(source="en", target="de")
+RECIPE = tiny_recipe(decoding={"beam": 2, "max_extra_tokens": 5, "length_penalty": 0.5, "batch_tokens": 200})
 WORDS = ["a", "small", "house", "stands", "by", "the", "old", "sea", "ein", "kleines", "Haus", "steht", "am", "Meer"]
 
 
@@ -30,8 +32,7 @@ WORDS = ["a", "small", "house", "stands", "by", "the", "old", "sea", "ein", "kle
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model that translates at most 64 positions, at most 5 pieces longer than the source."""
     folder = tmp_path_factory.mktemp("models")
-    recipe = tiny_recipe(decoding={"beam": 2, "max_extra_tokens": 5, "length_penalty": 0.5, "batch_tokens": 200})
-    save_tiny(folder / "model", spm_folder=folder, recipe=recipe)
+    save_tiny(folder / "model", spm_folder=folder, recipe=RECIPE)
     return folder / "model"
 
 
@@ -92,7 +93,7 @@ def test_alternatives_are_the_next_best(translator: Translator) -> None:
     (best,) = translator.translate(["the old sea"], beam=4, nbest=4)
     assert (best.text, best.score, best.log_prob) == (one.text, one.score, one.log_prob)
     scores = [best.score, *(alternative.score for alternative in best.alternatives)]
-    assert len(scores) == 4
+    assert len(scores) > 2  # texts that pieces spell in two ways are there once
     assert scores == sorted(scores, reverse=True)
     assert one.alternatives == ()
 
@@ -160,22 +161,15 @@ def test_a_line_too_long_for_the_model_is_translated_in_parts(
     assert len(translator.translate([sentence * 9], nbest=2)[0].alternatives) == 1
 
 
-def test_a_line_longer_than_those_of_training_is_split_at_sentence_ends(
+def test_each_sentence_of_a_line_is_translated(
     translator: Translator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recipe = tiny_recipe(decoding={"beam": 2, "max_extra_tokens": 5, "length_penalty": 0.5, "batch_tokens": 200})
-    save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=recipe, longest_source=20)
-    # The same weights, of which it is known what they were trained on.
-    knowing = Translator.from_pretrained(tmp_path / "model", device="cpu")
     first, second = "Mr. Meer stands by the old sea.", "A small house."
-    whole = "the old sea stands by a small house by the old sea by a small house by the sea"
-    lines = [f"{first}  {second}", f"{first} {first}", whole, second]
+    lines = [f"{first}  {second}", f"{first} {first}", f"{first}\n{second}\r\n\n", second]
     options: dict[str, Any] = {"nbest": 2, "word_scores": True, "alignments": True}
     with caplog.at_level(logging.INFO, logger="nmt_cli"):
-        joined, again, *others = knowing.translate(lines, **options)
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert told.startswith("line 1 has ")
-    assert told.endswith("no line in training had more than 20: it is split at sentence ends, as all such lines are")
+        joined, again, broken, single = translator.translate(lines, **options)
+    assert [message.split(":")[0] for message in caplog.messages] == ["line 1 has several sentences"]
     parts = translator.translate([first, second], **options)
     assert joined.text == " ".join(part.text for part in parts)
     assert joined.alternatives[0].text == " ".join(part.alternatives[0].text for part in parts)
@@ -183,45 +177,52 @@ def test_a_line_longer_than_those_of_training_is_split_at_sentence_ends(
     assert math.fsum(joined.word_log_probs) == pytest.approx(joined.log_prob, abs=1e-4)
     assert joined.alignment
     assert again.text == f"{parts[0].text} {parts[0].text}"
-    # A sentence is not cut as long as the model takes it, nor is a line that has a prefix.
-    for one, other in zip(others, translator.translate(lines[2:], **options), strict=True):
-        assert (one.text, one.alignment) == (other.text, other.alignment)
-    prefixes = ["am Meer"]
-    (begun,), (other,) = (one.translate(lines[:1], prefixes=prefixes) for one in (knowing, translator))
+    assert (broken.text, single.text) == (joined.text, parts[1].text)
+    # Nobody knows where a prefix ends.
+    whole = {"split_sentences": "never"}
+    (begun,), (other,) = (translator.translate(lines[:1], prefixes=["am Meer"], **more) for more in ({}, whole))  # type: ignore[arg-type]
     assert begun.text == other.text
-    # What must be cut is cut to what the model knows.
-    with caplog.at_level(logging.WARNING, logger="nmt_cli"):
-        knowing.translate(["sea " * 64], beam=1)
-    assert (
-        caplog.records[-1]
-        .getMessage()
-        .endswith(
-            "this model takes 59 at once: it is translated in 7 parts, cut at sentence ends and, in "
-            "longer sentences, after at most 20 pieces"
-        )
-    )
-    with caplog.at_level(logging.WARNING, logger="nmt_cli"):
-        knowing.translate(["sea " * 64], beam=1, prefixes=prefixes)
-    assert caplog.messages[-1].endswith("it is translated in 7 parts, cut after at most 20 pieces")
-    both = Translator.from_pretrained([tmp_path / "model", tmp_path / "model"], device="cpu")
-    assert (both._engine.longest_source, translator._engine.longest_source) == (20, None)
 
 
-@pytest.mark.parametrize(("longest_trained", "limit"), [(None, 128), (300, 300)])
-def test_where_training_is_not_known_128_pieces_are_taken_as_usual(
-    translator: Translator, longest_trained: int | None, limit: int
-) -> None:
-    tokenizer = translator._engine.source
-    splitter = LineSplitter(tokenizer, longest_trained=longest_trained)
-    for text in ("A small house. " * 2, "A small house. " * 100):
-        (row,) = tokenizer.encode([text.strip()])
-        parts = splitter.split(text.strip(), row, line_number=1, model_limit=5000, has_prefix=False)
-        assert len(parts) == (1 if len(row) <= limit else text.count("."))
-        assert "".join(parts) == text.strip()
+def test_a_line_is_whole_if_training_had_many_such_lines(translator: Translator, tmp_path: Path) -> None:
+    line = "The old sea. A small house. The old sea."
+    (parts,) = translator.translate([line])
+    (whole,) = translator.translate([line], split_sentences="never")
+    assert parts.text != whole.text
+    num_pieces = len(translator._engine.source.encode([line])[0])
+    for share, longest, expected in ((0.3, num_pieces, whole), (0.3, num_pieces - 1, parts), (0.01, 99, parts)):
+        trained = TrainedLines(several_sentences=share, usual_longest=longest)
+        save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=RECIPE, trained_lines=trained, overwrite=True)
+        knowing = Translator.from_pretrained(tmp_path / "model", device="cpu")
+        assert knowing.translate([line])[0].text == expected.text
+        assert knowing.translate([line], split_sentences="always")[0].text == parts.text
+        # A line break is no part of any training.
+        assert knowing.translate([line.replace(". ", ".\n")])[0].text == parts.text
+
+
+def test_what_has_no_letters_is_copied(translator: Translator) -> None:
+    (part,) = translator.translate(["The old sea."])
+    emoji, before, text = "👍🏽 ❤️", "12:30!", "The old sea."
+    options: dict[str, Any] = {"nbest": 2, "word_scores": True, "alignments": True}
+    (line,) = translator.translate([f"{before} {text} {emoji}"], **options)
+    assert line.text == f"{before} {part.text} {emoji}"
+    assert len(line.alternatives) == 1
+    assert len(line.word_log_probs) == len(line.text.split()) + 1
+    assert {(0, 0), (4, len(line.text.split()) - 2)} <= {*line.alignment}
+    symbols = ["•", " 12:30 ", "---", "😀", "\u200b", "١٢", ""]
+    assert [line.text for line in translator.translate(symbols, copy_symbols=True)] == symbols
+
+
+def test_a_text_is_in_a_list_once(translator: Translator) -> None:
+    for line in translator.translate(["the old sea", "a small house", "the sea. A house."], nbest=8, beam=8):
+        texts = [line.text, *(other.text for other in line.alternatives)]
+        assert len({*texts}) == len(texts)
+    twice = [Translation(text, score, score, 1) for text, score in (("a", -1.0), ("b", -2.0), ("a", -3.0))]
+    assert without_repetition(twice) == twice[:2]
 
 
 def test_words_that_a_space_parts_stay_apart_wherever_the_line_was_cut() -> None:
-    line = SplitLine(["xxxx", " y ", "zz", "zz"], [])
+    line = SplitLine(SplitText.of(["xxxx", " y ", "zz", "zz"]), [], EN_DE)
     words = [Translation(word, -1.0, -1.0, 1, (), (-1.0, 0.0), ((0, 0),)) for word in ("eins", "zwei", "drei", "vier")]
     joined = line.join([[word] for word in words])
     assert joined.text == "eins zwei dreivier"
@@ -232,7 +233,7 @@ def test_words_that_a_space_parts_stay_apart_wherever_the_line_was_cut() -> None
 def test_the_alignment_of_a_book_in_one_line_counts_all_its_words() -> None:
     sentence = "the old sea " * 30
     part = Translation(sentence.strip(), -1.0, -1.0, 90, (), (), tuple((word, word) for word in range(90)))
-    joined = SplitLine([sentence] * 2000, []).join([[part]] * 2000)
+    joined = SplitLine(SplitText.of([sentence] * 2000), [], EN_DE).join([[part]] * 2000)
     assert joined.alignment == tuple((word, word) for word in range(2000 * 90))
 
 

@@ -21,7 +21,7 @@ JSON = {"Content-Type": "application/json"}
 FIELDS = {
     "/translate": ("q", "source", "target", "format", "api_key"),
     "/detect": ("q", "api_key"),
-    "/v1/translate": ("text", "source", "target", "prefix", "split"),
+    "/v1/translate": ("text", "source", "target", "prefix", "split_sentences"),
     "/v1/words": ("text", "prefix", "source", "target"),
     "/v1/attention": ("text", "translation", "source", "target"),
     "/v2/translate": ("text", "target_lang", "source_lang", "tag_handling", "formality", "split_sentences"),

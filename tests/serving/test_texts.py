@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import time
+from itertools import chain
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.serving.texts import split_text
-from nmt_cli.tokenization.sentence_splitting import split_sentences
+from nmt_cli.tokenization.tokenizer import is_blank
 
+EN_DE = LanguagePair(source="en", target="de")
 TEXT = "  One. Two!\r\n\r\n\tThree, four? \n"
 
 
 def test_whitespace_and_line_breaks_stay() -> None:
-    whole = split_text(TEXT, fits=lambda text: True, by_sentence=False)
+    whole = split_text(TEXT, "en", fits=lambda text: True, is_split=lambda line: False)
     assert whole.sentences == ["One. Two!", "Three, four?"]
-    assert whole.join(["Eins.", "Drei?"]) == "  Eins.\r\n\r\n\tDrei? \n"
-    sentences = split_text(TEXT, fits=lambda text: True, by_sentence=True)
+    assert whole.join(["Eins.", "Drei?"], EN_DE) == "  Eins.\r\n\r\n\tDrei? \n"
+    sentences = split_text(TEXT, "en", fits=lambda text: True, is_split=lambda line: True)
     assert sentences.sentences == ["One.", "Two!", "Three, four?"]
-    parts = split_text(TEXT, fits=lambda text: len(text) <= 6, by_sentence=False)
+    parts = split_text(TEXT, "en", fits=lambda text: len(text) <= 6, is_split=lambda line: False)
     assert parts.sentences == ["One.", "Two!", "Three,", "four?"]
-    assert parts.join(["1", "2", "3", "4"]) == "  1 2\r\n\r\n\t3 4 \n"
+    assert parts.join(["1", "2", "3", "4"], EN_DE) == "  1 2\r\n\r\n\t3 4 \n"
 
 
 @pytest.mark.parametrize(
@@ -31,39 +34,42 @@ def test_whitespace_and_line_breaks_stay() -> None:
 def test_no_text_takes_quadratic_time(text: str) -> None:
     text *= 4
     started = time.process_time()
-    found = split_text(text, fits=lambda text: True, by_sentence=True)
+    found = split_text(text, "en", fits=lambda text: True, is_split=lambda line: True)
     assert time.process_time() - started < 3  # linear: 0.1 s; it was sixteen times seconds to minutes
-    assert found.join(found.sentences) == text
-
-
-@pytest.mark.parametrize(
-    ("line", "sentences"),
-    [
-        ("One. Two! Three? Four", ["One. ", "Two! ", "Three? ", "Four"]),
-        ("Mr. Smith met Dr. J. R. Brown. He left.", ["Mr. Smith met Dr. J. R. Brown. ", "He left."]),
-        ("Am 3. Mai, z. B. um 5.30 Uhr. Gut.", ["Am 3. Mai, z. B. um 5.30 Uhr. ", "Gut."]),
-        ("He said: “Go!” Then he went.", ["He said: “Go!” ", "Then he went."]),
-        ("wait... what? no.", ["wait... what? no."]),
-        ("Er kam … Sie ging. „Halt!“, rief er.", ["Er kam … ", "Sie ging. ", "„Halt!“, rief er."]),
-        ("今日は。元気？はい", ["今日は。", "元気？", "はい"]),
-        ("好。。", ["好。。"]),
-        ("The U.S. Senate voted. ¿Qué? No!", ["The U.S. Senate voted. ", "¿Qué? ", "No!"]),
-        ("", []),
-    ],
-)
-def test_sentences_of_a_line(line: str, sentences: list[str]) -> None:
-    assert split_sentences(line) == sentences
+    assert len("".join(found.sentences)) + len("".join(found.gaps)) == len(text)
 
 
 @pytest.mark.parametrize("longest", [4, 1000])
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from(" \n\r\t.!\u2028"), max_size=80))
 def test_nothing_is_lost_between_sentences(longest: int, text: str) -> None:
-    found = split_text(text, fits=lambda text: len(text) <= longest, by_sentence=longest > 4)
-    assert found.join(found.sentences) == text
+    found = split_text(text, "en", fits=lambda text: len(text) <= longest, is_split=lambda line: longest > 4)
+    assert "".join(chain([found.gaps[0]], *zip(found.sentences, found.gaps[1:], strict=True))) == text
     assert all(sentence == sentence.strip() != "" for sentence in found.sentences)
-    assert all(not gap.strip() for gap in found.gaps)
+    assert all(map(is_blank, found.gaps))
 
 
-def test_control_characters_are_spaces_to_the_model() -> None:
-    assert split_text("a\x00b\x07c", fits=lambda text: True, by_sentence=True).sentences == ["a b c"]
-    assert split_text("\x00", fits=lambda text: True, by_sentence=True).sentences == []
+@pytest.mark.parametrize(
+    ("languages", "text", "translations", "joined"),
+    [
+        ("en-de", "A。B！C", ["Eins.", "Zwei!", "Drei"], "Eins. Zwei! Drei"),
+        ("zh-en", "甲。\n乙。丙。", ["One.", "Two.", "Three."], "One.\nTwo. Three."),
+        ("en-zh", "One.  Two? Three.", ["一。", "二？”", "三。"], "一。二？”三。"),
+        ("en-ja_JP", "One.\n\nTwo.", ["一。", "二。"], "一。\n\n二。"),
+        ("en-zh", "One. Two.", ["iPhone.", "二。"], "iPhone. 二。"),
+        ("en-th", "One. Two.", ["หนึ่ง", "สอง"], "หนึ่ง สอง"),
+        ("ja-ko", "一。二。", ["하나.", "둘."], "하나. 둘."),
+        ("en-de", "One.😀", ["Eins.", "😀"], "Eins.😀"),
+    ],
+)
+def test_sentences_are_joined_as_the_target_is_written(
+    languages: str, text: str, translations: list[str], joined: str
+) -> None:
+    source, _, target = languages.partition("-")
+    found = split_text(text, source, fits=lambda text: True, is_split=lambda line: True)
+    assert found.join(translations, LanguagePair(source=source, target=target)) == joined
+
+
+def test_what_nobody_sees_is_no_sentence() -> None:
+    for text in ("\x00", "\u200b", " \ufeff\u00ad\n\u2060 "):
+        found = split_text(text, "en", fits=lambda text: True, is_split=lambda line: True)
+        assert (found.sentences, found.join([], EN_DE)) == ([], text)

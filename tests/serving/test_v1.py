@@ -52,7 +52,9 @@ def test_a_text_keeps_its_layout_and_long_lines_are_split(server: Server, transl
     (found,) = answer.json["translations"]
     sentences = [sentence["source"] for sentence in found["sentences"]]
     assert sentences == ["the old sea"] + ["The old sea stands by a small house."] * 12
-    whole = server.post("/v1/translate", {"text": text, "source": "en", "split": "lines"}).json["translations"][0]
+    whole = server.post("/v1/translate", {"text": text, "source": "en", "split_sentences": "never"}).json[
+        "translations"
+    ][0]
     assert 1 < len(whole["sentences"]) < 13
     assert " ".join(sentences) == " ".join(text.split())
     translated = [translation.text for translation in translator.translate(sentences)]

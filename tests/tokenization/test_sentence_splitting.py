@@ -58,7 +58,7 @@ def test_cut_after_a_sentence_else_a_clause_else_a_word(text: str, longest: int,
 )
 def test_sentences_end_at_the_marks_of_their_script(sentences: list[str]) -> None:
     text = "".join(sentences)
-    assert split_sentences(text) == sentences
+    assert split_sentences(text, "ur") == sentences
     assert split(text, longest=max(map(len, sentences[:2])))[0] == sentences[0]
 
 
@@ -77,3 +77,39 @@ def test_the_work_grows_with_the_text_not_with_its_square() -> None:
     assert len(split_to_fit("word " * 4000, fits=fits)) == 200
     # Each cut looks at about ten texts of at most twice a part.
     assert read < 200 * 12 * 200
+
+
+@pytest.mark.parametrize(
+    ("language", "sentences"),
+    [
+        ("en", ["One. ", "Two! ", "Three? ", "Four"]),
+        ("en", ["Mr. Smith met Dr. J. R. Brown. ", "He left."]),
+        ("de", ["Am 3. Mai, z. B. um 5.30 Uhr. ", "Gut."]),
+        ("en", ["He said: “Go!” ", "Then he went."]),
+        ("en", ["wait... what? no."]),
+        ("de", ["Er kam … ", "Sie ging. ", "„Halt!“, rief er."]),
+        ("ja", ["今日は。", "元気？", "はい"]),
+        ("zh", ["好。。"]),
+        ("en", ["The U.S. Senate voted. ", "¿Qué? ", "No!"]),
+        ("en", []),
+        ("en", ["She is 25. ", "He was born in 1999. ", "Good."]),
+        ("de", ["Im Jahr 1999. ", "Der 100. Geburtstag."]),
+        ("en", ["1. Come in. ", "2. Sit down!"]),
+        ("en", ["Oh no. ", "It is No. 5. ", "So am I. ", "Plan B. is his."]),
+        ("de", ["Er sagte „Halt“. ", "Dann ging er."]),
+        ("ko", ["네. ", "감사합니다."]),
+        ("en", ["It works. ", "iPhone sales rose."]),
+        ("en", ["“Really?” - asks he. ", "- Yes!"]),
+        ("en", ['He said: "Go. "']),
+        ("ja", ["「はい。」と言った。", "次。"]),
+        ("el", ["Τι κάνεις; ", "Είμαι καλά."]),
+        ("en", ["Hello. ", "😀"]),
+        ("en", ["Great!", "👍🏽 ❤️ ", "The next one."]),
+        ("en", ["I ❤️ New York."]),
+        ("en", ["• One. ", "• Two."]),
+        ("en", ["The dog\nsleeps.\n", "Apples\r\n", "Pears"]),
+        ("es", ["¡Hola! ", "¿Qué tal?"]),
+    ],
+)
+def test_sentences_of_a_line(language: str, sentences: list[str]) -> None:
+    assert split_sentences("".join(sentences), language) == sentences

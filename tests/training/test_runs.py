@@ -19,6 +19,7 @@ from nmt_cli.dataset.plan_cache import PLANS
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError, RecipeError
 from nmt_cli.files import is_locked, sha256
+from nmt_cli.recipe.schema import TrainedLines
 from nmt_cli.training import runs
 from nmt_cli.training.runs import check_run_path, mark_finished, open_or_begin, recipe_fingerprint
 from tests.artifacts.builders import save_tiny
@@ -62,9 +63,10 @@ def test_a_new_run_says_what_it_was_begun_with(prepared: PreparedData, begin: Be
     for side in ("source", "target"):
         assert sha256(directory / f"{side}.spm") == record.tokenizers[side]
     assert record.data_summary["splits"]["train"]["pairs"] == 400
-    assert (
-        record.longest_source == run.saved_config_of([]).longest_source == prepared.split("train").src.lengths.max() - 1
-    )
+    assert record.trained_lines is not None
+    assert run.saved_config_of([]).trained_lines == record.trained_lines
+    assert record.trained_lines.usual_longest == np.sort(prepared.split("train").src.lengths)[int(399 * 0.99)] - 1
+    assert record.trained_lines.several_sentences == prepared.manifest.several_sentences == 0
     assert run.recipe == tiny_recipe()
 
 
@@ -74,23 +76,28 @@ def test_a_command_with_a_path_that_is_not_utf8_is_recorded(begin: Begin, tmp_pa
     assert open_run(tmp_path / "run").record.command == command
 
 
-def test_the_longest_source_is_of_pairs_that_are_trained_on_and_of_the_model_before(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_usual_longest_line_is_no_outlier_and_is_of_pairs_that_are_trained_on(
+    prepared: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "_BLOCK_PAIRS", 150)
     pairs = prepared.split("train")
     lengths = np.stack([pairs.src.lengths, pairs.tgt.lengths])
-    longest = int(lengths[0, lengths.max(axis=0) <= 20].max()) - 1
-    assert 0 < longest < lengths[0].max() - 1
-    assert runs._longest_source(prepared, None, max_positions=20) == longest
-    assert runs._longest_source(prepared, None, max_positions=1) is None
-    save_tiny(tmp_path / "model", spm_folder=tmp_path, longest_source=longest + 5)
+    taken = np.sort(lengths[0, lengths.max(axis=0) <= 20]) - 1
+    usual = int(taken[int((len(taken) - 1) * 0.99)])
+    assert 0 < usual < lengths[0].max() - 1
+    trained = runs._trained_lines(prepared, None, max_positions=20)
+    assert trained == TrainedLines(several_sentences=0, usual_longest=usual)
+    assert runs._trained_lines(prepared, None, max_positions=1) is None
+
+
+def test_what_the_model_before_never_saw_counts_as_not_seen(prepared: PreparedData, tmp_path: Path) -> None:
+    own = runs._trained_lines(prepared, None, max_positions=999)
+    assert own is not None
     initial = InitialModel(path=str(tmp_path / "model"), weights_sha256="", updates=[])
-    assert runs._longest_source(prepared, initial, max_positions=20) == longest + 5
-    assert runs._longest_source(prepared, initial, max_positions=999) == max(longest + 5, lengths[0].max() - 1)
-    # An imported model does not tell how long its sentences were.
-    save_tiny(tmp_path / "model", spm_folder=tmp_path, overwrite=True)
-    assert runs._longest_source(prepared, initial, max_positions=20) is None
+    before = TrainedLines(several_sentences=0.5, usual_longest=own.usual_longest - 1)
+    for known, expected in ((before, before.model_copy(update={"several_sentences": 0.0})), (None, None)):
+        save_tiny(tmp_path / "model", spm_folder=tmp_path, trained_lines=known, overwrite=True)
+        assert runs._trained_lines(prepared, initial, max_positions=999) == expected
 
 
 def test_a_run_that_is_there_is_kept_as_it_is_and_knows_where_its_data_have_moved(

@@ -29,7 +29,7 @@ from nmt_cli.artifacts.model_directory import (
 from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, Run, best_first, command_to_continue
 from nmt_cli.artifacts.weights import check_names_and_shapes, open_tensors, shapes_in_file
 from nmt_cli.errors import ModelError
-from nmt_cli.recipe.schema import DROPOUTS
+from nmt_cli.recipe.schema import DROPOUTS, TrainedLines
 from nmt_cli.templates.render import render
 
 logger = logging.getLogger(__name__)
@@ -128,7 +128,6 @@ def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: b
     _check_same_architecture(paths, configs)
     weights = _mean_of_weights(paths, hint=DAMAGED_HINT)
     last = configs[-1]
-    longest_sources = [config.longest_source for config in configs if config.longest_source is not None]
     config = last.model_copy(
         update={
             "nmt_version": __version__,
@@ -136,7 +135,7 @@ def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: b
             "validation": [],
             "average_losses": None,
             "imported_from": None,
-            "longest_source": max(longest_sources) if len(longest_sources) == len(configs) else None,
+            "trained_lines": TrainedLines.careful([config.trained_lines for config in configs]),
         }
     )
     body = render("average_model_card.md", config=config, paths=paths, command=shlex.join(command))

@@ -37,7 +37,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         "updates": config.updates,
         "validation": [measured.model_dump() for measured in config.validation],
         "mean": None if config.average_losses is None else config.average_losses.model_dump(),
-        "longest_source": config.longest_source,
+        "trained_lines": config.trained_lines and config.trained_lines.model_dump(),
         "imported_from": config.imported_from,
         "license": str(licence) if (licence := read_card(path)[0].get("license")) else None,
         "damage": _damage(path),

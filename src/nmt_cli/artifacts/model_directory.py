@@ -22,7 +22,7 @@ from nmt_cli.artifacts.manifest import CONFIG, DAMAGED_HINT, WEIGHTS, damaged_hi
 from nmt_cli.errors import DataError, DeviceError, ModelError, RecipeError
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.recipe.mistakes import validate
-from nmt_cli.recipe.schema import LanguagePair, Recipe
+from nmt_cli.recipe.schema import LanguagePair, Recipe, TrainedLines
 from nmt_cli.recipe.section import PositiveInt, Section, SettingError
 from nmt_cli.recipe.yaml_files import parse_document
 
@@ -87,10 +87,7 @@ class SavedModelConfig(Section):
     average_losses: AverageLosses | None = Field(
         None, alias="mean", description="what nmt average measured; null: it measured nothing"
     )
-    longest_source: PositiveInt | None = Field(
-        None,
-        description="pieces, EOS not counted, of the longest source sentence of its training data; null: not known",
-    )
+    trained_lines: TrainedLines | None = Field(None, description="the source lines of its training; null: not known")
     imported_from: str | None = Field(
         None, description="OWNER/NAME@COMMIT of the model on the hub; null: not from there"
     )

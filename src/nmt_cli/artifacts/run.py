@@ -19,7 +19,7 @@ from nmt_cli.artifacts.model_directory import SavedModelConfig, ValidationResult
 from nmt_cli.errors import ModelError, NmtError
 from nmt_cli.recipe.loading import few_pairs_warning, parse_recipe
 from nmt_cli.recipe.mistakes import first_mistake
-from nmt_cli.recipe.schema import LanguagePair, Recipe
+from nmt_cli.recipe.schema import LanguagePair, Recipe, TrainedLines
 
 CHECKPOINTS = "checkpoints"
 State = Literal["training", "finished", "stopped", "not begun"]
@@ -76,7 +76,7 @@ class RunRecord(_Record):
     finished: str | None = None
     init_from: InitialModel | None = None
     max_tokens_per_device: MeasuredTokens | None = None
-    longest_source: PositiveInt | None = None
+    trained_lines: TrainedLines | None = None
     rules: PositiveInt = 1
     slurm_job: str | None = None
     data_summary: dict[str, Any] = {}
@@ -146,7 +146,7 @@ class Run:
             ),
             updates=sorted(updates),
             validation=[measured for measured in self.validations() if measured.update in updates],
-            longest_source=record.longest_source,
+            trained_lines=record.trained_lines,
             recipe=self.recipe,
         )
 

@@ -141,8 +141,9 @@ def _model_facts(model: dict[str, Any]) -> Facts:
     yield "vocabulary", _pieces_text(vocabulary["source"], vocabulary["target"], is_shared=vocabulary["shared"])
     origin = "imported from another program" + ("" if model["imported_from"] else " or an average of models")
     yield "weights", of_updates + ", ".join(updates) if updates else origin
-    if model["longest_source"]:
-        yield "trained on", f"source sentences of up to {model['longest_source']:,} pieces"
+    if lines := model["trained_lines"]:
+        longest, share = lines["usual_longest"], lines["several_sentences"]
+        yield "trained on", f"source lines of up to {longest:,} pieces (99 %), {share:.1%} of several sentences"
     for validation in model["validation"]:
         yield "validation", _validation_text(validation)
     for signature in sorted({validation["signature"] for validation in model["validation"]} - {None, ""}):

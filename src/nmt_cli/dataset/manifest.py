@@ -71,6 +71,8 @@ class Manifest(Record):
     tokenizers: Tokenizers
     dtype: TokenDtype
     splits: dict[str, SplitCounts]
+    several_sentences: float | None = None
+    """The share of training lines whose source holds several sentences, of a sample."""
     inputs: list[InputRecord]
     fingerprint: str
     """The hash of all that the contents depend on: inputs, languages, cleaning, tokenizer."""

@@ -15,7 +15,7 @@ from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSenten
 from nmt_cli.devices import choose_device, choose_precision, parse_precision
 from nmt_cli.errors import DeviceError, UsageError, nearest_word
 from nmt_cli.recipe.mistakes import InvalidSetting, describe, error_to_show
-from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
+from nmt_cli.recipe.schema import DecodingConfig, LanguagePair, SplitSentences, TrainedLines
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 _CHOICES = {"engine": ("torch", "ctranslate2", "auto"), "precision": ("auto", "fp32", "bf16", "int8")}
@@ -37,8 +37,8 @@ class Engine(Protocol):
     decoding: DecodingConfig
     # The maximum number of pieces per side.
     max_positions: int
-    # Pieces, without EOS, of the longest source sentence in training; None if it is unknown.
-    longest_source: int | None
+    # The source lines in training; None if they are not known.
+    trained_lines: TrainedLines | None
     # The server never batches shorter sources (tokens with EOS) with longer ones: in int8 they are rounded differently.
     # 0: all may be batched together.
     min_wide_tokens: int
@@ -83,6 +83,7 @@ class DecodingOverrides(TypedDict, total=False):
     length_penalty_form: Literal["gnmt", "length", "none"] | None
     max_extra_tokens: int | None
     min_tokens: int | None
+    split_sentences: SplitSentences | None
     batch_tokens: int | None
     samples: int | None
     temperature: float | None

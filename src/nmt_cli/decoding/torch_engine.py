@@ -21,7 +21,7 @@ from nmt_cli.errors import ModelError
 from nmt_cli.memory import keep_freed_memory, return_freed_memory
 from nmt_cli.model.cpu_linear import pack_linear_layers
 from nmt_cli.model.cuda_graphs import CudaGraphs
-from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.recipe.schema import DecodingConfig, TrainedLines
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +47,7 @@ class TorchEngine:
         self.decoding = loaded[0].config.recipe.decoding
         self._models = [loaded_model.model for loaded_model in loaded]
         self.max_positions = min(model.config.max_positions for model in self._models)
-        longest_sources = (loaded_model.config.longest_source for loaded_model in loaded)
-        self.longest_source = min((longest for longest in longest_sources if longest is not None), default=None)
+        self.trained_lines = TrainedLines.careful([loaded_model.config.trained_lines for loaded_model in loaded])
         self._device = device
         # On a GPU, the time to record a step is saved again within a batch or two.
         is_gpu = device.type == "cuda"

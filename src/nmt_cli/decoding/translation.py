@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp
 from typing import Literal, assert_never
 
-from nmt_cli.decoding.search.hypotheses import SourceSentence
+from nmt_cli.decoding.search.hypotheses import Details, SourceSentence
 from nmt_cli.errors import UsageError
 from nmt_cli.languages import bleu_tokenizer
+from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.tokenization.sentence_splitting import SplitText
 
 Utility = Literal["chrf", "bleu"]
 
@@ -41,19 +43,26 @@ BLANK = Translation("", 0.0, 0.0, 0)
 
 @dataclass(frozen=True, slots=True)
 class SplitLine:
-    """The parts of a line with the whitespace between them, and a source sentence for each; none if it is blank."""
+    """A line in parts, and a source sentence for each; None for a part that is copied, because it has no letters."""
 
-    parts: list[str]
-    sources: list[SourceSentence]
+    split: SplitText
+    sources: list[SourceSentence | None]
+    languages: LanguagePair
 
     def join(self, translated: Sequence[Sequence[Translation]]) -> Translation:
-        """The line's translation, made of the translations of each part, best first."""
-        if not self.parts:
+        """The line's translation, made of the translations of each part, best first.
+
+        The last translation of a part stands for all that are missing: a part may have fewer than another.
+        """
+        if not translated:
             return BLANK
-        if len(self.parts) == 1:
+        if len(translated) == 1:
             best, *others = translated[0]
             return replace(best, alternatives=tuple(others)) if others else best
-        best, *others = [self._join_parts(translations) for translations in zip(*translated, strict=False)]
+        best, *others = [
+            self._join_parts([translations[min(rank, len(translations) - 1)] for translations in translated])
+            for rank in range(max(map(len, translated)))
+        ]
         return replace(best, alternatives=tuple(others))
 
     def _join_parts(self, translations: Sequence[Translation]) -> Translation:
@@ -63,12 +72,11 @@ class SplitLine:
         end_score = 0.0
         alignment: set[tuple[int, int]] = set()
         num_source_words = num_target_words = 0
-        for index, (source, part) in enumerate(zip(self.parts, translations, strict=True)):
-            has_space = index > 0 and (self.parts[index - 1][-1].isspace() or source[0].isspace())
-            if has_space:
-                text += " "
+        gaps = self.split.target_gaps([part.text for part in translations], self.languages, keeps_breaks=False)
+        for index, (source, part) in enumerate(zip(self.split.sentences, translations, strict=True)):
+            text += gaps[index] if index else ""
             # A part may begin inside of a word: of the source, or of the translation.
-            splits_source_word = index > 0 and not has_space
+            splits_source_word = index > 0 and not self.split.gaps[index]
             splits_target_word = bool(text and part.text) and not (text[-1].isspace() or part.text[0].isspace())
             first_source, first_target = num_source_words - splits_source_word, num_target_words - splits_target_word
             alignment |= {(first_source + word, first_target + target) for word, target in part.alignment}
@@ -89,6 +97,27 @@ class SplitLine:
             word_log_probs=(*word_scores, end_score) if has_word_scores else (),
             alignment=tuple(sorted(alignment)),
         )
+
+
+def copied(text: str, *, details: Details) -> Translation:
+    """The translation of a text that stays as it is: certain, and each word from itself."""
+    num_words = len(text.split())
+    return Translation(
+        text,
+        0.0,
+        0.0,
+        0,
+        word_log_probs=(0.0,) * (num_words + 1) if details.piece_log_probs else (),
+        alignment=tuple((word, word) for word in range(num_words)) if details.alignment else (),
+    )
+
+
+def without_repetition(translations: Iterable[Translation]) -> list[Translation]:
+    """The translations, best first, each text once: pieces can spell the same text in several ways."""
+    best: dict[str, Translation] = {}
+    for translation in translations:
+        best.setdefault(translation.text, translation)
+    return list(best.values())
 
 
 def parse_utility(name: str) -> Utility:
@@ -115,8 +144,8 @@ def best_by_utility(
         weights = relative_probabilities([candidate.log_prob for candidate in candidates])
     texts = [candidate.text for candidate in candidates]
     utilities = expected_utilities(texts, weights, utility=utility, target_language=target_language)
-    ranked = sorted(zip(candidates, utilities, strict=True), key=lambda pair: -pair[1])[:nbest]
-    best, *others = [replace(candidate, utility=value) for candidate, value in ranked]
+    ranked = sorted(zip(candidates, utilities, strict=True), key=lambda pair: -pair[1])
+    best, *others = without_repetition(replace(candidate, utility=value) for candidate, value in ranked)[:nbest]
     return replace(best, alternatives=tuple(others))
 
 

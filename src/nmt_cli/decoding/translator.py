@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Unpack
 
@@ -11,12 +11,19 @@ import torch
 
 from nmt_cli.decoding.engine import DecodingOverrides, Engine, check_num_candidates, with_overrides
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
-from nmt_cli.decoding.translation import SplitLine, Translation, best_by_utility, parse_utility
+from nmt_cli.decoding.translation import (
+    SplitLine,
+    Translation,
+    best_by_utility,
+    copied,
+    parse_utility,
+    without_repetition,
+)
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
 from nmt_cli.text_encoding import check_characters
 from nmt_cli.tokenization.pieces import word_alignment, word_log_probs
-from nmt_cli.tokenization.sentence_splitting import LineSplitter
+from nmt_cli.tokenization.sentence_splitting import LineSplitter, SplitText, has_letters
 
 
 class LineTranslator:
@@ -25,7 +32,7 @@ class LineTranslator:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._process_id = os.getpid()
-        self._splitter = LineSplitter(engine.source, longest_trained=engine.longest_source)
+        self._splitter = LineSplitter(engine.source, language=engine.languages.source, trained=engine.trained_lines)
 
     @property
     def engine(self) -> str:
@@ -65,6 +72,7 @@ class LineTranslator:
         mbr: str | None = None,
         word_scores: bool = False,
         alignments: bool = False,
+        copy_symbols: bool = False,
         first_line: int = 1,
         **overrides: Unpack[DecodingOverrides],
     ) -> list[Translation]:
@@ -72,9 +80,11 @@ class LineTranslator:
 
         `overrides` replace single settings of it; None leaves a setting as it is. `prefixes` holds the beginning of
         each translation, or "". `mbr` (chrf or bleu) ranks a line's candidates, the beam or the samples, by their
-        similarity to each other. The translation of a blank line is empty. A line longer than all of training is split
-        at sentence ends, unless it has a prefix. A line too long for the model is also cut elsewhere if necessary; a
-        warning tells its number, counted from `first_line`. UsageError if the engine does not have a setting, its value
+        similarity to each other. The translation of a blank line is empty. With `copy_symbols` a line without letters
+        stays as it is. The sentences of a line are translated one by one, as `split_sentences` says, unless it has a
+        prefix; a line break ends a sentence, too. A line too long for the model is also cut elsewhere if necessary; a
+        warning tells its number, counted from `first_line`. A list of alternatives has each text once, unless they are
+        samples. UsageError if the engine does not have a setting, its value
         is wrong, or this process was forked after the model was opened. DataError if a text is not valid Unicode, there
         are too few or too many prefixes, or one is too long.
         """
@@ -87,12 +97,13 @@ class LineTranslator:
         utility = None if mbr is None else parse_utility(mbr)
         check_num_candidates(nbest, config=config, vocab=self._engine.target.vocab_size, mbr=mbr)
         self._engine.check_supported(config)
-        split_lines = self._split(texts, prefix_texts, config=config, first_line=first_line)
+        split_lines = self._split(texts, prefix_texts, config=config, copy_symbols=copy_symbols, first_line=first_line)
         details = Details(piece_log_probs=word_scores, alignment=alignments)
+        is_sampled = config.samples > 0
         if utility is None:
-            return self._search(split_lines, config=config, nbest=nbest, details=details)
-        translations = self._search(split_lines, config=config, nbest=config.num_candidates, details=details)
-        target, is_sampled = self.languages.target, config.samples > 0
+            return self._search(split_lines, config=config, nbest=nbest, details=details, merge=not is_sampled)
+        number, target = config.num_candidates, self.languages.target
+        translations = self._search(split_lines, config=config, nbest=number, details=details, merge=False)
         return [
             best_by_utility(line, utility=utility, target_language=target, is_sampled=is_sampled, nbest=nbest)
             for line in translations
@@ -109,45 +120,71 @@ class LineTranslator:
         raise UsageError("this process was forked after the model was opened", where=repr(self), hint=hint)
 
     def _search(
-        self, lines: Sequence[SplitLine], *, config: DecodingConfig, nbest: int, details: Details
+        self, lines: Sequence[SplitLine], *, config: DecodingConfig, nbest: int, details: Details, merge: bool
     ) -> list[Translation]:
-        """The translation of each line; the parts of all lines are searched together."""
-        sources = [source for line in lines for source in line.sources]
-        nbest_lists = self._engine.search(sources, config=config, nbest=nbest, details=details)
+        """The translation of each line; the parts of all lines are searched together.
+
+        If equal texts are merged, all candidates are asked for, because some of the best may be equal.
+        """
+        sources = [source for line in lines for source in line.sources if source is not None]
+        number = config.num_candidates if merge and nbest > 1 else nbest
+        nbest_lists = self._engine.search(sources, config=config, nbest=number, details=details)
         texts = iter(self._engine.target.decode([hypothesis.ids for ranked in nbest_lists for hypothesis in ranked]))
-        translations = (
+        translations: Iterator[list[Translation]] = (
             [self._translation(source, hypothesis, next(texts), details=details) for hypothesis in ranked]
             for source, ranked in zip(sources, nbest_lists, strict=True)
         )
-        return [line.join([next(translations) for _ in line.sources]) for line in lines]
+        if merge:
+            translations = (without_repetition(ranked)[:nbest] for ranked in translations)
+        return [
+            line.join(
+                [
+                    next(translations) if source is not None else [copied(part, details=details)]
+                    for part, source in zip(line.split.sentences, line.sources, strict=True)
+                ]
+            )
+            for line in lines
+        ]
 
     def _split(
-        self, lines: Sequence[str], prefixes: Sequence[str] | None, *, config: DecodingConfig, first_line: int
+        self,
+        lines: Sequence[str],
+        prefixes: Sequence[str] | None,
+        *,
+        config: DecodingConfig,
+        copy_symbols: bool,
+        first_line: int,
     ) -> list[SplitLine]:
-        """The source sentences of each line: the line itself, or its parts if it is too long.
+        """The source sentences of each line: the line itself, or its parts.
 
         The first sentence gets the line's prefix. The keys are 7 for line 7, and 7.0, 7.1 and so on for its parts.
         """
         for number, text in enumerate(lines, first_line):
             check_characters(text, where=f"line {number}")
-        texts = [self._engine.source.as_in_training(line) for line in lines]
-        encode, positions = self._engine.source.encode, self._engine.max_positions
+        tokenizer, positions = self._engine.source, self._engine.max_positions
         # An output may be longer than its source. So positions are kept free for it, but at most half of them.
         longest = positions - max(1, min(config.max_extra_tokens, positions // 2))
         prefix_ids = self._encode_prefixes(prefixes, num_lines=len(lines), first_line=first_line)
+        rows = tokenizer.encode_raw(lines)
         split_lines = []
-        for number, (text, ids, prefix) in enumerate(zip(texts, encode(texts), prefix_ids, strict=True), first_line):
-            parts = self._splitter.split(text, ids, line_number=number, model_limit=longest, has_prefix=bool(prefix))
-            if not parts:
-                sources = []
-            elif len(parts) == 1:
-                sources = [SourceSentence(ids, prefix, str(number))]
+        for number, (line, ids, prefix) in enumerate(zip(lines, rows, prefix_ids, strict=True), first_line):
+            if copy_symbols and not has_letters(line):
+                split, sources = SplitText([_in_one_line(line)], ["", ""]), list[SourceSentence | None]([None])
             else:
+                # Nobody knows where a prefix ends, so a line with a prefix stays whole.
+                when = "never" if prefix else config.split_sentences
+                split = self._splitter.split(line, ids, when=when, line_number=number, model_limit=longest)
+                sources = [SourceSentence(ids, prefix, str(number))] if split.sentences else []
+            if len(split.sentences) > 1:
                 sources = [
                     SourceSentence(part_ids, [] if index else prefix, f"{number}.{index}")
-                    for index, part_ids in enumerate(encode([part.strip() for part in parts]))
+                    if has_letters(part)
+                    else None
+                    for index, (part, part_ids) in enumerate(
+                        zip(split.sentences, tokenizer.encode_raw(split.sentences), strict=True)
+                    )
                 ]
-            split_lines.append(SplitLine(parts, sources))
+            split_lines.append(SplitLine(split, sources, self._engine.languages))
         return split_lines
 
     def _encode_prefixes(self, prefixes: Sequence[str] | None, *, num_lines: int, first_line: int) -> list[list[int]]:
@@ -177,9 +214,7 @@ class LineTranslator:
     def _translation(
         self, source: SourceSentence, hypothesis: Hypothesis, text: str, *, details: Details
     ) -> Translation:
-        # Byte pieces can produce line breaks: n lines in, n lines out.
-        in_one_line = text.replace("\r", " ").replace("\n", " ")
-        translation = Translation(in_one_line, hypothesis.score, hypothesis.log_prob, len(hypothesis.ids))
+        translation = Translation(_in_one_line(text), hypothesis.score, hypothesis.log_prob, len(hypothesis.ids))
         if not (details.piece_log_probs or details.alignment):
             return translation
         target_pieces = self._engine.target.pieces(hypothesis.ids)
@@ -187,3 +222,8 @@ class LineTranslator:
         source_pieces = self._engine.source.pieces(source.ids)
         alignment = word_alignment(source_pieces, target_pieces, hypothesis.alignment) if details.alignment else []
         return replace(translation, word_log_probs=tuple(scores), alignment=tuple(alignment))
+
+
+def _in_one_line(text: str) -> str:
+    """The text without line breaks, which byte pieces can spell, too: n lines in, n lines out."""
+    return text.replace("\r", " ").replace("\n", " ")

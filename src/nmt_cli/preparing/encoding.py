@@ -19,7 +19,7 @@ from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.preparing.shards import CleanShard, write_arrays
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
-from nmt_cli.tokenization.tokenizer import EncodedText, TextEncoder, Tokenizer, TokenizerKind
+from nmt_cli.tokenization.tokenizer import EncodedText, TextEncoder, Tokenizer, TokenizerKind, plain_spaces
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +32,7 @@ class TokenStatistics:
     """The counts of one side of a split.
 
     `words[n]` is the number of sentences of n words, `pieces[n]` of n pieces without EOS. `usage[id]` is the number of
-    tokens with an id. `changed`, [1], is the number of lines with characters that the vocabulary lacks and others
-    replace.
+    tokens with an id. `changed`, [1], is the number of lines in which odd characters are replaced.
     """
 
     words: NDArray[np.int64]
@@ -103,11 +102,9 @@ def write_tokens(
             written = part
     tokens = [f"{written.statistics[side].tokens:,}" for side in SIDES]
     logger.info("encoded: %s source and %s target tokens", *tokens)
-    changed = [int(written.statistics[side].changed[0]) for side in SIDES]
-    if any(changed):
-        message = "encoded: %s source and %s target lines have characters that the vocabulary lacks: it gets spaces "
-        message += "for spaces of other kinds, composed letters, and nothing for what has no width"
-        logger.info(message, *(f"{number:,}" for number in changed))
+    if changed := int(written.statistics[SIDES[0]].changed[0]):
+        message = "encoded: %s source lines have odd spaces, marks without width or decomposed letters that the "
+        logger.info(message + "vocabulary lacks: they are replaced, as nmt decode does it", f"{changed:,}")
 
 
 def encoded_splits(corpus: Corpus, directory: Path) -> dict[str, EncodedSplit]:
@@ -136,20 +133,27 @@ class EncodingJob:
 
     def encoders(self) -> dict[str, _SideEncoder]:
         """The encoder of each side."""
-        return {side: _SideEncoder(Tokenizer.load(self.tokenizers / f"{side}.spm"), kind=self.kind) for side in SIDES}
+        return {
+            side: _SideEncoder(
+                Tokenizer.load(self.tokenizers / f"{side}.spm"), kind=self.kind, is_source=side == SIDES[0]
+            )
+            for side in SIDES
+        }
 
 
 class _SideEncoder:
     """Encodes one side of a corpus, and counts what the report needs."""
 
-    def __init__(self, tokenizer: Tokenizer, *, kind: TokenizerKind | None) -> None:
-        self._tokenizer, self._encoder = tokenizer, TextEncoder(tokenizer, kind=kind)
+    def __init__(self, tokenizer: Tokenizer, *, kind: TokenizerKind | None, is_source: bool) -> None:
+        self._tokenizer, self._is_source = tokenizer, is_source
+        self._encoder = TextEncoder(tokenizer, kind=kind, is_source=is_source)
         self.vocab_size = tokenizer.vocab_size
 
     def encode_lines(self, lines: list[str]) -> EncodedSide:
         """Encode lines of held-out text."""
         words = np.array([len(line.split()) for line in lines], dtype=np.int64)
-        text = "".join(f"{self._tokenizer.as_in_training(line)}\n" for line in lines)
+        tidy = self._tokenizer.as_in_training if self._is_source else plain_spaces
+        text = "".join(f"{tidy(line)}\n" for line in lines)
         return self._add_statistics(self._encoder.encode(text.encode()), words)
 
     def encode_shard(self, shard: CleanShard, side: str, copies: NDArray[np.uint16]) -> EncodedSide:

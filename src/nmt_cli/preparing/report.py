@@ -70,6 +70,7 @@ def build_report(
             **{side: {"size": loaded[side].vocab_size, **tokenizers[side]} for side in SIDES},
         },
         "splits": {split: describe_split(statistics[split], loaded) for split in manifest.splits},
+        "changed_sources": int(statistics["train"]["source"].changed[0]),
         "examples": _examples(data, loaded),
     }
 
@@ -99,7 +100,6 @@ def describe_split(sides: Mapping[str, TokenStatistics], loaded: Mapping[str, To
             "unknown_rate": round(int(usage[UNK]) / max(num_pieces, 1), 6),
             "byte_rate": round(int(usage[byte_ids].sum()) / max(num_pieces, 1), 6),
             "pieces_used": int(np.count_nonzero(usage)),
-            "changed_lines": int(statistics.changed[0]),
         }
     return described
 

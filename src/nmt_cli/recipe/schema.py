@@ -25,6 +25,7 @@ DerivedWidth = Annotated[
     WithJsonSchema({"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "null"}]}),
 ]
 _NULL: Any = None
+SplitSentences = Literal["auto", "always", "never"]
 DROPOUTS = frozenset({"dropout", "attention_dropout", "ffn_dropout", "word_dropout"})
 """The settings of a model that are not of its architecture: they act in training only."""
 
@@ -34,6 +35,24 @@ class LanguagePair(Section):
 
     source: Name
     target: Name
+
+
+class TrainedLines(Section):
+    """The source lines of a training: how often they hold several sentences, and how long they are."""
+
+    several_sentences: Probability = Field(description="share of the lines that hold several sentences")
+    usual_longest: PositiveInt = Field(description="99 % of the lines have at most so many pieces, EOS not counted")
+
+    @staticmethod
+    def careful(records: Sequence[TrainedLines | None]) -> TrainedLines | None:
+        """The record of all trainings together, by the lowest figures; None if one is not known."""
+        known = [record for record in records if record is not None]
+        if len(known) < len(records):
+            return None
+        return TrainedLines(
+            several_sentences=min(record.several_sentences for record in known),
+            usual_longest=min(record.usual_longest for record in known),
+        )
 
 
 class WordDropoutConfig(Section):
@@ -170,6 +189,9 @@ class DecodingConfig(Section):
         50, description="how many pieces longer than its source a translation may be, without EOS"
     )
     min_tokens: NonNegativeInt = Field(0, description="fewest pieces of a translation, without EOS")
+    split_sentences: SplitSentences = Field(
+        "auto", description="translate each sentence of a line by itself; auto: unless training had many such lines"
+    )
     batch_tokens: PositiveInt = Field(12_288, description="tokens per batch of the search: source pieces times beam")
     samples: NonNegativeInt = Field(0, description="translations to sample for each line; 0: search")
     temperature: Annotated[float, Field(gt=0, le=100)] = Field(

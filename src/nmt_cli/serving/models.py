@@ -21,11 +21,13 @@ from nmt_cli.languages import (
     match_code,
     standard_code,
 )
+from nmt_cli.recipe.schema import SplitSentences
 from nmt_cli.serving.errors import RequestError, invalid_request_error, shorten
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue
 from nmt_cli.serving.worker_model import EngineSettings
 from nmt_cli.serving.worker_pool import WorkerPool
+from nmt_cli.tokenization.sentence_splitting import is_split
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -112,6 +114,11 @@ class ServedModel:
         """Source pieces of a text, EOS not counted."""
         return len(self._tokenizer.encode_raw([text])[0])
 
+    def is_split(self, line: str, num_pieces: int, *, when: SplitSentences) -> bool:
+        """Whether a line is translated sentence by sentence; `auto` leaves it to the model's own setting."""
+        own = self.config.recipe.decoding.split_sentences if when == "auto" else when
+        return is_split(line, num_pieces, when=own, trained=self.config.trained_lines)
+
     def _use(self, files: _ModelFiles) -> None:
         self.directory, self.digest = files.directory, files.digest
         self.config, self._tokenizer = files.config, files.tokenizer
@@ -165,9 +172,9 @@ class ModelRoute:
         return self.model.pair[0] if self.detected is None else self.detected.code
 
     @property
-    def translator(self) -> ServedModel | None:
-        """The model, or None if the text is in the target's language already."""
-        return self.model if self.source == self.model.pair[0] else None
+    def is_translated(self) -> bool:
+        """False if the text is in the target's language already."""
+        return self.source == self.model.pair[0]
 
 
 class ModelRouter:

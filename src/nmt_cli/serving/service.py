@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 from nmt_cli.errors import DataError, NmtError
+from nmt_cli.recipe.schema import SplitSentences
 from nmt_cli.serving.errors import (
     ClientGone,
     invalid_request_error,
@@ -132,7 +133,7 @@ class Service:
         source: str | None,
         target: str | None,
         nbest: int,
-        by_sentence: bool,
+        split_sentences: SplitSentences,
         owner: KeyOwner,
         caller: Caller,
     ) -> list[tuple[TranslatedText, ModelRoute]]:
@@ -140,23 +141,24 @@ class Service:
         self.check_texts(texts)
         with owner.charged(requests=max(1, len(texts)), characters=sum(map(len, texts))):
             routes = [self.models.route(source, target, text=text) for text in texts]
-            texts_by_model: dict[ServedModel | None, list[str]] = {}
+            texts_by_model: dict[tuple[ServedModel, bool], list[str]] = {}
             for text, route in zip(texts, routes, strict=True):
-                texts_by_model.setdefault(route.translator, []).append(text)
+                texts_by_model.setdefault((route.model, route.is_translated), []).append(text)
             calls = [
                 self.translate(
                     texts_of_model,
                     model,
-                    self.search_task(model or routes[0].model, nbest=nbest),
-                    by_sentence=by_sentence,
+                    self.search_task(model, nbest=nbest),
+                    split_sentences=split_sentences,
+                    is_translated=is_translated,
                     caller=caller,
                 )
-                for model, texts_of_model in texts_by_model.items()
+                for (model, is_translated), texts_of_model in texts_by_model.items()
             ]
             # Almost always there is a single call, which needs no task.
             results = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
         translations = {model: iter(result) for model, result in zip(texts_by_model, results, strict=True)}
-        return [(next(translations[route.translator]), route) for route in routes]
+        return [(next(translations[route.model, route.is_translated]), route) for route in routes]
 
     async def reload(self) -> list[NmtError]:
         """Read the keys and load the models again; the errors, which say what stays as it was."""
@@ -170,27 +172,47 @@ class Service:
         return errors + await self.models.reload()
 
     async def translate(
-        self, texts: Sequence[str], model: ServedModel | None, task: SearchTask, *, by_sentence: bool, caller: Caller
+        self,
+        texts: Sequence[str],
+        model: ServedModel,
+        task: SearchTask,
+        *,
+        split_sentences: SplitSentences,
+        is_translated: bool,
+        caller: Caller,
     ) -> list[TranslatedText]:
         """The translation of each text; ClientGone if the client leaves, RequestError if there is no room or time."""
-        return [text async for text in self.stream(texts, model, task, by_sentence=by_sentence, caller=caller)]
+        stream = self.stream(
+            texts, model, task, split_sentences=split_sentences, is_translated=is_translated, caller=caller
+        )
+        return [text async for text in stream]
 
     async def stream(
-        self, texts: Sequence[str], model: ServedModel | None, task: SearchTask, *, by_sentence: bool, caller: Caller
+        self,
+        texts: Sequence[str],
+        model: ServedModel,
+        task: SearchTask,
+        *,
+        split_sentences: SplitSentences,
+        is_translated: bool,
+        caller: Caller,
     ) -> AsyncIterator[TranslatedText]:
         """The same as `translate`, but each text comes as soon as it and all texts before it are done.
 
-        Without a model, each text is its own translation.
+        A text that is not to be translated is its own translation.
         """
         self.check_texts(texts)
         self.check_texts([task.prefix])
-        if model is None:
-            for text in texts:
-                yield TranslatedText(SplitText([], [text]), [])
-            return
         num_pieces = cache(model.num_pieces)
         split_texts = [
-            split_text(text, fits=lambda part: num_pieces(part) <= model.max_pieces, by_sentence=by_sentence)
+            split_text(
+                text,
+                model.pair[0],
+                fits=lambda part: num_pieces(part) <= model.max_pieces,
+                is_split=lambda line: model.is_split(line, num_pieces(line), when=split_sentences),
+            )
+            if is_translated
+            else SplitText([], [text])
             for text in texts
         ]
         sentences_of_texts = [
@@ -208,7 +230,8 @@ class Service:
             self._submit(all_sentences, model)
             for split, sentences in zip(split_texts, sentences_of_texts, strict=True):
                 await self._wait(sentences, caller=caller, deadline=deadline)
-                yield TranslatedText(split, [_translated_sentence(sentence) for sentence in sentences])
+                translated = [_translated_sentence(sentence) for sentence in sentences]
+                yield TranslatedText(split, translated, model.config.languages)
         finally:
             _abandon(all_sentences)
 
@@ -234,7 +257,9 @@ class Service:
 
     def _submit(self, sentences: Sequence[QueuedSentence], model: ServedModel) -> None:
         """Queue the sentences; RequestError at once if they cannot be done in time."""
-        if sentences and (refusal := model.pool.refusal) is not None:
+        if not sentences:
+            return
+        if (refusal := model.pool.refusal) is not None:
             raise refusal
         timeout = self.limits.timeout_seconds
         if model.wait_seconds > timeout:

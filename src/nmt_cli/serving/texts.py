@@ -3,61 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from nmt_cli.tokenization.sentence_splitting import split_sentences, split_to_fit
+from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.tokenization.sentence_splitting import SplitText, split_line
+from nmt_cli.tokenization.tokenizer import is_blank
 
 # A model would lose a tag. The values of its attributes tell <b id=1> from the comparisons in "a <b and c> d".
 _TAG = r"""</?[A-Za-z][\w:.-]*(?:\s+[\w:.@-]+\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'<>]+))*\s*/?>|<!--[^<>]*-->"""
 _LINE_BREAK = r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"
 _BREAK = re.compile(rf"({_LINE_BREAK}|{_TAG})")
-# Control characters mean nothing in a sentence; the model gets a space instead.
-_CONTROLS_TO_SPACES = {code: " " for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r"}
 
 
-@dataclass(frozen=True, slots=True)
-class SplitText:
-    """The sentences of a text; `gaps` has the whitespace and tags before the first, between two, and after the last."""
+def split_text(text: str, language: str, *, fits: Callable[[str], bool], is_split: Callable[[str], bool]) -> SplitText:
+    """The text cut at its line breaks and tags, and after the sentences of a line that is to be split.
 
-    sentences: list[str]
-    gaps: list[str]
-
-    def join(self, translations: Sequence[str]) -> str:
-        """The text with each sentence replaced by its translation."""
-        parts = [self.gaps[0]]
-        for translation, gap in zip(translations, self.gaps[1:], strict=True):
-            parts += [translation, gap]
-        return "".join(parts)
-
-
-def split_text(text: str, *, fits: Callable[[str], bool], by_sentence: bool) -> SplitText:
-    """The text cut at line breaks and tags, and after sentences if `by_sentence`; parts that do not fit are cut too."""
-    sentences: list[str] = []
-    gaps = [""]
+    Parts that do not fit are cut further.
+    """
+    segments: list[str] = []
     for part in _BREAK.split(text):
-        line = part.translate(_CONTROLS_TO_SPACES) if not part.isspace() else part
-        if not line.strip() or _BREAK.fullmatch(part):
-            gaps[-1] += part
-            continue
-        for segment in _fitting_segments(line, fits, by_sentence=by_sentence):
-            sentence = segment.strip()
-            if not sentence:
-                gaps[-1] += segment
-                continue
-            before, _, after = segment.partition(sentence)
-            gaps[-1] += before
-            sentences.append(sentence)
-            gaps.append(after)
-    return SplitText(sentences, gaps)
-
-
-def _fitting_segments(line: str, fits: Callable[[str], bool], *, by_sentence: bool) -> list[str]:
-    segments = []
-    for sentence in split_sentences(line) if by_sentence else [line]:
-        is_short = fits(sentence.strip())
-        segments += [sentence] if is_short else split_to_fit(sentence, fits=lambda text: fits(text.strip()))
-    return segments
+        is_gap = _BREAK.fullmatch(part)
+        segments += (
+            [part] if is_gap else split_line(part, language, by_sentence=is_split(part), is_short=fits, fits=fits)
+        )
+    return SplitText.of(segments, is_gap=lambda segment: is_blank(segment) or bool(_BREAK.fullmatch(segment)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +54,27 @@ class TranslatedText:
 
     split: SplitText
     sentences: list[TranslatedSentence]
+    languages: LanguagePair
 
     @property
     def text(self) -> str:
-        """The translation, with the whitespace of the source."""
-        return self.split.join([sentence.candidates[0].text for sentence in self.sentences])
+        """The best translation."""
+        return self.candidates[0].text
 
     @property
     def candidates(self) -> list[TextCandidate]:
-        """Whole translations, best first: the best of all sentences, the second best of all, and so on."""
-        if not self.sentences:
-            return [TextCandidate(self.text, 0.0, 0.0)]
-        ranks = zip(*(sentence.candidates for sentence in self.sentences), strict=False)
+        """Whole translations, best first: the best of all sentences, the second best of all, and so on.
+
+        The last candidate of a sentence stands for all that are missing.
+        """
+        of_sentences = [sentence.candidates for sentence in self.sentences]
+        ranks = [
+            [candidates[min(rank, len(candidates) - 1)] for candidates in of_sentences]
+            for rank in range(max(map(len, of_sentences), default=1))
+        ]
         return [
             TextCandidate(
-                self.split.join([candidate.text for candidate in rank]),
+                self.split.join([candidate.text for candidate in rank], self.languages),
                 sum(candidate.score for candidate in rank),
                 sum(candidate.log_prob for candidate in rank),
             )

@@ -154,6 +154,8 @@ class WorkerModel:
             max_extra_tokens=task.max_extra_tokens,
             prefixes=[task.prefix] * len(lines) if task.prefix else None,
             alignments=task.alignments,
+            split_sentences="never",  # the server did it
+            copy_symbols=True,
             batch_tokens=max_pieces * len(lines) * task.beam + 1,
         )
         return [asdict(translation) for translation in translations]
@@ -176,7 +178,7 @@ class WorkerModel:
         pieces = likely_next_pieces(loaded, source, prefix, count=task.num_words, device=device)
         prefixes = [f"{prefix} {piece}".strip() for piece in pieces]
         translations = self._translator.translate(
-            [source] * len(prefixes), samples=0, beam=task.beam, prefixes=prefixes
+            [source] * len(prefixes), samples=0, beam=task.beam, prefixes=prefixes, split_sentences="never"
         )
         words = [
             {"word": word, "text": best.text, "score": best.score, "log_prob": best.log_prob}

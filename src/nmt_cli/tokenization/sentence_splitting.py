@@ -1,38 +1,67 @@
-"""Sentences of a line, and long lines split into parts that a model can translate."""
+"""Sentences of a line, long lines split into parts that a model can translate, and the parts put together again."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
 
-from nmt_cli.tokenization.tokenizer import Tokenizer
+from nmt_cli.recipe.schema import LanguagePair, SplitSentences, TrainedLines
+from nmt_cli.tokenization.tokenizer import Tokenizer, is_blank
 
 logger = logging.getLogger(__name__)
 
-# The longest source sentence in training, if a model does not say it: nearly all sentences of any corpus are shorter.
+# Parts of a sentence that is cut have at most so many pieces: nearly all sentences of any corpus are shorter.
 _USUAL_LONGEST = 128
+# Corpora of sentences have fewer lines of several sentences (Tatoeba 1 %, news 2 %, WMT14 5 to 8 %). A model that
+# seldom saw a second sentence leaves it out, and to split a line costs only the view of its other sentences.
+_MANY_LINES = 0.1
 # Marks at the end of a sentence: with a space after them, and in Chinese, Japanese and Burmese also without one.
-_STOPS, _STOPS_WITHOUT_SPACE = ".!?…।؟۔։።፧។៕", "。！？။"
-# Possessive quantifiers and the lookbehind keep texts of nothing but marks from taking quadratic time.
+_STOPS, _STOPS_WITHOUT_SPACE = ".!?…।؟۔።։፧។៕", "。！？။｡"
+_CLOSING = "\"'”’“‘»)\\]"
+_EMOJI = "[\u203c\u2049\u2190-\u21ff\u2300-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff][\u200d\ufe0e-\ufe0f\u20e3]*+"
+# Possessive quantifiers and lookbehinds keep texts of nothing but marks from taking quadratic time. The first condition
+# makes the search three times as fast. A Greek question ends in a semicolon.
 _SENTENCE_END = re.compile(
-    rf"(?<![{_STOPS}])[{_STOPS}]++[\"'”’»)\]]*+\s++(?=\S)"
+    rf"(?=[{_STOPS}{_STOPS_WITHOUT_SPACE};\n\r])(?:"
+    rf"(?:(?<![{_STOPS}])[{_STOPS}]++|(?<=[Ͱ-Ͽἀ-῿]);)[{_CLOSING}]*+(?:\s++(?=\S)|(?={_EMOJI}))"
     rf"|(?<![{_STOPS_WITHOUT_SPACE}])[{_STOPS_WITHOUT_SPACE}]++[」』”’）]*+(?:[\"'»)\]]++(?=\s|\Z))?+\s*+(?=\S)"
+    r"|[\n\r]\s*+(?=\S))"
 )
+_EMOJI_RUN = re.compile(rf"(?:{_EMOJI}\s*+)++")
 _BETWEEN_WORDS = re.compile(r"[\s\"'“‘„«(\[]")
 _LONGEST_ABBREVIATION = 32  # in characters; all abbreviations are shorter
-_FIRST_LETTER = re.compile(r"[\"'“‘„«(\[¿¡–—-]*(.)", re.DOTALL)
-_ABBREVIATIONS = frozenset(
-    re.findall(
-        r"\S+",
-        """
-        mr mrs ms dr prof st jr sr gen col sen rep gov capt lt sgt rev hon mt no nos vol fig figs eq sec pp ca cf vs
-        etc al ed inc ltd corp co dept est approx jan feb mar apr jun jul aug sep sept oct nov dec
-        nr str bzw ca evtl ggf inkl usw vgl abs art bd hrsg jh mio mrd tel u.a z.b d.h i.d.r
-        m mm mme mlle av env ex p.ex c.-à-d sra srta dña núm pág sig dott ing tzv např tzn mj atd apod resp č
-            """,
-    )
+_FIRST_WORD = re.compile(r"[\s\"'“‘„«»(\[¿¡–—-]*+([^\W_]+|\S)")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_ABBREVIATIONS = _words(
+    """
+    mr mrs ms dr prof st jr sr gen col sen rep gov capt maj lt sgt rev hon mt ft cf vs al inc ltd corp co dept approx
+    bzw ca evtl ggf inkl vgl sog bzgl hrsg mio mrd u.a z.b d.h i.d.r
+    mm mme mlle p.ex c.-à-d sra srta dña dott ing tzv např tzn mj atd apod resp
+    """
 )
+_ABBREVIATIONS_BEFORE_NUMBERS = _words(
+    """
+    no nos nr vol fig figs eq sec pp p art abs bd jh str tel ed av núm pág sig č est
+    jan feb mar apr jun jul aug sep sept oct nov dec
+    """
+)
+# In these languages a full stop after a number makes it an ordinal: am 3. Mai.
+_LANGUAGES_WITH_DOTTED_ORDINALS = _words("de lb da nb nn no fo is fi et lv hu cs sk pl sl hr sr bs tr az eu hsb dsb mk")
+_LONGEST_ORDINAL = 3  # digits; longer ones are mostly years
+_LANGUAGES_WITHOUT_SPACES = _words("zh cmn yue wuu nan hak lzh ja")
+# Words are not apart, but sentences and clauses are.
+_LANGUAGES_WITH_SPACES_BETWEEN_CLAUSES = _words("th lo km my bo dz")
+_WIDE = "\u2e80-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff60"
+_ENDS_WIDE = re.compile(rf"[{_WIDE}…—][{_CLOSING}]*\Z")
+_ENDS_WITH_WIDE_MARK = re.compile(rf"[。！？…；：，、｡」』）】》〉][{_CLOSING}]*\Z")
 # Where to cut, best first: after a sentence, after a clause, between words. CJK marks have no space after them.
 # The first is looser than _SENTENCE_END: any full stop will do, because the text has to be cut somewhere.
 _BOUNDARIES = (
@@ -43,88 +72,181 @@ _BOUNDARIES = (
 _FIRST_GUESS = 64  # characters of a part that fits
 
 
+@dataclass(frozen=True, slots=True)
+class SplitText:
+    """The sentences of a text; `gaps` has what stands before the first, between each two, and after the last."""
+
+    sentences: list[str]
+    gaps: list[str]
+
+    @classmethod
+    def of(cls, segments: Iterable[str], *, is_gap: Callable[[str], bool] = is_blank) -> Self:
+        """The text that these segments are, each with the white space around it; some belong to a gap."""
+        sentences: list[str] = []
+        gaps = [""]
+        for segment in segments:
+            sentence = "" if is_gap(segment) else segment.strip()
+            before, _, after = segment.partition(sentence) if sentence else (segment, "", "")
+            gaps[-1] += before
+            if sentence:
+                sentences.append(sentence)
+                gaps.append(after)
+        return cls(sentences, gaps)
+
+    def join(self, translations: Sequence[str], languages: LanguagePair) -> str:
+        """The text with each sentence replaced by its translation, and its line breaks."""
+        gaps = self.target_gaps(translations, languages, keeps_breaks=True)
+        return gaps[0] + "".join(text for pair in zip(translations, gaps[1:], strict=True) for text in pair)
+
+    def target_gaps(self, translations: Sequence[str], languages: LanguagePair, *, keeps_breaks: bool) -> list[str]:
+        """The gaps as the target language is written: Chinese and Japanese sentences follow without a space.
+
+        If the source has no space after a sentence and the target needs one, it gets one. Unless line breaks are kept,
+        a gap between two translations is a space or nothing.
+        """
+        gaps = list(self.gaps)
+        for index in range(1, len(self.sentences)):
+            sentence, next_sentence = self.sentences[index - 1 : index + 1]
+            if self.gaps[index] or has_letters(next_sentence):  # an emoji can follow without a space in any language
+                translation = translations[index - 1]
+                gaps[index] = _target_gap(gaps[index], sentence, translation, languages, keeps_breaks=keeps_breaks)
+        return gaps
+
+
+def _target_gap(gap: str, source: str, translation: str, languages: LanguagePair, *, keeps_breaks: bool) -> str:
+    """The gap after a sentence and its translation, with a sentence after them."""
+    src, tgt = map(_base_code, (languages.source, languages.target))
+    has_break = len(gap.splitlines()) > 1 or gap != gap.rstrip("\n\r\v\f\x1c-\x1e\x85\u2028\u2029")
+    if (has_break and keeps_breaks) or gap.strip():
+        return gap
+    if tgt in _LANGUAGES_WITHOUT_SPACES and (_ENDS_WITH_WIDE_MARK if has_break else _ENDS_WIDE).search(translation):
+        return ""
+    if gap:
+        return gap if keeps_breaks else " "
+    has_no_spaces = src in _LANGUAGES_WITHOUT_SPACES | _LANGUAGES_WITH_SPACES_BETWEEN_CLAUSES
+    return "" if source[-1].isalnum() and not has_no_spaces else " "
+
+
 class LineSplitter:
-    """Splits lines into parts, and logs which lines have several parts.
+    """Splits lines into parts, and logs which lines have several parts."""
 
-    `longest_trained` is the length, in pieces without EOS, of the longest source sentence in training; None if it is
-    not known, as for imported models.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, *, longest_trained: int | None) -> None:
-        self._tokenizer = tokenizer
-        self._split_above = longest_trained or _USUAL_LONGEST
-        self._trained_lines = "no line in training had" if longest_trained else "lines in training seldom have"
+    def __init__(self, tokenizer: Tokenizer, *, language: str, trained: TrainedLines | None) -> None:
+        self._tokenizer, self._language, self._trained = tokenizer, language, trained
         self._has_logged_split = False
 
     def split(
-        self, text: str, ids: Sequence[int], *, line_number: int, model_limit: int, has_prefix: bool
-    ) -> list[str]:
+        self, line: str, ids: Sequence[int], *, when: SplitSentences, line_number: int, model_limit: int
+    ) -> SplitText:
         """The parts of a line, in order; a blank line has none. `ids` has its pieces.
 
-        A line longer than any in training is split after each sentence, because models trained on single sentences
-        leave out parts of longer texts. A line with a prefix is kept whole if the model can take it: nobody knows
-        where its prefix ends. A sentence, or a line with a prefix, of more than `model_limit` pieces is cut into parts
-        as long as sentences in training.
+        The line is split after each sentence, as `when` says, and if the model cannot take it. A sentence of more than
+        `model_limit` pieces is cut into parts as long as sentences in training.
         """
-        part_limit, is_too_long = min(model_limit, self._split_above), len(ids) > model_limit
-        parts = [text] if text else []
-        if len(ids) > part_limit and not has_prefix:
-            parts = split_sentences(text)
-        if is_too_long:
-            parts = [cut for part in parts for cut in self._cut(part, model_limit=model_limit, part_limit=part_limit)]
-        if is_too_long and len(parts) > 1:
-            place = "" if has_prefix else "at sentence ends and, in longer sentences, "
+        part_limit = min(model_limit, self._trained.usual_longest if self._trained else _USUAL_LONGEST)
+        is_too_long = len(ids) > model_limit
+        by_sentence = is_too_long or is_split(line, len(ids), when=when, trained=self._trained)
+        if not by_sentence:
+            return SplitText.of([line])
+
+        def fits(limit: int) -> Callable[[str], bool]:
+            return lambda part: len(self._tokenizer.encode_raw([part])[0]) <= limit
+
+        is_short = fits(model_limit) if is_too_long else lambda part: True
+        split = SplitText.of(
+            split_line(line, self._language, by_sentence=True, is_short=is_short, fits=fits(part_limit))
+        )
+        if is_too_long and len(split.sentences) > 1:
             message = f"line {line_number} has {len(ids):,} pieces, and this model takes {model_limit:,} at once"
-            message += f": it is translated in {len(parts)} parts, cut {place}after at most {part_limit:,} pieces"
-            logger.warning("%s", message)
-        elif len(parts) > 1 and not self._has_logged_split:
-            message = f"line {line_number} has {len(ids):,} pieces, and {self._trained_lines} more than {part_limit:,}"
-            logger.info("%s: it is split at sentence ends, as all such lines are", message)
+            message += f": it is translated in {len(split.sentences)} parts, cut at sentence ends and, in longer "
+            logger.warning("%ssentences, after at most %s pieces", message, f"{part_limit:,}")
+        elif len(split.sentences) > 1 and not self._has_logged_split:
+            message = "line %s has several sentences: each is translated by itself, as in all such lines"
+            logger.info(message, line_number)
             self._has_logged_split = True
-        return parts
-
-    def _cut(self, text: str, *, model_limit: int, part_limit: int) -> list[str]:
-        """Parts of at most `part_limit` pieces if the text has more than `model_limit`, otherwise the whole text."""
-        if self._num_pieces(text) <= model_limit:
-            return [text]
-        parts = split_to_fit(text, fits=lambda part: self._num_pieces(part) <= part_limit)
-        return [part for part in parts if part.strip()]
-
-    def _num_pieces(self, text: str) -> int:
-        return len(self._tokenizer.encode([text.strip()])[0])
+        return split
 
 
-def split_sentences(line: str) -> list[str]:
-    """The sentences of a line, each with the whitespace after it; together they are the line.
+def is_split(line: str, num_pieces: int, *, when: SplitSentences, trained: TrainedLines | None) -> bool:
+    """Whether a line is translated sentence by sentence.
 
-    In doubt a sentence goes on: after an abbreviation, an initial or a number, and before a small letter.
+    `auto` keeps a line whole if many lines in training had several sentences, and nearly all were at least as long.
+    """
+    if when != "auto":
+        return when == "always"
+    if trained is None or trained.several_sentences < _MANY_LINES:
+        return True
+    return num_pieces > trained.usual_longest or "\n" in line or "\r" in line
+
+
+def share_of_several_sentences(lines: Iterable[str], language: str) -> float:
+    """The share of the lines that hold several sentences."""
+    counts = [len(split_sentences(line, language)) > 1 for line in lines]
+    return sum(counts) / max(1, len(counts))
+
+
+def _base_code(code: str) -> str:
+    return re.split("[-_]", code.lower())[0]
+
+
+def has_letters(text: str) -> bool:
+    """Whether a text has a letter of any script; digits and emoji are none."""
+    return any(map(str.isalpha, text))
+
+
+def split_line(
+    line: str, language: str, *, by_sentence: bool, is_short: Callable[[str], bool], fits: Callable[[str], bool]
+) -> list[str]:
+    """The line in sentences, or whole; what is not short is cut into parts that fit."""
+    segments = []
+    for sentence in split_sentences(line, language) if by_sentence else [line]:
+        is_whole = is_short(sentence.strip())
+        segments += [sentence] if is_whole else split_to_fit(sentence, fits=lambda part: fits(part.strip()))
+    return segments
+
+
+def split_sentences(line: str, language: str) -> list[str]:
+    """The sentences of a line, each with the white space after it; together they are the line.
+
+    In doubt a sentence goes on: after an abbreviation, an initial or an ordinal, and before a small letter. A line
+    break ends a sentence like a full stop. Emoji after a sentence are a part of their own.
     """
     sentences = []
-    start = 0
+    start, language = 0, _base_code(language)
     for mark in _SENTENCE_END.finditer(line):
-        if _ends_sentence(line, start, mark):
+        if mark.end() > start and _ends_sentence(line, start, mark, language):
             sentences.append(line[start : mark.end()])
             start = mark.end()
+            if run := _EMOJI_RUN.match(line, start):
+                sentences.append(run[0])
+                start = run.end()
     return [*sentences, line[start:]] if start < len(line) else sentences
 
 
-def _ends_sentence(line: str, start: int, mark: re.Match[str]) -> bool:
+def _ends_sentence(line: str, start: int, mark: re.Match[str], language: str) -> bool:
     """Whether the sentence that begins at `start` ends at this mark."""
-    first_letter = _FIRST_LETTER.match(line, mark.end())
-    if first_letter is None:
+    first_word = _FIRST_WORD.match(line, mark.end())
+    if first_word is None:
         return False
-    letter = first_letter[1]
-    is_small = letter.islower() and letter != letter.title()  # Georgian letters count as small, also at the beginning
-    if is_small:
+    next_word = first_word[1]
+    # Georgian letters count as small, also at the beginning; a name such as iPhone can begin a sentence.
+    if next_word.islower() and next_word[0] != next_word[0].title():
+        return False
+    if mark[0][0] in "。！？" and mark[0][1:2] in "」』" and next_word[0] in "とっ":  # what was said goes on
         return False
     ends_with_other_mark = mark[0][0] not in ".۔" or mark[0].startswith("..")
     if ends_with_other_mark:
         return True
     before = line[max(start, mark.start() - _LONGEST_ABBREVIATION) : mark.start()]
-    word = _BETWEEN_WORDS.split(before)[-1].lower()
-    is_initial, is_number = len(word) < 2, word.replace(".", "").isdigit()
+    last_word = _BETWEEN_WORDS.split(before.rstrip("\"'”’“‘»"))[-1]
+    word = last_word.lower()
+    if (number := word.replace(".", "")).isdecimal():
+        is_ordinal = language in _LANGUAGES_WITH_DOTTED_ORDINALS and len(number) <= _LONGEST_ORDINAL
+        return not (is_ordinal or line[start : mark.start()].strip() == last_word)  # of a list, if it is first
+    if word in _ABBREVIATIONS_BEFORE_NUMBERS and next_word[0].isdecimal():
+        return False
+    is_initial = not word or (len(word) == 1 and word != word.upper() and (word, language) != ("i", "en"))
     is_dotted_abbreviation = word[-2:-1] == "."  # z.B.
-    return not (is_initial or is_number or is_dotted_abbreviation or word in _ABBREVIATIONS)
+    return not (is_initial or is_dotted_abbreviation or word in _ABBREVIATIONS)
 
 
 def split_to_fit(text: str, *, fits: Callable[[str], bool]) -> list[str]:

@@ -42,6 +42,11 @@ def normalize_spaces(text: str) -> str:
     return _SPACES.sub(" ", text) if "  " in text else text
 
 
+def plain_spaces(line: str) -> str:
+    """The line with white space as in cleaned text: none at its ends, single spaces, and no tabs."""
+    return normalize_spaces(line if line.isprintable() else line.translate(_CONTROL_SPACES))
+
+
 def is_blank(text: str) -> bool:
     """Whether a text has nothing but white space, control characters and characters without width."""
     return _VISIBLE.search(text) is None
@@ -89,7 +94,7 @@ class Tokenizer:
         return [piece_id for piece_id in range(self.vocab_size) if self._processor.is_byte(piece_id)]
 
     def as_in_training(self, line: str) -> str:
-        """The line as `nmt prepare` encodes it: with single spaces, and without odd characters that are in no piece.
+        """The line as `nmt prepare` encodes a source: with single spaces, without odd characters that are in no piece.
 
         White space of any kind becomes a space, what has no width goes, and decomposed letters are composed. A
         character that is in a piece stays. A line without a visible character is empty.
@@ -138,7 +143,7 @@ class Tokenizer:
         return rows
 
     def encode_raw(self, lines: Iterable[str]) -> list[list[int]]:
-        """The ids of each line of raw text, as `nmt prepare` would encode it."""
+        """The ids of each line of raw text, as `nmt prepare` encodes a source."""
         return self.encode([self.as_in_training(line) for line in lines])
 
     def nbest(self, text: str, *, number: int) -> list[list[int]]:
@@ -200,15 +205,15 @@ class EncodedText:
 
 
 class TextEncoder:
-    """Encodes large texts, with known characters, as `Tokenizer.encode` does, and faster: known words are looked up.
+    """Encodes large texts as `Tokenizer.encode` does, and several times faster: known words are looked up.
 
     In a byte-pair model whose pieces never continue after a space, words are encoded independently. The ids of a word
-    are then cached. Unigram models choose a path through the whole sentence, so they are not cached. `num_changed`
-    counts the lines so far in which other characters replaced some that the vocabulary lacks.
+    are then cached. Unigram models choose a path through the whole sentence, so they are not cached. If `is_source`,
+    others replace odd characters that the vocabulary lacks, and `num_changed` counts the lines so far with such ones.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, kind: TokenizerKind | None) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, *, kind: TokenizerKind | None, is_source: bool) -> None:
+        self._tokenizer, self._is_source = tokenizer, is_source
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         self._has_independent_words = kind == "bpe" and not any(SPACE_MARK in piece[1:] for piece in pieces)
         self._cache, self._changed_words = WordCache(), list[int]()  # a word and its row have the same number
@@ -243,9 +248,9 @@ class TextEncoder:
         return EncodedText(cache.ids_of(numbers), np.diff(line_ends, prepend=0))
 
     def _encode_known(self, texts: list[str]) -> tuple[list[list[int]], list[int]]:
-        """The ids of texts with known characters, and the indices of those for which that makes a difference."""
+        """The ids of texts, and the indices of those in which characters are replaced."""
         changed = []
-        for index, text in enumerate(texts):
+        for index, text in enumerate(texts if self._is_source else ()):
             if not (text.isascii() or text == (known := self._tokenizer.with_known_characters(text))):
                 texts[index] = normalize_spaces(known)
                 changed.append(index)

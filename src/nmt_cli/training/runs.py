@@ -29,7 +29,7 @@ from nmt_cli.errors import DataError, ModelError, RecipeError, UsageError
 from nmt_cli.recipe.key_paths import KeyPath, flatten
 from nmt_cli.recipe.loading import ResolvedRecipe, dump_recipe
 from nmt_cli.recipe.mistakes import as_written
-from nmt_cli.recipe.schema import Recipe
+from nmt_cli.recipe.schema import Recipe, TrainedLines
 from nmt_cli.recipe.training import ConstantConfig, InverseSqrtConfig, NoamConfig
 from nmt_cli.training.initial_weights import describe_initial_model
 
@@ -306,7 +306,7 @@ def _record(data: PreparedData, recipe: Recipe, command: Sequence[str], initial:
             "init_from": initial,
             "rules": RULES,
             "slurm_job": os.environ.get("SLURM_JOB_ID"),
-            "longest_source": _longest_source(data, initial, max_positions=recipe.model.max_positions),
+            "trained_lines": _trained_lines(data, initial, max_positions=recipe.model.max_positions),
             "data_summary": {
                 "fingerprint": manifest.fingerprint,
                 "splits": {name: counts.model_dump() for name, counts in manifest.splits.items()},
@@ -317,21 +317,25 @@ def _record(data: PreparedData, recipe: Recipe, command: Sequence[str], initial:
     )
 
 
-def _longest_source(data: PreparedData, initial: InitialModel | None, *, max_positions: int) -> int | None:
-    """Pieces, without EOS, of the longest source sentence in training, including the initial model's training.
+def _trained_lines(data: PreparedData, initial: InitialModel | None, *, max_positions: int) -> TrainedLines | None:
+    """The record of the source lines in this training and in the initial model's training.
 
-    Pairs that the model cannot take do not count. None if the initial model does not record it.
+    Pairs that the model cannot take do not count. None if nothing is known about the one or the other.
     """
-    pairs, longest = data.split("train"), 0
+    pairs, counts = data.split("train"), np.zeros(max_positions, dtype=np.int64)
     for start in range(0, len(pairs), _BLOCK_PAIRS):
         stop = min(start + _BLOCK_PAIRS, len(pairs)) + 1
         source, target = (np.diff(side.read_offsets(start, stop)) for side in (pairs.src, pairs.tgt))
-        taken = source[np.maximum(source, target) <= max_positions]
-        longest = max(longest, int(taken.max(initial=1)) - 1)
-    if initial is None:
-        return longest or None
-    longest_before = load_saved_config(Path(initial.path)).longest_source
-    return None if longest_before is None else max(longest_before, longest)
+        taken = source[np.maximum(source, target) <= max_positions] - 1
+        counts += np.bincount(taken, minlength=max_positions)
+    share = data.manifest.several_sentences
+    if share is None or not counts[1:].any():
+        return None
+    # Rounded down, so that a single outlier among few lines changes nothing.
+    usual_longest = int(np.searchsorted(np.cumsum(counts), int(0.99 * (counts.sum() - 1)), side="right"))
+    own = TrainedLines(several_sentences=share, usual_longest=max(1, usual_longest))
+    before = own if initial is None else load_saved_config(Path(initial.path)).trained_lines
+    return TrainedLines.careful([own, before])
 
 
 def _fingerprints(data: PreparedData) -> dict[str, str]:

@@ -72,6 +72,9 @@ def decode(
             "--mbr", metavar="chrf|bleu", help="Take the candidate most like the others (minimum Bayes risk)."
         ),
     ] = None,
+    copy_symbols: Annotated[
+        bool, _search_option("--copy-symbols", help="Leave lines without letters as they are: numbers, emoji, times.")
+    ] = False,
     form: Annotated[
         str,
         _output_option(
@@ -134,6 +137,7 @@ def decode(
         from nmt_cli.decoding import parallel
 
         options = {"nbest": nbest, "mbr": mbr, "word_scores": word_scores, "alignments": alignments}
+        options["copy_symbols"] = copy_symbols
         job = parallel.TranslationJob(models, engine, precision, device, threads, overrides=overrides, options=options)
         devices = parallel.choose_devices(device, workers=workers, engine=engine, precision=precision, is_bulk=is_bulk)
         translate = stack.enter_context(parallel.parallel_translator(parallel.jobs_for_devices(job, devices)))

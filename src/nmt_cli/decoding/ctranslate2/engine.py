@@ -64,7 +64,7 @@ class CTranslate2Engine:
         self.source = load_tokenizer(path / "source.spm", num_pieces=config.vocabulary.source)
         self.target = load_tokenizer(path / "target.spm", num_pieces=config.vocabulary.target)
         self.max_positions = config.recipe.model.max_positions
-        self.longest_source = config.longest_source
+        self.trained_lines = config.trained_lines
         self._ids = {piece: number for number, piece in enumerate(self.target.pieces(range(self.target.vocab_size)))}
         compute_type = {"fp32": "float32", "int8": "int8"}[precision]
         threads = min(num_cpus(), torch.get_num_threads())

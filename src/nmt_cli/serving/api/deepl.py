@@ -160,7 +160,7 @@ async def translate(call: Call[DeepLTranslateRequest]) -> Response:
             source=fields.source_lang,
             target=fields.target_lang,
             nbest=1,
-            by_sentence=fields.split_sentences != "0",
+            split_sentences="never" if fields.split_sentences == "0" else "always",
             owner=call.owner,
             caller=caller,
         )

@@ -119,7 +119,7 @@ async def translate(call: Call[LibreTranslateRequest]) -> Response:
             source=fields.source,
             target=fields.target,
             nbest=1 + fields.alternatives,
-            by_sentence=True,
+            split_sentences="always",
             owner=call.owner,
             caller=caller,
         )

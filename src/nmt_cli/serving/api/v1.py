@@ -10,10 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
 from nmt_cli.languages import DetectedLanguage, language_name
+from nmt_cli.recipe.schema import SplitSentences
 from nmt_cli.serving.api.endpoints import NUMBER, Api, Call, Endpoint, NoFields, NotBlank, json_response
 from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.errors import ClientGone, RequestError, invalid_request_error, request_error_from
-from nmt_cli.serving.models import ServedModel
+from nmt_cli.serving.models import ModelRoute, ServedModel
 from nmt_cli.serving.service import Service
 from nmt_cli.serving.texts import TextCandidate, TranslatedText
 from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask
@@ -34,9 +35,9 @@ class TranslateRequest(BaseModel):
     length_penalty: Annotated[float | None, Field(ge=0, le=10, allow_inf_nan=False), NUMBER] = None
     max_extra_tokens: Annotated[int | None, Field(ge=0, description="at most the model's own"), NUMBER] = None
     prefix: Annotated[str, Field(description="what the translation of a single sentence begins with")] = ""
-    split: Annotated[
-        Literal["sentences", "lines"], Field(description="lines: cut only if the model needs it, as in nmt decode")
-    ] = "sentences"
+    split_sentences: Annotated[
+        SplitSentences, Field(description="auto: as in nmt decode; never: a line is cut only if the model needs it")
+    ] = "always"
     alignments: Annotated[bool, Field(strict=True, description="which source word each target word was made from")] = (
         False
     )
@@ -203,14 +204,16 @@ async def _translate(call: Call[TranslateRequest], texts: list[str]) -> Response
         prefix=fields.prefix,
         alignments=fields.alignments,
     )
-    by_sentence = fields.split == "sentences"
+    when = fields.split_sentences
     if fields.stream:
-        lines = _stream_lines(call, texts, route.translator, task, by_sentence=by_sentence)
+        lines = _stream_lines(call, texts, route, task)
         # Awaited before the status is sent, so that a full queue is a 503.
         first_line = await anext(lines, b"")
         return StreamingResponse(_prepend(first_line, lines), media_type=_NDJSON)
     with watch_caller(call.request) as caller:
-        translated = await service.translate(texts, route.translator, task, by_sentence=by_sentence, caller=caller)
+        translated = await service.translate(
+            texts, route.model, task, split_sentences=when, is_translated=route.is_translated, caller=caller
+        )
     answer = {
         "source": route.source,
         "target": route.model.pair[1],
@@ -305,13 +308,21 @@ def _model_for_sentence(call: Call[NextWordsRequest] | Call[AttentionRequest]) -
 
 
 async def _stream_lines(
-    call: Call[TranslateRequest], texts: list[str], model: ServedModel | None, task: SearchTask, *, by_sentence: bool
+    call: Call[TranslateRequest], texts: list[str], route: ModelRoute, task: SearchTask
 ) -> AsyncIterator[bytes]:
     """A line of JSON for each text, in order; if an error ends the stream, the last line is the error."""
     is_begun = False
     with watch_caller(call.request) as caller:
         try:
-            async for text in call.service.stream(texts, model, task, by_sentence=by_sentence, caller=caller):
+            stream = call.service.stream(
+                texts,
+                route.model,
+                task,
+                split_sentences=call.fields.split_sentences,
+                is_translated=route.is_translated,
+                caller=caller,
+            )
+            async for text in stream:
                 yield json.dumps(_text_answer(text, task), ensure_ascii=False).encode() + b"\n"
                 is_begun = True
         except ClientGone:
