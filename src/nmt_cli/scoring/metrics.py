@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, assert_never, get_args
+from typing import Any, Literal, assert_never, get_args
 
 import regex
 from sacrebleu.metrics.base import Metric
@@ -86,7 +86,7 @@ class SegmentScores:
 class EvaluationSet:
     """References, each with a line for each segment, and the other inputs of metrics.
 
-    A blank line, or None, beside another reference is a missing reference.
+    A blank line beside another reference is a missing reference.
 
     paper-bleu and moses-bleu need a code of the target language, such as de or deu. bleu and ter choose their tokens by
     it.
@@ -95,7 +95,7 @@ class EvaluationSet:
     `keep_quotes`, paper-bleu keeps the quotes of a German reference.
     """
 
-    references: Sequence[Sequence[str | None]]
+    references: Sequence[Sequence[str]]
     sources: Sequence[str] | None = None
     target_language: str | None = None
     test_set: tuple[str, str] | None = None
@@ -116,7 +116,7 @@ class Scorer:
 
     name: MetricName
     metric: Metric
-    references: Sequence[Sequence[str | None]]
+    references: Sequence[Sequence[str]]
     systems: Sequence[Sequence[str]]
 
     def report(self, system: Sequence[str], *, confidence: bool) -> ScoreReport:
@@ -219,8 +219,8 @@ def largest_differences(scores: SegmentScores, *, count: int) -> tuple[list[int]
     return best[:count], worst[:count]
 
 
-def _without_blanks(references: Sequence[Sequence[str | None]]) -> list[list[str | None]]:
-    """The references with None for each blank line beside a reference that has text."""
+def _without_blanks(references: Sequence[Sequence[str]]) -> list[list[Any]]:
+    """The references with None, as sacreBLEU has it, for each blank line beside a reference that has text."""
     segments = []
     for refs in zip(*references, strict=True):
         texts = [ref if ref and ref.strip() else None for ref in refs]
@@ -320,7 +320,7 @@ def _comet_scorer(systems: Sequence[Sequence[str]], evaluation_set: EvaluationSe
     comet, sources, references = evaluation_set.comet, evaluation_set.sources, evaluation_set.references
     if comet is None or sources is None or len(references) != 1:
         raise ValueError("COMET wants its installation, the sources, and one reference")
-    scores = comet.segment_scores(systems, sources=sources, reference=[line or "" for line in references[0]])
+    scores = comet.segment_scores(systems, sources=sources, reference=references[0])
     metric = SegmentMean(model=comet.model, version=comet.version(), num_segments=len(sources))
     # Scorers pass text. SegmentMean reads the numbers back, so sacreBLEU's resampling works for COMET.
     return Scorer("comet", metric, references, [[repr(value) for value in system] for system in scores])
@@ -339,7 +339,7 @@ class _Chrf(CHRF):
 class _CharacterTer(TER):
     """TER that counts characters with their marks, as its signature says."""
 
-    def __init__(self, *, references: Sequence[Sequence[str | None]]) -> None:
+    def __init__(self, *, references: Sequence[Sequence[str]]) -> None:
         super().__init__(references=references)
         self.tokenizer_signature = "grapheme"
 

@@ -114,7 +114,7 @@ class MosesBleu(BLEU):
     _SIGNATURE_TYPE = _MosesSignature
 
     def __init__(
-        self, language: str, *, lowercase: bool, changes: dict[str, str], references: Sequence[Sequence[str | None]]
+        self, language: str, *, lowercase: bool, changes: dict[str, str], references: Sequence[Sequence[str]]
     ) -> None:
         super().__init__(tokenize="none", smooth_method="none", force=True, lowercase=lowercase, references=references)
         self.tokenizer_signature = f"moses-{language}"
