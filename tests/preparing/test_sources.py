@@ -183,6 +183,14 @@ def test_text_files_are_found_by_their_languages(
     assert name_without_endings(Path(given)) == ("train.v2" if "v2" in given else "train")
 
 
+def test_both_sides_given_as_two_files_are_read_once(tmp_path: Path) -> None:
+    files = [str(tmp_path / f"train.{code}.txt") for code in ("en", "de")]
+    for file in files:
+        Path(file).write_text("a\n")
+    located = corpus_from_files({"train": files}, languages="en-de", name="x", overrides=[])
+    assert len(fetch_inputs(located, progress=silent).sources["train"]) == 1
+
+
 @pytest.mark.parametrize(
     ("prefix", "there", "wanted", "hint"),
     [

@@ -12,7 +12,7 @@ from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.languages import parse_languages
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, source_of
 from nmt_cli.preparing.sources.base import Split, setting_of
-from nmt_cli.preparing.sources.text import kind_of_file
+from nmt_cli.preparing.sources.text import kind_of_file, split_code
 from nmt_cli.recipe.loading import find_yaml_file, parse_override
 from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.other_toolkits_configurations import flags_of_text, toolkit_of
@@ -47,12 +47,22 @@ def corpus_from_files(
     values: dict[str, Any] = {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-") or "corpus",
         "languages": {"source": source, "target": target},
-        **{split: [source_of(path) for path in paths] for split, paths in files.items()},
+        **{split: [source_of(path) for path in _first_of_two_sides(paths)] for split, paths in files.items()},
     }
     for split, paths in files.items():
         _check_no_file_is_dropped(split, paths, overrides)
     document = Document(values, {("languages",): "--languages"})
     return LocatedCorpus(_apply_overrides(document, overrides, source="nmt prepare"), Path())
+
+
+def _first_of_two_sides(paths: Sequence[str]) -> list[str]:
+    """The paths without the second of two text files that belong together, such as my.de after my.en."""
+    first: dict[str, str] = {}
+    for path in paths:
+        prefix, code = split_code(path)
+        is_side = code and kind_of_file(Path(path)) is None and Path(path).is_file()
+        first.setdefault(prefix if is_side else path, path)
+    return list(first.values())
 
 
 def prepare_command(file: str, *, languages: str) -> str:
