@@ -250,7 +250,7 @@ def test_a_text_without_end_is_refused_before_it_fills_the_memory(tmp_path: Path
     corpus = located(tmp_path / "a.tmx.gz")
     with memory_below(100):
         error = refusal(lambda: list(read_chunks(fetch_inputs(corpus, progress=silent).sources["train"])))
-    assert error.message == "a unit, tag or comment of a.tmx.gz has more than 4,194,304 bytes"
+    assert error.message.startswith("a unit, tag or comment of a.tmx.gz has more than")
     assert error.where in (f"{tmp_path / 'a.tmx.gz'}:1", f"{tmp_path / 'a.tmx.gz'}:4")
     assert error.hint == "give units with one sentence per language"
 

@@ -86,26 +86,27 @@ class _XmlFile(UnitsFile):
 
     def _elements(self, parser: etree.XMLPullParser) -> Iterator[etree._Element]:
         """The elements that are units; what comes before an element is forgotten."""
-        num_bytes, line, depth = 0, 1, 0
-        is_beginning = True
+        num_bytes, most_bytes, line = 0, _MAX_OTHER_BYTES, 1
+        last: etree._Element | None = None
         with open_bytes(self.file, in_utf8=False) as stream:  # the parser reads what the document declares
             for block in iter(partial(stream.read, _BLOCK), b""):
-                if is_beginning:
+                if last is None:
                     check_uncompressed(block, name=str(self.file))
                     self._check_entities(block)
                 parser.feed(block)
                 num_bytes += len(block)
-                for event, element in parser.read_events():
-                    is_beginning, num_bytes, line = False, 0, element.sourceline
-                    depth += 1 if event == "start" else -1
+                event = ""
+                for event, last in parser.read_events():
                     if event == "end":
-                        yield element
-                if num_bytes == 0:  # else no unit began or ended
-                    for outer in (element, *element.iterancestors()):
+                        yield last
+                if event and last is not None:
+                    num_bytes, line = 0, last.sourceline
+                    most_bytes = _MAX_UNIT_BYTES if event == "start" else _MAX_OTHER_BYTES
+                    for outer in (last, *last.iterancestors()):
                         if (parent := outer.getparent()) is not None:
                             del parent[: parent.index(outer)]
-                if num_bytes > (_MAX_UNIT_BYTES if depth else _MAX_OTHER_BYTES):
-                    message = f"a unit, tag or comment of {self.file.name} has more than {_MAX_UNIT_BYTES:,} bytes"
+                if num_bytes > most_bytes:
+                    message = f"a unit, tag or comment of {self.file.name} has more than {most_bytes:,} bytes"
                     hint = "give units with one sentence per language"
                     raise DataError(message, where=f"{self.file}:{line}", hint=hint)
 
