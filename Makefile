@@ -8,11 +8,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
 
-# The null GPU, each version of torch in a folder of its own; a folder that is ready may be named: NULL_GPU_FOLDERS=...
-NULL_GPU := ../shared/tools/null-gpu
+# The null GPU (5 GB), each version of torch in a folder of its own; a folder that is ready may be named.
+NULL_GPU := tools/null_gpu
 NULL_GPU_FOLDERS ?= build/null-gpu/2.11.0 build/null-gpu/2.13.0
-# Its setup makes this file last.
-NULL_GPU_READY := $(if $(wildcard $(NULL_GPU)/run),$(addsuffix /libcuda.so.1,$(NULL_GPU_FOLDERS)))
 
 # Tests start hundreds of processes. Each would compile torch's sources again if Python could not keep what it compiled.
 export PYTHONDONTWRITEBYTECODE :=
@@ -79,20 +77,18 @@ wheel: $(DEV)  ## build the wheel, and run the command that it installs
 	cd build && PYTHONPATH=wheel wheel/bin/nmt --help > help.txt
 	@echo "nmt --help runs from $$(echo dist/*.whl)"
 
-null-gpu: $(NULL_GPU_READY)  ## compile, capture and replay the GPU's path without a GPU; skipped without the null GPU
-ifeq ($(NULL_GPU_READY),)
-	@echo "make null-gpu: skipped, because $(NULL_GPU) is absent"
-else
+# setup.sh makes libcuda.so.1 last.
+null-gpu: $(addsuffix /libcuda.so.1,$(NULL_GPU_FOLDERS))  ## compile, capture and replay the GPU's path without a GPU
 	@failed=""; \
 	for folder in $(NULL_GPU_FOLDERS); do \
 	  parts=build/null-gpu/parts/$$(basename "$$folder"); \
+	  run="bash $(NULL_GPU)/run.sh $$folder python"; \
 	  echo "null GPU in $$folder"; \
-	  $(NULL_GPU)/run "$$folder" python benchmarks/gpu/null_gpu.py --folder "$$parts" || failed+=" $$folder"; \
-	  $(NULL_GPU)/run "$$folder" python benchmarks/gpu/step_model.py "$$parts" || failed+=" $$folder"; \
-	  PYTHONPATH=src $(NULL_GPU)/run "$$folder" python benchmarks/gpu/kernels.py || failed+=" $$folder"; \
+	  $$run benchmarks/gpu/null_gpu.py --folder "$$parts" || failed+=" $$folder"; \
+	  $$run benchmarks/gpu/step_model.py "$$parts" || failed+=" $$folder"; \
+	  PYTHONPATH=src $$run benchmarks/gpu/kernels.py || failed+=" $$folder"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "make null-gpu: failed in$$failed" >&2; exit 1; fi
-endif
 
 clean:  ## remove the environment, builds and caches; data/ and runs/ stay
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
@@ -114,8 +110,5 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install --quiet --no-compile -c constraints.txt -e ".[dev]"
 	touch $(RUNTIME) $@
 
-# The stub of CUDA's driver says that a kernel may have 0 threads, and Triton believes it; here it says 1,024.
-build/null-gpu/%/libcuda.so.1:
-	$(NULL_GPU)/setup $(@D) $*
-	sed 's/v= a==4?64/v= a==0?1024: a==4?64/' $(NULL_GPU)/libcuda.c > $(@D)/libcuda.c
-	gcc -shared -fPIC -w $(@D)/libcuda.c -Wl,-soname,libcuda.so.1 -o $@
+build/null-gpu/%/libcuda.so.1: $(NULL_GPU)/setup.sh $(NULL_GPU)/runtime.c $(NULL_GPU)/driver.c
+	PY=$(PY) bash $< $(@D) $*
