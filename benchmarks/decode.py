@@ -2,12 +2,12 @@
 
 python benchmarks/decode.py --model runs/multi30k/averaged --input test.en --beams 1 4 \
     --engines torch:fp32 torch:bf16 ctranslate2:fp32 ctranslate2:int8 \
-    --peers peers/bin/python --decode peers/decode.py --to-ct2 peers/to_ct2.py --json result.json
+    --peers build/peers/bin/python --json result.json
 
 Each system translates the file in a process of its own, once as warm-up and then `--runs` times. Loading is not timed;
 tokenising is. Every round takes all systems in turn. Latency is the time of single sentences. With --peers,
-a Python with transformers and ctranslate2, the model is exported to Hugging Face, and from there to CTranslate2 by
---to-ct2; --decode translates with either. Prints a table; --json FILE has everything, --json - on stdout.
+a Python with transformers and ctranslate2, the model is exported to Hugging Face, and from there to CTranslate2.
+Prints a table; --json FILE has everything, --json - on stdout.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 _LATENCY_SENTENCES = 60
+_PEERS = Path(__file__).with_name("peers")
 
 
 def main() -> None:
@@ -75,7 +76,8 @@ def _peer_commands(arguments: argparse.Namespace, *, folder: Path, text: Path) -
     marian, converted, spm = folder / "marian", folder / "ct2", Path(arguments.model) / "source.spm"
     export = [sys.executable, "-m", "nmt_cli", "export", arguments.model, "--to", "huggingface", "-o", str(marian)]
     subprocess.run(export, check=True)
-    subprocess.run([arguments.peers, arguments.to_ct2, str(marian), str(spm), str(converted)], check=True)
+    convert = [arguments.peers, str(_PEERS / "to_ctranslate2.py"), str(marian), str(spm), str(converted)]
+    subprocess.run(convert, check=True)
     commands: dict[str, list[str]] = {}
     for beam in arguments.beams:
         for system in arguments.peer_systems:
@@ -88,7 +90,7 @@ def _peer_commands(arguments: argparse.Namespace, *, folder: Path, text: Path) -
                 options |= {"max-tokens": arguments.peer_max_tokens, "device": arguments.device}
                 flags = [part for name, value in options.items() for part in (f"--{name}", str(value))]
                 name = f"{engine} {precision} {workers} x {threads} beam {beam} batch {batch}"
-                commands[name] = [arguments.peers, arguments.decode, *flags]
+                commands[name] = [arguments.peers, str(_PEERS / "decode.py"), *flags]
     return commands
 
 
@@ -293,8 +295,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--runs", type=int, default=3, help="timed runs in each round; their median counts")
     parser.add_argument("--peers", help="a Python with transformers and ctranslate2")
-    parser.add_argument("--decode", help="the script that translates with either")
-    parser.add_argument("--to-ct2", help="the script that converts a Marian directory for CTranslate2")
     parser.add_argument(
         "--peer-systems",
         nargs="*",

@@ -1,7 +1,7 @@
 """Decoding on a GPU beside Hugging Face `generate`, the hardware's floor, and itself in float32 and on a CPU.
 
 python benchmarks/decode_gpu.py --model runs/base/averaged --input newstest2013.en --reference newstest2013.fr \
-    --peer peers/decode.py --parts speed latency precision
+    --peer benchmarks/peers/decode.py --parts speed latency precision
 
 Parts, each of some minutes:
 speed      Sentences per second in bf16 by sentences per batch, in turn with the peer's script on the exported model;

@@ -1,10 +1,10 @@
 """Translation quality after a few minutes of training: `nmt`, and a peer's loop with the same data, time and device.
 
 python benchmarks/quality_race.py --train mix/train --valid tatoeba/valid --test flickr=multi30k/test_2016_flickr \
-    --test tatoeba=tatoeba/test --test news=newstest/newstest2013 --minutes 6 --peer peers
+    --test tatoeba=tatoeba/test --test news=newstest/newstest2013 --minutes 6 --peer benchmarks/peers
 
 --sides chooses the sides; the default is all. `ours` trains a recipe by `nmt train`, stops it with SIGTERM after
---minutes of training, averages the last checkpoints, and translates. `peer` trains by hf_train.py of the folder --peer
+--minutes of training, averages the last checkpoints, and translates. `peer` trains by train.py of the folder --peer
 with our pieces, and translates by its decode.py. `small` trains the recipe multi30k to its end on --small-train and
 --small-valid, and scores the first test set: cased by sacreBLEU, and lower-cased in Moses' tokens. Data and runs that
 --folder already holds are not made again. Prints one JSON object.
@@ -120,7 +120,7 @@ def _peer(arguments: argparse.Namespace, folder: Path) -> Figures:
     python = [arguments.peer_python or sys.executable]
     model, spm = folder / "peer", str(folder / "data" / "source.spm")
     texts = _plain_text(arguments, folder)
-    command = [*python, f"{arguments.peer}/hf_train.py", "--src", str(texts[0]), "--tgt", str(texts[1]), "--spm", spm]
+    command = [*python, f"{arguments.peer}/train.py", "--src", str(texts[0]), "--tgt", str(texts[1]), "--spm", spm]
     command += ["--size", arguments.peer_size, "--precision", "bf16", "--device", arguments.device]
     command += ["--batch-tokens", str(arguments.batch_tokens), "--dropout", str(arguments.dropout)]
     command += ["--minutes", str(arguments.minutes), "--save", str(model), *shlex.split(arguments.peer_options)]
@@ -236,9 +236,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--small-set", dest="small_settings", action="append", default=[])
     parser.add_argument("--seeds", default="1", help="of the recipe multi30k, such as 1,2,3")
     parser.add_argument("--beam", type=int, default=4)
-    parser.add_argument("--peer", help="the folder of the peer's hf_train.py and decode.py")
+    parser.add_argument("--peer", help="the folder of the peer's train.py and decode.py")
     parser.add_argument("--peer-size", default="base")
-    parser.add_argument("--peer-options", default="", help="more options for hf_train.py, in one word")
+    parser.add_argument("--peer-options", default="", help="more options for train.py, in one word")
     parser.add_argument("--peer-python", help="the Python with the peer's packages; default: this one")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--folder", default="runs/race")

@@ -1,7 +1,7 @@
 """Training speed of `nmt` on one device, beside the same model in an eager padded loop and a peer's script.
 
 python benchmarks/step_rate.py --size base --data data/sample --source .gpu/sample.en --target .gpu/sample.fr \
-    --peer peers/hf_train.py
+    --peer benchmarks/peers/train.py
 
 Sides take turns in one run: `nmt` as it trains (order of the data, loader, compiled updates); the same model as padded
 rectangles in eager bf16 (padded_transformer.py); and the peer's script, which takes --src --tgt --spm

@@ -1,6 +1,6 @@
 """Training speed of `nmt` beside a baseline script, both sides in turn in one run; prints one JSON object.
 
-python benchmarks/train_speed.py --source train.en --target train.de --baseline peers/hf_train.py
+python benchmarks/train_speed.py --source train.en --target train.de --baseline benchmarks/peers/train.py
 
 The baseline takes --src --tgt --spm --size --precision --batch-tokens --dropout --windows --updates and prints a JSON
 line with `windows`, target tokens a second with EOS. Ours runs the same architecture on the same pieces: 3 + 3 layers

@@ -51,7 +51,7 @@ def run(repository: Path, folder: Path, *command: str) -> Any:
 def peer(tmp_path: Path) -> Path:
     folder = tmp_path / "peer"
     folder.mkdir()
-    (folder / "hf_train.py").write_text(PEER_TRAINS, encoding="utf-8")
+    (folder / "train.py").write_text(PEER_TRAINS, encoding="utf-8")
     (folder / "decode.py").write_text(PEER_DECODES, encoding="utf-8")
     return folder
 
@@ -60,7 +60,7 @@ def test_step_rate_tells_rates_shares_ratios_and_costs(repository: Path, tmp_pat
     prepare_tiny(tmp_path)
     result = run(
         *(repository, tmp_path, "step_rate.py", "--data", "data/tiny", "--size", "base", "--batch-tokens", "300"),
-        *("--source", "tiny-train.en", "--target", "tiny-train.de", "--peer", str(peer / "hf_train.py"), *TINY),
+        *("--source", "tiny-train.en", "--target", "tiny-train.de", "--peer", str(peer / "train.py"), *TINY),
         *("--rounds", "2", "--windows", "2", "--updates", "2", "--warm-up", "1", "--profile", "profile"),
         *("--profiled-updates", "2"),
     )
