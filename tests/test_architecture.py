@@ -62,13 +62,6 @@ NEIGHBOURS = {
     "testsets": {"errors", "files"},
     "text_encoding": {"decompression", "errors", "files"},
 }
-MIN_FILE_LINES = 60
-# Small files, each with its reason.
-SMALL_FILES = {
-    "__main__.py": "Python runs it by this name",
-    "recipe/section.py": "the base of all schemas; the paths of their keys are a topic of their own",
-    "templates/render.py": "what all rooms with templates share, which knows none of them",
-}
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
@@ -146,17 +139,6 @@ def public_classes_have_names_of_their_own(modules: Sequence[Module]) -> Iterato
                 homes[node.name] = module.path
 
 
-def files_hold_a_whole_noun(modules: Sequence[Module]) -> Iterator[str]:
-    """A file of few lines belongs into a neighbour, unless SMALL_FILES says why not."""
-    for module in modules:
-        lines = len(module.text.splitlines())
-        is_small = 0 < lines < MIN_FILE_LINES and not module.path.endswith("__init__.py")
-        if is_small and module.path not in SMALL_FILES:
-            yield module.at(module.tree, f"has {lines} lines: merge it, or give a reason in SMALL_FILES")
-        elif not is_small and module.path in SMALL_FILES:
-            yield module.at(module.tree, "is not small any more: take it out of SMALL_FILES")
-
-
 RULES = [
     imports_go_down,
     imports_name_modules,
@@ -164,7 +146,6 @@ RULES = [
     computed_imports_stay_at_the_doors,
     names_say_something,
     public_classes_have_names_of_their_own,
-    files_hold_a_whole_noun,
 ]
 
 
@@ -197,8 +178,6 @@ def test_the_source_keeps_the_rule(rule: Rule) -> None:
         (names_say_something, "model/utils.py", "", "'utils.py' says nothing"),
         (names_say_something, "helpers/batch.py", "", "'helpers' says nothing"),
         (public_classes_have_names_of_their_own, "a.py", "class A: pass\nclass A: pass", "A is also a class of a.py"),
-        (files_hold_a_whole_noun, "model/gelu.py", "x = 1\n" * 59, "has 59 lines"),
-        (files_hold_a_whole_noun, "__main__.py", "x = 1\n" * 60, "take it out of SMALL_FILES"),
     ],
 )
 def test_a_broken_rule_is_seen(rule: Rule, path: str, text: str, complaint: str) -> None:
@@ -230,8 +209,7 @@ def test_a_circle_of_files_is_seen(indented: str) -> None:
     ],
 )
 def test_what_the_rules_allow_passes(path: str, text: str) -> None:
-    rules = [rule for rule in RULES if rule is not files_hold_a_whole_noun]
-    assert [violation for rule in rules for violation in rule([parse(path, text)])] == []
+    assert [violation for rule in RULES for violation in rule([parse(path, text)])] == []
 
 
 def _file_of(target: str, files: Mapping[str, Module]) -> str | None:

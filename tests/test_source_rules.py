@@ -10,8 +10,6 @@ import pytest
 
 from tests.source_modules import Module, Rule, assert_kept, called, dotted_name, parse
 
-MAX_FILE_LINES = 400
-MAX_FUNCTION_LINES = 60
 EDGES = {
     "serving/app.py",
     "serving/worker_pool.py",
@@ -56,20 +54,6 @@ def only_the_command_line_prints_and_exits(modules: Sequence[Module]) -> Iterato
                 yield module.at(node, f"calls {called(node)}; that is for cli/")
             elif isinstance(node, ast.Raise) and node.exc and "SystemExit" in ast.unparse(node.exc):
                 yield module.at(node, "raises SystemExit; that is for cli/")
-
-
-def files_and_functions_are_short(modules: Sequence[Module]) -> Iterator[str]:
-    """Beyond these bounds a second concept hides in a file, or a second function in a function."""
-    for module in modules:
-        lines = len(module.text.splitlines())
-        if lines > MAX_FILE_LINES:
-            yield module.at(module.tree, f"the file has {lines} lines, more than {MAX_FILE_LINES}")
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                # The signature of a command is the table of its options.
-                length = (node.end_lineno or node.lineno) - node.body[0].lineno + 1
-                if length > MAX_FUNCTION_LINES:
-                    yield module.at(node, f"{node.name} has {length} lines, more than {MAX_FUNCTION_LINES}")
 
 
 def docstrings_can_be_read_aloud(modules: Sequence[Module]) -> Iterator[str]:
@@ -122,7 +106,6 @@ def nothing_is_unpickled(modules: Sequence[Module]) -> Iterator[str]:
 RULES = [
     only_edges_catch_user_errors,
     only_the_command_line_prints_and_exits,
-    files_and_functions_are_short,
     docstrings_can_be_read_aloud,
     every_setting_is_read,
     nothing_is_unpickled,
@@ -148,8 +131,6 @@ VALIDATED = "    norm: str = ''\n    @model_validator(mode='after')\n    def f(s
         (only_the_command_line_prints_and_exits, "console.py", "print('x')", "calls print"),
         (only_the_command_line_prints_and_exits, "console.py", "sys.exit(1)", "calls sys.exit"),
         (only_the_command_line_prints_and_exits, "console.py", "raise SystemExit(1)", "raises SystemExit"),
-        (files_and_functions_are_short, "files.py", "x = 1\n" * 521, "521 lines"),
-        (files_and_functions_are_short, "files.py", "class C:\n  def f(self):\n" + "    x = 1\n" * 61, "f has 61"),
         (docstrings_can_be_read_aloud, "files.py", f'"""{"word " * 26}."""', "more than 25 words"),
         (docstrings_can_be_read_aloud, "files.py", 'def f():\n    """What it is."""', "write the thing"),
         (docstrings_can_be_read_aloud, "files.py", '"""A file, none where there is none."""', "write if"),

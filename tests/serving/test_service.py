@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,23 +41,24 @@ async def test_a_text_that_takes_too_long_or_has_no_client_leaves_the_queue(
     model = ServedModel(models["en-de"], MODEL_SETTINGS, ServerMetrics())  # nobody works
     service = Service(ModelRouter([model]), LIMITS, ApiKeys([]), ServerMetrics())
     caller, other = Caller("one", asyncio.Future()), Caller("two", asyncio.Future())
+    translate = partial(service.translate, model=model, task=SEARCH, split_sentences="always", is_translated=True)
     with pytest.raises(RequestError, match="the translation took too long") as error:
-        await service.translate(["the sea\nthe sea"], model, SEARCH, split_sentences="always", caller=caller)
+        await translate(["the sea\nthe sea"], caller=caller)
     assert (error.value.status, error.value.retry_after_seconds) == (503, 1)
     caller.gone.set_result(None)
     with pytest.raises(ClientGone):
-        await service.translate(["the sea"], model, SEARCH, split_sentences="always", caller=caller)
+        await translate(["the sea"], caller=caller)
     with pytest.raises(RequestError, match="10 sentences are too many"):
-        await service.translate(["sea\n" * 10], model, SEARCH, split_sentences="always", caller=caller)
+        await translate(["sea\n" * 10], caller=caller)
     model.queue.submit(late := [queued_sentence(tokens=9999) for _ in range(2)])
     model.queue.learn_speed([queued_sentence(tokens=9999)], seconds=2)
     with pytest.raises(RequestError, match=r"the server is 4 s behind, and a request may take 0\.2 s") as error:
-        await service.translate(["the sea"], model, SEARCH, split_sentences="always", caller=other)
+        await translate(["the sea"], caller=other)
     assert (error.value.status, error.value.retry_after_seconds) == (503, 2)
     for one in late:
         one.result.cancel()
     # All nine places are free again.
-    asked = service.translate(["sea\n" * 9], model, SEARCH, split_sentences="always", caller=other)
+    asked = translate(["sea\n" * 9], caller=other)
     waiting = asyncio.ensure_future(asked)
     await asyncio.sleep(0)
     assert len(await asyncio.wait_for(model.queue.take(), 60)) == 9
@@ -64,7 +66,7 @@ async def test_a_text_that_takes_too_long_or_has_no_client_leaves_the_queue(
     refusal = RequestError("the model en-de is not loaded now", hint="wait", status=503, code="not_loaded")
     monkeypatch.setattr(WorkerPool, "refusal", refusal)
     with pytest.raises(RequestError, match="the model en-de is not loaded now"):
-        await service.translate(["sea"], model, SEARCH, split_sentences="always", caller=other)
+        await translate(["sea"], caller=other)
 
 
 @pytest.mark.parametrize("text", ["the sea", "the sea\nthe sea"])
@@ -76,7 +78,8 @@ async def test_a_task_that_is_cancelled_while_it_waits_leaves_no_error_to_the_lo
     told: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["message"]))
     caller = Caller("one", asyncio.Future())
-    task = asyncio.ensure_future(service.translate([text], model, SEARCH, split_sentences="always", caller=caller))
+    translate = partial(service.translate, model=model, task=SEARCH, split_sentences="always", is_translated=True)
+    task = asyncio.ensure_future(translate([text], caller=caller))
     await asyncio.sleep(0.05)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -125,7 +128,7 @@ async def test_a_text_in_the_language_of_the_target_is_left_unchanged(
     router = ModelRouter([served])
     for target in (served.pair[1], None):
         route = router.route("auto", target, text=text)
-        assert (route.source, route.translator) == (source, served if is_translated else None)
+        assert (route.source, route.is_translated) == (source, is_translated)
     assert is_translated or router.detect(text).code == source
 
 
