@@ -26,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt_cli.cli.decode.command import decode
-from nmt_cli.cli.decode.input import STANDARD, open_input, read_blocks
+from nmt_cli.cli.decode.input import STANDARD, count_lines, open_input, read_blocks
 from nmt_cli.cli.decode.output import PartialOutput, file_identity
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.preparing.sources.lines import line_chunks
@@ -425,6 +425,19 @@ def test_line_ends_of_other_systems_and_a_byte_order_mark_are_no_text() -> None:
     ]
 
 
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+def test_a_file_of_any_system_has_its_lines(tmp_path: Path, end: str) -> None:
+    lines = ["one house", "", "two", "三"]
+    for text in (end.join(lines), end.join([*lines, ""])):
+        (tmp_path / "my.txt").write_bytes(text.encode())
+        with open_input(tmp_path / "my.txt", is_streamed=False, errors="strict") as found:
+            assert [line for block in found for line in block] == lines
+        assert [line for block in blocks([text.encode()]) for line in block] == lines
+        assert count_lines(tmp_path / "my.txt") == 4
+    # Half of CR LF at the end of a chunk is no line end.
+    assert list(blocks([b"one\r", b"\ntwo\r\n"])) == [["one", "two"]]
+
+
 def test_a_line_that_is_not_utf8_is_named_after_those_before_it() -> None:
     found = blocks([b"one\n", b"two\nthree\n", b"f\xfcnf\nsix\n"], max_lines=2)
     assert next(found) == ["one", "two"]
@@ -616,6 +629,18 @@ WEBVTT = (
         ("my.csv.xz", "one, two;eins\n", "a table (CSV)", "one, two\n"),
         ("my.csv", '"one, two"\nthree\n', "a table (CSV)", "one, two\nthree\n"),
         ("my.jsonl", '{"KEY": "one"}\n', "JSON lines", "one\n"),
+        ("my.txt", '{"id": 1, "KEY": "one"}\n{"KEY": "two"}\n', "JSON lines", "one\ntwo\n"),
+        ("my.json", '[\n  "one",\n  "two"\n]\n', "JSON", "one\ntwo\n"),
+        ("my.json", '[{"KEY": "one"}, {"KEY": "two"}]', "JSON", "one\ntwo\n"),
+        ("my.json", '{\n  "title": "one"\n}\n', "JSON", "one\n"),
+        (
+            "my.html",
+            "<!DOCTYPE html>\n<html><head><title>x</title></head><p>one <b>&amp;</b> two",
+            "a web page (HTML)",
+            "one & two\n",
+        ),
+        ("my.txt", "<!-- x -->\n<HTML lang='en'>\n<body>\n<p>one</p><p>two</p>", "a web page (HTML)", "one\ntwo\n"),
+        ("my.xml", '<?xml version="1.0"?>\n<r><s>one</s><s>two</s></r>', "XML", "one\ntwo\n"),
         # The source of the model, English, is not the first language.
         ("my.tmx", TMX_FROM_GERMAN, "a translation memory (TMX)", "one\ntwo\n"),
         ("my.tmx", PLACEHOLDERS, "a translation memory (TMX)", "One\ntwo\nthree tails\n"),
@@ -650,7 +675,7 @@ def test_a_file_with_more_than_a_text_is_refused_with_the_command_that_takes_the
     assert (error.value.message, error.value.where) == (f"{name} is {kind}, not lines of text", name)
     subprocess.run(["bash", "-c", error.value.hint], check=True)
     assert Path("NEW").read_text(encoding="utf-8") == text
-    is_certain = kind.startswith(("a translation memory", "XLIFF", "a PO file", "subtitles"))
+    is_certain = not kind.startswith("a table")
     if is_certain:
         with pytest.raises(DataError, match=re.escape(f"stdin is {kind}, not lines of text")) as error:
             list(blocks([content]))
@@ -765,7 +790,15 @@ ENDINGS = (".txt", ".en", "", ".tmx", ".po", ".xlf", ".tsv", ".csv", ".jsonl", "
 @pytest.mark.parametrize("name", [f"my{ending}" for ending in ENDINGS])
 def test_lines_of_text_are_read_whatever_the_file_is_called(tmp_path: Path, name: str) -> None:
     beginnings = ("<b>two</b> tmx\n", "msgid is a word\n", "<?xml is how it begins\n", "WEBVTT is a format\n")
-    for text in ("", "\n", "one house\n", "1\n2 --> 3\n", *beginnings):
+    brackets = (
+        "{0} files\n",
+        "[Music] one\n",
+        '["Yes" she said]\n',
+        '{"x"} is a set\n',
+        "<html> is a tag\n",
+        "[1] one\n",
+    )
+    for text in ("", "\n", "one house\n", "1\n2 --> 3\n", *beginnings, *brackets):
         (tmp_path / name).write_text(text)
         with open_input(tmp_path / name, is_streamed=False, errors="strict") as found:
             assert [line for block in found for line in block] == text.splitlines()

@@ -167,7 +167,7 @@ def test_the_source_language_is_detected_among_several(server: Server) -> None:
 
 @pytest.mark.parametrize("text", ["OK", "2016", "Hotel", "😀", "", " \n"])
 def test_a_text_of_any_look_is_translated_into_the_target(server: Server, translator: Translator, text: str) -> None:
-    expected = translator.translate([text], copy_symbols=True)[0].text if text.strip() else text
+    expected = translator.translate([text])[0].text if any(map(str.isalpha, text)) else text
     ours = server.post("/v1/translate", {"text": text, "target": "de"}).json
     assert (ours["source"], ours["translations"][0]["text"]) == ("en", expected)
     assert ours["confidence"] < 0.1

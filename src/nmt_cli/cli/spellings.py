@@ -96,6 +96,10 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "--device cuda": "--gpu --devices",
         "--format text, tsv or jsonl": "--output-type --with-score",
         "--format jsonl": "--json",
+        "nmt lacks it: leave it out": (
+            "--no-repeat-ngram-size --repetition-penalty --block-ngram-repeat --ngram-repeat-block "
+            "--disable-unigram-repeat --coverage-penalty --diverse-beam-groups --diversity-strength --num-beam-groups"
+        ),
         "there are no glossaries; the nearest is --prefix FILE": "--glossary --constraints --lexical-constraints",
     },
     "export": {

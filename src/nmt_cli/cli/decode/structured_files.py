@@ -1,4 +1,4 @@
-"""Structured files (TMX, CSV and the like): `nmt decode` refuses them with a command that takes the text out."""
+"""Structured files (TMX, CSV, HTML and the like): `nmt decode` refuses them with a command that takes the text out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Structure:
 def check_unstructured(beginning: bytes, *, name: str, find_code: Callable[[], str] | None = None) -> None:
     """Raise DataError, with the command that takes the text out, if a text is a file of TMX, CSV or the like.
 
-    A file is recognised by its first bytes, and a table or JSON also by the ending of its name. `find_code` returns
+    A file is recognised by its first bytes, and a table also by the ending of its name. `find_code` returns
     the code of the language to take out, or "" if it is unknown, as it is without `find_code`. If the command reads
     UTF-8 only, the error is that of a line that is not.
     """
@@ -155,11 +155,25 @@ _PO_COMMAND = (
     r"for m in re.findall(r'^msgid ((?:\".*\"\s*)+)', open(0, encoding='utf-8-sig').read(), re.M)[1:]]"
     '"'
 )
+_JSON_COMMAND = (
+    "python3 -c \"import json; d = json.load(open(0, encoding='utf-8-sig')); [print(*(t if isinstance(t, str) else "
+    "t['KEY']).split()) for t in (d.values() if isinstance(d, dict) else d)]\""
+)
+# A text may begin with a bracket, but not with the quoted name and the value of a JSON object, or two quoted texts.
+_JSON_STRING = r'"(?:[^"\\\n]|\\.)*"'
+_JSON_OBJECT = rf'\{{\s*{_JSON_STRING}\s*:\s*(?:["\[{{\d-]|true|false|null)'
 _JSON_LINES_COMMAND = (
     "python3 -c \"import json; [print(*json.loads(line)['KEY'].split()) for line in open(0, encoding='utf-8-sig')]\""
 )
 # The lines below a time code, up to a blank line.
 _CUES_COMMAND = r"awk '/-->/ {is_text = 1; next} /^[ \t\r]*$/ {is_text = 0} is_text'"
+# What inline tags mark is a part of its sentence.
+_HTML_COMMAND = (
+    r"""python3 -c "import html, re; t = re.sub(r'(?is)<(head|script|style)\b.*?</\1>|</?(a|b|em|i|span|strong)\b"""
+    r"""[^>]*>', '', open(0, encoding='utf-8-sig').read()); [print(*html.unescape(p).split()) """
+    r"""for p in re.split('<[^>]*>', t) if p.strip()]" """.strip()
+)
+_XML_COMMAND = _xml_command("for s in t.iter() if not len(s)")
 _XLIFF_COMMAND = _xml_command("for s in t.iterfind('.//{*}source')")
 
 _XML_STRUCTURES = (
@@ -173,5 +187,22 @@ _STRUCTURES = (
     _Structure("subtitles (WebVTT)", re.compile(r"WEBVTT\b(?s:.)*?\n[\d:]+:\d\d\.\d+ -->"), _fixed(_CUES_COMMAND)),
     _Structure("a table (TSV)", _TAB_IN_FIRST_ROWS, partial(_table_command, is_tsv=True), {".tsv"}),
     _Structure("a table (CSV)", re.compile(r"[\r\n]*[^\n]*[,;\t]"), partial(_table_command, is_tsv=False), {".csv"}),
-    _Structure("JSON lines", re.compile(r"\s*\{"), _fixed(_JSON_LINES_COMMAND, needs_utf8=True), {".jsonl", ".ndjson"}),
+    _Structure(
+        "a web page (HTML)",
+        re.compile(
+            r"\s*(?:<\?[^<]*|<!--(?s:.)*?-->\s*)*<(?:!doctype\s+html\b|(?:html|head|body)\b[^<>]*>\s*<)", re.IGNORECASE
+        ),
+        _fixed(_HTML_COMMAND, needs_utf8=True),
+    ),
+    _Structure("XML", re.compile(r"\s*<\?xml\s[^<>]*\?>"), _fixed(_XML_COMMAND)),
+    _Structure(
+        "JSON lines",
+        re.compile(rf"\s*{_JSON_OBJECT}[^\n]*\}}[ \t\r]*(?:\n|\Z)"),
+        _fixed(_JSON_LINES_COMMAND, needs_utf8=True),
+    ),
+    _Structure(
+        "JSON",
+        re.compile(rf'\s*(?:(?:\[\s*)*{_JSON_OBJECT}|(?:\[\s*)+{_JSON_STRING}\s*(?:,\s*"|\]\s*\Z))'),
+        _fixed(_JSON_COMMAND, needs_utf8=True),
+    ),
 )
