@@ -330,7 +330,7 @@ def test_what_is_kept_breaks_no_rule_and_counts_add_up(pairs: Pairs, config: Cle
         assert words[0] >= (config.min_words or 0)
         assert lengths[1] <= (config.max_characters or 99)
         assert words[1] <= (config.max_words or 99)
-        assert lengths[1] <= (config.max_length_ratio or 99) * lengths[0]
+        assert lengths[1] <= (config.length_ratio(EN_DE) or 99) * lengths[0]
         assert words[1] <= (config.max_word_ratio or 99) * words[0]
         assert src != tgt or not config.identical_sides
         for side in (src, tgt):

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 
 from nmt_cli.errors import UsageError
 from nmt_cli.scoring.metrics import EvaluationSet, MetricName, ScoreReport, bleu, score_systems

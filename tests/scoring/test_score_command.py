@@ -165,9 +165,10 @@ def test_blank_references_are_told(folder: Path, caplog: pytest.LogCaptureFixtur
 def test_decomposed_text_beside_composed_text_is_told_with_a_command(
     folder: Path, caplog: pytest.LogCaptureFixture, hypothesis: str, reference: str | None, decomposed: str | None
 ) -> None:
-    forms = {"NFC": ("NFD", "NFC"), "NFD": ("NFC", "NFD"), None: ("NFD", "NFD")}[reference]
-    for name, form in zip(("hyp", "ref"), forms, strict=True):
-        (folder / name).write_text(unicodedata.normalize(form, hypothesis) + "\n", encoding="utf-8")
+    composed = unicodedata.normalize("NFC", hypothesis) + "\n"
+    apart = unicodedata.normalize("NFD", hypothesis) + "\n"
+    (folder / "hyp").write_text(composed if reference == "NFD" else apart, encoding="utf-8")
+    (folder / "ref").write_text(composed if reference == "NFC" else apart, encoding="utf-8")
     run("ref", "-i", "hyp", "-m", "bleu")
     if decomposed is None:
         assert caplog.text == ""
