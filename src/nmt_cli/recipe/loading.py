@@ -129,13 +129,12 @@ def few_pairs_warning(
     if num_pairs >= _FEWEST_PAIRS or corpus in packaged_names(kind="corpus"):
         return None
     model = f"Helsinki-NLP/opus-mt-{short_code(languages['source'])}-{short_code(languages['target'])}"
-    words = "" if prepare else ", with your own words for ...,"
     return (
         f"{num_pairs:,} training pairs are too few to learn a language from random weights: with fewer than some "
-        f"{_FEWEST_PAIRS:,}, BLEU mostly stays below 10, which is of no use. Fine-tune a public model instead, if "
-        f"https://huggingface.co/Helsinki-NLP has one for these languages. This{words} prepares the text for it, and "
-        "names the training:\n"
-        f"{prepare or 'nmt prepare ...'} --set tokenizer.taken_from={model} -o {shlex.quote(f'data/{corpus}-tuned')}"
+        f"{_FEWEST_PAIRS:,}, BLEU is mostly below 10. Fine-tune a public model, if https://huggingface.co/Helsinki-NLP "
+        "has one:\n"
+        f"{prepare or 'nmt prepare ...'} --set tokenizer.taken_from={model} "
+        f"-o {shlex.quote(f'data/{corpus}-tuned')}"
     )
 
 
