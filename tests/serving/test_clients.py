@@ -249,8 +249,8 @@ def test_tags_in_plain_text_stay_as_they_are(
 ) -> None:
     sent, expected = markup.format(*texts), markup.format(*(one.text for one in translator.translate(texts)))
     assert server.post("/translate", FIELDS | {"q": sent, "format": kind}).json["translatedText"] == expected
-    asked = {"text": sent, "source": "en", "target": "de"}
-    assert server.post("/v1/translate", asked).json["translations"][0]["text"] == expected
+    own = {"text": sent, "source": "en", "target": "de"}
+    assert server.post("/v1/translate", own).json["translations"][0]["text"] == expected
     asked = DEEPL | {"text": sent, "tag_handling": "" if kind else None}
     assert server.post("/v2/translate", asked).json["translations"][0]["text"] == expected
 
@@ -350,9 +350,9 @@ def test_requests_of_other_programs_are_answered_in_the_fields_that_they_read(
     language: str | None,
 ) -> None:
     translation = html.escape(translator.translate([TITLE])[0].text, quote=False)
-    sent = fields.get("q", fields.get("text"))
-    expected = [text.replace(QUOTED, translation) for text in ([sent] if isinstance(sent, str) else sent)]
-    expected = [text.replace(TITLE, translation) for text in expected]
+    sent = fields.get("q") or fields["text"]
+    texts = [sent] if isinstance(sent, str) else sent
+    expected = [text.replace(QUOTED, translation).replace(TITLE, translation) for text in texts]
     body = urlencode(fields, doseq=True).encode() if kind == FORM else json.dumps(fields).encode()
     answer = server.post(path, body, Content_Type=kind, Authorization="DeepL-Auth-Key any")
     assert read(answer.json) == (expected, language)
