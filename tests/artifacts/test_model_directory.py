@@ -78,6 +78,17 @@ def test_a_model_in_bf16_is_in_bf16_throughout(tmp_path: Path) -> None:
     assert torch.equal(logits(loaded.model), logits(saved.bfloat16()))
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
+    model = tiny_model(tiny_recipe())
+    with torch.no_grad():
+        model.output_weight[-1, -1] = value
+    save_tiny(tmp_path / "m", spm_folder=tmp_path, model=model)
+    with pytest.raises(ModelError, match="the tensor output_weight has values that are not finite") as caught:
+        load_model(tmp_path / "m", device=CPU, dtype=torch.float32)
+    assert caught.value.where == str(tmp_path / "m" / "model.safetensors")
+
+
 def test_two_vocabularies_keep_their_sizes(tmp_path: Path) -> None:
     recipe = tiny_recipe(model={"tying": "none"})
     model = tiny_model(recipe, source_vocab=300, target_vocab=310)

@@ -23,6 +23,7 @@ from nmt_cli.decoding.search.hypotheses import (
     max_output_tokens,
 )
 from nmt_cli.decoding.search.topk import first_argmax, topk_continuations
+from nmt_cli.errors import ModelError
 from nmt_cli.model.cache import DecoderCache
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -328,6 +329,15 @@ def test_an_ensemble_is_the_mean_of_probabilities(beam: int) -> None:
             total += math.log(sum(map(math.exp, each)) / 3)
         assert best.log_prob == pytest.approx(total, abs=1e-4)
     assert_same(search([models[0]] * 2, sources, config=config), search(models[:1], sources, config=config))
+
+
+@pytest.mark.parametrize("settings", [{"beam": 3}, {"beam": 1}, {"samples": 2}, {"samples": 2, "top_k": 5}])
+def test_outputs_that_are_not_finite_are_an_error(settings: dict[str, Any]) -> None:
+    model = random_model(7, vocab=VOCAB)
+    with torch.no_grad():
+        model.output_weight.fill_(torch.nan)
+    with pytest.raises(ModelError, match="not finite"):
+        search([model], random_sources(7, count=3, vocab=VOCAB, longest=7), config=decoding(**settings))
 
 
 def test_samples_depend_on_the_key_and_the_seed_alone() -> None:

@@ -365,7 +365,7 @@ def test_a_mistake_of_several_settings_is_told_of_the_set_that_gives_one_of_them
 
 
 def test_a_key_is_named_as_the_file_has_it() -> None:
-    document = parse_document("newest_loss: 1", source="config.yaml")
+    document = parse_document("single_loss: 1", source="config.yaml")
     with pytest.raises(RecipeError) as caught:
         validate(document, SavedModelConfig, source="config.yaml", fix=FIX)
-    assert (caught.value.message, caught.value.hint) == ("unknown key 'newest_loss'", "did you mean mean.newest_loss?")
+    assert (caught.value.message, caught.value.hint) == ("unknown key 'single_loss'", "did you mean mean.single_loss?")

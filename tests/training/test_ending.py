@@ -288,19 +288,6 @@ def test_a_signal_before_the_first_update_saves_nothing(
     assert checkpoints(run) == [6]
 
 
-def test_a_checkpoint_that_earlier_versions_saved_before_the_first_update_is_replaced(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingLoop, "_launch_next_update", lambda loop: loop._save())
-        patch.setattr(TrainingLoop, "_validate_and_save_if_due", lambda _: "preempted")
-        assert train(prepared, run, "training.updates=6") == 75
-    assert checkpoints(run) == [0]
-    assert train(prepared, run, "training.updates=6") == 0
-    assert checkpoints(run) == [6]
-
-
 def test_a_signal_while_a_training_starts_is_obeyed_as_later_on(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt_cli.artifacts.run import open_run
+from nmt_cli.artifacts.model_directory import load_saved_config
+from nmt_cli.artifacts.run import model_of_run, open_run
 from nmt_cli.artifacts.weights import read_tensors
+from nmt_cli.cli.average import average
 from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
 from nmt_cli.errors import DataError, ModelError, NmtError, RecipeError, UsageError
+from nmt_cli.training.loop import TrainingLoop
 from nmt_cli.training.runs import open_or_begin
 from nmt_cli.training.trainer import Trainer
 from tests.training.test_checkpoints import change_a_bit
@@ -78,6 +81,49 @@ def test_a_resume_does_not_read_the_model_again_and_ends_in_the_same_bits(
         assert train(prepared, tmp_path / "run", *settings, *SHORT, init_from=model) == 75
     assert train(prepared, tmp_path / "run", *settings, *SHORT) == 0
     assert checkpoint(tmp_path / "run", 6) == checkpoint(tmp_path / "whole", 6)
+
+
+# So high a rate that no update is better than the start.
+WORSE = ("training.schedule={name: constant, peak: 0.05, warmup_updates: 1}", "validation.every=2", *SHORT)
+
+
+@pytest.mark.parametrize("keeping", ["training.keep_best=1", "training.patience=2"])
+def test_the_start_is_validated_and_stays_the_best_if_training_makes_it_worse(
+    prepared: PreparedData, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, keeping: str
+) -> None:
+    caplog.set_level("INFO")
+    run = tmp_path / "run"
+    assert train(prepared, run, *WORSE, "training.keep_last=2", keeping, init_from=model) == 0
+    assert events(run, "validation")[0]["update"] == 0
+    assert caplog.messages[-1] == f"next: nmt decode -m {run} < input.txt > output.txt"
+    before, after = (read_tensors(path / "model.safetensors", hint="") for path in (model, run / "model"))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    average([run], output=None, last=1, best=None, overwrite=False)
+    losses = load_saved_config(run / "averaged").average_losses
+    assert losses is not None
+    assert losses.is_worse
+    assert model_of_run(run) == run / "model"
+
+
+@pytest.mark.parametrize("moment", ["validating", "saved"])
+def test_a_stop_around_the_validation_of_the_start_changes_nothing(
+    prepared: PreparedData, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    settings = [*WORSE, "training.keep_best=1"]
+    assert train(prepared, tmp_path / "whole", *settings, init_from=model) == 0
+    with monkeypatch.context() as patch:
+
+        def killed(loop: TrainingLoop, *arguments: object) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(TrainingLoop, "_validate" if moment == "validating" else "_launch_next_update", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(prepared, tmp_path / "run", *settings, init_from=model)
+    assert checkpoints(tmp_path / "run") == ([] if moment == "validating" else [0])
+    assert train(prepared, tmp_path / "run", *settings, init_from=model) == 0
+    assert checkpoints(tmp_path / "run") == checkpoints(tmp_path / "whole") == [0, 2, 4, 6]
+    for update in (0, 6):
+        assert checkpoint(tmp_path / "run", update) == checkpoint(tmp_path / "whole", update)
 
 
 def test_with_moved_data_the_command_to_continue_names_the_data_and_the_model(

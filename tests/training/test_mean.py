@@ -1,7 +1,8 @@
-"""`nmt average` measures the mean beside its newest checkpoint, and a worse mean is not chosen."""
+"""`nmt average` measures the mean beside the best single model, and a worse mean is not chosen."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 from collections.abc import Callable
@@ -11,11 +12,13 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from nmt_cli.artifacts.manifest import write_manifest
 from nmt_cli.artifacts.model_directory import load_model, load_saved_config
 from nmt_cli.artifacts.run import model_of_latest_run, model_of_run, open_run
+from nmt_cli.artifacts.weights import read_tensors, write_tensors
 from nmt_cli.cli.average import average
 from nmt_cli.dataset.prepared_data import PreparedData
-from nmt_cli.errors import DataError
+from nmt_cli.errors import DataError, ModelError
 from nmt_cli.model.packing import pack
 from nmt_cli.tokenization.tokenizer import BOS
 from nmt_cli.training.validation import measure_average
@@ -51,7 +54,7 @@ def call(run: Path, *, last: int) -> None:
     average([run], output=None, last=last, best=None, overwrite=False)
 
 
-def test_the_mean_is_measured_beside_its_newest_checkpoint_and_a_worse_one_is_not_chosen(
+def test_the_mean_is_measured_beside_the_model_of_the_run_and_a_worse_one_is_not_chosen(
     run: Path, prepared: PreparedData, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -59,28 +62,29 @@ def test_the_mean_is_measured_beside_its_newest_checkpoint_and_a_worse_one_is_no
     mean = load_saved_config(run / "averaged").average_losses
     assert mean is not None
     assert mean.loss == pytest.approx(slow_loss(run / "averaged", prepared), abs=1e-4)
-    assert mean.newest_loss == pytest.approx(slow_loss(run / "model", prepared), abs=1e-4)
+    assert mean.single_loss == pytest.approx(slow_loss(run / "model", prepared), abs=1e-4)
     (in_training,) = (event["loss"] for event in events(run, "validation") if event["update"] == 60)
-    assert mean.newest_loss == pytest.approx(in_training, abs=1e-4)
+    assert mean.single_loss == pytest.approx(in_training, abs=1e-4)
     assert mean.is_worse
-    figures = f"{mean.loss:.4f} of the average, {mean.newest_loss:.4f} of its newest checkpoint, update 60"
+    figures = f"{mean.loss:.4f} of the average, {mean.single_loss:.4f} of {run / 'model'}"
     assert f"validation loss: {figures}" in caplog.messages
     (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
     model = run / "model"
-    taken = f"decode and serve take {model}; -m {run / 'averaged'} names the average"
-    assert warning == f"the average is worse than its newest checkpoint, so {taken}"
+    taken = f"decode and serve take the latter; -m {run / 'averaged'} names the average"
+    assert warning == f"the average is worse than {model}, so {taken}"
     assert caplog.messages[-1] == f"next: nmt decode -m {shlex.quote(str(model))} < input.txt > output.txt"
     card = (run / "averaged" / "README.md").read_text(encoding="utf-8")
-    assert f"{mean.loss:.4f} of the average, {mean.newest_loss:.4f} of its" in card
-    assert "The average is worse: prefer the newest checkpoint." in card
+    assert f"{mean.loss:.4f} of the average, {mean.single_loss:.4f} of the" in card
+    assert "The average is worse: prefer the single model." in card
     assert model_of_run(run) == model
     assert model_of_latest_run(run.parent) == model
     caplog.clear()
     average([run], output=run.parent / "mean", last=3, best=None, overwrite=False)
-    assert f"newest checkpoint, so take {model}; -m {run.parent / 'mean'} names the average" in caplog.text
+    assert f"worse than {model}, so take the latter; -m {run.parent / 'mean'} names the average" in caplog.text
     shutil.rmtree(model)
     call(run, last=3)
-    assert caplog.messages[-2] == "the average is worse than its newest checkpoint: make a model of that alone"
+    told = "the average is worse than the checkpoint update-00000060: make a model of it alone"
+    assert caplog.messages[-2] == told
     newest = run / "checkpoints" / "update-00000060"
     assert caplog.messages[-1] == f"next: nmt average {shlex.quote(str(newest))}"
     assert model_of_run(run) == run / "averaged"  # there is no other
@@ -91,8 +95,26 @@ def test_a_better_mean_is_chosen(run: Path) -> None:
     config = run / "averaged" / "config.yaml"
     mean = load_saved_config(run / "averaged").average_losses
     assert mean is not None
-    config.write_text(config.read_text().replace(str(mean.loss), str(mean.newest_loss - 0.1)), encoding="utf-8")
+    config.write_text(config.read_text().replace(str(mean.loss), str(mean.single_loss - 0.1)), encoding="utf-8")
     assert model_of_run(run) == run / "averaged"
+
+
+def test_a_single_checkpoint_that_is_worse_than_the_model_is_not_chosen(run: Path) -> None:
+    average([run / "checkpoints/update-00000020"], output=run / "averaged", last=None, best=None, overwrite=False)
+    losses = load_saved_config(run / "averaged").average_losses
+    assert losses is not None
+    assert losses.is_worse
+
+
+def test_an_average_whose_outputs_are_not_finite_is_refused(run: Path) -> None:
+    newest = run / "checkpoints/update-00000060"
+    weights = read_tensors(newest / "model.safetensors", hint="")
+    write_tensors(newest / "model.safetensors", {name: tensor * 1e20 for name, tensor in weights.items()})
+    manifest = json.loads((newest / "manifest.json").read_text())
+    write_manifest(newest, {key: manifest[key] for key in ("kind", "update", "recipe_fingerprint", "validation")})
+    with pytest.raises(ModelError, match="not finite"):
+        call(run, last=2)
+    assert not (run / "averaged").exists()
 
 
 def test_a_gpu_that_a_training_may_have_is_left_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,5 +171,5 @@ def test_without_the_data_it_says_that_nothing_was_measured(
         assert load_saved_config(run / "averaged").average_losses is None
         assert caplog.messages[-1].startswith(f"next: nmt decode -m {run / 'averaged'} ")
     with pytest.raises(DataError, match="holds other data than the run's") as caught:
-        measure_average(open_run(run), {}, newest=open_run(run).checkpoints()[-1])
+        measure_average(open_run(run), {}, single=run / "model")
     assert caught.value.hint == f"prepare the run's corpus again: nmt prepare CORPUS -o {data} --overwrite"

@@ -190,6 +190,7 @@ def test_another_precision_is_refused_and_the_hint_helps(
     [
         ("training.label_smoothing=0.2", "training.label_smoothing 0.1, not 0.2"),
         ("model.dropout=0", "model.dropout 0.1, not 0.0"),
+        ("model.heads=4", "model.heads 2, not 4"),
         ("model.word_dropout.source=0.1", "model.word_dropout.source 0.0, not 0.1"),
         ("tokenizer.dropout=0.1", "tokenizer.dropout 0.0, not 0.1"),
         ("training.seed=2", "training.seed 1, not 2"),
@@ -211,8 +212,28 @@ def test_a_change_that_other_weights_would_follow_from_is_refused(
     assert error.exit_code == 3
     assert error.message == f"the run in {stopped} was trained with {change}"
     assert error.where == str(stopped / "recipe.yaml")
-    assert error.hint == "give the run another folder with -o, or begin anew with --restart (removes the run)"
+    assert ("--init-from" in error.hint) == (not setting.startswith("model.heads"))
     assert contents(stopped) == before
+
+
+def test_the_hint_on_another_rate_is_the_command_that_begins_with_the_weights(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["nmt", "train", "run.yaml", "-o", "run"])
+    monkeypatch.chdir(tmp_path)
+    run, rate = Path("run"), "training.schedule.factor=0.1"
+    with stopped_after(7):
+        assert train(prepared, run) == 75
+    Path("run-2").mkdir()
+    begin = "nmt train run.yaml -o run --init-from run -o run-3"  # of the two folders the last one counts
+    with pytest.raises(RecipeError) as caught:
+        train(prepared, run, rate)
+    assert caught.value.hint.endswith(f": nmt average run --last 1 && {begin}")
+    assert train(prepared, run) == 0
+    with pytest.raises(RecipeError) as caught:
+        train(prepared, run, rate)
+    assert caught.value.hint.endswith(f": {begin}")
+    assert train(prepared, Path("run-3"), rate, "training.updates=1", init_from=run) == 0
 
 
 def test_what_no_update_depends_on_may_change(
@@ -265,6 +286,11 @@ def test_other_data_are_refused(prepared: PreparedData, stopped: Path, tmp_path:
     assert error.hint == (
         f"give --data {prepared.directory} if that is unchanged, another folder with -o, or --restart"
     )
+    own_pieces = f"tokenizer.taken_from={prepared.directory}"
+    more = prepare_tiny(tmp_path / "more", own_pieces, "cleaning.max_words=9")
+    with pytest.raises(RecipeError) as caught:
+        train(more, stopped)
+    assert "--init-from" in caught.value.hint
     assert train(other, stopped, "training.updates=1", restart=True) == 0
 
 

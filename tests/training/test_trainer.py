@@ -166,7 +166,7 @@ def test_a_validation_loss_that_is_not_finite_ends_the_training(
 @pytest.mark.parametrize(
     ("metric", "keep_best", "loss", "bleu", "left"),
     [
-        ("loss", 0, [5.0, 4.0, 4.5, 4.0, 1.0], [1.0, 2.0, 3.0, 4.0, 5.0], [5, 8]),
+        ("loss", 0, [5.0, 4.0, 4.5, 4.0, 1.0], [1.0, 2.0, 3.0, 4.0, 5.0], [6, 8]),
         ("bleu", 1, [5.0, 4.0, 3.0, 2.0, 1.0], [1.0, 3.0, 2.5, 3.0, 9.0], [6, 8]),
     ],
 )
@@ -188,7 +188,7 @@ def test_patience_ends_training_after_validations_that_are_no_better(
     assert train(prepared, run, *settings) == 0
     # Validated after 2, 4, 6 and 8: after 4 it was best, and after 8 as good, which is no better.
     assert events(run)[-1] == {"event": "end", "reason": "patience", "update": 8}
-    assert f"no better {metric} in 2 validations: training ends after update 8" in caplog.messages
+    assert f"no better {metric} in 2 validations: training ends after update 8; the best was after 8" in caplog.messages
     assert [event["update"] for event in events(run, "validation")] == [2, 4, 6, 8]
     assert load_saved_config(run / "model").updates == [8]  # of equally good ones the newer
     assert checkpoints(run) == left
@@ -215,6 +215,43 @@ def test_early_stopping_and_the_checkpoints_to_average_go_by_bleu(
     assert caplog.messages[-1] == f"next: nmt average {run}{option} && nmt decode -m {run} < input.txt > output.txt"
 
 
+@pytest.mark.parametrize(
+    ("loss", "bleu", "end", "best"),
+    [
+        ([6.0, 5.0, 4.0, 3.0, 4.5, 5.0], [0.0] * 6, 12, 8),  # BLEU tells nothing at all
+        ([6.0, 5.0, 5.5, 5.6], [0.3, 0.1, 0.9, 0.2], 8, 4),  # noise is no better BLEU
+        ([6.0, 5.0, 4.0, 4.5, 3.0, 2.0], [0.0, 0.0, 0.0, 1.0, 0.9, 0.4], 12, 8),  # from 1 on, BLEU decides
+        ([6.0, 7.0, 8.0, 3.0, 4.5, 5.0], [0.0, 7.0, 9.0, 8.0, 9.5, 1.0], 12, 10),
+    ],
+)
+def test_while_bleu_tells_nothing_the_loss_decides_and_the_best_is_kept_named_and_used(
+    prepared: PreparedData,
+    tmp_path: Path,
+    scripted: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    loss: list[float],
+    bleu: list[float],
+    end: int,
+    best: int,
+) -> None:
+    caplog.set_level("INFO")
+    run, last = tmp_path / "run", len(loss) * 2
+    scripted(loss=loss, bleu=bleu)
+    assert train(prepared, run, *PATIENT, f"training.updates={last}") == 0
+    assert events(run, "validation")[-1]["update"] == end
+    assert load_saved_config(run / "model").updates == [best]
+    assert best in checkpoints(run)
+    assert caplog.text.count("tells nothing") == 1
+    scripted(loss=loss, bleu=bleu)
+    stopped = tmp_path / "stopped"
+    with stopped_after(5):
+        assert train(prepared, stopped, *PATIENT, f"training.updates={last}") == 75
+    assert train(prepared, stopped, *PATIENT, f"training.updates={last}") == 0
+    assert caplog.text.count("tells nothing") == 2
+    assert checkpoints(stopped) == checkpoints(run)
+    assert checkpoint(stopped, best) == checkpoint(run, best)
+
+
 def test_the_model_is_that_of_the_best_validation_even_between_two_intervals_of_checkpoints(
     prepared: PreparedData, tmp_path: Path, scripted: Callable[..., None]
 ) -> None:
@@ -239,7 +276,8 @@ def test_a_training_out_of_patience_ends_again_at_once_and_goes_on_with_more(
     assert train(prepared, run, *settings, "training.patience=3") == 0
     # Update 8 was better, so that the patience began anew: 10, 12 and 14 were not.
     assert events(run)[-1] == {"event": "end", "reason": "patience", "update": 14}
-    assert load_saved_config(run / "model").updates == [14]
+    assert load_saved_config(run / "model").updates == [8]
+    assert checkpoints(run) == [8, 12, 14]
 
 
 # BLEU 2.0 after update 6 is no worse than a loss of 3.0, but the first of its kind.

@@ -27,7 +27,7 @@ from nmt_cli.artifacts.model_directory import (
     save_model,
 )
 from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, Run, best_first, command_to_continue
-from nmt_cli.artifacts.weights import check_names_and_shapes, open_tensors, shapes_in_file
+from nmt_cli.artifacts.weights import check_finite, check_names_and_shapes, open_tensors, shapes_in_file
 from nmt_cli.errors import ModelError
 from nmt_cli.recipe.schema import DROPOUTS, TrainedLines
 from nmt_cli.templates.render import render
@@ -40,15 +40,17 @@ _TOKENIZERS = ("source.spm", "target.spm")
 
 
 def choose_checkpoints(run: Run, *, by: Literal["last", "best"], number: int) -> list[Checkpoint]:
-    """The `number` newest checkpoints of a run, or the best by the recipe's validation.metric; oldest first.
+    """The `number` newest checkpoints of a run, or the best as `best_first` ranks them; oldest first.
 
-    If two checkpoints are equally good, the newer one is better. Raises ModelError if the run has too few.
+    The weights that the run began with are not among the newest. Raises ModelError if the run has too few.
     """
     checkpoints = run.checkpoints()
     if not checkpoints:
         hint = f"train it: {command_to_continue(run.record.command)}"
         raise ModelError("the run has no checkpoint yet", where=str(run.directory / CHECKPOINTS), hint=hint)
-    ranked = checkpoints[::-1] if by == "last" else best_first(checkpoints, metric=run.recipe.validation.metric)
+    ranked = [checkpoint for checkpoint in reversed(checkpoints) if checkpoint.update > 0]
+    if by == "best":
+        ranked = best_first(checkpoints, metric=run.recipe.validation.metric)
     if len(ranked) < number:
         raise _too_few_error(run, option=by, number=number, num_found=len(ranked))
     return sorted(ranked[:number], key=lambda checkpoint: checkpoint.update)
@@ -65,14 +67,14 @@ def write_average_of_checkpoints(
 ) -> AverageLosses | None:
     """Write the average of these checkpoints of `run` as the model directory `output`; its card shows `command`.
 
-    Returns the losses that `measure` finds for the averaged weights; None without `measure`, or for one checkpoint. The
-    run's own averaged/ is replaced without `overwrite`, because averaging again after more training is normal.
+    Returns the losses that `measure` finds for the averaged weights. The run's own averaged/ is replaced without
+    `overwrite`, because averaging again after more training is normal.
     """
     may_replace = overwrite or output.resolve() == (run.directory / "averaged").resolve()
     check_replaceable(output, overwrite=may_replace)
     run.check_tokenizers()
     weights = average_checkpoints(checkpoints)
-    losses = measure(weights) if measure is not None and len(checkpoints) > 1 else None
+    losses = None if measure is None else measure(weights)
     config = run.saved_config_of([checkpoint.update for checkpoint in checkpoints]).model_copy(
         update={"average_losses": losses}
     )
@@ -157,7 +159,7 @@ def _too_few_error(run: Run, *, option: Literal["last", "best"], number: int, nu
     kind = "checkpoint" if num_found == 1 else "checkpoints"
     measured = "" if option == "last" else f" with a validation {run.recipe.validation.metric}"
     smaller_option = f"--{option} {num_found}" if num_found else "--last N"
-    kept_limit = training.keep_last if option == "last" else training.keep_best
+    kept_limit = training.keep_last if option == "last" else training.num_best_kept
     if number > kept_limit:
         how_to_get_more = f"before another training, set training.keep_{option} to {number}"
     elif run.record.finished:
@@ -200,9 +202,7 @@ def _mean_of_tensor(name: str, directories: Sequence[Path], opened: Sequence[Any
             dtype = str(tensor.dtype).removeprefix("torch.")
             message = f"the tensor {name} is {dtype}, and not float32 as nmt writes it"
             raise ModelError(message, where=where, hint=hint)
-        if not torch.isfinite(tensor).all():
-            message = f"{path.name} holds values that are not finite, in the tensor {name}"
-            raise ModelError(message, where=where, hint=hint)
+        check_finite(name, tensor, where=where, hint=hint)
         total = tensor.double() if total is None else total.add_(tensor)
     assert total is not None
     return total.div_(len(directories)).float()

@@ -143,7 +143,7 @@ class _Reader:
     def _validate(self, event: Mapping[str, Any], update: int) -> None:
         history = self._history
         loss = _number(event, "loss")
-        if update == 0 or loss is None:
+        if loss is None:
             return
         history.seconds += _number(event, "seconds") or 0.0
         history.last_update = max(history.last_update, update)

@@ -23,7 +23,7 @@ from nmt_cli.errors import DataError, DeviceError, ModelError, RecipeError
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.schema import LanguagePair, Recipe, TrainedLines
-from nmt_cli.recipe.section import PositiveInt, Section, SettingError
+from nmt_cli.recipe.section import NonNegativeInt, PositiveInt, Section, SettingError
 from nmt_cli.recipe.yaml_files import parse_document
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nmt_cli.model.transformer import Transformer
     from nmt_cli.tokenization.tokenizer import Tokenizer
 
+NOT_FINITE_HINT = "take another model, or an earlier checkpoint: nmt average runs/NAME/checkpoints/update-NUMBER"
 _NEEDED_FILES = (CONFIG, WEIGHTS, "source.spm", "target.spm")
 
 
@@ -51,7 +52,7 @@ class Vocabulary(Section):
 class ValidationResult(Section):
     """The results of one validation in training."""
 
-    update: PositiveInt
+    update: NonNegativeInt
     loss: float = Field(description="smoothed, nats per target token")
     perplexity: float | None = None
     bleu: float | None = None
@@ -59,18 +60,18 @@ class ValidationResult(Section):
 
 
 class AverageLosses(Section):
-    """The validation losses of an average, and of the newest checkpoint in it; smoothed, nats per target token.
+    """The validation losses of an average, and of the best single model of its run; smoothed, nats per target token.
 
     `nmt average` measures both in the same way.
     """
 
     loss: float
-    newest_loss: float
+    single_loss: float
 
     @property
     def is_worse(self) -> bool:
-        """Whether the newest checkpoint alone has a lower loss, or the loss of the average is NaN."""
-        return not self.loss <= self.newest_loss
+        """Whether the single model has a lower loss."""
+        return self.loss > self.single_loss
 
 
 class SavedModelConfig(Section):
@@ -80,7 +81,7 @@ class SavedModelConfig(Section):
     nmt_version: str
     languages: LanguagePair
     vocabulary: Vocabulary
-    updates: list[PositiveInt] = Field(
+    updates: list[NonNegativeInt] = Field(
         description="updates of the checkpoint, or of those averaged, rising; empty: imported or an average of models"
     )
     validation: list[ValidationResult] = Field([], description="what training measured at those updates")
@@ -170,7 +171,7 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
         check_tensors_fit(path / WEIGHTS, config.recipe.model, **sizes, hint=DAMAGED_HINT)
         model = new_model(config).to(device=device, dtype=dtype)
         tensors = read_tensors(path / WEIGHTS, hint=DAMAGED_HINT)
-        load_weights(model, tensors, where=str(path / WEIGHTS), hint=DAMAGED_HINT)
+        load_weights(model, tensors, where=str(path / WEIGHTS), hint=NOT_FINITE_HINT)
     return LoadedModel(model.eval(), source, target, config)
 
 

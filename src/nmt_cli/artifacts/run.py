@@ -22,8 +22,10 @@ from nmt_cli.recipe.mistakes import first_mistake
 from nmt_cli.recipe.schema import LanguagePair, Recipe, TrainedLines
 
 CHECKPOINTS = "checkpoints"
+Metric = Literal["loss", "bleu"]
 State = Literal["training", "finished", "stopped", "not begun"]
 Measured = TypeVar("Measured", "Checkpoint", ValidationResult)
+_TELLING_BLEU = 1.0  # less is chance, or its tokenizer does not fit the text
 _DAMAGED_RUN_HINT = "restore the file, or start the run anew in another folder"
 _UNFINISHED_HINT = "let it finish, or average the checkpoints so far: nmt average {run}"
 
@@ -204,11 +206,23 @@ def command_to_continue(command: Sequence[str]) -> str:
     return shlex.join(word for word in command if word != "--restart")
 
 
-def best_first(measured: Sequence[Measured], *, metric: Literal["loss", "bleu"]) -> list[Measured]:
-    """The checkpoints or results that have the metric, the best first; of equally good ones, the newer first."""
-    sign = -1 if metric == "loss" else 1
-    with_metric = [result for result in measured if getattr(result, metric) is not None]
-    return sorted(with_metric, key=lambda result: (sign * getattr(result, metric), result.update), reverse=True)
+def deciding_metric(bleu: float | None, *, metric: Metric) -> Metric:
+    """The metric that decides how good a validation is: the loss while `metric` is BLEU, and BLEU tells nothing."""
+    return "loss" if bleu is None or bleu < _TELLING_BLEU else metric
+
+
+def best_first(measured: Sequence[Measured], *, metric: Metric) -> list[Measured]:
+    """The checkpoints or results that have the metric, the best first; of equally good ones, the newer first.
+
+    Those whose BLEU tells nothing come last, by their loss.
+    """
+
+    def goodness(result: Measured) -> tuple[bool, float, int]:
+        decides = deciding_metric(result.bleu, metric=metric)
+        value: float = getattr(result, decides)
+        return decides == metric, -value if decides == "loss" else value, result.update
+
+    return sorted((result for result in measured if getattr(result, metric) is not None), key=goodness, reverse=True)
 
 
 def open_run(directory: Path) -> Run:
@@ -288,8 +302,7 @@ def model_of_latest_run(runs: Path) -> Path:
 def model_of_run(run: Path) -> Path:
     """The averaged/ model of a run, or model/ if the average is missing, worse or older.
 
-    `nmt average` measures whether an average is worse than its newest checkpoint alone. Raises ModelError if the run
-    has neither.
+    `nmt average` measures which is better. Raises ModelError if the run has neither.
     """
     model, average = run / "model", run / "averaged"
     made = [path for path in (model, average) if (path / MANIFEST).is_file()]

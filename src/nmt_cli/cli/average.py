@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -73,66 +74,71 @@ def average(
 def _average_checkpoints(run: Run, checkpoints: Sequence[Checkpoint], output: Path | None, *, overwrite: bool) -> None:
     """Write the average of checkpoints of a run, and say which model `nmt decode` takes."""
     from nmt_cli.artifacts.average import write_average_of_checkpoints
+    from nmt_cli.artifacts.directory_kinds import kind_of
     from nmt_cli.artifacts.info import current_model
+    from nmt_cli.artifacts.model_directory import load_saved_config
+    from nmt_cli.artifacts.run import best_first
 
     model = output if output is not None else run.directory / "averaged"
+    single, updates = run.directory / "model", [checkpoint.update for checkpoint in checkpoints]
+    if kind_of(single) != "model":
+        validated = best_first(run.checkpoints(), metric=run.recipe.validation.metric)
+        single = validated[0].path if validated else checkpoints[-1].path
+    is_single = kind_of(single) == "model" and load_saved_config(single).updates == updates
     losses = write_average_of_checkpoints(
         run,
         checkpoints,
         output=model,
         overwrite=overwrite,
         command=["nmt", *sys.argv[1:]],
-        measure=lambda weights: _validation_losses(run, weights, newest=checkpoints[-1]),
+        measure=None if is_single else lambda weights: _validation_losses(run, weights, single=single),
     )
     origin = "1 checkpoint" if len(checkpoints) == 1 else f"the average of {len(checkpoints)} checkpoints"
     logger.info("%s: %s", model, origin)
     command = f"nmt decode -m {shlex.quote(str(model))} < input.txt > output.txt"
-    is_own, single = model.resolve() == (run.directory / "averaged").resolve(), run.directory / "model"
+    is_own = model.resolve() == (run.directory / "averaged").resolve()
     if losses is not None and losses.is_worse:
-        command = _warn_of_worse_average(run, model, is_own=is_own, newest=checkpoints[-1])
+        command = _warn_of_worse_average(model, is_own=is_own, single=single)
     elif is_own and current_model(run.directory) == str(single):
         message = "decode and serve take %s, because the average is of earlier updates; -m %s names it"
         logger.warning(message, single, shlex.quote(str(model)))
     logger.info("next: %s", command)
 
 
-def _validation_losses(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint) -> AverageLosses | None:
-    """The validation losses of the average and of its newest checkpoint, which are logged too.
+def _validation_losses(run: Run, weights: Mapping[str, Tensor], *, single: Path) -> AverageLosses | None:
+    """The validation losses of the average and of the best single model, which are logged too.
 
-    None if the data is missing or too little memory is free.
+    None if the data is missing or too little memory is free. ModelError if the average's is not finite.
     """
     from nmt_cli.memory import is_out_of_memory
     from nmt_cli.training.validation import measure_average
 
     try:
-        losses = measure_average(run, weights, newest=newest)
+        losses = measure_average(run, weights, single=single)
     except (DataError, RuntimeError) as error:
         if not isinstance(error, DataError) and not is_out_of_memory(error, counts_vague_errors=True):
             raise
         reason = error.message if isinstance(error, DataError) else "too little memory is free"
         logger.info("the average was not measured on the validation set: %s", reason)
         return None
-    logger.info(
-        "validation loss: %.4f of the average, %.4f of its newest checkpoint, update %s",
-        losses.loss,
-        losses.newest_loss,
-        f"{newest.update:,}",
-    )
+    if not math.isfinite(losses.loss):
+        hint = "average checkpoints from before the training diverged: nmt average CHECKPOINT CHECKPOINT ..."
+        raise ModelError("the validation loss of the average is not finite", where=str(run.directory), hint=hint)
+    logger.info("validation loss: %.4f of the average, %.4f of %s", losses.loss, losses.single_loss, single)
     return losses
 
 
-def _warn_of_worse_average(run: Run, average: Path, *, is_own: bool, newest: Checkpoint) -> str:
-    """Warn that the average is worse than its newest checkpoint; returns the command for a better model."""
+def _warn_of_worse_average(average: Path, *, is_own: bool, single: Path) -> str:
+    """Warn that the average is worse than the best single model; returns the command for the better one."""
     from nmt_cli.artifacts.directory_kinds import kind_of
 
-    single = run.directory / "model"
     if kind_of(single) == "model":
         who_takes = "decode and serve take" if is_own else "take"
-        message = "the average is worse than its newest checkpoint, so %s %s; -m %s names the average"
-        logger.warning(message, who_takes, single, shlex.quote(str(average)))
+        message = "the average is worse than %s, so %s the latter; -m %s names the average"
+        logger.warning(message, single, who_takes, shlex.quote(str(average)))
         return f"nmt decode -m {shlex.quote(str(single))} < input.txt > output.txt"
-    logger.warning("the average is worse than its newest checkpoint: make a model of that alone")
-    return f"nmt average {shlex.quote(str(newest.path))}"
+    logger.warning("the average is worse than the checkpoint %s: make a model of it alone", single.name)
+    return f"nmt average {shlex.quote(str(single))}"
 
 
 def _average_models(paths: Sequence[Path], output: Path | None, *, overwrite: bool) -> None:

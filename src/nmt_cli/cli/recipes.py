@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("name", "parameters", "updates", "tokens", "corpus", "description")
 _NUMBER_COLUMNS = ("parameters", "updates", "tokens")
+_LOW_RATE = "--set training.schedule='{name: inverse_sqrt, peak: 1e-4, warmup_updates: 100}'"
 MOST_PAIRS_FOR_SMALL, _MOST_PAIRS_FOR_MEDIUM = 100_000, 1_000_000
 
 
@@ -82,10 +83,13 @@ def prepare_command(corpus: str | None, data: Path) -> str:
 
 
 def train_command(recipe: str, data: Path, *, is_shared: bool, init_from: str | None) -> str:
-    """The command that trains a recipe on prepared data, whose two languages share a vocabulary if `is_shared`."""
+    """The command that trains a recipe on prepared data, whose two languages share a vocabulary if `is_shared`.
+
+    With a model to begin with, the rate is a low one: a high rate erases what the model knows.
+    """
     command = f"nmt train {recipe} --data {shlex.quote(str(data))}"
     if init_from is not None:
-        return f"{command} --init-from {shlex.quote(init_from)}"  # the model has its own tying
+        return f"{command} --init-from {shlex.quote(init_from)} {_LOW_RATE}"  # the model has its own tying
     return command if is_shared else f"{command} --set model.tying=target"  # all would need one vocabulary
 
 

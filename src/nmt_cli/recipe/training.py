@@ -174,10 +174,17 @@ class TrainingConfig(Section):
         1500, description="updates between checkpoints; 10 minutes in the paper (6.1)"
     )
     keep_last: PositiveInt = Field(5, description="newest checkpoints to keep")
-    keep_best: NonNegativeInt = Field(0, description="best checkpoints to keep besides, by validation.metric")
+    keep_best: NonNegativeInt = Field(
+        0, description="best checkpoints to keep besides, by validation.metric; with patience at least one is kept"
+    )
     patience: PositiveInt | None = Field(
         None, description="validations without a better validation.metric before training ends early; null: never"
     )
+
+    @property
+    def num_best_kept(self) -> int:
+        """How many of the best checkpoints are kept; if any, the best one becomes the model."""
+        return max(self.keep_best, int(self.patience is not None))
 
     @property
     def num_passes(self) -> int:

@@ -13,13 +13,13 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
 from nmt_cli import files
 from nmt_cli.artifacts.manifest import WEIGHTS, verify_files, write_manifest
-from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, best_first, read_checkpoint, read_checkpoints
+from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, Metric, best_first, read_checkpoint, read_checkpoints
 from nmt_cli.artifacts.weights import read_tensors, write_tensors
 from nmt_cli.errors import ModelError
 from nmt_cli.training.optimizers_and_schedules import Optimizer
@@ -123,7 +123,7 @@ class CheckpointFolder:
         optimizer.load(tensors, num_applied=state.applied)
         return state
 
-    def prune(self, *, keep_last: int, keep_best: int, metric: Literal["loss", "bleu"]) -> None:
+    def prune(self, *, keep_last: int, keep_best: int, metric: Metric) -> None:
         """Remove all checkpoints but the newest `keep_last` and the best `keep_best` of the validated ones."""
         checkpoints = read_checkpoints(self.directory)
         kept = {checkpoint.path for checkpoint in checkpoints[-keep_last:]}

@@ -15,7 +15,7 @@ from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS, damaged_hint, read_manifest, verify_files
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import InitialModel, open_run
-from nmt_cli.artifacts.weights import check_names_and_shapes, read_tensors, shapes_of, weights_of
+from nmt_cli.artifacts.weights import check_finite, check_names_and_shapes, read_tensors, shapes_of, weights_of
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError, DeviceError, ModelError, RecipeError
 from nmt_cli.memory import free_cpu_bytes
@@ -63,7 +63,7 @@ def with_initial_architecture(
     model = resolved.recipe.model
     changes = {
         key: getattr(architecture, key)
-        for key in _differing_keys(architecture, model)
+        for key in differing_keys(architecture, model)
         if not resolved.origins.get(f"model.{key}", "").startswith("--set ")
     }
     if not changes:
@@ -93,6 +93,8 @@ def read_initial_weights(initial: InitialModel, model: Transformer) -> dict[str,
     check_names_and_shapes(
         shapes_of(tensors), expected=shapes_of(weights_of(model)), where=str(path / WEIGHTS), hint=DAMAGED_HINT
     )
+    for name, tensor in tensors.items():
+        check_finite(name, tensor, where=str(path / WEIGHTS), hint="begin with another model")
     return tensors
 
 
@@ -149,7 +151,7 @@ def _check_vocabulary(path: Path, data: PreparedData) -> None:
 
 
 def _check_architecture(path: Path, initial: ModelConfig, model: ModelConfig) -> None:
-    if keys := _differing_keys(initial, model):
+    if keys := differing_keys(initial, model):
         initial_settings, settings = initial.model_dump(mode="json"), model.model_dump(mode="json")
         key = keys[0]
         raise RecipeError(
@@ -161,7 +163,7 @@ def _check_architecture(path: Path, initial: ModelConfig, model: ModelConfig) ->
         )
 
 
-def _differing_keys(initial: ModelConfig, model: ModelConfig) -> list[str]:
+def differing_keys(initial: ModelConfig, model: ModelConfig) -> list[str]:
     """The settings in which a recipe must agree with the initial model, and does not."""
     free = DROPOUTS if initial.positions == "learned" else DROPOUTS | {"max_positions"}
     return [key for key in ModelConfig.model_fields if key not in free and getattr(initial, key) != getattr(model, key)]

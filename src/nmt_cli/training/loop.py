@@ -57,6 +57,7 @@ class TrainingLoop:
         profiled_updates: int,
     ) -> None:
         self._recipe, self._directory, self._metrics_file = run.recipe, run.directory, run.metrics_file
+        self._begins_with_model = run.record.init_from is not None
         self._order, self._updater, self._validator, self._checkpointer = order, updater, validator, checkpointer
         self._ranks, self._stop, self._reporter = ranks, stop, reporter
         self.state = checkpointer.newest_state()
@@ -108,6 +109,8 @@ class TrainingLoop:
         """Take update after update, until the recipe or a signal ends the training; `meter` measures them."""
         self._meter = meter
         with self._reporter.showing_progress(self.state.update), self._profiler, self._loader:
+            if self.state.update == 0 and (stop := self._validate_and_save_if_due()) is not None:
+                return stop
             while (ending := self.ending_by_recipe()) is None:
                 with self._profiler.update():
                     self._launch_next_update()
@@ -219,19 +222,22 @@ class TrainingLoop:
 
     def _validate_and_save_if_due(self) -> Ending | None:
         """Validate and save if either is due; return the ending if a signal stops the training here."""
-        is_save_due = self._is_checkpoint_due(self.state.update)
+        is_save_due = self.state.update > 0 and self._is_checkpoint_due(self.state.update)
         stop = _ENDINGS_BY_SIGNAL.get(self._agreed_signal() or 0)
         if stop is None and self._is_validation_due(self.state.update):
             if is_save_due:
                 self._save()  # a validation may take longer than a preempted machine has left
             self._validate()
             stop = self._ending_by_any_signal()
-            is_save_due = is_save_due or self._recipe.training.keep_best > 0
-        if self.state.update and (is_save_due or stop is not None or self.ending_by_recipe() is not None):
+            is_save_due = is_save_due or self._recipe.training.num_best_kept > 0
+        is_end = stop is not None or self.ending_by_recipe() is not None
+        if is_save_due or (is_end and self.state.update > 0):
             self._save()
         return stop
 
     def _is_validation_due(self, update: int) -> bool:
+        if update == 0:  # a model that the run begins with is the first to be the best
+            return self._begins_with_model and self.state.best is None
         is_at_interval = update % self._recipe.validation.every == 0 or update == self._recipe.training.updates
         return is_at_interval and self.state.validated != update
 
@@ -256,9 +262,11 @@ class TrainingLoop:
             return
         if not math.isfinite(measured.loss):
             raise self._diverged(f"the validation loss after update {self.state.update:,} is not finite")
-        self._validation = measured
-        self.state = self.state.after_validation(measured, metric=self._recipe.validation.metric)
+        self._validation, before, metric = measured, self.state.metric, self._recipe.validation.metric
+        self.state = self.state.after_validation(measured, metric=metric)
         self._reporter.report_validation(self.state.update, measured, is_best=self.state.validations_since_best == 0)
+        if self.state.metric not in (before, metric):
+            self._reporter.print_line("BLEU below 1 tells nothing: until it rises, the loss decides what is best")
 
     def _raise_if_asked_to_stop(self) -> None:
         self._ranks.beat()

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from nmt_cli.recipe.loading import ResolvedRecipe, dump_recipe
 from nmt_cli.recipe.mistakes import as_written
 from nmt_cli.recipe.schema import Recipe, TrainedLines
 from nmt_cli.recipe.training import ConstantConfig, InverseSqrtConfig, NoamConfig
-from nmt_cli.training.initial_weights import describe_initial_model
+from nmt_cli.training.initial_weights import describe_initial_model, differing_keys
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ def open_or_begin(
     is_run = kind_of(directory) == "run"
     if is_run and not restart:
         run = open_run(directory)
-        error = _difference_error(run, recipe, data, init_from)
+        error = _difference_error(run, recipe, data, init_from, command)
         if error is None:
             return _continue_with(run, recipe, data, command, init_from)
         if not _has_saved_nothing(directory):
@@ -222,9 +223,12 @@ def _update_record(run: Run, **values: Any) -> Run:
     return open_run(run.directory)
 
 
-def _difference_error(run: Run, recipe: Recipe, data: PreparedData, init_from: Path | None) -> RecipeError | None:
+def _difference_error(
+    run: Run, recipe: Recipe, data: PreparedData, init_from: Path | None, command: Sequence[str]
+) -> RecipeError | None:
     """The error of a run that cannot continue with this recipe, data and initial model; None if it can."""
-    record = run.record
+    record, has_other_vocabulary = run.record, run.record.tokenizers != _fingerprints(data)
+    can_begin_from_it = not has_other_vocabulary and not differing_keys(run.recipe.model, recipe.model)
     hint_new_run = "another folder with -o, or --restart (removes the run)"
     old, new = _fixed_settings(run.recipe), _fixed_settings(recipe)
     if changes := _differences(old, new):
@@ -232,14 +236,19 @@ def _difference_error(run: Run, recipe: Recipe, data: PreparedData, init_from: P
         return RecipeError(
             f"the run in {run.directory} was trained with {'; '.join(changes[:_MAX_NAMED])}{others}",
             where=str(run.directory / "recipe.yaml"),
-            hint="give the run another folder with -o, or begin anew with --restart (removes the run)",
+            hint=f"begin a new run with its weights: {_command_from(run, command)}"
+            if can_begin_from_it
+            else "give the new model another folder with -o, or begin anew with --restart (removes the run)",
         )
     fingerprint = record.data_summary.get("fingerprint")
-    if record.tokenizers != _fingerprints(data) or fingerprint != data.manifest.fingerprint:
+    if has_other_vocabulary or fingerprint != data.manifest.fingerprint:
+        another = "another folder with -o, or --restart"
+        if can_begin_from_it:
+            another = f"or begin a new run with its weights: {_command_from(run, command)}"
         return RecipeError(
             f"the run in {run.directory} was begun with other data than {data.directory}",
             where=str(data.directory),
-            hint=f"give --data {shlex.quote(record.data)} if that is unchanged, another folder with -o, or --restart",
+            hint=f"give --data {shlex.quote(record.data)} if that is unchanged, {another}",
         )
     initial_weights = "random weights" if record.init_from is None else record.init_from.path
     if init_from is not None and initial_weights != str(init_from.resolve()):  # later starts may leave out --init-from
@@ -260,6 +269,16 @@ def _difference_error(run: Run, recipe: Recipe, data: PreparedData, init_from: P
     return None
 
 
+def _command_from(run: Run, command: Sequence[str]) -> str:
+    """The command that was given, changed so that it begins another run with the weights of this one."""
+    path = run.directory
+    other = next(found for number in count(2) if not (found := path.with_name(f"{path.name}-{number}")).exists())
+    # Of an option that is given twice, the last one counts.
+    begin = shlex.join([*command, "--init-from", str(path), "-o", str(other)])
+    has_model = any(kind_of(path / name) == "model" for name in ("model", "averaged"))
+    return begin if has_model else f"nmt average {shlex.quote(str(path))} --last 1 && {begin}"
+
+
 def _differences(settings: _Settings, others: _Settings) -> list[str]:
     """The settings that differ, as KEY VALUE, not OTHER VALUE."""
     return [
@@ -270,11 +289,12 @@ def _differences(settings: _Settings, others: _Settings) -> list[str]:
 
 
 def _has_saved_nothing(directory: Path) -> bool:
-    """True if a start failed before its first checkpoint, and left nothing else."""
+    """True if a start failed before it had trained and saved anything, and left nothing else."""
     files.clear_partial_directories(directory / CHECKPOINTS, name="update-*")
     expected = {"recipe.yaml", RUN_FILE, "source.spm", "target.spm", "metrics.jsonl", CHECKPOINTS, ".sanity", PLANS}
     expected |= {"tensorboard", "profile", "report.html"}
-    return not any((directory / CHECKPOINTS).glob("*")) and all(path.name in expected for path in directory.iterdir())
+    saved = {path.name for path in (directory / CHECKPOINTS).glob("*")}
+    return saved <= {"update-00000000"} and all(path.name in expected for path in directory.iterdir())
 
 
 def _fixed_settings(recipe: Recipe) -> _Settings:

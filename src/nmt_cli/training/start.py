@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from nmt_cli.artifacts.run import InitialModel, best_first, open_run
+from nmt_cli.artifacts.run import InitialModel, Run, best_first, open_run
 from nmt_cli.dataset.manifest import Manifest
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.dataset.sampled_pieces import SamplingCost, check_sampling, measure_sampling_cost
@@ -132,8 +132,7 @@ def train_run(
     if ending in ("preempted", "interrupted"):
         return EXIT_PREEMPTED if ending == "preempted" else EXIT_INTERRUPTED
     if ranks.is_first:
-        average, model = _average_arguments(directory), shlex.quote(str(directory))
-        logger.info("next: nmt average %s && nmt decode -m %s < input.txt > output.txt", average, model)
+        logger.info("next: %s", _next_command(open_run(directory)))
     return 0
 
 
@@ -162,13 +161,20 @@ def _explaining_out_of_memory() -> Iterator[None]:
         ) from error
 
 
-def _average_arguments(directory: Path) -> str:
-    """Arguments for `nmt average`: the run, and a number if the recipe asks for more checkpoints than there are."""
-    run = open_run(directory)
-    (by, number), checkpoints = run.recipe.averaging.choice, run.checkpoints()
+def _next_command(run: Run) -> str:
+    """The command that translates with the run's best model; `nmt average` compares the average with `model/`.
+
+    After fine-tuning the best checkpoint is a matter of few updates, and the newest checkpoints are worse.
+    """
+    directory, (by, number) = shlex.quote(str(run.directory)), run.recipe.averaging.choice
+    decode = f"nmt decode -m {directory} < input.txt > output.txt"
+    if run.record.init_from is not None and run.recipe.training.num_best_kept:
+        return decode
+    checkpoints = [checkpoint for checkpoint in run.checkpoints() if checkpoint.update > 0]
     if by == "best":
         checkpoints = best_first(checkpoints, metric=run.recipe.validation.metric)
-    return shlex.quote(str(directory)) + (f" --{by} {len(checkpoints)}" if number > len(checkpoints) else "")
+    choice = f" --{by} {len(checkpoints)}" if number > len(checkpoints) else ""
+    return f"nmt average {directory}{choice} && {decode}"
 
 
 def _num_started_ranks() -> int | None:

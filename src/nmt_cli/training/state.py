@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nmt_cli.artifacts.run import Metric, deciding_metric
 from nmt_cli.dataset.prepared_data import Array, Rows
 from nmt_cli.devices import Precision
 from nmt_cli.recipe.training import TrainingConfig
@@ -60,8 +61,8 @@ class TrainingState:
     """The state of a training besides weights and moments: counters and the position in the data.
 
     `update` counts updates, including skipped ones. The next update begins at `epoch` and `index`. `best` is the best
-    value so far of `metric`, and `validated` the last update that was validated. `course` is the course of the losses.
-    `returns` counts the returns to an earlier checkpoint.
+    value so far of `metric`, which is the loss while BLEU tells nothing. `validated` is the last update that was
+    validated. `course` is the course of the losses. `returns` counts the returns to an earlier checkpoint.
     """
 
     precision: Precision
@@ -71,7 +72,7 @@ class TrainingState:
     epoch: int = 0
     index: int = 0
     best: float | None = None
-    metric: str | None = None
+    metric: Metric | None = None
     validations_since_best: int = 0
     validated: int = 0
     course: LossCourse = field(default_factory=LossCourse)
@@ -93,12 +94,14 @@ class TrainingState:
             return f"the mean loss has risen from {self.course.lowest:.2f} to {self.course.mean:.2f} nats by {at}"
         return None
 
-    def after_validation(self, validation: Validation, *, metric: str) -> TrainingState:
-        """The state with the best value so far, and the number of validations since then."""
-        measured = replace(self, validated=self.update, metric=metric)
-        best = self.best if self.metric == metric else None  # the metric may change between two starts
-        if validation.is_better_than(best, metric=metric):
-            return replace(measured, best=validation.value(metric), validations_since_best=0)
+    def after_validation(self, validation: Validation, *, metric: Metric) -> TrainingState:
+        """The state with the best value so far, and the number of validations since then, as `best_first` ranks."""
+        measured = replace(self, validated=self.update)
+        decides = deciding_metric(validation.bleu, metric=metric)
+        best = self.best if self.metric == decides else None  # BLEU begins to tell, or the recipe's metric has changed
+        has_told = self.metric == metric != decides  # BLEU told something earlier, and tells nothing now
+        if not has_told and validation.is_better_than(best, metric=decides):
+            return replace(measured, best=validation.value(decides), metric=decides, validations_since_best=0)
         return replace(measured, validations_since_best=self.validations_since_best + 1)
 
 

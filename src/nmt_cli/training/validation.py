@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS
 from nmt_cli.artifacts.model_directory import AverageLosses
-from nmt_cli.artifacts.run import Checkpoint, Run
+from nmt_cli.artifacts.run import Metric, Run
 from nmt_cli.artifacts.weights import load_weights, read_tensors, uninitialized_model
 from nmt_cli.dataset.batches import make_batch
 from nmt_cli.dataset.prepared_data import Array, PreparedData, TokenPairs, open_prepared
@@ -69,12 +70,12 @@ class Validation:
     seconds: float
     samples: tuple[Sample, ...]
 
-    def is_better_than(self, other: float | None, *, metric: str) -> bool:
+    def is_better_than(self, other: float | None, *, metric: Metric) -> bool:
         """True if this is better by `metric`, or if there is nothing to compare with."""
         value = self.value(metric)
         return other is None or (value > other if metric == "bleu" else value < other)
 
-    def value(self, metric: str) -> float:
+    def value(self, metric: Metric) -> float:
         """The value that `validation.metric` names."""
         value = self.bleu if metric == "bleu" else self.loss
         assert value is not None, "the recipe's schema allows only a metric that is measured"
@@ -129,7 +130,8 @@ class Validator:
                 device=self._device,
                 beat=beat,
             )
-            score = self._measure_bleu(beat, limit=limit) if self._recipe.validation.bleu else None
+            is_scored = self._recipe.validation.bleu and math.isfinite(loss)
+            score = self._measure_bleu(beat, limit=limit) if is_scored else None
         report, samples = (None, ()) if score is None else score
         return Validation(
             loss,
@@ -177,8 +179,8 @@ class Validator:
         return best
 
 
-def measure_average(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint) -> AverageLosses:
-    """The validation losses of an average of checkpoints of a run, and of the newest of them.
+def measure_average(run: Run, weights: Mapping[str, Tensor], *, single: Path) -> AverageLosses:
+    """The validation losses of an average of checkpoints of a run, and of the model or checkpoint in `single`.
 
     The CPU measures them, because a training may have the GPU. DataError if the run's data is not there, or is other
     data.
@@ -193,7 +195,7 @@ def measure_average(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoi
     pairs = _usable_pairs(data, max_positions=run.recipe.model.max_positions)
 
     def loss_of(values: Mapping[str, Tensor]) -> float:
-        load_weights(model, values, where=str(newest.path), hint=DAMAGED_HINT)
+        load_weights(model, values, where=str(single), hint=DAMAGED_HINT)
         loss, _ = _mean_losses(
             model,
             data.split("valid"),
@@ -205,8 +207,7 @@ def measure_average(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoi
         )
         return loss
 
-    newest_weights = read_tensors(newest.path / WEIGHTS, hint=DAMAGED_HINT)
-    return AverageLosses(loss=loss_of(weights), newest_loss=loss_of(newest_weights))
+    return AverageLosses(loss=loss_of(weights), single_loss=loss_of(read_tensors(single / WEIGHTS, hint=DAMAGED_HINT)))
 
 
 def _usable_pairs(data: PreparedData, *, max_positions: int) -> Array:

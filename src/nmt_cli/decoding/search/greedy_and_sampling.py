@@ -120,4 +120,5 @@ class GreedyOrSamplingSearch(ActiveSearch):
         uniform = [generator.random() for sentence in self.sentences for generator in self._generators[sentence]]
         thresholds = cumulated[:, -1] * torch.tensor(uniform, dtype=torch.float64, device=log_probs.device)
         sampled = torch.searchsorted(cumulated, thresholds[:, None], right=True)
+        sampled = sampled.clamp(max=cumulated.size(-1) - 1)  # of NaN, which the end of the search refuses
         return (sampled if columns is None else columns.gather(1, sampled)).squeeze(1)

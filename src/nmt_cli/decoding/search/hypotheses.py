@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nmt_cli.errors import ModelError
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS
 
@@ -131,13 +132,19 @@ class HypothesisTree:
         return [_renumber(numbers, new_numbers) for numbers in nodes]
 
     def take_results(self) -> dict[int, list[Hypothesis]]:
-        """The hypotheses of each sentence that was added since the last call, in their order."""
+        """The hypotheses of each sentence that was added since the last call, in their order.
+
+        Raises ModelError if the model's outputs are not finite.
+        """
         if not self._finished:
             return {}
         sentences = torch.cat([numbers for numbers, _ in self._finished])
         finished = FinishedHypotheses.concatenate([hypotheses for _, hypotheses in self._finished])
         self._finished = []
         log_probs, scores, nodes = (column.cpu() for column in finished)
+        if not scores[:, 0].isfinite().all():
+            message = "the model's outputs are not finite: its training diverged, or its weights are damaged"
+            raise ModelError(message, hint="take another model, or an earlier checkpoint of its run")
         hypotheses = self._hypotheses(nodes.flatten().numpy(), log_probs.flatten().tolist(), scores.flatten().tolist())
         results: dict[int, list[Hypothesis]] = {}
         for sentence in sentences.tolist():
