@@ -152,13 +152,17 @@ class TmxFile(_XmlFile):
     def units_of(self, elements: Iterator[etree._Element]) -> Iterator[Unit]:
         """Each <tu> with the text of its <seg> elements."""
         for element in elements:
-            texts, is_finished = [], True
+            texts: list[tuple[str, str]] = []
+            is_finished = True
             tag = element.tag[:-2]
+            variant, segment = f"{tag}tuv", f"{tag}seg"
             for child in element:
-                if child.tag == f"{tag}tuv":
+                if child.tag == variant:
                     # "?" matches no language; an empty code would fit any language.
                     language = child.get(_XML_LANG) or child.get("lang") or "?"
-                    texts += [(language, text) for one in child if one.tag == f"{tag}seg" and (text := _text_of(one))]
+                    for one in child:
+                        if one.tag == segment and (text := _text_of(one)):
+                            texts.append((language, text))
                 elif child.get("type") == "x-ConfirmationLevel" and _UNFINISHED["conf"].fullmatch(child.text or ""):
                     is_finished = False
             yield Unit(element.sourceline, texts, is_finished)
