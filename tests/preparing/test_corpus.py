@@ -63,7 +63,7 @@ def test_wmt14_is_described_as_in_the_paper() -> None:
         assert len(archives) == len(train_parts)
         parts[name] = [(one.url or "").rsplit("/", 1)[-1] for one in archives]
         for one in archives:
-            assert one.source.removesuffix(".gz").endswith(".en")
+            assert (one.source or "").removesuffix(".gz").endswith(".en")
     europarl, crawl, news = (f"training-parallel-{part}.tgz" for part in ("europarl-v7", "commoncrawl", "nc-v9"))
     assert parts["en-de"] == [europarl, crawl, news]
     assert parts["en-fr"] == [europarl, crawl, "training-parallel-un.tgz", news, "training-giga-fren.tar"]

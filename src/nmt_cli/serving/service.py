@@ -25,8 +25,9 @@ from nmt_cli.serving.keys import ApiKeys, KeyOwner
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
-from nmt_cli.serving.texts import SplitText, TextCandidate, TranslatedSentence, TranslatedText, split_text
+from nmt_cli.serving.texts import TextCandidate, TranslatedSentence, TranslatedText, split_text
 from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, SentenceTask
+from nmt_cli.tokenization.sentence_splitting import SplitText
 
 logger = logging.getLogger(__name__)
 
