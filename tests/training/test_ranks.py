@@ -110,7 +110,7 @@ def test_two_processes_end_with_the_weights_of_one(run_of_one: Path, run_of_two:
 
 
 def test_two_processes_validate_and_save_once(run_of_one: Path, run_of_two: Path) -> None:
-    assert checkpoints(run_of_two) == checkpoints(run_of_one) == [6, 12, 16]
+    assert checkpoints(run_of_two) == checkpoints(run_of_one) == [6, 8, 12, 16]
     (alone, together) = (events(run, "validation") for run in (run_of_one, run_of_two))
     assert [event["update"] for event in together] == [event["update"] for event in alone] == [8, 16]
     for one, two in zip(alone, together, strict=True):
@@ -141,16 +141,16 @@ def test_two_processes_that_hung_and_were_stopped_go_on_with_the_bits_of_two_tha
     code, lines = train_on(in_update(9, "time.sleep(600)", rank=1) + in_haste, "training.watchdog_seconds=12")
     assert code == 7
     check_stacks(lines)
-    assert checkpoints(tmp_path / "run") == [6]
+    assert checkpoints(tmp_path / "run") == [6, 8]
     # Only one of the two hears of it, and it is not the one that decides and saves.
     code, lines = train_on(in_update(15, "os.kill(os.getpid(), 2)", rank=1))
     assert (code, lines[-1]) == (130, "stopped after update 15, saved: the same command continues"), "\n".join(lines)
     assert lines[:2] == [
         "the run goes on with training.watchdog_seconds 600, not 12",
-        "resuming run after update 6",
+        "resuming run after update 8",
     ]
-    assert checkpoints(tmp_path / "run") == [6, 12, 15]
-    for update in (6, 12):
+    assert checkpoints(tmp_path / "run") == [6, 8, 12, 15]
+    for update in (6, 8, 12):
         assert checkpoint(tmp_path / "run", update) == checkpoint(run_of_two, update), update
 
 
