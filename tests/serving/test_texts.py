@@ -40,7 +40,12 @@ def test_no_text_takes_quadratic_time(text: str) -> None:
 
 
 @pytest.mark.parametrize("longest", [4, 1000])
-@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from(" \n\r\t.!\u2028"), max_size=80))
+@given(
+    st.text(
+        st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="<") | st.sampled_from(" \n\r\t.!\u2028"),
+        max_size=80,
+    )
+)
 def test_nothing_is_lost_between_sentences(longest: int, text: str) -> None:
     found = split_text(text, "en", fits=lambda text: len(text) <= longest, is_split=lambda line: longest > 4)
     assert "".join(chain([found.gaps[0]], *zip(found.sentences, found.gaps[1:], strict=True))) == text

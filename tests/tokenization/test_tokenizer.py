@@ -106,6 +106,8 @@ def assert_encoded_alike(tokenizer: Tokenizer, encoder: TextEncoder, lines: Sequ
         ("\ufeffthe o\u00adld\u200b sea\u2069", "the old sea"),
         ("the\told\x00\x85sea", "the old sea"),
         ("\u200b\u00ad \u2060", ""),
+        ("\u3164\u2800\uffa0", ""),
+        ("the\u2800old\U000e0101 s\U000e0041ea", "the old sea"),
         ("u\u0308ber", "über"),
         ("한국어", "한국어"),
         ("が", "が"),

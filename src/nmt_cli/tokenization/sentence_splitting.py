@@ -6,10 +6,12 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Self
 
+from nmt_cli.languages import is_without_spaces, script_of, short_code
 from nmt_cli.recipe.schema import LanguagePair, SplitSentences, TrainedLines
-from nmt_cli.tokenization.tokenizer import Tokenizer, is_blank
+from nmt_cli.tokenization.tokenizer import INVISIBLE, Tokenizer, is_blank
 
 logger = logging.getLogger(__name__)
 
@@ -18,22 +20,30 @@ _USUAL_LONGEST = 128
 # Corpora of sentences have fewer lines of several sentences (Tatoeba 1 %, news 2 %, WMT14 5 to 8 %). A model that
 # seldom saw a second sentence leaves it out, and to split a line costs only the view of its other sentences.
 _MANY_LINES = 0.1
-# Marks at the end of a sentence: with a space after them, and in Chinese, Japanese and Burmese also without one.
-_STOPS, _STOPS_WITHOUT_SPACE = ".!?…।؟۔።։፧។៕", "。！？။｡"
+# Marks at the end of a sentence: with a space after them, and in some scripts also without one.
+_STOPS, _STOPS_WITHOUT_SPACE = ".!?…։៕", "。！？။｡।؟۔።፧។"
 _CLOSING = "\"'”’“‘»)\\]"
-_EMOJI = "[\u203c\u2049\u2190-\u21ff\u2300-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff][\u200d\ufe0e-\ufe0f\u20e3]*+"
+_WIDE = "\u2e80-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff60"
+_EMOJI = (
+    "[\u203c\u2049\u2190-\u21ff\u2300-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
+    "[\u200d\ufe0e-\ufe0f\u20e3\U000e0020-\U000e007f]*+"
+)
+_GAP = f"[{INVISIBLE}]*+(?=[^{INVISIBLE}])"
 # Possessive quantifiers and lookbehinds keep texts of nothing but marks from taking quadratic time. The first condition
 # makes the search three times as fast. A Greek question ends in a semicolon.
 _SENTENCE_END = re.compile(
-    rf"(?=[{_STOPS}{_STOPS_WITHOUT_SPACE};\n\r])(?:"
-    rf"(?:(?<![{_STOPS}])[{_STOPS}]++|(?<=[Ͱ-Ͽἀ-῿]);)[{_CLOSING}]*+(?:\s++(?=\S)|(?={_EMOJI}))"
-    rf"|(?<![{_STOPS_WITHOUT_SPACE}])[{_STOPS_WITHOUT_SPACE}]++[」』”’）]*+(?:[\"'»)\]]++(?=\s|\Z))?+\s*+(?=\S)"
-    r"|[\n\r]\s*+(?=\S))"
+    rf"(?=[{_STOPS}{_STOPS_WITHOUT_SPACE};\n\r\u2028\u2029])(?:"
+    rf"(?:(?<![{_STOPS}])[{_STOPS}]++|(?<=[Ͱ-Ͽἀ-῿]);)(?:[{_CLOSING}]|\[\d+\])*+"
+    rf"(?:[{INVISIBLE}]{_GAP}|(?={_EMOJI})|(?<=[.!?])(?=[^\W\d_]))"
+    rf"|(?<![{_STOPS_WITHOUT_SPACE}])[{_STOPS_WITHOUT_SPACE}]++[」』”’）]*+(?:[\"'»)\]]++(?=\s|\Z))?+{_GAP}"
+    rf"|[\n\r\u2028\u2029]{_GAP})"
 )
-_EMOJI_RUN = re.compile(rf"(?:{_EMOJI}\s*+)++")
+_BESIDE_WIDE = re.compile(rf"(?<=[{_WIDE}])[.!?]|[.!?](?=[{_WIDE}])")
+_SYMBOLS = re.compile(rf"(?:(?:[•‣◦⁃]|{_EMOJI})[{INVISIBLE}]*+)++")
+_LAST_SYMBOLS = re.compile(rf"(?:{_EMOJI}[{INVISIBLE}]*+)++\Z")
 _BETWEEN_WORDS = re.compile(r"[\s\"'“‘„«(\[]")
 _LONGEST_ABBREVIATION = 32  # in characters; all abbreviations are shorter
-_FIRST_WORD = re.compile(r"[\s\"'“‘„«»(\[¿¡–—-]*+([^\W_]+|\S)")
+_FIRST_WORD = re.compile(rf"[{INVISIBLE}\"'“‘„«»(\[¿¡–—-]*+(?:\w\)\s)?([^\W_]+|\S)")
 
 
 def _words(text: str) -> frozenset[str]:
@@ -42,24 +52,31 @@ def _words(text: str) -> frozenset[str]:
 
 _ABBREVIATIONS = _words(
     """
-    mr mrs ms dr prof st jr sr gen col sen rep gov capt maj lt sgt rev hon mt ft cf vs al inc ltd corp co dept approx
+    mr mrs ms dr prof st gen col sen rep gov capt maj lt sgt rev hon mt ft cf vs al dept approx e.g i.e
     bzw ca evtl ggf inkl vgl sog bzgl hrsg mio mrd u.a z.b d.h i.d.r
-    mm mme mlle p.ex c.-à-d sra srta dña dott ing tzv např tzn mj atd apod resp
+    mm mme mlle mgr sra srta dra dña ee av ud uds dott sig avv ing dhr mevr drs kl tzv např tzn mj atd apod resp ul tp
     """
 )
 _ABBREVIATIONS_BEFORE_NUMBERS = _words(
     """
-    no nos nr vol fig figs eq sec pp p art abs bd jh str tel ed av núm pág sig č est
+    no nos nr vol fig figs eq sec pp p art abs bd jh tel ed av núm pág sig č est
     jan feb mar apr jun jul aug sep sept oct nov dec
     """
 )
+_ENDS_OF_NAMES = _words("inc ltd corp co jr sr")
+# With a capital letter, these begin a sentence even after an abbreviation or a number.
+_FIRST_WORDS = _words(
+    """
+    the this that these there it he she they we you i what when who how why
+    er sie es wir ich die der dies dann danach dort il elle ils elles nous vous je él ella ellos yo esto egli lui lei
+    ele ela eles eu isso hij zij ze wij ik он она оно они мы я вы это ona ono oni
+    """
+)
 # In these languages a full stop after a number makes it an ordinal: am 3. Mai.
-_LANGUAGES_WITH_DOTTED_ORDINALS = _words("de lb da nb nn no fo is fi et lv hu cs sk pl sl hr sr bs tr az eu hsb dsb mk")
+_LANGUAGES_WITH_DOTTED_ORDINALS = _words("de lb da no nn fo is fi et lv hu cs sk pl sl hr sr bs tr az eu hsb dsb mk")
 _LONGEST_ORDINAL = 3  # digits; longer ones are mostly years
-_LANGUAGES_WITHOUT_SPACES = _words("zh cmn yue wuu nan hak lzh ja")
-# Words are not apart, but sentences and clauses are.
-_LANGUAGES_WITH_SPACES_BETWEEN_CLAUSES = _words("th lo km my bo dz")
-_WIDE = "\u2e80-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff60"
+# In Chinese and Japanese, sentences too follow each other without a space; in Thai and its kin, only words do.
+_SCRIPTS_WITHOUT_GAPS = ("Hani", "Hans", "Hant", "Jpan")
 _ENDS_WIDE = re.compile(rf"[{_WIDE}…—][{_CLOSING}]*\Z")
 _ENDS_WITH_WIDE_MARK = re.compile(rf"[。！？…；：，、｡」』）】》〉][{_CLOSING}]*\Z")
 # Where to cut, best first: after a sentence, after a clause, between words. CJK marks have no space after them.
@@ -115,16 +132,16 @@ class SplitText:
 
 def _target_gap(gap: str, source: str, translation: str, languages: LanguagePair, *, keeps_breaks: bool) -> str:
     """The gap after a sentence and its translation, with a sentence after them."""
-    src, tgt = map(_base_code, (languages.source, languages.target))
-    has_break = len(gap.splitlines()) > 1 or gap != gap.rstrip("\n\r\v\f\x1c-\x1e\x85\u2028\u2029")
+    has_break = gap.splitlines() not in ([], [gap])
     if (has_break and keeps_breaks) or gap.strip():
         return gap
-    if tgt in _LANGUAGES_WITHOUT_SPACES and (_ENDS_WITH_WIDE_MARK if has_break else _ENDS_WIDE).search(translation):
+    if script_of(languages.target) in _SCRIPTS_WITHOUT_GAPS and (
+        _ENDS_WITH_WIDE_MARK if has_break else _ENDS_WIDE
+    ).search(translation):
         return ""
     if gap:
         return gap if keeps_breaks else " "
-    has_no_spaces = src in _LANGUAGES_WITHOUT_SPACES | _LANGUAGES_WITH_SPACES_BETWEEN_CLAUSES
-    return "" if source[-1].isalnum() and not has_no_spaces else " "
+    return "" if source[-1].isalnum() and not is_without_spaces(languages.source) else " "
 
 
 class LineSplitter:
@@ -180,12 +197,8 @@ def is_split(line: str, num_pieces: int, *, when: SplitSentences, trained: Train
 
 def share_of_several_sentences(lines: Iterable[str], language: str) -> float:
     """The share of the lines that hold several sentences."""
-    counts = [len(split_sentences(line, language)) > 1 for line in lines]
+    counts = [sum(map(has_letters, split_sentences(line, language))) > 1 for line in lines]
     return sum(counts) / max(1, len(counts))
-
-
-def _base_code(code: str) -> str:
-    return re.split("[-_]", code.lower())[0]
 
 
 def has_letters(text: str) -> bool:
@@ -207,29 +220,39 @@ def split_line(
 def split_sentences(line: str, language: str) -> list[str]:
     """The sentences of a line, each with the white space after it; together they are the line.
 
-    In doubt a sentence goes on: after an abbreviation, an initial or an ordinal, and before a small letter. A line
-    break ends a sentence like a full stop. Emoji after a sentence are a part of their own.
+    In doubt a sentence goes on: after an abbreviation, an initial or an ordinal, and before a small letter, unless the
+    line has no capital one. A line break ends a sentence like a full stop. Bullets and emoji before and after a
+    sentence are a part of their own.
     """
-    sentences = []
-    start, language = 0, _base_code(language)
-    for mark in _SENTENCE_END.finditer(line):
-        if mark.end() > start and _ends_sentence(line, start, mark, language):
-            sentences.append(line[start : mark.end()])
-            start = mark.end()
-            if run := _EMOJI_RUN.match(line, start):
-                sentences.append(run[0])
-                start = run.end()
-    return [*sentences, line[start:]] if start < len(line) else sentences
+    sentences: list[str] = []
+    start, language, is_small = 0, short_code(language), line == line.lower()
+    ends = (
+        mark.end()
+        for mark in _SENTENCE_END.finditer(line)
+        if mark.end() > start and _ends_sentence(line, start, mark, language, is_small=is_small)
+    )
+    for end in chain([0], ends):
+        sentences += [line[start:end]] if end else []
+        symbols = _SYMBOLS.match(line, end)
+        sentences += [symbols[0]] if symbols else []
+        start = symbols.end() if symbols else end
+    last = _LAST_SYMBOLS.search(line, start)
+    middle = last.start() if last else len(line)
+    return [*sentences, *filter(None, (line[start:middle], line[middle:]))]
 
 
-def _ends_sentence(line: str, start: int, mark: re.Match[str], language: str) -> bool:
+def _ends_sentence(line: str, start: int, mark: re.Match[str], language: str, *, is_small: bool) -> bool:
     """Whether the sentence that begins at `start` ends at this mark."""
     first_word = _FIRST_WORD.match(line, mark.end())
     if first_word is None:
         return False
     next_word = first_word[1]
+    begins = next_word.istitle() and next_word.lower() in _FIRST_WORDS and line[first_word.end() :][:1] != "."
+    is_without_space = mark[0][-1] in ".!?" and next_word[0].isalpha()
+    if is_without_space and (mark[0][:2] == ".." or not (begins or _BESIDE_WIDE.match(line, mark.end() - 1))):
+        return False  # node.js
     # Georgian letters count as small, also at the beginning; a name such as iPhone can begin a sentence.
-    if next_word.islower() and next_word[0] != next_word[0].title():
+    if next_word.islower() and next_word[0] != next_word[0].title() and not (is_small and mark[0].strip() in ".!?"):
         return False
     if mark[0][0] in "。！？" and mark[0][1:2] in "」』" and next_word[0] in "とっ":  # what was said goes on
         return False
@@ -240,13 +263,15 @@ def _ends_sentence(line: str, start: int, mark: re.Match[str], language: str) ->
     last_word = _BETWEEN_WORDS.split(before.rstrip("\"'”’“‘»"))[-1]
     word = last_word.lower()
     if (number := word.replace(".", "")).isdecimal():
-        is_ordinal = language in _LANGUAGES_WITH_DOTTED_ORDINALS and len(number) <= _LONGEST_ORDINAL
+        is_ordinal = language in _LANGUAGES_WITH_DOTTED_ORDINALS and len(number) <= _LONGEST_ORDINAL and not begins
         return not (is_ordinal or line[start : mark.start()].strip() == last_word)  # of a list, if it is first
-    if word in _ABBREVIATIONS_BEFORE_NUMBERS and next_word[0].isdecimal():
+    if next_word[0].isdecimal() and (word in _ABBREVIATIONS_BEFORE_NUMBERS or word.endswith("str")):
+        return False
+    if word in _ABBREVIATIONS:
         return False
     is_initial = not word or (len(word) == 1 and word != word.upper() and (word, language) != ("i", "en"))
-    is_dotted_abbreviation = word[-2:-1] == "."  # z.B.
-    return not (is_initial or is_dotted_abbreviation or word in _ABBREVIATIONS)
+    is_dotted_abbreviation = "." in (word[1:2], word[-2:-1])  # p.ex, U.S
+    return begins or not (is_initial or is_dotted_abbreviation or word in _ENDS_OF_NAMES)
 
 
 def split_to_fit(text: str, *, fits: Callable[[str], bool]) -> list[str]:

@@ -30,10 +30,15 @@ _SPACES = re.compile(r" {2,}")
 _PRIVATE_USE = range(0x100000, 0x10FFFE)  # characters to which Unicode gives no meaning
 # Tabs and other control characters that are white space: cleaned training text has none.
 _CONTROL_SPACES = dict.fromkeys((*range(9, 14), *range(28, 32), 133), " ")
-_OTHER_SPACES = "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-# Soft hyphens, joiners, marks of direction, byte-order marks and variation selectors have no width.
-_NO_WIDTH = "\xad\u034f\u061c\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
-_VISIBLE = re.compile(rf"[^\s{_OTHER_SPACES}{_NO_WIDTH}]")
+_OTHER_SPACES = "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u2800\u3000"
+# Soft hyphens, joiners, marks of direction, byte-order marks, fillers, variation selectors and tags have no width.
+_NO_WIDTH = (
+    "\xad\u034f\u061c\u115f\u1160\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e01ef"
+)
+INVISIBLE = rf"\s{_OTHER_SPACES}{_NO_WIDTH}"
+"""White space, control characters and characters without width, as a pattern to be put between brackets."""
+_VISIBLE = re.compile(f"[^{INVISIBLE}]")
 
 
 def normalize_spaces(text: str) -> str:
