@@ -24,6 +24,7 @@ NO_LANGUAGE = "zxx"
 
 _IDENTIFIED_CHARACTERS = 4000  # from the beginning of a text
 _LEAST_CONFIDENCE = 0.7  # in the language or close ones
+_CLEAR_CONFIDENCE = 0.9  # among all languages
 _MOST_WORDS, _NEARLY_ALL = 0.5, 0.9  # of the words of a text, and of those in the script of another language
 
 
@@ -241,6 +242,18 @@ def detect_language(text: str, *, among: Sequence[str]) -> DetectedLanguage | No
 def identify_language(text: str) -> DetectedLanguage | None:
     """The most likely of all languages that the identifier knows; None if the text does not say which one it is."""
     return detect_language(text, among=[*_labels()])
+
+
+def identify_other(text: str, codes: Sequence[str]) -> DetectedLanguage | None:
+    """The language of a text that clearly is in none of these languages, nor in one that is close to them.
+
+    None if the identifier does not know all of these languages.
+    """
+    if not {*map(short_code, codes)} <= _labels().keys():
+        return None
+    found = identify_language(text)
+    is_clear = found is not None and found.confidence >= _CLEAR_CONFIDENCE
+    return found if found and is_clear and not any(are_close(found.code, code) for code in codes) else None
 
 
 def in_script_of(text: str, codes: Sequence[str]) -> list[str]:

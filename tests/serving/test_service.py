@@ -119,6 +119,7 @@ async def test_a_text_is_detected_among_the_languages_of_the_models_to_the_targe
         ("en_GB-zho_Hans", "我们明天一起去公园看电影吧。", "zh-Hans", False),
         ("iw-ru", "Привет, как дела?", "ru", False),
         ("hsb-de", "Das Haus steht am alten Meer.", "de", False),
+        ("hsb-de", "Pies śpi w domu mojej babci.", "hsb", True),  # to the identifier, it is Polish
     ],
 )
 async def test_a_text_in_the_language_of_the_target_is_left_unchanged(
@@ -132,14 +133,21 @@ async def test_a_text_in_the_language_of_the_target_is_left_unchanged(
     assert is_translated or router.detect(text).code == source
 
 
-async def test_a_text_in_a_script_of_no_model_is_not_detected_as_one_of_their_languages(
-    models: dict[str, Path],
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("我们明天一起去公园看电影吧。", "zh"),
+        ("Le chien dort dans la maison de ma grand-mère.", "fr"),
+        ("Köpek evde uyuyor.", "tr"),
+    ],
+)
+async def test_a_text_in_another_language_is_not_detected_as_one_of_the_models(
+    models: dict[str, Path], text: str, code: str
 ) -> None:
     router = ModelRouter([ServedModel(models["en-de"], MODEL_SETTINGS, ServerMetrics())])
-    chinese = "我们明天一起去公园看电影吧。"
-    assert router.detect(chinese).code == "zh"
-    with pytest.raises(RequestError, match="zh"):
-        router.route("auto", "de", text=chinese)
+    assert router.detect(text).code == code
+    with pytest.raises(RequestError, match=f"the text is in {code}"):
+        router.route("auto", "de", text=text)
     assert [router.detect(text) for text in ("123", "")] == [DetectedLanguage("en", 0.0)] * 2
 
 

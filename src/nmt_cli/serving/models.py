@@ -17,6 +17,7 @@ from nmt_cli.languages import (
     DetectedLanguage,
     detect_language,
     identify_language,
+    identify_other,
     in_script_of,
     match_code,
     standard_code,
@@ -242,12 +243,13 @@ class ModelRouter:
         return ModelRoute(self._by_pair[code, target_code], detected)
 
     def detect(self, text: str) -> DetectedLanguage:
-        """The language of a text among the languages of all models, or any language if the text is in another script.
+        """The language of a text among the languages of all models, or any language if it clearly is in another one.
 
         The first source with a confidence of 0 stands for a text that does not say its language.
         """
         codes = [*self.sources, *self.targets]
-        found = detect_language(text, among=codes) if in_script_of(text, codes) else identify_language(text)
+        found = identify_other(text, codes)
+        found = found or (detect_language(text, among=codes) if in_script_of(text, codes) else identify_language(text))
         return found or DetectedLanguage(self.sources[0], 0.0)
 
     async def load(self) -> None:
@@ -287,20 +289,26 @@ def _detect_source(text: str, models: Sequence[ServedModel]) -> DetectedLanguage
     """The language of a text: one that the models translate, or the target's own.
 
     A text that does not say its language has the first source of its script, with a confidence of 0. RequestError if
-    the text is in another script.
+    the text is in another script, or clearly in another language.
     """
     sources = [*dict.fromkeys(model.pair[0] for model in models)]
+    codes = [*sources, *(model.pair[1] for model in models)]
+    if other := identify_other(text, codes):
+        raise _untranslated_error(other, sources)
     fitting = in_script_of(text, sources)
-    detected = detect_language(text, among=[*sources, *(model.pair[1] for model in models)])
+    detected = detect_language(text, among=codes)
     if detected is not None and detected.code not in sources and detected.confidence < _LEAST_UNCHANGED and fitting:
         detected = detect_language(text, among=sources)
     if detected is not None:
         return detected
     if not fitting and any(map(str.isalpha, text)):
-        other = identify_language(text)
-        message = f"the text is in {other.code}, which is not translated" if other else "the text is in another script"
-        raise invalid_request_error(message, hint=f"source: one of {', '.join(sources)}", where="source")
+        raise _untranslated_error(identify_language(text), sources)
     return DetectedLanguage([*fitting, *sources][0], 0.0)
+
+
+def _untranslated_error(found: DetectedLanguage | None, sources: Sequence[str]) -> RequestError:
+    message = f"the text is in {found.code}, which is not translated" if found else "the text is in another script"
+    return invalid_request_error(message, hint=f"source: one of {', '.join(sources)}", where="source")
 
 
 def _missing_target_error(targets: Sequence[str], detected: DetectedLanguage | None) -> RequestError:
