@@ -35,9 +35,10 @@ _COMPRESSIONS = (
     _Compression("bzip2", rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "bzcat", ".bz2"),
     _Compression("zip", rb"PK(\x03\x04|\x05\x06)", "unzip -p", None),
 )
-# PDF, RTF, the files of old Office, and the zip archives of Office and OpenDocument.
+# Images, PDF, RTF, the files of old Office, and the zip archives of Office and OpenDocument.
 _DOCUMENT = re.compile(
-    rb"(?s)%PDF-\d|\{\\rtf\d|\xd0\xcf\x11\xe0|PK\x03\x04.{26}(\[Content_Types\]|mimetype|_rels/|docProps/|word/|xl/|ppt/)"
+    rb"(?s)\x89PNG|\xff\xd8\xff|GIF8[79]a|%PDF-\d|\{\\rtf\d|\xd0\xcf\x11\xe0|"
+    rb"PK\x03\x04.{26}(\[Content_Types\]|mimetype|_rels/|docProps/|word/|xl/|ppt/)"
 )
 _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",  # begins like UTF-16

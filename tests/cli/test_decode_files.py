@@ -543,7 +543,7 @@ def test_documents_are_not_called_compressed(tmp_path: Path) -> None:
         kind = "a document, not text" if is_document else "compressed by zip, not text"
         assert error.value.message == f"my.docx is {kind}"
         assert (error.value.hint == "save it as plain text") == is_document
-    for beginning in (b"%PDF-1.7\n", b"{\\rtf1\\ansi one}"):
+    for beginning in (b"%PDF-1.7\n", b"{\\rtf1\\ansi one}", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0"):
         with pytest.raises(DataError, match="stdin is a document, not text"):
             list(blocks([beginning]))
     check_encoding(b"PDF is a format, %PDF- its beginning\n", name="x.txt")

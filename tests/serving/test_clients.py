@@ -283,7 +283,14 @@ JSON = "application/json"
         pytest.param(
             "/translate",
             f"{JSON}; charset=utf-8",
-            {"q": [f"<p>{QUOTED}</p>", QUOTED], **SHARED, "source": "auto", "format": "html", "api_key": None},
+            {
+                "q": [f"<p>{QUOTED}</p>", QUOTED],
+                **SHARED,
+                "source": "auto",
+                "format": "html",
+                "api_key": None,
+                "alternatives": None,
+            },
             lambda answer: (answer["translatedText"], answer["detectedLanguage"][1]["language"]),
             "en",
             id="Mastodon",

@@ -186,7 +186,7 @@ def test_a_wrong_value_is_told_by_its_field(server: Server) -> None:
     ):
         error = server.post("/v1/translate", {"text": "the sea", field: "1"}).json["error"]
         assert error["message"] == f"Invalid request: {field}: Input should be a {kind}"
-    well = {"text": "the sea", "source": "en", "nbest": 2.0, "beam": None, "stream": False}
+    well = {"text": "the sea", "source": "en", "nbest": 2.0, "beam": None, "split_sentences": None, "stream": None}
     assert server.post("/v1/translate", well).status == 200
 
 

@@ -15,7 +15,7 @@ from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_re
 from nmt_cli.serving.api.requests import read_text, watch_caller
 from nmt_cli.serving.errors import RequestError, invalid_request_error, shorten
 
-# Without "" and null, which clients send for text: generators of clients would make names of both.
+# Without "", which clients send for text: generators of clients would make a name of it.
 _FORMAT = {"enum": ["text", "html"], "type": "string", "description": "html takes entities and the tags of blocks"}
 
 
@@ -25,7 +25,7 @@ class LibreTranslateRequest(BaseModel):
     q: str | Annotated[list[str], Field(json_schema_extra={"minItems": 1})]
     source: Annotated[str, Field(description="a language's code, or auto")]
     target: Annotated[str, Field(description="a language's code")]
-    format: Annotated[Literal["text", "html", ""] | None, WithJsonSchema(_FORMAT)] = None
+    format: Annotated[Literal["text", "html", ""], WithJsonSchema(_FORMAT)] = "text"
     alternatives: Annotated[int, Field(ge=0, description="further translations of each text; else none")] = 0
     api_key: str | None = None
 

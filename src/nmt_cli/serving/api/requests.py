@@ -223,7 +223,7 @@ def _json_fields(body: bytes, *, kind: type[BaseModel], max_texts: int) -> dict[
     for value in content.values():
         if isinstance(value, list) and len(value) > max_texts:
             raise too_many_texts_error(len(value), limit=max_texts)
-    return content
+    return {name: value for name, value in content.items() if value is not None}  # null stands for the default
 
 
 def _form_fields(text: str) -> dict[str, Any]:
