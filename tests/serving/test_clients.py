@@ -422,8 +422,8 @@ def test_what_a_page_of_libretranslate_asks_for(server: Server, strict: Server) 
     ("change", "status", "message"),
     [
         ({"q": []}, 400, "Invalid request: missing q parameter"),
-        ({"q": None}, 400, "Invalid request: q"),
-        ({"source": None}, 400, "Invalid request: source"),
+        ({"q": None}, 400, "Invalid request: missing q parameter"),
+        ({"source": None}, 400, "Invalid request: missing source parameter"),
         ({"target": "xx"}, 400, "xx is not supported (target: one of de)"),
         ({"source": "x" * 99}, 400, "xxxxxxxxxxxxxxxxxxxx… is not supported"),
         ({"q": "the <i>sea</i>", "format": "html"}, 400, "the tag <i> is not supported in html (take such tags out;"),
