@@ -87,7 +87,7 @@ def test_a_resume_does_not_read_the_model_again_and_ends_in_the_same_bits(
 WORSE = ("training.schedule={name: constant, peak: 0.05, warmup_updates: 1}", "validation.every=2", *SHORT)
 
 
-@pytest.mark.parametrize("keeping", ["training.keep_best=1", "training.patience=2"])
+@pytest.mark.parametrize("keeping", ["training.keep_best=0", "training.patience=2"])
 def test_the_start_is_validated_and_stays_the_best_if_training_makes_it_worse(
     prepared: PreparedData, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, keeping: str
 ) -> None:
@@ -109,8 +109,7 @@ def test_the_start_is_validated_and_stays_the_best_if_training_makes_it_worse(
 def test_a_stop_around_the_validation_of_the_start_changes_nothing(
     prepared: PreparedData, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    settings = [*WORSE, "training.keep_best=1"]
-    assert train(prepared, tmp_path / "whole", *settings, init_from=model) == 0
+    assert train(prepared, tmp_path / "whole", *WORSE, init_from=model) == 0
     with monkeypatch.context() as patch:
 
         def killed(loop: TrainingLoop, *arguments: object) -> None:
@@ -118,9 +117,9 @@ def test_a_stop_around_the_validation_of_the_start_changes_nothing(
 
         patch.setattr(TrainingLoop, "_validate" if moment == "validating" else "_launch_next_update", killed)
         with pytest.raises(KeyboardInterrupt):
-            train(prepared, tmp_path / "run", *settings, init_from=model)
+            train(prepared, tmp_path / "run", *WORSE, init_from=model)
     assert checkpoints(tmp_path / "run") == ([] if moment == "validating" else [0])
-    assert train(prepared, tmp_path / "run", *settings, init_from=model) == 0
+    assert train(prepared, tmp_path / "run", *WORSE, init_from=model) == 0
     assert checkpoints(tmp_path / "run") == checkpoints(tmp_path / "whole") == [0, 2, 4, 6]
     for update in (0, 6):
         assert checkpoint(tmp_path / "run", update) == checkpoint(tmp_path / "whole", update)

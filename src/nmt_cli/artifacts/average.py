@@ -159,7 +159,7 @@ def _too_few_error(run: Run, *, option: Literal["last", "best"], number: int, nu
     kind = "checkpoint" if num_found == 1 else "checkpoints"
     measured = "" if option == "last" else f" with a validation {run.recipe.validation.metric}"
     smaller_option = f"--{option} {num_found}" if num_found else "--last N"
-    kept_limit = training.keep_last if option == "last" else training.num_best_kept
+    kept_limit = training.keep_last if option == "last" else run.num_best_kept
     if number > kept_limit:
         how_to_get_more = f"before another training, set training.keep_{option} to {number}"
     elif run.record.finished:

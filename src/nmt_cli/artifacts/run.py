@@ -126,6 +126,12 @@ class Run:
         """The events of all trainings of the run."""
         return self.directory / "metrics.jsonl"
 
+    @property
+    def num_best_kept(self) -> int:
+        """How many of the best checkpoints are kept; if any, the best one becomes the model."""
+        training, begins_with_model = self.recipe.training, self.record.init_from is not None
+        return max(training.keep_best, int(begins_with_model or training.patience is not None))
+
     def check_tokenizers(self) -> None:
         """Raise ModelError unless source.spm and target.spm are the files that the run started with."""
         for side, file in (("source", self.source_spm), ("target", self.target_spm)):

@@ -175,16 +175,11 @@ class TrainingConfig(Section):
     )
     keep_last: PositiveInt = Field(5, description="newest checkpoints to keep")
     keep_best: NonNegativeInt = Field(
-        0, description="best checkpoints to keep besides, by validation.metric; with patience at least one is kept"
+        0, description="best checkpoints to keep besides, by validation.metric; at least one with patience or --init-from"
     )
     patience: PositiveInt | None = Field(
         None, description="validations without a better validation.metric before training ends early; null: never"
     )
-
-    @property
-    def num_best_kept(self) -> int:
-        """How many of the best checkpoints are kept; if any, the best one becomes the model."""
-        return max(self.keep_best, int(self.patience is not None))
 
     @property
     def num_passes(self) -> int:

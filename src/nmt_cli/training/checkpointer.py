@@ -156,7 +156,7 @@ class Checkpointer:
             files.remove_directory(outdated)
         if self._is_due(state.update):
             training, metric = self._run.recipe.training, self._run.recipe.validation.metric
-            self._folder.prune(keep_last=training.keep_last, keep_best=training.num_best_kept, metric=metric)
+            self._folder.prune(keep_last=training.keep_last, keep_best=self._run.num_best_kept, metric=metric)
 
     def _load(self, checkpoint: Checkpoint | None) -> TrainingState:
         """Load a checkpoint or, for None, the weights that the run begins with: random weights or a model's."""
@@ -176,7 +176,7 @@ class Checkpointer:
     def _is_due(self, update: int) -> bool:
         """True if an uninterrupted training has it."""
         training, validation = self._run.recipe.training, self._run.recipe.validation
-        is_validated = update % validation.every == 0 and training.num_best_kept > 0
+        is_validated = update % validation.every == 0 and self._run.num_best_kept > 0
         return update % training.checkpoint_every == 0 or update == training.updates or is_validated
 
 

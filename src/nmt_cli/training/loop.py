@@ -57,7 +57,7 @@ class TrainingLoop:
         profiled_updates: int,
     ) -> None:
         self._recipe, self._directory, self._metrics_file = run.recipe, run.directory, run.metrics_file
-        self._begins_with_model = run.record.init_from is not None
+        self._begins_with_model, self._keeps_best = run.record.init_from is not None, run.num_best_kept > 0
         self._order, self._updater, self._validator, self._checkpointer = order, updater, validator, checkpointer
         self._ranks, self._stop, self._reporter = ranks, stop, reporter
         self.state = checkpointer.newest_state()
@@ -229,7 +229,7 @@ class TrainingLoop:
                 self._save()  # a validation may take longer than a preempted machine has left
             self._validate()
             stop = self._ending_by_any_signal()
-            is_save_due = is_save_due or self._recipe.training.num_best_kept > 0
+            is_save_due = is_save_due or self._keeps_best
         is_end = stop is not None or self.ending_by_recipe() is not None
         if is_save_due or (is_end and self.state.update > 0):
             self._save()

@@ -168,7 +168,7 @@ def _next_command(run: Run) -> str:
     """
     directory, (by, number) = shlex.quote(str(run.directory)), run.recipe.averaging.choice
     decode = f"nmt decode -m {directory} < input.txt > output.txt"
-    if run.record.init_from is not None and run.recipe.training.num_best_kept:
+    if run.record.init_from is not None:
         return decode
     checkpoints = [checkpoint for checkpoint in run.checkpoints() if checkpoint.update > 0]
     if by == "best":

@@ -146,7 +146,7 @@ class Trainer:
         """
         run, recipe, state, report = self._run, self._recipe, self._loop.state, self._reporter.print_line
         output = run.directory / "model"
-        (chosen,) = choose_checkpoints(run, by="best" if recipe.training.num_best_kept else "last", number=1)
+        (chosen,) = choose_checkpoints(run, by="best" if run.num_best_kept else "last", number=1)
         saved = load_saved_config(output) if kind_of(output) == "model" else None
         is_there = saved is not None and (saved.updates, saved.recipe) == ([chosen.update], recipe)
         if run.record.finished is not None and is_there:
@@ -162,4 +162,4 @@ class Trainer:
         write_average_of_checkpoints(run, [chosen], output=output, overwrite=True, command=self._command, measure=None)
         report(f"model of update {chosen.update:,} written to {output}")
         if chosen.update == 0:
-            report("no update has made the model that the run began with better")
+            report("no update is better than the model that the run began with")
