@@ -640,7 +640,7 @@ WEBVTT = (
             "one & two\n",
         ),
         ("my.txt", "<!-- x -->\n<HTML lang='en'>\n<body>\n<p>one</p><p>two</p>", "a web page (HTML)", "one\ntwo\n"),
-        ("my.xml", '<?xml version="1.0"?>\n<r><s>one</s><s>two</s></r>', "XML", "one\ntwo\n"),
+        ("my.xml", '<?xml version="1.0"?>\n<r><s>on<i>e</i></s><s>two</s></r>', "XML", "one\ntwo\n"),
         # The source of the model, English, is not the first language.
         ("my.tmx", TMX_FROM_GERMAN, "a translation memory (TMX)", "one\ntwo\n"),
         ("my.tmx", PLACEHOLDERS, "a translation memory (TMX)", "One\ntwo\nthree tails\n"),

@@ -79,7 +79,7 @@ def _xml_command(elements: str) -> str:
         'python3 -c "import re, sys, xml.etree.ElementTree as E; t = E.parse(sys.stdin.buffer); '
         "[(k := s.tail, s.clear(), setattr(s, 'tail', k)) for s in [*t.iter()] if re.fullmatch("
         "'(.*})?(alt-trans|bpt|ept|ignorable|it|matches|note|ph|prop|ut)', s.tag)]; "
-        f"[print(*''.join(s.itertext()).split()) {elements}]\""
+        f"[(print(*''.join(s.itertext()).split()), s.clear()) {elements}]\""
     )
 
 
@@ -173,7 +173,8 @@ _HTML_COMMAND = (
     r"""[^>]*>', '', open(0, encoding='utf-8-sig').read()); [print(*html.unescape(p).split()) """
     r"""for p in re.split('<[^>]*>', t) if p.strip()]" """.strip()
 )
-_XML_COMMAND = _xml_command("for s in t.iter() if not len(s)")
+# An element with text of its own is printed with all that is in it.
+_XML_COMMAND = _xml_command("for s in t.iter() if ''.join([s.text or '', *(c.tail or '' for c in s)]).strip()")
 _XLIFF_COMMAND = _xml_command("for s in t.iterfind('.//{*}source')")
 
 _XML_STRUCTURES = (
