@@ -28,7 +28,7 @@ from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue
 from nmt_cli.serving.worker_model import EngineSettings
 from nmt_cli.serving.worker_pool import WorkerPool
-from nmt_cli.tokenization.sentence_splitting import is_split
+from nmt_cli.tokenization.sentence_splitting import has_letters, is_split
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -301,7 +301,7 @@ def _detect_source(text: str, models: Sequence[ServedModel]) -> DetectedLanguage
         detected = detect_language(text, among=sources)
     if detected is not None:
         return detected
-    if not fitting and any(map(str.isalpha, text)):
+    if not fitting and has_letters(text):
         raise _untranslated_error(identify_language(text), sources)
     return DetectedLanguage([*fitting, *sources][0], 0.0)
 
