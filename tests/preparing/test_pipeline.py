@@ -20,6 +20,7 @@ from tests.dataset.synthetic import sentences
 from tests.preparing.corpus_files import (
     contents,
     corpus_of,
+    corpus_of_pairs,
     invented_pairs,
     refusal,
     run,
@@ -52,6 +53,28 @@ def test_training_text_is_the_cleaned_pairs_in_their_order(tmp_path: Path) -> No
     dropped = {reason: facts["count"] for reason, facts in prepared.report["cleaning"]["dropped"].items()}
     assert (dropped["line break"], dropped["empty"], dropped["duplicate"]) == (2, 1, 1)
     assert training_pairs(prepared) == [*pairs, ("a b", "zwei b")]
+
+
+def test_the_source_text_is_described_and_has_known_characters(tmp_path: Path) -> None:
+    pairs = invented_pairs(604, seed=5)
+    odd = [
+        (pairs[-3][0].replace(" ", "\u00a0"), "eins"),
+        (f"\ufeff{pairs[-2][0]}", "zwei"),
+        (f"u\u0308 {pairs[-1][0]}", "drei"),
+    ]
+    several = [(f"{first[0]} {second[0]}", first[1]) for first, second in zip(pairs[:60], pairs[60:120], strict=True)]
+    located = corpus_of_pairs(
+        tmp_path,
+        "cleaning.max_length_ratio=null",
+        "tokenizer.character_coverage=0.999",
+        train=[*pairs[120:600], *several, *odd],
+        valid=pairs[600:601],
+    )
+    prepared = run(located, tmp_path / "data")
+    assert prepared.report["changed_sources"] == 3
+    assert [src for src, _ in training_pairs(prepared)[-3:]] == [pairs[-3][0], pairs[-2][0], f"ü {pairs[-1][0]}"]
+    manifest = open_prepared(prepared.directory).manifest
+    assert manifest.several_sentences == pytest.approx(60 / 543)
 
 
 def test_a_shared_vocabulary_is_one_file_and_separate_ones_are_two(tmp_path: Path) -> None:

@@ -115,9 +115,10 @@ class ServedModel:
         """Source pieces of a text, EOS not counted."""
         return len(self._tokenizer.encode_raw([text])[0])
 
-    def is_split(self, line: str, num_pieces: int, *, when: SplitSentences) -> bool:
+    def is_split(self, line: str, *, when: SplitSentences) -> bool:
         """Whether a line is translated sentence by sentence; `auto` leaves it to the model's own setting."""
         own = self.config.recipe.decoding.split_sentences if when == "auto" else when
+        num_pieces = self.num_pieces(line) if own == "auto" else 0  # of a whole text, it takes time
         return is_split(line, num_pieces, when=own, trained=self.config.trained_lines)
 
     def _use(self, files: _ModelFiles) -> None:

@@ -210,7 +210,7 @@ class Service:
                 text,
                 model.pair[0],
                 fits=lambda part: num_pieces(part) <= model.max_pieces,
-                is_split=lambda line: model.is_split(line, num_pieces(line), when=split_sentences),
+                is_split=lambda line: model.is_split(line, when=split_sentences),
             )
             if is_translated
             else SplitText([], [text])
