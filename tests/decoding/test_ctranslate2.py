@@ -26,6 +26,7 @@ from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSenten
 from nmt_cli.errors import ModelError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.scoring.forced_decoding import ForcedDecoder
 from nmt_cli.tokenization.tokenizer import EOS
 from tests.artifacts.builders import save_tiny, tiny_model, tiny_recipe
 from tests.decoding import reference
@@ -99,6 +100,19 @@ def test_no_penalty_is_none(tmp_path: Path) -> None:
         assert [one.ids for one in ours] == [one.ids for one in theirs]
         for one, other in zip(ours, theirs, strict=True):
             assert other.score == other.log_prob == pytest.approx(one.log_prob, abs=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["ctranslate2", "torch"])
+def test_finite_weights_whose_outputs_are_not_finite_are_an_error(tmp_path: Path, engine: str) -> None:
+    model = tiny_model(tiny_recipe())
+    with torch.no_grad():
+        model.output_weight.fill_(1e38)
+    save_tiny(tmp_path / "model", spm_folder=tmp_path, model=model)
+    with pytest.raises(ModelError, match="outputs are not finite"):
+        Translator.from_pretrained(tmp_path / "model", engine=engine).translate(["the old sea"])
+    forced = ForcedDecoder(tmp_path / "model", device="cpu", precision="fp32", max_tokens=None)
+    with pytest.raises(ModelError, match="outputs are not finite"):
+        list(forced.scores(["the old sea"], ["the sea"]))
 
 
 @pytest.mark.parametrize(("beam", "tokens"), [(1, 4096), (4, 1024)])

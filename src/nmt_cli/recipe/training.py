@@ -175,7 +175,8 @@ class TrainingConfig(Section):
     )
     keep_last: PositiveInt = Field(5, description="newest checkpoints to keep")
     keep_best: NonNegativeInt = Field(
-        0, description="best checkpoints to keep besides, by validation.metric; at least one with patience or --init-from"
+        0,
+        description="best checkpoints to keep besides, by validation.metric; with patience or --init-from at least 1",
     )
     patience: PositiveInt | None = Field(
         None, description="validations without a better validation.metric before training ends early; null: never"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ import torch
 
 from nmt_cli.artifacts import model_directory
 from nmt_cli.decoding.batching import plan_batches
+from nmt_cli.decoding.search.hypotheses import not_finite_error
 from nmt_cli.devices import choose_device, choose_precision, multiply_float32_fast, parse_precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.memory import is_out_of_memory
@@ -153,6 +155,8 @@ class ForcedDecoder:
                 message = f"the memory of {self._device} does not hold a batch of {len(batch)} pairs"
                 hint = f"take `batch_tokens: {max(1, self._max_tokens // 2)}`, or `device: cpu`"
                 raise DeviceError(message, setting="batch_tokens", hint=hint) from None
+            if any(map(math.isnan, itertools.chain(*log_probs))):
+                raise not_finite_error()
             for index, log_probs_of_pair in zip(batch, log_probs, strict=True):
                 results[index] = log_probs_of_pair
         return results

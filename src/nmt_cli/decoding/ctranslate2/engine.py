@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,6 +24,7 @@ from nmt_cli.decoding.search.hypotheses import (
     SourceSentence,
     length_penalty,
     max_output_tokens,
+    not_finite_error,
 )
 from nmt_cli.devices import num_cpus
 from nmt_cli.errors import ModelError
@@ -158,7 +160,9 @@ class CTranslate2Engine:
         return futures
 
     def _rank(self, result: Any, *, limit: int, config: DecodingConfig) -> list[Hypothesis]:
-        """CTranslate2's hypotheses with scores by our penalty, best first."""
+        """CTranslate2's hypotheses with scores by our penalty, best first; ModelError if a score is NaN."""
+        if any(map(math.isnan, result.scores)):
+            raise not_finite_error()
         hypotheses = []
         for pieces, score in zip(result.hypotheses, result.scores, strict=True):
             length = min(len(pieces) + 1, limit)

@@ -143,8 +143,7 @@ class HypothesisTree:
         self._finished = []
         log_probs, scores, nodes = (column.cpu() for column in finished)
         if not scores[:, 0].isfinite().all():
-            message = "the model's outputs are not finite: its training diverged, or its weights are damaged"
-            raise ModelError(message, hint="take another model, or an earlier checkpoint of its run")
+            raise not_finite_error()
         hypotheses = self._hypotheses(nodes.flatten().numpy(), log_probs.flatten().tolist(), scores.flatten().tolist())
         results: dict[int, list[Hypothesis]] = {}
         for sentence in sentences.tolist():
@@ -187,6 +186,12 @@ def _shift(nodes: Tensor, offset: int) -> Tensor:
 
 def _renumber(nodes: Tensor, new_numbers: Tensor) -> Tensor:
     return new_numbers[nodes.clamp(min=0)].where(nodes >= 0, -1)
+
+
+def not_finite_error() -> ModelError:
+    """The error of a model whose outputs are NaN."""
+    message = "the model's outputs are not finite: its training diverged, or its weights are damaged"
+    return ModelError(message, hint="take another model, or an earlier checkpoint of its run")
 
 
 def length_penalty(length: int, *, config: DecodingConfig) -> float:
