@@ -66,6 +66,8 @@ def read_huggingface(directory: Path) -> MarianModel:
     _check_supported(settings, directory)
     tokenizer = _read_optional_json(directory / "tokenizer_config.json")
     unknown = tokenizer.get("unk_token") or "<unk>"
+    # Older versions of transformers write an object.
+    unknown_piece = str(unknown.get("content") if isinstance(unknown, dict) else unknown)
     source = _vocabulary(directory / "vocab.json", num_rows=settings.vocab_size)
     is_separate = bool(tokenizer.get("separate_vocabs"))
     target_file = directory / ("target_vocab.json" if is_separate else "vocab.json")
@@ -80,8 +82,7 @@ def read_huggingface(directory: Path) -> MarianModel:
         file=directory / "config.json",
         is_npz=False,
         settings=settings,
-        # Older versions of transformers write an object.
-        unknown_piece=str(unknown.get("content") if isinstance(unknown, dict) else unknown),
+        unknown_piece=unknown_piece,
         languages=_languages(tokenizer),
         weights=weights,
         source_vocabulary=source,
@@ -89,7 +90,7 @@ def read_huggingface(directory: Path) -> MarianModel:
         source_spm=_read_bytes(directory / "source.spm"),
         target_spm=_read_bytes(directory / "target.spm"),
         has_own_positions=has_own_positions,
-        ignored_settings=_ignored_settings(written, settings),
+        ignored_settings=_ignored_settings(written, settings, unknown=target.get(unknown_piece)),
         norm="post",
         norm_epsilon=_NORM_EPSILON,
     )
@@ -149,10 +150,11 @@ def _check_supported(settings: MarianConfig, directory: Path) -> None:
         raise damaged_error(f"config.json has {special}", where=file)
 
 
-def _ignored_settings(written: Mapping[str, Any], settings: MarianConfig) -> list[str]:
-    """The settings of the search that nmt lacks. It never writes the padding, which OPUS-MT names a bad word."""
+def _ignored_settings(written: Mapping[str, Any], settings: MarianConfig, *, unknown: int | None) -> list[str]:
+    """The settings of the search that nmt lacks. It never writes a special piece, which many models call a bad word."""
     ignored = [name for name, neutral in _OTHER_SEARCH.items() if written.get(name, neutral) != neutral]
-    if written.get("bad_words_ids", [[settings.pad_token_id]]) != [[settings.pad_token_id]]:
+    special = [[settings.pad_token_id], [settings.decoder_start_token_id], [unknown]]
+    if any(word not in special for word in written.get("bad_words_ids", [])):
         ignored.append("bad_words_ids")
     return ignored
 
