@@ -50,9 +50,11 @@ def test_a_run_is_stopped_trained_by_another_command_and_judged(tmp_path: Path) 
     endless = [sys.executable, "-m", "nmt_cli", "reproduce", "base-en-de", *_FOLDERS, *tiny(10_000_000)]
     metrics = tmp_path / "runs/here/metrics.jsonl"
     with Forked(endless, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        wait_until(lambda: metrics.exists() and metrics.read_text().count('"train"') > 8)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 75
+        try:
+            wait_until(lambda: metrics.exists() and metrics.read_text().count('"train"') > 8, seconds=300)
+        finally:
+            process.send_signal(signal.SIGTERM)  # it would go on for ever
+        assert process.wait(120) == 75
 
     updates = open_run(tmp_path / "runs/here").history().last_update + 2
     nmt("train", "base", *_FOLDERS, *tiny(updates), cwd=tmp_path)
