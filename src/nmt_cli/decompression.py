@@ -7,11 +7,12 @@ import codecs
 import gzip
 import io
 import lzma
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
@@ -21,14 +22,30 @@ _ZSTD_WINDOW = 1 << 31  # the largest of `zstd --ultra --long=31`
 _ZSTD_BLOCK = 1 << 10  # of compressed bytes: even a bomb makes less than 64 MB of it
 
 
-_MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ\0": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
-_PROGRAMS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
-# UTF-32 first, because it begins like UTF-16.
-_MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
+class Compression(NamedTuple):
+    """A program that compresses, a pattern of the first bytes that it writes, and the command that decompresses.
+
+    `ending` is the ending of its files, if nmt reads them.
+    """
+
+    program: str
+    magic: bytes
+    decompressor: str
+    ending: str | None
+
+
+COMPRESSIONS = (
+    Compression("gzip", rb"\x1f\x8b", "zcat", ".gz"),
+    Compression("zstd", rb"\x28\xb5\x2f\xfd", "zstdcat", ".zst"),
+    Compression("xz", rb"\xfd7zXZ\x00", "xzcat", ".xz"),
+    Compression("bzip2", rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "bzcat", ".bz2"),
+    Compression("zip", rb"PK(\x03\x04|\x05\x06)", "unzip -p", None),
+)
+BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",  # begins like UTF-16
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
 }
 
 
@@ -42,34 +59,33 @@ def open_bytes(path: Path, *, in_utf8: bool = True) -> Iterator[BinaryIO]:
     with reading_errors(path):  # only of opening: an OSError of the caller's block has other causes
         opened = path.open("rb")
     with opened as raw:
-        beginning = raw.peek(8) if path.is_file() else b""  # of a pipe, the caller may read what is not buffered
-        ending = next((ending for magic, ending in _MAGIC.items() if beginning.startswith(magic)), path.suffix)
+        beginning = raw.peek(16) if path.is_file() else b""  # of a pipe, the caller may read what is not buffered
+        by_name = next((known for known in COMPRESSIONS if known.ending == path.suffix), None)
+        found = next((known for known in COMPRESSIONS if known.ending and re.match(known.magic, beginning)), by_name)
         try:
-            stream = _uncompressed(raw, ending)
+            stream = raw if found is None else _uncompressed(raw, found)
             if in_utf8 and path.is_file():
                 beginning = stream.peek(8)
-                encoding = next((known for mark, known in _MARKS.items() if beginning.startswith(mark)), None)
+                encoding = next((known for mark, known in BYTE_ORDER_MARKS.items() if beginning.startswith(mark)), None)
                 stream = stream if encoding is None else io.BufferedReader(_Utf8Reader(stream, encoding))
             yield stream
         except (OSError, *DECOMPRESSION_ERRORS) as error:
-            if isinstance(error, OSError) and (error.errno is not None or ending not in _PROGRAMS):
+            if isinstance(error, OSError) and (error.errno is not None or found is None):
                 raise
-            message = f"{path} is not a whole {_PROGRAMS.get(ending, 'gzip')} file: {error}"
+            message = f"{path} is not a whole {found.program if found else 'compressed'} file: {error}"
             raise DataError(message, where=str(path), hint="fetch it again") from None
 
 
-def _uncompressed(raw: io.BufferedReader, ending: str) -> io.BufferedReader:
-    match ending:
-        case ".gz":
+def _uncompressed(raw: io.BufferedReader, compression: Compression) -> io.BufferedReader:
+    match compression.program:
+        case "gzip":
             return io.BufferedReader(gzip.open(raw))
-        case ".bz2":
+        case "bzip2":
             return io.BufferedReader(bz2.open(raw))
-        case ".xz":
+        case "xz":
             return io.BufferedReader(lzma.open(raw))
-        case ".zst":
-            return io.BufferedReader(_ZstdReader(raw))
         case _:
-            return raw
+            return io.BufferedReader(_ZstdReader(raw))
 
 
 class _Utf8Reader(io.RawIOBase):

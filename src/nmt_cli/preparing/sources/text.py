@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from nmt_cli.cache import cache_folder, cache_lock, file_hash, writing_errors
 from nmt_cli.console import Progress
-from nmt_cli.decompression import open_bytes
+from nmt_cli.decompression import COMPRESSIONS, open_bytes
 from nmt_cli.errors import DataError, nearest_word
 from nmt_cli.languages import languages_called, match_code
 from nmt_cli.preparing.chunks import RawChunk, TextChunk, batched
@@ -33,7 +33,7 @@ from nmt_cli.preparing.sources.lines import line_chunks, read_beginning, read_li
 from nmt_cli.recipe.section import SettingError
 from nmt_cli.text_encoding import check_encodings
 
-COMPRESSION_ENDINGS = ("", ".gz", ".zst", ".xz", ".bz2")
+COMPRESSION_ENDINGS = ("", *(known.ending for known in COMPRESSIONS if known.ending))
 _KIND_BY_ENDING = {
     **{f".{kind}": kind for kind in ("tsv", "csv", "tmx", "xliff", "po", "jsonl", "parquet")},
     **dict.fromkeys((".xlf", ".sdlxliff", ".mqxliff", ".mxliff", ".mxlf"), "xliff"),
