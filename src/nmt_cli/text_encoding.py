@@ -4,48 +4,22 @@ from __future__ import annotations
 
 import codecs
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
 
-from nmt_cli.decompression import open_bytes
+from nmt_cli.decompression import BYTE_ORDER_MARKS, COMPRESSIONS, Compression, open_bytes
 from nmt_cli.errors import DataError
 
 STDIN = "stdin"
 
-
-class _Compression(NamedTuple):
-    """A program that compresses, a pattern of the first bytes that it writes, and the command that decompresses.
-
-    `ending` is the ending of its files, if nmt reads them.
-    """
-
-    program: str
-    magic: bytes
-    decompressor: str
-    ending: str | None
-
-
-_COMPRESSIONS = (
-    _Compression("gzip", rb"\x1f\x8b", "zcat", ".gz"),
-    _Compression("zstd", rb"\x28\xb5\x2f\xfd", "zstdcat", ".zst"),
-    _Compression("xz", rb"\xfd7zXZ\x00", "xzcat", ".xz"),
-    _Compression("bzip2", rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "bzcat", ".bz2"),
-    _Compression("zip", rb"PK(\x03\x04|\x05\x06)", "unzip -p", None),
-)
 # Images, PDF, RTF, the files of old Office, and the zip archives of Office and OpenDocument.
 _DOCUMENT = re.compile(
     rb"(?s)\x89PNG|\xff\xd8\xff|GIF8[79]a|%PDF-\d|\{\\rtf\d|\xd0\xcf\x11\xe0|"
     rb"PK\x03\x04.{26}(\[Content_Types\]|mimetype|_rels/|docProps/|word/|xl/|ppt/)"
 )
-_BYTE_ORDER_MARKS = {
-    codecs.BOM_UTF32_LE: "UTF-32",  # begins like UTF-16
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
 # Windows-1252 has all letters of Latin-1, and quotes and dashes in place of Latin-1's control characters.
 _WINDOWS_1252 = "WINDOWS-1252"
 _IF_LATIN1 = "if the text is Latin-1 or Windows-1252"
@@ -68,7 +42,14 @@ DECODE_TWICE = (
     r"""for l in open(0,newline="\n"))'"""
 )
 """The command that mends double-encoded text from stdin to stdout, and keeps all other text."""
+COMPOSE = (
+    """python3 -c 'import sys,unicodedata as u; """
+    """sys.stdout.writelines(u.normalize("NFC",l) for l in open(0,newline="\\n"))'"""
+)
+"""The command that composes letters and their accents (NFC) from stdin to stdout."""
 
+# An accent or a part of a vowel or syllable that may stand apart, with the character before it.
+_APART = re.compile("[\u1100-\u11ff]+|.[\u0300-\u036f\u0653-\u0655\u09be\u0bbe\u0d3e\u3099\u309a]")
 _BYTES_LOOKED_AT = 64
 _MIN_SHARE_OF_ZEROS = 0.35
 # Control characters that text does not have, and the most of them in it: the Ctrl-Z of a DOS file, or a few strays.
@@ -76,6 +57,11 @@ _CONTROLS = re.compile(r"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 _MAX_CONTROLS, _MAX_SHARE_OF_CONTROLS = 1, 0.05
 _FILES_SHOWN = 8
 _BLOCK = 1 << 20
+
+
+def find_decomposed(text: str) -> re.Match[str] | None:
+    """The first accent that may stand apart from its letter; None if the text is composed (NFC)."""
+    return None if unicodedata.is_normalized("NFC", text) else _APART.search(text)
 
 
 def check_encoding(beginning: bytes, *, name: str) -> None:
@@ -105,7 +91,7 @@ def check_encodings(beginnings: Mapping[str, bytes]) -> None:
 
 def wide_encoding(beginning: bytes) -> str | None:
     """The UTF-16 or UTF-32 that a text begins with: by its mark, or, for Latin letters, by its zero bytes."""
-    for mark, encoding in _BYTE_ORDER_MARKS.items():
+    for mark, encoding in BYTE_ORDER_MARKS.items():
         if beginning.startswith(mark):
             return encoding
     # Latin letters in UTF-16 have a zero byte each, which comes second in little endian.
@@ -143,7 +129,7 @@ def check_uncompressed(beginning: bytes, *, name: str) -> None:
     """Raise DataError if a text begins like compressed data or a document; `name` is its file or `STDIN`."""
     if _DOCUMENT.match(beginning):
         raise DataError(f"{_short_name(name)} is a document, not text", where=name, hint="save it as plain text")
-    for compression in _COMPRESSIONS:
+    for compression in COMPRESSIONS:
         if re.match(compression.magic, beginning):
             message = f"{_short_name(name)} is compressed by {compression.program}, not text"
             raise DataError(message, where=name, hint=_uncompress_hint(name, compression))
@@ -198,7 +184,7 @@ def shell_pipe(file: Path | None, command: str) -> str:
 
 def decompressor_of(file: Path) -> str | None:
     """The program that uncompresses a file to stdout, by the ending of its name; None if nmt knows no such ending."""
-    return next((known.decompressor for known in _COMPRESSIONS if known.ending == file.suffix), None)
+    return next((known.decompressor for known in COMPRESSIONS if known.ending == file.suffix), None)
 
 
 def _is_utf8(file: Path) -> bool:
@@ -239,7 +225,7 @@ def _first_wrong_byte(line: bytes) -> int:
     raise ValueError("the line is UTF-8")
 
 
-def _uncompress_hint(name: str, compression: _Compression) -> str:
+def _uncompress_hint(name: str, compression: Compression) -> str:
     command, ending = compression.decompressor, compression.ending
     if name == STDIN and ending:
         return f"give it as a file, or uncompress it first: {command} FILE"

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
+from unicodedata import normalize
 
 import pytest
 import sacremoses
@@ -37,7 +38,7 @@ def warnings_of(folder: Path, *overrides: str, train: Pairs, valid: Pairs) -> li
     """The warnings of a preparation, which are those of its report and of its page too."""
     prepared = run(corpus_of_pairs(folder, *overrides, train=train, valid=valid), folder / "data", overwrite=True)
     page = (prepared.directory / "report.html").read_text(encoding="utf-8")
-    assert page.count("<li>") == len(prepared.report["warnings"]) + 1  # such few pairs are told too
+    assert page.count("<li>") == len(prepared.report["warnings"]) + 1  # few pairs
     return list(prepared.report["warnings"])
 
 
@@ -158,10 +159,12 @@ def double_encoded(text: str) -> str:
         ('see <a href="x">this</a>, 1 < 2', "see this, 1 < 2", "tags"),
         (double_encoded("Käse – “schön”"), "Käse – “schön”", "double-encoded"),
         (double_encoded("Привет €") + " ü", "Привет € ü", "double-encoded"),
+        (normalize("NFD", "Käse über Nacht"), "Käse über Nacht", "accents apart"),
+        (normalize("NFD", "한국어 ガ Мой за\u0301мок"), "한국어 ガ Мой за\u0301мок", "accents apart"),
     ],
 )
 @pytest.mark.parametrize("share", [3, 20])
-def test_markup_and_double_encoded_text_are_told_with_the_command_that_mends_it(
+def test_marked_up_double_encoded_and_decomposed_text_is_told_with_the_command_that_mends_it(
     raw: Pairs, tmp_path: Path, written: str, mended: str, told: str, share: int
 ) -> None:
     half = len(raw) // 2
@@ -176,6 +179,13 @@ def test_markup_and_double_encoded_text_are_told_with_the_command_that_mends_it(
     lines = (tmp_path / "mended-train.de").read_bytes().decode().split("\n")[:-1]
     assert lines == [tgt for _, tgt in train(mended)]
     assert warnings_of(tmp_path, *off, train=train(mended), valid=raw[half:]) == []
+
+
+@pytest.mark.parametrize("text", ["Собака спит в саду.", "我不喜欢吃辣的东西。", "Příběh Íris"])
+def test_control_characters_of_double_encoded_text_are_not_to_be_kept(raw: Pairs, tmp_path: Path, text: str) -> None:
+    train = [(src, f"{tgt} {double_encoded(text)}" if n % 5 == 0 else tgt) for n, (src, tgt) in enumerate(raw[:500])]
+    (warning,) = warnings_of(tmp_path, train=train, valid=raw[500:])
+    assert "double-encoded characters: python3" in warning
 
 
 @pytest.mark.parametrize(

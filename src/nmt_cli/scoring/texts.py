@@ -20,7 +20,7 @@ from typing import TextIO
 from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
 from nmt_cli.languages import in_script_of
-from nmt_cli.text_encoding import STDIN, check_encoding, conversion, not_utf8_error
+from nmt_cli.text_encoding import COMPOSE, STDIN, check_encoding, conversion, not_utf8_error
 from nmt_cli.tokenization.pieces import SPACE_MARK, piece_mark_in_text, sign_of_tokenisation
 
 logger = logging.getLogger(__name__)
@@ -37,9 +37,7 @@ _ROWS = (
     ("fairseq-generate", r"[STHDPWIOE]-\d+\t", _FAIRSEQ),
     ("an n-best list", r"\d+ \|\|\| ", r"awk -F ' [|][|][|] ' '!seen[$1]++ {print $2}'"),
 )
-_COMPOSE = (
-    'python3 -c \'import sys, unicodedata as u; [print(u.normalize("NFC", line), end="") for line in sys.stdin]\''
-)
+_TRANSLATION_KEYS = ("text", "translation", "hypothesis", "target", "output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +138,7 @@ def _check_no_rows(text: ScoredText) -> None:
 
 
 def _text_key(line: str) -> str | None:
-    """The key of the translation if a line is an object of JSON: text, or else the first key of a text."""
+    """The key of the translation if a line is an object of JSON: one that programs use, or else the last of a text."""
     if not (line.startswith("{") and line.rstrip().endswith("}")):
         return None
     try:
@@ -148,7 +146,7 @@ def _text_key(line: str) -> str | None:
     except ValueError:
         return None
     texts = [key for key, value in fields.items() if isinstance(value, str)]
-    return "text" if "text" in texts else next(iter(texts), None)
+    return next((key for key in _TRANSLATION_KEYS if key in texts), texts[-1] if texts else None)
 
 
 def _warn_of_decomposed_text(hypothesis: ScoredText, reference: ScoredText) -> None:
@@ -157,7 +155,7 @@ def _warn_of_decomposed_text(hypothesis: ScoredText, reference: ScoredText) -> N
     counts = [sum(not unicodedata.is_normalized("NFC", line) for line in text.lines) for text in texts]
     if max(counts) - min(counts) > _MANY_LINES * len(hypothesis.lines):
         text = texts[counts.index(max(counts))]
-        command = conversion(_path_of(text), _COMPOSE, new="composed")
+        command = conversion(_path_of(text), COMPOSE, new="composed")
         message = "%s has letters and accents apart (NFD) in %s lines, so equal words differ from the other text's: %s"
         logger.warning(message, text.name, f"{max(counts):,}", command)
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.cleaning.rules import (
+    CONTROL_CHARACTERS,
     DUPLICATE,
     EXAMPLES_PER_REASON,
     HELD_OUT,
@@ -25,7 +26,7 @@ from nmt_cli.preparing.cleaning.rules import (
 from nmt_cli.preparing.corpus import CleaningConfig
 from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import LocalPairs
-from nmt_cli.text_encoding import files_not_utf8, latin1_hint
+from nmt_cli.text_encoding import DECODE_TWICE, DOUBLE_ENCODED, conversion, files_not_utf8, latin1_hint
 
 logger = logging.getLogger(__name__)
 
@@ -180,6 +181,10 @@ def _fix_for(reason: str, counts: SourceCounts, config: CleaningConfig) -> str:
         return "give validation text in files of its own: --valid FILE"
     if reason == NOT_UTF8 and (files := files_not_utf8(counts.files)):
         return latin1_hint(files)
+    if reason == CONTROL_CHARACTERS and any(
+        DOUBLE_ENCODED.search(example.source + example.target) for example in counts.counts.dropped[reason].examples
+    ):
+        return f"double-encoded characters: {conversion(None, DECODE_TWICE, new='mended')}"
     relaxed = " ".join(f"--set cleaning.{setting}" for setting in REASONS[reason].relaxed)
     other = "name the script in the language code, as in sr-Latn, or: " if reason == "other script" else ""
     return f"{other}{relaxed} keeps them" if relaxed else "look at that line"

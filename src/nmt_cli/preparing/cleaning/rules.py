@@ -31,6 +31,7 @@ EXAMPLES_PER_REASON = 3
 MALFORMED = "malformed record"
 UNTRANSLATED = "no translation"
 NOT_UTF8 = "invalid UTF-8"
+CONTROL_CHARACTERS = "control characters"
 DUPLICATE = "duplicate"
 OTHER_TRANSLATION = "other translation"
 HELD_OUT = "in validation or test text"
@@ -62,7 +63,7 @@ REASONS = {
     UNTRANSLATED: Reason("a unit or a row of CSV lacks one of the two texts, or its translation is not finished", ()),
     NOT_UTF8: Reason("a side has bytes that are no UTF-8, or half a character", ()),
     "line break": Reason("a side has a line break inside", ()),
-    "control characters": Reason("a side has control characters inside", ("control_characters=false",)),
+    CONTROL_CHARACTERS: Reason("a side has control characters inside", ("control_characters=false",)),
     "empty": Reason("a side is empty or white space", ()),
     "too short": Reason("a side has fewer words or characters", ("min_words=null", "min_characters=null")),
     "too long": Reason("a side has more words or characters", ("max_words=null", "max_characters=null")),
@@ -223,7 +224,7 @@ class CleaningRules:
         if "\n" in text:
             return "line break"  # under any rules: it would misalign the two files of clean text
         if config.control_characters and _CONTROL.search(text):
-            return "control characters"
+            return CONTROL_CHARACTERS
         if not text:
             return "empty"
         words = len(text.split())

@@ -23,7 +23,7 @@ from nmt_cli.preparing.cleaning.rules import make_printable
 from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, CorpusLanguages, LocalPairs, Pairs, Split
 from nmt_cli.preparing.sources.text import TextFiles, kind_of_file
-from nmt_cli.text_encoding import DECODE_TWICE, DOUBLE_ENCODED, conversion
+from nmt_cli.text_encoding import COMPOSE, DECODE_TWICE, DOUBLE_ENCODED, conversion, find_decomposed
 from nmt_cli.tokenization.pieces import piece_mark_in_text, sign_of_tokenisation
 
 _MIN_LINES = 50  # fewer lines get no warning
@@ -34,7 +34,7 @@ _MAX_CAPITALS = 0.0005
 # Lines that are a cell of a CSV file with quotes inside.
 _MIN_QUOTED = 3
 _MIN_SHARE_QUOTED = 0.001
-# What lines have, by which pattern, and the commands that mend lines of text and of XML.
+# What lines have, what finds it, and the commands that mend lines of text and of XML.
 _MIN_MARKED = 3
 _MIN_SHARE_MARKED = 0.01
 _UNESCAPE = (
@@ -44,17 +44,18 @@ _UNESCAPE = (
 _MARKUP = (
     (
         "HTML entities",
-        re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z]\w{1,30});"),
+        re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z]\w{1,30});").search,
         _UNESCAPE.format(pattern=r"&#?\w+;", character="html.unescape(m[0])"),
         _UNESCAPE.format(pattern=r"&amp;(#?\w+;)", character='html.escape(html.unescape("&"+m[1]))'),
     ),
     (
         "tags",
-        re.compile("</?[A-Za-z][^<>]*>"),
+        re.compile("</?[A-Za-z][^<>]*>").search,
         r"sed -E 's/<\/?[A-Za-z][^<>]*>//g'",
         r"sed -E 's/&lt;\/?[A-Za-z]([^<>&]|&(amp|quot|apos);)*&gt;//g'",
     ),
-    ("double-encoded characters", DOUBLE_ENCODED, DECODE_TWICE, DECODE_TWICE),
+    ("double-encoded characters", DOUBLE_ENCODED.search, DECODE_TWICE, DECODE_TWICE),
+    ("accents apart from their letters (NFD)", find_decomposed, COMPOSE, COMPOSE),
 )
 # Languages that py3langid identifies, of several short sentences together.
 _CHARACTERS_IDENTIFIED = 120
@@ -217,11 +218,11 @@ def _warnings_of_quotes(sides: Sequence[TextSide]) -> Iterator[str]:
 
 
 def _warnings_of_markup(sides: Sequence[TextSide]) -> Iterator[str]:
-    for what, pattern, command, command_in_xml in _MARKUP:
+    for what, find, command, command_in_xml in _MARKUP:
         found: list[TextSide] = []
         marks: list[str] = []
         for side in sides:
-            in_side = [match[0] for line in side.lines if (match := pattern.search(line))]
+            in_side = [match[0] for line in side.lines if (match := find(line))]
             is_of_tokens = what == "HTML entities" and sign_of_tokenisation(side.lines) is not None
             if len(in_side) >= max(_MIN_MARKED, _MIN_SHARE_MARKED * len(side.lines)) and not is_of_tokens:
                 found.append(side)
@@ -232,7 +233,7 @@ def _warnings_of_markup(sides: Sequence[TextSide]) -> Iterator[str]:
                 for side in found
                 if (kind := kind_of_file(side.document or Path())) in (None, "tsv", "tmx", "xliff")
             )
-            fix = f"mend it: {'; '.join(commands)}" if commands else "take them out"
+            fix = f"mend it: {'; '.join(commands)}" if commands else "mend the file"
             yield f"{_join_names(found)} holds {what}, such as {marks[0]}; a model learns to write them; {fix}"
 
 
