@@ -33,7 +33,9 @@ _OTHER_CODES = {"pb": "pt-BR", "zt": "zh-Hant", "zh-chs": "zh-Hans", "zh-cht": "
 _SAME_LANGUAGES = {"nb": "no", "fil": "tl", "pbt": "ps"}
 # The scripts of languages for which Unicode's likely subtags have none, or another one.
 _USUAL_SCRIPTS = {"acm": "Arab", "acq": "Arab", "gan": "Hans", "grc": "Grek", "hbo": "Hebr", "uzs": "Arab"}
-_SCRIPTS_WITHOUT_SPACES = frozenset(["Hani", "Hans", "Hant", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"])
+_SCRIPTS_WITHOUT_SPACES = frozenset(
+    ["Hani", "Hans", "Hant", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt", "Bali", "Java", "Lana", "Talu", "Yiii"]
+)
 _MECAB = {"Jpan": ("ja", "MeCab"), "Kore": ("ko", "mecab_ko")}
 # The scripts of Unicode that one of ISO 15924 consists of, if they are not the same.
 _UNICODE_SCRIPTS = {

@@ -140,6 +140,7 @@ def test_a_copy_is_perfect_and_a_changed_text_is_compared_in_parts(language: str
         ("lzh", "zh", "tok:tercom|norm:yes|punct:yes|asian:yes"),
         ("ja", "char|ja-mecab", "tok:tercom|norm:yes|punct:yes|asian:yes"),
         ("dzo", "char", "tok:grapheme|norm:no|punct:yes|asian:no"),
+        ("jv-Java", "char", "tok:grapheme|norm:no|punct:yes|asian:no"),
     ],
 )
 def test_signatures_say_the_tokens_of_the_language(language: str, tokens: str, ter: str) -> None:
