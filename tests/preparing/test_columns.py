@@ -24,6 +24,7 @@ import zstandard
 
 from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.errors import DataError, UsageError
+from nmt_cli.preparing.chunks import CHUNK_PAIRS
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.inputs import fetch_inputs
@@ -88,7 +89,15 @@ def test_line_breaks_in_quoted_cells_of_tsv_are_spaces(
 ) -> None:
     pairs = [("One.\nTwo.", "Eins.\n\nZwei."), ('He said "no".', 'Er sagte\n"nein".'), *invented_pairs(50, seed=2)]
     text = written_by_csv([*([header] if header else []), *pairs], "\t").replace("\r\n", line_end)
-    assert read(tmp_path / "a.tsv", text) == [tuple(" ".join(cell.split()) for cell in pair) for pair in pairs]
+    expected = [tuple(" ".join(cell.split()) for cell in pair) for pair in pairs]
+    assert read(tmp_path / "a.tsv", text) == expected
+    plain = invented_pairs(CHUNK_PAIRS, seed=3)  # the first break stands below the first chunk
+    error = error_of(tmp_path / "b.tsv", written_by_csv(plain, "\t") + text)
+    command = error.hint.partition(": ")[2]
+    assert command.endswith("b.csv")
+    subprocess.run(command, shell=True, check=True)
+    if header is None:
+        assert read(tmp_path / "b.csv", (tmp_path / "b.csv").read_bytes()) == [*plain, *expected]
 
 
 @pytest.mark.parametrize(

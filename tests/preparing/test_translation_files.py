@@ -202,6 +202,15 @@ def test_a_file_without_the_language_is_answered_with_those_that_it_has(tmp_path
     assert error_of(tmp_path / "a.tmx", tmx([])).message == "a.tmx has no units"
 
 
+@pytest.mark.parametrize(("written", "asked", "fix"), [("zh-TW", "zh", "zh_TW"), ("sr-Latn-RS", "sr", "sr_Latn_RS")])
+def test_a_file_in_the_other_script_is_answered_with_the_code_that_reads_it(
+    tmp_path: Path, written: str, asked: str, fix: str
+) -> None:
+    text = tmx([[("en", "one"), (written, "a")]])
+    assert error_of(tmp_path / "a.tmx", text, f"en-{asked}").hint.endswith(f"-l en-{fix}")
+    assert pairs_of(read(tmp_path / "a.tmx", text, f"en-{fix}")) == [("one", "a")]
+
+
 def laughs(kind: str) -> str:
     """An entity that would be a billion words, in the DTD of the file or in an attribute of it."""
     entities = "".join(f'<!ENTITY {kind}a{n} "{f"&a{n - 1};" * 10 if n else "lol"}">\n' for n in range(10))
@@ -492,8 +501,9 @@ def test_a_file_of_which_nothing_is_finished_is_answered_with_the_key_that_keeps
         ),
         ("nplurals=1; plural=0;", ["ファイル"], "ファイル", "ファイル"),
         ("nplurals=INTEGER; plural=EXPRESSION;", ["Datei", "Dateien"], "Datei", "Dateien"),
+        ("nplurals=2; plural=n/0;", ["Datei", "Dateien"], "Datei", "Dateien"),
     ],
-    ids=["Arabic", "Slovenian", "Polish", "Latvian", "Japanese", "template"],
+    ids=["Arabic", "Slovenian", "Polish", "Latvian", "Japanese", "template", "no number"],
 )
 def test_plurals_of_po_are_the_forms_of_one_and_of_many(
     tmp_path: Path, header: str, forms: list[str], one: str, many: str

@@ -141,8 +141,8 @@ class ArchiveSource(Source):
             return choices[0]
         listed = ", ".join(sorted(names)[:_NAMES_SHOWN]) or "no files at all"
         found = f"has {len(choices)} texts" if choices else f"has no text in {' and '.join(context.codes)}"
-        keys = {"source": "NAME", "target": "NAME"}
-        hint = f"name two of its files ({listed}): {self.setting(context, **keys)}"
+        example = choices[0] if choices else ("NAME",)
+        hint = f"name the files of one text ({listed}): {self.setting(context, source=example[0], target=example[-1])}"
         raise DataError(f"{archive.name} {found}", where=str(archive), hint=hint)
 
 

@@ -74,6 +74,6 @@ def _plural_forms(header: str) -> tuple[int, int]:
     expression = re.search(r"plural\s*=([^;]+)", header.replace("nplurals", ""))
     try:
         form = gettext.c2py(expression[1] if expression else "n != 1")
-    except ValueError:  # the placeholder of a template
+        return form(1), Counter(map(form, _MANY)).most_common(1)[0][0]
+    except (ValueError, ZeroDivisionError):  # the first for the placeholder of a template
         return 0, 1
-    return form(1), Counter(map(form, _MANY)).most_common(1)[0][0]

@@ -146,11 +146,11 @@ class _LanguageMatcher:
 
     def _hint_for(self, codes: Sequence[str]) -> str:
         """The next command for a file without pairs, by the codes of its languages."""
-        languages = list(dict.fromkeys(map(short_code, codes)))
+        languages = list(dict.fromkeys(map(_code_for_option, codes)))
         if len(languages) > 1:
             return f"name two languages that it has: -l {languages[0]}-{languages[1]}"
         if languages and "" in self._unpaired_codes and match_code(languages[0], self._wanted) is None:
-            return f"name the language of its translations: -l {short_code(self._wanted[0])}-{languages[0]}"
+            return f"name the language of its translations: -l {_code_for_option(self._wanted[0])}-{languages[0]}"
         return "export it again, with its translations"
 
 
@@ -160,6 +160,12 @@ def log_unfinished(file: Path, number: int) -> None:
         logger.info(
             "%s: %s translations are left out, because they are marked as not finished", file.name, f"{number:,}"
         )
+
+
+def _code_for_option(code: str) -> str:
+    """The shortest code that --languages takes for a language and its script."""
+    short = short_code(code)
+    return short if match_code(short, [code]) else code.replace("-", "_")
 
 
 def _match_codes(codes: Sequence[str], wanted: tuple[str, str]) -> tuple[int | None, int | None]:

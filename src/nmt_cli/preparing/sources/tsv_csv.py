@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Literal, TypeAlias
 
 from pydantic import Field
@@ -100,11 +101,20 @@ class TsvFile(LocalPairs):
     is_quoted: bool
 
     def read(self) -> Iterator[RawChunk]:
-        """The lines below the header. DataError if there is no tab, though a second column is asked for."""
+        """The lines below the header.
+
+        DataError if there is no tab, though a second column is asked for, or if quoted cells have line breaks.
+        """
         source, target, has_header, _ = self.columns
         for number, lines in line_chunks(self.file, skip=int(has_header)):
             if number == 1 + has_header and self.columns.needed > 1 and not any(b"\t" in line for line in lines):
                 raise _no_tab_error(self.file, number, lines)
+            seem_broken = any(b'"' in line and line.count(b"\t") < self.columns.needed - 1 for line in lines)
+            if seem_broken and rows_over_several_lines([line.decode("utf-8", "replace") for line in lines]):
+                message = f"quoted cells of {self.file.name} have line breaks, as in CSV, below line {number:,}"
+                copy = self.file.with_name(self.file.name.replace(".tsv", ".csv"))
+                hint = f"give it the ending of CSV: cp {quote(str(self.file))} {quote(str(copy))}"
+                raise DataError(message, where=f"{self.file}:{number}", hint=hint)
             yield TsvChunk(len(lines), number, self.origin, b"".join(lines), source, target, self.is_quoted)
 
 
