@@ -31,6 +31,7 @@ _CONVERT_WRONG_BYTES = (
 )
 # A text in UTF-8 has at least this many lines with letters beside ASCII for each line that is not UTF-8.
 _MIN_GOOD_LINES = 0.05
+_MIN_SHARE_OF_ASCII = 0.7
 # A character of UTF-8 whose bytes were read as Windows-1252 or Latin-1, such as Ã¼ for ü.
 _LATER_BYTE = "[\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]"
 DOUBLE_ENCODED = re.compile(f"[\xc2-\xdf]{_LATER_BYTE}|[\xe0-\xef]{_LATER_BYTE}{{2}}|[\xf0-\xf4]{_LATER_BYTE}{{3}}")
@@ -154,12 +155,17 @@ def files_not_utf8(files: Iterable[Path]) -> list[Path]:
 def latin1_hint(files: Sequence[Path]) -> str:
     """The fix that converts files of Latin-1 or Windows-1252; it has the commands of the first few files.
 
-    If many lines are UTF-8 already, the commands convert the others only.
+    If many lines are UTF-8 already, the commands convert the others only. If most letters are not Latin, the user
+    has to write the encoding.
     """
     files = files[:_FILES_SHOWN]
-    is_mixed = any(map(_has_mixed_encodings, files))
-    reason = "mixed encodings: some lines are UTF-8, and others not; convert only those" if is_mixed else _IF_LATIN1
-    command = _CONVERT_WRONG_BYTES if is_mixed else f"iconv -f {_WINDOWS_1252} -t UTF-8"
+    reason, command = _IF_LATIN1, f"iconv -f {_WINDOWS_1252} -t UTF-8"
+    if any(map(_has_mixed_encodings, files)):
+        reason = "mixed encodings: some lines are UTF-8, and others not; convert only those"
+        command = _CONVERT_WRONG_BYTES
+    elif any(map(_has_other_letters, files)):
+        reason = "for ENCODING, write that of the text, such as CP1251 or GB18030"
+        command = "iconv -f ENCODING -t UTF-8"
     return f"{reason}: {'; '.join(conversion(file, command, new='utf8') for file in files)}"
 
 
@@ -206,6 +212,13 @@ def _has_mixed_encodings(file: Path) -> bool:
                 is_good = is_unicode(line.decode("utf-8", "surrogateescape"))
                 num_good, num_wrong = num_good + is_good, num_wrong + (not is_good)
     return num_good > _MIN_GOOD_LINES * num_wrong
+
+
+def _has_other_letters(file: Path) -> bool:
+    """True if a file that is not UTF-8 has too many bytes beside ASCII for Latin letters."""
+    with open_bytes(file) as stream:
+        beginning = stream.read(_BLOCK)
+    return len(beginning.decode("ascii", "ignore")) < _MIN_SHARE_OF_ASCII * len(beginning)
 
 
 def _not_text_error(text: str, *, name: str, where: str) -> DataError | None:

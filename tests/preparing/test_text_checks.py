@@ -258,6 +258,23 @@ def test_text_that_is_mostly_latin1_is_refused_with_the_commands_that_convert_it
     assert (tmp_path / "utf8-train.en").read_text(encoding="utf-8").splitlines() == english
 
 
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [("Собака спит в саду.", "KOI8-R"), ("我的哥哥买了一辆新车。", "GB18030"), ("彼は車を買いました。", "SHIFT_JIS")],
+)
+def test_text_in_another_encoding_than_latin1_is_not_read_as_latin1(
+    raw: Pairs, tmp_path: Path, text: str, encoding: str
+) -> None:
+    lines = [f"{text} {number}\n" for number in range(100)]
+    located = corpus_of_pairs(tmp_path, train=raw[:100], valid=raw[500:])
+    (tmp_path / "train.de").write_bytes("".join(lines).encode(encoding))
+    hint = refusal(lambda: run(located, tmp_path / "data")).hint
+    command = hint.partition(": ")[2].partition("; then")[0]
+    assert command.startswith("iconv -f ENCODING")
+    subprocess.run(command.replace("ENCODING", encoding), shell=True, check=True)
+    assert (tmp_path / "utf8-train.de").read_text(encoding="utf-8") == "".join(lines)
+
+
 def test_a_rule_that_drops_an_unusual_share_is_told(raw: Pairs, tmp_path: Path) -> None:
     long = [(src, f"{tgt} {tgt} {tgt} {tgt}") for src, tgt in raw[:60]]
     (warning,) = warnings_of(tmp_path, train=[*long, *raw[60:400]], valid=raw[900:])

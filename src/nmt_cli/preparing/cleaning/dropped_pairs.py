@@ -18,6 +18,7 @@ from nmt_cli.preparing.cleaning.rules import (
     HELD_OUT,
     MALFORMED,
     NOT_UTF8,
+    OTHER_TRANSLATION,
     REASONS,
     UNTRANSLATED,
     CleaningCounts,
@@ -35,7 +36,11 @@ _MAX_FILES_NAMED = 2
 _MAX_DROPPED = 0.5
 _MAX_DROPPED_BY_RULE = 0.1
 # Rules with another limit.
-_LIMITS = {NOT_UTF8: 0.02, MALFORMED: 0.02, DUPLICATE: _MAX_DROPPED, HELD_OUT: _MAX_DROPPED, UNTRANSLATED: _MAX_DROPPED}
+_LIMITS = {
+    NOT_UTF8: 0.02,
+    MALFORMED: 0.02,
+    **dict.fromkeys((DUPLICATE, OTHER_TRANSLATION, HELD_OUT, UNTRANSLATED), _MAX_DROPPED),
+}
 
 
 @dataclass(slots=True)
