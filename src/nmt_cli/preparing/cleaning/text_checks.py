@@ -17,7 +17,7 @@ import numpy as np
 
 from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
-from nmt_cli.languages import are_close, language_identifier, script_of, short_code
+from nmt_cli.languages import NO_LANGUAGE, are_close, language_identifier, script_of, short_code
 from nmt_cli.preparing.chunks import unquote
 from nmt_cli.preparing.cleaning.rules import make_printable
 from nmt_cli.preparing.shards import CleanShard
@@ -63,7 +63,6 @@ _MAX_IDENTIFIED = 100
 _MIN_IDENTIFIED = 10
 _MIN_OTHER_LANGUAGE = 0.6
 _MAX_OWN_LANGUAGE = 0.2
-_NO_LANGUAGE = "zxx"
 # Pairs of validation text.
 _FEW_PAIRS = 20
 _MANY_BLANK = 0.1
@@ -261,7 +260,7 @@ def _other_language(side: TextSide) -> tuple[str, float] | None:
         return None
     counts = Counter(labels)
     other, num_other = counts.most_common(1)[0]
-    if other == _NO_LANGUAGE or are_close(other, side.language):
+    if other == NO_LANGUAGE or are_close(other, side.language):
         return None
     num_own = sum(count for label, count in counts.items() if are_close(label, side.language))
     if num_other < _MIN_OTHER_LANGUAGE * len(labels) or num_own > _MAX_OWN_LANGUAGE * len(labels):
