@@ -143,12 +143,8 @@ class _Plan:
     @property
     def tests(self) -> dict[str, tuple[_Split, str]]:
         """The test sets that the paper has figures for, each with its split and with the model that translates it."""
-        tests: dict[str, tuple[_Split, str]] = {
-            "newstest2013": ("valid", "model"),
-            "newstest2014": ("test", "averaged"),
-        }
         figures = {expected.figure for expected in self.expected}
-        return {name: test for name, test in tests.items() if f"{name} paper BLEU" in figures}
+        return {name: test for name, test in _TESTS.items() if f"{name} paper BLEU" in figures}
 
     def file(self, name: str) -> Path:
         """A file among the translations and scores."""
