@@ -350,6 +350,7 @@ def test_a_directory_that_is_no_marian_model_of_ours_is_refused(
         ({"forced_bos_token_id": 5}, ["forced_bos_token_id"]),
         ({"do_sample": True, "bad_words_ids": [[5]]}, ["do_sample", "bad_words_ids"]),
         ({"no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "num_beams": 3}, []),
+        ({"eos_token_id": [0]}, []),
     ],
 )
 def test_settings_of_the_search_that_nmt_lacks_are_named(
@@ -371,9 +372,9 @@ def test_the_first_id_may_stand_in_either_file_but_not_in_none(opus: Path) -> No
 
 
 def test_a_mistake_in_generation_config_json_is_told_of_that_file(opus: Path) -> None:
-    edit_json(opus / "generation_config.json", eos_token_id=[0])
+    edit_json(opus / "generation_config.json", decoder_start_token_id=[0])
     error = refusal(opus.parent)
-    assert error.message == "generation_config.json: eos_token_id: Input should be a valid integer"
+    assert error.message == "generation_config.json: decoder_start_token_id: Input should be a valid integer"
     assert error.where == str(opus / "generation_config.json")
 
 

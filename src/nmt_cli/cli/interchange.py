@@ -118,7 +118,7 @@ def import_(
             f"{imported.num_lost_pieces:,}",
         )
     if imported.ignored_settings:
-        logger.warning("nmt has no %s: its search goes without", ", ".join(imported.ignored_settings))
+        logger.warning("its search in nmt goes without %s", ", ".join(imported.ignored_settings))
     logger.info("%s", imported.comparison)
     logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
 

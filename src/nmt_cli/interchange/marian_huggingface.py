@@ -6,7 +6,7 @@ Reading needs nothing of transformers, and runs no code from the directory.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,9 @@ def read_huggingface(directory: Path) -> MarianModel:
         source_spm=_read_bytes(directory / "source.spm"),
         target_spm=_read_bytes(directory / "target.spm"),
         has_own_positions=has_own_positions,
-        ignored_settings=_ignored_settings(written, settings, unknown=target.get(unknown_piece)),
+        ignored_settings=_ignored_settings(
+            written, {settings.pad_token_id, settings.decoder_start_token_id, target.get(unknown_piece)}
+        ),
         norm="post",
         norm_epsilon=_NORM_EPSILON,
     )
@@ -109,6 +111,8 @@ def _written_settings(directory: Path) -> dict[str, Any]:
             hint="give a folder whose config.json says model_type: marian",
         )
     generation = _read_optional_json(directory / "generation_config.json")
+    for key in ("eos_token_id", "pad_token_id"):  # of the model, in config.json; the other file may have a list
+        generation.pop(key, None)
     return {key: value for key, value in {**content, **generation}.items() if value is not None}
 
 
@@ -116,8 +120,8 @@ def _settings(written: Mapping[str, Any], directory: Path) -> MarianConfig:
     try:
         return MarianConfig.model_validate(written)
     except ValidationError as error:
-        generation = directory / "generation_config.json"
-        is_in_generation = _read_optional_json(generation).get(str(error.errors()[0]["loc"][0])) is not None
+        generation, key = directory / "generation_config.json", error.errors()[0]["loc"][0]
+        is_in_generation = key in written and _read_optional_json(generation).get(str(key)) is not None
         file = generation if is_in_generation else directory / "config.json"
         raise damaged_error(f"{file.name}: {first_mistake(error)}", where=file) from None
 
@@ -150,11 +154,10 @@ def _check_supported(settings: MarianConfig, directory: Path) -> None:
         raise damaged_error(f"config.json has {special}", where=file)
 
 
-def _ignored_settings(written: Mapping[str, Any], settings: MarianConfig, *, unknown: int | None) -> list[str]:
-    """The settings of the search that nmt lacks. It never writes a special piece, which many models call a bad word."""
+def _ignored_settings(written: Mapping[str, Any], never_generated: Collection[int | None]) -> list[str]:
+    """The settings of the search that nmt lacks; OPUS-MT names the padding a bad word, and our export all of these."""
     ignored = [name for name, neutral in _OTHER_SEARCH.items() if written.get(name, neutral) != neutral]
-    special = [[settings.pad_token_id], [settings.decoder_start_token_id], [unknown]]
-    if any(word not in special for word in written.get("bad_words_ids", [])):
+    if any(word not in [[index] for index in never_generated] for word in written.get("bad_words_ids", ())):
         ignored.append("bad_words_ids")
     return ignored
 
