@@ -135,7 +135,7 @@ def test_a_run_that_begins_with_a_model_has_a_name_of_its_own(
     outcome = nmt(*tuned)
     assert outcome.code == 0, outcome.stderr
     name = "tiny-demo-from-tiny-demo"
-    assert outcome.stderr[-1] == f"next: nmt average runs/{name} && nmt decode -m runs/{name} < input.txt > output.txt"
+    assert outcome.stderr[-1] == f"next: nmt decode -m runs/{name} < input.txt > output.txt"
     assert open_run(runs / name).recipe.name == name
     assert open_run(runs / "tiny-demo").record.init_from is None
     # Either command goes on with its own run.
