@@ -23,6 +23,7 @@ NO_LANGUAGE = "zxx"
 """The identifier's label for text in no language."""
 
 _IDENTIFIED_CHARACTERS = 4000  # from the beginning of a text
+_FARTHEST = 1000
 _LEAST_CONFIDENCE = 0.7  # in the language or close ones
 _CLEAR_CONFIDENCE = 0.9  # among all languages
 _MOST_WORDS, _NEARLY_ALL = 0.5, 0.9  # of the words of a text, and of those in the script of another language
@@ -286,7 +287,11 @@ def _distance(wanted: str, code: str) -> tuple[bool, int, int]:
     """How far two standard codes of one language and script are apart; of equal ones the shorter is nearer."""
     from langcodes import tag_distance
 
-    return wanted != code, tag_distance(wanted, code), len(code)
+    try:
+        distance = tag_distance(wanted, code)
+    except ValueError:  # en_ is no tag
+        distance = _FARTHEST
+    return wanted != code, distance, len(code)
 
 
 def _code_called(name: str) -> str | None:
