@@ -80,6 +80,7 @@ def test_odd_codes_are_written_as_bcp_47_has_them(code: str, standard: str) -> N
         ("zt", "zh zh_Hant", "zh_Hant"),
         ("zh", "zh-Hant zh-CN", "zh-CN"),
         ("sr-Latn", "sr", None),
+        ("en_", "en-GB en", "en"),
         ("sr_Latn", "sr sr-Latn-RS", "sr-Latn-RS"),
         ("uz-Cyrl", "uz", None),
         # The nearest region comes first.
