@@ -310,7 +310,7 @@ def _code_called(name: str) -> str | None:
 
 
 def _in_han_of(text: str, codes: Sequence[str]) -> list[str]:
-    """The languages without those that are written in the other of simplified and traditional Han characters."""
+    """The languages; of simplified and traditional Chinese, only the one that fits the text."""
     scripts = {*map(script_of, codes)}
     if not {"Hans", "Hant"} <= scripts:
         return [*codes]

@@ -19,7 +19,7 @@ from tests.forks import Forked, run_forked
 from tests.test_recipes import TABLE_3
 from tests.waiting import wait_until
 
-# A model of which an update takes some milliseconds, and a checkpoint every other update.
+# A tiny model: an update takes milliseconds. Every other update is saved.
 _TINY = {
     "model": "{encoder_layers: 1, decoder_layers: 1, d_model: 16, d_ff: 32, heads: 2, d_k: 8, d_v: 8}",
     "model.embedding_multiple": 8,

@@ -41,7 +41,7 @@ class TrainedLines(Section):
     """The source lines of a training: how often they hold several sentences, and how long they are."""
 
     several_sentences: Probability = Field(description="share of the lines that hold several sentences")
-    usual_longest: PositiveInt = Field(description="99 % of the lines have at most so many pieces, EOS not counted")
+    usual_longest: PositiveInt = Field(description="the pieces, without EOS, of a line longer than 99 % of them")
 
     @staticmethod
     def careful(records: Sequence[TrainedLines | None]) -> TrainedLines | None:

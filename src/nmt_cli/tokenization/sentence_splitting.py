@@ -15,7 +15,7 @@ from nmt_cli.tokenization.tokenizer import INVISIBLE, Tokenizer, is_blank
 
 logger = logging.getLogger(__name__)
 
-# Parts of a sentence that is cut have at most so many pieces: nearly all sentences of any corpus are shorter.
+# The most pieces of a part of a sentence that is cut. Nearly all sentences of any corpus are shorter.
 _USUAL_LONGEST = 128
 # Corpora of sentences have fewer lines of several sentences (Tatoeba 1 %, news 2 %, WMT14 5 to 8 %). A model that
 # seldom saw a second sentence leaves it out, and to split a line costs only the view of its other sentences.
