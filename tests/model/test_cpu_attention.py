@@ -129,7 +129,11 @@ def test_the_encoding_of_a_sentence_does_not_depend_on_its_batch(precision: str,
         alone = model.encode(pack([sentence], device=CPU))
         for others in (1, 2, 4, 9, 40):
             rows = [*sentences(some_lengths(others, longest=50, seed=others)), sentence]
-            assert torch.equal(model.encode(pack(rows, device=CPU))[-length:], alone), others
+            together = model.encode(pack(rows, device=CPU))[-length:]
+            if precision == "bf16":  # CPUs with AMX sum in another order for other numbers of rows
+                assert float((together - alone).float().norm() / alone.float().norm()) < 0.02, others
+            else:
+                assert torch.equal(together, alone), others
 
 
 def test_groups_are_made_once_for_two_layouts_and_a_number_of_heads() -> None:
