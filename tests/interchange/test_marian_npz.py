@@ -178,7 +178,6 @@ def test_a_model_is_what_ctranslate2_s_own_converter_makes_of_it(
     assert found.agreement is not None
     assert found.agreement.largest_difference < 1e-3
     assert found.agreement.num_lines > 10
-    assert found.agreement.same_greedy == found.agreement.num_lines
     recipe = load(tmp_path / "model").config.recipe
     assert (recipe.decoding.beam, recipe.decoding.length_penalty, recipe.decoding.length_penalty_form) == (
         6,

@@ -45,7 +45,7 @@ def export(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the export at -o.")] = False,
 ) -> None:
-    """Write a model for CTranslate2 or Hugging Face, verified on a hundred lines.
+    """Write a model for CTranslate2 or Hugging Face, compared on a hundred lines.
 
     Example: nmt export runs/base/averaged --to ctranslate2 --precision int8
     """
@@ -69,7 +69,8 @@ def export(
         lines=None if lines is None else _read_lines(lines),
         overwrite=overwrite,
     )
-    logger.info("compared on %s", agreement)
+    if agreement is not None:
+        logger.info("compared on %s", agreement)
     logger.info("%s: written; how to use it is in its README.md", output)
 
 

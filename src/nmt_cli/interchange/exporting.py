@@ -1,4 +1,4 @@
-"""The export of a model directory for CTranslate2 or Hugging Face, written only if both programs compute the same.
+"""The export of a model directory for CTranslate2 or Hugging Face, written only if the other program computes the same.
 
 Hugging Face's form is a MarianMTModel, which has the paper's architecture, and a MarianTokenizer. Only `export` and the
 functions called `_write` write files. The others decide what stands in the files.
@@ -7,9 +7,9 @@ functions called `_write` write files. The others decide what stands in the file
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
@@ -24,11 +24,10 @@ from nmt_cli.artifacts.model_directory import LoadedModel, SavedModelConfig, loa
 from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.decoding.ctranslate2.engine import PATIENCE, length_exponent
 from nmt_cli.decoding.ctranslate2.model import Quantization, import_ctranslate2, write_ctranslate2
-from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
-from nmt_cli.errors import DataError, ModelError
+from nmt_cli.errors import DataError, ModelError, UsageError
 from nmt_cli.interchange.marian_model import ACTIVATIONS, marian_order, reorder_d_model
 from nmt_cli.interchange.marian_vocabulary import piece_for_marian
-from nmt_cli.interchange.other_programs import CTranslate2Program, TransformersProgram, import_transformers
+from nmt_cli.interchange.other_programs import CTranslate2Program, TransformersProgram
 from nmt_cli.interchange.verification import Agreement, random_lines, usable_lines, verify
 from nmt_cli.model.layers import DecoderLayer, EncoderLayer
 from nmt_cli.model.transformer import Transformer
@@ -36,6 +35,8 @@ from nmt_cli.model.weight_layout import Affine, affine_of, attention_projections
 from nmt_cli.recipe.schema import DecodingConfig, ModelConfig
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+
+logger = logging.getLogger(__name__)
 
 Target = Literal["ctranslate2", "huggingface"]
 _KINDS: dict[Target, str] = {"ctranslate2": "a CTranslate2 model", "huggingface": "a Hugging Face model"}
@@ -47,19 +48,20 @@ _MAX_NORM_EPSILON = 3e-5  # MarianMTModel adds 1e-5 to the variance, and its con
 
 def export(
     model: Path, output: Path, *, to: Target, quantization: Quantization, lines: Sequence[str] | None, overwrite: bool
-) -> Agreement:
+) -> Agreement | None:
     """Write the model directory `model` as `output` for another program, and return how closely both agree on `lines`.
 
-    Without `lines`, the comparison takes random lines of the model's own pieces. `quantization` is for CTranslate2: a
-    quantised export is compared in float32 first. Raises ModelError if `model` is no model, if the other program cannot
-    express the model, if the two differ, or if `output` may not be replaced. Raises UsageError if a package is missing,
-    and DataError if `lines` are too few.
+    The result is None if transformers is not installed, so that nothing was compared. Without `lines`, the comparison
+    takes random lines of the model's own pieces. `quantization` is for CTranslate2: a quantised export is compared in
+    float32 first. Raises ModelError if `model` is no model, if the other program cannot express the model, if the two
+    differ, or if `output` may not be replaced. Raises UsageError if ctranslate2 is missing, and DataError if `lines`
+    are too few.
     """
     is_export = foreign_kind(output) == _KINDS[to] and "\nWritten by `nmt export`" in read_card(output)[1]
     kind_name = f"{_KINDS[to]} of nmt export"
     files.check_replaceable(output, kind_name=kind_name, is_same_kind=is_export, overwrite=overwrite)
-    import_package = {"ctranslate2": import_ctranslate2, "huggingface": import_transformers}[to]
-    import_package()  # raises the error of a missing package before the slow loading of the model
+    if to == "ctranslate2":
+        import_ctranslate2()  # raises the error of a missing package before the slow loading of the model
     loaded = load_model(model, device=torch.device("cpu"), dtype=torch.float32)
     compared_lines = random_lines(loaded) if lines is None else _choose_lines(lines, loaded)
     with files.new_directory(output, error=ModelError) as temporary:
@@ -74,22 +76,24 @@ def export(
 
 def _write_and_verify(
     loaded: LoadedModel, directory: Path, *, to: Target, quantization: Quantization, lines: Sequence[str]
-) -> Agreement:
+) -> Agreement | None:
     """Write the files of the other program, beside source.spm and target.spm, and compare it with our model."""
     match to:
         case "ctranslate2":
-            open_program = partial(
-                CTranslate2Program, directory, loaded.source, loaded.target, forbidden_ids=NEVER_GENERATED
-            )
             write_ctranslate2(loaded, directory, quantization="float32")
-            agreement = verify(loaded, open_program(), lines, is_reduced=False)
+            agreement = verify(loaded, CTranslate2Program(directory, loaded.source), lines, is_reduced=False)
             if quantization != "float32":
                 write_ctranslate2(loaded, directory, quantization=quantization)
-                agreement = verify(loaded, open_program(), lines, is_reduced=True)
+                agreement = verify(loaded, CTranslate2Program(directory, loaded.source), lines, is_reduced=True)
             return agreement
         case "huggingface":
             _write_huggingface(loaded, directory)
-            return verify(loaded, TransformersProgram(directory), lines, is_reduced=False)
+            try:
+                program = TransformersProgram(directory)
+            except UsageError as error:
+                logger.warning("not compared with transformers: %s; %s", error.message, error.hint)
+                return None
+            return verify(loaded, program, lines, is_reduced=False)
         case other:
             assert_never(other)
 
@@ -117,7 +121,7 @@ def _choose_lines(lines: Sequence[str], loaded: LoadedModel) -> list[str]:
 
 
 def _card(
-    model: Path, config: SavedModelConfig, *, to: Target, quantization: Quantization, agreement: Agreement
+    model: Path, config: SavedModelConfig, *, to: Target, quantization: Quantization, agreement: Agreement | None
 ) -> str:
     """README.md: how to use this directory, then the model's own card without its section on nmt."""
     front, body = read_card(model)

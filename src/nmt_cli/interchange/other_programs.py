@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from nmt_cli.artifacts.model_directory import LoadedModel
-from nmt_cli.decoding.ctranslate2.engine import PATIENCE
 from nmt_cli.decoding.ctranslate2.model import import_ctranslate2
 from nmt_cli.errors import UsageError, package_error
 from nmt_cli.interchange.marian_vocabulary import VocabularyRow, piece_for_marian, piece_from_marian, row_name
-from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS, UNK, Tokenizer
 
 _BATCH_SENTENCES = 32
@@ -26,16 +24,15 @@ _OLDEST_TRANSFORMERS = (4, 57)  # as pyproject.toml has it; older versions do no
 
 
 class CTranslate2Program:
-    """A CTranslate2 directory on the CPU; no translation may have the target ids `forbidden_ids`."""
+    """A CTranslate2 directory on the CPU."""
 
-    def __init__(self, directory: Path, source: Tokenizer, target: Tokenizer, *, forbidden_ids: Sequence[int]) -> None:
+    def __init__(self, directory: Path, source: Tokenizer) -> None:
         self._source = source
         self._translator = import_ctranslate2().Translator(
             str(directory), device="cpu", inter_threads=1, intra_threads=torch.get_num_threads()
         )
         # The type of numbers depends on the CPU as well as on the directory.
         self.name = f"CTranslate2 ({self._translator.compute_type})"
-        self._forbidden_sequences = [[piece] for piece in target.pieces(forbidden_ids)]
 
     def encode(self, lines: Sequence[str]) -> list[list[str]]:
         """The source pieces of each line: the tokenizer is the model's own."""
@@ -45,21 +42,6 @@ class CTranslate2Program:
         """The log-probability of each target piece and of the end after them."""
         results = self._translator.score_batch(list(sources), list(targets), max_batch_size=_BATCH_SENTENCES)
         return [list(map(float, result.log_probs)) for result in results]
-
-    def search(self, sources: Sequence[list[str]], *, config: DecodingConfig, longest: int) -> list[list[str]]:
-        """The best hypothesis of each source, of at most `longest` pieces, by the length^alpha form of the penalty."""
-        results = self._translator.translate_batch(
-            list(sources),
-            beam_size=config.beam,
-            patience=PATIENCE,
-            length_penalty=config.length_penalty,
-            min_decoding_length=0,  # by default a translation is never empty
-            max_decoding_length=longest,
-            max_input_length=0,
-            max_batch_size=_BATCH_SENTENCES,
-            suppress_sequences=self._forbidden_sequences,
-        )
-        return [list(result.hypotheses[0]) for result in results]
 
 
 def ctranslate2_of_npz(
@@ -90,9 +72,7 @@ def ctranslate2_of_npz(
             lines = [f"{_quote(pieces[number])}: {number}\n" for number in sorted(pieces)]
             file.write_text("".join(lines), encoding="utf-8")
         Converter(str(npz), [str(file) for file in files]).convert(f"{folder}/model")
-        return CTranslate2Program(
-            Path(folder) / "model", source=loaded.source, target=loaded.target, forbidden_ids=[UNK]
-        )
+        return CTranslate2Program(Path(folder) / "model", loaded.source)
 
 
 def _quote(piece: str) -> str:
@@ -114,22 +94,13 @@ class TransformersProgram:
         self.unknown = str(self._tokenizer.unk_token)  # the piece for text that the vocabulary lacks
         model = transformers.MarianMTModel.from_pretrained(directory, dtype=torch.float32)
         self._model: Any = model.eval()
-        # Without the directory's own settings of the search, such as no_repeat_ngram_size; ids may stand only there.
         settings = model.generation_config.to_dict()
         self._start_id: int = settings.get("decoder_start_token_id", model.config.decoder_start_token_id)
-        model.generation_config = transformers.GenerationConfig(
-            decoder_start_token_id=self._start_id,
-            eos_token_id=model.config.eos_token_id,
-            pad_token_id=model.config.pad_token_id,
-        )
         is_separate = self._tokenizer.separate_vocabs
         rows = self._model.config.decoder_vocab_size
         self._source_ids: dict[str, int] = self._tokenizer.encoder
         self._target_ids = _name_all_rows(self._tokenizer.target_encoder if is_separate else self._source_ids, rows)
-        self._source_pieces, self._target_pieces = (
-            {number: piece_from_marian(piece) for piece, number in ids.items()}
-            for ids in (self._source_ids, self._target_ids)
-        )
+        self._source_pieces = {number: piece_from_marian(piece) for piece, number in self._source_ids.items()}
 
     def encode(self, lines: Sequence[str]) -> list[list[str]]:
         """The pieces that MarianTokenizer makes of each line."""
@@ -150,29 +121,6 @@ class TransformersProgram:
             log_probs = logits.log_softmax(-1).gather(2, gold[:, :, None])[:, :, 0].tolist()
             results += [values[: len(row)] for values, row in zip(log_probs, rows, strict=True)]
         return results
-
-    @torch.inference_mode()
-    def search(self, sources: Sequence[list[str]], *, config: DecodingConfig, longest: int) -> list[list[str]]:
-        """The best hypothesis of each source, of at most `longest` pieces, by the length^alpha form of the penalty."""
-        marian = self._model.config
-        forbidden_ids = {marian.pad_token_id, self._start_id, self._target_ids[self.unknown]}
-        beam_options = {"length_penalty": config.length_penalty, "early_stopping": False} if config.beam > 1 else {}
-        hypotheses = []
-        for start in range(0, len(sources), _BATCH_SENTENCES):
-            output = self._model.generate(
-                **self._inputs(sources[start : start + _BATCH_SENTENCES]),
-                num_beams=config.beam,
-                do_sample=False,
-                max_new_tokens=min(longest, marian.max_position_embeddings - 1),
-                bad_words_ids=[[number] for number in sorted(forbidden_ids)],
-                **beam_options,
-            )
-            for row in output[:, 1:].tolist():
-                ids = [number for number in row if number != marian.pad_token_id]
-                if marian.eos_token_id in ids:
-                    ids = ids[: ids.index(marian.eos_token_id)]
-                hypotheses.append([self._target_pieces[number] for number in ids])
-        return hypotheses
 
     def _ids(self, pieces: Sequence[str], vocabulary: Mapping[str, int]) -> list[int]:
         return [*(vocabulary[piece_for_marian(piece)] for piece in pieces), self._model.config.eos_token_id]
