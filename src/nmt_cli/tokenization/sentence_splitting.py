@@ -236,7 +236,7 @@ def split_sentences(line: str, language: str) -> list[str]:
         symbols = _SYMBOLS.match(line, end)
         sentences += [symbols[0]] if symbols else []
         start = symbols.end() if symbols else end
-    last = _LAST_SYMBOLS.search(line, start)
+    last = None if line.isascii() else _LAST_SYMBOLS.search(line, start)
     middle = last.start() if last else len(line)
     return [*sentences, *filter(None, (line[start:middle], line[middle:]))]
 
