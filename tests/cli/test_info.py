@@ -380,7 +380,7 @@ def test_what_is_nothing_of_ours_says_what_was_looked_for(tmp_path: Path) -> Non
         "nowhere": ("there is no", "name a model, a run, a checkpoint or prepared data; a model on the hub is"),
         "hf/config.json": ("is a file", "name what nmt train"),
         "empty": ("it has no config.yaml (a model), run.json (a run) or manifest.json", "name what nmt train"),
-        "hf": ("looks like a Hugging Face model", "name what nmt train, nmt average or nmt prepare wrote"),
+        "hf": ("is nothing that nmt wrote", "name what nmt train, nmt average or nmt prepare wrote"),
         "models": ("is nothing that nmt wrote", f"nmt info {tmp_path / 'models' / 'x'}"),
     }
     for name, (message, hint) in cases.items():

@@ -465,13 +465,7 @@ def test_the_output_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
 
 def test_a_model_directory_of_ours_needs_no_import(tmp_path: Path) -> None:
     model = save_sharp(tmp_path / "m")
-    with pytest.raises(ModelError, match="is a model directory of nmt already") as caught:
+    with pytest.raises(ModelError, match="is a model of nmt already") as caught:
         imported(tmp_path, name="m")
     assert caught.value.where == str(model)
     assert caught.value.hint == f"use it as it is: nmt decode -m {model}"
-
-
-def test_a_file_is_no_directory(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="is a file, not a directory") as caught:
-        imported(tmp_path, name=__file__)
-    assert caught.value.hint == "name a folder with a Marian model, a .npz file, or OWNER/NAME on the hub"

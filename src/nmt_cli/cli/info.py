@@ -248,14 +248,10 @@ def _cached_hub_model(path: Path) -> tuple[Path, str]:
 
 
 def _unknown_path_error(path: Path) -> ModelError:
-    """The error for a path that nmt did not write: what was looked for, and what lies below the path.
-
-    ModelError is raised at once for a checkpoint of fairseq.
-    """
-    from nmt_cli.artifacts.directory_kinds import OWNER_AND_NAME, check_not_fairseq, did_you_mean, foreign_kind, kind_of
+    """The error for a path that nmt did not write: what was looked for, and what lies below the path."""
+    from nmt_cli.artifacts.directory_kinds import OWNER_AND_NAME, did_you_mean, kind_of
 
     where = str(path)
-    check_not_fairseq(path)
     if not path.exists():
         near = did_you_mean(path, "data", "model", "run", "checkpoint")
         hint = f"{near}name a model, a run, a checkpoint or prepared data; {OWNER_AND_NAME}"
@@ -267,8 +263,6 @@ def _unknown_path_error(path: Path) -> ModelError:
     below = [child for child in sorted(path.iterdir()) if not child.name.startswith(".") and kind_of(child)]
     if below:
         hint = f"nmt info {shlex.quote(str(below[-1]))}"
-    if other := foreign_kind(path):
-        return ModelError(f"{path} looks like {other}, not like anything that nmt wrote", where=where, hint=hint)
     looked_for = "config.yaml (a model), run.json (a run) or manifest.json (a checkpoint, prepared data)"
     return ModelError(f"{path} is nothing that nmt wrote: it has no {looked_for}", where=where, hint=hint)
 

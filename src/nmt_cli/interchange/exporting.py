@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from nmt_cli import __version__, files
-from nmt_cli.artifacts.directory_kinds import foreign_kind
 from nmt_cli.artifacts.manifest import LICENCE_FILES, WEIGHTS
 from nmt_cli.artifacts.model_card import front_matter, join_front_matter, read_card, without_usage_section
 from nmt_cli.artifacts.model_directory import LoadedModel, SavedModelConfig, load_model
@@ -41,6 +40,7 @@ logger = logging.getLogger(__name__)
 Target = Literal["ctranslate2", "huggingface"]
 _KINDS: dict[Target, str] = {"ctranslate2": "a CTranslate2 model", "huggingface": "a Hugging Face model"}
 _LIBRARIES: dict[Target, str] = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}
+_WRITTEN_BY = "\nWritten by `nmt export`"  # in the card
 _MIN_LINES = 10  # for a comparison
 _MAX_PIECES = 512  # of an output, in the commands of the card
 _MAX_NORM_EPSILON = 3e-5  # MarianMTModel adds 1e-5 to the variance, and its configuration has no key for it
@@ -57,7 +57,7 @@ def export(
     differ, or if `output` may not be replaced. Raises UsageError if ctranslate2 is missing, and DataError if `lines`
     are too few.
     """
-    is_export = foreign_kind(output) == _KINDS[to] and "\nWritten by `nmt export`" in read_card(output)[1]
+    is_export = read_card(output)[0].get("library_name") == _LIBRARIES[to] and _WRITTEN_BY in read_card(output)[1]
     kind_name = f"{_KINDS[to]} of nmt export"
     files.check_replaceable(output, kind_name=kind_name, is_same_kind=is_export, overwrite=overwrite)
     if to == "ctranslate2":
