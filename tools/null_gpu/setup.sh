@@ -13,7 +13,8 @@ pip=("$folder/venv/bin/python" -m pip --quiet --disable-pip-version-check)
 "${pip[@]}" install -e ".[serve,tensorboard]" pytest hypothesis
 
 # The headers of the runtime include those of the compiler, which torch does not bring.
-runtime=$("${pip[@]}" list --format=freeze | sed -n 's/^nvidia-cuda-runtime==\([0-9]*\.[0-9]*\).*/\1/p')
+find_runtime='from importlib.metadata import version; print(*version("nvidia-cuda-runtime").split(".")[:2], sep=".")'
+runtime=$("$folder/venv/bin/python" -c "$find_runtime")
 "${pip[@]}" download --no-deps --dest "$folder/wheels" "nvidia-cuda-crt==$runtime.*"
 "$folder/venv/bin/python" -m zipfile -e "$folder"/wheels/nvidia_cuda_crt-*.whl "$folder/crt"
 site=$("$folder/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

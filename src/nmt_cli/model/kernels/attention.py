@@ -135,13 +135,10 @@ def _key_gradients(
         weights = _weights(_multiply(k, tl.trans(q)), logsumexp[None, :], is_seen, D_K)
         kept = weights
         if seed_ptr is not None:
-            dropout = _dropout((first_row + queries * HEADS)[None, :], keys[:, None], seed_ptr, LIMIT, SCALE)
-            kept = weights * dropout
+            kept *= _dropout((first_row + queries * HEADS)[None, :], keys[:, None], seed_ptr, LIMIT, SCALE)
         dv = _multiply(kept, d_out, dv)
         d_weights = _multiply(v, tl.trans(d_out))
-        if seed_ptr is not None:
-            d_weights *= dropout
-        d_scores = (weights * (d_weights - mean[None, :]) * D_K**-0.5).to(q.dtype)
+        d_scores = ((kept * d_weights - weights * mean[None, :]) * D_K**-0.5).to(q.dtype)
         dk = _multiply(d_scores, q, dk)
         if in_one_sweep:
             _store(dq_ptr, _multiply(tl.trans(d_scores), k), queries, num_queries, STRIDES[3], D_K)
