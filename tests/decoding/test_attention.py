@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -94,21 +95,6 @@ def test_words_have_the_attention_of_their_pieces(loaded: LoadedModel) -> None:
     assert maps.cross_words("שלום sea", TARGET).columns == ["שלום", "sea", "</s>"]
 
 
-def test_a_terminal_shows_shades() -> None:
-    weights = torch.tensor([[1.0, 0.0, 0.0], [0.1, 0.3, 0.6]])
-    found = AttentionMap("cross", ["ab", "日"], ["x", "yz", "</s>"], weights[None, None])
-    lines = ["layer 1, head 1", "       <", "       /", "     y s", "   x z >", "ab ██", "日 ░░▒▒▓▓", ""]
-    assert found.as_text(layers=[0], heads=[0]).split("\n") == lines
-
-
-def test_combining_marks_keep_the_columns_of_names_in_line() -> None:
-    virama, acute = "\u094d", "e\u0301"
-    found = AttentionMap("cross", [acute, "a"], ["a" + virama, "bc"], torch.zeros(1, 1, 2, 2))
-    _, *header, first, second, _ = found.as_text(layers=[0], heads=[0]).split("\n")
-    assert header == ["  a b", f"  {virama}  c"]
-    assert (first, second) == (acute, "a")
-
-
 def test_a_drawing_has_a_panel_for_each_layer_and_head() -> None:
     weights = torch.full((2, 3, 2, 2), 0.5)
     found = AttentionMap("cross", ["<b>", "&"], ["c", "d"], weights)
@@ -128,9 +114,10 @@ def test_the_command(folder: Path) -> None:
     command = [sys.executable, "-m", "nmt_cli", "attention", "-m", "model", SOURCE]
     shown = run_forked([*command, TARGET, "--words"], cwd=folder)
     assert shown.returncode == 0, shown.stderr
-    lines = shown.stdout.splitlines()
-    assert lines[0] == "layer 1, mean of all heads"
-    assert [line.split()[0] for line in lines[5:8]] == ["das", "alte", "Meer"]
+    told = json.loads(shown.stdout)
+    assert [panel["title"] for panel in told["panels"]] == [f"layer {layer}, mean of all heads" for layer in (1, 2)]
+    assert (told["rows"], told["columns"]) == (["das", "alte", "Meer", "</s>"], ["the", "old", "sea", "</s>"])
+    assert sum(told["panels"][0]["weights"][0]) == pytest.approx(1, abs=4e-3)
     drawn = run_forked([*command, "--head", "all", "-o", "a.svg"], cwd=folder)
     assert drawn.returncode == 0, drawn.stderr
     assert drawn.stderr.splitlines()[-1] == "a.svg: written"

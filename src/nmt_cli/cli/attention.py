@@ -1,7 +1,8 @@
-"""`nmt attention`: the attention of a model, in the terminal and as a drawing."""
+"""`nmt attention`: the attention of a model, as JSON or as a drawing."""
 
 from __future__ import annotations
 
+import json
 import logging
 import shlex
 from pathlib import Path
@@ -48,7 +49,7 @@ def attention(
     ] = "mean",
     words: Annotated[bool, typer.Option("--words", help="Show words, not pieces; with cross.")] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE.svg", help="Draw an SVG instead of printing.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE.svg", help="Draw an SVG instead of printing JSON.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file at -o.")] = False,
 ) -> None:
@@ -146,7 +147,7 @@ def _draw_or_print(
 ) -> None:
     """Draw the heads of the layers into a file, or print them; None stands for the mean of all heads."""
     if output is None:
-        typer.echo(attention_map.as_text(layers=layers, heads=heads))
+        typer.echo(json.dumps(attention_map.panels_as_json(layers=layers, heads=heads), ensure_ascii=False))
         return
     files.write_file(output, attention_map.as_svg(layers=layers, heads=heads), error=DataError)
     logger.info("%s: written", output)

@@ -5,7 +5,6 @@ Shapes: T target tokens or queries, S source tokens or keys, H heads, L layers.
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -26,9 +25,6 @@ from nmt_cli.tokenization.tokenizer import BOS, EOS
 
 _END = "</s>"
 _DIGITS = 3
-_SHADES = " ░▒▓█"
-# The weights at which each darker shade begins.
-_SHADE_BOUNDS = (0.08, 0.25, 0.5, 0.75)
 
 
 def alignment_layer(model: Transformer) -> int:
@@ -78,27 +74,17 @@ class AttentionMap:
 
     def as_json(self) -> dict[str, Any]:
         """The map as JSON, with rounded weights."""
-        weights = [
-            [[[round(weight, _DIGITS) for weight in row] for row in head] for head in layer]
-            for layer in self.weights.tolist()
-        ]
-        return {"part": self.part, "rows": self.rows, "columns": self.columns, "weights": weights}
+        return {
+            "part": self.part,
+            "rows": self.rows,
+            "columns": self.columns,
+            "weights": _rounded(self.weights.tolist()),
+        }
 
-    def as_text(self, *, layers: Sequence[int], heads: Sequence[int | None]) -> str:
-        """The map for a terminal: a panel per layer and head, with two characters per column and its name above."""
-        width, height = max(map(cell_len, self.rows)), max(map(len, self.columns))
-        header = [
-            " " * (width + 1) + "".join(_two_columns(name.rjust(height)[index]) for name in self.columns).rstrip()
-            for index in range(height)
-        ]
-        lines: list[str] = []
-        for panel in self._panels(layers, heads):
-            lines += [panel.title, *header]
-            for name, row in zip(self.rows, panel.weights, strict=True):
-                shades = "".join(2 * _SHADES[bisect(_SHADE_BOUNDS, weight)] for weight in row)
-                lines.append(f"{' ' * (width - cell_len(name))}{name} {shades}".rstrip())
-            lines.append("")
-        return "\n".join(lines)
+    def panels_as_json(self, *, layers: Sequence[int], heads: Sequence[int | None]) -> dict[str, Any]:
+        """Some layers and heads as JSON, each with a title and its rounded weights."""
+        panels = [{"title": panel.title, "weights": _rounded(panel.weights)} for panel in self._panels(layers, heads)]
+        return {"part": self.part, "rows": self.rows, "columns": self.columns, "panels": panels}
 
     def as_svg(self, *, layers: Sequence[int], heads: Sequence[int | None]) -> str:
         """The map as a drawing, with a line of panels per layer, and a panel per head."""
@@ -127,6 +113,11 @@ class _Panel(NamedTuple):
 
     title: str
     weights: list[list[float]]
+
+
+def _rounded(weights: Any) -> Any:
+    """Nested lists of weights."""
+    return [*map(_rounded, weights)] if isinstance(weights, list) else round(weights, _DIGITS)
 
 
 class AttentionMaps:
@@ -214,8 +205,3 @@ def _word_names(text: str, pieces: Sequence[str], word_numbers: Sequence[int]) -
     for piece, number in zip(pieces, word_numbers, strict=True):
         joined[number] += piece
     return [name.strip(SPACE_MARK) for name in joined]
-
-
-def _two_columns(character: str) -> str:
-    """The character in two columns of the terminal; a combining mark takes none of them."""
-    return character + " " * (2 - cell_len(character))
