@@ -17,7 +17,7 @@ from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes, count_lines, open
 from nmt_cli.cli.decode.output import FormatName, OutputFormat, check_output, file_identity, is_stream, open_output
 from nmt_cli.cli.decoding_options import COMPUTING, OUTPUT, SEARCH, takes_decoding_options
 from nmt_cli.console import live_bars, shows_live_views, time_left_text
-from nmt_cli.errors import DataError, NmtError, UsageError
+from nmt_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from nmt_cli.decoding.parallel import LineBlock, TranslatedBlock, TranslationJob
@@ -130,8 +130,7 @@ def decode(
     message = f"there is no --errors {errors}"
     on_invalid_bytes: OnInvalidBytes = parse_choice(errors, OnInvalidBytes, flag="--errors", message=message)
     with ExitStack() as stack:
-        find = partial(_source_language, model)
-        blocks = stack.enter_context(open_input(source, is_streamed=stream, errors=on_invalid_bytes, find_code=find))
+        blocks = stack.enter_context(open_input(source, is_streamed=stream, errors=on_invalid_bytes))
         prefixes = stack.enter_context(open_prefixes(prefix, source=source, errors=on_invalid_bytes))
         models = find_models(model)  # raises the error of a wrong name before torch is imported
         from nmt_cli.decoding import parallel
@@ -156,23 +155,6 @@ def decode(
             lines_done += len(result.translations)
     if stats:
         typer.echo(str(statistics), err=True)
-
-
-def _source_language(models: list[Path] | None) -> str:
-    """The source language of the first model, or of the newest one; "" if it is not on this machine."""
-    from nmt_cli.artifacts.model_directory import load_saved_config
-    from nmt_cli.artifacts.run import model_of_latest_run
-    from nmt_cli.hub_names import hub_name
-
-    with suppress(NmtError):
-        if not models:
-            model = model_of_latest_run(Path("runs"))
-        elif name := hub_name(models[0]):
-            model = name.folder
-        else:
-            (model,) = find_models(models[:1])
-        return load_saved_config(model).languages.source
-    return ""
 
 
 @dataclass(slots=True)

@@ -36,9 +36,7 @@ OnInvalidBytes = Literal["strict", "replace"]
 
 
 @contextmanager
-def open_input(
-    source: Path, *, is_streamed: bool, errors: OnInvalidBytes, find_code: Callable[[], str] | None = None
-) -> Iterator[Iterator[list[str]]]:
+def open_input(source: Path, *, is_streamed: bool, errors: OnInvalidBytes) -> Iterator[Iterator[list[str]]]:
     """The lines of a file or of stdin, in blocks; `is_streamed` ends a block as soon as no more input is waiting."""
     from nmt_cli.decompression import open_bytes
 
@@ -53,7 +51,7 @@ def open_input(
     name = "./stdin" if str(source) == STDIN else str(source)
     if os.path.isfile(source):
         with open_bytes(source) as beginning:
-            check_unstructured(beginning.read(_CHUNK_BYTES), name=name, find_code=find_code)
+            check_unstructured(beginning.read(_CHUNK_BYTES), name=name)
     with open_bytes(source) as stream:
         blocks = _file_blocks(stream, name=name, errors=errors)
         if is_streamed and not source.is_file():  # a named pipe
