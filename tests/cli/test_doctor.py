@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from nmt_cli.cli.doctor.command import Finding, examine
-from nmt_cli.cli.doctor.machine import EXTRAS, REQUIRED, describe_machine
+from nmt_cli.cli.doctor import EXTRAS, REQUIRED, Finding, describe_machine, examine
 from nmt_cli.devices import MissingTool
 from tests.forks import WITHOUT_RIGHTS, run_forked
 
@@ -53,7 +52,7 @@ def test_facts_are_those_of_the_machine(machine: Machine) -> None:
 
 
 def test_the_free_memory_is_that_of_a_training_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt_cli.cli.doctor.machine.free_cpu_bytes", lambda: 2_000_000_000)  # as in a container
+    monkeypatch.setattr("nmt_cli.cli.doctor.free_cpu_bytes", lambda: 2_000_000_000)  # as in a container
     assert describe_machine()["memory"]["free_bytes"] == 2_000_000_000
 
 
@@ -68,8 +67,8 @@ def test_the_packages_are_those_of_the_metadata() -> None:
         assert set(packages) <= names(project["optional-dependencies"][extra])
 
 
-def test_people_see_everything_and_a_fix_for_each_finding() -> None:
-    process = doctor(OMP_NUM_THREADS="1")
+def test_people_see_everything() -> None:
+    process = doctor()
     assert process.returncode == 0
     lines = process.stdout.splitlines()
     for label in (
@@ -86,10 +85,6 @@ def test_people_see_everything_and_a_fix_for_each_finding() -> None:
         "extras",
     ):
         assert any(line.startswith(f"{label:<13}") for line in lines), label
-    if len(os.sched_getaffinity(0)) > 1:
-        told = next(number for number, line in enumerate(lines) if "OMP_NUM_THREADS is 1" in line)
-        assert lines[told].startswith("slow")
-        assert lines[told + 1].strip().startswith("fix: unset OMP_NUM_THREADS")
 
 
 def test_something_broken_is_an_error(tmp_path: Path) -> None:
@@ -110,11 +105,10 @@ def test_a_place_that_cannot_be_looked_at_is_no_traceback(tmp_path: Path) -> Non
 
 
 def change(machine: Machine, **changes: Any) -> list[Finding]:
-    """The findings about a machine like this one, idle, but with other facts under dotted keys."""
+    """The findings about a machine like this one, but with other facts under dotted keys."""
     other = copy.deepcopy(machine)
-    other["cpu"] |= {"load": 0.1, "instructions": ["avx2", "avx512f"]}
-    other["cpu"] |= {"usable_cores": 8, "cores": 8, "quota_cores": None}
-    other |= {"environment": {}, "gpu_driver": False, "openmp": []}
+    other["cpu"]["instructions"] = ["avx2", "avx512f"]
+    other["gpu_driver"] = False
     other["memory"]["free_bytes"] = other["folder"]["free_bytes"] = other["cache"]["free_bytes"] = 10**11
     for key, value in changes.items():
         *path, last = key.split("__")
@@ -149,23 +143,12 @@ GPU = {"name": "V100", "memory_bytes": 16 * 10**9, "capability": "7.0", "bf16": 
             "layers are not compiled: Triton is missing",
             "pip install triton",
         ),
-        ({"environment": {"MKL_NUM_THREADS": "1"}}, "slow", "MKL_NUM_THREADS is 1, and 8 cores", "unset MKL_NUM"),
-        (
-            {"cpu__quota_cores": 2.0, "torch__threads": 8},
-            "slow",
-            "this container may use 2 of 8 cores, and torch starts 8 threads",
-            "export OMP_NUM_THREADS=2",
-        ),
-        ({"cpu__usable_cores": 3}, "slow", "this process may use 3 of 8 cores", "ask the scheduler"),
-        ({"cpu__load": 20.0}, "slow", "other processes want the cores too: the load is 20.0 on 8", "see who with top"),
         (
             {"cpu__instructions": ["avx2"], "cpu__architecture": "x86_64"},
             "slow",
             "the processor has AVX2 alone",
             "train on a newer machine",
         ),
-        ({"torch__onednn": False}, "slow", "torch has no oneDNN", "pip install"),
-        ({"openmp": ["/a/libgomp.so.1", "/b/libiomp5.so"]}, "slow", "2 OpenMP runtimes are loaded", "install torch"),
         ({"extras__export__installed": False}, "slow", "CTranslate2 is not installed", "pip install 'nmt-cli[export]'"),
         ({"memory__free_bytes": 10**9}, "low", "1.0 GB of memory are free", "end other programs"),
         ({"cache__free_bytes": 10**8}, "low", "100.0 MB of disk are free in", "export NMT_CACHE"),
@@ -175,7 +158,6 @@ def test_each_trouble_is_found_and_answered(
     machine: Machine, changes: dict[str, Any], kind: str, problem: str, fix: str
 ) -> None:
     assert change(machine) == []
-    assert change(machine, openmp=["/a/torch/lib/libgomp.so.1", "/a/sentencepiece.libs/libgomp-6a.so.1"]) == []
     (found,) = change(machine, **changes)
     assert found.kind == kind
     assert found.problem.startswith(problem)

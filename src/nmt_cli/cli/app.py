@@ -43,7 +43,7 @@ _COMMANDS = {
     "report": "report",
     "reproduce": "reproduce",
     "info": "info",
-    "doctor": "doctor.command",
+    "doctor": "doctor",
 }
 
 # The variable by which typer's scripts for shells ask for completions.

@@ -1,17 +1,42 @@
-"""`nmt doctor`: the facts as a list, then what is broken or slow, each with its fix."""
+"""`nmt doctor`: the facts of the installation and the machine, then what is broken or slow, each with its fix."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+import nmt_cli
+from nmt_cli.cache import cache_folder
 from nmt_cli.cli.printing import print_facts, print_json
 from nmt_cli.console import size_text
+from nmt_cli.devices import cpu_multiplies_bf16, cpu_name, has_gpu_driver, kernel_text, missing_for_triton, num_cpus
 from nmt_cli.errors import DeviceError
+from nmt_cli.files import free_bytes, nearest_existing
+from nmt_cli.memory import free_cpu_bytes
 
+# Packages by their names on PyPI: REQUIRED is always needed. By extra, EXTRAS has its purpose and the packages it adds.
+REQUIRED = (
+    *("torch", "numpy", "sentencepiece", "sacrebleu", "sacremoses", "datasets", "pyarrow", "safetensors"),
+    *("huggingface-hub", "schedulefree", "pydantic", "pyyaml", "jinja2", "rich", "typer", "zstandard", "lxml", "polib"),
+    *("langcodes", "language-data", "regex"),
+)
+EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "serve": ("nmt serve", ("starlette", "uvicorn", "httptools", "prometheus-client", "python-multipart")),
+    "export": ("CTranslate2: nmt export, and --engine ctranslate2 of nmt decode and nmt serve", ("ctranslate2",)),
+    "huggingface": ("nmt export --to huggingface, and the comparison in nmt import", ("transformers",)),
+    "langid": ("the check of languages in nmt prepare and nmt serve", ("py3langid",)),
+    "tensorboard": ("nmt train --tensorboard", ("tensorboard",)),
+}
+_INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "sve")
 _LOW_DISK_BYTES = 5e9
 _LOW_MEMORY_BYTES = 2e9
 _INSTALL_CUDA_BUILD = "install the build of torch with CUDA that https://pytorch.org/get-started/locally names"
@@ -31,8 +56,6 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON inst
 
     Example: nmt doctor --json
     """
-    from nmt_cli.cli.doctor.machine import describe_machine
-
     machine = describe_machine()
     findings = list(examine(machine))
     if as_json:
@@ -54,7 +77,6 @@ def examine(machine: dict[str, Any]) -> Iterator[Finding]:
     yield from _broken_parts(machine)
     if "error" not in machine["torch"]:
         yield from _slow_gpu(machine)
-        yield from _unused_cores(machine)
         yield from _slow_cpu(machine)
     yield from _low_resources(machine)
 
@@ -84,39 +106,11 @@ def _slow_gpu(machine: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("slow", f"layers are not compiled: {missing.problem}", missing.fix)
 
 
-def _unused_cores(machine: dict[str, Any]) -> Iterator[Finding]:
-    cpu, torch, environment = machine["cpu"], machine["torch"], machine["environment"]
-    cores = cpu["usable_cores"]
-    for name, value in environment.items():
-        if value.isdecimal() and int(value) < cores:
-            problem = f"{name} is {value}, and {cores} cores may be used"
-            yield Finding("slow", problem, f"unset {name}, or leave it if other work takes the other cores")
-    if cpu["quota_cores"] is not None and cpu["quota_cores"] < cores and torch["threads"] > cpu["quota_cores"]:
-        number = max(1, int(cpu["quota_cores"]))
-        share = f"{cpu['quota_cores']:g} of {cores} cores"
-        problem = f"this container may use {share}, and torch starts {torch['threads']} threads"
-        yield Finding("slow", problem, f"export OMP_NUM_THREADS={number}")
-    if cores < cpu["cores"]:
-        problem = f"this process may use {cores} of {cpu['cores']} cores (its affinity)"
-        yield Finding("slow", problem, "ask the scheduler for more, or start it without taskset")
-    if cpu["load"] is not None and cpu["load"] > cores and not torch["gpus"]:
-        problem = f"other processes want the cores too: the load is {cpu['load']:.1f} on {cores}"
-        yield Finding("slow", problem, "see who with top; measure speed when they have ended")
-
-
 def _slow_cpu(machine: dict[str, Any]) -> Iterator[Finding]:
     cpu, torch = machine["cpu"], machine["torch"]
     if cpu["architecture"] == "x86_64" and "avx512f" not in cpu["instructions"] and not torch["gpus"]:
         instructions = "AVX2 alone" if "avx2" in cpu["instructions"] else "neither AVX-512 nor AVX2"
         yield Finding("slow", f"the processor has {instructions}", "train on a newer machine, or on a GPU")
-    if not torch["onednn"]:
-        problem = f"torch has no oneDNN: products are {torch['blas']}'s, and bf16 is slow"
-        yield Finding("slow", problem, "pip install --force-reinstall torch")
-    paths = machine["openmp"]
-    num_runtimes = sum(any(f"/{name}" in path for path in paths) for name in ("libgomp", "libiomp5", "libomp"))
-    if num_runtimes > 1:
-        problem = f"{num_runtimes} OpenMP runtimes are loaded, whose threads wait for each other: {', '.join(paths)}"
-        yield Finding("slow", problem, "install torch and numpy with pip in one environment, not one by conda")
     if not torch["gpus"] and not machine["extras"]["export"]["installed"]:
         install = machine["extras"]["export"]["install"]
         yield Finding("slow", "CTranslate2 is not installed: --engine auto would take it for int8", install)
@@ -147,8 +141,7 @@ def _machine_facts(machine: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "bf16", "native: training takes it" if cpu["bf16"] else "not native on this CPU: training takes float32"
     yield "int8", cpu["int8"]
     if "error" not in torch:
-        onednn = "float32 by oneDNN" if torch["float32_by_onednn"] else f"float32 by {torch['blas']}"
-        yield "threads", f"{torch['threads']} of torch; BLAS {torch['blas']}, {onednn}"
+        yield "threads", f"{torch['threads']} of torch"
         yield "GPUs", "\n".join(_gpu_text(gpu) for gpu in torch["gpus"]) or "none"
     yield "memory", f"{size_text(memory['free_bytes'])} free of {size_text(memory['total_bytes'])}"
     yield "disk", f"{size_text(machine['folder']['free_bytes'])} free in {machine['folder']['path']}"
@@ -165,3 +158,88 @@ def _extra_text(name: str, extra: dict[str, Any]) -> str:
 def _gpu_text(gpu: dict[str, Any]) -> str:
     precision = "bf16" if gpu["bf16"] else "float32 only"
     return f"{gpu['name']}, {size_text(gpu['memory_bytes'])}, capability {gpu['capability']}, {precision}"
+
+
+def describe_machine() -> dict[str, Any]:
+    """All facts, ready for JSON. `torch` has `error` instead of its facts if it cannot be imported."""
+    cache, here = cache_folder(), Path.cwd()
+    total_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "nmt": {"version": nmt_cli.__version__, "folder": str(Path(__file__).resolve().parents[1])},
+        "python": {"version": platform.python_version(), "program": sys.executable},
+        "system": platform.platform(),
+        "packages": {name: _installed_version(name) for name in REQUIRED},
+        "extras": {name: _describe_extra(name) for name in EXTRAS},
+        "torch": _describe_torch(),
+        "cpu": _describe_cpu(),
+        "memory": {"total_bytes": total_memory, "free_bytes": free_cpu_bytes()},
+        "gpu_driver": has_gpu_driver(),
+        "missing_for_triton": missing_for_triton(),
+        "folder": {"path": str(here), "free_bytes": free_bytes(here), "writable": _is_writable(here)},
+        "cache": {"path": str(cache), "free_bytes": free_bytes(cache), "writable": _is_writable(cache)},
+    }
+
+
+def _installed_version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _describe_extra(name: str) -> dict[str, Any]:
+    purpose, packages = EXTRAS[name]
+    versions = {package: _installed_version(package) for package in packages}
+    is_installed = all(version is not None for version in versions.values())
+    install = f"pip install 'nmt-cli[{name}]'"
+    return {"installed": is_installed, "for": purpose, "packages": versions, "install": install}
+
+
+def _describe_torch() -> dict[str, Any]:
+    """The build of torch, its threads and its GPUs."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return {"error": str(error).partition("\n")[0] or type(error).__name__}
+    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return {
+        "version": torch.__version__,
+        "cuda": torch.version.cuda,
+        "threads": torch.get_num_threads(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "gpus": [
+            {
+                "name": gpu.name,
+                "memory_bytes": gpu.total_memory,
+                "capability": f"{gpu.major}.{gpu.minor}",
+                "bf16": gpu.major >= 8,
+            }
+            for gpu in gpus
+        ],
+    }
+
+
+def _describe_cpu() -> dict[str, Any]:
+    lines = re.findall(r"^(?:flags|Features)\s*:(.*)", kernel_text("/proc/cpuinfo"), flags=re.MULTILINE)
+    flags = set(" ".join(lines).split())
+    return {
+        "name": cpu_name(),
+        "architecture": platform.machine(),
+        "cores": os.cpu_count() or 1,
+        "usable_cores": num_cpus(),
+        "instructions": [name for name in _INSTRUCTIONS if name in flags],
+        "bf16": cpu_multiplies_bf16(),
+        "int8": _int8_text(flags),
+    }
+
+
+def _int8_text(instructions: set[str]) -> str:
+    """How this processor multiplies int8."""
+    if instructions & {"avx512_vnni", "avx_vnni", "amx_int8"}:
+        return "by its own instructions"
+    return "without instructions of its own"
+
+
+def _is_writable(path: Path) -> bool:
+    folder = nearest_existing(path)
+    return folder.is_dir() and os.access(folder, os.W_OK)

@@ -1,1 +1,0 @@
-"""`nmt doctor`: what this installation and this machine have, and what is slow about them."""
