@@ -20,12 +20,10 @@ from nmt_cli import errors
 from nmt_cli.cli import app
 from nmt_cli.cli.reproduce import Expected
 from nmt_cli.cli.reproduce import experiments as paper_figures
-from nmt_cli.cli.spellings import COMMANDS, SPELLINGS
 from nmt_cli.console import size_text
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.preparing.corpus_loading import load_corpus
 from nmt_cli.recipe.loading import load_recipe, packaged_names
-from nmt_cli.recipe.other_toolkits_keys import CORPUS_KEYS, RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -72,34 +70,6 @@ def corpus() -> str:
 def commands() -> str:
     """Every command with its arguments and options."""
     return "\n".join(line for name, command in _commands().items() for line in _command(name, command))
-
-
-def spellings() -> str:
-    """Other toolkits' names of our options, from the table that `nmt` answers with."""
-    spelt: dict[tuple[str, str], list[str]] = {}
-    for command, known in SPELLINGS.items():
-        for ours, theirs in known.items():
-            here = _marked_as_code(_without_braces(ours).replace(" # ", "; "))
-            spelt.setdefault((f"nmt {command}", here), []).extend(f"`{spelling}`" for spelling in theirs.split())
-    rows = [(command, ", ".join(theirs), here) for (command, here), theirs in spelt.items()]
-    return "\n".join([*_table(("command", "elsewhere", "here"), rows), ""])
-
-
-def foreign_commands() -> str:
-    """Other toolkits' names of our commands, from the table that `nmt` answers with."""
-    rows = [(", ".join(f"`{name}`" for name in theirs.split()), f"`nmt {ours}`") for ours, theirs in COMMANDS.items()]
-    return "\n".join([*_table(("elsewhere", "here"), rows), ""])
-
-
-def foreign_keys() -> str:
-    """Other toolkits' names of our keys, from the tables that `nmt` answers with."""
-    rows = []
-    for file, keys in (("recipe", RECIPE_KEYS), ("corpus", CORPUS_KEYS)):
-        for counterpart in keys:
-            settings = " and ".join(f"`{_as_yaml(setting)}`" for setting in counterpart.templates)
-            here = "; ".join(filter(None, (settings, counterpart.note)))
-            rows.append((", ".join(f"`{key}`" for key in counterpart.keys), file, _cell(_without_braces(here))))
-    return "\n".join([*_table(("elsewhere", "file", "here"), rows), ""])
 
 
 def exit_codes() -> str:
@@ -155,9 +125,6 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "recipe": recipe,
     "corpus": corpus,
     "commands": commands,
-    "spellings": spellings,
-    "foreign-commands": foreign_commands,
-    "foreign-keys": foreign_keys,
     "exit-codes": exit_codes,
     "recipes": recipes,
     "corpora": corpora,
@@ -325,25 +292,6 @@ def _option_default(parameter: inspect.Parameter, info: OptionInfo) -> str:
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
-
-
-def _marked_as_code(answer: str) -> str:
-    """An answer to another toolkit's option with its commands and options as code."""
-    patterns = (
-        r"nmt [a-z]+ (?:base|[A-Z]+)(?:\.yaml)?(?: -[a-z] [A-Z]+)?",
-        r"--set [\w.]+=\w+(?:\.\d+)?",
-        r"--?[a-z][a-z-]*(?: (?:[A-Z]+\b|en-de|bf16|cpu|cuda|length$))?",
-    )
-    return _cell(re.sub("|".join(patterns), lambda found: f"`{found[0]}`", answer))
-
-
-def _as_yaml(setting: str) -> str:
-    key, _, value = setting.partition("=")
-    return f"{key}: {value.replace('|', ' or ')}"
-
-
-def _without_braces(answer: str) -> str:
-    return re.sub(r"\{([A-Z]+)\}", r"\1", answer)
 
 
 def _first_sentence(what: type) -> str:

@@ -138,7 +138,7 @@ def run(tmp_path: Path) -> Path:
             "decode --lenpen 0.6",
             "nmt decode has no option --lenpen",
             "--lenpen",
-            "here it is --length-penalty 0.6 --length-penalty-form length",
+            "here it is --length-penalty; docs/how-to/other-toolkits.md has the others",
         ),
     ],
 )

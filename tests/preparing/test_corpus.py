@@ -101,7 +101,7 @@ def test_a_corpus_file_takes_every_kind_of_source(tmp_path: Path) -> None:
                 (".nan", "should be a finite number"),
             )
         ),
-        (CORPUS, ["test=a.tsv"], "--set test=a.tsv", ["--set test='[{kind: tsv, file: a.tsv}]'"]),
+        (CORPUS, ["test=a.tsv"], "--set test=a.tsv", ["write test: [{kind: tsv, file: a.tsv}]"]),
     ],
 )
 def test_a_mistake_is_named_with_its_place_and_what_to_write(

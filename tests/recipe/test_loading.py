@@ -216,9 +216,19 @@ def test_a_mistake_of_several_settings_is_told_of_the_recipe_and_not_of_its_pare
     assert refuse(write("mine.yaml", f"extends: base.yaml\n{own}")).where == "mine.yaml:2"
 
 
-def test_a_mistake_of_a_set_is_answered_with_a_set_of_another_section(folder: Path) -> None:
-    error = refuse("base", "model.dropout=0", "training.consistency={name: r_drop}")
-    assert (error.where, error.hint) == ("--set training.consistency={name: r_drop}", "--set model.dropout=0.1")
+FOREIGN = {
+    "fairseq": "task: translation\ncriterion: label_smoothed_cross_entropy\nmodel: {_name: transformer_wmt_en_de_big}",
+    "OpenNMT-py": "data: {corpus_1: {path_src: a.en}}\nsrc_vocab: a.vocab\nsave_model: run/model\ntrain_steps: 9",
+    "Marian": "train-sets: [a.en, a.de]\nvocabs: [a.spm, a.spm]\ndim-emb: 512",
+    "Sockeye": "prepared_data: p\nnum_embed: '512:512'\ntransformer_model_size: '512:512'",
+}
+
+
+@pytest.mark.parametrize("toolkit", FOREIGN)
+def test_a_configuration_of_another_toolkit_is_refused_with_the_page_that_maps_it(folder: Path, toolkit: str) -> None:
+    error = refuse(write("other.yaml", FOREIGN[toolkit]))
+    assert error.message.startswith("this is no recipe: it has the keys ")
+    assert (error.where, "docs/how-to/other-toolkits.md" in error.hint) == ("other.yaml", True)
 
 
 def test_every_value_has_its_origin(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Literal
 
 import pytest
@@ -45,32 +44,12 @@ def refuse(text: str) -> RecipeError:
         (
             "training: {optimizer: {name: adam, weight_decay: 0.1}}",
             "unknown key 'training.optimizer.weight_decay'",
-            "here it is name: adamw, weight_decay: 0.1",
+            "here it is training.optimizer.weight_decay; docs/how-to/other-toolkits.md",
         ),
         (
             "training: {lr: 5e-4}",
             "unknown key 'training.lr'",
-            "here it is schedule: {name: inverse_sqrt, peak: 0.0005, warmup_updates: 4000}\n       noam has",
-        ),
-        (
-            'training: {adam_betas: "(0.9, 0.997)"}',
-            "unknown key 'training.adam_betas'",
-            "here it is beta1: 0.9 and beta2: 0.997\n       its place is below training.optimizer:",
-        ),
-        (
-            "model: {bpe_dropout: 0.1}",
-            "unknown key 'model.bpe_dropout'",
-            "here it is dropout: 0.1\n       its place is below tokenizer:\n       for BPE; for a unigram",
-        ),
-        (
-            "model: {word_dropout: {src: 0.1}}",
-            "unknown key 'model.word_dropout.src'",
-            "did you mean model.word_dropout.source?",
-        ),
-        (
-            "model: {lenpen: 1}",
-            "unknown key 'model.lenpen'",
-            "here it is decoding: {length_penalty: 1, length_penalty_form: length}\n       its place is the top of the",
+            "here it is training.schedule; docs/how-to/other-toolkits.md has the others",
         ),
         (
             "training: {schedule: {name: cosine, peek: 1e-3}}",
@@ -81,22 +60,22 @@ def refuse(text: str) -> RecipeError:
         (
             "training:\n  schedule: {name: cosine}",
             "the key 'training.schedule.peak' is missing",
-            "add peak: 0.001\n       0.001 is an example",
+            "add peak: 0.001",
         ),
         (
             "training: {schedule: {name: invsqrt}}",
             "training.schedule: there is no 'invsqrt'; allowed: 'noam', 'inverse_sqrt', 'cosine', 'wsd', 'constant'",
-            "did you mean inverse_sqrt?",
+            "write noam or inverse_sqrt or",
         ),
         (
             "training: {schedule: inverse_sqrt}",
             "training.schedule is 'inverse_sqrt', but should be a section of keys and values",
-            "write schedule: {name: inverse_sqrt, peak: 0.001}\n       0.001 is an example",
+            "write schedule: {name: inverse_sqrt}; the names are noam, inverse_sqrt, cosine, wsd, constant",
         ),
         (
             "training: {optimizer: {beta2: 0.9}}",
             "training.optimizer does not say which one: 'name' is missing",
-            "write name: adam or name: adamw or name: muon or name: schedule_free in it",
+            "write optimizer: {name: adam}; the names are adam, adamw",
         ),
         (
             "training: {max_tokens_per_device: autp}",
@@ -135,7 +114,7 @@ def refuse(text: str) -> RecipeError:
         (
             "corpus: my news",
             "corpus is 'my news', but should match ^[A-Za-z0-9][A-Za-z0-9._-]*$",
-            "begin with a letter or a digit, and write letters, digits, . _ and - only",
+            FIX,
         ),
         (
             "corpus: corpora/news.yaml",
@@ -147,12 +126,7 @@ def refuse(text: str) -> RecipeError:
         (
             "training: {optimizer: adam}",
             "training.optimizer is 'adam', but should be a section of keys and values",
-            "write optimizer: {name: adam}, or --set training.optimizer.name=adam",
-        ),
-        (
-            "training: {optimizer: fast}",
-            "training.optimizer is 'fast', but should be a section of keys and values",
-            "write optimizer: {name: adam}\n       or {name: adamw}, {name: muon}, {name: schedule_free}",
+            "write optimizer: {name: adam}; the names are adam, adamw",
         ),
         ("model: {d_k: 0}", "model.d_k is 0, but should be greater than 0", f"{COUNT} or null"),
         ("model: {dropout: 1.0}", "model.dropout is 1.0, but should be less than 1", SHARE),
@@ -171,7 +145,7 @@ def refuse(text: str) -> RecipeError:
             "decoding.length_penalty is -1, but should be greater than or equal to 0",
             "write a number of at least 0 and at most 10",
         ),
-        ("model: {norm: pre_norm}", "model.norm is 'pre_norm', but should be 'post' or 'pre'", "did you mean pre?"),
+        ("model: {norm: pre_norm}", "model.norm is 'pre_norm', but should be 'post' or 'pre'", "write post or pre"),
         ("model: {norm: Post}", "model.norm is 'Post', but should be 'post' or 'pre'", "did you mean post?"),
         (
             "model: {tying: qqq}",
@@ -231,7 +205,7 @@ def refuse(text: str) -> RecipeError:
         (
             "training: {consistency: {name: r_drop}}\nmodel: {dropout: 0}",
             "training.consistency compares equal passes without dropout",
-            "write dropout: 0.1 below model:",
+            "write model.dropout: 0.1",
         ),
         (
             "training: {keep_last: 3}",
@@ -255,29 +229,6 @@ def test_a_mistake_is_told_with_the_way_out(text: str, message: str, hint: str) 
     error = refuse(text)
     assert error.message == message
     assert error.hint.startswith(hint)
-
-
-@pytest.mark.parametrize(
-    ("given", "hint"),
-    [
-        ("training.schedule=inverse_sqrt", "SET training.schedule='{name: inverse_sqrt, peak: 0.001}'"),
-        ("training.schedule=inverse-sqrt", "SET training.schedule='{name: inverse_sqrt, peak: 0.001}'"),
-        ("training.schedule=invsqrt", "SET training.schedule='{name: inverse_sqrt, peak: 0.001}'"),
-        ("training.schedule.name=inverse_sqrt", "add SET training.schedule.peak=0.001"),
-        ("training.schedule={name: wsd, decay_updates: 9}", "add SET training.schedule.peak=0.001"),
-        ("training.consistency=true", "SET training.consistency='{name: r_drop}'\n       or {name: simcut}"),
-        ("training.optimizer=adamw", "SET training.optimizer='{name: adamw}'"),
-        ("model.heads=7", "SET model.heads=8"),
-        ("averaging.best=3", "SET averaging.last=null, or SET averaging.best=null"),
-        ("training.optimizer.name=schedule_free", "SET training.schedule='{name: constant, peak: 0.0025, "),
-    ],
-)
-def test_a_mistake_of_a_set_is_answered_with_one_that_holds(given: str, hint: str) -> None:
-    with pytest.raises(RecipeError) as caught:
-        load_recipe("base", overrides=[given])
-    assert caught.value.hint.startswith(hint.replace("SET", "--set"))
-    answer = shlex.split(caught.value.hint.replace(";", " ").replace(", or", " "))
-    load_recipe("base", overrides=["training.keep_best=3", given, answer[answer.index("--set") + 1]])
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from nmt_cli.cli.decoding_options import with_decoding_options
-from nmt_cli.cli.spellings import check_options, command_for, command_name
 from nmt_cli.errors import UsageError, nearest_word
+from nmt_cli.recipe.foreign_names import answer_to_argument
 
 logger = logging.getLogger(__name__)
 
@@ -47,24 +47,16 @@ class Commands(TyperGroup):
         return [_without_shown_type(parameter) for parameter in super().get_params(ctx)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the arguments name, with the options that are made from the schema.
-
-        UsageError, with what to type instead, for options that it does not have.
-        """
+        """The command that the arguments name, with the options that are made from the schema."""
         name, registered, rest = super().resolve_command(ctx, args)
-        command = with_decoding_options(cast("TyperCommand", registered))
-        if not ctx.resilient_parsing:  # true while a shell completes the command line
-            check_options(str(name), rest, _options_of(command))
-        return name, command, rest
+        return name, with_decoding_options(cast("TyperCommand", registered)), rest
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name; UsageError, with the nearest name, if there is none."""
         if cmd_name not in self.commands:
-            hint = "nmt --help lists them all"
-            if counterpart := command_for(cmd_name):
-                hint = f"here it is nmt {counterpart}; {hint}"
-            elif near := nearest_word(cmd_name, self.commands):
-                hint = f"did you mean nmt {near}? {hint}"
+            near = nearest_word(cmd_name, self.commands)
+            hint = f"did you mean nmt {near}? nmt --help lists them all" if near else "nmt --help lists them all"
+            hint = answer_to_argument(cmd_name) or hint
             raise UsageError(f"there is no command {cmd_name!r}", where=f"nmt {cmd_name}", hint=hint)
         return super().get_command(ctx, cmd_name)
 
@@ -129,7 +121,7 @@ def usage_error_from(argument_error: Exception, *, arguments: Sequence[str]) -> 
     """The error of three lines for arguments that typer refused: what is wrong, where, and what to type."""
     error: Any = argument_error
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
-    command = context.command_path if context is not None else f"nmt {command_name(arguments)}".rstrip()
+    command = context.command_path if context is not None else f"nmt {_command_name(arguments)}".rstrip()
     if parameter is not None and hasattr(error, "param_type"):
         return _missing_parameter_error(parameter, context, command=command, arguments=arguments)
     if parameter is not None:
@@ -141,7 +133,7 @@ def usage_error_from(argument_error: Exception, *, arguments: Sequence[str]) -> 
         hint = f"{command} --help lists them all"
         if near := nearest_word(option, [name for known in error.ctx.command.params for name in known.opts]):
             hint = f"did you mean {near}? {hint}"
-        return UsageError(f"{command} has no option {option}", where=option, hint=hint)
+        return UsageError(f"{command} has no option {option}", where=option, hint=answer_to_argument(option) or hint)
     message = str(error.format_message()).removesuffix(".").replace("(s)", "s")
     hint = f"see {command} --help"
     known = context.command.params if context is not None else []
@@ -177,14 +169,9 @@ def _missing_parameter_error(parameter: Any, context: Any, *, command: str, argu
     return UsageError(f"{missing} is missing", where=command, hint=f"{right_command}; see {command} --help")
 
 
-def _options_of(command: TyperCommand) -> dict[str, str]:
-    """The options of a command, each with the name of its value; the name is empty if the option takes no value."""
-    options = {"-h": "", "--help": ""}
-    for parameter in command.params:
-        if isinstance(parameter, TyperOption):
-            value = "" if parameter.is_flag else parameter.metavar or "VALUE"
-            options |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), value)
-    return options
+def _command_name(arguments: Sequence[str]) -> str:
+    """The command among the arguments of `nmt`, or an empty string. No option before the command takes a value."""
+    return next((argument for argument in arguments if not argument.startswith("-")), "")
 
 
 def _without_shown_type(parameter: Any) -> Any:

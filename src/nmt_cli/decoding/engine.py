@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
 from nmt_cli.devices import choose_device, choose_precision, parse_precision
 from nmt_cli.errors import DeviceError, UsageError, nearest_word
-from nmt_cli.recipe.mistakes import InvalidSetting, describe, error_to_show
+from nmt_cli.recipe.mistakes import describe, error_to_show, suggestion
 from nmt_cli.recipe.schema import DecodingConfig, LanguagePair, SplitSentences, TrainedLines
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
@@ -108,7 +108,7 @@ def with_overrides(config: DecodingConfig, overrides: Mapping[str, object]) -> D
     except ValidationError as invalid:
         error = error_to_show(invalid)
         name = str(error["loc"][0])
-        hint = InvalidSetting(error, (name,), DecodingConfig, values, as_flags=False).suggestion
+        hint = suggestion(error, (name,), DecodingConfig, values)
         if not hint:
             own = getattr(config, name)
             hint = f"leave `{name}` out" + ("" if own is None else f", and the model's own {own} is taken")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticSerializationError
@@ -27,8 +27,6 @@ from nmt_cli.preparing.sources.po import PoSource
 from nmt_cli.preparing.sources.text import TestsetSource, TextSource, kind_of_file
 from nmt_cli.preparing.sources.tmx_xliff import TmxSource, XliffSource
 from nmt_cli.preparing.sources.tsv_csv import CsvSource, TsvSource
-from nmt_cli.recipe.counterparts import Counterpart
-from nmt_cli.recipe.other_toolkits_keys import CORPUS_KEYS
 from nmt_cli.recipe.section import Name, NonNegativeInt, PositiveInt, Section, SettingError
 from nmt_cli.tokenization.tokenizer import TokenizerKind
 
@@ -181,8 +179,6 @@ class ExpectedPairs(Section):
 
 class Corpus(Section):
     """A corpus file: parallel text, and how training data is made of it."""
-
-    other_toolkits: ClassVar[Sequence[Counterpart]] = CORPUS_KEYS
 
     name: Name = Field(
         description="prepared data is data/NAME; if left out, the file's name without its ending",

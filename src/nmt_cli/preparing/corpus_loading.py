@@ -13,9 +13,9 @@ from nmt_cli.languages import parse_languages
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, source_of
 from nmt_cli.preparing.sources.base import Split, setting_of
 from nmt_cli.preparing.sources.text import kind_of_file, split_code
+from nmt_cli.recipe.foreign_names import check_own_keys
 from nmt_cli.recipe.loading import find_yaml_file, parse_override
 from nmt_cli.recipe.mistakes import validate
-from nmt_cli.recipe.other_toolkits_configurations import flags_of_text, toolkit_of
 from nmt_cli.recipe.yaml_files import Document, merge, read_document
 
 _EXAMPLE_LANGUAGES = "en-de"
@@ -25,10 +25,7 @@ def load_corpus(name_or_path: str, *, overrides: Sequence[str]) -> LocatedCorpus
     """The corpus of a file, or of a packaged name; `overrides` are `key.key=value`."""
     file = find_yaml_file(name_or_path, kind="corpus", command="nmt prepare")
     document = _read_corpus_document(file)
-    if toolkit := toolkit_of(document.values):
-        problem = f"{file.name} is a configuration of {toolkit}, not a corpus file"
-        hint = " ".join(["nmt prepare", *flags_of_text(document.values)])
-        raise RecipeError(problem, where=str(file), hint=hint)
+    check_own_keys(document.values, Corpus.model_fields, noun="corpus file", where=str(file))
     document.values.setdefault("name", file.stem)
     return LocatedCorpus(_apply_overrides(document, overrides, source=str(file)), file.parent)
 

@@ -13,10 +13,9 @@ from typing import Any, Literal
 
 from nmt_cli.errors import RecipeError, nearest_word
 from nmt_cli.languages import short_code
-from nmt_cli.recipe.counterparts import as_flag
+from nmt_cli.recipe.foreign_names import check_own_keys
 from nmt_cli.recipe.key_paths import KeyPath, dotted_key, flatten
 from nmt_cli.recipe.mistakes import validate
-from nmt_cli.recipe.other_toolkits_configurations import convert_configuration, toolkit_of
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.recipe.yaml_files import Document, dump_values, merge, parse_document, parse_value, read_document
 
@@ -26,7 +25,6 @@ _LIST_COMMANDS: dict[Kind, str] = {"recipe": "nmt recipes", "corpus": "nmt corpo
 # Fewer pairs of general text teach no language from random weights: docs/how-to/little-text.md.
 _FEWEST_PAIRS = 50_000
 _YAML_ENDINGS = (".yaml", ".yml")
-_PAGE_ON_OTHER_TOOLKITS = "docs/how-to/other-toolkits.md"
 _DEFAULT_HINT = "write a value of that kind; nmt train base --dry-run shows one for each key"
 # A child recipe is a system of its own: it does not inherit what its parent is called.
 _KEYS_NOT_INHERITED = ("name", "description")
@@ -185,23 +183,7 @@ def _check_is_recipe(file: Path, values: dict[str, Any]) -> None:
     if not values:
         hint = "write what differs from base into it, for example extends: base.yaml; or nmt train base"
         raise RecipeError(f"{file.name} holds no recipe: it is empty", where=str(file), hint=hint)
-    if toolkit := toolkit_of(values):
-        raise _other_toolkit_error(file, values, toolkit=toolkit)
-
-
-def _other_toolkit_error(file: Path, values: dict[str, Any], *, toolkit: str) -> RecipeError:
-    """The error for a configuration of another toolkit; its hint is the command that trains the same system."""
-    converted = convert_configuration(values)
-    parts = [f"{file.name} is a configuration of {toolkit}, not a recipe"]
-    if converted.by_hand:
-        parts.append(f"to set by hand, as {_PAGE_ON_OTHER_TOOLKITS} says: {', '.join(converted.by_hand)}")
-    if converted.without_counterpart:
-        parts.append(f"without a counterpart: {', '.join(converted.without_counterpart)}")
-    command = ["nmt train base --data DIR"]
-    if converted.output:
-        command.append(f"-o {shlex.quote(converted.output)}")
-    command += map(as_flag, converted.settings)
-    return RecipeError("; ".join(parts), where=str(file), hint=" ".join(command))
+    check_own_keys(values, ["extends", *Recipe.model_fields], noun="recipe", where=str(file))
 
 
 def _parent_file(parent: str, *, file: Path, where: str) -> Path:

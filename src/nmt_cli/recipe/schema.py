@@ -9,12 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
-from nmt_cli.recipe.counterparts import Counterpart
-from nmt_cli.recipe.other_toolkits_keys import RECIPE_KEYS
 from nmt_cli.recipe.section import Name, NonNegativeInt, PositiveFloat, PositiveInt, Probability, Section, SettingError
 from nmt_cli.recipe.training import AveragingConfig, SimCutConfig, TrainingConfig, ValidationConfig
 
@@ -211,8 +209,6 @@ class DecodingConfig(Section):
 
 class Recipe(Section):
     """A whole system: data, model, training, averaging, decoding."""
-
-    other_toolkits: ClassVar[Sequence[Counterpart]] = RECIPE_KEYS
 
     name: Name = Field(
         description="the run is runs/NAME; if left out, the file's name without its ending",

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
-
-from nmt_cli.recipe.counterparts import Counterpart
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -21,14 +19,12 @@ class Section(BaseModel):
     """A part of a recipe: frozen, with unknown keys refused and no silent conversions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
-    other_toolkits: ClassVar[Sequence[Counterpart]] = ()
 
 
 class SettingError(ValueError):
     """The error of a validator: the problem, the fix, and the settings at fault by their whole keys.
 
-    The fix has settings as `key: value`, with a key of the section that is validated, or with a whole key. `settings`
-    is empty if the value that is validated is at fault as a whole.
+    `settings` is empty if the value that is validated is at fault as a whole.
     """
 
     def __init__(self, problem: str, fix: str, *, settings: Sequence[str] = ()) -> None:
