@@ -240,7 +240,7 @@ def _references(value: Any) -> list[str]:
 
 
 def _commands() -> dict[str, Callable[..., None]]:
-    return {"": app.options} | {name: _callback(command) for name, command in app.commands_with_all_options().items()}
+    return {"": app.options} | {name: _callback(command) for name, command in app.commands().items()}
 
 
 def _callback(command: TyperCommand) -> Callable[..., None]:
@@ -267,7 +267,7 @@ def _command(name: str, command: Callable[..., None]) -> Iterator[str]:
     yield from ["", f"## {f'nmt {name}' if name else 'All commands'}", "", about]
     yield from [f"Usage: `{usage}`. Example: `{shown}`", ""]
     if not name:
-        links = (f"[{other}](#nmt-{other})" for other in app.commands_with_all_options())
+        links = (f"[{other}](#nmt-{other})" for other in app.commands())
         yield from [f"Commands: {', '.join(links)}. `--quiet` and `--debug` may also stand after the command.", ""]
     yield from _table(("argument or option", "default", "meaning"), [*arguments, *options])
 

@@ -9,19 +9,20 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NoReturn
+from typing import Literal, NoReturn, get_args, get_origin
 
 import pytest
 import typer.main
 
 from nmt_cli.artifacts import directory_kinds
-from nmt_cli.cli.app import commands_with_all_options
+from nmt_cli.cli.app import commands
 from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.recipe.schema import DecodingConfig
 from tests.artifacts.builders import tiny_recipe, write_run
 from tests.cli.conftest import Shell
 from tests.forks import WITHOUT_RIGHTS, run_forked
 
-ALL = commands_with_all_options()
+ALL = commands()
 COMMANDS = ("prepare", "train", "average", "decode", "score", "info", "recipes", "doctor")
 # How typer spells a type.
 TYPE = re.compile(r"<\w[^>]*>|\b(?:TEXT|PATH|INTEGER|FLOAT|BOOLEAN)\b")
@@ -179,6 +180,16 @@ def test_every_value_has_a_name_of_its_own() -> None:
         for parameter in command.params:
             is_flag = isinstance(parameter, typer.core.TyperOption) and parameter.is_flag
             assert is_flag or parameter.metavar, f"nmt {command.name}: {parameter.name}"
+
+
+def test_decode_has_an_option_for_each_decoding_setting_with_its_values() -> None:
+    options = {parameter.name: parameter for parameter in ALL["decode"].params}
+    for name, field in DecodingConfig.model_fields.items():
+        option = options[name]
+        assert option.opts[0] == f"--{name.replace('_', '-')}"
+        assert option.default is None, "the recipe is the home of defaults"
+        if get_origin(field.annotation) is Literal:
+            assert (option.metavar or "").split("|") == list(get_args(field.annotation))
 
 
 def test_nmt_alone_shows_the_commands(nmt: Shell) -> None:

@@ -223,34 +223,6 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, m
     assert "nmt train" in model_error.value.hint
 
 
-def test_the_language_of_the_model_is_taken_out_of_a_translation_memory(folder: Path, tmp_path: Path) -> None:
-    memory, header = tmp_path / "my.tmx", f"<header>{' ' * 100_000}</header>"
-    german, english, french = (
-        f'<tuv xml:lang="{code}"><seg>{text}</seg></tuv>'
-        for code, text in (("de-AT", "x"), ("en-CA", "y"), ("fr", "z"))
-    )
-
-    def command(units: str, model: Path) -> str:
-        memory.write_text(f"<tmx>{units}</tmx>")
-        with pytest.raises(DataError, match=r"my\.tmx is a translation memory") as error:
-            decode(model=[model], source=memory)
-        return error.value.hint
-
-    tiny, absent, uncached = folder / "runs" / "tiny", tmp_path / "none", Path("Helsinki-NLP/opus-mt-en-de")
-    first = "for the first language of each unit: "
-    for units, model, note, text in (
-        (f"<tu>{german}{english}</tu>", tiny, "", "y\n"),
-        (f"{header}<tu>{german}{english}</tu>", tiny, "", "y\n"),
-        (f"<tu>{german}{french}</tu>", tiny, first, "x\n"),
-        (f"<tu>{german}{english}</tu>", absent, first, "x\n"),
-        (f"<tu>{german}{english}</tu>", uncached, first, "x\n"),
-    ):
-        hint = command(units, model)
-        assert hint.startswith(f"{note}python3 ")
-        shown = hint.removeprefix(note).removesuffix(" > NEW")
-        assert subprocess.check_output(["bash", "-c", shown], text=True) == text
-
-
 def test_mistaken_paths_are_told_in_three_lines(folder: Path, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_bytes(lines_of(LINES[:1]))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.cli.app import commands_with_all_options
+from nmt_cli.cli.app import commands
 from tests.docs.conftest import Workshop
 from tests.docs.pages import ROOT, Block, Page, read_page
 
@@ -135,7 +135,7 @@ def test_the_programs_of_a_call_take_their_options(script: Path, tmp_path: Path,
     calls = [call.split() for call in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
     assert any(call[0].startswith("benchmarks/") or call[:2] == ["-m", "nmt_cli"] for call in calls)
     for name, *options in (call[2:] for call in calls if call[:2] == ["-m", "nmt_cli"]):
-        commands_with_all_options()[name].make_context(name, options)
+        commands()[name].make_context(name, options)
 
 
 def test_results_name_the_commit_of_the_checkout_unless_one_is_given(tmp_path: Path) -> None:

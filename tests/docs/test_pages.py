@@ -9,7 +9,7 @@ from itertools import cycle
 
 import pytest
 
-from nmt_cli.cli.app import commands_with_all_options
+from nmt_cli.cli.app import commands
 from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, EXIT_PREEMPTED, NmtError
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
 from nmt_cli.recipe.key_paths import sections_at
@@ -18,7 +18,7 @@ from tests.docs.pages import ROOT, Page, guides, pages
 
 PAGES = pages()
 GUIDES = guides()
-COMMANDS = commands_with_all_options()
+COMMANDS = commands()
 MOST_WORDS = 30  # of a sentence; the rule is 25
 MISSPELT = {"model.dropuot"}  # to show an error
 OF_OTHER_PROGRAMS = {"--rdzv-id", "--nproc-per-node", "--user", "--install-completion", "--show-completion"}

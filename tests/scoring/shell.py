@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from nmt_cli.cli.app import commands_with_all_options
+from nmt_cli.cli.app import commands
 from nmt_cli.errors import NmtError
 from tests.forks import Forked, run_forked
 
@@ -22,7 +22,7 @@ BASE = "Der Hund schläft.\nZwei Frauen gehen heim.\nMann Buch lesen.\n"
 SRC = "The dog sleeps.\nTwo women go home.\nA man reads the book.\n"
 
 
-_score = commands_with_all_options()["score"].callback
+_score = commands()["score"].callback
 assert _score is not None
 _app = typer.Typer()
 _app.command()(_score)

@@ -21,7 +21,6 @@ import typer
 import nmt_cli
 from nmt_cli import console
 from nmt_cli.cli.arguments import ArgumentError, Command, Commands, usage_error_from, with_absolute_path
-from nmt_cli.cli.decoding_options import with_decoding_options
 from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, DataError, NmtError, UsageError
 
 if TYPE_CHECKING:
@@ -120,10 +119,10 @@ def options(
     console.configure_logging(quiet=quiet)
 
 
-def commands_with_all_options() -> dict[str, TyperCommand]:
-    """Each command by name, with all options. docs/generate.py and tests read it."""
+def commands() -> dict[str, TyperCommand]:
+    """Each command by name. docs/generate.py and tests read it."""
     group: Any = typer.main.get_command(app)
-    return {name: with_decoding_options(command) for name, command in group.commands.items()}
+    return dict(group.commands)
 
 
 def main() -> None:

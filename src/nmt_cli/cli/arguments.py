@@ -11,12 +11,11 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from nmt_cli.cli.decoding_options import with_decoding_options
 from nmt_cli.errors import UsageError, nearest_word
 from nmt_cli.recipe.foreign_names import answer_to_argument
 
@@ -45,11 +44,6 @@ class Commands(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         """The options before the command and --help."""
         return [_without_shown_type(parameter) for parameter in super().get_params(ctx)]
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the arguments name, with the options that are made from the schema."""
-        name, registered, rest = super().resolve_command(ctx, args)
-        return name, with_decoding_options(cast("TyperCommand", registered)), rest
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name; UsageError, with the nearest name, if there is none."""

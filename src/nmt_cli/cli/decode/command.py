@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,6 @@ import typer
 from nmt_cli.cli.arguments import complete_models, find_models, parse_choice
 from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes, count_lines, open_input, open_prefixes, with_prefixes
 from nmt_cli.cli.decode.output import FormatName, OutputFormat, check_output, file_identity, is_stream, open_output
-from nmt_cli.cli.decoding_options import COMPUTING, OUTPUT, SEARCH, takes_decoding_options
 from nmt_cli.console import live_bars, shows_live_views, time_left_text
 from nmt_cli.errors import DataError, UsageError
 
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
     from nmt_cli.decoding.parallel import LineBlock, TranslatedBlock, TranslationJob
     from nmt_cli.decoding.translation import Translation
 
-_search_option = partial(typer.Option, rich_help_panel=SEARCH)
-_output_option = partial(typer.Option, rich_help_panel=OUTPUT)
-_computing_option = partial(typer.Option, rich_help_panel=COMPUTING)
+_search_option = partial(typer.Option, rich_help_panel="Search")
+_sampling_option = partial(typer.Option, rich_help_panel="Sampling")
+_output_option = partial(typer.Option, rich_help_panel="Output")
+_computing_option = partial(typer.Option, rich_help_panel="Computing")
 
 
-@takes_decoding_options
 def decode(
     model: Annotated[
         list[Path] | None,
@@ -60,6 +59,39 @@ def decode(
     stream: Annotated[
         bool, typer.Option("--stream", help="Translate each line at once, without waiting for more.")
     ] = False,
+    beam: Annotated[
+        int | None,
+        _search_option("--beam", "-b", metavar="N", help="Beam width; 1: greedy search. Else the model's own."),
+    ] = None,
+    length_penalty: Annotated[
+        float | None,
+        _search_option(metavar="A", help="Alpha: a larger one favours longer translations; else the model's own."),
+    ] = None,
+    length_penalty_form: Annotated[
+        str | None,
+        _search_option(
+            metavar="gnmt|length|none",
+            help="Divide log P by ((5 + n) / 6)^alpha, by n^alpha, or by nothing; else the model's own.",
+        ),
+    ] = None,
+    max_extra_tokens: Annotated[
+        int | None,
+        _search_option(
+            metavar="N",
+            help="How many pieces longer than its source a translation may be; else the model's own.",
+        ),
+    ] = None,
+    min_tokens: Annotated[
+        int | None,
+        _search_option(metavar="N", help="Fewest pieces of a translation, without EOS; else the model's own."),
+    ] = None,
+    split_sentences: Annotated[
+        str | None,
+        _search_option(
+            metavar="auto|always|never",
+            help="Translate each sentence of a line by itself; auto: unless training had many such lines.",
+        ),
+    ] = None,
     nbest: Annotated[
         int,
         _search_option(
@@ -75,6 +107,33 @@ def decode(
     copy_symbols: Annotated[
         bool, _search_option("--copy-symbols", help="Leave lines without letters as they are: numbers, emoji, times.")
     ] = False,
+    samples: Annotated[
+        int | None,
+        _sampling_option(metavar="N", help="Translations to sample for each line; 0: search; else the model's own."),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        _sampling_option(
+            metavar="T",
+            help="Above 1 it evens probabilities out, below 1 it sharpens them; else the model's own.",
+        ),
+    ] = None,
+    top_k: Annotated[
+        int | None, _sampling_option(metavar="K", help="Sample from the K most probable pieces; else the model's own.")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        _sampling_option(
+            metavar="P",
+            help="Sample from the smallest set of pieces whose probabilities sum to P; else the model's own.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        _sampling_option(
+            metavar="N", help="Seed of sampling; samples depend on it and on the line's number; else the model's own."
+        ),
+    ] = None,
     form: Annotated[
         str,
         _output_option(
@@ -93,6 +152,12 @@ def decode(
     stats: Annotated[
         bool, _output_option("--stats", help="Sentences and tokens per second, engine and precision, on stderr.")
     ] = False,
+    batch_tokens: Annotated[
+        int | None,
+        _computing_option(
+            metavar="N", help="Tokens per batch of the search: source pieces times beam; else the model's own."
+        ),
+    ] = None,
     engine: Annotated[
         str,
         _computing_option(
@@ -111,8 +176,6 @@ def decode(
         int | None,
         _computing_option(metavar="N", help="Processes, each with the model; with -i. Else one, or one per GPU."),
     ] = None,
-    *,
-    overrides: Mapping[str, Any],
 ) -> None:
     """Translate text: n lines in, n lines out, in order; a blank line stays blank.
 
@@ -129,6 +192,21 @@ def decode(
     _check_workers_and_threads(workers, threads, is_bulk=is_bulk)
     message = f"there is no --errors {errors}"
     on_invalid_bytes: OnInvalidBytes = parse_choice(errors, OnInvalidBytes, flag="--errors", message=message)
+    settings = {
+        "beam": beam,
+        "length_penalty": length_penalty,
+        "length_penalty_form": length_penalty_form,
+        "max_extra_tokens": max_extra_tokens,
+        "min_tokens": min_tokens,
+        "split_sentences": split_sentences,
+        "samples": samples,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+        "batch_tokens": batch_tokens,
+    }
+    overrides = {name: value for name, value in settings.items() if value is not None}
     with ExitStack() as stack:
         blocks = stack.enter_context(open_input(source, is_streamed=stream, errors=on_invalid_bytes))
         prefixes = stack.enter_context(open_prefixes(prefix, source=source, errors=on_invalid_bytes))
