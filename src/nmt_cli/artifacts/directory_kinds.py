@@ -43,15 +43,13 @@ def directories_in(folder: Path, *kinds: Kind) -> list[Path]:
     return sorted(child for child in folder.glob("[!.]*") if kind_of(child) in kinds)  # .NAME.partial is none
 
 
-def nearest_directory(path: Path, *kinds: Kind) -> Path | None:
-    """The directory of these kinds whose name is nearest to that of a path, beside it or in their usual folders."""
-    folders = [*(_USUAL_FOLDERS[kind] for kind in kinds if kind in _USUAL_FOLDERS), path.parent]
-    return _nearest(path, folders, is_wanted=lambda child: kind_of(child) in kinds)
-
-
 def did_you_mean(path: Path, *kinds: Kind) -> str:
-    """The beginning of a hint, with the nearest directory of these kinds; empty if none is near."""
-    near = nearest_directory(path, *kinds)
+    """The beginning of a hint, with the directory of these kinds whose name is nearest; empty if none is near.
+
+    It lies beside the path or in the usual folders of these kinds.
+    """
+    folders = [*(_USUAL_FOLDERS[kind] for kind in kinds if kind in _USUAL_FOLDERS), path.parent]
+    near = _nearest(path, folders, is_wanted=lambda child: kind_of(child) in kinds)
     return "" if near is None else f"did you mean {shlex.quote(str(near))}? "
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmt_cli.cli.arguments import complete_models
-from nmt_cli.cli.recipes import complete_recipes, prepare_command, recipe_for, train_command
+from nmt_cli.cli.recipes import complete_recipes, prepare_command
 from nmt_cli.console import PACKAGE_LOGGER, show_progress
 from nmt_cli.errors import DataError, NmtError, RecipeError
 
@@ -133,50 +133,25 @@ def train(
 
 
 def _check_is_recipe(path: Path) -> None:
-    """Raise RecipeError if the path is prepared data, a run or text; the hint is the command that was meant."""
+    """Raise RecipeError if the path is prepared data or a run."""
     from nmt_cli.artifacts.directory_kinds import kind_of
 
-    if (kind := kind_of(path)) == "data":
-        from nmt_cli.dataset.manifest import read_manifest
-
-        manifest = read_manifest(path)
-        recipe = recipe_for(manifest.name, num_pairs=manifest.splits["train"].pairs)
-        hint = train_command(recipe, path, is_shared=manifest.shared_vocabulary, init_from=None)
+    kind, quoted = kind_of(path), shlex.quote(str(path))
+    if kind == "data":
+        hint = f"name a recipe: nmt train small --data {quoted}"
         raise RecipeError(f"{path} is prepared data, not a recipe", where=str(path), hint=hint)
     if kind == "run":
-        from nmt_cli.artifacts.run import command_to_continue, open_run
-
-        hint = command_to_continue(open_run(path).record.command)
-        raise RecipeError(f"{path} is a run, not a recipe; its own command continues it", where=str(path), hint=hint)
-    if commands := _commands_for_text(path):
-        raise RecipeError(f"{path} is text, not a recipe", where=str(path), hint=commands)
-
-
-def _commands_for_text(path: Path) -> str | None:
-    """The commands that prepare a file of pairs and train on it; None for anything else."""
-    if not path.is_file() or path.suffix in (".yaml", ".yml"):
-        return None
-    from nmt_cli.preparing.corpus_loading import prepare_command as command_to_prepare
-    from nmt_cli.preparing.sources.text import kind_of_file, name_without_endings
-
-    if kind_of_file(path) is None:
-        return None
-    data = Path("data") / name_without_endings(path)
-    output = shlex.quote(str(data))
-    return f"{command_to_prepare(str(path), languages='en-de')} -o {output} && nmt train small --data {output}"
+        hint = f"name its recipe: nmt train {quoted}/recipe.yaml -o {quoted}"
+        raise RecipeError(f"{path} is a run, not a recipe", where=str(path), hint=hint)
 
 
 def _default_data(recipe: Recipe, *, reference: str, is_needed: bool) -> Path:
     """The directory of the recipe's data; DataError if the data `is_needed`, and the recipe names no corpus."""
     if recipe.corpus is None and is_needed:
-        from nmt_cli.artifacts.directory_kinds import directories_in
-
-        known = "".join(f"--data {shlex.quote(str(path))}, or " for path in directories_in(Path("data"), "data")[:3])
         raise DataError(
             f"the recipe {reference} is for your own text, and --data does not name it",
             where="--data",
-            hint=f"{known}nmt prepare --train FILE -l en-de -o data/NAME && "
-            f"nmt train {shlex.quote(reference)} --data data/NAME",
+            hint=f"name a folder that nmt prepare wrote: nmt train {shlex.quote(reference)} --data data/NAME",
         )
     return Path("data") / (recipe.corpus or "")
 
@@ -186,19 +161,13 @@ def _open_data(directory: Path, recipe: Recipe, *, is_named: bool) -> PreparedDa
 
     If there is none, DataError has the command that prepares it, and the name that was probably meant.
     """
-    from nmt_cli.artifacts.directory_kinds import directories_in, kind_of, nearest_directory
+    from nmt_cli.artifacts.directory_kinds import did_you_mean
     from nmt_cli.dataset.prepared_data import open_prepared
 
     if not directory.exists():
         fix = f"{prepare_command(recipe.corpus, directory)}, or name the folder with --data"
-        if is_named and (near := nearest_directory(directory, "data")):
-            fix = f"did you mean --data {shlex.quote(str(near))}? Otherwise: {fix}"
-        raise DataError(f"there is no prepared data in {directory}", where=str(directory), hint=fix)
-    if hint := _commands_for_text(directory):
-        raise DataError(f"{directory} is text, not prepared data", where=str(directory), hint=hint)
-    if kind_of(directory) is None and (below := directories_in(directory, "data")):
-        hint = f"name one of them: --data {shlex.quote(str(below[0]))}"
-        raise DataError(f"{directory} is a folder of prepared data", where=str(directory), hint=hint)
+        near = did_you_mean(directory, "data") if is_named else ""
+        raise DataError(f"there is no prepared data in {directory}", where=str(directory), hint=near + fix)
     return open_prepared(directory)
 
 
