@@ -152,8 +152,6 @@ def test_commands_that_want_a_model_say_how_to_import_one(tmp_path: Path, nmt: S
     done = nmt("export", str(tmp_path / "my model.npz"), "--to", "ctranslate2")
     named = f"nmt import '{tmp_path}/my model.npz'"
     assert done.stderr[-1] == f"fix:   {named} --languages en-de -o 'models/my model', with its languages"
-    done = nmt("import", str(tmp_path / "my model.npz"))
-    assert done.stderr[-1] == f"fix:   {named} -o 'models/my model'; see nmt import --help"
 
 
 def test_the_import_that_a_hint_names_does_not_replace_its_own_model(
@@ -163,15 +161,6 @@ def test_the_import_that_a_hint_names_does_not_replace_its_own_model(
     monkeypatch.chdir(tmp_path)
     done = nmt("export", "models/opus", "--to", "ctranslate2")
     assert done.stderr[-1] == "fix:   nmt import models/opus -o models/opus-nmt"
-    done = nmt("import", "models/opus")
-    assert done.stderr[-1] == "fix:   nmt import models/opus -o models/opus-nmt; see nmt import --help"
-    done = nmt("import", "models/opus", "models/mine")
-    assert done.stderr[-1] == "fix:   nmt import models/opus -o models/mine; see nmt import --help"
-    done = nmt("import", "models/opus", "--languages", "en-de")
-    assert done.stderr[-1].startswith("fix:   nmt import models/opus --languages en-de -o models/opus-nmt; ")
-    for typed in ("models/opus/", "./models/opus", "models/opus --overwrite", "models/opus --languages=en-de"):
-        done = nmt("import", *typed.split())
-        assert done.stderr[-1].startswith(f"fix:   nmt import {typed} -o models/opus-nmt; ")
     assert nmt("import", "models/opus", "-o", "models/opus-nmt").code == 0
 
 

@@ -112,13 +112,9 @@ def import_command(path: Path) -> str:
     """The command that makes a model directory of a Marian model. A model in Marian's own form names no languages."""
     is_own_form = path.suffix == ".npz" or any(path.glob("*.npz"))
     languages, reason = (" --languages en-de", ", with its languages") if is_own_form else ("", "")
-    return f"nmt import {shlex.quote(str(path))}{languages} -o {import_output(path)}{reason}"
-
-
-def import_output(path: Path) -> str:
-    """The folder for the import of a model, as a command line has it: models/NAME, unless the model lies there."""
     output = Path("models", path.resolve().name.removesuffix(".npz"))
-    return shlex.quote(f"{output}-nmt" if output.resolve() == path.resolve() else str(output))
+    other = f"{output}-nmt" if output.resolve() == path.resolve() else output
+    return f"nmt import {shlex.quote(str(path))}{languages} -o {shlex.quote(str(other))}{reason}"
 
 
 def model_type(config: Path) -> Any:

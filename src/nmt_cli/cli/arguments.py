@@ -117,7 +117,7 @@ def usage_error_from(argument_error: Exception, *, arguments: Sequence[str]) -> 
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     command = context.command_path if context is not None else f"nmt {_command_name(arguments)}".rstrip()
     if parameter is not None and hasattr(error, "param_type"):
-        return _missing_parameter_error(parameter, context, command=command, arguments=arguments)
+        return _missing_parameter_error(parameter, command=command, arguments=arguments)
     if parameter is not None:
         name = max(parameter.opts, key=len)
         hint = f"{command} {name} {parameter.metavar}; see {command} --help"
@@ -130,36 +130,18 @@ def usage_error_from(argument_error: Exception, *, arguments: Sequence[str]) -> 
         return UsageError(f"{command} has no option {option}", where=option, hint=answer_to_argument(option) or hint)
     message = str(error.format_message()).removesuffix(".").replace("(s)", "s")
     hint = f"see {command} --help"
-    known = context.command.params if context is not None else []
-    options = [name for parameter in known for name in parameter.opts]
-    if "extra argument" in message:
-        ways = {
-            "--input": f"for a file, {command} -i FILE; for a sentence, echo SENTENCE | {command}; ",
-            "--model": f"for a model, {command} --model MODEL; ",
-        }
-        if not any(isinstance(parameter, TyperArgument) for parameter in known):
-            hint = "".join(way for option, way in ways.items() if option in options) + hint
-        elif any(parameter.metavar == "SENTENCE" for parameter in known):
-            hint = f'put quotes around a sentence: {command} "SENTENCE"; {hint}'
-        elif "--train" in options:
-            hint = f"for text of your own, {command} --train FILE -l en-de, or --train PREFIX for two files; {hint}"
+    options = [name for known in (context.command.params if context else []) for name in known.opts]
+    if "extra argument" in message and "--input" in options:
+        hint = f"for a file, {command} -i FILE; {hint}"
     return UsageError(message[:1].lower() + message[1:], where=option or command, hint=hint)
 
 
-def _missing_parameter_error(parameter: Any, context: Any, *, command: str, arguments: Sequence[str]) -> UsageError:
+def _missing_parameter_error(parameter: Any, *, command: str, arguments: Sequence[str]) -> UsageError:
     if isinstance(parameter, TyperArgument):
         missing, right_command = parameter.metavar, f"{command} {_argument_usage(parameter)}"
     else:
         missing = parameter.opts[0]
-        option = f"{missing} {parameter.metavar}"
-        if missing == "--output" and context is not None and (model := context.params.get("path")):  # nmt import
-            from nmt_cli.artifacts.directory_kinds import import_output
-
-            option = f"-o {import_output(Path(model))}"
-            *before, last = arguments
-            if Path(before[-1]) == Path(model) and not last.startswith("-"):  # nmt import MODEL OUTPUT
-                arguments, option = before, f"-o {shlex.quote(last)}"
-        right_command = f"nmt {shlex.join(arguments)} {option}"
+        right_command = f"nmt {shlex.join(arguments)} {missing} {parameter.metavar}"
     return UsageError(f"{missing} is missing", where=command, hint=f"{right_command}; see {command} --help")
 
 

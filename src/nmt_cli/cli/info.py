@@ -248,23 +248,16 @@ def _cached_hub_model(path: Path) -> tuple[Path, str]:
 
 
 def _unknown_path_error(path: Path) -> ModelError:
-    """The error for a path that nmt did not write: what was looked for, and what lies below the path."""
-    from nmt_cli.artifacts.directory_kinds import OWNER_AND_NAME, did_you_mean, kind_of
+    """The error for a path that nmt did not write, with the nearest name."""
+    from nmt_cli.artifacts.directory_kinds import OWNER_AND_NAME, did_you_mean
 
-    where = str(path)
     if not path.exists():
         near = did_you_mean(path, "data", "model", "run", "checkpoint")
         hint = f"{near}name a model, a run, a checkpoint or prepared data; {OWNER_AND_NAME}"
-        return ModelError(f"there is no {path}", where=where, hint=hint)
-    hint = "name what nmt train, nmt average or nmt prepare wrote"
-    if not path.is_dir():
-        hint = f"nmt info {shlex.quote(str(path.parent))}" if kind_of(path.parent) else hint
-        return ModelError(f"{path} is a file", where=where, hint=hint)
-    below = [child for child in sorted(path.iterdir()) if not child.name.startswith(".") and kind_of(child)]
-    if below:
-        hint = f"nmt info {shlex.quote(str(below[-1]))}"
+        return ModelError(f"there is no {path}", where=str(path), hint=hint)
     looked_for = "config.yaml (a model), run.json (a run) or manifest.json (a checkpoint, prepared data)"
-    return ModelError(f"{path} is nothing that nmt wrote: it has no {looked_for}", where=where, hint=hint)
+    message = f"{path} is a file" if path.is_file() else f"{path} is nothing that nmt wrote: it has no {looked_for}"
+    return ModelError(message, where=str(path), hint="name what nmt train, nmt average or nmt prepare wrote")
 
 
 def _curve_lines(run: dict[str, Any]) -> Iterator[str]:
