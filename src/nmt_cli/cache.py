@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import disk_errors, sha256
@@ -30,17 +31,18 @@ def cache_folder() -> Path:
 @contextmanager
 def cache_lock(file: Path) -> Iterator[None]:
     """Lock a file of the cache, which need not exist, for this process; wait while another process holds it."""
+    lock = FileLock(file.with_name(f".{file.name}.lock"), thread_local=False)
     with writing_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        stream = file.with_name(f".{file.name}.lock").open("a")
-    with stream:
-        with writing_errors(file):
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                logger.info("waiting for another process that writes %s to the cache", file.name)
-                fcntl.flock(stream, fcntl.LOCK_EX)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            logger.info("waiting for another process that writes %s to the cache", file.name)
+            lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def writing_errors(file: Path) -> AbstractContextManager[None]:

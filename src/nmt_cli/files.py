@@ -1,7 +1,6 @@
 """Files and directories that are written whole or not at all; locks, hashes and sizes.
 
-`lock_path` guards a name, by a file beside it. `lock_itself` guards one directory, which keeps its lock when it is
-renamed. Neither waits, as `cache_lock` does.
+A lock is a file beside what it guards, so it also guards what is being made or replaced.
 """
 
 from __future__ import annotations
@@ -14,12 +13,15 @@ import os
 import shlex
 import shutil
 import socket
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from nmt_cli.errors import DataError, ModelError, NmtError, UsageError, nearest_word
 
@@ -29,6 +31,8 @@ _PARTIAL, _RETIRED, _REMOVED = ".partial", ".retired", ".removed"
 _OTHER_FOLDER_HINT = "choose another folder with -o"
 _BUSY_HINT = f"wait until it ends, or {_OTHER_FOLDER_HINT}"
 FREE_SPACE_HINT = "free some space, then give the same command again"
+# A lock is asked for this long, because `is_locked` of another process holds it for a moment.
+_SECONDS_FOR_LOCK = 0.5
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 # The error numbers of a file that cannot be written, the reason in words, and a fix besides choosing another folder.
 _WRITING_ERRORS = (
@@ -57,33 +61,29 @@ def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
     with disk_errors(final, error):
         final.parent.mkdir(parents=True, exist_ok=True)
         clear_partial_directories(final.parent, name=escape(final.name))
+    lock = _hold_lock(temporary, final, busy=f"another process is writing {final.name}", error=error, is_optional=True)
+    with lock:
         try:
-            with suppress(FileExistsError):
-                temporary.mkdir()
-            descriptor = lock_itself(temporary, is_optional=True)
-        except (BlockingIOError, FileNotFoundError):
-            raise error(f"another process is writing {final.name}", where=str(final), hint=_BUSY_HINT) from None
-    try:
-        with disk_errors(final, error):
-            if any(temporary.iterdir()):
-                hint = f"rm -r {shlex.quote(str(temporary))}, or {_OTHER_FOLDER_HINT}"
-                raise error(f"{temporary.name} cannot be removed", where=str(temporary), hint=hint)
-            yield temporary
-            for path in sorted(temporary.rglob("*")):
-                _sync(path)
-            _sync(temporary)
-            if final.exists():
-                final.rename(retired)
-            temporary.rename(final)
-            _sync(final.parent)
-            _remove(retired)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    finally:
-        os.close(descriptor)
-        if retired.exists() and not final.exists():
-            retired.rename(final)
+            with disk_errors(final, error):
+                temporary.mkdir(exist_ok=True)
+                if any(temporary.iterdir()):
+                    hint = f"rm -r {shlex.quote(str(temporary))}, or {_OTHER_FOLDER_HINT}"
+                    raise error(f"{temporary.name} cannot be removed", where=str(temporary), hint=hint)
+                yield temporary
+                for path in sorted(temporary.rglob("*")):
+                    _sync(path)
+                _sync(temporary)
+                if final.exists():
+                    final.rename(retired)
+                temporary.rename(final)
+                _sync(final.parent)
+                _remove(retired)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        finally:
+            if retired.exists() and not final.exists():
+                retired.rename(final)
 
 
 def check_replaceable(path: Path, *, kind_name: str, is_same_kind: bool, overwrite: bool) -> None:
@@ -149,46 +149,21 @@ def clear_partial_directories(parent: Path, *, name: str) -> None:
         _remove(leftover)
 
 
-def lock_itself(folder: Path, *, is_optional: bool) -> int:
-    """A descriptor that locks a folder itself until it is closed; OSError if another process holds the lock.
-
-    On a disk without locks the folder counts as locked, or, if the lock `is_optional`, as free.
-    """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if not is_optional or isinstance(error, BlockingIOError):
-            os.close(descriptor)
-            raise
-    return descriptor
-
-
 @contextmanager
 def lock_path(path: Path, *, busy: str, error: type[NmtError]) -> Iterator[None]:
-    """Hold the lock of a path while the block runs: a file beside it, so it also guards what is being made or replaced.
+    """Hold the lock of a path while the block runs: a file beside it, the same for every path to it.
 
     Raises `error` with the message `busy` if another process holds it, and `error` if the disk has no locks. The
     kernel releases it when the process ends, by whatever means.
     """
-    file = _lock_file(path)
-    with disk_errors(file, error):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        stream = _acquire_lock(file, path, busy=busy, error=error)
-    try:
-        with disk_errors(file, error):
-            stream.truncate(0)
-            os.write(stream.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
+    with _hold_lock(_hidden(path), path, busy=busy, error=error, is_optional=False):
         yield
-    finally:
-        file.unlink(missing_ok=True)  # while it is still held, so it cannot be another process's file
-        stream.close()
 
 
 def is_locked(directory: Path) -> bool:
     """Whether a process holds the lock of `directory`, on any machine if the disk is shared."""
     try:
-        with _lock_file(directory).open(encoding="utf-8") as stream:
+        with _lock_file(_hidden(directory)).open(encoding="utf-8") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:  # or no lock file, none that this user may read, or a disk without locks
         return isinstance(error, BlockingIOError)
@@ -201,7 +176,7 @@ def write_file(path: Path, content: str | bytes, *, error: type[NmtError]) -> No
     Missing parents are made.
     """
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
-    temporary = path.with_name(f".{path.name}{_PARTIAL}")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}{_PARTIAL}")  # two processes may write one file
     try:
         with disk_errors(path, error):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -324,46 +299,60 @@ def writing_error(cause: OSError, target: Path, error: type[NmtError], *, elsewh
     return None
 
 
-def _lock_file(directory: Path) -> Path:
-    """The lock file of a directory, the same for every path to it."""
-    resolved = Path(os.path.realpath(directory))
-    return resolved.parent / f".{resolved.name}.lock"
+def _hidden(path: Path) -> Path:
+    """The path as every process names it, with a dot before its name."""
+    resolved = Path(os.path.realpath(path))
+    return resolved.with_name(f".{resolved.name}")
 
 
-def _acquire_lock(file: Path, directory: Path, *, busy: str, error: type[NmtError]) -> IO[str]:
-    """The lock file, open and locked."""
-    while True:
-        stream = file.open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            stream.seek(0)
-            holder = stream.read().strip()
-            stream.close()
-            raise error(f"{busy}: {holder}" if holder else busy, where=str(directory), hint=_BUSY_HINT) from None
-        except OSError as cause:
-            stream.close()
-            if cause.errno not in _NO_LOCKS:
-                raise
+def _lock_file(hidden: Path) -> Path:
+    return hidden.with_name(f"{hidden.name}.lock")
+
+
+@contextmanager
+def _hold_lock(hidden: Path, path: Path, *, busy: str, error: type[NmtError], is_optional: bool) -> Iterator[None]:
+    """Hold the lock file of a hidden name while the block runs; errors name `path`.
+
+    If the lock `is_optional`, it counts as held on a disk without locks.
+    """
+    file = _lock_file(hidden)
+    lock = FileLock(file, timeout=_SECONDS_FOR_LOCK, thread_local=False)
+    try:
+        with disk_errors(file, error):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            _acquire(lock, path, busy=busy, error=error, is_optional=is_optional)
+            if lock.is_locked:
+                file.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+        yield
+    finally:
+        if lock.is_locked:
+            file.unlink(missing_ok=True)  # while it is still held, so it cannot be another process's file
+            lock.release()
+
+
+def _acquire(lock: FileLock, path: Path, *, busy: str, error: type[NmtError], is_optional: bool) -> None:
+    file = Path(lock.lock_file)
+    try:
+        lock.acquire()
+    except Timeout:
+        holder = file.read_text(encoding="utf-8").strip() if file.exists() else ""
+        raise error(f"{busy}: {holder}" if holder else busy, where=str(path), hint=_BUSY_HINT) from None
+    except OSError as cause:
+        if cause.errno not in _NO_LOCKS:
+            raise
+        file.unlink(missing_ok=True)
+        if not is_optional:
             hint = "mount it with flock, or choose a folder on another disk with -o"
-            raise error(f"cannot lock {directory}: its disk knows no locks", where=str(file), hint=hint) from None
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(stream.fileno()), file.stat()):
-                return stream
-        stream.close()  # the earlier holder has just removed this file
+            raise error(f"cannot lock {path}: its disk knows no locks", where=str(file), hint=hint) from None
 
 
 def _remove(path: Path) -> None:
     """Remove a link, or a directory that nobody locks. Files that NFS keeps open stay, and so does their folder."""
     if path.is_symlink():
         path.unlink()
-        return
-    with suppress(OSError):
-        descriptor = lock_itself(path, is_optional=True)
-        try:
+    elif path.is_dir():
+        with suppress(NmtError), _hold_lock(path, path, busy="it is in use", error=DataError, is_optional=True):
             shutil.rmtree(path, ignore_errors=True)
-        finally:
-            os.close(descriptor)
 
 
 def _sync(path: Path) -> None:

@@ -133,7 +133,7 @@ def test_an_address_is_quoted_where_it_has_to_be(server: FileServer) -> None:
 
 
 def test_a_disk_without_locks_is_named(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOSYS, "Function not implemented")))
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
     error = refusal(lambda: fetch(server))
     assert error.message == "cannot write a.tgz: the disk knows no locks"
     assert error.hint == "mount it with flock, or name a folder on another disk: export NMT_CACHE=FOLDER"

@@ -6,6 +6,7 @@ If a worker hangs or is killed, the server keeps its connections.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import os
 import shutil
@@ -18,7 +19,6 @@ from tempfile import gettempdir, mkdtemp
 from typing import Any, TypeVar
 
 from nmt_cli.errors import UsageError
-from nmt_cli.files import lock_itself
 from nmt_cli.processes import Worker, WorkerLost
 from nmt_cli.serving.worker_model import EngineSettings, ModelJob, SentenceTask, WorkerModel
 
@@ -124,7 +124,7 @@ class _WorkerFolder:
     def __init__(self) -> None:
         hidden = Path(mkdtemp(prefix=f".{_FOLDER_PREFIX}"))
         try:
-            self._lock = lock_itself(hidden, is_optional=True)  # on a disk without locks, nobody removes it either
+            self._lock = _lock_folder(hidden, is_optional=True)  # on a disk without locks, nobody removes it either
         except OSError:
             hidden.rmdir()
             raise
@@ -144,7 +144,22 @@ def remove_left_folders() -> None:
         raise UsageError(f"there is no place for temporary files: {error.strerror}", hint=hint) from None
     for left in folder.glob(f"{_FOLDER_PREFIX}*"):
         with suppress(OSError):
-            descriptor = lock_itself(left, is_optional=False)
+            descriptor = _lock_folder(left, is_optional=False)
             if os.fstat(descriptor).st_uid == os.getuid():
                 shutil.rmtree(left, ignore_errors=True)
             os.close(descriptor)
+
+
+def _lock_folder(folder: Path, *, is_optional: bool) -> int:
+    """A descriptor that locks a folder until it is closed; OSError if another process holds the lock.
+
+    On a disk without locks the folder counts as locked, or, if the lock `is_optional`, as free.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if not is_optional or isinstance(error, BlockingIOError):
+            os.close(descriptor)
+            raise
+    return descriptor
