@@ -472,7 +472,7 @@ def test_the_address_of_a_model_stands_for_its_name_as_the_origin_of_a_vocabular
     again = ready.nmt(*preparation(ready.folder, taken_from=NAME), "-o", "data/again")
     (ready.folder / NAME).parent.rmdir()
     assert again.returncode == 0, again.stderr
-    prepare[-1] = f"tokenizer.model={NAME}/source.spm"
+    prepare[-1] = f"tokenizer.taken_from={NAME}/source.spm"
     with_file = ready.nmt(*prepare, "-o", "data/model")
     assert with_file.returncode == 0, with_file.stderr
     prepare[-1] = f"tokenizer.taken_from=https://huggingface.co/{NAME}"

@@ -98,14 +98,14 @@ def _describe(reference: str, recipe: Recipe) -> dict[str, Any]:
 
     A recipe without a corpus is described with the default vocabulary of `nmt prepare`.
     """
-    from nmt_cli.preparing.corpus import TokenizerConfig
+    from nmt_cli.preparing.corpus import DEFAULT_VOCAB_SIZE
     from nmt_cli.preparing.corpus_loading import load_corpus
     from nmt_cli.recipe.loading import packaged_names
     from nmt_cli.recipe.schema import num_parameters
 
-    size = TokenizerConfig().vocab_size if recipe.corpus is None else None
+    size = DEFAULT_VOCAB_SIZE if recipe.corpus is None else None
     if recipe.corpus is not None and recipe.corpus in packaged_names(kind="corpus"):
-        size = load_corpus(recipe.corpus, overrides=()).corpus.tokenizer.vocab_size
+        size = load_corpus(recipe.corpus, overrides=()).corpus.tokenizer.vocab_size or DEFAULT_VOCAB_SIZE
     count = None if size is None else num_parameters(recipe.model, source_vocab=size, target_vocab=size)
     return {
         "name": reference,

@@ -200,7 +200,7 @@ def _planned_inputs(directory: Path, recipe: Recipe, *, is_named: bool, init_fro
     corpus, or the default of `nmt prepare`, in this order. The model is checked as a training would check it.
     """
     from nmt_cli.artifacts.model_directory import load_saved_config
-    from nmt_cli.preparing.corpus import TokenizerConfig
+    from nmt_cli.preparing.corpus import DEFAULT_VOCAB_SIZE
     from nmt_cli.preparing.corpus_loading import load_corpus
     from nmt_cli.recipe.loading import packaged_names
 
@@ -220,7 +220,7 @@ def _planned_inputs(directory: Path, recipe: Recipe, *, is_named: bool, init_fro
         origin = f"of the model; {recipe.corpus or 'your text'} is not prepared yet"
         return RunInputs(sizes.source, sizes.target, origin, None, initial)
     if recipe.corpus is None:
-        size = TokenizerConfig().vocab_size
+        size = DEFAULT_VOCAB_SIZE
         return RunInputs(size, size, "the default of nmt prepare; --data names your own", None, None)
-    size = load_corpus(recipe.corpus, overrides=()).corpus.tokenizer.vocab_size
+    size = load_corpus(recipe.corpus, overrides=()).corpus.tokenizer.vocab_size or DEFAULT_VOCAB_SIZE
     return RunInputs(size, size, f"the corpus {recipe.corpus}, not prepared yet", None, None)

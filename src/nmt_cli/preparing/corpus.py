@@ -49,6 +49,9 @@ Sources: TypeAlias = Annotated[list[AnySource], Field(min_length=1)]
 DESCRIPTIVE_KEYS = frozenset({"description", "licence", "citation", "pairs", "bytes"})
 """The keys of a corpus file that do not change its text."""
 
+DEFAULT_VOCAB_SIZE = 8_000
+"""The pieces of a vocabulary, unless the corpus gives a size or has little text."""
+
 _VALID_SIZE = 2_000
 _SCRIPTS_OF_SHORT_TEXT = ("Hani", "Hans", "Hant", "Jpan", "Kore")
 
@@ -124,11 +127,13 @@ class SideModels(Section):
 class TokenizerConfig(Section):
     """The SentencePiece vocabulary: trained on the cleaned training text, your own, or taken from a model."""
 
-    kind: TokenizerKind = Field("bpe", description="byte-pair encoding, as in the paper (5.1), or a unigram model")
-    vocab_size: Annotated[int, Field(ge=300)] = Field(
-        8000,
+    kind: TokenizerKind | None = Field(
+        None, description="bpe: byte-pair encoding, as in the paper (5.1); unigram: a unigram model; null: bpe"
+    )
+    vocab_size: Annotated[int, Field(ge=300)] | None = Field(
+        None,
         description="pieces in all: 8,000 suit tens of thousands of pairs; the paper has 37,000 for 4.5 million (5.1); "
-        "if the key is left out, text below 480 KB gets fewer",
+        f"null: {DEFAULT_VOCAB_SIZE:,}, or fewer for text below 480 KB",
     )
     shared: bool = Field(True, description="one vocabulary for both languages; false: one of vocab_size for each")
     character_coverage: Annotated[float, Field(gt=0.9, le=1)] = Field(
@@ -136,37 +141,12 @@ class TokenizerConfig(Section):
     )
     sample_lines: PositiveInt = Field(5_000_000, description="most lines to train on, sampled by seed")
     seed: NonNegativeInt = Field(1, description="seed of the sample, if there are more than sample_lines")
-    taken_from: str | None = Field(
-        None, description="model, run or prepared data whose vocabulary is used unchanged; null: train a vocabulary"
-    )
-    model: SideModels | str | None = Field(
+    taken_from: SideModels | str | None = Field(
         None,
-        description="your own SentencePiece model, unigram or BPE, with any ids: a file for both languages, or "
+        description="a vocabulary that is used unchanged, with its own kind and size: a model, a run, prepared data, "
+        "or your own SentencePiece model, unigram or BPE, with any ids: a file for both languages, or "
         "{source: FILE, target: FILE}; null: train a vocabulary",
     )
-
-    @model_validator(mode="after")
-    def _vocabulary_has_one_origin(self) -> TokenizerConfig:
-        if self.taken_from is not None and self.model is not None:
-            problem = "taken_from and model both give the vocabulary"
-            settings = ("tokenizer.taken_from", "tokenizer.model")
-            raise SettingError(problem, "leave out one of them", settings=settings)
-        return self
-
-    @property
-    def comes_from_elsewhere(self) -> bool:
-        """True if the vocabulary is not trained."""
-        return self.taken_from is not None or self.model is not None
-
-    @property
-    def is_size_set(self) -> bool:
-        """True if the corpus gives the size of the vocabulary, so a small text does not change it."""
-        return "vocab_size" in self.model_fields_set
-
-    @property
-    def kind_in_use(self) -> TokenizerKind | None:
-        """The kind of the vocabulary, or None if it comes from elsewhere and its kind is not known."""
-        return None if self.comes_from_elsewhere else self.kind
 
 
 class ExpectedPairs(Section):

@@ -19,7 +19,8 @@ from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.preparing.shards import CleanShard, write_arrays
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
-from nmt_cli.tokenization.tokenizer import EncodedText, TextEncoder, Tokenizer, TokenizerKind, plain_spaces
+from nmt_cli.tokenization.sentencepiece_model import kind_without_normalization
+from nmt_cli.tokenization.tokenizer import EncodedText, TextEncoder, Tokenizer, plain_spaces
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ def write_tokens(
     corpus: Corpus, text: CleanText, tokenizers: Path, directory: Path, *, num_workers: int, progress: Progress
 ) -> None:
     """Write the token files of every split. Training text that an earlier run has written stays."""
-    job = EncodingJob(text, tokenizers, corpus.tokenizer.kind_in_use)
+    job = EncodingJob(text, tokenizers)
     encoders = job.encoders()
     dtype = token_dtype(max(encoder.vocab_size for encoder in encoders.values()))
     empty = EncodedSplit(0, {side: encoder.encode_lines([]).statistics for side, encoder in encoders.items()})
@@ -119,7 +120,6 @@ class EncodingJob:
 
     text: CleanText
     tokenizers: Path
-    kind: TokenizerKind | None
 
     def start(self) -> Callable[[int], dict[str, EncodedSide]]:
         """The function for one shard."""
@@ -133,21 +133,17 @@ class EncodingJob:
 
     def encoders(self) -> dict[str, _SideEncoder]:
         """The encoder of each side."""
-        return {
-            side: _SideEncoder(
-                Tokenizer.load(self.tokenizers / f"{side}.spm"), kind=self.kind, is_source=side == SIDES[0]
-            )
-            for side in SIDES
-        }
+        return {side: _SideEncoder(self.tokenizers / f"{side}.spm", is_source=side == SIDES[0]) for side in SIDES}
 
 
 class _SideEncoder:
     """Encodes one side of a corpus, and counts what the report needs."""
 
-    def __init__(self, tokenizer: Tokenizer, *, kind: TokenizerKind | None, is_source: bool) -> None:
-        self._tokenizer, self._is_source = tokenizer, is_source
-        self._encoder = TextEncoder(tokenizer, kind=kind, is_source=is_source)
-        self.vocab_size = tokenizer.vocab_size
+    def __init__(self, model: Path, *, is_source: bool) -> None:
+        self._tokenizer, self._is_source = Tokenizer.load(model), is_source
+        kind = kind_without_normalization(model.read_bytes())
+        self._encoder = TextEncoder(self._tokenizer, kind=kind, is_source=is_source)
+        self.vocab_size = self._tokenizer.vocab_size
 
     def encode_lines(self, lines: list[str]) -> EncodedSide:
         """Encode lines of held-out text."""

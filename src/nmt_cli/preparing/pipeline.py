@@ -17,9 +17,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from shutil import copyfile
@@ -32,7 +32,7 @@ from nmt_cli.dataset.prepared_data import SIDES, open_prepared, token_dtype
 from nmt_cli.errors import DataError
 from nmt_cli.files import new_directory
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
-from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
+from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, TokenizerConfig
 from nmt_cli.preparing.encoding import encoded_splits, write_tokens
 from nmt_cli.preparing.inputs import (
     fetch_inputs,
@@ -44,6 +44,7 @@ from nmt_cli.preparing.inputs import (
 from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, read_report, render_page
 from nmt_cli.preparing.shards import open_shards
 from nmt_cli.preparing.vocabulary import (
+    GivenVocabulary,
     find_given_vocabulary,
     sample_lines,
     tokenizer_counts,
@@ -87,13 +88,22 @@ def prepare(
     if output.is_symlink():
         output = output.resolve()  # renaming a directory to a link would replace the link
     inputs = find_local_inputs(located)
-    compute_fingerprint = partial(_data_fingerprint, located, inputs)
+    find_vocabulary = cache(partial(find_given_vocabulary, located))
+    compute_fingerprint = partial(_data_fingerprint, located, inputs, find_vocabulary)
     if is_prepared_already(output, located.corpus, compute_fingerprint=compute_fingerprint, overwrite=overwrite):
         discard_interrupted(output)
         return PreparationResult(output, read_report(output), was_finished=True)
     fingerprint = compute_fingerprint()
     with open_work_folder(output) as work:
-        _run_stages(located, work, output, fingerprint=fingerprint, num_workers=num_workers, progress=progress)
+        _run_stages(
+            located,
+            find_vocabulary(),
+            work,
+            output,
+            fingerprint=fingerprint,
+            num_workers=num_workers,
+            progress=progress,
+        )
         work.discard_stages()
     return PreparationResult(output, read_report(output), was_finished=False)
 
@@ -109,7 +119,7 @@ def dry_run_lines(located: LocatedCorpus, *, output: Path, overwrite: bool) -> I
     for split in located.corpus.set_aside:
         yield f"input:  {split}: set aside from the training text"
     yield f"output: {output}"
-    compute_fingerprint = partial(_data_fingerprint, located, inputs)
+    compute_fingerprint = partial(_data_fingerprint, located, inputs, partial(find_given_vocabulary, located))
     if is_prepared_already(output, located.corpus, compute_fingerprint=compute_fingerprint, overwrite=overwrite):
         yield "to do:  nothing, it is prepared already"
         return
@@ -117,22 +127,30 @@ def dry_run_lines(located: LocatedCorpus, *, output: Path, overwrite: bool) -> I
     yield f"to do:  {', '.join(_STAGES)}, report{begun}"
 
 
-def _data_fingerprint(located: LocatedCorpus, inputs: list[InputRecord]) -> str:
+def _data_fingerprint(
+    located: LocatedCorpus, inputs: list[InputRecord], find_vocabulary: Callable[[], GivenVocabulary | None]
+) -> str:
     """The fingerprint of the prepared data of a corpus file, which the manifest keeps."""
-    text_fingerprint = text_fingerprint_before_fetch(located, inputs)
-    return fingerprint_of({"text": text_fingerprint, "tokenizer": _tokenizer_settings(located)})
+    vocabulary = _vocabulary_settings(located.corpus.tokenizer, find_vocabulary())
+    return fingerprint_of({"text": text_fingerprint_before_fetch(located, inputs), "tokenizer": vocabulary})
 
 
-def _tokenizer_settings(located: LocatedCorpus) -> dict[str, Any]:
+def _vocabulary_settings(config: TokenizerConfig, given: GivenVocabulary | None) -> dict[str, Any]:
     """The settings that determine the vocabulary, or the hashes of the models that are given."""
-    given = find_given_vocabulary(located)
     if given is not None:
         return {name: hashlib.sha256(model).hexdigest() for name, model in given.models.items()}
-    return located.corpus.tokenizer.model_dump(exclude={"model"})
+    return config.model_dump(exclude={"taken_from"})
 
 
 def _run_stages(
-    located: LocatedCorpus, work: WorkFolder, output: Path, *, fingerprint: str, num_workers: int, progress: Progress
+    located: LocatedCorpus,
+    given: GivenVocabulary | None,
+    work: WorkFolder,
+    output: Path,
+    *,
+    fingerprint: str,
+    num_workers: int,
+    progress: Progress,
 ) -> None:
     corpus = located.corpus
     end_times = {"start": time.monotonic()}
@@ -148,11 +166,11 @@ def _run_stages(
         )
     )
     end_times["cleaned"] = time.monotonic()
-    vocabulary = {"settings": _tokenizer_settings(located), "is_size_set": corpus.tokenizer.is_size_set}
+    vocabulary = _vocabulary_settings(corpus.tokenizer, given)
     tokenizer_fingerprint = fingerprint_of({"text": text_fingerprint, "tokenizer": vocabulary})
 
     def build_tokenizers(directory: Path) -> None:
-        if (given := find_given_vocabulary(located)) is not None:
+        if given is not None:
             write_given_vocabulary(given, directory)
         else:
             write_tokenizers(corpus, text, directory, num_workers=num_workers, progress=progress)

@@ -15,7 +15,7 @@ from nmt_cli.dataset.prepared_data import SIDES, PreparedData
 from nmt_cli.errors import DataError
 from nmt_cli.files import read_json
 from nmt_cli.preparing.cleaning.rules import REASONS
-from nmt_cli.preparing.corpus import Corpus
+from nmt_cli.preparing.corpus import DEFAULT_VOCAB_SIZE, Corpus
 from nmt_cli.preparing.encoding import TokenStatistics
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, Split
 from nmt_cli.recipe.loading import few_pairs_warning
@@ -142,6 +142,7 @@ def render_page(report: Mapping[str, Any]) -> str:
         "data_report.html",
         report=report,
         findings=findings,
+        default_vocab_size=DEFAULT_VOCAB_SIZE,
         charts=charts,
         cleaning_rules=REASONS,
         rules_off=rules_off,

@@ -19,7 +19,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors, write_file
 from nmt_cli.hub_names import HubName, hub_name
 from nmt_cli.preparing.clean_text import CleanText
-from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, TokenizerConfig
+from nmt_cli.preparing.corpus import DEFAULT_VOCAB_SIZE, Corpus, LocatedCorpus, SideModels, TokenizerConfig
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
 from nmt_cli.tokenization.sentencepiece_model import AdaptedModel, has_our_ids, with_our_ids
 from nmt_cli.tokenization.tokenizer import Tokenizer
@@ -47,9 +47,9 @@ def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_wo
     _write_counts(directory, [{"lines": num_lines, "sampled": one.given, "skipped": one.skipped} for one in trained])
     sizes, kind = [report.vocab_size for report in trained], "shared" if is_shared else "separate"
     logger.info("tokenizer: %s %s pieces", " and ".join(f"{size:,}" for size in dict.fromkeys(sizes)), kind)
-    if min(sizes) < corpus.tokenizer.vocab_size:
+    if min(sizes) < (corpus.tokenizer.vocab_size or DEFAULT_VOCAB_SIZE):
         message = "tokenizer: the text is too small for %s, the default; --set tokenizer.vocab_size=N takes another"
-        logger.info(message, f"{corpus.tokenizer.vocab_size:,}")
+        logger.info(message, f"{DEFAULT_VOCAB_SIZE:,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +63,26 @@ class GivenVocabulary:
 def find_given_vocabulary(located: LocatedCorpus) -> GivenVocabulary | None:
     """The vocabulary that the corpus takes from elsewhere, or None if one is trained.
 
-    DataError if there is no such file or folder, if a file is no SentencePiece model of a kind that can be used, or if
-    its size or kind are not what the corpus file says.
+    DataError if there is no such file or folder, or if a file is no SentencePiece model of a kind that can be used.
     """
-    config = located.corpus.tokenizer
-    if (found := find_taken_from(located)) is not None:
-        return _vocabulary_in_directory(found.folder if isinstance(found, HubName) else found)
-    if config.model is None:
+    taken_from = located.corpus.tokenizer.taken_from
+    if isinstance(taken_from, SideModels):
+        return _vocabulary_of_files([_locate(located, name) for name in (taken_from.source, taken_from.target)])
+    found = find_taken_from(located)
+    if found is None:
         return None
-    names = [config.model] * 2 if isinstance(config.model, str) else [config.model.source, config.model.target]
-    files = [_locate(located, name) for name in names]
-    adapted = {file: _read_with_our_ids(file) for file in files}
-    for file, model in adapted.items():
-        _check_settings(file, model, config)
-    models = {f"{side}.spm": adapted[file].content for side, file in zip(SIDES, files, strict=True)}
-    return GivenVocabulary(models, [_origin_message(file, model) for file, model in adapted.items()])
+    if isinstance(found, Path) and found.is_file():
+        return _vocabulary_of_files([found, found])
+    return _vocabulary_in_directory(found.folder if isinstance(found, HubName) else found)
 
 
 def find_taken_from(located: LocatedCorpus) -> Path | HubName | None:
-    """The place of the vocabulary that the corpus takes unchanged, or the model on the hub; None if it takes none."""
+    """The file or folder of the vocabulary that both languages take unchanged, or the model on the hub, or None."""
     taken_from = located.corpus.tokenizer.taken_from
-    if taken_from is None:
+    if not isinstance(taken_from, str):
         return None
     path = _locate(located, taken_from)
-    if path.exists() and not path.is_relative_to(cache_folder()):
+    if path.is_file() or (path.exists() and not path.is_relative_to(cache_folder())):
         return path
     return hub_name(taken_from) or path
 
@@ -144,7 +140,7 @@ def sizes_of_parts(totals: Sequence[int], *, size: int, seed: int) -> list[int]:
 class TokenizerJob:
     """Trains the tokenizer of one side or of both, and writes it to `SIDE.spm` of the first side.
 
-    If the text is too small for the default size, it gets a vocabulary that suits it. A size that the user gave stays.
+    If no size is given and the text is too small for the default size, it gets a vocabulary that suits it.
     """
 
     text: CleanText
@@ -156,14 +152,15 @@ class TokenizerJob:
         return self._train
 
     def _train(self, sides: Sequence[str]) -> TokenizerReport:
-        vocab_size, is_size_set = self.config.vocab_size, self.config.is_size_set
+        if self.config.vocab_size is not None:
+            return self._train_with(self.config.vocab_size, sides)
         try:
-            report = self._train_with(vocab_size, sides)
+            report = self._train_with(DEFAULT_VOCAB_SIZE, sides)
         except VocabularyTooLargeError as error:
-            if is_size_set or error.recommended_size is None:
+            if error.recommended_size is None:
                 raise
             return self._train_with(error.recommended_size, sides)
-        if is_size_set or report.recommended_size >= vocab_size:
+        if report.recommended_size >= DEFAULT_VOCAB_SIZE:
             return report
         return self._train_with(report.recommended_size, sides)
 
@@ -171,7 +168,7 @@ class TokenizerJob:
         return train_tokenizer(
             sample_lines(self.text, sides, size=self.config.sample_lines, seed=self.config.seed),
             vocab_size=vocab_size,
-            kind=self.config.kind,
+            kind=self.config.kind or "bpe",
             character_coverage=self.config.character_coverage,
             output=self.directory / f"{sides[0]}.spm",
         )
@@ -198,6 +195,13 @@ def _locate(located: LocatedCorpus, name: str) -> Path:
     return next((candidate for candidate in candidates if candidate.exists()), path)
 
 
+def _vocabulary_of_files(files: Sequence[Path]) -> GivenVocabulary:
+    """The vocabulary of SentencePiece models for source and target, which may be one file; they get our ids."""
+    adapted = {file: _read_with_our_ids(file) for file in files}
+    models = {f"{side}.spm": adapted[file].content for side, file in zip(SIDES, files, strict=True)}
+    return GivenVocabulary(models, [_origin_message(file, model) for file, model in adapted.items()])
+
+
 def _vocabulary_in_directory(directory: Path) -> GivenVocabulary:
     """The vocabulary of a model, a run or prepared data; SentencePiece models with other ids get ours."""
     models, messages = {}, []
@@ -208,7 +212,8 @@ def _vocabulary_in_directory(directory: Path) -> GivenVocabulary:
                 f"there is no {file.name} in {directory}, from which the vocabulary is to be taken",
                 where="tokenizer.taken_from",
                 hint=f"{did_you_mean(directory, 'data', 'model', 'run')}"
-                "name a model directory, a run or prepared data: --set tokenizer.taken_from=runs/NAME/averaged",
+                "name a model directory, a run, prepared data, or the file that spm_train wrote: "
+                "--set tokenizer.taken_from=runs/NAME/averaged",
             )
         Tokenizer.load(file)  # DataError if it is damaged
         content = file.read_bytes()
@@ -222,35 +227,15 @@ def _vocabulary_in_directory(directory: Path) -> GivenVocabulary:
 
 def _read_with_our_ids(file: Path) -> AdaptedModel:
     """The SentencePiece model in a file, with our ids; DataError if it cannot be used."""
-    setting = "tokenizer.model"
-    if not file.is_file():
-        message = f"{file} is a folder" if file.is_dir() else f"there is no file {file}"
-        hint = "name the file that spm_train wrote: --set tokenizer.model=NAME.model"
-        if (file / "source.spm").is_file():
-            hint = f"--set tokenizer.taken_from={file}"
-        raise DataError(message, where=setting, hint=hint)
     try:
         with reading_errors(file):
             return with_our_ids(file.read_bytes())
     except ValueError as error:
         beside = file.with_suffix(".model")
-        hint = "name the file that spm_train wrote, with --model_type=unigram or bpe: --set tokenizer.model=NAME.model"
-        if beside != file and beside.is_file():
-            hint = f"--set tokenizer.model={beside}"
+        name = beside if beside != file and beside.is_file() else "NAME.model"
+        hint = "name the file that spm_train wrote, with --model_type=unigram or bpe"
+        hint += f": --set tokenizer.taken_from={name}"
         raise DataError(f"{file.name} is {error}", where=str(file), hint=hint) from None
-
-
-def _check_settings(file: Path, model: AdaptedModel, config: TokenizerConfig) -> None:
-    """Raise DataError if the corpus sets a size or a kind that the model does not have."""
-    size, kind = model.num_original_pieces, model.kind
-    if config.is_size_set and config.vocab_size != size:
-        message = f"tokenizer.vocab_size is {config.vocab_size:,}, and {file.name} has {size:,} pieces"
-        hint = f"--set tokenizer.vocab_size={size}, or leave the key out"
-        raise DataError(message, where="tokenizer.vocab_size", hint=hint)
-    if "kind" in config.model_fields_set and config.kind != kind:
-        message = f"tokenizer.kind is {config.kind}, and {file.name} is a {kind} model"
-        hint = f"--set tokenizer.kind={kind}, or leave the key out"
-        raise DataError(message, where="tokenizer.kind", hint=hint)
 
 
 def _origin_message(file: Path, model: AdaptedModel) -> str:

@@ -128,7 +128,7 @@ def is_prepared_already(
         manifest = read_manifest(output)
     except DataError as error:
         raise DataError(error.message, where=error.where, hint="add --overwrite to prepare it again") from None
-    if manifest.fingerprint == compute_fingerprint() and not _is_of_other_size(manifest, corpus):
+    if manifest.fingerprint == compute_fingerprint():
         return _is_undamaged(output)
     message = f"{output} holds other data: {_first_difference(manifest, corpus)}"
     raise DataError(message, where=str(output), hint="choose another folder with -o, or add --overwrite to replace it")
@@ -137,13 +137,6 @@ def is_prepared_already(
 def _holds_only_stages(path: Path) -> bool:
     """Whether a work folder holds nothing but stages, finished or, under hidden names, half-written."""
     return all(entry.name.startswith(".") or (entry / _RECORD).is_file() for entry in path.glob("*"))
-
-
-def _is_of_other_size(manifest: Manifest, corpus: Corpus) -> bool:
-    """Whether the text was too small for the default size of vocabularies, which the corpus now gives."""
-    source, target = manifest.tokenizers.source, manifest.tokenizers.target
-    is_set = corpus.tokenizer.is_size_set and not corpus.tokenizer.comes_from_elsewhere
-    return is_set and {source.vocab_size, target.vocab_size} != {corpus.tokenizer.vocab_size}
 
 
 def _is_undamaged(output: Path) -> bool:
@@ -171,9 +164,6 @@ def _first_difference(manifest: Manifest, corpus: Corpus) -> str:
             for key, value in source.model_dump(mode="json").items():
                 if key in source.identity() and before.get(key, value) != value:
                     return f"{split}.{number}.{key} is {_as_in_yaml(before[key])} there, {_as_in_yaml(value)} here"
-    if _is_of_other_size(manifest, corpus):
-        size = min(manifest.tokenizers.source.vocab_size, manifest.tokenizers.target.vocab_size)
-        return f"tokenizer.vocab_size is {size} there, {corpus.tokenizer.vocab_size} here"
     return "its sources had other contents, or another version of nmt prepared it"
 
 

@@ -220,7 +220,10 @@ class TextEncoder:
     def __init__(self, tokenizer: Tokenizer, *, kind: TokenizerKind | None, is_source: bool) -> None:
         self._tokenizer, self._is_source = tokenizer, is_source
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-        self._has_independent_words = kind == "bpe" and not any(SPACE_MARK in piece[1:] for piece in pieces)
+        alone, twice = tokenizer.encode(["a", "a a"])
+        begin_alike = twice == [*alone, *alone]  # unless the model marks no space before the first word
+        has_spaces_inside = any(SPACE_MARK in piece[1:] for piece in pieces)
+        self._has_independent_words = kind == "bpe" and begin_alike and not has_spaces_inside
         self._cache, self._changed_words = WordCache(), list[int]()  # a word and its row have the same number
         self.num_changed = 0
 
