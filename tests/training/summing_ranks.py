@@ -9,7 +9,6 @@ import json
 import os
 import sys
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -17,14 +16,12 @@ from torch import Tensor
 from nmt_cli.devices import Precision
 from nmt_cli.errors import NmtError
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.training import weights as weights_module
 from nmt_cli.training.ranks.ranks import Ranks, join_ranks
-from nmt_cli.training.weights import GradientSum, MasterWeights
+from nmt_cli.training.weights import MasterWeights
 from tests.reference.models import logits_of, random_model, random_pairs, tiny_config
 
 VOCAB = 21
 MICRO = 4
-_ELEMENTS = 300  # of a bucket: a small model has many
 
 
 def small_model() -> Transformer:
@@ -45,8 +42,8 @@ def main() -> None:
     for precision in ("fp32", "bf16"):
         for wire in ("fp32", "bf16"):
             for num_micro_batches in (MICRO, MICRO - 1):
-                gradients, begun = _summed(ranks, precision, wire, num_micro_batches=num_micro_batches)
-                results[f"{precision} {wire} {num_micro_batches}"] = {"gradients": gradients.tolist(), "begun": begun}
+                gradients = _summed(ranks, precision, wire, num_micro_batches=num_micro_batches)
+                results[f"{precision} {wire} {num_micro_batches}"] = gradients.tolist()
     ranks.barrier()
     results["lost"] = _lose(ranks)
     if ranks.is_first:
@@ -54,40 +51,28 @@ def main() -> None:
     os._exit(0)
 
 
-def _summed(ranks: Ranks, precision: Precision, wire: Precision, *, num_micro_batches: int) -> tuple[Tensor, list[int]]:
-    """The summed gradients, and how many buckets were begun within the backward pass, of how many."""
+def _summed(ranks: Ranks, precision: Precision, wire: Precision, *, num_micro_batches: int) -> Tensor:
+    """The summed gradients."""
     model = small_model()
-    with patch.object(weights_module, "BUCKET_ELEMENTS", _ELEMENTS):
-        weights = MasterWeights(model, precision=precision)
+    weights = MasterWeights(model, precision=precision)
     mine = [index for index in range(ranks.rank, MICRO, ranks.size) if index < num_micro_batches]
-    last = MICRO - ranks.size + ranks.rank
     for index in mine:
-        if index != last:
-            backward(model, index)
-            weights.collect()
-    begun: list[int] = []
-    finish = GradientSum.finish
-
-    def noted(self: GradientSum) -> None:
-        begun.extend([len(self._begun), len(self._parts)])
-        finish(self)
-
-    with patch.object(GradientSum, "finish", noted), weights.summing(ranks, precision=wire, begins_sum=False):
-        if last in mine:
-            backward(model, last)
-    return weights.gradients, begun
+        backward(model, index)
+        weights.collect()
+    weights.sum_gradients(ranks, precision=wire)
+    return weights.gradients
 
 
 def _lose(ranks: Ranks) -> list[str]:
-    """What the first rank is told when the second ends in the middle of a backward pass."""
+    """What the first rank is told when the second has ended before the sum."""
     model = small_model()
-    with patch.object(weights_module, "BUCKET_ELEMENTS", _ELEMENTS):
-        weights = MasterWeights(model, precision="bf16")
+    weights = MasterWeights(model, precision="bf16")
     if not ranks.is_first:
         os._exit(0)
     try:
-        with weights.summing(ranks, precision="fp32", begins_sum=True):
-            backward(model, 0)
+        backward(model, 0)
+        weights.collect()
+        weights.sum_gradients(ranks, precision="fp32")
     except NmtError as error:
         return [type(error).__name__, error.message, error.hint]
     return []

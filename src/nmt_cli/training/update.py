@@ -91,8 +91,7 @@ class LaunchedUpdate:
 class Updater:
     """Takes one update at a time, with the model, its master weights and its optimizer.
 
-    On a GPU, if all batches have one shape, micro-batches are recorded and replayed. The gradients of several ranks are
-    then summed after the last replay. If nothing is recorded, they are summed during the last backward pass.
+    On a GPU, if all batches have one shape, micro-batches are recorded and replayed.
 
     If `reads_late`, the host does not wait for an update: the device clips, and skips the step if the norm is not
     finite. The result of an update can then be read after the next update was launched. All ranks use the norm of the
@@ -171,14 +170,11 @@ class Updater:
         losses = sums[_FIRST_LOSS:].view(self._num_losses, num_micro_batches)
         for position, (index, batch) in enumerate(batches):
             losses[:, index] = self.accumulate(
-                batch,
-                key=(number, index),
-                target_tokens=target_tokens,
-                begins_sum=position == 0,
-                ends_sum=position == len(batches) - 1,
+                batch, key=(number, index), target_tokens=target_tokens, begins_sum=position == 0
             )
         if not batches:
-            self._sum_without_backward(begins_sum=True)
+            self.weights.gradients.zero_()
+        self.weights.sum_gradients(self._ranks, precision=self._recipe.training.sum_gradients_in)
         if self._ranks.is_first:
             sums[_NORM] = self.weights.gradients.norm()
         if (signal_number := received_signal()) is not None:
@@ -193,23 +189,19 @@ class Updater:
         self._apply(sums[_NORM], learning_rate=rate)
         return LaunchedUpdate(sums, num_micro_batches=num_micro_batches, learning_rate=rate, ranks=self._ranks)
 
-    def accumulate(
-        self, batch: Batch, *, key: tuple[int, int], target_tokens: int, begins_sum: bool, ends_sum: bool
-    ) -> Tensor:
+    def accumulate(self, batch: Batch, *, key: tuple[int, int], target_tokens: int, begins_sum: bool) -> Tensor:
         """Add the gradients of one micro-batch, and return the sums of its `Loss`.
 
         `key`, its update and its index in the update, sets the dropout masks. The first micro-batch of this rank begins
-        a new sum. The last one adds the gradients of the other ranks.
+        a new sum.
         """
         seed_dropout(self._recipe.training.seed, *key)
         with self._explaining_out_of_memory(batch):
             if self._recorded is not None and self._recorded.can_replay(batch):
                 sums = self._recorded.replay(batch, divisor=target_tokens, begins_sum=begins_sum)
-                if ends_sum:
-                    self._sum_without_backward(begins_sum=False)
             else:
                 divisor = torch.full((), target_tokens, dtype=torch.float32, device=self._ranks.device)
-                sums = self._step(batch, divisor, begins_sum=begins_sum, ends_sum=ends_sum)
+                sums = self._step(batch, divisor, begins_sum=begins_sum)
         self._ranks.beat()
         return sums
 
@@ -222,31 +214,19 @@ class Updater:
 
     def _run_and_drop(self, batch: Batch) -> None:
         """Run the forward and the backward pass of a batch, and drop its gradients."""
-        self.accumulate(batch, key=(0, 0), target_tokens=1, begins_sum=True, ends_sum=False)
+        self.accumulate(batch, key=(0, 0), target_tokens=1, begins_sum=True)
         self.weights.drop_gradients()
 
-    def _step(self, batch: Batch, divisor: Tensor, *, begins_sum: bool, ends_sum: bool) -> Tensor:
+    def _step(self, batch: Batch, divisor: Tensor, *, begins_sum: bool) -> Tensor:
         """Add the gradients of a batch's loss, divided by a scalar; return the sums of the loss."""
         loss = self._objective(batch)
-        is_summed = ends_sum and self._ranks.size > 1
-        collect_gradients = self._summing if is_summed else self.weights.collecting
-        with collect_gradients(begins_sum=begins_sum):
+        with self.weights.collecting(begins_sum=begins_sum):
             (loss.smoothed / divisor).backward()
         return loss.stacked()
 
     def _new_recorded_steps(self) -> RecordedSteps:
-        step, graphs = partial(self._step, ends_sum=False), CudaGraphs(self._ranks.device)
-        return RecordedSteps(step, graphs.warm_up_and_record, num_losses=self._num_losses)
-
-    def _sum_without_backward(self, *, begins_sum: bool) -> None:
-        """Sum the gradients over the ranks; `begins_sum` if this rank has collected none."""
-        if self._ranks.size > 1:
-            with self._summing(begins_sum=begins_sum):
-                pass
-
-    def _summing(self, *, begins_sum: bool) -> AbstractContextManager[None]:
-        precision = self._recipe.training.sum_gradients_in
-        return self.weights.summing(self._ranks, precision=precision, begins_sum=begins_sum)
+        graphs = CudaGraphs(self._ranks.device)
+        return RecordedSteps(self._step, graphs.warm_up_and_record, num_losses=self._num_losses)
 
     def _apply(self, norm: Tensor, *, learning_rate: float) -> None:
         """If the norm, a float32 scalar, is finite, clip the gradients and take the optimizer's step."""

@@ -5,24 +5,14 @@ P is the number of parameters, shared ones counted once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from nmt_cli.devices import Precision
 from nmt_cli.training.ranks.ranks import Ranks
-
-if TYPE_CHECKING:
-    from torch.distributed import Work
-
-BUCKET_ELEMENTS = 25 * 2**20 // 4
-"""A bucket has 25 MB in float32: enough for the full rate of a connection, and a base model has a few of them."""
 
 _STAGES = ("source_embedding", "encoder", "encoder_norm", "target_embedding", "decoder", "decoder_norm")
 
@@ -32,8 +22,7 @@ class MasterWeights:
 
     In fp32 the model's parameters are views of the first vector. In bf16 the model computes with a bf16 copy: `collect`
     adds its gradients to the float32 gradients after each backward pass, and `copy_to_model` updates the copy after an
-    update. `trained_values` keeps the trained vector while another vector replaces it. `summing` is for the last
-    backward pass of an update: it collects, and sums over the ranks. The first pass of an update begins a new sum.
+    update. `trained_values` keeps the trained vector while another vector replaces it.
     """
 
     def __init__(self, model: nn.Module, *, precision: Precision) -> None:
@@ -54,13 +43,6 @@ class MasterWeights:
         for parameter, value, total in zip(self._parameters, values, self._gradient_views, strict=True):
             parameter.data = value
             parameter.grad = total if self._copy is None else None
-        self._buckets = make_buckets(
-            [parameter.numel() for parameter in self._parameters],
-            num_matrices=sum(parameter.ndim >= 2 for parameter in self._parameters),
-            max_elements=BUCKET_ELEMENTS,
-        )
-        self._sum: GradientSum | None = None
-        self._has_hooks = False
         # On a GPU, few large operations; on a CPU, the cache holds small ones.
         self._is_on_gpu = self.values.device.type != "cpu"
 
@@ -100,27 +82,17 @@ class MasterWeights:
             if gradients:
                 torch._foreach_copy_(totals, gradients)
 
-    @contextmanager
-    def summing(self, ranks: Ranks, *, precision: Precision, begins_sum: bool) -> Iterator[None]:
-        """Collect the gradients of the backward pass in the block, and sum them over several ranks.
+    def sum_gradients(self, ranks: Ranks, *, precision: Precision) -> None:
+        """Replace the collected gradients by their sum over the ranks, which is sent in `precision`.
 
-        Sums are sent in `precision`, and begin while the block still runs. The block is empty if the gradients of this
-        rank are already collected, or if it has none. Raises ConnectionLost.
+        Raises ConnectionLost.
         """
-        if begins_sum:
-            self.gradients.zero_()
-        if not self._has_hooks:
-            for index, parameter in enumerate(self._parameters):
-                # torch calls the hook when the gradient is complete, for a shared parameter with all its parts.
-                parameter.register_post_accumulate_grad_hook(partial(self._complete, index))
-            self._has_hooks = True
-        self._sum = GradientSum(self.gradients, self._buckets, ranks=ranks, precision=precision)
-        try:
-            yield
-            self.collect()
-            self._sum.finish()
-        finally:
-            self._sum = None
+        if ranks.size == 1:
+            return
+        sent = self.gradients.bfloat16() if precision == "bf16" else self.gradients
+        ranks.sum(sent)
+        if sent is not self.gradients:
+            self.gradients.copy_(sent)
 
     def copy_to_model(self) -> None:
         """Let the model compute with the current values: in bf16, copy them; in fp32 it has them already."""
@@ -162,88 +134,15 @@ class MasterWeights:
                 parameter.grad = None
         return totals, gradients
 
-    def _complete(self, index: int, parameter: Tensor) -> None:
-        if self._sum is None:  # the backward pass of an earlier micro-batch
-            return
-        if self._copy is not None and parameter.grad is not None:
-            self._gradient_views[index].add_(parameter.grad)
-            parameter.grad = None
-        self._sum.complete(index)
-
     def _split(self, flat: Tensor) -> list[Tensor]:
         sizes = [shape.numel() for shape in self.shapes.values()]
         return [part.view(shape) for part, shape in zip(flat.split(sizes), self.shapes.values(), strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class Buckets:
-    """Parts of the gradient vector [P], in the order in which the backward pass completes them.
-
-    `bounds` has the beginning and the end of each, `of_parameter` the bucket of each parameter.
-    """
-
-    bounds: tuple[tuple[int, int], ...]
-    of_parameter: tuple[int, ...]
-
-
-def make_buckets(sizes: Sequence[int], *, num_matrices: int, max_elements: int) -> Buckets:
-    """Buckets of parameters of these sizes, which are in the order of the forward pass, matrices before vectors.
-
-    The buckets go from the last matrix to the first, then from the last vector to the first. A bucket has at most
-    `max_elements`, or a single parameter that has more.
-    """
-    ends = list(accumulate(sizes))
-    bounds: list[tuple[int, int]] = []
-    of_parameter = [0] * len(sizes)
-    for index in [*reversed(range(num_matrices)), *reversed(range(num_matrices, len(sizes)))]:
-        start, stop = ends[index] - sizes[index], ends[index]
-        # No bucket spans the jump from the first matrix to the last vector.
-        if bounds and bounds[-1][0] == stop and bounds[-1][1] - start <= max_elements:
-            bounds[-1] = start, bounds[-1][1]
-        else:
-            bounds.append((start, stop))
-        of_parameter[index] = len(bounds) - 1
-    return Buckets(tuple(bounds), tuple(of_parameter))
-
-
-class GradientSum:
-    """One sum of the gradient vector [P] over the ranks.
-
-    Every rank begins the buckets in the same order, because collectives have to meet, even if its parameters complete
-    in another order. In bf16 a rounded copy of each bucket is sent.
-    """
-
-    def __init__(self, gradients: Tensor, buckets: Buckets, *, ranks: Ranks, precision: Precision) -> None:
-        self._parts = [gradients[start:stop] for start, stop in buckets.bounds]
-        self._of_parameter = buckets.of_parameter
-        self._missing = [buckets.of_parameter.count(bucket) for bucket in range(len(buckets.bounds))]
-        self._ranks, self._precision = ranks, precision
-        self._begun: list[tuple[Tensor, Work]] = []
-
-    def complete(self, parameter: int) -> None:
-        """Note that the gradient of a parameter is in the vector; begin the buckets that are complete."""
-        self._missing[self._of_parameter[parameter]] -= 1
-        while len(self._begun) < len(self._parts) and self._missing[len(self._begun)] == 0:
-            self._begin(self._parts[len(self._begun)])
-
-    def finish(self) -> None:
-        """Begin the remaining buckets, for example if this rank had no sentences; return with the sum in the vector."""
-        for part in self._parts[len(self._begun) :]:
-            self._begin(part)
-        for part, (sent, work) in zip(self._parts, self._begun, strict=True):
-            self._ranks.finish_sum(work)
-            if sent is not part:
-                part.copy_(sent)
-
-    def _begin(self, part: Tensor) -> None:
-        sent = part.bfloat16() if self._precision == "bf16" else part
-        self._begun.append((sent, self._ranks.begin_sum(sent)))
-
-
 def _in_forward_order(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """The parameters of a Transformer in the order of their first use in the forward pass; shared ones appear once.
 
-    The backward pass completes the gradient of a shared matrix at its first use.
+    The order decides how the norm of the gradients rounds.
     """
     first_use: dict[nn.Parameter, int] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):

@@ -69,21 +69,6 @@ class Ranks:
             with self.collective():
                 dist.all_reduce(tensor)
 
-    def begin_sum(self, tensor: Tensor) -> dist.Work:
-        """Begin to replace a tensor by its sum over the ranks, in the background; `finish_sum` waits for it.
-
-        All ranks begin sums in the same order. On a GPU, the sum comes after the earlier work of the current stream.
-        """
-        with self.collective():
-            work: dist.Work | None = dist.all_reduce(tensor, async_op=True)
-        assert work is not None, "of several ranks, each is one of the group"
-        return work
-
-    def finish_sum(self, work: dist.Work) -> None:
-        """Return when the sum is complete; on a GPU, once the current stream waits for it."""
-        with self.collective():
-            work.wait()
-
     def largest(self, value: int) -> int:
         """Return the largest of the ranks' values on every rank."""
         if self.size == 1:
