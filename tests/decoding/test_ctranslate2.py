@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import socket
 import tempfile
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.decoding.ctranslate2 import engine as ctranslate2_engine
 from nmt_cli.decoding.ctranslate2 import model as ctranslate2_model
-from nmt_cli.decoding.ctranslate2.batches import batches_for_workers, is_wide
+from nmt_cli.decoding.ctranslate2.batches import batches_for_workers
 from nmt_cli.decoding.ctranslate2.engine import CTranslate2Engine
 from nmt_cli.decoding.engine import Engine, open_engine
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
@@ -126,25 +124,6 @@ def test_batches_hold_64_sentences_of_like_length(beam: int, tokens: int) -> Non
     assert all(len(batch) * (1 + max(lengths[index] for index in batch)) <= tokens for batch in batches)
 
 
-@pytest.mark.parametrize(("lines", "workers", "batches"), [(1, 2, 1), (31, 4, 1), (40, 2, 2), (64, 2, 2), (64, 16, 4)])
-def test_no_worker_is_idle_where_each_has_16_sentences(lines: int, workers: int, batches: int) -> None:
-    lengths = [3 + place * 7 % 40 for place in range(lines)]
-    planned = batches_for_workers(lengths, are_wide=[()] * lines, config=DecodingConfig(beam=1), workers=workers)
-    assert batches <= len(planned) <= max(1, lines // 16)
-
-
-@pytest.mark.parametrize("lines", range(150, 301, 25))
-def test_workers_end_about_together(lines: int) -> None:
-    """By the reckoning of a step as 16 sentences more."""
-    lengths = [3 + place * 7 % 25 for place in range(lines)]
-    are_wide = [(is_wide(length),) for length in lengths]
-    ends = [0, 0]
-    for batch in batches_for_workers(lengths, are_wide=are_wide, config=DecodingConfig(beam=1), workers=2):
-        steps = [1 + lengths[index] for index in batch]
-        ends = sorted([ends[0] + 16 * max(steps) + sum(steps), ends[1]])
-    assert ends[0] > 0.87 * ends[1]
-
-
 def test_other_batches_change_no_translation(trained: Path) -> None:
     engine = opened(trained)
     sources = [SourceSentence(row) for row in engine.source.encode([source for source, _ in TEST[:60]])]
@@ -197,26 +176,6 @@ def test_in_int8_short_pairs_are_not_scored_or_aligned_with_long_ones(tmp_path: 
     assert all(len(some) == 1 for some in widths)
     assert len(set.union(*widths)) == 4
     assert [len(one.log_probs) for one in found] == [1 + len(hypothesis.ids) for _, hypothesis in pairs]
-
-
-def test_word_scores_take_forced_decoding_of_the_best_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_tiny(tmp_path / "model", spm_folder=tmp_path)
-    engine = CTranslate2Engine(tmp_path / "model", precision="fp32")
-    sources = [SourceSentence([20 + number, 40, 60][: 1 + number % 3]) for number in range(10)]
-    run, num_pairs = CTranslate2Engine._run_on_pairs, []
-
-    def counting(self: CTranslate2Engine, method: Any, pairs: Any, **options: Any) -> Any:
-        num_pairs.append(len(pairs))
-        return run(self, method, pairs, **options)
-
-    monkeypatch.setattr(CTranslate2Engine, "_run_on_pairs", counting)
-    plain, scored = (
-        engine.search(sources, config=engine.decoding, nbest=1, details=Details(has_scores, alignment=False))
-        for has_scores in (False, True)
-    )
-    assert max(num_pairs) == len(sources)
-    assert [one.ids for (one,) in plain] == [one.ids for (one,) in scored]
-    assert all(sum(one.piece_log_probs) == pytest.approx(one.log_prob, abs=1e-4) for (one,) in scored)
 
 
 def test_a_model_is_converted_once_and_anew_when_it_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -272,25 +231,6 @@ def test_a_folder_that_cannot_be_written_is_made_do_without(
         assert translated(tmp_path / "model")
     assert [record.getMessage() for record in caplog.records] == ["converted for CTranslate2, for this once: no"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "shared.spm"]
-
-
-def test_the_model_is_freed_before_its_copy_is_opened_though_the_disk_beside_it_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_tiny(tmp_path / "model", spm_folder=tmp_path)
-    models: list[weakref.ref[object]] = []
-    write = ctranslate2_model.write_ctranslate2
-
-    def write_or_fail(loaded: Any, output: Path, **options: Any) -> None:
-        models.append(weakref.ref(loaded.model))
-        if output.parent == tmp_path:
-            raise OSError(errno.ENOSPC, "full")
-        write(loaded, output, **options)
-
-    monkeypatch.setattr(ctranslate2_model, "write_ctranslate2", write_or_fail)
-    with ctranslate2_model.converted_model(tmp_path / "model", version="x") as folder:
-        assert folder.is_dir()
-        assert [model() for model in models] == [None, None]
 
 
 def test_a_temporary_copy_is_gone_when_the_model_is_open(

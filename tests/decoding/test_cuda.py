@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from nmt_cli.decoding.batching import BatchedSearch
 from nmt_cli.decoding.search import cuda
 from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.hypotheses import SourceSentence
-from nmt_cli.decoding.search.static_state import StaticSizes, StaticState
+from nmt_cli.decoding.search.static_state import StaticState
 from nmt_cli.model import attention, kernels
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
@@ -135,41 +134,6 @@ def test_old_recordings_leave_when_there_are_too_many(model: Transformer, monkey
         assert len(beam._states) == 2
 
 
-def test_recordings_let_go_of_their_memory_before_more_is_taken(
-    model: Transformer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    beam, config = cuda_search([model], Tape()), decoding()
-    recorded: list[weakref.ref[Any]] = []
-    record = Tape.record
-
-    def noted(self: Tape, function: Callable[[], None]) -> Callable[[], None]:
-        replay = record(self, function)
-        recorded.append(weakref.ref(replay))
-        return replay
-
-    monkeypatch.setattr(Tape, "record", noted)
-    beam.search(sources_of(6, count=2), config=config, nbest=1)
-    assert recorded
-    held: list[int] = []
-
-    def zeros(*arguments: Any, **options: Any) -> torch.Tensor:
-        held.append(sum(one() is not None for one in recorded))
-        return torch.zeros(*arguments, **options)
-
-    monkeypatch.setattr(cuda, "torch", SimpleNamespace(**{**vars(torch), "zeros": zeros}))
-    # More sentences from the first step on, and more pieces in the middle of a search.
-    for count, least in ((20, 0), (20, 60)):
-        held.clear()
-        beam.search(sources_of(6, count=count), config=decoding(min_tokens=least, max_extra_tokens=80), nbest=1)
-        assert held
-        assert not any(held)
-    # A tape holds the function that it repeats, and so the search; a graph does not.
-    beam.free_memory()
-    gone = weakref.ref(beam)
-    del beam
-    assert gone() is None, "it waits for the garbage collector"
-
-
 class Refusing(Tape):
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
         super().record(function)
@@ -222,16 +186,6 @@ def test_it_takes_no_samples_prefixes_or_beam_near_the_vocabulary(model: Transfo
 def test_a_model_in_training_is_refused_as_by_the_search(model: Transformer) -> None:
     with pytest.raises(ValueError, match="dropout would change the translations"):
         cuda_search([model.train()]).search(sources_of(6, count=2), config=decoding(), nbest=1)
-
-
-@pytest.mark.parametrize(
-    ("needed", "sizes"),
-    [((1, 3, 1), (1, 32, 32)), ((2, 33, 32), (4, 64, 32)), ((5, 64, 33), (16, 64, 64)), ((129, 65, 1), (256, 128, 32))],
-)
-def test_sizes_are_few(needed: tuple[int, int, int], sizes: tuple[int, int, int]) -> None:
-    sentences, source, length = needed
-    found = StaticSizes.with_room(num_sentences=sentences, source_tokens=source, positions=length, beam=4, nbest=1)
-    assert found == (*sizes, 4, 1)
 
 
 def test_a_step_is_the_same_operators_whatever_it_finds_and_none_that_waits(model: Transformer) -> None:

@@ -21,7 +21,6 @@ from tests.decoding.test_cuda import Tape, assert_found
 from tests.interpreted import DEVICE, MARKS  # isort: split
 
 from nmt_cli.model.kernels.residual_norm import add_norm
-from tests.operators import Operators
 
 pytestmark = MARKS
 
@@ -59,41 +58,6 @@ def test_the_kernels_find_what_the_search_finds(
     ours = CudaSearch(models, device=DEVICE, recorder=Again())
     config = decoding(**({"max_extra_tokens": 2} | settings))
     assert_found(ours, sources, config=config, nbest=nbest, device=DEVICE)
-
-
-def test_a_step_is_products_kernels_and_one_addition(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nmt_cli.model.kernels import search as kernels
-
-    launched: list[str] = []
-
-    def launcher(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
-        return lambda *arguments, **options: launched.append(kernel.fn.__name__)
-
-    monkeypatch.setattr(cuda, "can_use_kernels", lambda device: True)
-    monkeypatch.setattr(type(kernels.choose_candidates), "__getitem__", launcher)
-    model = random_model(5, vocab=53, decoder_layers=2)
-    beam = CudaSearch([model], device=DEVICE, recorder=Again())
-    sizes = StaticSizes.with_room(num_sentences=2, source_tokens=3, positions=4, beam=2, nbest=1)
-    state = beam.state_for(sizes)
-    with Operators() as operators, torch.inference_mode():
-        beam._launch_step(state)
-    free = {"flatten", "mT", "transpose", "slice", "detach", "empty", "empty_like", "new_empty"}
-    found = [name.split(".")[1] for name in operators.names if name.split(".")[1] not in free]
-    layer = ["linear"] * 4 + ["_addmm_activation", "linear"]
-    assert found == [*layer, *layer, "linear", "add_"]
-    launches = ["attend_to_past", "_norm_kernel", "attend_to_source", "_norm_kernel", "_norm_kernel"]
-    assert launched == ["embed", *launches, *launches, "summarise_blocks", "choose_candidates", "sort_candidates"]
-
-
-@pytest.mark.parametrize("uses_kernels", [True, False])
-def test_no_float32_logits_of_all_pieces_are_made_of_those_in_bf16(uses_kernels: bool) -> None:
-    beam = CudaSearch([random_model(1, vocab=53)], device=DEVICE, recorder=Again())
-    state = beam.state_for(StaticSizes.with_room(num_sentences=1, source_tokens=3, positions=4, beam=2, nbest=1))
-    logits = torch.randn(state.log_probs.numel(), 53).bfloat16()
-    with Operators() as operators, torch.inference_mode():
-        choose_candidates(state, logits, uses_kernels=uses_kernels)
-    made = [tensor.shape for tensor in operators.made if tensor.dtype == torch.float32]
-    assert (logits.shape in made) is not uses_kernels, "torch's operators make them"
 
 
 WIDTHS = [{"d_k": 8, "d_v": 6}, {"d_k": 16, "d_v": 32, "heads": 1}, {"d_k": 12, "d_v": 12, "positions": "rotary"}]

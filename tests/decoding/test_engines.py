@@ -135,66 +135,42 @@ def test_a_translation_may_take_all_positions(tmp_path: Path, positions: str) ->
         assert sum(one.word_log_probs) == pytest.approx(one.log_prob, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("options", "message", "setting", "hint"),
-    [
-        (
-            {"samples": 2},
-            "the engine ctranslate2 does not sample: its random numbers would depend on the batch",
-            "samples",
-            "leave it out, or take `engine: torch`",
-        ),
-        (
-            {"min_tokens": 5},
-            "the engine ctranslate2 has no minimum length in a beam search: "
-            "it would prefer hypotheses that are likely to end",
-            "min_tokens",
-            "add `beam: 1` or `min_tokens: 0`, or take `engine: torch`",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "setting"), [({"samples": 2}, "samples"), ({"min_tokens": 5}, "min_tokens")])
 def test_settings_that_ctranslate2_does_not_have_are_refused(
-    theirs: Translator, options: dict[str, Any], message: str, setting: str, hint: str
+    theirs: Translator, options: dict[str, Any], setting: str
 ) -> None:
     with pytest.raises(UsageError) as error:
         theirs.translate(["a"], **options)
-    assert (error.value.message, error.value.setting, error.value.hint) == (message, setting, hint)
+    assert error.value.setting == setting
 
 
-@pytest.mark.parametrize(
-    ("models", "options", "message", "hint"),
-    [
-        (2, {}, "with one model, not with several", "give one model, or take `engine: torch`"),
-        (1, {"precision": "bf16"}, "no bf16 on a CPU", "take fp32 or int8, or `engine: torch`"),
-    ],
-)
+@pytest.mark.parametrize(("models", "options", "setting"), [(2, {}, "model"), (1, {"precision": "bf16"}, "precision")])
 def test_models_and_precisions_that_ctranslate2_does_not_have_are_refused(
-    trained: Path, models: int, options: dict[str, str], message: str, hint: str
+    trained: Path, models: int, options: dict[str, str], setting: str
 ) -> None:
-    with pytest.raises(UsageError, match=message) as error:
+    with pytest.raises(UsageError) as error:
         Translator.from_pretrained([trained] * models, engine="ctranslate2", **options)
-    assert error.value.hint == hint
+    assert error.value.setting == setting
 
 
 def test_a_model_that_ctranslate2_does_not_support_is_refused_before_it_is_converted(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=tiny_recipe(model={"encoder_window": 5}))
-    with pytest.raises(ModelError, match="no restricted self-attention in the encoder") as error:
+    with pytest.raises(ModelError) as error:
         Translator.from_pretrained(tmp_path / "model", engine="ctranslate2")
-    assert error.value.hint == "nmt decode with `engine: torch` has it"
+    assert error.value.where == "model.encoder_window"
     assert not (tmp_path / ".model.ctranslate2").exists()
 
 
 def test_int8_of_torch_is_for_cpus_that_have_it(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_linear, "can_quantize", lambda: False)
-    with pytest.raises(DeviceError, match="does not multiply 8-bit integers exactly on this CPU") as problem:
+    with pytest.raises(DeviceError) as problem:
         Translator.from_pretrained(trained, precision="int8")
-    assert problem.value.hint == "take `precision: fp32`, or add `engine: ctranslate2`"
+    assert problem.value.setting == "precision"
     monkeypatch.setattr(engine_module, "choose_device", lambda name: torch.device(name))
     for engine in ("torch", "auto"):
-        with pytest.raises(UsageError, match="int8 is for CPUs") as error:
+        with pytest.raises(UsageError, match="int8 is for CPUs"):
             Translator.from_pretrained(trained, engine=engine, precision="int8", device="cuda")
-        assert error.value.hint == "take `precision: bf16`, or add `device: cpu`"
 
 
 def test_a_model_too_small_for_int8_says_what_it_is_computed_in(trained: Path) -> None:
@@ -284,22 +260,17 @@ def test_auto_takes_an_engine_that_does_what_is_asked(
 
 def test_models_of_different_vocabularies_do_not_translate_together(tmp_path: Path, trained: Path) -> None:
     save_tiny(tmp_path / "other", spm_folder=tmp_path)
-    with pytest.raises(ModelError, match="has other source pieces than") as error:
+    with pytest.raises(ModelError, match="source pieces") as error:
         Translator.from_pretrained([trained, tmp_path / "other"], device="cpu")
     assert error.value.where == str(tmp_path / "other")
-    assert error.value.hint == "train them on the same prepared data, or translate with one of them"
 
 
 def test_models_of_different_languages_do_not_translate_together(tmp_path: Path) -> None:
     save_tiny(tmp_path / "first", spm_folder=tmp_path)
     save_tiny(tmp_path / "second", spm_folder=tmp_path, languages="en-fr")
-    with pytest.raises(ModelError) as error:
+    with pytest.raises(ModelError, match="en-fr") as error:
         Translator.from_pretrained([tmp_path / "first", tmp_path / "second"], device="cpu")
-    assert error.value.message == (
-        f"{tmp_path}/second translates en-fr, {tmp_path}/first en-de: models that translate together need one pair"
-    )
     assert error.value.where == f"{tmp_path}/second"
-    assert error.value.hint == "give models of the same languages, or translate with one of them"
 
 
 def test_a_misspelt_setting_is_answered_with_the_nearest() -> None:

@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.decoding import torch_engine
-from nmt_cli.decoding.engine import open_engine
-from nmt_cli.decoding.search.hypotheses import Details, SourceSentence
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.forks import run_forked
 from tests.interchange.builders import write_marian
@@ -28,17 +25,6 @@ used = int(re.search("VmData: *([0-9]*)", Path("/proc/self/status").read_text().
 resource.setrlimit(resource.RLIMIT_DATA, (used + (48 << 20),) * 2)
 main()
 """
-
-
-def test_freed_memory_is_returned_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    returned: list[int] = []
-    monkeypatch.setattr(torch_engine, "return_freed_memory", lambda: returned.append(1))
-    save_tiny(tmp_path / "model", spm_folder=tmp_path)
-    engine = open_engine([tmp_path / "model"], engine="torch", device="cpu", precision="fp32", overrides={})
-    details = Details(piece_log_probs=False, alignment=False)
-    for _ in range(5):
-        engine.search([SourceSentence([])] * 4000, config=engine.decoding, nbest=1, details=details)
-    assert len(returned) == 2
 
 
 def test_a_model_that_memory_does_not_hold_is_told_in_three_lines(tmp_path: Path) -> None:

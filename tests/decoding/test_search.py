@@ -14,7 +14,6 @@ from torch import Tensor
 
 from nmt_cli.decoding.batching import BatchedSearch
 from nmt_cli.decoding.search import ensemble
-from nmt_cli.decoding.search.active_search import plan_compaction
 from nmt_cli.decoding.search.hypotheses import (
     Hypothesis,
     LengthPenalties,
@@ -414,20 +413,3 @@ def test_continuations_are_the_first_of_a_stable_sort(vocabulary: int, width: in
     values, order = everything.sort(dim=1, descending=True, stable=True)
     assert torch.equal(totals, values[:, :count])
     assert torch.equal(places, order[:, :count])
-
-
-def test_sentences_leave_at_once_in_small_batches_and_by_grains_in_large_ones() -> None:
-    def leaving(done: list[int], of: int) -> tuple[list[int], list[int]] | None:
-        found = plan_compaction(torch.tensor([place in done for place in range(of)]))
-        return None if found is None else (found[0].tolist(), found[1].tolist())
-
-    assert leaving([], of=20) is None
-    # A multiple of two stays, and the last ones go first: nobody has to take their places.
-    assert leaving([0], of=20) is None
-    assert leaving([1, 3, 19], of=20) == ([3, 19], [0, 1, 2, 18, *range(4, 18)])
-    assert leaving([1, 4, 5, 9], of=10) == ([1, 4, 5, 9], [0, 6, 2, 3, 7, 8])
-    assert leaving([1], of=2) == ([1], [0])
-    assert leaving([0], of=2) == ([0], [1])
-    assert leaving(list(range(7)), of=200) is None
-    assert leaving(list(range(9)), of=200) == (list(range(1, 9)), [0, *range(192, 200), *range(9, 192)])
-    assert leaving(list(range(20)), of=20) == (list(range(20)), [])

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends
-from torch.nn.attention.varlen import varlen_attn
 
 from nmt_cli.model import attention, cuda_attention
 from nmt_cli.model.attention import Kernel, attend, choose_kernel
@@ -111,22 +108,6 @@ def test_windows_that_torch_does_not_take_go_elsewhere(
     assert choose_kernel(torch.device("cuda"), BF16, **given, has_dropout=False) == expected
 
 
-def test_the_padded_kernel_is_never_cudnns(monkeypatch: pytest.MonkeyPatch) -> None:
-    allowed: list[SDPBackend] = []
-    compute = F.scaled_dot_product_attention
-
-    def note(*inputs: Any, **options: Any) -> Tensor:
-        allowed.extend(_cur_sdpa_kernel_backends())
-        return compute(*inputs, **options)
-
-    monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: "sdpa")
-    monkeypatch.setattr(F, "scaled_dot_product_attention", note)
-    CASES["cross"].attend(*CASES["cross"].inputs(d_k=4, d_v=4))
-    assert SDPBackend.FLASH_ATTENTION in allowed
-    assert SDPBackend.MATH in allowed
-    assert SDPBackend.CUDNN_ATTENTION not in allowed
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("width", [16, 64, 128, 256])
 @pytest.mark.parametrize("name", CASES)
@@ -197,21 +178,6 @@ def test_empty_slots_stay_finite_and_change_nothing(
     assert len(out) == q_slots
     assert out.isfinite().all()
     assert_attention(out[: queries.num_tokens], case.by_loops(*inputs), inputs)
-
-
-@pytest.mark.usefixtures("on_cpu")
-def test_slots_that_no_sentence_covers_would_show() -> None:
-    case = CASES["self"]
-    layout = in_slots(case, is_query=True, slots=15, dummies=0, sentences=3)
-    q, k, v = (F.pad(x, (0, 0, 0, 0, 0, 4)) for x in case.inputs(d_k=8, d_v=8))
-    projections = joined(q, k, v, matrices=1)
-    out = attend(projections, queries=layout.spans, keys=layout.spans, is_causal=False, window=None, dropout=OFF)
-    assert out[:11].isfinite().all()
-    assert out[11:].isnan().all()
-
-
-def test_the_torch_at_hand_has_the_kernel_with_one_of_the_two_known_signatures() -> None:
-    assert {"is_causal", "window_size"} & set(signature(varlen_attn).parameters)
 
 
 @pytest.mark.parametrize(

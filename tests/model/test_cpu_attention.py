@@ -103,12 +103,6 @@ def test_groups_have_little_padding_and_sizes_that_come_again() -> None:
     assert 320 * max(tgt) > 3 * sum(tgt)
 
 
-@pytest.mark.parametrize(("count", "computed"), [(1, 1), (2, 2), (3, 4), (8, 8), (9, 16), (17, 32)])
-def test_a_few_sentences_are_not_filled_up_to_sixteen(count: int, computed: int) -> None:
-    groups = group_by_length(layout_of([7] * count), layout_of([9] * count), heads=HEADS).groups
-    assert sum(len(group.query_lengths) for group in groups) == computed
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 @pytest.mark.parametrize("changes", [{}, {"encoder_window": 5, "positions": "rotary"}])
 @torch.inference_mode()
@@ -134,12 +128,3 @@ def test_the_encoding_of_a_sentence_does_not_depend_on_its_batch(precision: str,
                 assert float((together - alone).float().norm() / alone.float().norm()) < 0.02, others
             else:
                 assert torch.equal(together, alone), others
-
-
-def test_groups_are_made_once_for_two_layouts_and_a_number_of_heads() -> None:
-    queries, keys, others = (layout_of([3, 4, 5]) for _ in range(3))
-    groups = group_by_length(queries, keys, heads=2)
-    assert group_by_length(queries, keys, heads=2) is groups
-    assert group_by_length(queries, keys, heads=3) is not groups
-    assert group_by_length(queries, others, heads=2) is not groups
-    assert group_by_length(queries, queries, heads=2) is not groups
