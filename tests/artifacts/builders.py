@@ -119,7 +119,6 @@ def write_checkpoint(
     weights: Mapping[str, Tensor],
     loss: float | None = None,
     bleu: float | None = None,
-    fingerprint: str = "recipe-one",
 ) -> Path:
     path = run / "checkpoints" / f"update-{update:08}"
     path.mkdir(parents=True)
@@ -127,7 +126,7 @@ def write_checkpoint(
     write_tensors(path / "optimizer.safetensors", {"first_moment": torch.zeros(3)})
     (path / "state.json").write_text('{"position": 0}\n')
     validation = None if loss is None else {"loss": loss, "bleu": bleu}
-    fields = {"kind": "checkpoint", "update": update, "recipe_fingerprint": fingerprint, "validation": validation}
+    fields = {"kind": "checkpoint", "update": update, "recipe_fingerprint": "recipe-one", "validation": validation}
     write_manifest(path, fields)
     return path
 

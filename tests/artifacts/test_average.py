@@ -140,39 +140,23 @@ def test_a_checkpoint_that_a_training_removes_meanwhile_is_not_listed(
 
 
 def test_too_few_checkpoints_say_how_many_there_are(tmp_path: Path) -> None:
-    def refusal(name: str, *, last: int | None = None, best: int | None = None) -> ModelError:
-        with pytest.raises(ModelError) as caught:
-            updates(tmp_path / name, last=last, best=best)
-        assert caught.value.where == str(tmp_path / name / "checkpoints")
-        return caught.value
-
     write_run(tmp_path / "x", updates=2)
-    error, average = refusal("x", last=5), f"nmt average {tmp_path / 'x'}"
-    assert error.message == "5 were asked for, but the run has 2 checkpoints"
-    assert error.hint == f"{average} --last 2, or train on: nmt train tiny.yaml --data data/mini"
-    error = refusal("x", last=50)  # more than a training keeps
-    assert error.hint == f"{average} --last 2, or before another training, set training.keep_last to 50"
+    with pytest.raises(ModelError, match=r"^5 were asked for, but the run has 2 checkpoints\n") as caught:
+        updates(tmp_path / "x", last=5)
+    assert caught.value.where == str(tmp_path / "x" / "checkpoints")
+    assert caught.value.hint == f"nmt average {tmp_path / 'x'} --last 2"
     write_checkpoint(tmp_path / "x", 300, weights={"w": torch.zeros(1)})
-    error = refusal("x", best=3)
-    assert error.message.endswith("but the run has 2 checkpoints with a validation bleu")
-    assert f"{average} --best 2" in error.hint
-    write_run(tmp_path / "finished", updates=1, finished="2026-01-02T04:00:00+00:00")
-    error = refusal("finished", last=2)
-    assert error.message.endswith("but the run has 1 checkpoint")
-    assert error.hint.endswith("--last 1, or raise training.updates and train on")
-    write_run(tmp_path / "unmeasured")
-    write_checkpoint(tmp_path / "unmeasured", 100, weights={"w": torch.zeros(1)})
-    error = refusal("unmeasured", best=1)
-    assert error.message.endswith("but the run has 0 checkpoints with a validation bleu")
-    assert "--last N" in error.hint
+    with pytest.raises(ModelError, match="but the run has 2 checkpoints with a validation bleu"):
+        updates(tmp_path / "x", best=3)
+
+
+def test_a_run_without_a_checkpoint_is_trained_on_and_not_begun_anew(tmp_path: Path) -> None:
     write_run(tmp_path / "new")
-    error = refusal("new", last=1)
-    assert error.message == "the run has no checkpoint yet"
-    assert error.hint == "train it: nmt train tiny.yaml --data data/mini"
     record = tmp_path / "new" / "run.json"
     record.write_text(record.read_text().replace('"tiny.yaml",', '"tiny.yaml", "--restart",'), encoding="utf-8")
-    assert "--restart" in open_run(tmp_path / "new").record.command
-    assert refusal("new", last=1).hint == "train it: nmt train tiny.yaml --data data/mini"  # and does not remove it
+    with pytest.raises(ModelError, match="the run has no checkpoint yet") as caught:
+        updates(tmp_path / "new", last=1)
+    assert caught.value.hint == "train it: nmt train tiny.yaml --data data/mini"
 
 
 def test_a_checkpoint_given_twice_is_refused(tmp_path: Path) -> None:
@@ -185,9 +169,9 @@ def test_a_checkpoint_given_twice_is_refused(tmp_path: Path) -> None:
         mean_of([first, copy])
 
 
-def pair(run: Path, weights: dict[str, Tensor], *, fingerprint: str = "recipe-one") -> list[Path]:
+def pair(run: Path, weights: dict[str, Tensor]) -> list[Path]:
     first = write_checkpoint(run, 1, weights={"v": torch.zeros(2), "w": torch.zeros(2)})
-    return [first, write_checkpoint(run, 2, weights=weights, fingerprint=fingerprint)]
+    return [first, write_checkpoint(run, 2, weights=weights)]
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
@@ -200,25 +184,11 @@ def test_values_that_are_not_finite_are_refused(tmp_path: Path, value: float) ->
     assert "average the others: nmt average CHECKPOINT" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ({"v": torch.zeros(2), "w": torch.zeros(3)}, "the tensor w has shape [3], but should have [2]"),
-        ({"v": torch.zeros(2), "w": torch.zeros(2).half()}, "the tensor w is float16, and not float32"),
-    ],
-)
-def test_other_tensors_are_refused(tmp_path: Path, weights: dict[str, Tensor], message: str) -> None:
-    paths = pair(tmp_path, weights)
-    with pytest.raises(ModelError) as caught:
+def test_another_shape_is_refused(tmp_path: Path) -> None:
+    paths = pair(tmp_path, {"v": torch.zeros(2), "w": torch.zeros(3)})
+    with pytest.raises(ModelError, match=r"the tensor w has shape \[3\], but should have \[2\]") as caught:
         mean_of(paths)
-    assert message in caught.value.message
     assert caught.value.where == str(paths[1] / "model.safetensors")
-
-
-def test_another_recipe_is_refused(tmp_path: Path) -> None:
-    paths = pair(tmp_path, {"v": torch.ones(2), "w": torch.ones(2)}, fingerprint="recipe-two")
-    with pytest.raises(ModelError, match=r"update-00000002 was trained with another recipe than .*update-00000001"):
-        mean_of(paths)
 
 
 def test_damaged_checkpoints_are_refused(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from nmt_cli import __version__, files
@@ -98,13 +97,12 @@ def write_average_of_checkpoints(
 def average_checkpoints(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
     """The mean of the weights of some checkpoints; in any order it has the same bits.
 
-    Raises ModelError if a checkpoint is given twice, is damaged, has another recipe or shape, or holds values that are
-    not finite.
+    Raises ModelError if a checkpoint is given twice, is damaged, has another shape, or holds values that are not
+    finite.
     """
     checkpoints = sorted(checkpoints, key=lambda checkpoint: (checkpoint.update, checkpoint.weights_sha256))
     paths = [checkpoint.path for checkpoint in checkpoints]
     _check_no_duplicates(paths, [checkpoint.weights_sha256 for checkpoint in checkpoints], noun="checkpoint")
-    _check_same_recipe(checkpoints)
     for checkpoint in checkpoints:
         verify_files(checkpoint.path, error=ModelError, hint=_LEAVE_OUT, names_to_hash=(WEIGHTS,))
         loss = "" if checkpoint.loss is None else f"validation loss {checkpoint.loss:.4f}"
@@ -155,21 +153,13 @@ def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: b
 
 def _too_few_error(run: Run, *, option: Literal["last", "best"], number: int, num_found: int) -> ModelError:
     """The error if `--last` or `--best` asks for more checkpoints than the `num_found` that can be chosen."""
-    training = run.recipe.training
     kind = "checkpoint" if num_found == 1 else "checkpoints"
     measured = "" if option == "last" else f" with a validation {run.recipe.validation.metric}"
-    smaller_option = f"--{option} {num_found}" if num_found else "--last N"
-    kept_limit = training.keep_last if option == "last" else run.num_best_kept
-    if number > kept_limit:
-        how_to_get_more = f"before another training, set training.keep_{option} to {number}"
-    elif run.record.finished:
-        how_to_get_more = "raise training.updates and train on"
-    else:
-        how_to_get_more = f"train on: {command_to_continue(run.record.command)}"
+    hint = f"nmt average {shlex.quote(str(run.directory))} --{option} {num_found}"
     return ModelError(
         f"{number} were asked for, but the run has {num_found} {kind}{measured}",
         where=str(run.directory / CHECKPOINTS),
-        hint=f"nmt average {shlex.quote(str(run.directory))} {smaller_option}, or {how_to_get_more}",
+        hint=hint if num_found else f"average the newest: nmt average {shlex.quote(str(run.directory))} --last 1",
     )
 
 
@@ -197,12 +187,7 @@ def _mean_of_tensor(name: str, directories: Sequence[Path], opened: Sequence[Any
     total: Tensor | None = None
     for path, tensors in zip(directories, opened, strict=True):
         tensor: Tensor = tensors.get_tensor(name)
-        where = str(path / WEIGHTS)
-        if tensor.dtype != torch.float32:
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            message = f"the tensor {name} is {dtype}, and not float32 as nmt writes it"
-            raise ModelError(message, where=where, hint=hint)
-        check_finite(name, tensor, where=where, hint=hint)
+        check_finite(name, tensor, where=str(path / WEIGHTS), hint=hint)
         total = tensor.double() if total is None else total.add_(tensor)
     assert total is not None
     return total.div_(len(directories)).float()
@@ -218,23 +203,10 @@ def _check_no_duplicates(paths: Sequence[Path], hashes: Sequence[str], *, noun: 
         path_of_hash[weights_sha256] = path
 
 
-def _check_same_recipe(checkpoints: Sequence[Checkpoint]) -> None:
-    first = checkpoints[0]
-    for checkpoint in checkpoints:
-        if checkpoint.recipe_fingerprint != first.recipe_fingerprint:
-            message = f"{checkpoint.path} was trained with another recipe than {first.path}"
-            hint = "average checkpoints of one run: nmt average runs/NAME"
-            raise ModelError(message, where=str(checkpoint.path), hint=hint)
-
-
 def _check_same_shapes(directories: Sequence[Path], opened: Sequence[Any], *, hint: str) -> None:
     expected = shapes_in_file(opened[0])
     for path, tensors in zip(directories, opened, strict=True):
-        try:
-            check_names_and_shapes(shapes_in_file(tensors), expected=expected, where=str(path / WEIGHTS), hint=hint)
-        except ModelError as error:
-            message = f"{path.name} does not fit {directories[0].name}: {error.message}"
-            raise ModelError(message, where=error.where, hint=error.hint) from None
+        check_names_and_shapes(shapes_in_file(tensors), expected=expected, where=str(path / WEIGHTS), hint=hint)
 
 
 def _check_same_tokenizers(paths: Sequence[Path], listed: Sequence[Mapping[str, Any]]) -> None:
