@@ -216,18 +216,6 @@ def test_runs_on_other_data_are_compared_with_a_warning(tmp_path: Path, run: Pat
     assert findings(run, part)[-1] == "The signatures of BLEU differ, so its values are not comparable."
 
 
-def test_a_run_of_an_earlier_version_says_what_it_did_not_record(tmp_path: Path) -> None:
-    write_run(tmp_path / "old", updates=2)
-    page = page_of(tmp_path / "old")
-    assert "No samples were recorded" in section(page, "Samples")
-    assert cells(section(page, "Starts and hardware"))[1] == [
-        "2026-01-02 03:04 UTC",
-        "0",
-        "hardware and versions were not recorded",
-    ]
-    assert "<p>There were none.</p>" in section(page, "Skipped updates and returns")
-
-
 def test_a_run_that_has_only_begun_has_a_page_without_curves(tmp_path: Path) -> None:
     write_run(tmp_path / "new")
     page = page_of(tmp_path / "new")

@@ -126,9 +126,6 @@ class _Reader:
         tokens = _number(event, "target_tokens") or 0.0
         given_seconds = _number(event, "seconds")
         seconds = self._process_seconds if given_seconds is None else given_seconds
-        goes_back = bool(history.training) and update <= history.training[-1].at.update
-        if seconds < self._process_seconds or goes_back:
-            self._begin_process(0)  # a run without a checkpoint begins anew, and earlier versions wrote no event for it
         history.seconds += seconds - self._process_seconds
         history.trained_seconds += seconds - self._process_seconds
         self._process_seconds = seconds
@@ -191,9 +188,6 @@ def _number(event: Mapping[str, Any], key: str) -> float | None:
 
 
 def _samples(event: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The samples of a validation; earlier versions recorded none."""
-    keys, samples = ("source", "reference", "translation"), event.get("samples")
-    if not isinstance(samples, list):
-        return []
-    complete = [sample for sample in samples if isinstance(sample, dict) and sample.keys() >= {*keys}]
-    return [{key: str(sample[key]) for key in keys} for sample in complete]
+    """The samples of a validation, if any were made."""
+    keys = ("source", "reference", "translation")
+    return [{key: str(sample[key]) for key in keys} for sample in event.get("samples") or []]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import Field, model_validator
 
 from nmt_cli import __version__, files
 from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
@@ -66,7 +66,7 @@ class AverageLosses(Section):
     """
 
     loss: float
-    single_loss: float = Field(validation_alias=AliasChoices("single_loss", "newest_loss"))  # of earlier models
+    single_loss: float
 
     @property
     def is_worse(self) -> bool:
@@ -94,12 +94,6 @@ class SavedModelConfig(Section):
     )
     recipe: Recipe
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_longest_source(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """The values without a key of earlier models, which says less than `trained_lines`."""
-        return {key: value for key, value in values.items() if key != "longest_source"}
-
     @model_validator(mode="after")
     def _vocabulary_fits_tying(self) -> SavedModelConfig:
         source, target = self.vocabulary.source, self.vocabulary.target
@@ -109,10 +103,7 @@ class SavedModelConfig(Section):
 
 
 def dump_saved_config(config: SavedModelConfig) -> str:
-    """The text of config.yaml, with every value written out.
-
-    Earlier versions of nmt refuse two keys, so these are left out if they are null.
-    """
+    """The text of config.yaml, with every value but two that are null for most models."""
     left_out = {key for key in ("average_losses", "imported_from") if getattr(config, key) is None}
     values = config.model_dump(mode="json", exclude=left_out, by_alias=True)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)

@@ -344,10 +344,8 @@ def _setting_text(recipe: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) 
 
 
 def _starts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
-    """The newest starts of each run with their hardware, unless the run is of a version that recorded none."""
+    """The newest starts of each run with their hardware."""
     for shown in reported:
-        if not shown.history.starts:
-            yield {"run": shown, "time": shown.facts["started"], "update": 0}
         for start in shown.history.starts[-_MAX_EVENTS:]:
             hardware, versions = start.get("hardware") or {}, start.get("versions") or {}
             compiled = ", compiled" if hardware.get("is_compiled") else ""
