@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nmt_cli.artifacts.model_card import read_card, render_card, sparkline, without_usage_section
+from nmt_cli.artifacts.model_card import render_card, sparkline, without_usage_section
 from nmt_cli.artifacts.run import open_run
 from tests.artifacts.builders import SIGNATURE, tiny_recipe, write_run
 
@@ -156,11 +156,6 @@ def test_our_commands_with_the_model_stand_in_one_section(tmp_path: Path) -> Non
     )
     before, after = text.split("## Use\n")
     assert rest == before + after[after.index("## How it was made") :]
-
-
-def test_a_date_that_does_not_exist_is_no_front_matter(tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("---\ndate: 2024-02-30\n---\n\nA card.\n", encoding="utf-8")
-    assert read_card(tmp_path) == ({}, "A card.\n")
 
 
 def test_a_sparkline_spans_its_values() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt_cli.artifacts.manifest import read_manifest, verify_files, write_manifest
-from nmt_cli.errors import DataError, ModelError
+from nmt_cli.errors import ModelError
 
 HINT = "make it again"
 
@@ -51,7 +50,6 @@ def test_the_card_may_change_and_unknown_files_may_lie_there(tmp_path: Path) -> 
     ("damage", "message", "file"),
     [
         (lambda path: path.unlink(), "weights.bin is missing", "weights.bin"),
-        (lambda path: path.write_bytes(b""), "weights.bin is cut short: 0 of 1,024 bytes", "weights.bin"),
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), "cut short: 1,023 of 1,024 bytes", "weights.bin"),
         (lambda path: path.write_bytes(path.read_bytes() + b"x"), "1,025 bytes instead of 1,024", "weights.bin"),
         (lambda path: path.write_bytes(b"x" * 1024), "weights.bin was changed after it was written", "weights.bin"),
@@ -68,11 +66,6 @@ def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], object], messa
     assert caught.value.hint == HINT
 
 
-def test_the_error_is_of_the_family_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"manifest\.json is missing"):
-        verify_files(tmp_path, error=DataError, hint=HINT)
-
-
 def test_hashes_can_be_restricted_but_sizes_cannot(tmp_path: Path) -> None:
     directory = make(tmp_path / "m")
     (directory / "weights.bin").write_bytes(b"x" * 1024)
@@ -86,27 +79,10 @@ def test_hashes_can_be_restricted_but_sizes_cannot(tmp_path: Path) -> None:
         verify_files(directory, error=ModelError, hint=HINT, names_to_hash=[])
 
 
-@pytest.mark.parametrize("kept", [0, 1, 2, 40, -3])
-def test_a_shortened_manifest_is_damaged(tmp_path: Path, kept: int) -> None:
-    file = make(tmp_path / "m") / "manifest.json"
-    file.write_bytes(file.read_bytes()[:kept])
+@pytest.mark.parametrize("content", ["", '{"format": 1, "fil', "[]", '{"format": 1}'])
+def test_a_manifest_that_is_cut_short_or_lists_no_files_is_damaged(tmp_path: Path, content: str) -> None:
+    (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(ModelError, match=r"manifest\.json is damaged"):
-        check(file.parent)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        [],
-        {"format": 1},
-        {"format": 1, "files": {"../secret": {"bytes": 1, "sha256": "x"}}},
-        {"format": 1, "files": {"a": {"bytes": "1", "sha256": "x"}}},
-        {"format": 1, "files": {"a": 1}},
-    ],
-)
-def test_a_manifest_of_another_shape_is_damaged(tmp_path: Path, content: object) -> None:
-    (tmp_path / "manifest.json").write_text(json.dumps(content))
-    with pytest.raises(ModelError, match=r"manifest\.json is damaged: it lists no files"):
         check(tmp_path)
 
 

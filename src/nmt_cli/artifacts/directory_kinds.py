@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from itertools import chain, islice
+from itertools import chain
 from os.path import isfile
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,6 @@ from typing import Any, Literal
 from nmt_cli.artifacts.manifest import CONFIG, MANIFEST, RUN_FILE
 from nmt_cli.errors import ModelError, nearest_word
 
-_MAX_NAMES_COMPARED = 10_000  # in a folder
 OWNER_AND_NAME = "a model on the hub is named OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de"
 Kind = Literal["model", "run", "checkpoint", "data"]
 _USUAL_FOLDERS: Mapping[Kind, Path] = {"model": Path("models"), "run": Path("runs"), "data": Path("data")}
@@ -55,7 +54,7 @@ def did_you_mean(path: Path, *kinds: Kind) -> str:
 
 def _nearest(path: Path, folders: Iterable[Path], *, is_wanted: Callable[[Path], bool]) -> Path | None:
     """The wanted path in one of the folders whose name is nearest to that of a path; the last folder comes first."""
-    found = chain(*(islice(folder.glob("[!.]*"), _MAX_NAMES_COMPARED) for folder in folders))
+    found = chain(*(folder.glob("[!.]*") for folder in folders))
     by_name = {child.name: child for child in found if child != path and is_wanted(child)}
     return by_name.get(nearest_word(path.name, by_name) or "")
 

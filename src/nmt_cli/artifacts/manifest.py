@@ -47,7 +47,7 @@ def read_manifest(directory: Path, *, error: type[NmtError], hint: str) -> dict[
     """
     where = str(directory / MANIFEST)
     content = files.read_json(directory / MANIFEST, error=error, hint=hint)
-    if not isinstance(content, dict) or not _lists_files(content.get("files")):
+    if not isinstance(content, dict) or not isinstance(content.get("files"), dict):
         raise error(f"{MANIFEST} is damaged: it lists no files", where=where, hint=hint)
     if content.get("format") != _FORMAT:
         raise error(
@@ -102,17 +102,6 @@ def _check_size(path: Path, expected: int, *, error: type[NmtError], hint: str) 
         raise error(f"{path.name} is cut short: {size:,} of {expected:,} bytes", where=str(path), hint=hint)
     if size > expected:
         raise error(f"{path.name} was changed: {size:,} bytes instead of {expected:,}", where=str(path), hint=hint)
-
-
-def _lists_files(listed: Any) -> bool:
-    """Whether `listed` is a mapping of plain file names to sizes and hashes; no name leads out of the directory."""
-    return isinstance(listed, dict) and all(
-        Path(name).name == name
-        and isinstance(entry, dict)
-        and isinstance(entry.get("bytes"), int)
-        and isinstance(entry.get("sha256"), str)
-        for name, entry in listed.items()
-    )
 
 
 def model_digest(directory: Path) -> str:

@@ -67,7 +67,7 @@ def read_card(directory: Path) -> tuple[dict[str, Any], str]:
         return {}, card
     try:
         values = yaml.safe_load(parts[1])
-    except (yaml.YAMLError, ValueError):  # a date such as 2024-02-30
+    except yaml.YAMLError:
         values = None
     return values if isinstance(values, dict) else {}, parts[2].lstrip("\n")
 

@@ -261,9 +261,7 @@ def open_run(directory: Path) -> Run:
 def read_checkpoints(directory: Path) -> list[Checkpoint]:
     """The complete checkpoints in a directory, oldest first. A training may remove some meanwhile."""
     checkpoints = []
-    for manifest in directory.glob(f"update-*/{MANIFEST}"):
-        if not manifest.parent.name.removeprefix("update-").isdecimal():  # a user's copy: `update-00003000.bak`
-            continue
+    for manifest in directory.glob(f"update-*[0-9]/{MANIFEST}"):  # not a user's copy: `update-00003000.bak`
         try:
             checkpoints.append(read_checkpoint(manifest.parent))
         except ModelError:
