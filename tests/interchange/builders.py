@@ -50,19 +50,6 @@ def spm(side: int, *, model_type: str = "unigram", byte_fallback: bool = False) 
     )
 
 
-def with_damaged_rules(model: bytes) -> bytes:
-    """A SentencePiece model with one wrong byte in its rules of normalisation: its pieces can be read."""
-    start = model.rindex(b"nmt_nfkc") + len("nmt_nfkc")
-    for position in range(start, start + 20):
-        damaged = model[:position] + bytes([model[position] ^ 0xFF]) + model[position + 1 :]
-        try:
-            sentencepiece.SentencePieceProcessor(model_proto=damaged)
-        except RuntimeError as error:
-            if "precompiled_charsmap" in str(error):
-                return damaged
-    raise AssertionError
-
-
 def joint_vocabulary(*models: bytes, without: str = "") -> dict[str, int]:
     """</s>, <unk>, two codes of languages, the pieces of all models in an order of their own, and <pad>."""
     processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in models]

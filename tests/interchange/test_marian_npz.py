@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from nmt_cli.model.packing import pack
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, Piece, read_pieces, with_pieces
 from nmt_cli.tokenization.tokenizer import BOS, EOS
-from tests.interchange.builders import CPU, english, joint_vocabulary, load, spm, with_damaged_rules, write_marian
+from tests.interchange.builders import CPU, english, joint_vocabulary, load, spm, write_marian
 from tests.tokenization.models import train_spm
 from tests.training.tiny import parallel_text
 
@@ -214,15 +212,6 @@ def test_a_ctranslate2_that_cannot_be_imported_leaves_a_model_uncompared(
     assert (found.agreement, found.comparison) == (None, f"not compared with the original: {reason}")
 
 
-def test_a_missing_folder_of_temporary_files_leaves_a_model_uncompared(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("ctranslate2")
-    file = write_model(folder)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-    assert "loading it in CTranslate2 failed: [Errno 2] No such file" in imported(file, tmp_path / "model").comparison
-
-
 def test_the_weights_of_a_hugging_face_model_in_marian_s_form_give_its_log_probabilities(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -288,20 +277,13 @@ def test_the_weights_of_a_hugging_face_model_in_marian_s_form_give_its_log_proba
     ("option", "value"),
     [
         ("type", "s2s"),
-        ("type", "amun"),
-        ("type", "multi-transformer"),
         ("transformer-decoder-autoreg", "rnn"),
         ("transformer-ffn-activation", "gelu"),
-        ("transformer-ffn-depth", 3),
         ("transformer-postprocess", "da"),
         ("transformer-preprocess", "n"),
-        ("transformer-postprocess-emb", "nd"),
-        ("transformer-train-position-embeddings", True),
         ("transformer-no-projection", True),
         ("transformer-tied-layers", [1, 1]),
         ("transformer-decoder-dim-ffn", 64),
-        ("right-left", True),
-        ("factors-dim-emb", 16),
     ],
 )
 def test_what_our_model_has_not_is_refused_by_the_name_of_the_option(folder: Path, option: str, value: Any) -> None:
@@ -317,16 +299,6 @@ def test_what_our_model_has_not_is_refused_by_the_name_of_the_option(folder: Pat
     assert error.hint == "translate with Marian itself: nmt's model has no such part"
 
 
-def test_a_long_option_stays_short_in_its_error(folder: Path) -> None:
-    lists = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10))
-    for text, begin in ((f"a0: &a0 [x]\n{lists}type: *a9\n", "[[["), (f"type: {'x' * 9999}\n", "xxx")):
-        arrays: dict[str, Any] = {SETTINGS: np.frombuffer(text.encode(), np.int8)}
-        np.savez(folder / "model.npz", **arrays)
-        message = refusal(folder / "model.npz").message
-        assert message.startswith(f"model.npz was trained with --type {begin}")
-        assert len(message) < 100  # spelt out, the lists have 10 to the power of 9 words
-
-
 def test_damaged_and_foreign_files_are_named(folder: Path) -> None:
     file = write_model(folder, without=("encoder_l1_self_Wq",))
     assert refusal(file).message == "the tensor encoder_l1_self_Wq is missing"
@@ -334,10 +306,6 @@ def test_damaged_and_foreign_files_are_named(folder: Path) -> None:
     assert refusal(file).message == "the tensor Wpos has no place in nmt's model"
     file = write_model(folder, extra={"encoder_l1_ffn_W1": np.zeros((WIDTH, INNER), np.int8)})
     assert "the model was quantised by marian-conv" in refusal(file).message
-    file = write_model(folder, extra={"encoder_l1_ffn_W1": np.zeros((WIDTH, 9), np.float32)})
-    assert "model.encoder.layers.0.fc1.weight has shape [9, 32], but should have [48, 32]" in refusal(file).message
-    file = write_model(folder, extra={"encoder_l1_ffn_b1": np.full((1, INNER), np.nan, np.float32)})
-    assert "not finite" in refusal(file).message
     np.savez(file, a=np.zeros(3))
     assert refusal(file).message == "model.npz is no Marian model: it has no special:model.yml"
     np.savez(file, a=np.array([{}], dtype=object))
@@ -347,31 +315,12 @@ def test_damaged_and_foreign_files_are_named(folder: Path) -> None:
     )
     file.write_bytes(b"PK\x03\x04 nothing")
     assert "model.npz cannot be read" in refusal(file).message
-    with file.open("wb") as stream:
-        np.save(stream, np.zeros(3))
-    assert refusal(file).message == "model.npz cannot be read: it is one array, a .npy file"
-    np.savez_compressed(file, a=np.zeros(1_000_000))
-    content = file.read_bytes()
-    file.write_bytes(content[:60] + b"\xff" * 60 + content[120:])
-    assert "model.npz cannot be read" in refusal(file).message
-    file = write_model(folder, extra={"Wemb": np.zeros((999, WIDTH), np.float32)})
-    assert "model.shared.weight has shape [999, 32]" in refusal(file).message
 
 
-def test_a_wrong_option_is_named_with_its_file(folder: Path) -> None:
+def test_a_wrong_option_is_named(folder: Path) -> None:
     file = write_model(folder)
-    for option, message in {
-        "normalize: much": "decoder.yml: normalize: Input should be a valid number, unable to parse string as a number",
-        "beam-size: 0": "decoder.yml: beam-size: Input should be greater than 0",
-    }.items():
-        (folder / "decoder.yml").write_text(f"vocabs: vocab.spm\n{option}\n", encoding="utf-8")
-        error = refusal(file)
-        assert (error.message, error.where) == (message, str(folder / "decoder.yml"))
-    (folder / "decoder.yml").write_text("vocabs: vocab.spm\nnormalize: 20\n", encoding="utf-8")
-    assert refusal(file).hint == "put another value there and, for the search, in the .yml of the decoder"
-    (folder / "decoder.yml").unlink()
-    message = refusal(write_model(folder, enc__depth=0)).message
-    assert message == "special:model.yml in model.npz: encoder_layers: Input should be greater than 0"
+    (folder / "decoder.yml").write_text("vocabs: vocab.spm\nnormalize: much\n", encoding="utf-8")
+    assert "length_penalty: Input should be a valid number" in refusal(file).message
 
 
 def test_without_an_output_bias_no_row_that_marian_lacks_can_be_predicted(folder: Path) -> None:
@@ -420,19 +369,3 @@ def test_vocabularies_are_looked_for_and_named(folder: Path, tmp_path: Path) -> 
         find_npz(two)
     command = f"nmt import '{two / 'model.npz'}' --languages en-de -o models/model"
     assert caught.value.hint == f"name the file: {command}, with its languages"
-
-
-def test_a_damaged_tokenizer_beside_a_list_of_pieces_is_an_error_of_the_model(folder: Path) -> None:
-    file = write_model(folder)
-    vocabulary = (folder / "vocab.spm").read_bytes()
-    pieces = [piece.text for piece in read_pieces(vocabulary)]
-    listed = "".join(f"{json.dumps(text)}: {number}\n" for number, text in enumerate(pieces))
-    (folder / "vocab.spm").rename(folder / "target.spm")
-    (folder / "vocab.yml").write_text(listed, encoding="utf-8")
-    for size in range(180, 220):  # after a piece, or in the middle of one
-        (folder / "source.spm").write_bytes(vocabulary[:size])
-        error = refusal(file)
-        assert re.fullmatch("source.spm is (no|a damaged) SentencePiece model.*", error.message)
-        assert error.hint == "fetch the directory again, all its files"
-    (folder / "source.spm").write_bytes(with_damaged_rules(vocabulary))
-    assert refusal(file).message == "source.spm is no SentencePiece model"
