@@ -1,4 +1,4 @@
-"""The files of a Marian model on the Hugging Face hub: downloaded into the hub's own cache, and checked."""
+"""The files of a Marian model on the Hugging Face hub: downloaded into the hub's own cache."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any, assert_never
 from nmt_cli import hub
 from nmt_cli.artifacts.directory_kinds import model_type
 from nmt_cli.artifacts.manifest import LICENCE_FILES
-from nmt_cli.cache import mismatch
 from nmt_cli.console import Progress, size_text
 from nmt_cli.errors import ModelError
 from nmt_cli.hub_names import WEIGHTS_FILES, HubName
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelInfo
-    from huggingface_hub.hf_api import BlobLfsInfo
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +37,8 @@ class HubFiles:
 def download_model_files(name: HubName, *, progress: Progress | None) -> HubFiles:
     """The files of a Marian model in the hub's cache, into which missing files are downloaded.
 
-    If the hub cannot be reached, all files must be in the cache already. Raises ModelError if a file is missing or
-    damaged, or if the model is not a Marian model.
+    If the hub cannot be reached, all files must be in the cache already. Raises ModelError if a file is missing,
+    or if the model is not a Marian model.
     """
     import huggingface_hub
 
@@ -68,9 +66,7 @@ def _download_files(name: HubName, info: ModelInfo, *, progress: Progress | None
 
     def fetch(file: str, *, revision: str) -> Path:
         with hub.hub_errors(partial(_download_error, name)):
-            local = hub.download(name.repository, file, repo_type="model", revision=revision, progress=progress)
-        _check_hash(local, file, siblings[file].lfs, name=name)
-        return local
+            return hub.download(name.repository, file, repo_type="model", revision=revision, progress=progress)
 
     # config.json is asked for by the name of the branch. Then the hub's cache notes the branch's commit, which
     # `_files_if_cached` needs.
@@ -128,19 +124,6 @@ def _files_of_model(name: HubName, available: Mapping[str, Any]) -> list[str]:
         message = f"{name} on the hub has no weights that nmt reads: neither {' nor '.join(WEIGHTS_FILES)}"
         raise ModelError(message, where=name.page, hint="load it with transformers, save it, and nmt import the folder")
     return [*_NEEDED, *(file for file in _OPTIONAL if file in available), weights]
-
-
-def _check_hash(local: Path, file: str, lfs: BlobLfsInfo | None, *, name: HubName) -> None:
-    """Raise ModelError, and remove the file, if its SHA-256 differs from the hub's.
-
-    The hub gives the SHA-256 of a file in Git LFS; `lfs` is None for a small file.
-    """
-    if lfs is None or not (differs := mismatch(local, expected_size=None, expected_sha256=lfs.sha256)):
-        return
-    local.resolve().unlink(missing_ok=True)
-    local.unlink(missing_ok=True)
-    message = f"{file} of {name} is not the file that it should be: {differs}"
-    raise ModelError(message, where=str(local), hint="it is removed, and the same command downloads it again")
 
 
 def _in_megabytes(progress: Progress) -> Progress:
