@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -16,15 +15,6 @@ EDGES = {
     "processes.py",
     "training/loader.py",
     "training/checkpointer.py",
-}
-MAX_SENTENCE_WORDS = 25
-# What the rules of writing replace (CONTRIBUTING.md), by the word that is meant.
-WORDS = {
-    "if": r"\bwhere (there|none|no|one)\b",
-    "the noun itself": r"\bthose of\b|\bof whose\b",
-    "the thing instead of a question": r"^What\b",
-    "no history": r"\bany more\b",
-    "log-probability": r"\bln P\b",
 }
 UNPICKLING = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 # The modules whose classes describe what users write in YAML.
@@ -54,21 +44,6 @@ def only_the_command_line_prints_and_exits(modules: Sequence[Module]) -> Iterato
                 yield module.at(node, f"calls {called(node)}; that is for cli/")
             elif isinstance(node, ast.Raise) and node.exc and "SystemExit" in ast.unparse(node.exc):
                 yield module.at(node, "raises SystemExit; that is for cli/")
-
-
-def docstrings_can_be_read_aloud(modules: Sequence[Module]) -> Iterator[str]:
-    """The first paragraph of a docstring has short sentences, and the words of the rules of writing are kept."""
-    for module in modules:
-        for node in ast.walk(module.tree):
-            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            text = ast.get_docstring(node) or ""
-            for sentence in re.split(r"(?<=[.:;!?])\s+", text.partition("\n\n")[0]):
-                if len(sentence.split()) > MAX_SENTENCE_WORDS:
-                    yield module.at(node, f"more than {MAX_SENTENCE_WORDS} words: {sentence}")
-            for meant, pattern in WORDS.items():
-                if found := re.search(pattern, text):
-                    yield module.at(node, f"{found[0]!r} in a docstring: write {meant}")
 
 
 def every_setting_is_read(modules: Sequence[Module]) -> Iterator[str]:
@@ -106,7 +81,6 @@ def nothing_is_unpickled(modules: Sequence[Module]) -> Iterator[str]:
 RULES = [
     only_edges_catch_user_errors,
     only_the_command_line_prints_and_exits,
-    docstrings_can_be_read_aloud,
     every_setting_is_read,
     nothing_is_unpickled,
 ]
@@ -125,21 +99,14 @@ VALIDATED = "    norm: str = ''\n    @model_validator(mode='after')\n    def f(s
     ("rule", "path", "text", "complaint"),
     [
         (only_edges_catch_user_errors, "model/layers.py", "try: f()\nexcept (OSError, NmtError): pass", "NmtError"),
-        (only_edges_catch_user_errors, "files.py", "try: f()\nexcept errors.NmtError: pass", "NmtError"),
         (only_edges_catch_user_errors, "files.py", "try: f()\nexcept: pass", "BaseException"),
         (only_edges_catch_user_errors, "files.py", "with contextlib.suppress(NmtError): f()", "NmtError"),
         (only_the_command_line_prints_and_exits, "console.py", "print('x')", "calls print"),
-        (only_the_command_line_prints_and_exits, "console.py", "sys.exit(1)", "calls sys.exit"),
         (only_the_command_line_prints_and_exits, "console.py", "raise SystemExit(1)", "raises SystemExit"),
-        (docstrings_can_be_read_aloud, "files.py", f'"""{"word " * 26}."""', "more than 25 words"),
-        (docstrings_can_be_read_aloud, "files.py", 'def f():\n    """What it is."""', "write the thing"),
-        (docstrings_can_be_read_aloud, "files.py", '"""A file, none where there is none."""', "write if"),
         (every_setting_is_read, "recipe/schema.py", SECTION + "    norm: str = ''", ":4 nothing reads norm"),
         (every_setting_is_read, "recipe/schema.py", SECTION + VALIDATED, ":4 nothing reads norm"),
         (nothing_is_unpickled, "files.py", "def f():\n    import pickle", "imports pickle"),
-        (nothing_is_unpickled, "files.py", "from dill import loads", "imports dill"),
         (nothing_is_unpickled, "files.py", "torch.load(path)", "weights_only"),
-        (nothing_is_unpickled, "files.py", "torch.load(path, weights_only=False)", "weights_only"),
         (nothing_is_unpickled, "files.py", "from torch import load", "bare name"),
         (nothing_is_unpickled, "files.py", "np.load(path, allow_pickle=True)", "allow_pickle"),
     ],

@@ -75,13 +75,6 @@ class Page:
         for token in self.tokens:
             yield from token.children or []
 
-    def paragraphs(self) -> Iterator[str]:
-        """The text of paragraphs and list items; a piece of code is one word. Tables and headings are left out."""
-        for before, token in zip(self.tokens, self.tokens[1:], strict=False):
-            if before.type == "paragraph_open":
-                words = {"code_inline": "CODE", "softbreak": " "}
-                yield "".join(words.get(child.type, child.content) for child in token.children or [])
-
     def anchors(self) -> set[str]:
         """The names that may follow `#`: headings, as code hosts turn them into identifiers."""
         titles = [
