@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ OPEN = read_page(ROOT / "docs" / "benchmarks" / "OPEN.md")
 CALL = re.compile(r"\| `([^`]*\bbenchmarks/gpu/[A-D]\.sh)` \| (\d+) \| (.+?) \| (.+?) \| .+ \|")
 STATED = re.compile(r".*(?:One GPU|No GPU|\d+ GPUs), (\d+) minutes?(?: for [^.]+)?\. Needs: (.+)\. Makes: (.+)\.")
 CALLS = ROOT / "benchmarks" / "gpu"
-MOST_MINUTES_OF_A_CALL, MINUTES_OF_THE_SLOT = 10, 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +71,6 @@ def made_before(blocks: list[Stated], number: int) -> list[str]:
     return [made for block in blocks[:number] for made in block.makes]
 
 
-def test_every_block_states_its_minutes_and_its_needs() -> None:
-    assert len(stated(OPEN)) >= 10
-    assert all(block.minutes > 0 for block in stated(OPEN))
-    assert all(block.block.marks.get("needs") == "gpus" for block in stated(OPEN))
-
-
-def test_the_calls_fit_half_an_hour_and_are_the_scripts_that_there_are() -> None:
-    calls = [block for block in stated(OPEN) if re.search(r"gpu/[A-D]\.sh", block.block.text)]
-    named = [re.findall(r"gpu/([A-D]\.sh)", call.block.text) for call in calls]
-    assert named == [[file.name] for file in sorted(CALLS.glob("[A-D].sh"))]
-    assert all(call.minutes <= MOST_MINUTES_OF_A_CALL for call in calls)
-    assert sum(call.minutes for call in calls) < MINUTES_OF_THE_SLOT
-
-
 def test_what_a_block_needs_is_prepared_or_made_before_it() -> None:
     blocks = stated(OPEN)
     for number, block in enumerate(blocks):
@@ -104,11 +88,6 @@ def test_no_block_needs_a_model_that_none_before_it_makes() -> None:
             makers = [made for made in made_before(blocks, number) if model.startswith(f"{made}/")]
             assert makers, f"{block.block.where} needs {model}"
     assert num_models >= 2
-
-
-def test_no_block_prepares_data_on_the_card() -> None:
-    for block in stated(OPEN):
-        assert not re.search(r"(?:nmt|nmt_cli|\[@\]\}\")\s+prepare\b", block.commands), block.block.where
 
 
 @pytest.mark.parametrize("script", sorted(CALLS.glob("*.sh")), ids=lambda script: script.name)
@@ -136,20 +115,6 @@ def test_the_programs_of_a_call_take_their_options(script: Path, tmp_path: Path,
     assert any(call[0].startswith("benchmarks/") or call[:2] == ["-m", "nmt_cli"] for call in calls)
     for name, *options in (call[2:] for call in calls if call[:2] == ["-m", "nmt_cli"]):
         commands()[name].make_context(name, options)
-
-
-def test_results_name_the_commit_of_the_checkout_unless_one_is_given(tmp_path: Path) -> None:
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
-    environment = {name: value for name, value in os.environ.items() if name != "COMMIT"} | {"OUT": str(tmp_path)}
-    named = ["bash", "-c", 'source "$0"; echo "$COMMIT"', str(CALLS / "call.sh")]
-    for given, expected in (({}, found or "unknown\n"), ({"COMMIT": "1234567"}, "1234567\n")):
-        assert subprocess.check_output(named, cwd=CALLS, env=environment | given, text=True) == expected
-
-
-def test_the_preparation_begins_with_what_is_missing(tmp_path: Path) -> None:
-    ended = subprocess.run([CALLS / "prepare.sh"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (1, "missing: mix-en-de/train.en\n")
-    assert not list(tmp_path.iterdir())
 
 
 def test_call_a_finds_the_tests_that_need_a_gpu() -> None:
