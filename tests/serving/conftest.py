@@ -10,7 +10,7 @@ import pytest
 from nmt_cli.api import Translator
 from tests.serving.servers import Server, save_model
 
-pytest.importorskip("starlette")
+pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
 KEYS = """

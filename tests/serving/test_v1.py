@@ -208,10 +208,6 @@ def test_health_readiness_metrics_and_documents(server: Server) -> None:
     assert "http" not in page.replace("<!doctype html>", "")
     languages = page.split("<code>GET /v3/languages</code>")[1].split("<h2>")[0]
     assert "<td><code>resource</code></td>\n<td>string</td>\n<td>required</td>" in languages
-    paths = server.get("/openapi.json").json["paths"]
-    for path, status in (("/translate", "400"), ("/v1/translate", "401"), ("/v2/translate", "403")):
-        answers = paths[path]["post"]["responses"]
-        assert [code for code, answer in answers.items() if "missing" in answer["description"]] == [status]
     models = server.get("/v1/models").json
     assert [model["source"]["code"] for model in models["models"]] == ["en", "de"]
     assert models["limits"]["characters"] == 10_000

@@ -8,23 +8,25 @@ import re
 import time
 from collections.abc import Mapping
 from importlib.resources import files
+from typing import Annotated, Any
 
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt_cli.errors import NmtError
 from nmt_cli.serving import metrics
 from nmt_cli.serving.api import deepl, libretranslate, v1
-from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response
+from nmt_cli.serving.api.endpoints import Call, json_response, open_call
 from nmt_cli.serving.api.openapi import openapi_document
-from nmt_cli.serving.errors import ClientGone, RequestError, request_error_from, server_busy_error
+from nmt_cli.serving.api.requests import wrong_field_error
+from nmt_cli.serving.errors import BUSY, ClientGone, RequestError, request_error_from, server_busy_error
 from nmt_cli.serving.log import LogEvent, request_id, request_id_from
 from nmt_cli.serving.origins import AllowedOrigins, CorsMiddleware, HostAndOriginMiddleware, wrong_origin_error
 from nmt_cli.serving.service import Service
@@ -53,94 +55,84 @@ class Status(BaseModel):
     status: str
 
 
-async def health(call: Call[NoFields]) -> Response:
+_Open = Annotated[Call, Depends(open_call)]
+_operations = APIRouter(tags=["operations"], generate_unique_id_function=lambda route: route.name)
+
+
+@_operations.get("/health", response_model=Status)
+async def health() -> Response:
     """200 as long as the server answers at all."""
     return json_response({"status": "ok"})
 
 
-async def ready(call: Call[NoFields]) -> Response:
+@_operations.get("/ready", response_model=Status, responses={503: {"model": Status, "description": BUSY}})
+async def ready(call: _Open) -> Response:
     """200 if every model has a worker, else 503."""
     is_ready = call.service.models.are_ready
     return json_response({"status": "ready" if is_ready else "not ready"}, status=200 if is_ready else 503)
 
 
-async def read_metrics(call: Call[NoFields]) -> Response:
+@_operations.get("/metrics", response_class=PlainTextResponse)
+async def read_metrics(call: _Open) -> Response:
     """The metrics in Prometheus's text format."""
     return Response(call.service.metrics.render(), media_type=metrics.CONTENT_TYPE)
 
 
-_OPERATIONS = Api(
-    "operations",
-    prefixes=[""],
-    operation_prefix="",
-    error=libretranslate.LibreError,
-    error_content=libretranslate.error_content,
-    missing_key_status=400,
-    endpoints=[
-        Endpoint("GET", "/health", health, NoFields, Status, "Whether the server runs", needs_key=False),
-        Endpoint(
-            "GET", "/ready", ready, NoFields, Status, "Whether all models are loaded: 200 or 503", needs_key=False
-        ),
-        Endpoint(
-            "GET",
-            "/metrics",
-            read_metrics,
-            NoFields,
-            str,
-            "Counters for Prometheus",
-            media_type="text/plain",
-            needs_key=False,
-        ),
-    ],
-)
-_MONITORING_PATHS = {endpoint.path for endpoint in _OPERATIONS.endpoints}
-# The most used first, because the router compares a path with one after another. The last API has every other path.
-APIS = (v1.API, deepl.API, libretranslate.API, _OPERATIONS)
+_MONITORING_PATHS = {"/health", "/ready", "/metrics"}
+# The most used first, because the router compares a path with one after another.
+_ROUTERS = (v1.router, deepl.router, libretranslate.router, _operations)
 # DeepL and LibreTranslate answer a path with more slashes too, as clients write it after an address that ends with one.
-_PATHS_WITH_SLASHES = {endpoint.path for api in (deepl.API, libretranslate.API) for endpoint in api.endpoints}
+_PATHS_WITH_SLASHES = {
+    route.path
+    for router in (deepl.router, libretranslate.router)
+    for route in router.routes
+    if isinstance(route, APIRoute)
+}
 
 
-def create_app(service: Service, *, allowed_origins: AllowedOrigins) -> Starlette:
+def create_app(service: Service, *, allowed_origins: AllowedOrigins) -> FastAPI:
     """The application of a service for the pages that are allowed to use it."""
-    middleware = [
-        # Outermost, so that a page may read every error, and a browser's preflight does not count as a request.
-        Middleware(CorsMiddleware, allowed=allowed_origins, refuse=_refuse_origin),
-        Middleware(RequestLogMiddleware, service=service),
-        Middleware(HostAndOriginMiddleware, allowed=allowed_origins),
-        Middleware(WorkLimitMiddleware, service=service),
-    ]
-    app = Starlette(
-        routes=[*(route for api in APIS for route in api.routes(service)), *_page_routes(service)],
-        middleware=middleware,
-        exception_handlers=dict.fromkeys((NmtError, HTTPException, ClientGone, Exception), _answer_error),
+    app = FastAPI(
+        openapi_url=None,  # its pages would load scripts from another site
+        redirect_slashes=False,
+        middleware=[
+            # Outermost, so that a page may read every error, and a browser's preflight does not count as a request.
+            Middleware(CorsMiddleware, allowed=allowed_origins, refuse=_refuse_origin),
+            Middleware(RequestLogMiddleware, service=service),
+            Middleware(HostAndOriginMiddleware, allowed=allowed_origins),
+            Middleware(WorkLimitMiddleware, service=service),
+        ],
+        exception_handlers=dict.fromkeys(
+            (NmtError, HTTPException, RequestValidationError, ClientGone, Exception), _answer_error
+        ),
     )
-    app.router.redirect_slashes = False
+    app.state.service = service
+    for router in _ROUTERS:
+        app.include_router(router)
+    _add_pages(app, openapi_document(app, service))
     return app
 
 
-def _page_routes(service: Service) -> list[Route]:
-    """The page to translate on, the OpenAPI document, and the page that shows it."""
-    document = openapi_document(APIS, service)
+def _add_pages(app: FastAPI, document: dict[str, Any]) -> None:
+    """Add the page to translate on, the OpenAPI document, and the page that shows it."""
     contents = {
         "/": files("nmt_cli.serving").joinpath("page.html").read_text(encoding="utf-8"),
         "/docs": render("api.html", document=document),
     }
     headers = {"Content-Security-Policy": _PAGE_POLICY}
 
+    @app.get("/")
+    @app.get("/docs")
     async def page(request: Request) -> Response:
         return HTMLResponse(contents[request.scope["path"]], headers=headers)
 
-    async def openapi(request: Request) -> Response:
+    @app.get("/openapi.json")
+    async def openapi() -> Response:
         return json_response(document)
 
-    async def without_slash(request: Request) -> Response:
+    @app.get("/docs/")
+    async def without_slash() -> Response:
         return RedirectResponse("../docs")  # relative: a proxy may have put the server into a folder
-
-    return [
-        *(Route(path, page) for path in contents),
-        Route("/docs/", without_slash),
-        Route("/openapi.json", openapi),
-    ]
 
 
 class RequestLogMiddleware:
@@ -260,6 +252,8 @@ async def _answer_error(request: Request, error: Exception) -> Response:
             return Response(status_code=_STATUS_CLIENT_GONE)
         case RequestError():
             return _error_response(error, path=path)
+        case RequestValidationError():
+            return _error_response(wrong_field_error(error), path=path)
         case NmtError():
             return _error_response(request_error_from(error, status=400, code="invalid_request"), path=path)
         case HTTPException():
@@ -282,10 +276,14 @@ def _routing_error(status: int, path: str) -> RequestError:
 
 def _error_response(error: RequestError, *, path: str, headers: Mapping[str, str] | None = None) -> Response:
     """The refusal in the form of the API that the path belongs to."""
-    api = next(api for api in APIS for prefix in api.prefixes if not prefix or path.startswith(f"{prefix}/"))
+    error_content = libretranslate.error_content
+    if path.startswith("/v1/"):
+        error_content = v1.error_content
+    elif path.startswith(("/v2/", "/v3/")):
+        error_content = deepl.error_content
     all_headers = dict(headers or {})
     if error.retry_after_seconds is not None:
         all_headers["Retry-After"] = str(error.retry_after_seconds)
     # A value that was refused may hold half a character.
-    body = json.dumps(api.error_content(error), ensure_ascii=False).encode("utf-8", "replace")
+    body = json.dumps(error_content(error), ensure_ascii=False).encode("utf-8", "replace")
     return Response(body, status_code=error.status, headers=all_headers, media_type="application/json")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from nmt_cli.errors import NmtError
 
 _MAX_SHOWN_CHARACTERS = 20
+REFUSED = "The request is refused: the error says why, and what to do."
+BUSY = "No room, no time or no model now; see Retry-After."
 
 
 class RequestError(NmtError):

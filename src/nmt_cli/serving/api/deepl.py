@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, WithJsonSchema, create_model, field_validator
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import Response
+from pydantic import BaseModel, Field, WithJsonSchema, field_validator
 from pydantic.json_schema import SkipJsonSchema
-from starlette.responses import Response
 
 from nmt_cli.languages import language_name
-from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response
+from nmt_cli.serving.api.endpoints import Call, FormRoute, KeyedCall, json_response
 from nmt_cli.serving.api.requests import read_text, watch_caller
-from nmt_cli.serving.errors import invalid_request_error
+from nmt_cli.serving.errors import BUSY, REFUSED, RequestError, invalid_request_error
 
 # There is no quota, but the clients want a number.
 _NO_LIMIT = 1_000_000_000_000
@@ -149,9 +150,26 @@ class DeepLError(BaseModel):
     message: str
 
 
-async def translate(call: Call[DeepLTranslateRequest]) -> Response:
-    """Each text translated by the model for its language."""
-    fields = call.fields
+router = APIRouter(
+    route_class=FormRoute,
+    tags=["DeepL"],
+    generate_unique_id_function=lambda route: f"deepl_{route.name}",
+    responses={"4XX": {"model": DeepLError, "description": REFUSED}, 503: {"model": DeepLError, "description": BUSY}},
+)
+_Keyed = Annotated[Call, Depends(KeyedCall(missing_status=403, key_field="auth_key"))]
+
+
+def error_content(error: RequestError) -> dict[str, Any]:
+    """A refusal as DeepL says it."""
+    return {"message": error.message_with_hint}
+
+
+@router.post("/v2/translate", response_model=DeepLTranslateAnswer)
+async def translate(fields: DeepLTranslateRequest, call: _Keyed) -> Response:
+    """Each text translated by the model for its language.
+
+    The fields may also be sent as a form, or in the query string.
+    """
     check_supported(fields)
     sent = [read_text(text, fields.tag_handling, field="tag_handling") for text in fields.text]
     with watch_caller(call.request) as caller:
@@ -180,18 +198,20 @@ async def translate(call: Call[DeepLTranslateRequest]) -> Response:
     return json_response({"translations": translations})
 
 
-async def languages(call: Call[DeepLLanguagesRequest]) -> Response:
+@router.get("/v2/languages", response_model=list[DeepLLanguage])
+async def languages(fields: Annotated[DeepLLanguagesRequest, Query()], call: _Keyed) -> Response:
     """The languages of one side."""
     models = call.service.models
-    codes = models.targets if call.fields.type == "target" else models.sources
+    codes = models.targets if fields.type == "target" else models.sources
     return json_response(
         [{"language": code.upper(), "name": language_name(code), "supports_formality": False} for code in codes]
     )
 
 
-async def languages_v3(call: Call[DeepLLanguagesV3Request]) -> Response:
+@router.get("/v3/languages", response_model=list[DeepLLanguageV3])
+async def languages_v3(fields: Annotated[DeepLLanguagesV3Request, Query()], call: _Keyed) -> Response:
     """The languages of both sides, for texts."""
-    if call.fields.resource != _TEXTS:
+    if fields.resource != _TEXTS:
         return json_response([])
     sources, targets = call.service.models.sources, call.service.models.targets
     return json_response(
@@ -208,12 +228,14 @@ async def languages_v3(call: Call[DeepLLanguagesV3Request]) -> Response:
     )
 
 
-async def resources(call: Call[NoFields]) -> Response:
+@router.get("/v3/languages/resources", response_model=list[DeepLResource])
+async def resources(call: _Keyed) -> Response:
     """The services for languages: texts alone."""
     return json_response([{"name": _TEXTS, "features": [{"name": _DETECTION, "needs_source_support": True}]}])
 
 
-async def usage(call: Call[NoFields]) -> Response:
+@router.get("/v2/usage", response_model=DeepLUsage)
+async def usage(call: _Keyed) -> Response:
     """The characters, and a limit that nobody reaches."""
     return json_response({"character_count": call.owner.characters, "character_limit": _NO_LIMIT})
 
@@ -235,52 +257,19 @@ def check_supported(fields: DeepLTranslateRequest) -> None:
         raise invalid_request_error(message, hint=hint, where="split_sentences")
 
 
-def _empty_list_endpoint(path: str, name: str) -> Endpoint[NoFields]:
-    async def answer(call: Call[NoFields]) -> Response:
-        return json_response({name: []})
-
-    answer.__name__ = path[1:].translate(str.maketrans("/-", "__"))  # the operation's id in the OpenAPI document
-    fields: dict[str, Any] = {name: list[str]}
-    answer_model = create_model(f"DeepL{name.title().replace('_', '')}", **fields)
-    return Endpoint("GET", path, answer, NoFields, answer_model, "An empty list")
-
-
 def _num_lines(text: str) -> int:
     """Lines of a text that are not blank."""
     return sum(bool(line.strip()) for line in text.splitlines())
 
 
-API = Api(
-    "DeepL",
-    prefixes=["/v2", "/v3"],
-    operation_prefix="deepl_",
-    error=DeepLError,
-    error_content=lambda error: {"message": error.message_with_hint},
-    missing_key_status=403,
-    key_field="auth_key",
-    endpoints=[
-        Endpoint(
-            "POST",
-            "/v2/translate",
-            translate,
-            DeepLTranslateRequest,
-            DeepLTranslateAnswer,
-            "Translate texts",
-            takes_forms=True,
-        ),
-        Endpoint(
-            "GET", "/v2/languages", languages, DeepLLanguagesRequest, list[DeepLLanguage], "The languages of the models"
-        ),
-        Endpoint(
-            "GET",
-            "/v3/languages",
-            languages_v3,
-            DeepLLanguagesV3Request,
-            list[DeepLLanguageV3],
-            "The languages of the models",
-        ),
-        Endpoint("GET", "/v3/languages/resources", resources, NoFields, list[DeepLResource], "The services"),
-        *(_empty_list_endpoint(path, name) for path, name in _EMPTY_LISTS.items()),
-        Endpoint("GET", "/v2/usage", usage, NoFields, DeepLUsage, "Characters translated with this key"),
-    ],
-)
+def _add_empty_list(path: str, name: str) -> None:
+    async def empty_list(call: _Keyed) -> Response:
+        """An empty list."""
+        return json_response({name: []})
+
+    operation = path[1:].translate(str.maketrans("/-", "__"))
+    router.add_api_route(path, empty_list, response_model=dict[str, list[str]], name=operation)
+
+
+for _path, _name in _EMPTY_LISTS.items():
+    _add_empty_list(_path, _name)

@@ -1,27 +1,29 @@
-"""Endpoints: the path, request and answer of each, and the route that reads and checks a request and answers it."""
+"""The parts that the endpoints of all APIs share: reading a request, finding the owner of its key, answering."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field
+from fastapi import Request, Response, Security
+from fastapi.routing import APIRoute
+from fastapi.security import APIKeyHeader, HTTPBearer
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError, to_json
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.datastructures import QueryParams
 
-from nmt_cli.serving.api.requests import read_fields, read_json_fields, validate_fields
-from nmt_cli.serving.errors import RequestError
-from nmt_cli.serving.keys import ApiKeys, KeyOwner
+from nmt_cli.serving.api.requests import read_fields, read_json_fields
+from nmt_cli.serving.keys import KeyOwner
 from nmt_cli.serving.service import Service
 
-Fields = TypeVar("Fields", bound=BaseModel)
-
-# The statuses with which an endpoint may refuse a text.
-_TEXT_ERRORS = (400, 403, 408, 413, 429, 503)
+# They only describe the key in the OpenAPI document: `ApiKeys.authenticate` reads it.
+_BEARER = Security(HTTPBearer(scheme_name="bearer", auto_error=False))
+_KEY_HEADER = Security(APIKeyHeader(name="X-API-Key", scheme_name="header", auto_error=False))
+_DEEPL_KEY = Security(
+    APIKeyHeader(name="Authorization", scheme_name="deepl", description="DeepL-Auth-Key KEY", auto_error=False)
+)
+_JSON_TYPE = (b"content-type", b"application/json")
 
 
 def _check_not_text(value: Any) -> Any:
@@ -37,104 +39,92 @@ NotBlank = Annotated[str, Field(json_schema_extra={"pattern": r"[^\s\x1c-\x1f\x8
 """Text that may not be blank: the endpoint says so, and the OpenAPI document too."""
 
 
-class NoFields(BaseModel):
-    """A request without fields."""
-
-
 @dataclass(frozen=True, slots=True)
-class Call(Generic[Fields]):
-    """A request to an endpoint: its fields, which are checked, and the owner of its key."""
+class Call:
+    """A request to an endpoint, and the owner of its key."""
 
     service: Service
     request: Request
-    fields: Fields
     owner: KeyOwner
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint(Generic[Fields]):
-    """A path and method of an API, the function that answers, and the models of request and answer.
+async def open_call(request: Request) -> Call:
+    """The call of a request that needs no key."""
+    service: Service = request.app.state.service
+    return Call(service, request, service.keys.anonymous)
 
-    A request is read from JSON. With `takes_forms`, and in a GET, it may also be a form or the query string. A request
-    that asks for a stream gets `stream_media_type`. `answer_model` and `errors`, the statuses of refusals, are only for
-    the OpenAPI document.
+
+class KeyedCall:
+    """Gives the call of a request; RequestError if the server needs a key and it is wrong or missing.
+
+    A missing key is refused with `missing_status`. The field `key_field` of the body or the query string may hold it.
     """
 
-    method: str
-    path: str
-    handler: Callable[[Call[Fields]], Awaitable[Response]]
-    request_model: type[Fields]
-    answer_model: Any
-    summary: str
-    takes_forms: bool = False
-    media_type: str = "application/json"
-    stream_media_type: str | None = None
-    errors: Sequence[int] = _TEXT_ERRORS
-    needs_key: bool = True
+    def __init__(self, *, missing_status: int, key_field: str | None = None) -> None:
+        self._missing_status, self._key_field = missing_status, key_field
 
-
-@dataclass(frozen=True, slots=True)
-class Api:
-    """The endpoints of one API, and its form of an error.
-
-    All paths that begin with one of its prefixes have that form. A request without the key that the server needs is
-    refused with `missing_key_status`. The field `key_field` of the body or the query string may hold the key.
-    """
-
-    name: str
-    prefixes: Sequence[str]
-    operation_prefix: str
-    error: type[BaseModel]
-    error_content: Callable[[RequestError], dict[str, Any]]
-    missing_key_status: int
-    endpoints: Sequence[Endpoint[Any]]
-    key_field: str | None = None
-
-    def routes(self, service: Service) -> Iterator[Route]:
-        """A route for each endpoint; it reads a request, finds the owner of its key, checks its fields, and answers."""
-        return (self._route(endpoint, service) for endpoint in self.endpoints)
-
-    def _route(self, endpoint: Endpoint[Any], service: Service) -> Route:
-        model, no_fields = endpoint.request_model, NoFields()
-        has_fields = model is not NoFields
-        read = read_fields if endpoint.takes_forms or endpoint.method == "GET" else read_json_fields
-
-        async def answer(request: Request) -> Response:
-            raw_fields = await read(request, service.limits, kind=model) if has_fields else {}
-            owner = service.keys.anonymous
-            if endpoint.needs_key and service.keys.are_required:
-                owner = self._authenticate(request, raw_fields, service.keys)
-                request.state.client = owner.name
-            fields = validate_fields(model, raw_fields) if has_fields else no_fields
-            return await endpoint.handler(Call(service, request, fields, owner))
-
-        return Route(endpoint.path, _Application(answer), methods=[endpoint.method])
-
-    def _authenticate(self, request: Request, raw_fields: Mapping[str, Any], keys: ApiKeys) -> KeyOwner:
-        """The owner of the key in the fields or in the headers."""
+    async def __call__(
+        self, request: Request, bearer: Any = _BEARER, header: Any = _KEY_HEADER, deepl: Any = _DEEPL_KEY
+    ) -> Call:
+        """The call, whose owner also stands in the log."""
+        service: Service = request.app.state.service
+        if not service.keys.are_required:
+            return Call(service, request, service.keys.anonymous)
         key = None
-        if self.key_field is not None:
-            key = raw_fields.get(self.key_field) or request.query_params.get(self.key_field)
-        return keys.authenticate(
+        if self._key_field is not None:
+            fields = request.fields if isinstance(request, _ReadRequest) else request.query_params
+            key = fields.get(self._key_field)
+        owner = service.keys.authenticate(
             key if isinstance(key, str) else None,
             request.headers,
             address=request.client.host if request.client else "",
-            missing_status=self.missing_key_status,
+            missing_status=self._missing_status,
         )
+        request.state.client = owner.name
+        return Call(service, request, owner)
 
 
-class _Application:
-    """A function from request to answer as an ASGI application.
+class JsonRoute(APIRoute):
+    """A route whose body must be JSON, within the limits of the service."""
 
-    Around a plain function, Starlette would handle exceptions a second time.
-    """
+    _read = staticmethod(read_json_fields)
 
-    def __init__(self, answer: Callable[[Request], Awaitable[Response]]) -> None:
-        self._answer = answer
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler, before which the body is read."""
+        handle = super().get_route_handler()
+        if self.body_field is None and not self.dependant.query_params:
+            return handle
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._answer(Request(scope, receive, send))
-        await response(scope, receive, send)
+        async def read_and_handle(request: Request) -> Response:
+            fields = await self._read(request, request.app.state.service.limits)
+            return await handle(_ReadRequest(request, fields))
+
+        return read_and_handle
+
+
+class FormRoute(JsonRoute):
+    """A route whose fields may come as JSON, as a form or in the query string."""
+
+    _read = staticmethod(read_fields)
+
+
+class _ReadRequest(Request):
+    """A request whose fields have been read: to FastAPI, they are its JSON, or the query string of a GET."""
+
+    def __init__(self, request: Request, fields: dict[str, Any]) -> None:
+        headers = [header for header in request.scope["headers"] if header[0] != _JSON_TYPE[0]]
+        super().__init__({**request.scope, "headers": [*headers, _JSON_TYPE]}, request.receive)
+        self.fields = fields
+
+    @property
+    def query_params(self) -> QueryParams:
+        return QueryParams(self.fields)
+
+    async def body(self) -> bytes:
+        return b"{}"
+
+    async def json(self) -> Any:
+        return self.fields
 
 
 def json_response(content: Any, *, status: int = 200) -> Response:

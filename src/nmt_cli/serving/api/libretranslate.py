@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
 from pydantic import BaseModel, Field, WithJsonSchema
-from starlette.responses import Response
 
 from nmt_cli.languages import DetectedLanguage, language_name
-from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response
+from nmt_cli.serving.api.endpoints import Call, FormRoute, KeyedCall, json_response, open_call
 from nmt_cli.serving.api.requests import read_text, watch_caller
-from nmt_cli.serving.errors import RequestError, invalid_request_error, shorten
+from nmt_cli.serving.errors import BUSY, REFUSED, RequestError, invalid_request_error, shorten
 
 # Without "", which clients send for text: generators of clients would make a name of it.
 _FORMAT = {"enum": ["text", "html"], "type": "string", "description": "html takes entities and the tags of blocks"}
@@ -98,9 +99,23 @@ def error_content(error: RequestError) -> dict[str, Any]:
     return {"error": error.message_with_hint}
 
 
-async def translate(call: Call[LibreTranslateRequest]) -> Response:
-    """A text, or each of a list of texts, translated by the model for its language."""
-    fields, limit = call.fields, call.service.limits.alternatives
+router = APIRouter(
+    route_class=FormRoute,
+    tags=["LibreTranslate"],
+    generate_unique_id_function=lambda route: f"libretranslate_{route.name}",
+    responses={"4XX": {"model": LibreError, "description": REFUSED}, 503: {"model": LibreError, "description": BUSY}},
+)
+_Keyed = Annotated[Call, Depends(KeyedCall(missing_status=400, key_field="api_key"))]
+_Open = Annotated[Call, Depends(open_call)]
+
+
+@router.post("/translate", response_model=LibreTranslateAnswer)
+async def translate(fields: LibreTranslateRequest, call: _Keyed) -> Response:
+    """A text, or each of a list of texts, translated by the model for its language.
+
+    The fields may also be sent as a form, or in the query string.
+    """
+    limit = call.service.limits.alternatives
     if fields.q == []:
         raise invalid_request_error(
             "Invalid request: missing q parameter", hint="q is the text to translate", where="q"
@@ -109,9 +124,6 @@ async def translate(call: Call[LibreTranslateRequest]) -> Response:
         message = f"{shorten(str(fields.alternatives))} alternatives are too many"
         raise invalid_request_error(message, hint=f"ask for at most {limit}", where="alternatives")
     texts = [fields.q] if isinstance(fields.q, str) else fields.q
-    if not call.request.headers.get("content-type", "").startswith("application/json"):
-        # Forms send the line breaks of a text as \r\n.
-        texts = ["\n".join(text.splitlines()) if "\r" in text else text for text in texts]
     sent = [read_text(text, fields.format, field="format") for text in texts]
     with watch_caller(call.request) as caller:
         routed_translations = await call.service.translate_each(
@@ -137,9 +149,13 @@ async def translate(call: Call[LibreTranslateRequest]) -> Response:
     return json_response(answer if is_list else {name: values[0] for name, values in answer.items()})
 
 
-async def detect(call: Call[LibreDetectRequest]) -> Response:
-    """The most likely language."""
-    text = call.fields.q
+@router.post("/detect", response_model=list[LibreDetectedLanguage])
+async def detect(fields: LibreDetectRequest, call: _Keyed) -> Response:
+    """The most likely language of a text, among the languages of the models.
+
+    The fields may also be sent as a form, or in the query string.
+    """
+    text = fields.q
     if not text:
         raise invalid_request_error("Invalid request: missing q parameter", hint="q is the text", where="q")
     call.service.check_texts([text])
@@ -147,7 +163,8 @@ async def detect(call: Call[LibreDetectRequest]) -> Response:
         return json_response([_detected_language(call.service.models.detect(text))])
 
 
-async def languages(call: Call[NoFields]) -> Response:
+@router.get("/languages", response_model=list[LibreLanguage])
+async def languages(call: _Open) -> Response:
     """Each language, and the languages that it is translated into."""
     models = call.service.models
     codes = dict.fromkeys([*models.sources, *models.targets])
@@ -156,7 +173,8 @@ async def languages(call: Call[NoFields]) -> Response:
     )
 
 
-async def settings(call: Call[NoFields]) -> Response:
+@router.get("/frontend/settings", response_model=LibreSettings)
+async def settings(call: _Open) -> Response:
     """Limits, keys, and the languages to begin with."""
     service = call.service
     source = service.models.sources[0]
@@ -180,46 +198,3 @@ async def settings(call: Call[NoFields]) -> Response:
 
 def _detected_language(detected: DetectedLanguage) -> dict[str, Any]:
     return {"confidence": round(100 * detected.confidence, 1), "language": detected.code}
-
-
-API = Api(
-    "LibreTranslate",
-    prefixes=[""],
-    operation_prefix="libretranslate_",
-    error=LibreError,
-    error_content=error_content,
-    missing_key_status=400,
-    key_field="api_key",
-    endpoints=[
-        Endpoint(
-            "POST",
-            "/translate",
-            translate,
-            LibreTranslateRequest,
-            LibreTranslateAnswer,
-            "Translate text",
-            takes_forms=True,
-        ),
-        Endpoint(
-            "POST",
-            "/detect",
-            detect,
-            LibreDetectRequest,
-            list[LibreDetectedLanguage],
-            "Detect the language of a text, among those of the models",
-            takes_forms=True,
-        ),
-        Endpoint(
-            "GET",
-            "/languages",
-            languages,
-            NoFields,
-            list[LibreLanguage],
-            "The languages of the models",
-            needs_key=False,
-        ),
-        Endpoint(
-            "GET", "/frontend/settings", settings, NoFields, LibreSettings, "What a page needs to know", needs_key=False
-        ),
-    ],
-)

@@ -11,18 +11,16 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 from urllib.parse import parse_qs
 
-from pydantic import BaseModel, ValidationError
+from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from nmt_cli.serving.errors import RequestError, invalid_request_error, shorten, too_large_error, too_many_texts_error
 from nmt_cli.serving.service import Caller, RequestLimits
-
-Fields = TypeVar("Fields", bound=BaseModel)
 
 _MAX_FIELDS = 2000
 # Fields of a multipart form beside its texts. Reading a field blocks the server for 0.08 ms.
@@ -45,10 +43,10 @@ _HEADER_HINT = "send it with -H 'Content-Type: application/json'"
 _JSON_HINT = "send UTF-8 JSON with Content-Type: application/json"
 
 
-async def read_fields(request: Request, limits: RequestLimits, *, kind: type[BaseModel]) -> dict[str, Any]:
+async def read_fields(request: Request, limits: RequestLimits) -> dict[str, Any]:
     """The fields of body and query string, the body's first; a form's field that comes twice is a list.
 
-    The values are not checked yet. An error shows the first field of `kind` as an example.
+    The values are not checked yet.
     """
     # Not request.url: it is made from the Host header, which may be anything.
     fields = _form_fields(request.scope["query_string"].decode("latin-1"))
@@ -56,7 +54,7 @@ async def read_fields(request: Request, limits: RequestLimits, *, kind: type[Bas
     if not body:
         return fields
     if _is_json(request):
-        return fields | _json_fields(body, kind=kind, max_texts=limits.texts)
+        return fields | _json_fields(body, max_texts=limits.texts)
     if _content_type(request) == "multipart/form-data":
         return fields | await _multipart_fields(body, request.headers, max_fields=limits.texts + _OTHER_FIELDS)
     if body.lstrip().startswith(b"{"):
@@ -67,7 +65,7 @@ async def read_fields(request: Request, limits: RequestLimits, *, kind: type[Bas
         raise invalid_request_error("the body is not UTF-8", hint=_JSON_HINT) from None
 
 
-async def read_json_fields(request: Request, limits: RequestLimits, *, kind: type[BaseModel]) -> dict[str, Any]:
+async def read_json_fields(request: Request, limits: RequestLimits) -> dict[str, Any]:
     """The fields of a body that must be JSON; RequestError 415 otherwise.
 
     A browser asks the server before it sends JSON for a page of another site. It sends forms without asking.
@@ -76,7 +74,7 @@ async def read_json_fields(request: Request, limits: RequestLimits, *, kind: typ
         message = "the body is not sent as JSON"
         raise RequestError(message, hint=_HEADER_HINT, status=415, code="unsupported_media_type")
     body = await _read_body(request, max_bytes=limits.body_bytes, timeout_seconds=limits.timeout_seconds)
-    return _json_fields(body, kind=kind, max_texts=limits.texts)
+    return _json_fields(body, max_texts=limits.texts)
 
 
 def _content_type(request: Request) -> str:
@@ -87,23 +85,19 @@ def _is_json(request: Request) -> bool:
     return _content_type(request).endswith("json")
 
 
-def validate_fields(kind: type[Fields], fields: Mapping[str, Any]) -> Fields:
-    """The fields as a model; RequestError names the first wrong field, but never shows its value."""
-    try:
-        return kind.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        name = str(first["loc"][0]) if first["loc"] else "request"
-        match first["type"]:
-            case "missing":
-                reason = f"missing {name} parameter"
-                hint = f"give {name}; the page at /docs has the parameters of each call"
-            case "extra_forbidden":
-                name = shorten(name)
-                reason, hint = f"there is no {name}", f"take {', '.join(kind.model_fields)}"
-            case _:
-                reason, hint = f"{name}: {first['msg']}", "see /docs"
-        raise invalid_request_error(f"Invalid request: {reason}", hint=hint, where=name) from None
+def wrong_field_error(error: RequestValidationError) -> RequestError:
+    """The refusal for the first wrong field; it never shows the field's value."""
+    first = error.errors()[0]
+    name = shorten(str(first["loc"][1])) if len(first["loc"]) > 1 else "request"
+    match first["type"]:
+        case "missing":
+            reason = f"missing {name} parameter"
+            hint = f"give {name}; the page at /docs has the parameters of each call"
+        case "extra_forbidden":
+            reason, hint = f"there is no {name}", "leave it out; the page at /docs has the parameters of each call"
+        case _:
+            reason, hint = f"{name}: {first['msg']}", "see /docs"
+    return invalid_request_error(f"Invalid request: {reason}", hint=hint, where=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +198,7 @@ def _many_fields_error(kind: str, *, max_fields: int) -> RequestError:
     return too_large_error(f"the {kind} has more than {max_fields:,} fields", hint="send fewer")
 
 
-def _json_fields(body: bytes, *, kind: type[BaseModel], max_texts: int) -> dict[str, Any]:
+def _json_fields(body: bytes, *, max_texts: int) -> dict[str, Any]:
     try:
         content = _STRICT_JSON.decode(body.decode("utf-8-sig"))
     except UnicodeDecodeError:
@@ -215,8 +209,7 @@ def _json_fields(body: bytes, *, kind: type[BaseModel], max_texts: int) -> dict[
         hint = "send an object of texts and numbers"
         raise invalid_request_error("the JSON is nested too deeply", hint=hint) from None
     if not isinstance(content, dict):
-        example = f'{{"{next(iter(kind.model_fields))}": "..."}}'
-        raise invalid_request_error("the JSON is no object", hint=f"send an object, as in {example}")
+        raise invalid_request_error("the JSON is no object", hint="send an object with the fields that /docs lists")
     if len(content) > _MAX_FIELDS:
         raise _many_fields_error("JSON", max_fields=_MAX_FIELDS)
     # Checked before the values, because thousands of wrong values take long to describe.
@@ -233,7 +226,7 @@ def _form_fields(text: str) -> dict[str, Any]:
         raise invalid_request_error("the form is not UTF-8", hint=_JSON_HINT) from None
     except ValueError:
         raise _many_fields_error("form", max_fields=_MAX_FIELDS) from None
-    return {name: values[0] if len(values) == 1 else values for name, values in values_by_name.items()}
+    return _single_or_list(values_by_name)
 
 
 async def _multipart_fields(body: bytes, headers: Headers, *, max_fields: int) -> dict[str, Any]:
@@ -247,8 +240,10 @@ async def _multipart_fields(body: bytes, headers: Headers, *, max_fields: int) -
         if "Too many fields" in str(error):
             raise _many_fields_error("form", max_fields=max_fields) from None
         raise invalid_request_error("the form cannot be read", hint=_JSON_HINT) from None
-    fields: dict[str, Any] = {}
-    for name in form:
-        values = [str(value) for value in form.getlist(name)]
-        fields[name] = values[0] if len(values) == 1 else values
-    return fields
+    return _single_or_list({name: [str(value) for value in form.getlist(name)] for name in form})
+
+
+def _single_or_list(values_by_name: Mapping[str, list[str]]) -> dict[str, Any]:
+    """The fields of a form; it sends the line breaks of a text as CR and LF, and here they are LF."""
+    fields = {name: [value.replace("\r\n", "\n") for value in values] for name, values in values_by_name.items()}
+    return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}

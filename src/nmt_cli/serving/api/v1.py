@@ -6,14 +6,15 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Literal
 
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import Response, StreamingResponse
 
 from nmt_cli.languages import DetectedLanguage, language_name
 from nmt_cli.recipe.schema import SplitSentences
-from nmt_cli.serving.api.endpoints import NUMBER, Api, Call, Endpoint, NoFields, NotBlank, json_response
+from nmt_cli.serving.api.endpoints import NUMBER, Call, JsonRoute, KeyedCall, NotBlank, json_response, open_call
 from nmt_cli.serving.api.requests import watch_caller
-from nmt_cli.serving.errors import ClientGone, RequestError, invalid_request_error, request_error_from
+from nmt_cli.serving.errors import BUSY, REFUSED, ClientGone, RequestError, invalid_request_error, request_error_from
 from nmt_cli.serving.models import ModelRoute, ServedModel
 from nmt_cli.serving.service import Service
 from nmt_cli.serving.texts import TextCandidate, TranslatedText
@@ -184,16 +185,26 @@ def error_content(error: RequestError) -> dict[str, Any]:
     return {"error": {name: getattr(error, name) for name in ("code", "message", "hint", "where")}}
 
 
-async def translate(call: Call[TranslateRequest]) -> Response:
+router = APIRouter(
+    route_class=JsonRoute,
+    tags=["nmt"],
+    generate_unique_id_function=lambda route: route.name,
+    responses={"4XX": {"model": ErrorAnswer, "description": REFUSED}, 503: {"model": ErrorAnswer, "description": BUSY}},
+)
+_Keyed = Annotated[Call, Depends(KeyedCall(missing_status=401))]
+
+
+@router.post("/v1/translate", response_model=TranslateAnswer, responses={200: {"content": {_NDJSON: {}}}})
+async def translate(fields: TranslateRequest, call: _Keyed) -> Response:
     """Texts in one language, translated by one model, at once or as a stream of lines."""
-    texts = [call.fields.text] if isinstance(call.fields.text, str) else call.fields.text
+    texts = [fields.text] if isinstance(fields.text, str) else fields.text
     call.service.check_texts(texts)
     with call.owner.charged(requests=max(1, len(texts)), characters=sum(map(len, texts))):
-        return await _translate(call, texts)
+        return await _translate(fields, call, texts)
 
 
-async def _translate(call: Call[TranslateRequest], texts: list[str]) -> Response:
-    fields, service = call.fields, call.service
+async def _translate(fields: TranslateRequest, call: Call, texts: list[str]) -> Response:
+    service = call.service
     route = service.models.route(fields.source, fields.target, text="\n".join(texts))
     task = service.search_task(
         route.model,
@@ -206,7 +217,7 @@ async def _translate(call: Call[TranslateRequest], texts: list[str]) -> Response
     )
     when = fields.split_sentences
     if fields.stream:
-        lines = _stream_lines(call, texts, route, task)
+        lines = _stream_lines(fields, call, texts, route, task)
         # Awaited before the status is sent, so that a full queue is a 503.
         first_line = await anext(lines, b"")
         return StreamingResponse(_prepend(first_line, lines), media_type=_NDJSON)
@@ -224,36 +235,43 @@ async def _translate(call: Call[TranslateRequest], texts: list[str]) -> Response
     return json_response(answer)
 
 
-async def next_words(call: Call[NextWordsRequest]) -> Response:
+@router.post("/v1/words", response_model=NextWordsAnswer)
+async def next_words(fields: NextWordsRequest, call: _Keyed) -> Response:
     """The next words that the model thinks likely, each with the best translation that has it."""
     with call.owner.charged(requests=1, characters=0):
-        model = _model_for_sentence(call)
+        model = _model_for_sentence(fields, call.service)
         num_words, beam = call.service.limits.alternatives + 1, model.config.recipe.decoding.beam
-        task = NextWordsTask(" ".join(call.fields.prefix.split()), num_words, beam)
+        task = NextWordsTask(" ".join(fields.prefix.split()), num_words, beam)
         with watch_caller(call.request) as caller:
-            return json_response(await call.service.ask_about_words(call.fields.text, task, model, caller=caller))
+            return json_response(await call.service.ask_about_words(fields.text, task, model, caller=caller))
 
 
-async def attention(call: Call[AttentionRequest]) -> Response:
+@router.post("/v1/attention", response_model=AttentionAnswer)
+async def attention(fields: AttentionRequest, call: _Keyed) -> Response:
     """The weights of the cross-attention between the words of a sentence and of its translation."""
-    task = AttentionTask(call.fields.translation.strip())
+    task = AttentionTask(fields.translation.strip())
     with call.owner.charged(requests=1, characters=0):
-        model = _model_for_sentence(call)
+        model = _model_for_sentence(fields, call.service)
         if not task.target:
             hint = "give the translation of the text"
             raise invalid_request_error("the translation is blank", hint=hint, where="translation")
         with watch_caller(call.request) as caller:
-            answer = await call.service.ask_about_words(call.fields.text, task, model, caller=caller)
+            answer = await call.service.ask_about_words(fields.text, task, model, caller=caller)
     return Response(answer["map"], media_type="application/json")
 
 
-async def models(call: Call[NoFields]) -> Response:
+@router.get("/v1/models", response_model=ModelsAnswer)
+async def models(call: Annotated[Call, Depends(open_call)]) -> Response:
     """The served models, and the limits of a request."""
     return json_response(_models_and_limits(call.service))
 
 
-async def reload(call: Call[NoFields]) -> Response:
-    """The models after each was loaded again; 409 if a model cannot be loaded, and the old model stays."""
+@router.post("/v1/reload", response_model=ModelsAnswer)
+async def reload(call: _Keyed) -> Response:
+    """The models after each was loaded again; 409 if a model cannot be loaded, and the old model stays.
+
+    It takes an operator's key.
+    """
     service = call.service
     if not call.owner.is_operator:
         hint = "give a key that --api-key-file marks with the word operator"
@@ -299,16 +317,15 @@ def _model_json(model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _model_for_sentence(call: Call[NextWordsRequest] | Call[AttentionRequest]) -> ServedModel:
+def _model_for_sentence(fields: NextWordsRequest | AttentionRequest, service: Service) -> ServedModel:
     """The model for the sentence of a request; RequestError if the sentence is blank."""
-    fields = call.fields
     if not fields.text.strip():
         raise invalid_request_error("the sentence is blank", hint="give the sentence that is translated", where="text")
-    return call.service.models.route(fields.source, fields.target, text=fields.text).model
+    return service.models.route(fields.source, fields.target, text=fields.text).model
 
 
 async def _stream_lines(
-    call: Call[TranslateRequest], texts: list[str], route: ModelRoute, task: SearchTask
+    fields: TranslateRequest, call: Call, texts: list[str], route: ModelRoute, task: SearchTask
 ) -> AsyncIterator[bytes]:
     """A line of JSON for each text, in order; if an error ends the stream, the last line is the error."""
     is_begun = False
@@ -318,7 +335,7 @@ async def _stream_lines(
                 texts,
                 route.model,
                 task,
-                split_sentences=call.fields.split_sentences,
+                split_sentences=fields.split_sentences,
                 is_translated=route.is_translated,
                 caller=caller,
             )
@@ -357,50 +374,3 @@ def _best_and_alternatives(candidates: Sequence[TextCandidate]) -> dict[str, Any
         for candidate in candidates
     ]
     return {**best, "alternatives": alternatives}
-
-
-API = Api(
-    "nmt",
-    prefixes=["/v1"],
-    operation_prefix="",
-    error=ErrorAnswer,
-    error_content=error_content,
-    missing_key_status=401,
-    endpoints=[
-        Endpoint(
-            "POST",
-            "/v1/translate",
-            translate,
-            TranslateRequest,
-            TranslateAnswer,
-            "Translate texts",
-            stream_media_type=_NDJSON,
-        ),
-        Endpoint(
-            "POST",
-            "/v1/words",
-            next_words,
-            NextWordsRequest,
-            NextWordsAnswer,
-            "Words that may come next in a translation that has begun",
-        ),
-        Endpoint(
-            "POST",
-            "/v1/attention",
-            attention,
-            AttentionRequest,
-            AttentionAnswer,
-            "What the words of a translation looked at",
-        ),
-        Endpoint("GET", "/v1/models", models, NoFields, ModelsAnswer, "The models and the limits", needs_key=False),
-        Endpoint(
-            "POST",
-            "/v1/reload",
-            reload,
-            NoFields,
-            ModelsAnswer,
-            "Load all models again from where they lie; asks for an operator's key",
-            errors=(403, 409, 429, 503),
-        ),
-    ],
-)
