@@ -16,7 +16,7 @@ import nmt_cli
 
 _SLOW_TO_IMPORT = {
     *("torch", "numpy", "pandas", "datasets", "sacrebleu", "sentencepiece", "sacremoses", "safetensors"),
-    *("pydantic", "yaml", "fastapi", "httptools", "uvicorn", "ctranslate2", "tensorboard", "httpx"),
+    *("pydantic", "yaml", "fastapi", "uvicorn", "ctranslate2", "tensorboard", "httpx"),
 }
 
 

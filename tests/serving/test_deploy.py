@@ -10,9 +10,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -33,11 +34,22 @@ uwsgi_temp_path {0}/uwsgi; scgi_temp_path {0}/scgi;
 {1}}}"""
 
 
-def written(program: str, folder: Path, repository: Path, *, port: int, servers: Sequence[int]) -> Path:
-    """The file for a proxy, with these ports; its program finds it right, without a warning."""
+def written(
+    program: str,
+    folder: Path,
+    repository: Path,
+    *,
+    port: int,
+    servers: Sequence[int],
+    limits: Mapping[str, str] = MappingProxyType({}),
+) -> Path:
+    """The file for a proxy, with these ports and limits; its program finds it right, without a warning."""
     if shutil.which(program) is None:
         pytest.skip(f"needs {program}; make programs installs nginx on Debian, as root")
-    text = (repository / "deploy" / _FILES[program]).read_text(encoding="utf-8")
+    text = (repository / "deploy" / _FILES[program]).read_text(encoding="utf-8").replace("# server 127", "server 127")
+    for limit, short in limits.items():
+        assert text.count(f"{limit};") == 1
+        text = text.replace(f"{limit};", f"{limit.split()[0]} {short};")
     for given, own in zip((8080, 8000, 8001), (port, *servers), strict=True):
         text, count = re.subn(rf"(127\.0\.0\.1:|listen |bind :){given}\b", rf"\g<1>{own}", text)
         assert count == 1
@@ -51,11 +63,17 @@ def written(program: str, folder: Path, repository: Path, *, port: int, servers:
 
 
 @contextmanager
-def running(program: str, folder: Path, repository: Path, servers: Sequence[Server]) -> Iterator[Site]:
+def running(
+    program: str,
+    folder: Path,
+    repository: Path,
+    servers: Sequence[Server],
+    limits: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Site]:
     """A proxy before these servers."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    file = written(program, folder, repository, port=port, servers=[server.port for server in servers])
+    file = written(program, folder, repository, port=port, servers=[one.port for one in servers], limits=limits)
     process = subprocess.Popen([program, *_ARGUMENTS[program], str(file)])
     site = Site(port)
     try:
@@ -127,6 +145,50 @@ def test_a_proxy_loses_no_request_while_one_of_two_servers_has_no_model_and_then
         assert {answer.status for answer in load.answers + later.answers} == {200}
         assert load.refused == later.refused == 0
     assert second.stop() == 0
+
+
+_HURRIED = {
+    "client_header_timeout 15s": "1s",
+    "client_body_timeout 30s": "1s",
+    "send_timeout 15s": "1s",
+    "limit_conn nmt_address 100": "nmt_address 2",
+}
+_HEAD = b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
+
+
+def connected(site: Site, sent: bytes, *, address: str = "127.0.0.1") -> socket.socket:
+    """A connection from this address, on which a client sends something and then waits."""
+    connection = socket.create_connection(("127.0.0.1", site.port), timeout=60, source_address=(address, 0))
+    connection.sendall(sent)
+    return connection
+
+
+def all_sent_back(connection: socket.socket) -> bytes:
+    """Everything until the proxy ends the connection."""
+    received = b""
+    with connection, suppress(ConnectionResetError):
+        while chunk := connection.recv(65536):
+            received += chunk
+    return received
+
+
+def test_nginx_ends_slow_silent_and_greedy_clients_and_answers_the_others(
+    server: Server, tmp_path: Path, repository: Path
+) -> None:
+    with running("nginx", tmp_path, repository, [server, server], _HURRIED) as site:
+        silent = [connected(site, sent) for sent in (b"", b"GET / HT") for _ in range(50)]
+        unread = connected(site, b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500)
+        slow = [connected(site, _HEAD + b"\r\nsea", address="127.0.0.2") for _ in range(2)]
+        greedy = connected(site, _HEAD + b"\r\n", address="127.0.0.2")
+        assert all_sent_back(greedy).startswith(b"HTTP/1.1 503 ")
+        assert site.post("/v1/translate", {"text": "the old sea", "source": "en"}).status == 200
+        large = connected(site, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 30_000 + b"\r\n\r\n")
+        assert all_sent_back(large).startswith(b"HTTP/1.1 400 ")
+        for connection in [*silent, *slow]:
+            assert all_sent_back(connection)[:12] in (b"", b"HTTP/1.1 408")
+        time.sleep(3)  # nobody reads
+        assert all_sent_back(unread).count(b"HTTP/1.1 200") < 500
+        assert site.get("/health").status == 200
 
 
 def documents(repository: Path) -> dict[str, Any]:

@@ -248,6 +248,32 @@ def test_any_host_is_answered(server: Server, host: bytes) -> None:
         assert _status(connection) in (400, 403)  # for lack of a body, or as a name that is not the server's
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        "POST /translate HTTP/1.1|Host: x|Content-Length: 6|Transfer-Encoding: chunked",
+        "POST /translate HTTP/1.1|Host: x|Content-Length: 3|Content-Length: 4",
+        "GET /languages HTTP/1.1",
+        "GET /languages HTTP/1.1|Host: x|Host: y",
+        "hello",
+    ],
+)
+def test_a_head_that_is_wrong_or_ambiguous_is_refused(server: Server, head: str) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(head.replace("|", "\r\n").encode() + b"\r\n\r\n0\r\n\r\n")
+        assert _status(connection) == 400
+
+
+def test_a_request_that_offers_another_protocol_is_answered_in_this_one(server: Server) -> None:
+    """Java's HttpClient offers h2c by default."""
+    body = json.dumps({"text": "the old sea", "source": "en"}).encode()
+    head = b"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head += b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        assert _status(connection) == 200
+
+
 def test_a_request_over_several_packets_and_two_in_a_row(server: Server) -> None:
     body = json.dumps({"text": "the old sea", "source": "en"}).encode()
     head = b"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"

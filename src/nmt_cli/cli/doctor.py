@@ -30,7 +30,7 @@ REQUIRED = (
     *("langcodes", "language-data", "regex"),
 )
 EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "serve": ("nmt serve", ("fastapi", "uvicorn", "httptools", "prometheus-client", "python-multipart")),
+    "serve": ("nmt serve", ("fastapi", "uvicorn", "prometheus-client", "python-multipart")),
     "export": ("CTranslate2: nmt export, and --engine ctranslate2 of nmt decode and nmt serve", ("ctranslate2",)),
     "huggingface": ("nmt export --to huggingface, and the comparison in nmt import", ("transformers",)),
     "langid": ("the check of languages in nmt prepare and nmt serve", ("py3langid",)),

@@ -98,9 +98,8 @@ def create_app(service: Service, *, allowed_origins: AllowedOrigins) -> FastAPI:
         middleware=[
             # Outermost, so that a page may read every error, and a browser's preflight does not count as a request.
             Middleware(CorsMiddleware, allowed=allowed_origins, refuse=_refuse_origin),
-            Middleware(RequestLogMiddleware, service=service),
+            Middleware(RequestMiddleware, service=service),
             Middleware(HostAndOriginMiddleware, allowed=allowed_origins),
-            Middleware(WorkLimitMiddleware, service=service),
         ],
         exception_handlers=dict.fromkeys(
             (NmtError, HTTPException, RequestValidationError, ClientGone, Exception), _answer_error
@@ -135,12 +134,14 @@ def _add_pages(app: FastAPI, document: dict[str, Any]) -> None:
         return RedirectResponse("../docs")  # relative: a proxy may have put the server into a folder
 
 
-class RequestLogMiddleware:
-    """Counts, times and logs requests, without text, query or address, and answers the errors of what is inside it."""
+class RequestMiddleware:
+    """Limits, counts, times and logs requests, without text, query or address, and answers the errors inside it."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
         self._service = service
+        self._num_in_work = 0
+        service.metrics.in_flight.set_function(lambda: self._num_in_work)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -157,7 +158,10 @@ class RequestLogMiddleware:
                 message["headers"] = [*message["headers"], (b"x-request-id", own_id.encode()), _NO_SNIFFING]
             await send(message)
 
+        self._num_in_work += 1
         try:
+            if self._num_in_work > self._service.limits.requests and scope["path"] not in _MONITORING_PATHS:
+                raise server_busy_error("too many requests at once", retry_after_seconds=1)
             await self._app(scope, receive, send_and_note_status)
         except RequestError as error:
             reason = error.message
@@ -170,6 +174,7 @@ class RequestLogMiddleware:
             status = 500
             raise  # uvicorn logs it
         finally:
+            self._num_in_work -= 1
             self._count_and_log(scope, method, status, time.perf_counter() - started, reason)
 
     def _count_and_log(self, scope: Scope, method: str, status: int, seconds: float, reason: str | None) -> None:
@@ -186,44 +191,6 @@ class RequestLogMiddleware:
         logger.info(LogEvent("request", fields))
 
 
-class WorkLimitMiddleware:
-    """Limits the requests in work.
-
-    A request is in work from the last byte of its body on, so a slow sender takes no place.
-    """
-
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app = app
-        self._max_in_work = service.limits.requests
-        self._num_in_work = 0
-        service.metrics.in_flight.set_function(lambda: self._num_in_work)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the application answer, or raise RequestError if too many requests are in work."""
-        is_in_work = False
-
-        def begin_work() -> None:
-            nonlocal is_in_work
-            is_in_work = True
-            self._num_in_work += 1
-            if self._num_in_work > self._max_in_work and scope["path"] not in _MONITORING_PATHS:
-                raise server_busy_error("too many requests at once", retry_after_seconds=1)
-
-        async def receive_and_begin_work() -> Message:
-            message = await receive()
-            if not is_in_work and message["type"] == "http.request" and not message.get("more_body", False):
-                begin_work()
-            return message
-
-        try:
-            if not _has_body(scope):
-                begin_work()
-            await self._app(scope, receive_and_begin_work, send)
-        finally:
-            if is_in_work:
-                self._num_in_work -= 1
-
-
 async def _refuse_origin(scope: Scope, receive: Receive, send: Send) -> None:
     error = wrong_origin_error(Headers(scope=scope)["origin"])
     await _error_response(error, path=scope["path"])(scope, receive, send)
@@ -238,11 +205,6 @@ def _as_routed(scope: Scope) -> Scope:
     if plain_path in _PATHS_WITH_SLASHES:
         path = plain_path
     return {**scope, "method": method, "path": path}
-
-
-def _has_body(scope: Scope) -> bool:
-    headers = Headers(scope=scope)
-    return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

@@ -6,7 +6,6 @@ import errno
 import os
 import re
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from ipaddress import ip_address
 from pathlib import Path
@@ -61,16 +60,6 @@ class Listener:
     def is_for_this_machine(self) -> bool:
         """Whether only programs of this machine can reach it."""
         return self._uds is not None or ip_address(self.socket.getsockname()[0]).is_loopback
-
-    def accept_waiting(self) -> Iterator[socket.socket]:
-        """The connections that the system has made and nobody has accepted; `close` would reset them."""
-        while True:
-            try:
-                connection, _ = self.socket.accept()
-            except OSError:
-                return
-            connection.setblocking(False)
-            yield connection
 
     def close(self) -> None:
         """Take no more connections."""

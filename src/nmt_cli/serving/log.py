@@ -5,24 +5,17 @@ On a terminal a line is text, as in other commands; events with fields stay JSON
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import random
 import re
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
 from nmt_cli.console import PACKAGE_LOGGER, is_interactive
 
-logger = logging.getLogger(__name__)
-
-# What uvicorn says of a connection that is refused with 400.
-_INVALID_REQUEST = "Invalid HTTP request received."
-_SECONDS_BETWEEN_LINES = 1.0
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
@@ -64,27 +57,8 @@ def configure_server_log() -> None:
     """Log in JSON from now on, unless stderr is a terminal; libraries log in the same form as we do."""
     # The answer 400 already reports a form that cannot be read.
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
-    logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != _INVALID_REQUEST)
     if not is_interactive():
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(JsonFormatter())
         PACKAGE_LOGGER.handlers[:] = [handler]
     logging.root.handlers[:] = PACKAGE_LOGGER.handlers
-
-
-class RefusalLog:
-    """Logs refused connections: per second, one line for each status and reason, with the number of connections."""
-
-    def __init__(self) -> None:
-        self._refused: Counter[tuple[int, str]] = Counter()
-
-    def add(self, status: int, reason: str) -> None:
-        """Count a connection that was refused with this status."""
-        if not self._refused:
-            asyncio.get_running_loop().call_later(_SECONDS_BETWEEN_LINES, self._write)
-        self._refused[status, reason] += 1
-
-    def _write(self) -> None:
-        for (status, reason), connections in self._refused.items():
-            logger.warning(LogEvent("refused", {"status": status, "reason": reason, "connections": connections}))
-        self._refused.clear()

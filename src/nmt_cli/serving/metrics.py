@@ -30,10 +30,6 @@ class ServerMetrics:
         self.requests = counter("nmt_requests_total", "Requests answered.", ["endpoint", "code"])
         self.tokens = counter("nmt_tokens_total", "Pieces read and written, EOS counted.", ["model", "side"])
         self.dropped = counter("nmt_dropped_sentences_total", "Sentences whose client was gone.", ["model"])
-        about = "Connections closed without a whole request: 400 no HTTP, 408 too slow, 503 too many."
-        self.refused = counter("nmt_refused_connections_total", about, ["code"])
-        for code in ("400", "408", "503"):
-            self.refused.labels(code)
         self.restarts = counter("nmt_worker_restarts_total", "Workers that died and were replaced.", ["model"])
 
         gauge = partial(Gauge, registry=registry)

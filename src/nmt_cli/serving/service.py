@@ -36,8 +36,7 @@ logger = logging.getLogger(__name__)
 class RequestLimits:
     """Limits of one request; `characters` limits each text, and `requests` the requests in work.
 
-    `timeout_seconds` is the longest time from the last byte of a request to its answer. A client may take as long to
-    send a request.
+    `timeout_seconds` is the longest time from the last byte of a request to its answer.
     """
 
     characters: int

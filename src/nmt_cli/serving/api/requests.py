@@ -1,4 +1,4 @@
-"""The fields of a request, from JSON, a form or the query string, within limits of size and time."""
+"""The fields of a request, from JSON, a form or the query string, within limits of size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from nmt_cli.serving.errors import RequestError, invalid_request_error, shorten, too_large_error, too_many_texts_error
+from nmt_cli.serving.errors import (
+    ClientGone,
+    RequestError,
+    invalid_request_error,
+    shorten,
+    too_large_error,
+    too_many_texts_error,
+)
 from nmt_cli.serving.service import Caller, RequestLimits
 
 _MAX_FIELDS = 2000
@@ -50,7 +57,7 @@ async def read_fields(request: Request, limits: RequestLimits) -> dict[str, Any]
     """
     # Not request.url: it is made from the Host header, which may be anything.
     fields = _form_fields(request.scope["query_string"].decode("latin-1"))
-    body = await _read_body(request, max_bytes=limits.body_bytes, timeout_seconds=limits.timeout_seconds)
+    body = await _read_body(request, max_bytes=limits.body_bytes)
     if not body:
         return fields
     if _is_json(request):
@@ -73,7 +80,7 @@ async def read_json_fields(request: Request, limits: RequestLimits) -> dict[str,
     if not _is_json(request):
         message = "the body is not sent as JSON"
         raise RequestError(message, hint=_HEADER_HINT, status=415, code="unsupported_media_type")
-    body = await _read_body(request, max_bytes=limits.body_bytes, timeout_seconds=limits.timeout_seconds)
+    body = await _read_body(request, max_bytes=limits.body_bytes)
     return _json_fields(body, max_texts=limits.texts)
 
 
@@ -152,23 +159,18 @@ def watch_caller(request: Request) -> Iterator[Caller]:
         disconnected.cancel()
 
 
-async def _read_body(request: Request, *, max_bytes: int, timeout_seconds: float) -> bytes:
+async def _read_body(request: Request, *, max_bytes: int) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _long_body_error(max_bytes)
     body = bytearray()
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            while (message := await request.receive())["type"] == "http.request":
-                body += message["body"]
-                if len(body) > max_bytes:
-                    raise _long_body_error(max_bytes)
-                if not message.get("more_body", False):
-                    return _decoded(bytes(body), request.headers.get("content-encoding"), max_bytes=max_bytes)
-    except TimeoutError:
-        hint = "send it in one go"
-        raise RequestError("the body did not arrive in time", hint=hint, status=408, code="timeout") from None
-    raise RequestError("the client has gone", hint="stay", status=400, code="gone")
+    while (message := await request.receive())["type"] == "http.request":
+        body += message["body"]
+        if len(body) > max_bytes:
+            raise _long_body_error(max_bytes)
+        if not message.get("more_body", False):
+            return _decoded(bytes(body), request.headers.get("content-encoding"), max_bytes=max_bytes)
+    raise ClientGone
 
 
 def _decoded(body: bytes, encoding: str | None, *, max_bytes: int) -> bytes:
