@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import socket
 from contextlib import closing
 from pathlib import Path
@@ -60,43 +59,17 @@ def test_the_path_of_a_server_that_was_killed_is_taken_over(tmp_path: Path) -> N
         connect(path).close()
 
 
-def test_a_second_server_is_refused_before_the_first_listens_and_takes_nothing(tmp_path: Path) -> None:
+def test_a_path_that_another_server_has_is_named_and_left_to_it(tmp_path: Path) -> None:
     path = tmp_path / "nmt.sock"
     with closing(listener_at(path)) as first:
-        with pytest.raises(UsageError, match=f"sock: another server has taken it: process {os.getpid()} on") as taken:
-            listener_at(path)
         first.listen()
+        with pytest.raises(UsageError, match="sock: Address already in use") as taken:
+            listener_at(path)
         connect(path).close()
     assert (taken.value.setting, taken.value.hint) == (
         "uds",
         "give a short path where no file is, in a folder that you may write to: `uds: /tmp/nmt.sock`",
     )
-    assert list(tmp_path.iterdir()) == []  # the lock is gone too
-    with closing(listener_at(path)) as third:
-        third.listen()
-
-
-def test_a_path_that_another_program_has_is_named_and_left_to_it(tmp_path: Path) -> None:
-    path = tmp_path / "nmt.sock"
-    with closing(listener_at(path)) as first, socket.socket(socket.AF_UNIX) as other:
-        path.unlink()
-        other.bind(str(path))
-        other.listen()
-        with pytest.raises(UsageError, match="sock: Address already in use"):
-            first.listen()
-        first.close()
-        with pytest.raises(UsageError, match="sock: Address already in use"):
-            listener_at(path)
-        connect(path).close()
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_path_that_was_removed_before_it_listens_is_missed(tmp_path: Path) -> None:
-    path = tmp_path / "nmt.sock"
-    with closing(listener_at(path)) as listener:
-        path.unlink()
-        with pytest.raises(UsageError, match="sock: No such file or directory"):
-            listener.listen()
 
 
 def test_a_path_where_no_socket_can_be_is_named(tmp_path: Path) -> None:
@@ -104,25 +77,14 @@ def test_a_path_where_no_socket_can_be_is_named(tmp_path: Path) -> None:
     for path, reason in (
         (tmp_path / "file", "Address already in use"),
         (tmp_path / "none" / "nmt.sock", "No such file or directory"),
-        (tmp_path / "file" / "nmt.sock", "cannot write .nmt.sock.lock: a file stands where a folder must be"),
-        (tmp_path / ("x" * 250), "cannot write .x+.lock: its name is too long for this disk"),
-        (Path("/"), "Is a directory"),
+        (tmp_path / "file" / "nmt.sock", "Not a directory"),
+        (Path("/"), "Address already in use"),
         (tmp_path / ("x" * 120), "AF_UNIX path too long"),
     ):
         with pytest.raises(UsageError, match=f"cannot listen at {path}: {reason}"):
             listener_at(path)
     assert (tmp_path / "file").read_text() == "kept"
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
-
-
-def test_a_path_that_cannot_be_listened_at_is_named_with_its_own_hint(tmp_path: Path) -> None:
-    path = tmp_path / "nmt.sock"
-    with closing(listener_at(path)) as listener:
-        listener.socket.close()
-        with pytest.raises(UsageError, match=f"cannot listen at {path}: Bad file descriptor") as error:
-            listener.listen()
-    assert error.value.setting == "uds"
-    assert "give a short path where no file is" in error.value.hint
 
 
 def test_an_address_that_cannot_be_bound_leaves_no_socket_open() -> None:

@@ -224,7 +224,8 @@ def test_a_second_ctrl_c_ends_a_server_whose_worker_hangs(models: dict[str, Path
             server.process.send_signal(signal.SIGINT)
             time.sleep(0.5)
         server.process.wait(timeout=30)
-    assert server.events[-1]["message"] == "ended at once"
+    assert "ended at once" in server.log
+    assert "Traceback" not in server.log
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
 
@@ -305,10 +306,9 @@ def test_a_server_without_a_place_for_temporary_files_says_so(models: dict[str, 
     command = [sys.executable, "-m", "nmt_cli", "serve", "-m", str(models["en-de"]), "--port", "0"]
     limited = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *command]  # a test of each folder writes a file there
     process = subprocess.run(limited, capture_output=True, text=True, check=False)
-    error, fix = process.stderr.splitlines()[-2:]
-    assert process.returncode == 2
-    assert error.startswith("error: there is no place for temporary files: No usable temporary directory found in [")
-    assert fix.endswith("or name a folder: export TMPDIR=FOLDER")
+    assert process.returncode == 1
+    assert "No usable temporary directory found in [" in process.stderr
+    assert "space for temporary files may not suffice" in process.stderr
 
 
 def test_an_address_that_another_server_takes_meanwhile_is_named(

@@ -243,41 +243,6 @@ def test_keys_that_are_read_again_keep_what_they_used_and_others_are_refused(
     assert caplog.messages[1:] == [f"2 keys are read from {file}"]
 
 
-def test_an_address_with_many_wrong_keys_may_only_send_keys_that_it_has_sent_before(tmp_path: Path) -> None:
-    now = 100.0
-    keys = read_keys(write_keys(tmp_path, "bob bob-secret-key 2\ncarol carol-secret-key 60\n"), clock=lambda: now)
-
-    waits: list[int | None] = []
-    told: set[tuple[int, str, str]] = set()
-
-    def status(key: str, address: str = "192.0.2.1") -> int:
-        try:
-            keys.authenticate(key, {}, address=address, missing_status=401)
-        except RequestError as problem:
-            waits.append(problem.retry_after_seconds)
-            told.add((problem.status, problem.message, problem.hint))
-            return problem.status
-        return 200
-
-    assert status("bob-secret-key") == 200
-    assert [status(f"guess-{number}") for number in range(22)] == [403] * 20 + [429] * 2
-    assert waits == [None] * 20 + [3] * 2
-    assert (429, "this address has sent too many wrong keys", "try again in 3 s") in told
-    # A guess that is right tells nothing.
-    assert [status("carol-secret-key"), status("bob-secret-key"), status("carol-secret-key", "::1")] == [429, 200, 200]
-    keys.read_again()
-    assert status("bob-secret-key") == 200
-    now += 3
-    assert [status("a-guess"), status("a-guess")] == [403, 429]
-    now += 3
-    assert status("carol-secret-key") == 200
-    now += 60
-    assert [status(f"guess-{number}") for number in range(21)] == [403] * 20 + [429]
-    for number in range(10_001):
-        status("a-guess", f"2001:db8::{number:x}")
-    assert status("a-guess") == 403  # forgotten for later addresses
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import resource
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 from dataclasses import replace
@@ -24,13 +20,11 @@ from nmt_cli import processes
 from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.manifest import model_digest
-from nmt_cli.cli.serve import serve
 from nmt_cli.decoding.attention import AttentionMaps
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.errors import DataError, DeviceError, ModelError, NmtError, UsageError
 from nmt_cli.serving import worker_process
-from nmt_cli.serving.models import ModelRouter
 from nmt_cli.serving.worker_model import (
     AttentionTask,
     EngineSettings,
@@ -41,7 +35,6 @@ from nmt_cli.serving.worker_model import (
 )
 from nmt_cli.serving.worker_process import WorkerFailed, WorkerProcess
 from tests.serving.servers import save_model
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 TWO_BEST = SearchTask(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix="", alignments=False)
@@ -229,40 +222,6 @@ async def test_a_worker_is_closed_at_once_within_a_batch(
     assert list(temporary.iterdir()) == []
     (thread,) = threads
     assert thread is not threading.current_thread()  # where other requests are answered
-
-
-def test_the_files_of_a_server_that_was_killed_go_with_the_next_server_and_others_stay(
-    models: dict[str, Path], temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def load(router: ModelRouter) -> None:
-        raise ModelError("the disk is gone", hint="look for it")
-
-    killed = f"""
-import os, pathlib, signal
-from nmt_cli import processes
-from nmt_cli.serving.worker_model import EngineSettings
-from nmt_cli.serving.worker_process import WorkerProcess
-processes._WORKER_CODE = {HANGS!r}
-WorkerProcess(pathlib.Path("."), EngineSettings("torch", "cpu", "fp32", 1))
-os.kill(os.getpid(), signal.SIGKILL)"""
-    assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == -signal.SIGKILL
-    (left,) = temporary.iterdir()
-    wait_until(lambda: any(left.iterdir()))  # its worker, which goes on, writes nothing more there
-    other = temporary / f"{left.name}x"
-    other.write_text("a file of somebody else's")
-    monkeypatch.setattr(processes, "_WORKER_CODE", HANGS)
-    process = WorkerProcess(Path(), TORCH)
-    (own,) = set(temporary.iterdir()) - {other, left}
-    assert left.exists()  # to remove it may take long, and others may be answered now
-    monkeypatch.setattr(ModelRouter, "load", load)
-    monkeypatch.setattr(logging.root, "handlers", [])  # the server changes them for the rest of its process
-    with pytest.raises(ModelError, match="the disk is gone"):
-        serve(model=[models["en-de"]], port=0)
-    assert not left.exists()
-    assert own.exists()
-    process.kill()
-    asyncio.run(process.close())
-    assert list(temporary.iterdir()) == [other]
 
 
 async def test_a_worker_that_makes_a_mistake_is_ended_and_leaves_no_files(

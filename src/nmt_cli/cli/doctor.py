@@ -27,7 +27,7 @@ from nmt_cli.memory import free_cpu_bytes
 REQUIRED = (
     *("torch", "numpy", "sentencepiece", "sacrebleu", "sacremoses", "datasets", "pyarrow", "safetensors"),
     *("huggingface-hub", "schedulefree", "pydantic", "pyyaml", "jinja2", "rich", "typer", "zstandard", "lxml", "polib"),
-    *("langcodes", "language-data", "regex"),
+    *("langcodes", "language-data", "regex", "filelock"),
 )
 EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "serve": ("nmt serve", ("fastapi", "uvicorn", "prometheus-client", "python-multipart")),

@@ -20,9 +20,6 @@ logger = logging.getLogger(__name__)
 _FORMAT = "one line per key: NAME KEY REQUESTS_PER_MINUTE [operator], for example: alice 3f9a27c1e0b84d52 60"
 _OPERATOR = "operator"
 _MIN_KEY_CHARACTERS = 8
-# An address may send 20 wrong keys at once, and then 20 per minute.
-_WRONG_KEYS_AT_ONCE, _SECONDS_PER_WRONG_KEY = 20, 3.0
-_MAX_REMEMBERED_ADDRESSES = 10_000
 
 
 class KeyOwner:
@@ -38,7 +35,6 @@ class KeyOwner:
         self.digest = digest
         self.is_operator = is_operator
         self.characters = 0
-        self._addresses: dict[str, None] = {}  # addresses that have sent the key, the latest last
         self._per_minute = per_minute
         self._clock = clock
         self._capacity = max(1.0, per_minute)
@@ -74,40 +70,10 @@ class KeyOwner:
             self._requests_left = min(self._capacity, self._requests_left + requests)
             raise
 
-    def is_known_at(self, address: str) -> bool:
-        """Whether the key was sent from this address."""
-        return address in self._addresses
-
-    def remember(self, address: str) -> None:
-        """Remember that the key was sent from this address."""
-        self._addresses.pop(address, None)
-        self._addresses[address] = None
-        if len(self._addresses) > _MAX_REMEMBERED_ADDRESSES:
-            del self._addresses[next(iter(self._addresses))]
-
     def take_over(self, other: KeyOwner) -> None:
         """Take over the counts of another owner of the same key."""
-        self.characters, self._addresses = other.characters, other._addresses
+        self.characters = other.characters
         self._requests_left, self._filled_at = min(self._capacity, other._requests_left), other._filled_at
-
-
-class _WrongKeys:
-    """Counts wrong keys per address, and says how long an address must wait."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._free_at: dict[str, float] = {}  # by address, the time at which all its wrong keys are forgotten
-
-    def add(self, address: str) -> None:
-        """Count a wrong key."""
-        self._free_at[address] = max(self._free_at.pop(address, 0.0), self._clock()) + _SECONDS_PER_WRONG_KEY
-        if len(self._free_at) > _MAX_REMEMBERED_ADDRESSES:
-            del self._free_at[next(iter(self._free_at))]  # the address whose last wrong key is the oldest
-
-    def seconds_to_wait(self, address: str) -> int:
-        """Seconds until the address may send another one; 0 if it may now."""
-        seconds_until_free = self._free_at.get(address, 0.0) - self._clock()
-        return max(0, math.ceil(seconds_until_free - (_WRONG_KEYS_AT_ONCE - 1) * _SECONDS_PER_WRONG_KEY))
 
 
 class ApiKeys:
@@ -119,7 +85,6 @@ class ApiKeys:
         self._owners = {owner.digest: owner for owner in owners}
         self._file = file
         self._clock = clock
-        self._wrong = _WrongKeys(clock)
         self.anonymous = KeyOwner("anonymous", b"", per_minute=math.inf, clock=time.monotonic, is_operator=False)
 
     @property
@@ -146,13 +111,8 @@ class ApiKeys:
         """The owner of a key. Only digests are compared, so the time of a comparison reveals nothing about a key."""
         return self._owners.get(_digest(key))
 
-    def authenticate(
-        self, key: str | None, headers: Mapping[str, str], *, address: str, missing_status: int
-    ) -> KeyOwner:
-        """The owner of a request's key, given or in its headers; RequestError if it is wrong or missing.
-
-        After many wrong keys, an address gets 429 for each key that it has not sent before, whether right or wrong.
-        """
+    def authenticate(self, key: str | None, headers: Mapping[str, str], *, missing_status: int) -> KeyOwner:
+        """The owner of a request's key, given or in its headers; RequestError if it is wrong or missing."""
         key = key or _key_in_headers(headers)
         if not key:
             hint = (
@@ -161,14 +121,8 @@ class ApiKeys:
             )
             raise RequestError("this server needs an API key", hint=hint, status=missing_status, code="missing_key")
         owner = self.find(key)
-        if owner is None or not owner.is_known_at(address):
-            if seconds := self._wrong.seconds_to_wait(address):
-                message, hint = "this address has sent too many wrong keys", f"try again in {seconds} s"
-                raise RequestError(message, hint=hint, status=429, code="wrong_keys", retry_after_seconds=seconds)
-            if owner is None:
-                self._wrong.add(address)
-                raise RequestError("Invalid API key", hint="give a key of this server", status=403, code="invalid_key")
-        owner.remember(address)
+        if owner is None:
+            raise RequestError("Invalid API key", hint="give a key of this server", status=403, code="invalid_key")
         return owner
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 import socket
 from contextlib import ExitStack, suppress
@@ -11,39 +10,24 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from nmt_cli.errors import UsageError
-from nmt_cli.files import lock_path
 
 _BACKLOG = 1024
 
 
 class Listener:
-    """A bound socket, which takes connections once `listen` is called.
-
-    A lock beside the path of a Unix socket keeps other servers away from the start. `close` removes the socket and the
-    lock. If the server of a path was killed, the next server takes the path over.
-    """
+    """A bound socket, which takes connections once `listen` is called."""
 
     def __init__(self, *, host: str, port: int, uds: Path | None) -> None:
         """Bind the socket to `uds`, or to host and port without it; UsageError if that cannot be done."""
         self._host, self._port, self._uds = host, port, uds
-        with ExitStack() as ending:
-            if uds is not None:
-                _lock_path(uds, ending)
-            self.socket = _bind_address(host, port) if uds is None else _bind_path(uds)
-            self._identity = None if uds is None else _identity(uds)
-            self._ending = ending.pop_all()  # the lock, which `close` gives back
+        self.socket = _bind_address(host, port) if uds is None else _bind_path(uds)
         self.socket.setblocking(False)
 
     def listen(self) -> None:
-        """Take connections from now on; UsageError if the address was taken, or its socket removed, in the meantime."""
-        if self._uds is not None and (identity := _identity(self._uds)) != self._identity:
-            reason = errno.ENOENT if identity is None else errno.EADDRINUSE
-            raise _wrong_path_error(self._uds, os.strerror(reason))
+        """Take connections from now on; UsageError if the address was taken in the meantime."""
         try:
             self.socket.listen(_BACKLOG)
         except OSError as error:
-            if self._uds is not None:
-                raise _wrong_path_error(self._uds, error.strerror) from None
             raise _taken_address_error(self._host, self._port, error) from None
 
     @property
@@ -64,10 +48,8 @@ class Listener:
     def close(self) -> None:
         """Take no more connections."""
         self.socket.close()
-        if self._uds is not None and _identity(self._uds) == self._identity:
-            with suppress(OSError):
-                self._uds.unlink()
-        self._ending.close()
+        if self._uds is not None:
+            self._uds.unlink(missing_ok=True)
 
 
 def _address_on_network() -> str:
@@ -96,23 +78,8 @@ def _bind_address(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _lock_path(path: Path, ending: ExitStack) -> None:
-    """Keep other servers from a path until the end.
-
-    The lock is needed because a socket that does not listen yet looks like the socket of a killed server.
-    """
-    if not path.name:
-        raise _wrong_path_error(path, os.strerror(errno.EISDIR))
-    try:
-        path.parent.stat()  # else a folder that is not there would be made for the lock
-        ending.enter_context(lock_path(path, busy="another server has taken it", error=UsageError))
-    except UsageError as error:
-        raise _wrong_path_error(path, error.message) from None
-    except OSError as error:
-        raise _wrong_path_error(path, error.strerror) from None
-
-
 def _bind_path(path: Path) -> socket.socket:
+    """A socket at a path; a socket that a killed server has left there is removed."""
     listener = socket.socket(socket.AF_UNIX)
     try:
         if path.is_socket() and not _is_answered(path):
@@ -133,15 +100,6 @@ def _is_answered(path: Path) -> bool:
         except ConnectionRefusedError:
             return False
     return True
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode of a file, which another file of the same name would not have; None if there is no file."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _taken_address_error(host: str, port: int, error: OSError) -> UsageError:

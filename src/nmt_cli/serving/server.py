@@ -32,7 +32,6 @@ from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRouter, ModelSettings, ServedModel
 from nmt_cli.serving.origins import AllowedOrigins
 from nmt_cli.serving.service import RequestLimits, Service
-from nmt_cli.serving.worker_process import remove_left_folders
 
 logger = logging.getLogger(__name__)
 # A logger of its own, whose lines can appear in spite of `--quiet`.
@@ -74,7 +73,6 @@ def run(settings: ServerSettings) -> None:
         _address_logger.setLevel(logging.INFO)  # otherwise nobody would know the port
     configure_server_log()
     with closing(Listener(host=settings.host, port=settings.port, uds=settings.uds)) as listener:
-        remove_left_folders()
         asyncio.run(_serve(settings, listener))
 
 
@@ -97,6 +95,9 @@ async def _serve(settings: ServerSettings, listener: Listener) -> None:
         _address_logger.info("ready: %s", listener.url)
         _tell_systemd("READY=1")
         await server.serve(sockets=[listener.socket])
+        if server.force_exit:
+            # It would log a traceback for each request that is cut off.
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         logger.info("ended at once" if server.force_exit else "all requests are answered")
     except asyncio.CancelledError:
         logger.info("ended before the models were loaded")

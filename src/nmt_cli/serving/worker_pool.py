@@ -76,7 +76,7 @@ class WorkerPool:
                 with suppress(asyncio.CancelledError):
                     await asyncio.shield(ending)
             if isinstance(error, WorkerFailed | OSError):
-                hint = "memory or open files may not suffice: see what the log says above"
+                hint = "memory, open files or space for temporary files may not suffice: see the log above"
                 message = f"the model's worker died while it loaded: {error}"
                 raise NmtError(message, where=str(model), hint=hint) from None
             raise

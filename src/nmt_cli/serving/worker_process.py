@@ -6,19 +6,17 @@ If a worker hangs or is killed, the server keeps its connections.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from tempfile import gettempdir, mkdtemp
+from tempfile import mkdtemp
 from typing import Any, TypeVar
 
-from nmt_cli.errors import UsageError
 from nmt_cli.processes import Worker, WorkerLost
 from nmt_cli.serving.worker_model import EngineSettings, ModelJob, SentenceTask, WorkerModel
 
@@ -27,7 +25,6 @@ logger = logging.getLogger(__name__)
 
 # A large model from a slow disk, converted for CTranslate2 on the way.
 _LOADING_SECONDS = 600.0
-_FOLDER_PREFIX = "nmt-serve-"
 # Threads that wait for each other must not spin, since the server itself needs a CPU. Batches have ever new shapes, and
 # oneDNN and torch's layer above it would each keep what they made for the last thousand: hundreds of megabytes. A batch
 # needs more than 32 (docs/design/serving.md#memory).
@@ -49,9 +46,9 @@ class WorkerProcess:
         threads = str(engine.threads)
         with ExitStack() as on_error:
             # Its temporary files are as large as the model, and would stay if it is killed.
-            self._folder = _WorkerFolder()
-            on_error.callback(self._folder.remove)
-            of_this_worker = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TMPDIR": str(self._folder.path)}
+            self._folder = mkdtemp(prefix="nmt-serve-")
+            on_error.callback(self._remove_files)
+            of_this_worker = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TMPDIR": self._folder}
             self._worker = Worker(ModelJob(model, engine), environment=_ENVIRONMENT | os.environ | of_this_worker)
             on_error.callback(self._worker.close)
             on_error.callback(self._worker.kill)
@@ -99,7 +96,10 @@ class WorkerProcess:
 
     def _end_and_remove_files(self) -> None:
         self._worker.close()
-        self._folder.remove()
+        self._remove_files()
+
+    def _remove_files(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _ask_model(self, question: Callable[[WorkerModel], R], *, timeout_seconds: float) -> R:
         self._answer = self._waiting_threads.submit(self._worker.result_of, question, timeout_seconds=timeout_seconds)
@@ -113,53 +113,3 @@ class WorkerProcess:
             self.kill()
             logger.error("%s", error)  # with the traceback of the worker
             raise WorkerFailed("a worker process raised an unexpected error") from None
-
-
-class _WorkerFolder:
-    """The folder for the temporary files of a worker.
-
-    A lock tells other servers, and systemd-tmpfiles(8), that it is in use.
-    """
-
-    def __init__(self) -> None:
-        hidden = Path(mkdtemp(prefix=f".{_FOLDER_PREFIX}"))
-        try:
-            self._lock = _lock_folder(hidden, is_optional=True)  # on a disk without locks, nobody removes it either
-        except OSError:
-            hidden.rmdir()
-            raise
-        self.path = hidden.rename(hidden.with_name(hidden.name[1:]))
-
-    def remove(self) -> None:
-        os.close(self._lock)  # first: the removal opens the folder, and no more files may be allowed
-        shutil.rmtree(self.path, ignore_errors=True)
-
-
-def remove_left_folders() -> None:
-    """Remove the temporary files of servers that were killed, which may take long; UsageError if there is no folder."""
-    try:
-        folder = Path(gettempdir())
-    except FileNotFoundError as error:
-        hint = "mount /tmp, free some space there, or name a folder: export TMPDIR=FOLDER"
-        raise UsageError(f"there is no place for temporary files: {error.strerror}", hint=hint) from None
-    for left in folder.glob(f"{_FOLDER_PREFIX}*"):
-        with suppress(OSError):
-            descriptor = _lock_folder(left, is_optional=False)
-            if os.fstat(descriptor).st_uid == os.getuid():
-                shutil.rmtree(left, ignore_errors=True)
-            os.close(descriptor)
-
-
-def _lock_folder(folder: Path, *, is_optional: bool) -> int:
-    """A descriptor that locks a folder until it is closed; OSError if another process holds the lock.
-
-    On a disk without locks the folder counts as locked, or, if the lock `is_optional`, as free.
-    """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if not is_optional or isinstance(error, BlockingIOError):
-            os.close(descriptor)
-            raise
-    return descriptor

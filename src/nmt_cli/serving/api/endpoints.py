@@ -75,10 +75,7 @@ class KeyedCall:
             fields = request.fields if isinstance(request, _ReadRequest) else request.query_params
             key = fields.get(self._key_field)
         owner = service.keys.authenticate(
-            key if isinstance(key, str) else None,
-            request.headers,
-            address=request.client.host if request.client else "",
-            missing_status=self._missing_status,
+            key if isinstance(key, str) else None, request.headers, missing_status=self._missing_status
         )
         request.state.client = owner.name
         return Call(service, request, owner)
