@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from nmt_cli import __version__, files
 from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
@@ -66,7 +66,7 @@ class AverageLosses(Section):
     """
 
     loss: float
-    single_loss: float
+    single_loss: float = Field(validation_alias=AliasChoices("single_loss", "newest_loss"))  # of earlier models
 
     @property
     def is_worse(self) -> bool:
@@ -93,6 +93,12 @@ class SavedModelConfig(Section):
         None, description="OWNER/NAME@COMMIT of the model on the hub; null: not from there"
     )
     recipe: Recipe
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_longest_source(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """The values without a key of earlier models, which says less than `trained_lines`."""
+        return {key: value for key, value in values.items() if key != "longest_source"}
 
     @model_validator(mode="after")
     def _vocabulary_fits_tying(self) -> SavedModelConfig:
