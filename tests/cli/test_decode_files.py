@@ -18,6 +18,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -317,7 +318,7 @@ def test_a_damaged_input_is_not_taken_for_a_full_disk(folder: Path, tmp_path: Pa
         ({"engine": "marian"}, "--engine", "there is no engine called 'marian'"),
     ],
 )
-def test_options_that_make_no_sense(folder: Path, options: dict[str, object], where: str, message: str) -> None:
+def test_options_that_make_no_sense(folder: Path, options: dict[str, Any], where: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
         decode(model=[folder / "model"], source=folder / "text", device="cpu", **options)
     assert message in error.value.message

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from nmt_cli.cli.decode.command import decode
+from nmt_cli.cli.decode.input import STANDARD
 from nmt_cli.decoding.parallel import LineBlock, TranslationJob, choose_devices, jobs_for_devices, parallel_translator
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.errors import DataError, UsageError
@@ -169,9 +170,9 @@ def test_workers_share_the_cpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_workers_translate_files(folder: Path) -> None:
-    for options in ({}, {"stream": True, "source": folder / "text"}):
+    for source, stream in ((STANDARD, False), (folder / "text", True)):
         with pytest.raises(UsageError) as refused:
-            decode(model=[folder / "model"], workers=2, **options)
+            decode(model=[folder / "model"], workers=2, source=source, stream=stream)
         assert refused.value.where == "--workers"
     with pytest.raises(UsageError, match="--workers is 0, but should be at least 1"):
         decode(model=[folder / "model"], workers=0)
