@@ -6,6 +6,7 @@ import fcntl
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from nmt_cli.errors import DataError
@@ -14,13 +15,8 @@ from nmt_cli.files import lock_path, write_file
 
 def test_two_writers_of_one_file_both_write_it_whole(tmp_path: Path) -> None:
     texts = [letter * 100_000 for letter in "abcd"]
-
-    def write(text: str) -> None:
-        for _ in range(20):
-            write_file(tmp_path / "x", text, error=DataError)
-
     with ThreadPoolExecutor(len(texts)) as threads:
-        list(threads.map(write, texts))
+        list(threads.map(partial(write_file, tmp_path / "x", error=DataError), texts * 20))
     assert (tmp_path / "x").read_text() in texts
     assert os.listdir(tmp_path) == ["x"]
 

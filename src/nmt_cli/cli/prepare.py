@@ -66,6 +66,13 @@ def prepare(
     languages: Annotated[
         list[str] | None, typer.Option("--languages", "-l", metavar="SOURCE-TARGET", help="For example en-de.")
     ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOURCE,TARGET",
+            help="Two columns or keys of tables, by number or name; else those named en and de.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else data/NAME.")
     ] = None,
@@ -96,7 +103,7 @@ def prepare(
     files = {split: paths for split, paths in all_files.items() if paths}
     settings = [*(overrides or []), *flags]
     with _errors_naming(flags):
-        located = _locate(corpus, files, languages=languages or [], output=output, settings=settings)
+        located = _locate(corpus, files, languages=languages or [], columns=columns, output=output, settings=settings)
     output = output or Path("data") / located.corpus.name
     check_names_folder(output, option="-o", example="data/mine")
     if overwrite or kind_of(output) != "data":
@@ -151,6 +158,7 @@ def _locate(
     files: Mapping[Split, list[str]],
     *,
     languages: list[str],
+    columns: str | None,
     output: Path | None,
     settings: list[str],
 ) -> LocatedCorpus:
@@ -162,6 +170,9 @@ def _locate(
     if corpus is not None:
         if files or languages:
             raise _two_corpora_error(corpus, files, languages)
+        if columns is not None:
+            hint = "write source and target beside the file in the corpus file"
+            raise UsageError(f"--columns does not go with the corpus {corpus}", where="--columns", hint=hint)
         return load_corpus(corpus, overrides=settings)
     _refuse_set_for_options(settings)
     if not files and not languages:
@@ -175,7 +186,7 @@ def _locate(
         message = f"--languages is given {len(languages)} times: {', '.join(languages)}"
         raise UsageError(message, where="--languages", hint=f"give the one that is meant: -l {languages[-1]}")
     name = output.resolve().name if output is not None else name_without_endings(without_query(files["train"][0]))
-    return corpus_from_files(files, languages=languages[0], name=name, overrides=settings)
+    return corpus_from_files(files, languages=languages[0], name=name, overrides=settings, columns=columns)
 
 
 def _two_corpora_error(corpus: str, files: Mapping[Split, list[str]], languages: list[str]) -> UsageError:

@@ -223,18 +223,17 @@ class TsvChunk(_RecordChunk):
         num_columns = line.count("\t") + 1
         number = "1 column" if num_columns == 1 else f"{num_columns:,} columns"
         return (
-            f"columns {self.source} and {self.target} are looked for, and that line has {number}: "
-            "set source and target in the corpus file to columns that it has, or mend the line"
+            f"columns {self.source} and {self.target} are looked for, and that line has {number}: mend the line, or "
+            "give two columns that it has: --columns 1,2"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class JsonlChunk(_RecordChunk):
-    """Lines of JSON objects; `source` and `target` are dotted keys, and `fix` is the setting that names others."""
+    """Lines of JSON objects; `source` and `target` are dotted keys."""
 
     source: str
     target: str
-    fix: str
 
     def _pairs(self, lines: Sequence[str]) -> Iterator[tuple[str, str] | None]:
         source, target = self.source.split("."), self.target.split(".")
@@ -250,7 +249,7 @@ class JsonlChunk(_RecordChunk):
             return "that line is not JSON, so it is broken or cut short: mend it, or fetch the file again"
         return (
             f"text is looked for under the keys {self.source} and {self.target}, and that line {contents}: "
-            f"name the two keys: add {self.fix}"
+            "name the two keys: --columns SOURCE,TARGET"
         )
 
 
@@ -296,12 +295,12 @@ def text_length(cell: str) -> int:
     return 0 if " " not in text and any(map(str.isdigit, text)) else len(text)
 
 
-def texts_by_key(line: bytes) -> dict[str, str]:
-    """The texts in a line of JSON by their dotted keys; none if it is no object."""
+def keys_of_texts(line: bytes) -> list[str]:
+    """The dotted keys of the texts in a line of JSON; none if it is no object."""
     record = _parse_json(line.decode("utf-8-sig", "surrogateescape"))
-    keys = [key for key, _ in _dotted_items(record, "")] if isinstance(record, dict) else []
-    # A key that has a dot in itself leads to nothing.
-    return {key: text for key in keys if isinstance(text := _value_at_key(key.split("."), record), str)}
+    return (
+        [key for key, value in _dotted_items(record, "") if isinstance(value, str)] if isinstance(record, dict) else []
+    )
 
 
 def _parse_json(line: str) -> Any:

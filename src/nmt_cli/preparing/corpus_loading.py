@@ -11,7 +11,7 @@ from typing import Any
 from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.languages import parse_languages
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, source_of
-from nmt_cli.preparing.sources.base import Split, setting_of
+from nmt_cli.preparing.sources.base import Split
 from nmt_cli.preparing.sources.text import kind_of_file, split_code
 from nmt_cli.recipe.foreign_names import check_own_keys
 from nmt_cli.recipe.loading import find_yaml_file, parse_override
@@ -31,11 +31,17 @@ def load_corpus(name_or_path: str, *, overrides: Sequence[str]) -> LocatedCorpus
 
 
 def corpus_from_files(
-    files: Mapping[Split, Sequence[str]], *, languages: str, name: str, overrides: Sequence[str]
+    files: Mapping[Split, Sequence[str]],
+    *,
+    languages: str,
+    name: str,
+    overrides: Sequence[str],
+    columns: str | None = None,
 ) -> LocatedCorpus:
     """The corpus of files of pairs, recognised by their endings, and of text files PREFIX.LANGUAGE.
 
-    `languages` is SOURCE-TARGET. Raises UsageError if it is not two different codes.
+    `languages` is SOURCE-TARGET, and `columns` names two columns or keys of each table, SOURCE,TARGET. Raises
+    UsageError if it is not two different codes, or two columns.
     """
     source, target = parse_languages(languages)
     if source == target:
@@ -44,10 +50,11 @@ def corpus_from_files(
     values: dict[str, Any] = {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-") or "corpus",
         "languages": {"source": source, "target": target},
-        **{split: [source_of(path) for path in _first_of_two_sides(paths)] for split, paths in files.items()},
+        **{
+            split: [_with_columns(source_of(path), columns) for path in _first_of_two_sides(paths)]
+            for split, paths in files.items()
+        },
     }
-    for split, paths in files.items():
-        _check_no_file_is_dropped(split, paths, overrides)
     document = Document(values, {("languages",): "--languages"})
     return LocatedCorpus(_apply_overrides(document, overrides, source="nmt prepare"), Path())
 
@@ -62,26 +69,21 @@ def _first_of_two_sides(paths: Sequence[str]) -> list[str]:
     return list(first.values())
 
 
+def _with_columns(source: dict[str, str], columns: str | None) -> dict[str, Any]:
+    """The keys of a source, with its two columns if they are given and it is a table."""
+    if columns is None or source["kind"] not in ("tsv", "csv", "jsonl", "parquet"):
+        return dict(source)
+    names = [column.strip() for column in columns.split(",")]
+    if len(names) != 2 or not all(names):
+        hint = "by number or by name, source first: --columns 3,4"
+        raise UsageError(f"`columns` {columns!r} is not SOURCE,TARGET", setting="columns", hint=hint)
+    given = [int(name) if name.isdecimal() and source["kind"] in ("tsv", "csv") else name for name in names]
+    return {**source, "source": given[0], "target": given[1]}
+
+
 def prepare_command(file: str, *, languages: str) -> str:
     """The command that prepares a file of pairs."""
     return f"nmt prepare --train {shlex.quote(file)} -l {languages}"
-
-
-def _check_no_file_is_dropped(split: Split, paths: Sequence[str], overrides: Sequence[str]) -> None:
-    """Raise UsageError if --set gives a split a list of sources without a file that an option names."""
-    for override in overrides:
-        sources = parse_override(override).values.get(split)
-        if not isinstance(sources, list) or not all(isinstance(source, Mapping) for source in sources):
-            continue
-        listed = [str(value) for source in sources for value in source.values()]
-        dropped = [path for path in paths if not any(file == path or file.startswith(f"{path}.") for file in listed)]
-        if dropped:
-            all_sources = setting_of(split, [*sources, *map(source_of, dropped)])
-            raise UsageError(
-                f"--set {split}= replaces the files of --{split}, and its list lacks {' and '.join(dropped)}",
-                where=f"--set {override}",
-                hint=f"list all of them: {all_sources}",
-            )
 
 
 def _read_corpus_document(file: Path) -> Document:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,7 @@ def fetch_inputs(located: LocatedCorpus, *, progress: Progress) -> FetchedInputs
     fetched = FetchedInputs({split: [] for split in corpus.splits}, [])
     for split in corpus.splits:
         pairs_left = corpus.limit if split == "train" else None
-        of_split = replace(context, split=split, sources=corpus.sources(split))
-        for pairs in (pairs for source in of_split.sources for pairs in source.fetch(of_split, progress=progress)):
+        for pairs in (pairs for source in corpus.sources(split) for pairs in source.fetch(context, progress=progress)):
             fetched.sources[split].append(pairs)
             fetched.records.extend(_input_record(split, name, path) for name, path in pairs.inputs)
             if pairs_left is not None:

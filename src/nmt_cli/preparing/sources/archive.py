@@ -142,7 +142,8 @@ class ArchiveSource(Source):
         listed = ", ".join(sorted(names)[:_NAMES_SHOWN]) or "no files at all"
         found = f"has {len(choices)} texts" if choices else f"has no text in {' and '.join(context.codes)}"
         example = choices[0] if choices else ("NAME",)
-        hint = f"name the files of one text ({listed}): {self.setting(context, source=example[0], target=example[-1])}"
+        hint = f"unpack it, and give the files of one text ({listed}); or name two in a corpus file, such as "
+        hint += f"source: {example[0]}, target: {example[-1]}"
         raise DataError(f"{archive.name} {found}", where=str(archive), hint=hint)
 
 

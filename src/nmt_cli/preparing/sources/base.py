@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import math
-import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -72,14 +71,11 @@ class CorpusLanguages(Section):
 class CorpusContext:
     """The folder that a corpus's relative paths start from, its languages, and the answers of the hub so far.
 
-    While a source is fetched, `split` is its split, and `sources` are all sources of that split. `hub_answers` has what
-    the hub said of a repository at a revision, so it is asked once.
+    `hub_answers` has what the hub said of a repository at a revision, so it is asked once.
     """
 
     folder: Path
     languages: CorpusLanguages
-    split: Split = "train"
-    sources: Sequence[Source] = ()
     hub_answers: dict[tuple[str, str | None], HubAnswer] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -110,14 +106,6 @@ class Source(Section):
     def identity(self) -> dict[str, Any]:
         """The keys that identify the text, without the paths of local files."""
         return self.model_dump()
-
-    def setting(self, context: CorpusContext, **keys: str | int) -> str:
-        """The `--set` that gives the source these keys, beside the other sources of its split as they are."""
-        sources = [
-            source.model_dump(exclude_unset=True) | (keys if source is self else {})
-            for source in context.sources or [self]
-        ]
-        return setting_of(context.split, sources)
 
     @abstractmethod
     def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
@@ -191,11 +179,6 @@ class LocalPairs(ABC):
         values = {name: getattr(self, name) for name in names}
         settings = {name: value for name, value in values.items() if not isinstance(value, Path)}
         return {"kind": type(self).__name__, **settings}
-
-
-def setting_of(split: Split, sources: Sequence[Mapping[str, Any]]) -> str:
-    """The `--set` that makes these the sources of a split."""
-    return f"--set {shlex.quote(f'{split}={sources_in_yaml(sources)}')}"
 
 
 def sources_in_yaml(sources: Sequence[Mapping[str, Any]]) -> str:

@@ -13,9 +13,9 @@ from pydantic import Field
 from nmt_cli.errors import DataError, first_line
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing import chunks
-from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, text_length, texts_by_key
+from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, keys_of_texts
 from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight, empty_error
-from nmt_cli.preparing.sources.columns import find_columns
+from nmt_cli.preparing.sources.columns import GIVE_COLUMNS, find_columns
 from nmt_cli.preparing.sources.lines import line_chunks
 
 if TYPE_CHECKING:
@@ -36,14 +36,16 @@ class JsonlSource(OneFileSource):
 
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> JsonlFile:
         """The two keys of a file."""
-        texts: dict[str, str] = {}  # of the first records: a record may lack a text
+        keys: dict[str, None] = {}  # of the first records: a record may lack a text
         for line in next(line_chunks(file))[1][:_RECORDS_COMPARED]:
-            texts |= {key: text for key, text in texts_by_key(line).items() if key not in texts}
-        keys = _choose_names(self, list(texts), file, context, default=context.codes)
-        longest = sorted(texts, key=lambda key: -text_length(texts[key]))[:2]
-        source, target = [key for key in texts if key in longest] if len(longest) > 1 else ("SOURCE", "TARGET")
-        fix = self.setting(context, source=source, target=target)
-        return JsonlFile(((name, file),), file.name, self.weight, file, *keys, fix)
+            keys |= dict.fromkeys(keys_of_texts(line))
+        return JsonlFile(
+            ((name, file),),
+            file.name,
+            self.weight,
+            file,
+            *_choose_names(self, list(keys), file, context, default=context.codes),
+        )
 
 
 class ParquetSource(OneFileSource):
@@ -70,18 +72,16 @@ def translation_columns(source: str | None, target: str | None, context: CorpusC
 
 @dataclass(frozen=True, slots=True)
 class JsonlFile(LocalPairs):
-    """Two keys, dotted where nested, of the JSON objects in a file; `fix` is the setting that names others."""
+    """Two keys, dotted where nested, of the JSON objects in a file."""
 
-    not_in_identity = (*LocalPairs.not_in_identity, "fix")
     file: Path
     source: str
     target: str
-    fix: str
 
     def read(self) -> Iterator[RawChunk]:
         """The lines of the file."""
         for number, lines in line_chunks(self.file):
-            yield JsonlChunk(len(lines), number, self.origin, b"".join(lines), self.source, self.target, self.fix)
+            yield JsonlChunk(len(lines), number, self.origin, b"".join(lines), self.source, self.target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +168,8 @@ def _choose_names(
     chosen = default if found is None else [present[index] for index in found]
     source, target = (name or default_name for name, default_name in zip(given, chosen, strict=True))
     if source == target and None in given:
-        hint = f"set source and target, both of them: it has {', '.join(present[:8])}"
-        raise DataError(f"source and target of {file.name} are both {source}", where=str(file), hint=hint)
+        message = f"source and target of {file.name} are both {source}; it has {', '.join(present[:8])}"
+        raise DataError(message, where=str(file), hint=f"{GIVE_COLUMNS} SOURCE,TARGET")
     return source, target
 
 

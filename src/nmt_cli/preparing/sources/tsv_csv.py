@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import logging
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ from pydantic import Field
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import RawChunk, TsvChunk, UnitPair, are_quoted, unit_chunks, unquote
 from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, Weight, empty_error
-from nmt_cli.preparing.sources.columns import QUOTE_CELLS, Columns, FirstRows, TableSource
+from nmt_cli.preparing.sources.columns import GIVE_COLUMNS, Columns, TableSource, choose_columns, width_of
 from nmt_cli.preparing.sources.lines import join_lines, line_chunks, read_lines
 from nmt_cli.preparing.sources.translation_units import KeepUnfinished, log_unfinished
 from nmt_cli.text_encoding import conversion
@@ -47,19 +46,11 @@ class TsvSource(TableSource):
         whole_lines = [line.decode("utf-8-sig", "replace") for line in next(line_chunks(file))[1]]
         lines = [line.rstrip("\r\n") for line in whole_lines]
         rows_over_lines = rows_over_several_lines(whole_lines)
-        first = FirstRows(rows_over_lines or tsv_rows(lines), file, self, context)
-        columns = first.choose_columns()
-        if not columns.are_known and first.width > 2 and self.source is None and self.target is None:
-            if first.first_two_are_doubtful():
-                raise first.unnamed_error()
-            warning = (
-                "%s has %s columns, and its first line does not name them: column 1 is taken as %s, 2 as %s; "
-                "if they are others, put a line that names all columns before line 1"
-            )
-            logger.warning(warning, name, first.width, *context.codes)
+        rows = rows_over_lines or tsv_rows(lines)
+        columns = choose_columns(rows, file=file, settings=self, languages=context.codes)
         if rows_over_lines:
             logger.info("%s: quoted cells have line breaks, and are read as in CSV", name)
-            return CsvFile(((name, file),), file.name, self.weight, file, columns, "\t", first.width, False)
+            return CsvFile(((name, file),), file.name, self.weight, file, columns, "\t", width_of(rows), False)
         is_quoted = are_quoted(lines)
         if is_quoted:
             logger.info("%s: cells are quoted as in CSV, and the quotes are taken off", name)
@@ -83,13 +74,10 @@ class CsvSource(TableSource):
         if delimiter is None:
             message = f"{file.name} has no columns: no comma, semicolon or tab stands between its cells"
             raise DataError(message, where=f"{file}:1", hint="give a file with source and target in two columns")
-        rows = list(filter(None, csv_rows(lines, delimiter)))  # blank lines are no rows
-        first = FirstRows(rows or [[]], file, self, context)
-        columns = first.choose_columns()
-        if not columns.are_known and first.width > 2 and first.width >= columns.needed:  # else reading tells the width
-            raise first.unnamed_error()
+        rows = list(filter(None, csv_rows(lines, delimiter))) or [[]]  # blank lines are no rows
+        columns = choose_columns(rows, file=file, settings=self, languages=context.codes)
         inputs = ((name, file),)
-        return CsvFile(inputs, file.name, self.weight, file, columns, delimiter, first.width, self.keep_unfinished)
+        return CsvFile(inputs, file.name, self.weight, file, columns, delimiter, width_of(rows), self.keep_unfinished)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +93,7 @@ class TsvFile(LocalPairs):
 
         DataError if there is no tab, though a second column is asked for, or if quoted cells have line breaks.
         """
-        source, target, has_header, _ = self.columns
+        source, target, has_header = self.columns
         for number, lines in line_chunks(self.file, skip=int(has_header)):
             if number == 1 + has_header and self.columns.needed > 1 and not any(b"\t" in line for line in lines):
                 raise _no_tab_error(self.file, number, lines)
@@ -140,7 +128,7 @@ class CsvFile(LocalPairs):
         source, target, needed = self.columns.source - 1, self.columns.target - 1, self.columns.needed
         rows, longest = self._numbered_rows(), 0
         names = next(rows, (1, []))[1] if self.columns.has_header else None
-        most_cells, expected = self._expected_cells(names)
+        most_cells = max(self.width, needed) if names is None or len(names) < needed else len(names)
         marks = [] if self.keep_unfinished else [name.strip().lower() == "fuzzy" for name in names or []]
         num_unfinished = 0
         for line, row in rows:
@@ -148,7 +136,8 @@ class CsvFile(LocalPairs):
             if len(row) < needed:
                 yield UnitPair(line, join_lines(" ".join(row)), None)
             elif any(map(str.strip, row[most_cells:])):
-                fault = f"that row has {len(row)} cells, and {expected}"
+                fault = f"that row has {len(row)} cells, and {most_cells} are expected: put quotes around cells with a "
+                fault += "delimiter, or name all columns in line 1"
                 yield UnitPair(line, join_lines(self.delimiter.join(row)), "", fault)
             elif any(mark and cell.strip().lower() == "true" for mark, cell in zip(marks, row, strict=False)):
                 num_unfinished += 1
@@ -160,20 +149,7 @@ class CsvFile(LocalPairs):
             raise empty_error(self.file, below_header=self.columns.has_header)
         if longest < needed:
             message = f"no row of {self.file.name} has a column {needed}: the longest has {longest}"
-            hint = "set source and target in the corpus file to columns that it has"
-            raise DataError(message, where=str(self.file), hint=hint)
-
-    def _expected_cells(self, names: Sequence[str] | None) -> tuple[int, str]:
-        """The most cells that a row may have, and the end of the error for a row with more; `names` is the header."""
-        source, target, needed = self.columns.source - 1, self.columns.target - 1, self.columns.needed
-        if names is None:
-            most, fix = max(self.width, needed), "put a line that names all columns before line 1"
-            if self.columns.are_known:
-                fix += ", with header: true beside source and target"
-            return most, f"{most} are expected: {QUOTE_CELLS}, or {fix}"
-        is_title = len(names) < needed or not names[source].strip() or not names[target].strip()
-        most = sys.maxsize if is_title else len(names)  # a title does not tell the number of columns
-        return most, f"the header {most}: {QUOTE_CELLS}, or name all columns in the header"
+            raise DataError(message, where=str(self.file), hint=f"{GIVE_COLUMNS} 1,2")
 
     def _numbered_rows(self) -> Iterator[tuple[int, list[str]]]:
         """The line that each row begins at, and its cells. Blank lines are no rows. DataError for a broken cell."""
