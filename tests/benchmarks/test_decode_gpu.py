@@ -105,11 +105,3 @@ def test_a_floor_is_bytes_over_bandwidth_or_products_over_their_rate(monkeypatch
     for sentences, microseconds in ((32, 32), (128, 69), (1024, 425)):
         floor = floor_seconds(model, sentences=sentences, beam=4, **tokens, **device)
         assert 1e6 * floor == pytest.approx(microseconds, rel=0.03)
-
-
-@pytest.mark.parametrize(("commit", "named"), [("abc", "abc"), (None, "unknown")])
-def test_a_machine_without_git_can_measure(monkeypatch: pytest.MonkeyPatch, commit: str | None, named: str) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    measuring = importlib.import_module("measuring")
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert measuring.circumstances("cpu", commit=commit)["commit"] == named

@@ -111,36 +111,6 @@ def test_records_tells_when_one_recipe_reaches_the_quality_of_another(repository
     assert result["row"].endswith(" | 0.50 | 0.46 | 0.92 | 1,2 | abc |")
 
 
-def test_records_tells_where_a_recipe_never_gets_there_or_was_not_trained(repository: Path, tmp_path: Path) -> None:
-    write_metrics(tmp_path / "runs/base-1", [4.0, 3.0], seconds=0.1)
-    options = ["--data", "data/mix", "--updates", "200", "--train", "neither", "--folder", "runs"]
-    alone = run(repository, tmp_path, "records.py", *options)
-    assert alone["row"] is None
-    assert alone["runs"][0]["against"] is None
-    write_metrics(tmp_path / "runs/against-1", [4.5, 3.5], seconds=0.1)
-    missed = run(repository, tmp_path, "records.py", *options)
-    assert missed["ratio_of_seconds"] is None
-    assert " | 0.33 | never | - | 1 | abc |" in missed["row"]
-
-
-@pytest.mark.slow
-def test_records_trains_both_and_scores_them(repository: Path, tmp_path: Path) -> None:
-    prepare_tiny(tmp_path)
-    for name, factor in (("slow", 0.1), ("fast", 1.0)):
-        text = RECIPE.replace("factor: 0.3", f"factor: {factor}")
-        (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
-    result = run(
-        *(repository, tmp_path, "records.py", "--data", "data/tiny", "--base", "slow.yaml", "--against", "fast.yaml"),
-        *("--updates", "12", "--validate-every", "3", "--set", "training.precision=fp32"),
-        *("--test-source", "tiny-valid.en", "--test-reference", "tiny-valid.de"),
-    )
-    (pair,) = result["runs"]
-    assert [point[0] for point in pair["base"]["curve"]] == [3, 6, 9, 12]
-    assert pair["target_nll"] == pair["base"]["last"]["nll"]
-    assert pair["against"]["to_target"]["updates"] < 12
-    assert pair["base"]["bleu"] is not None
-
-
 @pytest.mark.slow
 def test_regularisers_are_compared_for_the_same_updates_and_the_same_time(repository: Path, tmp_path: Path) -> None:
     prepare_tiny(tmp_path)

@@ -7,14 +7,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends
 
 from nmt_cli.dataset.batches import make_batch
 from nmt_cli.dataset.prepared_data import PreparedData
@@ -69,22 +66,6 @@ def test_the_same_weights_give_the_same_loss(padded: ModuleType, recipe: Recipe,
         logits.flatten(0, 1)[:, :vocab], target.flatten(), ignore_index=PAD, label_smoothing=0.1, reduction="sum"
     )
     torch.testing.assert_close(found, expected.smoothed, rtol=1e-4, atol=1e-3)
-
-
-def test_the_loop_leaves_attention_to_no_kernel_that_plans_for_each_shape(
-    padded: ModuleType, recipe: Recipe, data: PreparedData, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    allowed: list[set[SDPBackend]] = []
-    mix = F.scaled_dot_product_attention
-
-    def noted(*arguments: Any, **options: Any) -> Tensor:
-        allowed.append(set(_cur_sdpa_kernel_backends()))
-        return mix(*arguments, **options)
-
-    monkeypatch.setattr(F, "scaled_dot_product_attention", noted)
-    padded.PaddedLoop(recipe, data.split("train"), vocab=408, device="cpu").update()
-    kernels = {SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH}
-    assert allowed == [kernels] * (recipe.model.encoder_layers + 2 * recipe.model.decoder_layers)
 
 
 def test_batches_hold_all_pairs_and_no_more_padded_tokens_than_allowed(padded: ModuleType, data: PreparedData) -> None:

@@ -70,21 +70,6 @@ def test_a_step_is_reckoned_part_by_part(repository: Path, tmp_path: Path) -> No
     assert base["bar_milliseconds"] == 25
 
 
-def test_without_a_replay_the_host_decides(repository: Path, tmp_path: Path) -> None:
-    launched = [launch(4, "triton_poi_fused", bytes=4000, count=800, is_captured=False)]
-    step = {"captured": [], "launched": launched, "milliseconds_of_host": 12.0, "waits": 1}
-    (base,) = modelled(repository, tmp_path, "--json", base=step)
-    assert base["modelled_milliseconds_an_update"] == pytest.approx(12.0 + 800 * 0.0025)
-
-
-def test_sums_over_ranks_and_the_host_s_wait_count(repository: Path, tmp_path: Path) -> None:
-    eight = of_step() | {"world_size": 8, "waits": 1, "sums": [[65_073_152, "torch.float32", 260_292_608]]}
-    (base,) = modelled(repository, tmp_path, "--json", **{"base-8": eight})
-    assert base["name"] == "base-8"
-    assert base["modelled_milliseconds"]["sums over ranks"] == pytest.approx(1.012, abs=1e-3)
-    assert base["modelled_milliseconds"]["host"] == 0.7
-
-
 def test_measured_figures_stand_beside_the_model(repository: Path, tmp_path: Path) -> None:
     rate = {
         "size": "base",
@@ -108,10 +93,3 @@ def test_measured_figures_stand_beside_the_model(repository: Path, tmp_path: Pat
     assert lines[0].split() == ["modelled", "ms", "base", "measured"]
     assert next(line for line in lines if line.startswith("products")).split()[-1] == "17.50"
     assert next(line for line in lines if line.startswith("update")).split()[-1] == "31.25"
-
-
-def test_an_empty_folder_is_told_of(repository: Path, tmp_path: Path) -> None:
-    script = repository / "benchmarks" / "gpu" / "step_model.py"
-    process = subprocess.run([sys.executable, str(script), str(tmp_path)], capture_output=True, text=True)
-    assert process.returncode == 1
-    assert "null_gpu.py writes base.json" in process.stderr

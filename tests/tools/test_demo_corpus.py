@@ -29,8 +29,7 @@ VERBS = {
     f"{frame.verb.english.infinitive} {frame.verb.english.particle}".strip(): frame.verb for frame in sampling.FRAMES
 }
 
-YESTERDAY, TOMORROW = Part("yesterday", "gestern"), Part("tomorrow", "morgen")
-THAT, WHETHER, TO, IN_ORDER_TO = Part("that", "dass"), Part("whether", "ob"), Part("to", ""), Part("in order to", "um")
+THAT, TO = Part("that", "dass"), Part("to", "")
 
 
 def nominal(text: str) -> Nominal:
