@@ -231,16 +231,6 @@ def test_words_whose_ids_do_not_follow_from_their_text_keep_them(model: bytes) -
     assert [row for place, row in enumerate(rows) if place % 4] == [bytewise, [], [UNK]] * 50
 
 
-def test_a_character_without_a_piece_of_its_own_is_spelt_in_bytes() -> None:
-    """A merge that is skipped may leave a character that occurs only within longer pieces."""
-    pieces = read_pieces(trained("bpe"))
-    pair = next(piece.text for piece in pieces if piece.kind == NORMAL and len(piece.text) == 2)
-    sampler = subword_sampling.BpeDropout(trained("bpe"), probability=0.5)
-    del sampler._id_of[pair[0]]
-    ids = sampler._ids_of(pair[0])
-    assert [pieces[number].text for number in ids] == [f"<0x{byte:02X}>" for byte in pair[0].encode()]
-
-
 def test_a_merge_is_kept_if_a_character_can_neither_be_found_nor_spelt() -> None:
     """As in vocabularies of Marian: no bytes, and a `q` only within longer pieces. The next merge may be skipped."""
     texts = ["qu", "u", "▁qu", "▁"]
@@ -248,12 +238,6 @@ def test_a_merge_is_kept_if_a_character_can_neither_be_found_nor_spelt() -> None
     model = with_pieces(trained("bpe"), pieces, has_bytes=False)
     rows = sample(subword_sampler(model, alpha=0.9), encoded(model, ["qu"] * NUM_DRAWS))
     assert_frequencies(rows, {("▁qu",): 0.1, ("▁", "qu"): 0.9}, model)
-
-
-def test_merges_beyond_the_table_of_probabilities_are_never_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subword_sampling, "_MAX_MERGES", 2)
-    ids = encoded(trained("bpe"), TEXT)
-    assert sample(subword_sampler(trained("bpe"), alpha=1e-9), ids) == processor_of(trained("bpe")).encode(TEXT)
 
 
 def test_the_work_of_a_word_grows_with_its_length_not_with_its_square() -> None:

@@ -11,7 +11,6 @@ from nmt_cli.tokenization.tokenizer import Tokenizer, TokenizerKind
 from nmt_cli.tokenization.train_sentencepiece import (
     MAX_LINE_BYTES,
     TokenizerReport,
-    VocabularyTooLargeError,
     train_tokenizer,
 )
 from tests.preparing.corpus_files import invented_pairs
@@ -97,21 +96,6 @@ def test_a_vocabulary_that_suits_a_small_text_is_named(tmp_path: Path, kind: Tok
     train(tmp_path / "spm", lines=lines, vocab_size=suited, kind=kind)
     assert 300 <= suited <= largest
     assert f"at most {largest:,}" in caught.value.message
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_size_that_suits_a_glossary_has_room_for_the_characters_of_all_its_lines(
-    tmp_path: Path, kind: TokenizerKind
-) -> None:
-    glossary = [f"{chr(0x4E00 + i // 3)}{chr(0x4E00 + i // 3 - i % 3)}" for i in range(6, 15_000)]
-    try:
-        size = train(tmp_path / "default", lines=glossary, vocab_size=8000, kind=kind).recommended_size
-    except VocabularyTooLargeError as error:  # of a unigram model
-        size = error.recommended_size or 0
-    assert size < 8000
-    train(tmp_path / "suited", lines=glossary, vocab_size=size, kind=kind)
-    pieces = Tokenizer.load(tmp_path / "suited")
-    assert set("".join(glossary)) <= set(pieces.pieces(range(pieces.vocab_size)))
 
 
 def test_a_vocabulary_smaller_than_the_alphabet_names_the_smallest(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 _OUR_IDS = [PAD, UNK, BOS, EOS]
 _MODEL_TYPES: Mapping[int, TokenizerKind] = {1: "unigram", 2: "bpe"}
 _UNSUPPORTED_MODEL_TYPES = {3: "word", 4: "character"}
-_VARINT_BITS = 64
 
 
 # The numbers of fields, by their names in sentencepiece_model.proto.
@@ -143,8 +142,6 @@ def with_our_ids(model: bytes) -> AdaptedModel:
     byte_pieces: list[Piece] = []
     if not has_bytes:
         byte_pieces = [Piece(f"<0x{byte:02X}>", 0.0, BYTE) for byte in range(256)]
-        if clashes := {piece.text for piece in pieces} & {piece.text for piece in byte_pieces}:
-            raise ValueError(f"a model in which {min(clashes)} is a piece of text, though nmt spells a byte like this")
         added.append("256 byte pieces")
     ordinary = [piece for piece_id, piece in enumerate(pieces) if piece_id not in ids]
     adapted = with_pieces(model, [*special, *byte_pieces, *ordinary], has_bytes=True)
@@ -265,16 +262,15 @@ def _write_piece(piece: Piece) -> bytes:
 
 
 def _read_varint(message: bytes, position: int) -> tuple[int, int]:
-    """The varint at `position`, and the position after it; IndexError if it has no end within 64 bits."""
+    """The varint at `position`, and the position after it; IndexError if it has no end."""
     value = shift = 0
-    while shift < _VARINT_BITS:
+    while True:
         byte = message[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
         shift += 7
-    raise IndexError("a number without an end")
 
 
 def _write_varint(value: int) -> bytes:
