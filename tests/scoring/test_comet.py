@@ -131,11 +131,6 @@ def test_a_score_that_is_no_number_is_null_in_json(programs: Path, options: list
     assert found == ([0.5, None, 0.25] if options else None)
 
 
-def test_a_tokenizer_that_does_not_exist_is_refused_before_comet_is_looked_for(programs: Path) -> None:
-    error = refuse(UsageError, "ref", "-i", "hyp", "-s", "src", "-m", "bleu,comet", "--tokenize", "x")
-    assert error.message == "sacreBLEU has no tokenizer 'x'"
-
-
 def test_the_error_reaches_the_terminal_with_its_exit_code(folder: Path) -> None:
     write_program(folder, UNREACHABLE)
     process = nmt(*ARGUMENTS, PATH=f"{folder}:{os.environ['PATH']}")

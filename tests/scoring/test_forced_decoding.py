@@ -197,12 +197,6 @@ def test_json_has_everything_with_the_hashes(model: Path, texts: Path, pairs: li
     assert math.fsum(value for _, value in sentence["token_log_probs"]) == pytest.approx(sentence["log_prob"])
 
 
-def test_no_pair_that_fits_has_no_perplexity() -> None:
-    perplexity = PerplexitySums()
-    perplexity.add(ForcedScore(None, ["a"], None, 1))
-    assert (perplexity.per_piece, perplexity.per_word) == (None, None)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [

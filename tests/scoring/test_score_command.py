@@ -40,10 +40,6 @@ def test_metrics_come_in_the_order_asked_for_and_once() -> None:
     assert [row[0] for row in columns(output)] == ["chrF2", "BLEU"]
 
 
-def test_metrics_may_be_asked_for_one_by_one() -> None:
-    assert run("ref", "-i", "hyp", "-m", "bleu", "-m", "chrf") == run("ref", "-i", "hyp", "-m", "bleu,chrf")
-
-
 def test_metrics_may_follow_each_other_as_sacrebleu_has_it(folder: Path) -> None:
     wanted = run("ref", "-i", "hyp", "-m", "bleu,chrf,chrf++")
     assert run("ref", "-i", "hyp", "-m", "bleu", "chrf", "chrf++") == wanted
@@ -51,10 +47,6 @@ def test_metrics_may_follow_each_other_as_sacrebleu_has_it(folder: Path) -> None
     # A file of that name is a reference.
     (folder / "chrf").write_text(HYP, encoding="utf-8")
     assert columns(run("ref", "-i", "hyp", "-m", "bleu", "chrf"))[0][2].startswith("nrefs:2|")
-
-
-def test_a_metric_as_reference_without_m_is_no_such_file() -> None:
-    assert refuse(DataError, "chrf", "-i", "hyp").message == "no such file: chrf"
 
 
 def test_confidence_is_the_last_column() -> None:
@@ -181,10 +173,6 @@ def test_decomposed_text_beside_composed_text_is_told_with_a_command(
     assert (folder / f"composed-{decomposed}").read_text(encoding="utf-8") == f"{hypothesis}\n"
 
 
-def test_blank_lines_count() -> None:
-    assert columns(run("ref", "-m", "bleu", stdin=b"\n\n\n"))[0][1] == "0.00"
-
-
 def test_the_installed_command_prints_scores_and_nothing_else() -> None:
     process = nmt("ref", "-m", "chrf", stdin=HYP)
     assert (process.returncode, process.stderr) == (0, "")
@@ -227,12 +215,6 @@ def test_a_terminal_as_stdout_gets_a_table() -> None:
     assert details == "BLEU  81.2/61.5/40.0/14.3 (BP=1.000, ratio=1.067, hyp_len=16, ref_len=15)"
     # Longer than the terminal is wide, and yet in one piece.
     assert signature.startswith("BLEU  nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:")
-
-
-def test_each_of_several_runs_shows_its_own_precisions() -> None:
-    output = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal(["ref", "-i", "hyp", "-i", "base"], COLUMNS="120"))
-    lines = [line for line in output.splitlines() if "BP=" in line]
-    assert [line.split(": ")[0] for line in lines] == ["BLEU  hyp", "BLEU  base"]
 
 
 def test_a_terminal_without_colours_gets_none() -> None:

@@ -85,12 +85,6 @@ def test_no_more_than_asked_for_are_shown_largest_first(folder: Path) -> None:
     assert (gain["references"], gain["baseline"]) == (["Ein Mann liest das Buch."], "Mann x.")
 
 
-def test_equal_systems_have_no_differences(folder: Path) -> None:
-    (folder / "copy").write_text(HYP, encoding="utf-8")
-    output = run("ref", "-i", "hyp", "--baseline", "copy", "--differences", "3")
-    assert output == "no sentence has another BLEU than in copy\n"
-
-
 def test_a_terminal_shows_what_is_not_the_reference_s_in_red() -> None:
     output = on_a_terminal(["ref", "-i", "hyp", "--baseline", "base", "--differences", "1", "-m", "ter"], COLUMNS="80")
     assert "\x1b[31mein\x1b[0m" in output
