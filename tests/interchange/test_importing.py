@@ -233,44 +233,17 @@ def test_without_transformers_a_model_is_imported_and_not_compared(
     assert made.comparison == f"not compared with the original: {needed}"
 
 
-UNREADABLE = """
-__version__ = "5.0.0"
-class utils:
-    class logging:
-        set_verbosity_error = disable_progress_bar = staticmethod(lambda: None)
-class MarianTokenizer:
-    @staticmethod
-    def from_pretrained(folder):
-        raise OSError("no tokenizer here\\nsecond line")
-"""
-
-
 @pytest.mark.usefixtures("opus")
-@pytest.mark.parametrize(
-    ("package", "reason"),
-    [
-        (
-            "raise ImportError('huggingface-hub>=0.23.2,<1.0 is required\\nsecond line')",
-            "the package transformers cannot be imported: huggingface-hub>=0.23.2,<1.0 is required;"
-            " pip install -U transformers",
-        ),
-        (
-            "__version__ = '4.46.3'",
-            "transformers 4.46.3 is too old: 4.57 or newer is needed; pip install -U transformers",
-        ),
-        (UNREADABLE, "loading it in transformers failed: no tokenizer here"),
-    ],
-    ids=["cannot be imported", "too old", "does not read the model"],
-)
-def test_a_transformers_that_does_not_work_leaves_a_model_uncompared(
-    package: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_transformers_that_is_too_old_leaves_a_model_uncompared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "packages").mkdir()
-    (tmp_path / "packages" / "transformers.py").write_text(package, encoding="utf-8")
+    (tmp_path / "packages" / "transformers.py").write_text("__version__ = '4.46.3'", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path / "packages")
     monkeypatch.delitem(sys.modules, "transformers", raising=False)
     made = imported(tmp_path)
-    assert (made.agreement, made.comparison) == (None, f"not compared with the original: {reason}")
+    assert made.agreement is None
+    assert "transformers 4.46.3 is too old: 4.57 or newer is needed" in made.comparison
 
 
 def test_a_pointer_of_git_lfs_is_called_so(opus: Path) -> None:
