@@ -164,7 +164,6 @@ class _PoolSlot:
         self._is_retired = False
         self.retry_seconds = 0.0  # seconds before the next start
         self._task = asyncio.ensure_future(self._answer_batches())
-        self._watching = asyncio.ensure_future(self._watch(worker))
 
     @property
     def is_alive(self) -> bool:
@@ -214,21 +213,23 @@ class _PoolSlot:
     async def _next_batch(self, worker: WorkerProcess) -> list[QueuedSentence]:
         """The next batch; WorkerFailed if the worker dies first."""
         self.state = _SlotState.WAITING
+        taking, dying = asyncio.ensure_future(self._queue.take()), asyncio.ensure_future(worker.ended())
         try:
-            if not self._watching.done():
-                return await self._queue.take()
-        except asyncio.CancelledError:
-            if self._is_retired or not self._watching.done():
-                raise
-            self._task.uncancel()
-        self.state = _SlotState.CLOSING
-        raise WorkerFailed(await worker.ended())
-
-    async def _watch(self, worker: WorkerProcess) -> None:
-        """Return when the worker has died, and tell a slot that waits; a worker may have answered its batch before."""
-        await worker.ended()
-        if self.worker is worker and self.state is _SlotState.WAITING:
-            self._task.cancel()
+            try:
+                await asyncio.wait({taking, dying}, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                if not taking.done():
+                    raise
+                self._task.uncancel()  # a retired slot still answers a batch that it has taken
+            if taking.done():
+                return taking.result()  # if the worker has died too, it says so when it is asked
+            self.state = _SlotState.CLOSING
+            raise WorkerFailed(dying.result())
+        finally:
+            dying.cancel()
+            if not taking.done():
+                taking.cancel()
+                await asyncio.wait({taking})
 
     async def _close_worker(self, worker: WorkerProcess) -> None:
         self.state = _SlotState.CLOSING
@@ -281,7 +282,6 @@ class _PoolSlot:
                 reason = error.message if isinstance(error, NmtError) else error
                 log("no new worker for %s: %s; next try in %.1f s", self._model, reason, self.retry_seconds)
         self.state = _SlotState.WAITING
-        self._watching = asyncio.ensure_future(self._watch(self.worker))
         self._metrics.restarts.labels(self._queue.name).inc()
         logger.warning("a new worker serves %s", self._queue.name)
 
