@@ -16,10 +16,9 @@ from nmt_cli.preparing.chunks import JsonlChunk
 from nmt_cli.preparing.cleaning.dropped_pairs import SourceCounts, warn_of_lost_sources
 from nmt_cli.preparing.cleaning.rules import CleaningCounts
 from nmt_cli.preparing.cleaning.selection import first_occurrences, source_and_pair_digests
-from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
+from nmt_cli.preparing.corpus_loading import load_corpus
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.pipeline import PreparationResult
-from nmt_cli.preparing.sources.base import Split
 from tests.preparing.corpus_files import Pairs, corpus_of, invented_pairs, run, silent, training_pairs, write_prefix
 
 TRAINING = invented_pairs(420, seed=9)
@@ -165,16 +164,15 @@ def prepare(folder: Path, train: str, *overrides: str) -> PreparationResult:
 
 
 def test_each_source_of_which_nothing_is_kept_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    train = "{kind: text, prefix: train}, {kind: jsonl, file: x.jsonl}, {kind: tsv, file: x.tsv, target: 5}"
+    train = "{kind: text, prefix: train}, {kind: jsonl, file: x.jsonl}, {kind: tsv, file: x.tsv, source: 1, target: 5}"
     prepared = prepare(tmp_path, f"{train}, {{kind: text, prefix: train}}")
     warnings = [
         "nothing is kept of x.jsonl (training file 2 of 4): of 20 pairs read, 20 dropped for malformed record, first "
         "at x.jsonl:1: text is looked for under the keys en and de, and that line has id (a number), pair.one, "
-        "pair.two: name the two keys: add --set 'train=[{kind: text, prefix: train}, {kind: jsonl, file: x.jsonl, "
-        "source: pair.one, target: pair.two}, {kind: tsv, file: x.tsv, target: 5}, {kind: text, prefix: train}]'",
+        "pair.two: name the two keys: --columns SOURCE,TARGET",
         "nothing is kept of x.tsv (training file 3 of 4): of 2 pairs read, 2 dropped for malformed record, first at "
-        "x.tsv:1: columns 1 and 5 are looked for, and that line has 2 columns: set source and target in the corpus "
-        "file to columns that it has, or mend the line",
+        "x.tsv:1: columns 1 and 5 are looked for, and that line has 2 columns: mend the line, or give two "
+        "columns that it has: --columns 1,2",
         "nothing is kept of train.en (training file 4 of 4): of 300 pairs read, 300 dropped for duplicate, first at "
         "train.en:1",
     ]
@@ -184,26 +182,13 @@ def test_each_source_of_which_nothing_is_kept_is_told_of(tmp_path: Path, caplog:
     assert prepared.report["cleaning"]["kept"] == 300
 
 
-def test_guessed_columns_are_warned_of_with_the_line_that_names_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    rows = [f"x\t{src}\t{tgt}\n" for src, tgt in PAIRS]
-    (tmp_path / "x.tsv").write_text("".join(rows))
-    write_prefix(tmp_path / "valid", VALIDATION)
-    with pytest.raises(DataError, match="no training pair is left after cleaning"):
-        run(corpus_of(tmp_path, "{kind: tsv, file: x.tsv}"), tmp_path / "data")
-    assert "if they are others, put a line that names all columns before line 1" in caplog.text
-    (tmp_path / "x.tsv").write_text("id\ten\tde\n" + "".join(rows))
-    assert run(corpus_of(tmp_path, "{kind: tsv, file: x.tsv}"), tmp_path / "data").report["cleaning"]["kept"] == 320
-
-
 def test_a_few_malformed_records_are_mistakes_of_the_file(tmp_path: Path) -> None:
     rows = [src if index in range(49, 57) else f"{src}\t{tgt}" for index, (src, tgt) in enumerate(PAIRS)]
     (tmp_path / "x.tsv").write_text("\n".join(rows) + "\n")
     write_prefix(tmp_path / "valid", VALIDATION)
     assert run(corpus_of(tmp_path, "{kind: tsv, file: x.tsv}"), tmp_path / "data").report["warnings"][-1] == (
         "8 of 320 training pairs are dropped for malformed record, first at x.tsv:50: columns 1 and 2 are looked for, "
-        "and that line has 1 column: set source and target in the corpus file to columns that it has, or mend the line"
+        "and that line has 1 column: mend the line, or give two columns that it has: --columns 1,2"
     )
 
 
@@ -232,10 +217,11 @@ def test_of_many_lost_sources_the_first_are_logged(caplog: pytest.LogCaptureFixt
     ],
 )
 def test_records_without_the_keys_are_answered_with_those_that_they_have(line: str, there: str) -> None:
-    parsed = JsonlChunk(1, 1, "y.jsonl", line.encode(), "en", "de", "--set FIX").parse()
+    parsed = JsonlChunk(1, 1, "y.jsonl", line.encode(), "en", "de").parse()
     assert parsed.malformed == {0: line}
     assert parsed.problem == (
-        f"text is looked for under the keys en and de, and that line {there}: name the two keys: add --set FIX"
+        f"text is looked for under the keys en and de, and that line {there}: "
+        "name the two keys: --columns SOURCE,TARGET"
     )
 
 
@@ -249,28 +235,6 @@ def test_a_line_of_jsonl_that_is_cut_is_called_so(tmp_path: Path) -> None:
     assert caught.value.hint.startswith(
         "that line is not JSON, so it is broken or cut short: mend it, or fetch the file again; or mend that line"
     )
-
-
-def test_the_fix_for_keys_of_jsonl_prepares_the_file_beside_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    pairs = invented_pairs(300, seed=5)
-    write_prefix(tmp_path / "more", pairs[:100])
-    rows = [{"id": 7, "text": {"quelle": src}, "ziel": tgt} for src, tgt in pairs[100:]]
-    Path("keys.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    files: dict[Split, list[str]] = {"train": ["keys.jsonl"]}
-    with pytest.raises(DataError, match="malformed record") as caught:
-        run(corpus_from_files(files, languages="en-de", name="x", overrides=[]), Path("data"))
-    fix = "train=[{kind: jsonl, file: keys.jsonl, source: text.quelle, target: ziel}]"
-    assert caught.value.hint.endswith(f"name the two keys: add --set '{fix}'")
-    files = {"train": ["keys.jsonl", "more"]}
-    whole = f"{fix[:-1]}, {{kind: text, prefix: more}}]"
-    report = run(corpus_from_files(files, languages="en-de", name="x", overrides=[]), Path("data")).report
-    ending = f"name the two keys: add --set '{whole}'"
-    assert any(warning.endswith(ending) for warning in report["warnings"])
-    corpus = corpus_from_files(files, languages="en-de", name="x", overrides=[whole])
-    assert sum(run(corpus, Path("whole")).report["pairs"].values()) == 300
 
 
 @given(values=st.lists(st.one_of(st.integers(0, 5), st.integers(0, 2**64 - 1)), max_size=60))

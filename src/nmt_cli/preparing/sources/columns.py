@@ -22,6 +22,7 @@ GIVE_COLUMNS = "give the two columns, by number or by name: --columns"
 _CODE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
 _PAIRS_OF_NAMES = (("source", "target"), ("src", "tgt"))
 _ROWS_BELOW_TITLE = 4
+_LONGEST_NAME = 30  # characters; a cell may be a sentence of a megabyte
 _CELLS_SHOWN = 8
 _CELL_CHARACTERS = 20
 
@@ -73,7 +74,8 @@ def choose_columns(
             (source, target), has_names = found, True
         else:
             _check_no_title(rows, file, languages)
-    names_others = not has_names and settings.header is not False and len(languages_called(rows[0])) > 1
+    short = [name for name in names if len(name) <= _LONGEST_NAME]
+    names_others = not has_names and settings.header is not False and len(languages_called(short)) > 1
     # Reading tells what is wrong with a table of one column.
     if source is None and target is None and width_of(rows) <= 2 and not names_others:
         source, target = 0, 1
