@@ -103,7 +103,7 @@ os.wait()
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"beam": 0}, "beam is 0, but should be greater than 0\nfix: leave beam out, and the model's own 4 is taken"),
+        ({"beam": 0}, "beam is 0, but should be greater than 0\nfix: write a whole number greater than 0"),
         ({"nbest": 9}, "nbest=9 needs a beam of at least 9, but it is 4\nfix: add beam=9, or take nbest=4"),
         ({"mbr": "x"}, "there is no utility called 'x'\nfix: take chrf or bleu"),
         (

@@ -351,7 +351,7 @@ def _remove(path: Path) -> None:
     if path.is_symlink():
         path.unlink()
     elif path.is_dir():
-        with suppress(NmtError), _hold_lock(path, path, busy="it is in use", error=DataError, is_optional=True):
+        with suppress(DataError), _hold_lock(path, path, busy="it is in use", error=DataError, is_optional=True):
             shutil.rmtree(path, ignore_errors=True)
 
 

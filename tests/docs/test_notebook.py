@@ -27,9 +27,7 @@ def test_the_cells_of_the_notebook_run(workshop: Workshop, tmp_path: Path) -> No
     done = workshop.run(f"# Helsinki-NLP/opus-mt-en-de\n{sys.executable} cells.py", folder=tmp_path)
     assert done.returncode == 0, done.stdout
     assert "'' -> ''" in done.stdout
-    assert done.stdout.endswith(
-        "beam is 0, but should be greater than 0\nfix: leave beam out, and the model's own 6 is taken\n"
-    )
+    assert done.stdout.endswith("beam is 0, but should be greater than 0\nfix: write a whole number greater than 0\n")
 
 
 def test_the_notebook_has_no_results() -> None:

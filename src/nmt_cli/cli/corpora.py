@@ -108,13 +108,17 @@ def _table_row(corpus: dict[str, Any]) -> list[str]:
 
 
 def _facts(reference: str, corpus: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    from nmt_cli.preparing.corpus import DEFAULT_VOCAB_SIZE
+
     languages, tokenizer = corpus["languages"], corpus["tokenizer"]
     yield "corpus", f"{corpus['name']}: {corpus['description'] or 'no description'}"
     yield "languages", f"{languages['source']} to {languages['target']}"
     sizes = [f"{split} {number:,}" for split, number in corpus["pairs"].items() if number is not None]
     yield "pairs", ", ".join(sizes) or "not known before they are read"
     yield "download", _download_text(corpus)
-    yield "vocabulary", f"{tokenizer['vocab_size']:,} pieces, {'shared' if tokenizer['shared'] else 'separate'}"
+    size = tokenizer["vocab_size"]
+    pieces = f"{DEFAULT_VOCAB_SIZE:,} pieces or fewer" if size is None else f"{size:,} pieces"
+    yield "vocabulary", f"{pieces}, {'shared' if tokenizer['shared'] else 'separate'}"
     yield "licence", corpus["licence"] or "not stated"
     for split, sources in corpus["sources"].items():
         for source in sources:

@@ -108,10 +108,7 @@ def with_overrides(config: DecodingConfig, overrides: Mapping[str, object]) -> D
     except ValidationError as invalid:
         error = error_to_show(invalid)
         name = str(error["loc"][0])
-        hint = suggestion(error, (name,), DecodingConfig, values)
-        if not hint:
-            own = getattr(config, name)
-            hint = f"leave `{name}` out" + ("" if own is None else f", and the model's own {own} is taken")
+        hint = suggestion(error, (name,), DecodingConfig, values) or f"leave `{name}` out"
         raise UsageError(describe(error, (f"`{name}`",)), setting=name, hint=hint) from None
     for name in _SAMPLING_SETTINGS:
         if name in changes and not changed.samples:
