@@ -151,9 +151,6 @@ def test_words_are_not_broken_by_a_narrow_terminal_and_commands_stay_whole(tmp_p
     assert lines[2].startswith("fix:   allowed here: seed, updates,")
     assert all(len(line) <= 60 for line in lines)
     assert all(line.startswith("       ") for line in lines[3:] if line)
-    lines = seen_in_terminal(
-        ["train", "--data", "data/a-name", "--set", "training.updates=100000"], columns=60, folder=tmp_path
-    )
-    assert lines[2] == (
-        "fix:   nmt train --data data/a-name --set training.updates=100000 RECIPE; see nmt train --help"
-    ), "a line with a command can be copied"
+    lines = seen_in_terminal(["export", "runs/a-name", "-o", "models/another-name"], columns=60, folder=tmp_path)
+    command = "nmt export runs/a-name -o models/another-name --to ctranslate2|huggingface"
+    assert lines[2].startswith(f"fix:   {command}"), "a line with a command can be copied"
