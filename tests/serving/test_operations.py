@@ -306,7 +306,7 @@ def test_a_server_without_a_place_for_temporary_files_says_so(models: dict[str, 
     command = [sys.executable, "-m", "nmt_cli", "serve", "-m", str(models["en-de"]), "--port", "0"]
     limited = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *command]  # a test of each folder writes a file there
     process = subprocess.run(limited, capture_output=True, text=True, check=False)
-    assert process.returncode == 1
+    assert process.returncode == UsageError.exit_code
     assert "No usable temporary directory found in [" in process.stderr
     assert "space for temporary files may not suffice" in process.stderr
 

@@ -78,7 +78,8 @@ class WorkerPool:
             if isinstance(error, WorkerFailed | OSError):
                 hint = "memory, open files or space for temporary files may not suffice: see the log above"
                 message = f"the model's worker died while it loaded: {error}"
-                raise NmtError(message, where=str(model), hint=hint) from None
+                family = UsageError if isinstance(error, FileNotFoundError) else NmtError  # there is no place for files
+                raise family(message, where=str(model), hint=hint) from None
             raise
 
     async def replace_workers(self, model: Path, workers: Sequence[WorkerProcess]) -> None:
