@@ -11,8 +11,7 @@ it. With --train base or --train against one side is trained now, and compared o
 For the number of updates of four minutes on a GPU, divide 240,000 ms by `milliseconds_an_update` of step_rate.py. If
 the second recipe does not get there, give it as many updates as the first. On little text that both see many times,
 --set model.dropout=0.3 may be fairer. A short training wants a shorter warm-up of the first recipe:
---base-set training.schedule.warmup_updates=1500. To see what an optimizer contributes: --folder runs/muon
---against-set 'training.optimizer={name: muon}'. `row` is for docs/design/recipes.md#modern.
+--base-set training.schedule.warmup_updates=1500. `row` is for docs/design/recipes.md#modern.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def refuse(text: str) -> RecipeError:
         ),
         (
             "training: {optimizer: {name: Adam}}",
-            "training.optimizer: there is no 'Adam'; allowed: 'adam', 'adamw', 'muon', 'schedule_free'",
+            "training.optimizer: there is no 'Adam'; allowed: 'adam', 'adamw'",
             "did you mean adam?",
         ),
         (
@@ -191,16 +191,6 @@ def refuse(text: str) -> RecipeError:
             "training: {updates: 100, schedule: {name: wsd, peak: 1.0, warmup_updates: 60, decay_updates: 50}}",
             "the rate rises for 60 updates and falls for 50, but training.updates is 100",
             "lower training.schedule.decay_updates, or raise training.updates",
-        ),
-        (
-            "training: {optimizer: {name: schedule_free}}",
-            "the optimizer schedule_free takes the schedule constant, not noam",
-            "write schedule: {name: constant, peak:",
-        ),
-        (
-            "training: {ema: 0.9, optimizer: {name: schedule_free}, schedule: {name: constant, peak: 0.01}}",
-            "the optimizer schedule_free averages by itself, and training.ema is 0.9",
-            "write ema: null",
         ),
         (
             "training: {consistency: {name: r_drop}}\nmodel: {dropout: 0}",
@@ -304,7 +294,6 @@ def test_a_mistake_in_a_list_is_told_with_its_line() -> None:
         ("model.positions=rotary; model.d_k=7", 1),
         ("averaging.last=9", 0),
         ("validation.bleu=false; validation.metric=bleu", 0),
-        ("training.optimizer.name=schedule_free", 0),
     ],
 )
 def test_a_mistake_of_several_settings_is_told_of_the_set_that_gives_one_of_them(given: str, where: int) -> None:

@@ -115,7 +115,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_changes_no_bit_of_it
     assert order.index(("checkpoint", 9)) < order.index(("end", 9))
 
 
-@pytest.fixture(params=["training.ema=0.9", "training.optimizer={name: muon}"])
+@pytest.fixture(params=["training.ema=0.9", "training.optimizer={name: adamw}"])
 def other(request: pytest.FixtureRequest, finished: Callable[..., Path]) -> tuple[str, Path]:
     """A setting that saves something besides or in place of the weights, and its run written at once."""
     return request.param, finished(*NINE, request.param)
@@ -152,10 +152,8 @@ def test_a_kill_while_the_thread_writes_leaves_the_checkpoint_before(
     killed = run_forked([sys.executable, "-c", KILLED, "--quiet", *arguments], cwd=tmp_path)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     run = tmp_path / "run"
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [
-        ".update-00000006.partial",
-        "update-00000003",
-    ]
+    left = {path.name for path in (run / "checkpoints").iterdir() if path.suffix != ".lock"}
+    assert left == {".update-00000006.partial", "update-00000003"}
     assert ("train", 7) in told(run)
     assert ("checkpoint", 6) not in told(run)
     assert train(prepared, run, *NINE) == 0

@@ -153,11 +153,9 @@ def test_late_is_after_the_next_launch_except_before_what_needs_the_result(
     ("settings", "can_skip"),
     [
         ((), True),
-        (("training.optimizer={name: muon}",), False),
-        (("training.optimizer={name: schedule_free}", "training.schedule={name: constant, peak: 0.01}"), False),
         (("training.ema=0.9",), False),
     ],
-    ids=["adam", "muon", "schedule-free", "moving average"],
+    ids=["adam", "moving average"],
 )
 def test_only_an_optimizer_that_can_skip_on_the_device_is_read_late(
     prepared: PreparedData, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...], can_skip: bool

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from schedulefree import AdamWScheduleFree
 from torch import Tensor, nn
 
 from nmt_cli.model.transformer import Transformer
@@ -18,10 +17,8 @@ from nmt_cli.recipe.training import (
     ConstantConfig,
     CosineConfig,
     InverseSqrtConfig,
-    MuonConfig,
     NoamConfig,
     OptimizerConfig,
-    ScheduleFreeConfig,
     WsdConfig,
 )
 from nmt_cli.training.optimizers_and_schedules import Adam, Optimizer, build_optimizer, scheduled_rate
@@ -38,8 +35,6 @@ TINY = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=12, heads
 ALL: dict[str, OptimizerConfig] = {
     "adam": AdamConfig(),
     "adamw": AdamWConfig(beta1=0.85, beta2=0.95, epsilon=1e-7, weight_decay=0.3),
-    "muon": MuonConfig(momentum=0.9, weight_decay=0.1),
-    "schedule_free": ScheduleFreeConfig(weight_decay=0.1),
 }
 CASES = [(config, None) for config in ALL.values()] + [(AdamConfig(), 0.9)]
 
@@ -139,10 +134,7 @@ def transformer() -> Transformer:
 
 
 def recipe_with(config: OptimizerConfig, *, ema: float | None = None) -> Recipe:
-    schedule = {"name": "constant", "peak": 0.01} if isinstance(config, ScheduleFreeConfig) else {"name": "noam"}
-    return Recipe.model_validate(
-        {"name": "x", "model": TINY, "training": {"optimizer": config, "schedule": schedule, "ema": ema}}
-    )
+    return Recipe.model_validate({"name": "x", "model": TINY, "training": {"optimizer": config, "ema": ema}})
 
 
 def begun(config: OptimizerConfig, *, ema: float | None = None) -> tuple[MasterWeights, Optimizer]:
@@ -167,64 +159,6 @@ def test_a_loaded_state_goes_on_bitwise(config: OptimizerConfig, ema: float | No
     assert (evaluated is None) == (expected is None)
     if evaluated is not None and expected is not None:
         assert torch.equal(evaluated, expected)
-
-
-def test_muon_orthogonalises_each_matrix_by_itself_and_leaves_the_rest_to_adamw() -> None:
-    config = MuonConfig(momentum=0.9, weight_decay=0.1)
-    weights, optimizer = begun(config)
-    twin = transformer()
-    matrices: list[nn.Parameter] = []
-    whole: dict[str, list[nn.Parameter]] = {}
-    widths = {"qkv": [8, 8, 6], "kv": [8, 6]}
-    others = []
-    for name, parameter in twin.named_parameters():
-        if parameter.ndim < 2 or name == "output_weight":
-            others.append(parameter)
-            continue
-        rows = widths.get(name.split(".")[-2], [len(parameter)])
-        whole[name] = [nn.Parameter(part.clone()) for part in parameter.detach().split(rows)]
-        matrices += whole[name]
-    assert len(whole) == 2 + 2 + 3 + 2 + 2
-    muon = torch.optim.Muon(matrices, momentum=0.9, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
-    adamw = torch.optim.AdamW(others, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0)
-    for update in range(1, 6):
-        take(weights, optimizer, range(update, update + 1))
-        for name, gradient in weights.named(gradients_of(update, weights.values)).items():
-            if name in whole:
-                rows = [len(part) for part in whole[name]]
-                for part, of_part in zip(whole[name], gradient.split(rows), strict=True):
-                    part.grad = of_part.clone()
-            else:
-                twin.get_parameter(name).grad = gradient.clone()
-        step(muon, update)
-        step(adamw, update)
-    for name, value in weights.named(weights.values).items():
-        expected = torch.cat([part.detach() for part in whole[name]]) if name in whole else twin.get_parameter(name)
-        torch.testing.assert_close(value, expected.detach(), rtol=1e-5, atol=1e-6)
-
-
-def test_schedule_free_is_the_package_s_over_separate_parameters() -> None:
-    config = ScheduleFreeConfig(beta1=0.8, beta2=0.95, epsilon=1e-7, weight_decay=0.1)
-    weights, optimizer = begun(config)
-    twin = transformer()
-    groups = [
-        {"params": [one for one in twin.parameters() if one.ndim == 2], "weight_decay": 0.1},
-        {"params": [one for one in twin.parameters() if one.ndim < 2], "weight_decay": 0.0},
-    ]
-    reference = AdamWScheduleFree(groups, betas=(0.8, 0.95), eps=1e-7)
-    reference.train()
-    for update in range(1, 8):
-        take(weights, optimizer, range(update, update + 1))
-        for name, gradient in weights.named(gradients_of(update, weights.values)).items():
-            twin.get_parameter(name).grad = gradient.clone()
-        step(reference, update)
-    for name, value in weights.named(weights.values).items():
-        torch.testing.assert_close(value, twin.get_parameter(name).detach(), rtol=1e-5, atol=1e-6)
-    reference.eval()
-    averaged = optimizer.evaluation_values()
-    assert averaged is not None
-    for name, value in weights.named(averaged).items():
-        torch.testing.assert_close(value, twin.get_parameter(name).detach(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_moving_average_follows_the_weights_and_stands_in_for_them() -> None:

@@ -40,29 +40,6 @@ class AdamWConfig(Section):
     weight_decay: PositiveFloat = Field(0.01, description="decay of each matrix per update, times the learning rate")
 
 
-class MuonConfig(Section):
-    """Muon (Jordan et al. 2024) on the matrices between embeddings and output, AdamW on all else."""
-
-    name: Literal["muon"] = Field("muon", description="name of the optimizer")
-    momentum: Probability = Field(0.95, description="decay per update of the mean of the matrices' gradients")
-    weight_decay: NonNegativeFloat = Field(0.01, description="decay of each matrix per update, times the learning rate")
-    beta1: Probability = Field(0.9, description="of AdamW on all else: decay of the mean of gradients")
-    beta2: Probability = Field(0.98, description="of AdamW on all else: decay of the mean of squared gradients")
-    epsilon: PositiveFloat = Field(1e-9, description="of AdamW on all else: added to the root of that mean")
-
-
-class ScheduleFreeConfig(Section):
-    """Schedule-free AdamW (Defazio et al. 2024, arXiv:2405.15682); it goes with the constant schedule."""
-
-    name: Literal["schedule_free"] = Field("schedule_free", description="name of the optimizer")
-    beta1: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.9, description="interpolation between the fast weights (0) and their mean (1), at which gradients are taken"
-    )
-    beta2: Probability = Field(0.98, description="decay per update of the mean of squared gradients")
-    epsilon: PositiveFloat = Field(1e-9, description="added to the root of the mean of squared gradients")
-    weight_decay: NonNegativeFloat = Field(0.0, description="decay of each matrix per update, times the learning rate")
-
-
 _Peak = Annotated[PositiveFloat, Field(description="highest learning rate", examples=[0.001])]
 _WarmupUpdates = Annotated[PositiveInt, Field(description="updates in which the rate rises")]
 
@@ -108,7 +85,7 @@ class InverseSqrtConfig(Section):
     warmup_updates: _WarmupUpdates = 4000
 
 
-OptimizerConfig = Annotated[AdamConfig | AdamWConfig | MuonConfig | ScheduleFreeConfig, Field(discriminator="name")]
+OptimizerConfig = Annotated[AdamConfig | AdamWConfig, Field(discriminator="name")]
 ScheduleConfig = Annotated[
     NoamConfig | InverseSqrtConfig | CosineConfig | WsdConfig | ConstantConfig, Field(discriminator="name")
 ]
@@ -202,17 +179,6 @@ class TrainingConfig(Section):
             )
             fix = "lower training.schedule.decay_updates, or raise training.updates"
             raise SettingError(problem, fix, settings=("training.schedule.decay_updates", *settings))
-        return self
-
-    @model_validator(mode="after")
-    def _schedule_free_stands_alone(self) -> TrainingConfig:
-        if self.optimizer.name == "schedule_free" and self.schedule.name != "constant":
-            problem = f"the optimizer schedule_free takes the schedule constant, not {self.schedule.name}"
-            fix = "write schedule: {name: constant, peak: 0.0025, warmup_updates: 4000}"
-            raise SettingError(problem, fix, settings=("training.optimizer.name", "training.schedule.name"))
-        if self.optimizer.name == "schedule_free" and self.ema is not None:
-            problem = f"the optimizer schedule_free averages by itself, and training.ema is {self.ema:g}"
-            raise SettingError(problem, "write ema: null", settings=("training.ema", "training.optimizer.name"))
         return self
 
 

@@ -154,11 +154,10 @@ def estimate_device_needs(
     """
     model, training = recipe.model, recipe.training
     parameters = num_parameters(model, source_vocab=source_vocab, target_vocab=target_vocab)
-    has_average = training.ema is not None or training.optimizer.name == "schedule_free"
     bytes_per_parameter = 4 + 4 + 2 * 4  # float32: weight, gradient and two moments
     if precision == "bf16":
         bytes_per_parameter += 2 + 2  # bf16: weight and gradient
-    if has_average:
+    if training.ema is not None:
         bytes_per_parameter += 4 + 4  # float32: the average and a copy of the weights
     tokens = min(max_tokens_before_fitting(training), math.ceil(training.batch_tokens / world_size))
     steps = accumulation_steps(batch_tokens=training.batch_tokens, max_tokens=tokens, world_size=world_size)
