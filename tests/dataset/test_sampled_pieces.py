@@ -204,7 +204,7 @@ def test_after_a_kill_while_it_samples_the_same_pieces_are_sampled(
     for process in children(os.getpid()) - before:
         os.kill(process, signal.SIGKILL)
     wait_until(lambda: bool(caplog.records))
-    assert [path.name for path in partial.parent.iterdir() if path.name != ".lock"] == [partial.name]
+    assert [path.name for path in partial.parent.iterdir() if not path.name.endswith(".lock")] == [partial.name]
     assert rows_of(opened(data, key)) == sampled(bpe)
     assert not partial.exists()
 

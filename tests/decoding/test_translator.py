@@ -283,7 +283,7 @@ def test_a_wrong_setting_is_told_with_what_to_take_instead(translator: Translato
     with pytest.raises(UsageError) as error:
         translator.translate([], beam=0)
     assert error.value.message == "`beam` is 0, but should be greater than 0"
-    assert error.value.hint == "leave `beam` out, and the model's own 2 is taken"
+    assert error.value.hint == "write a whole number greater than 0"
 
 
 def test_settings_of_a_call_are_those_of_the_schema(translator: Translator) -> None:

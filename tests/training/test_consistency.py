@@ -234,7 +234,7 @@ def test_a_stopped_training_goes_on_with_the_same_bits_and_the_log_has_the_diver
 def test_two_passes_that_cannot_differ_are_refused(setting: str) -> None:
     with pytest.raises(RecipeError, match=r"training\.consistency compares equal passes without dropout") as caught:
         tiny_recipe("model.dropout=0", f"training.consistency={setting}")
-    assert caught.value.hint == "--set model.dropout=0.1"
+    assert caught.value.hint == "write model.dropout: 0.1"
 
 
 @pytest.mark.parametrize("setting", ["{name: r_drop, alpha: -1}", "{name: simcut, cut: 1}", "{name: rdrop}", "r_drop"])
