@@ -100,6 +100,24 @@ def test_a_source_with_several_translations_keeps_all_or_one(
     assert "<h2>Several translations</h2>" in (prepared.directory / "report.html").read_text(encoding="utf-8")
 
 
+UNIT = '<tu{}><tuv xml:lang="en"><seg>a cat</seg></tuv><tuv xml:lang="de"{}><seg>{}</seg></tuv></tu>'
+
+
+def test_the_newest_translation_goes_by_the_dates_of_tmx(tmp_path: Path) -> None:
+    write_prefix(tmp_path / "valid", VALIDATION)
+    write_prefix(tmp_path / "text", [*TRAINING[:300], ("a cat", "der Kater")])
+    units = [
+        UNIT.format(' creationdate="20200101T000000Z"', "", "eine Katze"),
+        UNIT.format("", ' changedate="20240301T120000Z"', "die Katze"),
+        UNIT.format(' changedate="20230301T120000Z"', "", "ein Kater"),
+    ]
+    text = f'<tmx version="1.4"><header srclang="en"/><body>{"".join(units)}</body></tmx>'
+    (tmp_path / "memory.tmx").write_text(text, encoding="utf-8")
+    train = "{kind: tmx, file: memory.tmx}, {kind: text, prefix: text}"
+    prepared = run(corpus_of(tmp_path, train, "cleaning.several_translations=newest"), tmp_path / "data")
+    assert [pair for pair in training_pairs(prepared) if pair not in TRAINING] == [("a cat", "die Katze")]
+
+
 def test_equal_pairs_are_not_several_translations(tmp_path: Path) -> None:
     sources = {"first": TRAINING[:50], "second": TRAINING[:60]}
     prepared = prepare_sources(tmp_path, sources, 1, "cleaning.duplicates=false")

@@ -35,12 +35,16 @@ T = TypeVar("T")
 
 
 class UnitPair(NamedTuple):
-    """The two texts that begin at a line; `tgt` is None without a translation. `fault` says what is wrong."""
+    """The two texts that begin at a line; `tgt` is None without a translation. `fault` says what is wrong.
+
+    `date` is that of the last change, as the number YYYYMMDDhhmmss, or 0 if it is not known.
+    """
 
     line: int
     src: str
     tgt: str | None
     fault: str | None = None
+    date: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class ParsedChunk:
     untranslated: frozenset[int] = frozenset()
     # The line of each pair, if pairs may take several lines.
     lines: Sequence[int] | None = None
+    # The date of each pair, as in `UnitPair`, if its file has dates.
+    dates: Sequence[int] | None = None
     # The target's file, if it is not the source's.
     target_origin: str | None = None
 
@@ -112,7 +118,7 @@ class TextChunk(RawChunk):
 
 @dataclass(frozen=True, slots=True)
 class UnitsChunk(RawChunk):
-    """Texts of units that may take several lines of their file, joined with line feeds; `line_numbers` are int64.
+    """Texts of units that may take several lines of their file, joined with line feeds; lines and dates are int64.
 
     `faults` tells what is wrong with broken units, by their index.
     """
@@ -120,6 +126,7 @@ class UnitsChunk(RawChunk):
     src: bytes
     tgt: bytes
     line_numbers: bytes
+    dates: bytes
     untranslated: frozenset[int]
     faults: Mapping[int, str]
 
@@ -138,6 +145,7 @@ class UnitsChunk(RawChunk):
             problem=next((self.faults[index] for index in malformed if index in self.faults), None),
             untranslated=self.untranslated.intersection(malformed),
             lines=array("q", self.line_numbers),
+            dates=array("q", self.dates),
         )
 
 
@@ -159,12 +167,24 @@ def batched(items: Iterable[T], *, size: Callable[[T], int]) -> Iterator[list[T]
 def unit_chunks(pairs: Iterable[UnitPair], *, origin: str) -> Iterator[UnitsChunk]:
     """Pairs in chunks. The texts have no line breaks."""
     for batch in batched(pairs, size=lambda pair: len(pair.src) + len(pair.tgt or "")):
-        lines, src, tgt, faults = zip(*batch, strict=True)
-        sides = ["\n".join(text or "" for text in side).encode("utf-8", "surrogateescape") for side in (src, tgt)]
+        lines, src, tgt, faults, dates = zip(*batch, strict=True)
+        src_bytes, tgt_bytes = (
+            "\n".join(text or "" for text in side).encode("utf-8", "surrogateescape") for side in (src, tgt)
+        )
+        line_numbers, dates_bytes = (array("q", values).tobytes() for values in (lines, dates))
         untranslated = frozenset(index for index, text in enumerate(tgt) if text is None)
         fault_of_index = {index: fault for index, fault in enumerate(faults) if fault is not None}
-        line_numbers = array("q", lines).tobytes()
-        yield UnitsChunk(len(batch), lines[0], origin, sides[0], sides[1], line_numbers, untranslated, fault_of_index)
+        yield UnitsChunk(
+            num_pairs=len(batch),
+            first_line=lines[0],
+            origin=origin,
+            src=src_bytes,
+            tgt=tgt_bytes,
+            line_numbers=line_numbers,
+            dates=dates_bytes,
+            untranslated=untranslated,
+            faults=fault_of_index,
+        )
 
 
 @dataclass(frozen=True, slots=True)

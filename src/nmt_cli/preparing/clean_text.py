@@ -197,6 +197,7 @@ class CleaningJob:
         tgt: list[str] = []
         indices: list[int] = []
         lines: list[int] = []
+        dates: list[int] = []
         counts, problem = CleaningCounts(), None
         for raw in shard.chunks:
             chunk = raw.parse()
@@ -205,6 +206,7 @@ class CleaningJob:
             indices += [counts.read + index for index in cleaned.indices]
             counts.add(cleaned.counts)
             lines += [chunk.lines[index] for index in cleaned.indices] if chunk.lines is not None else []
+            dates += [chunk.dates[index] for index in cleaned.indices] if chunk.dates is not None else []
             src += cleaned.src
             tgt += cleaned.tgt
         matches, found_lines = held_out.find(src, tgt)
@@ -219,6 +221,7 @@ class CleaningJob:
                 "source_digests": source_digests,
                 "indices": _as_narrow_array(indices),
                 **({"lines": _as_narrow_array(lines)} if lines else {}),
+                **({"dates": np.array(dates, dtype=np.int64)} if any(dates) else {}),
                 "matches": matches,
                 "source_words": _as_narrow_array(_count_words(src)),
                 "target_words": _as_narrow_array(_count_words(tgt)),
@@ -228,6 +231,7 @@ class CleaningJob:
                 "problem": problem,
                 "source": shard.source_index,
                 "has_lines": bool(lines),
+                "has_dates": any(dates),
                 "weight": shard.weight,
                 "chunks": [(raw.origin, raw.first_line, raw.num_pairs) for raw in shard.chunks],
                 "found_lines": found_lines,

@@ -90,8 +90,8 @@ class CleaningConfig(Section):
     duplicates: bool = Field(True, description="drop all but the first of equal pairs")
     several_translations: Literal["all", "first", "newest"] = Field(
         "all",
-        description="translations to keep of a source text that has several different ones; newest is the last one, in "
-        "the order of the sources and of their lines",
+        description="translations to keep of a source text that has several different ones; newest goes by the dates "
+        "of TMX, else by the order of the sources and of their lines",
     )
     overlap: Literal["report", "pairs", "sides"] = Field(
         "report",

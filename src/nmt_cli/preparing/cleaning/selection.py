@@ -77,7 +77,9 @@ def choose_copies(
     is_repeated = _occur_again(sources, among=is_kept & is_new)
     several_translations = _describe_several_translations(shards, sources, is_repeated)
     if config.several_translations != "all":
-        indices = np.flatnonzero(is_repeated)[:: 1 if config.several_translations == "first" else -1]
+        indices = np.flatnonzero(is_repeated)
+        if config.several_translations == "newest":
+            indices = indices[np.argsort(_dates(shards)[indices], kind="stable")][::-1]
         is_other = np.zeros_like(is_kept)
         is_other[indices[~first_occurrences(sources[indices])]] = True
         drop(is_other, OTHER_TRANSLATION)
@@ -186,6 +188,14 @@ def _joined(shards: Sequence[CleanShard], name: str, dtype: type[np.generic]) ->
         values[start : start + len(shard)] = shard.array(name)
         start += len(shard)
     return values
+
+
+def _dates(shards: Sequence[CleanShard]) -> NDArray[np.int64]:
+    """The date of each pair of all shards, as in `UnitPair`."""
+    dates = [
+        shard.array("dates") if shard.facts["has_dates"] else np.zeros(len(shard), dtype=np.int64) for shard in shards
+    ]
+    return np.concatenate(dates)
 
 
 def _copies_by_weight(shard: CleanShard) -> NDArray[np.uint16]:

@@ -165,7 +165,13 @@ class TmxFile(_XmlFile):
                             texts.append((language, text))
                 elif child.get("type") == "x-ConfirmationLevel" and _UNFINISHED["conf"].fullmatch(child.text or ""):
                     is_finished = False
-            yield Unit(element.sourceline, texts, is_finished)
+            yield Unit(element.sourceline, texts, is_finished, max(map(_date_of, (element, *element))))
+
+
+def _date_of(element: etree._Element) -> int:
+    """The last change of a <tu> or <tuv>, or its creation, as the number YYYYMMDDhhmmss; 0 without either."""
+    digits = re.sub(r"\D", "", element.get("changedate") or element.get("creationdate") or "")
+    return int(digits[:14].ljust(14, "0")) if digits else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,11 +29,15 @@ _MAX_REMEMBERED = 1_000
 
 
 class Unit(NamedTuple):
-    """The line where a unit begins, and its texts, each after its language; an empty code fits any language."""
+    """The line where a unit begins, and its texts, each after its language; an empty code fits any language.
+
+    `date` is as in `UnitPair`.
+    """
 
     line: int
     texts: list[tuple[str, str]]
     is_finished: bool = True
+    date: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ class _LanguageMatcher:
 
     def pair_of(self, unit: Unit) -> UnitPair:
         """The two texts of a unit; the translation is None if one of them is missing, or is not finished."""
-        line, texts, is_finished = unit
+        line, texts, is_finished, date = unit
         self._num_units += 1
         codes = tuple([code for code, _ in texts])
         if codes not in self._indices:
@@ -109,7 +113,7 @@ class _LanguageMatcher:
         self._num_pairs += 1
         self._taken[0][codes[source]] += 1
         self._taken[1][codes[target]] += 1
-        return UnitPair(line, texts[source][1], texts[target][1])
+        return UnitPair(line, texts[source][1], texts[target][1], date=date)
 
     def log(self) -> None:
         """Log which languages were taken for the two, if they have other codes, and how much was not finished."""
