@@ -30,11 +30,11 @@ ref -i hyp -m paper-bleu
 add the languages, source first: -l en-de
 
 ref -i hyp -m chrf --tokenize intl
---tokenize: --tokenize means nothing without -m bleu
-add -m bleu, or leave --tokenize out
+--tokenize: --tokenize needs -m bleu
+leave --tokenize out
 
 ref -s src --model nowhere --tokenize intl
---tokenize: --tokenize does not go with --model: it gives the probability of REF, which is no score of a translation
+--tokenize: --tokenize does not go with --model
 leave --tokenize out
 
 ref -i hyp -m comet
@@ -46,7 +46,7 @@ ref -i hyp --baseline hyp
 give the output of two different systems or runs
 
 ref -i hyp --sentence --differences 3
---differences: --differences does not go with --sentence: it shows sentences, and no score of the whole
+--differences: --differences does not go with --sentence
 leave --differences out
 
 ref -i hyp --differences 3

@@ -17,7 +17,6 @@ from nmt_cli.cli.score.options import (
     check_bounds,
     check_needs,
     check_options,
-    check_options_of_model,
     check_test_set_or_reference,
     complete_metrics,
     parse_bounds,
@@ -25,6 +24,7 @@ from nmt_cli.cli.score.options import (
     parse_tokenizer,
     read_texts,
     references_and_metrics,
+    refuse_given,
 )
 from nmt_cli.cli.score.sentences import ForcedOptions, check_segment_options, print_forced_scores, print_segment_scores
 from nmt_cli.cli.score.show import Comparison, Scores, print_scores, print_scores_as_json
@@ -135,16 +135,16 @@ def score(
     of_sentences = {"--sentence": by_sentence, "--differences": differences}
     of_model = {"--tokens": tokens, "--batch-tokens": batch_tokens, "--precision": precision}
     metric_options = {"-i": hypotheses, **of_metrics, "--comet-model": comet_model, **of_tests, **of_sentences}
-    given = {**metric_options, **of_model, "--device": device, "-l": languages}
+    given = {**metric_options, **of_model, "--device": device}
     if model is not None:
-        check_options_of_model(metric_options, files)
+        refuse_given(given, metric_options, reason="does not go with --model")
         forced_options = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
         print_forced_scores(read_texts(files), forced_options, with_tokens=tokens, as_json=as_json)
         return
     files = replace(files, hypotheses=hypotheses or ["-"])
     metric_names = parse_metrics(metrics or [_DEFAULT_METRICS])
     bounds = parse_bounds(fail_under or [], metric_names)
-    check_options(given, files, metric_names)
+    check_options(given, metric_names)
     tokenizer = None if tokenize is None else parse_tokenizer(tokenize)
     if differences is not None and not by_sentence:
         if metrics and metric_names[1:]:

@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -195,35 +195,26 @@ def check_test_set_or_reference(files: TextNames) -> None:
         raise UsageError("REF is missing", where="nmt score", hint=hint)
 
 
-def check_options_of_model(metric_options: Mapping[str, object], files: TextNames) -> None:
-    """Raise UsageError for options that do not go with `--model`."""
-    why = "it gives the probability of REF, which is no score of a translation"
-    check_conflicts("--model", metric_options, why=why)
-    if files.test_set is None:
-        _check_requires("-t", {"-l": files.languages})
-
-
-def check_options(given: Mapping[str, object], files: TextNames, metrics: Sequence[MetricName]) -> None:
-    """Raise UsageError for an option that means nothing here. `given` has the values of options by name."""
-    from nmt_cli.scoring.metrics import MOSES_METRICS
-
+def check_options(given: Mapping[str, object], metrics: Sequence[MetricName]) -> None:
+    """Raise UsageError for an option without the one that it belongs to. `given` has the values of options by name."""
     if (paired := given["--paired"]) not in (None, "bs", "ar"):
         raise UsageError(f"--paired is {paired!r}, but should be bs or ar", where="--paired", hint="--paired bs")
-    has_comet = "comet" in metrics
-    has_use_for_languages = files.test_set is not None or not {"bleu", "ter", *MOSES_METRICS}.isdisjoint(metrics)
-    rules = [
-        # With --model, `check_options_of_model` is called instead.
-        ("--model", False, ["--tokens", "--batch-tokens", "--precision"]),
-        ("-m bleu", "bleu" in metrics, ["--tokenize", "--lowercase"]),
-        ("-m paper-bleu", "paper-bleu" in metrics, ["--keep-quotes"]),
-        ("--baseline", files.baselines, ["--paired"]),
-        ("-m comet", has_comet, ["--comet-model"]),
-        ("-m comet or --model", has_comet, ["--device"]),
-        ("-t, -m bleu, -m ter or -m paper-bleu", has_use_for_languages, ["-l"]),
-    ]
-    for needed, is_there, options in rules:
-        if not is_there:
-            _check_requires(needed, {option: given[option] for option in options})
+    refuse_given(given, ["--tokens", "--batch-tokens", "--precision"], reason="needs --model")
+    if "bleu" not in metrics:
+        refuse_given(given, ["--tokenize", "--lowercase"], reason="needs -m bleu")
+    if "paper-bleu" not in metrics:
+        refuse_given(given, ["--keep-quotes"], reason="needs -m paper-bleu")
+    if "comet" not in metrics:
+        refuse_given(given, ["--comet-model", "--device"], reason="needs -m comet")
+    if not given["--baseline"]:
+        refuse_given(given, ["--paired"], reason="needs --baseline")
+
+
+def refuse_given(given: Mapping[str, object], options: Iterable[str], *, reason: str) -> None:
+    """Raise UsageError if one of the options is given; the reason names the other option, such as "needs --model"."""
+    for option in options:
+        if given[option] is not None and given[option] is not False and given[option] != []:
+            raise UsageError(f"{option} {reason}", where=option, hint=f"leave {option} out")
 
 
 def check_needs(files: TextNames, metrics: Sequence[MetricName]) -> None:
@@ -237,23 +228,6 @@ def check_needs(files: TextNames, metrics: Sequence[MetricName]) -> None:
     if "comet" in metrics and files.source is None and files.test_set is None:
         hint = "add the source with -s SRC, or name a test set with -t"
         raise UsageError("comet needs the source text", where="-m comet", hint=hint)
-
-
-def check_conflicts(option: str, others: Mapping[str, object], *, why: str) -> None:
-    """Raise UsageError if one of the other options is given beside `option`."""
-    for other in _given_options(others):
-        raise UsageError(f"{other} does not go with {option}: {why}", where=other, hint=f"leave {other} out")
-
-
-def _check_requires(needed: str, others: Mapping[str, object]) -> None:
-    """Raise UsageError if one of the options is given that mean nothing without `needed`."""
-    for other in _given_options(others):
-        message, hint = f"{other} means nothing without {needed}", f"add {needed}, or leave {other} out"
-        raise UsageError(message, where=other, hint=hint)
-
-
-def _given_options(options: Mapping[str, object]) -> list[str]:
-    return [name for name, value in options.items() if value is not None and value is not False and value != []]
 
 
 def _parse_metric(name: str, *, where: str) -> MetricName:

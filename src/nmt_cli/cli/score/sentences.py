@@ -14,7 +14,7 @@ import typer
 
 from nmt_cli.cli.arguments import find_models
 from nmt_cli.cli.printing import is_terminal, print_json
-from nmt_cli.cli.score.options import TextNames, Texts, check_conflicts, file_and_hash
+from nmt_cli.cli.score.options import TextNames, Texts, file_and_hash, refuse_given
 from nmt_cli.cli.score.show import score_text
 from nmt_cli.console import without_controls
 from nmt_cli.devices import DECODING_SPINS, bound_spinning
@@ -44,8 +44,7 @@ def check_segment_options(given: Mapping[str, object], files: TextNames, metrics
     option, others = "--differences", ["--confidence", "--paired", "--fail-under"]
     if given["--sentence"]:
         option, others = "--sentence", [*others, "--differences"]
-    why = "it shows sentences, and no score of the whole"
-    check_conflicts(option, {other: given[other] for other in others}, why=why)
+    refuse_given(given, others, reason=f"does not go with {option}")
     for name in MOSES_METRICS:
         if name in metrics:
             hint = f"leave {name} out of -m; bleu, chrf, ter and comet have scores of sentences"
