@@ -158,36 +158,27 @@ def _average_models(paths: Sequence[Path], output: Path | None, *, overwrite: bo
 
 
 def _find_run(paths: Sequence[Path]) -> Path | None:
-    """The run that is named, by its folder or the folder of its checkpoints; None if checkpoints are named."""
+    """The run that is named; None if checkpoints are named."""
     from nmt_cli.artifacts.directory_kinds import kind_of
-    from nmt_cli.artifacts.run import CHECKPOINTS
 
     runs = [path for path in paths if kind_of(path) == "run"]
-    if not runs and len(paths) == 1 and paths[0].resolve().name == CHECKPOINTS:
-        parent = _relative_to_here(paths[0].resolve().parent)
-        runs = [parent] if kind_of(parent) == "run" else []
     if runs and len(paths) > 1:
-        raise UsageError(
-            f"{runs[0]} is a run, and there are other arguments",
-            where=" ".join(map(str, paths)),
-            hint="name one run, or checkpoints of one run: runs/NAME/checkpoints/update-*",
-        )
+        hint = "name one run, or checkpoints of one run: runs/NAME/checkpoints/update-*"
+        raise UsageError(f"{runs[0]} is a run, and there are other arguments", where=str(runs[0]), hint=hint)
     return runs[0] if runs else None
 
 
 def _open_checkpoints(paths: Sequence[Path]) -> tuple[Run, list[Checkpoint]]:
     """The checkpoints at `paths` and the run that they belong to."""
-    from nmt_cli.artifacts.directory_kinds import did_you_mean, directories_in, kind_of
+    from nmt_cli.artifacts.directory_kinds import did_you_mean, kind_of
     from nmt_cli.artifacts.manifest import RUN_FILE
     from nmt_cli.artifacts.run import open_run, read_checkpoint
 
     for path in paths:
         if kind_of(path) != "checkpoint":
-            fault, near = "is neither a run nor a checkpoint", ""
-            if not path.exists():
-                fault, near = "does not exist", did_you_mean(path, "model", "run", "checkpoint")
-            example = next(map(str, directories_in(path, "run")), "runs/NAME")
-            hint = f"{near}nmt average {shlex.quote(example)}, or its checkpoints/update-*"
+            fault = "is neither a run nor a checkpoint" if path.exists() else "does not exist"
+            near = "" if path.exists() else did_you_mean(path, "model", "run", "checkpoint")
+            hint = f"{near}nmt average runs/NAME, or its checkpoints/update-*"
             raise ModelError(f"{path} {fault}", where=str(path), hint=hint)
     paths_by_run = {path.resolve().parents[1]: path for path in paths}
     if len(paths_by_run) > 1:
@@ -200,12 +191,7 @@ def _open_checkpoints(paths: Sequence[Path]) -> tuple[Run, list[Checkpoint]]:
         raise ModelError(
             f"{path} does not lie in a run: there is no {RUN_FILE} two folders up",
             where=str(path),
-            hint="put it back into runs/NAME/checkpoints: the recipe and the tokenizers are in the run",
+            hint="put it back into runs/NAME/checkpoints",
         )
-    run = open_run(_relative_to_here(run_directory))
-    return run, sorted(map(read_checkpoint, paths), key=lambda checkpoint: checkpoint.update)
-
-
-def _relative_to_here(path: Path) -> Path:
-    """The path relative to the current folder, if it lies below."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    run_directory = run_directory.relative_to(Path.cwd()) if run_directory.is_relative_to(Path.cwd()) else run_directory
+    return open_run(run_directory), sorted(map(read_checkpoint, paths), key=lambda checkpoint: checkpoint.update)
