@@ -121,6 +121,12 @@ def run(tmp_path: Path) -> Path:
             "--lenpen",
             "here it is --length-penalty; docs/how-to/other-toolkits.md has the others",
         ),
+        (
+            "info --lenpen 0.6",
+            "nmt info has no option --lenpen",
+            "--lenpen",
+            "nmt info --help lists them all",
+        ),
     ],
 )
 def test_a_wrong_argument_is_told_in_three_lines(nmt: Shell, arguments: str, error: str, where: str, fix: str) -> None:

@@ -44,7 +44,7 @@ def refuse(text: str) -> RecipeError:
         (
             "training: {optimizer: {name: adam, weight_decay: 0.1}}",
             "unknown key 'training.optimizer.weight_decay'",
-            "here it is training.optimizer.weight_decay; docs/how-to/other-toolkits.md",
+            "it belongs to training.optimizer.name: adamw",
         ),
         (
             "training: {lr: 5e-4}",

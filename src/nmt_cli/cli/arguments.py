@@ -124,10 +124,11 @@ def usage_error_from(argument_error: Exception, *, arguments: Sequence[str]) -> 
         return UsageError(_wrong_value_message(error, name), where=name, hint=hint)
     option: Any = getattr(error, "option_name", None)
     if hasattr(error, "possibilities"):  # there is no such option
-        hint = f"{command} --help lists them all"
-        if near := nearest_word(option, [name for known in error.ctx.command.params for name in known.opts]):
-            hint = f"did you mean {near}? {hint}"
-        return UsageError(f"{command} has no option {option}", where=option, hint=answer_to_argument(option) or hint)
+        options = [name for known in error.ctx.command.params for name in known.opts]
+        near = nearest_word(option, options)
+        hint = f"did you mean {near}? {command} --help lists them all" if near else f"{command} --help lists them all"
+        hint = answer_to_argument(option, options=options) or hint
+        return UsageError(f"{command} has no option {option}", where=option, hint=hint)
     message = str(error.format_message()).removesuffix(".").replace("(s)", "s")
     hint = f"see {command} --help"
     options = [name for known in (context.command.params if context else []) for name in known.opts]

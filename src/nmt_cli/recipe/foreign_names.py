@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from nmt_cli.errors import RecipeError, nearest_word
@@ -59,7 +59,6 @@ _OWN_NAMES: Mapping[str, str] = {
     "save_interval_updates": "training.checkpoint_every",
     "share_all_embeddings": "model.tying",
     "source_lang": "--languages",
-    "src": "--input",
     "tied_embeddings": "model.tying",
     "train_from": "the same nmt train, which continues a run",
     "train_steps": "training.updates",
@@ -79,12 +78,18 @@ def answer_to_key(name: str) -> str | None:
     return f"here it is {own_name}; {PAGE} has the others" if own_name and "." in own_name else None
 
 
-def answer_to_argument(name: str) -> str | None:
-    """Our name for an option or command of another toolkit, with the page of all, as a hint; None if it is unknown."""
+def answer_to_argument(name: str, *, options: Collection[str] = ()) -> str | None:
+    """Our name for an option or command of another toolkit, with the page of all, as a hint; None if it is unknown.
+
+    `options` are those of the command that was typed: an option or a key that it does not take is no answer.
+    """
     own_name = _own_name(name)
     if own_name is None:
         return None
-    return f"here it is {f'--set {own_name}=VALUE' if '.' in own_name else own_name}; {PAGE} has the others"
+    typed = f"--set {own_name}=VALUE" if "." in own_name else own_name
+    if typed.startswith("--") and typed.split()[0] not in options:
+        return None
+    return f"here it is {typed}; {PAGE} has the others"
 
 
 def _own_name(name: str) -> str | None:

@@ -173,6 +173,10 @@ def _one_of(words: list[str]) -> str:
 def _another_key(path: KeyPath, schema: type[BaseModel], allowed: list[str]) -> str:
     """The key to write instead of an unknown one: the same key elsewhere, another toolkit's name, the nearest key."""
     *section, key = path
+    if path in key_paths(schema):  # of a section that has another name, such as adamw
+        sections = [other for other in sections_at(schema, path[:-1], values={}) if key in other.model_fields]
+        names = [name for other in sections for name in get_args(other.model_fields["name"].annotation)]
+        return f"it belongs to {dotted_key(path[:-1])}.name: {_one_of(names)}"
     if elsewhere := [other for other in key_paths(schema) if other[-1] == key and other != path]:
         return f"did you mean {_one_of([*map(dotted_key, elsewhere)])}?"
     if answer := answer_to_key(str(key)):
