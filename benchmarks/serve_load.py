@@ -281,7 +281,7 @@ class Connection:
 
     async def translate(self, line: str) -> tuple[int, str]:
         """Status, and the translation if it is 200."""
-        status, content = await self.ask("/v1/translate", {"text": line, "split": "lines"})
+        status, content = await self.ask("/v1/translate", {"text": line})
         return status, json.loads(content)["translations"][0]["text"] if status == 200 else ""
 
     async def ask(self, path: str, fields: Mapping[str, Any]) -> tuple[int, bytes]:
