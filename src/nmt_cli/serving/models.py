@@ -255,13 +255,13 @@ class ModelRouter:
 
     async def load(self) -> None:
         """Load all models; NmtError if one cannot be loaded."""
-        detection = asyncio.to_thread(identify_language, "text")  # loads its own model
         try:
             async with asyncio.TaskGroup() as group:  # on an error, it waits until all workers have ended
-                for loading in (detection, *(model.load() for model in self)):
-                    group.create_task(loading)
+                for model in self:
+                    group.create_task(model.load())
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
+        await asyncio.to_thread(identify_language, "text")  # loads its own model
 
     async def reload(self) -> list[NmtError]:
         """Load each model again, and return the errors; a model whose load fails stays as it is."""
