@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -36,10 +35,6 @@ def test_importing_the_package_imports_nothing_slow() -> None:
     named, loaded = _run("-c", "import nmt_cli, sys; print(*dir(nmt_cli)); print(*sys.modules)").stdout.splitlines()
     assert set(nmt_cli.__all__) <= set(named.split())
     assert not set(loaded.split()) & _SLOW_TO_IMPORT
-
-
-def test_runs_as_a_module() -> None:
-    assert _run("-m", "nmt_cli", "--version").stdout == f"nmt {nmt_cli.__version__}\n"
 
 
 def _built(kind: str, folder: Path, repository: Path) -> Path:
@@ -88,29 +83,6 @@ def test_the_image_has_the_c_compiler_that_training_on_a_gpu_needs(repository: P
     # The compiler alone has no headers of the C library, and those of Python include them.
     assert {"gcc", "libc6-dev"} <= set(install.split())
     assert "rm -rf /var/lib/apt/lists/*" in last
-
-
-def test_any_user_of_the_image_can_write_what_is_compiled(repository: Path) -> None:
-    *_, last = (repository / "Dockerfile").read_text(encoding="utf-8").split("\nFROM ")
-    (made,) = (line for line in last.splitlines() if "--mode 0777" in line)
-    for variable in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
-        folder = last.partition(f"{variable}=")[2].split()[0]
-        assert folder in made.split(), "a --user without a home has no other place"
-
-
-@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-def test_make_refuses_an_old_python_before_it_makes_anything(tmp_path: Path, repository: Path) -> None:
-    old = tmp_path / "python3.9"
-    old.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
-    old.chmod(0o755)
-    command = ["make", "setup", f"PY={old}", f"VENV={tmp_path / 'venv'}"]
-    # The tests may run under `make -j`, whose flags would make this one warn of a job server that it cannot reach.
-    environment = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKELEVEL"}}
-    process = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, check=False)
-    assert process.returncode != 0
-    message = f"nmt needs Python 3.11 or newer, and {old} is not: make PY=python3.12, for example"
-    assert process.stderr.splitlines()[0] == message
-    assert not (tmp_path / "venv").exists()
 
 
 def _files(folder: Path) -> set[str]:
