@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
@@ -25,18 +25,6 @@ _MEMORY_MESSAGES = (
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
 _ONEDNN_MESSAGES = ("could not create a primitive", "could not execute a primitive")
-
-
-class _CgroupNames(NamedTuple):
-    """The files of a control group with its limit and its usage, and the key of cached files in memory.stat."""
-
-    limit: str
-    usage: str
-    cached: str
-
-
-_CGROUP_V1 = _CgroupNames("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_CGROUP_V2 = _CgroupNames("memory.max", "memory.current", "inactive_file")
 
 
 def free_gpu_bytes(device: torch.device) -> int:
@@ -116,29 +104,17 @@ def _free_of_machine(root: Path) -> int:
 
 
 def _free_of_cgroups(root: Path) -> Iterator[int]:
-    """The memory that each control group of this process, version 2 or 1, leaves of its limit."""
+    """The memory that each control group of this process leaves of its limit, without cached files."""
+    base = root / "sys/fs/cgroup"
     for line in _lines(root / "proc/self/cgroup"):
-        hierarchy, controllers, path = line.split(":", 2)
-        if hierarchy == "0":
-            base, names = root / "sys/fs/cgroup", _CGROUP_V2
-        elif "memory" in controllers.split(","):
-            base, names = root / "sys/fs/cgroup/memory", _CGROUP_V1
-        else:
-            continue
-        group = base / path.strip("/")
-        for folder in (group, *group.parents):
-            yield from _free_of_cgroup(folder, names)
-            if folder == base:
-                break
-
-
-def _free_of_cgroup(folder: Path, names: _CgroupNames) -> Iterator[int]:
-    """The memory that a group leaves of its limit, without cached files; nothing if the group has no limit."""
-    limit, usage = ("".join(_lines(folder / name)) for name in (names.limit, names.usage))
-    if not (limit.isdecimal() and usage.isdecimal()):
-        return
-    statistics = dict(line.split(" ", 1) for line in _lines(folder / "memory.stat"))
-    yield max(int(limit) - int(usage) + int(statistics.get(names.cached, "0")), 0)
+        hierarchy, _, path = line.split(":", 2)
+        if hierarchy == "0":  # version 2
+            group = base / path.strip("/")
+            for folder in (group, *group.parents[: len(group.relative_to(base).parts)]):
+                limit, usage = ("".join(_lines(folder / name)) for name in ("memory.max", "memory.current"))
+                if limit.isdecimal() and usage.isdecimal():
+                    statistics = dict(line.split(" ", 1) for line in _lines(folder / "memory.stat"))
+                    yield max(int(limit) - int(usage) + int(statistics.get("inactive_file", "0")), 0)
 
 
 def _lines(file: Path) -> list[str]:

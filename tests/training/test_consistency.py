@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -24,7 +23,7 @@ from nmt_cli.training import loss as loss_module
 from nmt_cli.training.consistency import Consistency, interleaved_order
 from nmt_cli.training.loss import smoothed_cross_entropy
 from nmt_cli.training.objective import plain_loss
-from tests.training.feeding import Feed, feed, take
+from tests.training.feeding import Feed, feed
 from tests.training.tiny import checkpoint, events, stopped_after, tiny_recipe, train
 from tests.training.two_ranks import run_module
 
@@ -207,16 +206,6 @@ def test_two_ranks_take_the_updates_of_one(setting: str, prepared: PreparedData,
         assert of_two["weights"] == alone["weights"], way
 
 
-def test_one_pair_in_a_batch_passes_twice(prepared: PreparedData) -> None:
-    given = feed(prepared, "model.dropout=0.1", f"training.consistency={R_DROP}")
-    number, update = next(given.updates(1))
-    rows = update.micro_batches[0][:1]
-    alone = replace(update, micro_batches=[rows], target_tokens=int(np.sum(rows["tgt_length"])))
-    result = take(given.updater("fp32"), [(0, given.batch(rows))], number, alone)
-    assert result.is_applied
-    assert result.kl > 0
-
-
 def test_a_stopped_training_goes_on_with_the_same_bits_and_the_log_has_the_divergence(
     prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -235,9 +224,3 @@ def test_two_passes_that_cannot_differ_are_refused(setting: str) -> None:
     with pytest.raises(RecipeError, match=r"training\.consistency compares equal passes without dropout") as caught:
         tiny_recipe("model.dropout=0", f"training.consistency={setting}")
     assert caught.value.hint == "write model.dropout: 0.1"
-
-
-@pytest.mark.parametrize("setting", ["{name: r_drop, alpha: -1}", "{name: simcut, cut: 1}", "{name: rdrop}", "r_drop"])
-def test_settings_that_mean_nothing_are_refused(setting: str) -> None:
-    with pytest.raises(RecipeError):
-        tiny_recipe(f"training.consistency={setting}")

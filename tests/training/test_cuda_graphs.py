@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -81,13 +80,6 @@ def test_two_ranks_replay_a_micro_batch_each_and_sum_to_what_one_rank_has(
         assert found["weights"] == alone.weights.values.tolist()
 
 
-def test_an_update_of_several_ranks_has_one_collective_beside_those_of_its_gradients(
-    of_two: dict[str, dict[str, Any]],
-) -> None:
-    for found in of_two.values():
-        assert found["collectives"] == NUM_UPDATES * [2]  # the gradients, and the sums of the update
-
-
 def batch_of(length: int, *, slots: int = 8, length_bound: int = 128) -> Batch:
     """One sentence of ascending pieces, and empty slots, on both sides."""
     side = pack([list(range(1, length + 1))], device=CPU)
@@ -117,42 +109,11 @@ def test_a_replay_takes_the_batch_and_the_divisor_that_it_is_given() -> None:
     assert first.tolist() == [3.0, 1.0], "losses are copied out before the next replay"
 
 
-def test_there_is_one_recording_for_each_bound() -> None:
-    recorder = Mock(wraps=taped)
-    steps = RecordedSteps(summed, recorder, num_losses=2)
-    for bound in (128, 512, 128, 512):
-        steps.record(batch_of(3, length_bound=bound))
-    assert recorder.call_count == 4, "the first micro-batch of an update, and later ones"
-    assert not steps.can_replay(batch_of(3, length_bound=256))
-    assert steps.replay(batch_of(4, length_bound=512), divisor=1, begins_sum=True).tolist() == [10.0, 6.0]
-
-
 def test_a_batch_of_another_shape_is_refused() -> None:
     steps = RecordedSteps(summed, taped, num_losses=2)
     steps.record(batch_of(3))
     with pytest.raises(ValueError, match=r"a batch has \[16\] where the recorded one had \[8\]"):
         steps.replay(batch_of(3, slots=16), divisor=1, begins_sum=True)
-
-
-def test_recording_comes_after_all_runs_since_it_keeps_memory(
-    prepared: PreparedData, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given, seen = feed(prepared), []
-    step = Updater._step
-
-    def noted(self: Updater, batch: Batch, divisor: Tensor, **which: bool) -> Tensor:
-        seen.append(f"run {batch.source.length_bound}")
-        return step(self, batch, divisor, **which)
-
-    def recorder(function: Callable[[], None]) -> Callable[[], None]:
-        seen.append("record")
-        return lambda: None
-
-    monkeypatch.setattr(Updater, "_step", noted)
-    updater, batch = with_recorder(given.updater("fp32"), recorder), given.batch(given.order.full)
-    longer = Batch(replace(batch.source, length_bound=512), replace(batch.target, length_bound=512), batch.gold)
-    updater.warm_up([longer, batch])
-    assert seen == ["run 512", "run 128", *4 * ["record"]]
 
 
 def refusing(function: Callable[[], None]) -> Callable[[], None]:
@@ -178,15 +139,6 @@ def test_what_cannot_be_recorded_is_run_with_a_warning(
     ]
     for number, update in given.updates(2):
         assert given.give(plain, number, update) == given.give(refused, number, update)
-
-
-def test_after_a_recording_that_failed_nothing_is_replayed(caplog: pytest.LogCaptureFixture) -> None:
-    recorders = iter([taped, refusing, taped])
-    steps = RecordedSteps(summed, lambda function: next(recorders)(function), num_losses=2)
-    for bound in (128, 512, 1024):
-        steps.record(batch_of(3, length_bound=bound))
-    assert len(caplog.messages) == 1
-    assert not any(steps.can_replay(batch_of(3, length_bound=bound)) for bound in (128, 512, 1024))
 
 
 def test_too_little_memory_to_record_is_the_error_of_too_little_memory(prepared: PreparedData) -> None:

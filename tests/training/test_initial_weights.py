@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,12 +14,8 @@ from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import model_of_run, open_run
 from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.cli.average import average
-from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
-from nmt_cli.errors import DataError, ModelError, NmtError, RecipeError, UsageError
-from nmt_cli.training.loop import TrainingLoop
-from nmt_cli.training.runs import open_or_begin
-from nmt_cli.training.trainer import Trainer
-from tests.training.test_checkpoints import change_a_bit
+from nmt_cli.dataset.prepared_data import PreparedData
+from nmt_cli.errors import DataError, RecipeError, UsageError
 from tests.training.tiny import (
     LEARNT,
     RECIPE,
@@ -29,7 +24,6 @@ from tests.training.tiny import (
     events,
     prepare_tiny,
     stopped_after,
-    tiny_recipe,
     train,
 )
 
@@ -104,64 +98,6 @@ def test_the_start_is_validated_and_stays_the_best_if_training_makes_it_worse(
     assert model_of_run(run) == run / "model"
 
 
-@pytest.mark.parametrize("moment", ["validating", "saved"])
-def test_a_stop_around_the_validation_of_the_start_changes_nothing(
-    prepared: PreparedData, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    assert train(prepared, tmp_path / "whole", *WORSE, init_from=model) == 0
-    with monkeypatch.context() as patch:
-
-        def killed(loop: TrainingLoop, *arguments: object) -> None:
-            raise KeyboardInterrupt
-
-        patch.setattr(TrainingLoop, "_validate" if moment == "validating" else "_launch_next_update", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train(prepared, tmp_path / "run", *WORSE, init_from=model)
-    assert checkpoints(tmp_path / "run") == ([] if moment == "validating" else [0])
-    assert train(prepared, tmp_path / "run", *WORSE, init_from=model) == 0
-    assert checkpoints(tmp_path / "run") == checkpoints(tmp_path / "whole") == [0, 2, 4, 6]
-    for update in (0, 6):
-        assert checkpoint(tmp_path / "run", update) == checkpoint(tmp_path / "whole", update)
-
-
-def test_with_moved_data_the_command_to_continue_names_the_data_and_the_model(
-    prepared: PreparedData, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = tmp_path / "run"
-    with stopped_after(3):
-        assert train(prepared, run, *SHORT, init_from=model) == 75
-    moved = open_prepared(shutil.copytree(prepared.directory, tmp_path / "moved"))
-    monkeypatch.setattr("sys.argv", ["nmt", "train", "run.yaml", "--data", str(moved.directory)])
-    assert train(moved, run, *SHORT) == 0
-    assert open_run(run).record.command == [*sys.argv, "--init-from", str(model.resolve())]
-
-
-def test_a_start_that_saved_nothing_reads_it_again(
-    prepared: PreparedData, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(self: Trainer) -> None:
-        raise KeyboardInterrupt
-
-    assert train(prepared, tmp_path / "whole", *SHORT, init_from=model) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_sanity_pass", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train(prepared, tmp_path / "run", *SHORT, init_from=model)
-    assert train(prepared, tmp_path / "run", *SHORT) == 0
-    assert checkpoint(tmp_path / "run", 6) == checkpoint(tmp_path / "whole", 6)
-
-
-def test_a_model_that_was_replaced_before_anything_was_saved_is_refused(
-    prepared: PreparedData, finished: Callable[..., Path], model: Path, tmp_path: Path
-) -> None:
-    open_or_begin(tmp_path / "run", tiny_recipe(*SHORT), prepared, command=[], restart=False, init_from=model)
-    shutil.rmtree(model)
-    shutil.copytree(finished() / "model", model)
-    with pytest.raises(ModelError, match=r"is not the one that this run was begun from") as caught:
-        train(prepared, tmp_path / "run", *SHORT)
-    assert caught.value.hint == "begin anew with --restart (removes the run), or give the run another folder with -o"
-
-
 def test_a_restart_keeps_the_run_whose_model_it_would_begin_with(prepared: PreparedData, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert train(prepared, run, "training.updates=2") == 0
@@ -231,12 +167,6 @@ def test_the_architecture_is_that_of_the_model_whatever_the_recipe_has(
     assert (begun.d_ff, begun.norm, begun.dropout) == (64, "post", 0.2)
     assert train(prepared, tmp_path / "own", "training.updates=1") == 0
     assert open_run(tmp_path / "own").recipe.model.d_ff == 96
-
-
-def test_a_damaged_model_is_noticed(prepared: PreparedData, model: Path, tmp_path: Path) -> None:
-    change_a_bit(model / "model.safetensors")
-    with pytest.raises(NmtError, match="was changed after it was written"):
-        train(prepared, tmp_path / "run", *SHORT, init_from=model)
 
 
 @pytest.mark.parametrize("begun_from_a_model", [False, True])

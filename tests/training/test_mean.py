@@ -99,13 +99,6 @@ def test_a_better_mean_is_chosen(run: Path) -> None:
     assert model_of_run(run) == run / "averaged"
 
 
-def test_a_single_checkpoint_that_is_worse_than_the_model_is_not_chosen(run: Path) -> None:
-    average([run / "checkpoints/update-00000020"], output=run / "averaged", last=None, best=None, overwrite=False)
-    losses = load_saved_config(run / "averaged").average_losses
-    assert losses is not None
-    assert losses.is_worse
-
-
 def test_an_average_whose_outputs_are_not_finite_is_refused(run: Path) -> None:
     newest = run / "checkpoints/update-00000060"
     weights = read_tensors(newest / "model.safetensors", hint="")
@@ -115,16 +108,6 @@ def test_an_average_whose_outputs_are_not_finite_is_refused(run: Path) -> None:
     with pytest.raises(ModelError, match="not finite"):
         call(run, last=2)
     assert not (run / "averaged").exists()
-
-
-def test_a_gpu_that_a_training_may_have_is_left_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> None:
-        raise AssertionError("the GPU is asked for memory")
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "_lazy_init", refuse)
-    call(run, last=2)
-    assert load_saved_config(run / "averaged").average_losses is not None
 
 
 def test_without_free_memory_the_mean_is_written_and_not_measured(

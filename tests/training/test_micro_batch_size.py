@@ -8,19 +8,18 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from nmt_cli.artifacts.run import MeasuredTokens, open_run
+from nmt_cli.artifacts.run import open_run
 from nmt_cli.dataset.batches import Batch
 from nmt_cli.dataset.micro_batches import accumulation_steps
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import Precision
-from nmt_cli.errors import DeviceError, ModelError, OutOfMemory
+from nmt_cli.errors import DeviceError, OutOfMemory
 from nmt_cli.memory import free_cpu_bytes
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import parse_recipe
@@ -30,18 +29,12 @@ from nmt_cli.training.micro_batch_size import (
     DeviceNeeds,
     estimate_device_needs,
     even_share,
-    warm_up_with_tokens_that_fit,
 )
-from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.runs import open_or_begin
 from nmt_cli.training.update import Updater
-from tests.training.feeding import feed
 from tests.training.tiny import (
     RECIPE,
     checkpoint,
     events,
-    parallel_text,
-    prepare_tiny,
     stopped_after,
     train,
 )
@@ -124,32 +117,6 @@ def test_what_was_found_is_said_kept_and_taken_again(
     assert open_run(run).record.finished is not None
 
 
-def test_a_start_that_is_refused_or_has_nothing_to_do_finds_nothing_anew(
-    prepared: PreparedData, tmp_path: Path, free: list[int]
-) -> None:
-    run = tmp_path / "run"
-    free.append(_bytes_for(prepared, 250))
-    with stopped_after(4):
-        assert train(prepared, run, AUTO, "training.updates=8") == 75
-    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    record["max_tokens_per_device"]["device"] = "NVIDIA H200"
-    (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
-    with pytest.raises(ModelError, match="was trained in fp32, and would go on in bf16"):
-        train(prepared, run, AUTO, "training.updates=8", precision="bf16")
-    assert train(prepared, run, AUTO, "training.updates=4") == 0  # nobody asks what is free
-    assert _note(run) == record["max_tokens_per_device"]
-
-
-def test_a_run_that_patience_ended_finds_nothing_anew(prepared: PreparedData, tmp_path: Path, free: list[int]) -> None:
-    run, settings = tmp_path / "run", (AUTO, "validation.every=1", "training.patience=1")
-    free.append(_bytes_for(prepared, 250))
-    assert train(prepared, run, *settings) == 0
-    assert events(run)[-1]["reason"] == "patience"
-    text = (run / "run.json").read_text(encoding="utf-8")
-    (run / "run.json").write_text(text.replace('"CPU"', '"NVIDIA H200"'), encoding="utf-8")
-    assert train(prepared, run, *settings) == 0  # nobody asks what is free
-
-
 def test_it_is_found_anew_on_other_devices_and_said(
     prepared: PreparedData,
     finished: Callable[..., Path],
@@ -172,22 +139,6 @@ def test_it_is_found_anew_on_other_devices_and_said(
     assert _note(run) == {"tokens": 384, "devices": 1, "device": "CPU", "precision": "fp32"}
     ours, theirs = ([event["target_tokens"] for event in events(each, "train")] for each in (run, other))
     assert ours == theirs
-
-
-def test_an_equal_part_that_is_shorter_than_the_longest_sentence_takes_that_still(
-    tmp_path: Path, free: list[int]
-) -> None:
-    pairs = parallel_text(100, seed=5)
-    long = " ".join(source for source, _ in pairs[:15]), " ".join(target for _, target in pairs[:15])
-    data = prepare_tiny(tmp_path, "cleaning.max_words=400", train=[*pairs, long])
-    longest = max(int(side.lengths.max()) for side in (data.split("train").src, data.split("train").tgt))
-    assert 2 * 128 < longest < 500
-    settings = AUTO, f"training.batch_tokens={longest + 9}", "model.max_positions=512"
-    free.append(_bytes_for(data, longest + 2))
-    with stopped_after(3):
-        assert train(data, tmp_path / "run", *settings) == 75
-    assert _note(tmp_path / "run")["tokens"] == longest
-    assert train(data, tmp_path / "run", *settings, "training.updates=4") == 0
 
 
 @pytest.mark.slow
@@ -267,37 +218,6 @@ def test_a_memory_that_does_not_hold_the_longest_sentence_is_an_error(
         )
 
 
-def test_the_recipe_s_own_number_is_not_made_smaller(prepared: PreparedData, tmp_path: Path, held: list[int]) -> None:
-    held.append(200)
-    with pytest.raises(OutOfMemory, match="the memory of cpu does not hold it"):
-        train(prepared, tmp_path / "run", "training.updates=2")
-    assert len(held[:-1]) == 1
-
-
-def test_one_rank_without_memory_speaks_for_all(prepared: PreparedData, tmp_path: Path) -> None:
-    class OfTwo(Ranks):
-        """Beside another rank, whose memory does not suffice for the first two warm-ups."""
-
-        def any(self, claim: bool) -> bool:
-            claims.append(claim)
-            return claim or len(claims) < 3
-
-    claims: list[bool] = []
-    taken: list[int] = []
-    given = feed(prepared, AUTO)
-    run = open_or_begin(tmp_path / "run", given.recipe, prepared, command=[], restart=False, init_from=None)
-    found = MeasuredTokens(tokens=320, devices=2, device="CPU", precision="fp32")
-    run = replace(run, record=run.record.model_copy(update={"max_tokens_per_device": found}))
-    run = warm_up_with_tokens_that_fit(
-        given.order,
-        run,
-        lambda: taken.append(given.order.max_tokens),
-        release=lambda: None,
-        ranks=OfTwo(1, 2, torch.device("cpu")),
-    )
-    assert (claims, taken) == ([False] * 3, [320, 160, 80])
-
-
 @pytest.mark.gpu
 def test_on_a_gpu_what_is_estimated_fits(prepared: PreparedData, tmp_path: Path) -> None:
     run = tmp_path / "run"
@@ -349,14 +269,6 @@ def test_weights_take_so_many_bytes_each(precision: Precision, training: dict[st
     recipe = Recipe.model_validate({"name": "x", "model": SMALL, "training": training})
     found = estimate_device_needs(recipe, source_vocab=400, target_vocab=400, precision=precision, world_size=1)
     assert found.weight_bytes == expected * found.num_parameters
-
-
-def test_micro_batches_of_open_size_count_as_a_whole_share() -> None:
-    recipe = Recipe.model_validate({"name": "x", "model": SMALL, "training": {"batch_tokens": 8000}})
-    assert recipe.training.max_tokens_per_device == "auto"
-    found = estimate_device_needs(recipe, source_vocab=400, target_vocab=400, precision="fp32", world_size=3)
-    assert (found.accumulation_steps, found.tokens) == (1, 2667)
-    assert found.bytes_per_token * found.tokens == pytest.approx(found.activation_bytes)
 
 
 def test_activations_follow_the_micro_batch_and_the_precision_not_the_batch() -> None:
@@ -430,14 +342,3 @@ def test_free_memory_is_what_the_machine_and_its_groups_leave(
         values = {"memory.max": limit, "memory.current": str(usage), "memory.stat": f"inactive_file {cached}"}
         write(machine, {f"sys/fs/cgroup/{folder}/{name}": f"{text}\n" for name, text in values.items()})
     assert free_cpu_bytes(machine) == expected
-
-
-def test_groups_of_the_first_version_count_too(machine: Path) -> None:
-    write(machine, {"proc/self/cgroup": "5:cpu,cpuacct:/box\n3:memory:/box\n"})
-    names = {"memory.limit_in_bytes": f"{3 * GB}", "memory.usage_in_bytes": f"{GB}", "memory.stat": "cache 1\n"}
-    write(machine, {f"sys/fs/cgroup/memory/box/{name}": text for name, text in names.items()})
-    assert free_cpu_bytes(machine) == 2 * GB
-
-
-def test_this_machine_has_some() -> None:
-    assert 0 < free_cpu_bytes() < 2**50

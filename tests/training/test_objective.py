@@ -6,9 +6,7 @@ One test compiles with torch's own compiler, in about half a minute where nothin
 from __future__ import annotations
 
 import inspect
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -25,14 +23,9 @@ from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.model import attention, kernels
-from nmt_cli.model.attention import triton_problem
-from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.training import loss, objective, update
 from nmt_cli.training.objective import attention_kernel, reason_not_to_compile, warn_of_triton_problem
-from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.reporting.reporter import describe_training
 from nmt_cli.training.update import Updater
-from tests.forks import WITHOUT_RIGHTS
 from tests.reference.varlen import register
 from tests.training.feeding import Feed, feed
 from tests.training.tiny import tiny_recipe, train
@@ -287,15 +280,6 @@ def test_a_triton_that_cannot_launch_is_not_used_and_a_warning_says_why(
         assert attention_kernel(tiny_recipe(*settings).model, device=CUDA, dtype=torch.bfloat16) == kernel
 
 
-def test_too_little_memory_to_try_triton_is_no_problem_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(device: torch.device) -> None:
-        raise RuntimeError("Triton Error [CUDA]: out of memory")
-
-    with_tools(monkeypatch, "triton", "gcc", check=fail)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        triton_problem(CUDA)
-
-
 def test_triton_needs_python_s_headers_and_a_folder_to_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with_tools(monkeypatch, "triton", "gcc", has_headers=False)
     assert str(devices.missing_for_triton()) == "Python.h is not found (apt-get install python3-dev)"
@@ -307,33 +291,6 @@ def test_triton_needs_python_s_headers_and_a_folder_to_write(monkeypatch: pytest
     assert str(devices.missing_for_triton()) == (
         f"{tmp_path / 'new' / 'cache'} cannot be written (set TRITON_CACHE_DIR to a folder that can)"
     )
-
-
-TOLD = """
-from nmt_cli import devices
-devices.find_spec = devices.shutil.which = lambda name: name
-devices._PYTHON_HEADER = devices.Path(devices.__file__)
-print(devices.missing_for_triton())
-"""
-
-
-def test_a_home_that_this_user_may_not_enter_is_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.mkdir(mode=0)
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
-    command = [*WITHOUT_RIGHTS, sys.executable, "-c", TOLD]
-    told = subprocess.run(command, env=variables | {"HOME": str(home)}, capture_output=True, text=True, check=True)
-    assert told.stdout.startswith(f"{home}/.triton/cache cannot be written (set TRITON_CACHE_DIR")
-
-
-def test_a_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_tools(monkeypatch, "triton", "gcc")
-    for variable in ("HOME", "TRITON_HOME", "TRITON_CACHE_DIR"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)  # no user has this number
-    with pytest.raises(RuntimeError):
-        Path.home()
-    assert devices.missing_for_triton() is None
 
 
 def test_a_training_warns_of_the_missing_tool_once_and_of_no_other_reason(
@@ -373,34 +330,3 @@ def test_what_is_not_compiled_has_a_reason(
 ) -> None:
     with_tools(monkeypatch, "triton", "gcc")
     assert reason_not_to_compile(tiny_recipe(*settings), device=device, dtype=dtype) == reason
-
-
-@pytest.mark.parametrize(
-    ("device", "reason", "expected"),
-    [
-        (CUDA, None, "on cuda in bf16 with triton attention, compiled;"),
-        (CUDA, "training.compile is false", "with triton attention, not compiled (training.compile is false);"),
-        (CPU, "on a CPU", "on cpu in bf16 with products attention;"),
-    ],
-)
-def test_the_first_line_of_a_training_says_whether_it_is_compiled(
-    prepared: PreparedData,
-    device: torch.device,
-    reason: str | None,
-    expected: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(attention, "triton_problem", lambda device: None)
-    given = feed(prepared)
-    updater = given.updater("bf16")
-    updater.reason_not_to_compile = reason
-    line = describe_training(given.recipe, updater, Ranks(0, 1, device), max_tokens=320)
-    assert expected in line
-
-
-def test_no_compile_is_a_setting_that_may_change_between_two_starts(prepared: PreparedData, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    assert train(prepared, run, "training.updates=1", no_compile=True) == 0
-    assert load_recipe(run / "recipe.yaml", overrides=()).training.compile is False
-    assert train(prepared, run, "training.updates=2") == 0
-    assert load_recipe(run / "recipe.yaml", overrides=()).training.compile is True

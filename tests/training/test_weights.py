@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from nmt_cli.devices import Precision
 from nmt_cli.training.weights import MasterWeights
-from tests.operators import Operators
 from tests.training.summing_ranks import backward, small_model
 
 PRECISIONS: list[Precision] = ["fp32", "bf16"]
@@ -24,15 +23,6 @@ class TwoParts(nn.Module):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_matrices_come_first(precision: Precision) -> None:
-    weights = MasterWeights(TwoParts(), precision=precision)
-    assert weights.values.tolist() == [4, 5, 6, 7, 1, 2, 3]
-    assert weights.num_in_matrices == 4
-    assert list(weights.shapes) == ["matrix", "vector"]
-    assert weights.values.dtype == weights.gradients.dtype == torch.float32
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_each_parameter_lies_in_the_vector_once_under_its_name_and_tied_matrices_stay_tied(
     precision: Precision,
 ) -> None:
@@ -45,23 +35,6 @@ def test_each_parameter_lies_in_the_vector_once_under_its_name_and_tied_matrices
     for name, tensor in named.items():
         assert torch.equal(tensor, before[name])
     assert model.source_embedding.weight is model.target_embedding.weight is model.output_weight
-
-
-def test_float32_parameters_and_gradients_are_views_of_the_vectors() -> None:
-    model = small_model()
-    weights = MasterWeights(model, precision="fp32")
-    for flat, tensors in (
-        (weights.values, dict(model.named_parameters())),
-        (weights.gradients, {name: parameter.grad for name, parameter in model.named_parameters()}),
-    ):
-        for name, view in weights.named(flat).items():
-            tensor = tensors[name]
-            assert tensor is not None
-            assert tensor.data_ptr() == view.data_ptr()
-            assert tensor.shape == view.shape
-    weights.values.fill_(0.5)
-    weights.copy_to_model()
-    assert all(bool((parameter == 0.5).all()) for parameter in model.parameters())
 
 
 def test_float32_gradients_add_up_over_backward_passes_and_match_those_without_master_weights() -> None:
@@ -118,20 +91,6 @@ def test_bf16_gradients_are_collected_in_float32() -> None:
     assert not weights.named(weights.gradients)["matrix"].any()
 
 
-def test_a_bf16_gradient_is_collected_once() -> None:
-    model = small_model()
-    weights = MasterWeights(model, precision="bf16")
-    backward(model, 2)
-    weights.collect()
-    once = weights.gradients.clone()
-    assert once.any()
-    weights.collect()
-    assert torch.equal(weights.gradients, once)
-    backward(model, 2)
-    weights.collect()
-    assert torch.equal(weights.gradients, 2 * once)
-
-
 def test_few_operators_collect_the_same_bits() -> None:
     """On a GPU, gradients are collected by other operators than on a CPU."""
     models = [small_model(), small_model()]
@@ -142,19 +101,6 @@ def test_few_operators_collect_the_same_bits() -> None:
             with weights.collecting(begins_sum=begins_sum):
                 backward(model, 2)
         assert torch.equal(several.gradients, few.gradients)
-
-
-def test_a_device_that_is_launched_for_collects_by_a_handful_of_operators() -> None:
-    model = small_model().to("meta")
-    weights = MasterWeights(model, precision="bf16")
-    counts = []
-    for begins_sum in (True, False):
-        for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        with Operators() as operators, weights.collecting(begins_sum=begins_sum):
-            pass
-        counts.append(sum(not func.is_view for func, *_ in operators.calls))
-    assert counts == [1, 2]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -178,30 +124,3 @@ def test_a_parameter_without_a_gradient_counts_as_zero_in_a_sum_begun_anew(preci
     with weights.collecting(begins_sum=True):
         model.vector.sum().backward()
     assert weights.gradients.tolist() == [0, 0, 0, 0, 1, 1, 1]
-
-
-def test_bf16_gradients_are_near_float32_ones() -> None:
-    gradients = {}
-    for precision in PRECISIONS:
-        model = small_model()
-        weights = MasterWeights(model, precision=precision)
-        backward(model, 2)
-        weights.collect()
-        gradients[precision] = weights.gradients
-    error = (gradients["bf16"] - gradients["fp32"]).norm() / gradients["fp32"].norm()
-    # bf16 keeps 8 bits, and the way through two layers and back rounds some twenty times.
-    assert error.item() < 5e-2
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_load_undoes_named(precision: Precision) -> None:
-    saved = MasterWeights(small_model(), precision=precision)
-    other = small_model()
-    weights = MasterWeights(other, precision=precision)
-    weights.values.zero_()
-    weights.load(weights.values, {name: tensor.clone() for name, tensor in saved.named(saved.values).items()})
-    weights.copy_to_model()
-    assert torch.equal(weights.values, saved.values)
-    fresh: dict[str, Tensor] = dict(small_model().named_parameters())
-    for name, parameter in other.named_parameters():
-        assert torch.equal(parameter, fresh[name].to(parameter.dtype))
