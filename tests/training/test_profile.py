@@ -11,10 +11,7 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.dataset.prepared_data import PreparedData
-from nmt_cli.training.reporting import profile
-from nmt_cli.training.reporting.metrics import Stopwatch
-from tests.training.test_metrics import FakeClock
-from tests.training.tiny import checkpoint, events, train
+from tests.training.tiny import checkpoint, train
 
 SETTINGS = ("training.updates=9", "training.checkpoint_every=9", "validation.every=5")
 
@@ -50,22 +47,6 @@ def test_a_profile_says_where_the_time_goes_and_changes_nothing(
     assert names.count("nmt: update") == 4
 
 
-def test_a_rate_leaves_out_the_writing_of_the_profile(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = FakeClock()
-
-    def slow_summary(*arguments: object, **options: object) -> str:
-        clock.now += 1000.0
-        return "summary"
-
-    monkeypatch.setattr("nmt_cli.training.loop.Stopwatch", lambda: Stopwatch(clock))
-    monkeypatch.setattr(profile, "summary_of", slow_summary)
-    assert train(prepared, tmp_path / "run", *SETTINGS, "training.log_every=1", profile=1) == 0
-    assert (tmp_path / "run/profile/summary.txt").read_text(encoding="utf-8") == "summary"
-    assert {line["seconds"] for line in events(tmp_path / "run", "train")} == {0.0}
-
-
 @pytest.mark.parametrize(("updates", "watched"), [(5, 2), (3, 0)])
 def test_a_training_that_ends_early_tells_what_was_seen(
     prepared: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture, updates: int, watched: int
@@ -77,17 +58,3 @@ def test_a_training_that_ends_early_tells_what_was_seen(
     else:
         assert "--profile: the training ended before 4 updates, and none was watched" in caplog.messages
         assert not (tmp_path / "run/profile").exists()
-
-
-def test_a_profile_that_cannot_be_written_or_has_nothing_to_watch_is_told_and_the_training_goes_on(
-    prepared: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    run = tmp_path / "run"
-    assert train(prepared, run, "training.updates=1") == 0
-    (run / "profile").write_text("a file\n", encoding="utf-8")
-    assert train(prepared, run, "training.updates=6", profile=2) == 0
-    assert told(caplog)[0].startswith("2 updates on cpu, ")
-    assert told(caplog)[0].endswith(f"\nnot written to {run / 'profile'}: File exists")
-    assert train(prepared, run, "training.updates=6", profile=2) == 0
-    assert caplog.messages.count("--profile: there is no update left to watch") == 1

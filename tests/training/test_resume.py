@@ -133,10 +133,6 @@ def test_when_it_validates_and_saves_changes_no_weight(
     assert [json.loads(found[STATE])[key] for key in position] == [json.loads(expected[STATE])[key] for key in position]
 
 
-def test_bf16_and_fp32_are_not_the_same_training(finished: Callable[..., Path]) -> None:
-    assert checkpoint(finished(), 24)[WEIGHTS] != checkpoint(finished(precision="bf16"), 24)[WEIGHTS]
-
-
 @pytest.mark.parametrize("updates", [12, 15])
 def test_a_signal_during_a_validation_does_not_wait_for_its_end(
     prepared: PreparedData,
@@ -288,14 +284,6 @@ def test_other_data_are_refused(prepared: PreparedData, stopped: Path, tmp_path:
         train(more, stopped)
     assert "--init-from" in caught.value.hint
     assert train(other, stopped, "training.updates=1", restart=True) == 0
-
-
-def test_restart_begins_anew(prepared: PreparedData, stopped: Path, finished: Callable[..., Path]) -> None:
-    assert train(prepared, stopped, "training.seed=2", "training.updates=1", restart=True) == 0
-    assert events(stopped, "resume") == []
-    assert checkpoints(stopped) == [1]
-    assert train(prepared, stopped, restart=True) == 0
-    assert_alike(stopped, finished())
 
 
 def test_a_finished_run_is_left_as_it_is(
