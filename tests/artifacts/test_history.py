@@ -70,32 +70,12 @@ def test_updates_after_the_checkpoint_of_a_crash_are_lost_from_the_curves_and_no
     assert [point.measured.bleu for point in history.validations] == [12.0]
 
 
-def test_a_return_drops_later_updates_and_is_kept_with_its_reason() -> None:
-    returned = {"event": "returned", "update": 33, "to": 20, "reason": "the mean loss has risen", "worst": []}
-    history = read_history(
-        [
-            *(line(update, seconds=float(update)) for update in (10, 20, 30)),
-            validated(30),
-            {"event": "skipped", "update": 31, "reason": "gradients are not finite", "in_row": 1, "pairs": [4]},
-            returned,
-            line(30, seconds=50.0, loss=2.0),
-        ]
-    )
-    assert [(point.at.update, point.loss, point.at.seconds) for point in history.training] == [
-        *((10, 5.0, 10.0), (20, 5.0, 20.0), (30, 2.0, 53.0))
-    ]
-    assert history.validations == []
-    assert history.returns == [returned]
-    assert [event["update"] for event in history.skipped] == [31]
-
-
 def test_damaged_lines_and_values_leave_the_rest_as_it_is(tmp_path: Path) -> None:
     write_run(tmp_path / "x")
     good = [line(10, seconds=5.0), line(20, seconds=10.0, loss=None), validated(20)]
     samples = [{"source": "a", "reference": "b", "translation": "c"}]
     odd = [
         *('{"event": "train", "update": "ten"}', "[1, 2]", '"text"', "\x00\x01", '{"update": 5}', ""),
-        json.dumps({"event": "returned", "update": 20}),
         json.dumps({"event": "validation", "update": 30, "loss": None, "bleu": 3.0}),
         json.dumps({"event": "validation", "update": 40, "loss": 2.0, "bleu": True, "samples": samples}),
         '{"event": "train", "update": 50, "loss": NaN, "seconds": Infinity}',
@@ -107,7 +87,6 @@ def test_damaged_lines_and_values_leave_the_rest_as_it_is(tmp_path: Path) -> Non
     assert [(point.at.update, point.loss) for point in history.training] == [(10, 5.0), (20, None), (50, None)]
     assert [(point.measured.update, point.measured.bleu) for point in history.validations] == [(20, 10.0), (40, None)]
     assert history.validations[1].samples == samples
-    assert history.returns == []
 
 
 def test_an_empty_run_has_an_empty_history(tmp_path: Path) -> None:

@@ -69,7 +69,6 @@ def run(tmp_path: Path) -> Path:
         folder,
         {"event": "train", "update": 400, "loss": 4.2, **trained},
         {"event": "skipped", "update": 401, "reason": "gradients are not finite", "in_row": 1, "pairs": [1, 2]},
-        {"event": "returned", "update": 410, "to": 400, "reason": "the mean loss has risen", "worst": []},
         {"event": "end", "reason": "interrupted", "update": 450},
     )
 
@@ -91,10 +90,7 @@ def test_the_page_of_a_run_has_its_figures_and_the_command_that_continues(run: P
     assert cells(section(page, "Starts and hardware"))[1:] == [
         ["2026-01-02 03:04 UTC", "0", "2 x Ideal CPU, compiled", "3", "bf16", "nmt 0.1.0, torch 2.13.0, python 3.11.7"]
     ]
-    assert cells(section(page, "Skipped updates and returns"))[1:] == [
-        ["401", "skipped: gradients are not finite (2 suspect pairs)"],
-        ["410", "returned to update 400: the mean loss has risen"],
-    ]
+    assert cells(section(page, "Skipped updates"))[1:] == [["401", "gradients are not finite (2 suspect pairs)"]]
     settings = {row[0]: row[1:] for row in cells(section(page, "Settings"))[1:]}
     assert settings["training.updates"] == ["1000", "100000"]
     assert settings["model.d_model"] == ["16", "512"]
@@ -170,12 +166,8 @@ def findings(*runs: Path) -> list[str]:
 
 
 def test_what_a_reader_must_know_comes_first(tmp_path: Path, run: Path) -> None:
-    returned, skipped = (
-        "Training returned to an earlier checkpoint, the last time because the mean loss has risen.",
-        "One update was skipped, because gradients were not finite.",
-    )
-    *others, few_pairs = findings(run)
-    assert others == [returned, skipped]
+    skipped, few_pairs = findings(run)
+    assert skipped == "One update was skipped, because gradients were not finite."
     assert few_pairs.startswith("1,234 training pairs are too few to learn a language from random weights: ")
     with locked_run(run):
         assert findings(run)[0] == "A process trains this run now. The page shows it up to update 450."
@@ -230,7 +222,6 @@ def test_the_page_loads_and_runs_nothing_and_every_text_is_escaped(tmp_path: Pat
         hostile,
         {"event": "start", "update": 100, **start},
         {**validated(200, (HOSTILE, HOSTILE, HOSTILE)), "signature": HOSTILE},
-        {"event": "returned", "update": 210, "to": 200, "reason": HOSTILE},
         {"event": "skipped", "update": 210, "reason": HOSTILE},
     )
     for rendered in (plain, page_of(hostile), page_of(run, hostile)):

@@ -119,16 +119,6 @@ def test_a_line_is_about_the_updates_since_the_last_one() -> None:
     assert figures.waiting == pytest.approx(0.2)
 
 
-def test_forget_drops_earlier_updates() -> None:
-    meter = Meter(COST, num_passes=1)
-    meter.add(replace(UPDATE, smoothed=1e9), seconds=10.0, waited=5.0)
-    meter.forget()
-    meter.add(UPDATE, seconds=12.0, waited=5.0)
-    assert meter.recent().loss == 3.0
-    _, figures = meter.report()
-    assert (figures.loss, figures.target_tokens_per_second, figures.waiting) == (3.0, 150.0, 0.0)
-
-
 def test_recent_updates_are_the_last_fifty() -> None:
     meter = Meter(COST, num_passes=1)
     for number_from_last in range(60, 0, -1):

@@ -240,7 +240,7 @@ def test_on_a_terminal_there_is_a_view_that_is_gone_at_the_end(prepared: Prepare
 
 def test_messages_stay_above_the_view_while_it_is_drawn_again(prepared: PreparedData, tmp_path: Path) -> None:
     # Such a rate spoils the weights in the first update: all others are skipped.
-    settings = ("training.schedule.factor=1e30", "training.max_skipped_updates=20", "training.max_returns=0")
+    settings = ("training.schedule.factor=1e30", "training.max_skipped_updates=20")
     code, _, text = train_on_a_terminal(prepared, tmp_path, *settings, "validation.every=99")
     assert code == 7, text
     lines = shown_by_terminal(text)

@@ -311,17 +311,6 @@ def test_checkpoints_of_earlier_versions_do_not_know_later_settings(
     assert recipe_fingerprint(recipes[0], prepared, init_from=None) in found
 
 
-def test_what_was_measured_of_weights_that_were_dropped_does_not_count(begin: Begin) -> None:
-    run = begin()
-    lines = [
-        *({"event": "validation", "update": update, "loss": float(update)} for update in (8, 16, 24)),
-        {"event": "returned", "update": 27, "to": 16, "reason": "trouble", "worst": []},
-        {"event": "validation", "update": 32, "loss": 1.0},
-    ]
-    (run.directory / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
-    assert [found.update for found in run.validations()] == [8, 16, 32]
-
-
 @pytest.mark.parametrize(("rules", "has_even_end"), [(1, False), (2, True)])
 def test_a_run_keeps_the_rules_that_it_began_with(
     own_data: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: int, has_even_end: bool

@@ -45,8 +45,8 @@ class History:
     """The curves of a run, its starts, and its troubles.
 
     `training` and `validations` are the curves by rising update. An update is lost, and left out of them, if training
-    resumed from an earlier checkpoint or returned to one. `starts`, `returns` and `skipped` are events as in
-    metrics.jsonl. `ending` says why the last process ended; it is None if a process still trains or was killed.
+    resumed from an earlier checkpoint. `starts` and `skipped` are events as in metrics.jsonl. `ending` says why the
+    last process ended; it is None if a process still trains or was killed.
     `last_update` is the newest update in metrics.jsonl, and `last_train_event` its newest `train` event.
     `trained_seconds` are the seconds spent training, without validations, summed over all starts.
     `target_tokens_per_second` is the mean over all updates.
@@ -55,7 +55,6 @@ class History:
     training: list[TrainingPoint] = field(default_factory=list)
     validations: list[ValidationPoint] = field(default_factory=list)
     starts: list[dict[str, Any]] = field(default_factory=list)
-    returns: list[dict[str, Any]] = field(default_factory=list)
     skipped: list[dict[str, Any]] = field(default_factory=list)
     ending: str | None = None
     last_update: int = 0
@@ -78,9 +77,9 @@ def read_history(events: Iterable[Mapping[str, Any]]) -> History:
 class _Reader:
     """Builds a history, event by event.
 
-    The base is the newest point with a known number of tokens: a `train` event, a resume, or a return to a checkpoint.
-    A `train` event gives the seconds since its process began, and the target tokens since the base. A resume or a
-    return drops the points of later updates. Its tokens are estimated from the rate of the `train` event before it.
+    The base is the newest point with a known number of tokens: a `train` event, or a resume. A `train` event gives the
+    seconds since its process began, and the target tokens since the base. A resume drops the points of later updates.
+    Its tokens are estimated from the rate of the `train` event before it.
     """
 
     def __init__(self) -> None:
@@ -103,9 +102,6 @@ class _Reader:
                 self._begin_process(update)
             case "resume":
                 self._begin_process(update)
-            case "returned" if type(event.get("to")) is int:
-                history.returns.append(dict(event))
-                self._rewind(event["to"])
             case "skipped":
                 history.skipped.append(dict(event))
             case "end":
@@ -158,12 +154,8 @@ class _Reader:
 
     def _begin_process(self, update: int) -> None:
         """A process begins to train after this update: it counts its seconds from 0, and lost updates are dropped."""
-        self._history.ending, self._process_seconds = None, 0.0
-        self._rewind(update)
-
-    def _rewind(self, update: int) -> None:
-        """Drop the points after this update, which becomes the base."""
         history = self._history
+        history.ending, self._process_seconds = None, 0.0
         _drop(history.training, after=update)
         _drop(history.validations, after=update)
         last = history.training[-1].at if history.training else Elapsed(0, 0.0, 0.0)

@@ -25,7 +25,7 @@ PAGE_MARK = '<meta name="generator" content="nmt report">'
 """Stands in every page: `nmt report` replaces a file only if the mark is in it."""
 
 _MAX_ROWS = 24  # of the table of validations
-_MAX_EVENTS = 20  # of a run's starts, and of its returns and skipped updates
+_MAX_EVENTS = 20  # of a run's starts, and of its skipped updates
 _SAMPLE_ROWS = 8  # translations of a sample, of all runs together
 _LEAST_USEFUL_BLEU = 10  # docs/how-to/score.md
 _MIN_VALIDATIONS_SINCE_BEST = 3  # for the finding that later ones were no better
@@ -142,9 +142,6 @@ def _findings(reported: Sequence[ReportedRun]) -> Iterator[str]:
         if state == "stopped" and history.ending is None:
             at = f"update {history.last_update:,}"
             yield f"{name}the process ended after {at} and did not say why: it was killed, or it failed."
-        if history.returns:
-            last = history.returns[-1]
-            yield f"{name}training returned to an earlier checkpoint, the last time because {last.get('reason')}."
         if history.skipped:
             is_one = len(history.skipped) == 1
             number = "one update was" if is_one else f"{len(history.skipped):,} updates were"
@@ -361,17 +358,11 @@ def _starts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
 
 
 def _troubles(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
-    """The newest returns to checkpoints and skipped updates of each run, by update."""
+    """The newest skipped updates of each run."""
     for shown in reported:
-        troubles = [
-            (event["update"], f"returned to update {event['to']:,}: {event.get('reason')}")
-            for event in shown.history.returns
-        ]
-        troubles += [
-            (event["update"], f"skipped: {event.get('reason')} ({len(event.get('pairs') or ())} suspect pairs)")
-            for event in shown.history.skipped
-        ]
-        for update, text in sorted(troubles)[-_MAX_EVENTS:]:
-            yield {"run": shown, "update": update, "text": text}
-        if len(troubles) > _MAX_EVENTS:
-            yield {"run": shown, "update": None, "text": f"and {len(troubles) - _MAX_EVENTS:,} before those"}
+        skipped = shown.history.skipped
+        for event in skipped[-_MAX_EVENTS:]:
+            text = f"{event.get('reason')} ({len(event.get('pairs') or ())} suspect pairs)"
+            yield {"run": shown, "update": event["update"], "text": text}
+        if len(skipped) > _MAX_EVENTS:
+            yield {"run": shown, "update": None, "text": f"and {len(skipped) - _MAX_EVENTS:,} before those"}

@@ -133,14 +133,11 @@ class TrainingConfig(Section):
     )
     clip_norm: PositiveFloat | None = Field(None, description="largest gradient norm; null: no clipping (the paper)")
     max_skipped_updates: NonNegativeInt = Field(
-        10, description="updates in a row skipped because gradients are not finite, before a return to a checkpoint"
+        10, description="updates in a row skipped because gradients are not finite, before training fails"
     )
     spike_nats: PositiveFloat | None = Field(
         2.0,
-        description="return to a checkpoint if the mean loss of 50 updates is so far above its least; null: never",
-    )
-    max_returns: NonNegativeInt = Field(
-        3, description="returns to an earlier checkpoint, after skipped updates or a spike, before training fails"
+        description="training fails if the mean loss of 50 updates is so far above its least; null: never",
     )
     watchdog_seconds: PositiveInt = Field(
         600, description="if no rank makes progress for this time, all ranks print their stacks and training ends"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -62,30 +61,13 @@ class CheckpointFolder:
             raise ModelError(f"{error.message}{left}", where=error.where, hint=error.hint) from error
         return path
 
-    def newest_before_divergence(self, *, spike_nats: float | None, leaving_out: Path | None) -> Checkpoint | None:
-        """The newest checkpoint, except `leaving_out`, that was saved before any sign of trouble."""
+    def newest_before_divergence(self, *, spike_nats: float | None) -> Checkpoint | None:
+        """The newest checkpoint that was saved before any sign of trouble."""
         for checkpoint in reversed(read_checkpoints(self.directory)):
-            if checkpoint.path == leaving_out:
-                continue
             state = self.read_state(checkpoint)
             if state.skipped_in_row == 0 and state.course.is_stable(spike_nats):
                 return checkpoint
         return None
-
-    def roll_back_to(self, checkpoint: Checkpoint | None, state: TrainingState) -> None:
-        """Remove newer checkpoints, and give this checkpoint the state to continue from. None: remove all checkpoints.
-
-        After a kill in between, the same updates lead to the same rollback.
-        """
-        for newer in reversed(read_checkpoints(self.directory)):
-            if checkpoint is None or newer.update > checkpoint.update:
-                files.remove_directory(newer.path)
-        if checkpoint is None:
-            return
-        with files.new_directory(checkpoint.path, error=ModelError) as temporary:
-            for name in (WEIGHTS, _OPTIMIZER):
-                shutil.copyfile(checkpoint.path / name, temporary / name)
-            self._write_state(temporary, state, None if checkpoint.loss is None else checkpoint)
 
     def newest(self) -> Checkpoint | None:
         """The newest complete checkpoint."""
@@ -136,7 +118,7 @@ class CheckpointFolder:
         """The path of an update's checkpoint, which need not exist."""
         return self.directory / f"update-{update:08d}"
 
-    def _write_state(self, directory: Path, state: TrainingState, validation: Validation | Checkpoint | None) -> None:
+    def _write_state(self, directory: Path, state: TrainingState, validation: Validation | None) -> None:
         """Write the state and, last, the manifest with the losses and BLEU of a validation, if there was one."""
         (directory / _STATE).write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
         fields: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Saves checkpoints, resumes from them, and rolls back to them."""
+"""Saves checkpoints, and resumes from them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from torch import Tensor
 
 from nmt_cli import files
 from nmt_cli.artifacts.run import Checkpoint, Run
-from nmt_cli.artifacts.weights import weights_of
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError
 from nmt_cli.training.checkpoint_folder import CheckpointFolder, TensorsByFile, tensors_of
@@ -33,7 +31,7 @@ class Checkpointer:
 
     The first rank writes, and chooses the checkpoint that all ranks read. A checkpoint that was saved only because
     training was stopped is interim: the next one replaces it. So a training that was stopped ends with the same
-    checkpoints as an uninterrupted one, and rolls back to the same.
+    checkpoints as an uninterrupted one.
 
     On a GPU a thread writes while training continues. It is joined before anything else reads or writes the folder,
     and at the end of `finishing`.
@@ -65,9 +63,11 @@ class Checkpointer:
 
         Raises ModelError if the checkpoint cannot be read.
         """
-        if (checkpoint := self._newest) is None:  # the model was built with its random weights
-            return TrainingState(self._updater.precision) if self._run.record.init_from is None else self._load(None)
-        state = self._load(checkpoint)
+        if (checkpoint := self._newest) is None:
+            if (initial := self._run.record.init_from) is not None:  # else the model was built with its random weights
+                self._updater.begin_from(read_initial_weights(initial, build_model(self._run.recipe, self._data)))
+            return TrainingState(self._updater.precision)
+        state = self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
         self._interim = None if self._is_due(state.update) else checkpoint.path
         self._resumed = state
         self._ranks.barrier()  # until all have read it: the first may replace it
@@ -116,19 +116,11 @@ class Checkpointer:
             self._ranks.beat()
             self._reporter.write_event("checkpoint", update=complete[0], path=str(complete[1]))
 
-    def roll_back(self, failed: TrainingState) -> TrainingState:
-        """Go back to the newest checkpoint before the trouble, or to the beginning; the next pairs follow."""
+    def newest_before_divergence(self) -> Checkpoint | None:
+        """The newest checkpoint before any sign of trouble, the same on every rank; None if there is none."""
         self.join()
         spike_nats = self._run.recipe.training.spike_nats
-        find = partial(self._folder.newest_before_divergence, spike_nats=spike_nats, leaving_out=self._interim)
-        checkpoint = self._ask_first_rank(find)
-        state = self._load(checkpoint)
-        state = replace(state, epoch=failed.epoch, index=failed.index, returns=failed.returns + 1)
-        self._ranks.barrier()  # until all have read it: the first replaces it
-        if self._ranks.is_first:
-            self._folder.roll_back_to(checkpoint, state)
-        self._interim = None
-        return state
+        return self._ask_first_rank(partial(self._folder.newest_before_divergence, spike_nats=spike_nats))
 
     def try_saving(self, state: TrainingState) -> None:
         """Write a checkpoint in another folder, and remove it; ModelError if the disk is too small."""
@@ -157,15 +149,6 @@ class Checkpointer:
         if self._is_due(state.update):
             training, metric = self._run.recipe.training, self._run.recipe.validation.metric
             self._folder.prune(keep_last=training.keep_last, keep_best=self._run.num_best_kept, metric=metric)
-
-    def _load(self, checkpoint: Checkpoint | None) -> TrainingState:
-        """Load a checkpoint or, for None, the weights that the run begins with: random weights or a model's."""
-        if checkpoint is not None:
-            return self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
-        model = build_model(self._run.recipe, self._data)
-        initial = self._run.record.init_from
-        self._updater.restart_from(weights_of(model) if initial is None else read_initial_weights(initial, model))
-        return TrainingState(self._updater.precision)
 
     def _ask_first_rank(self, find: Callable[[], Checkpoint | None]) -> Checkpoint | None:
         """The checkpoint that the first rank finds: on a shared disk, other machines may see a new file late."""

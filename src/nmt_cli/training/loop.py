@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shlex
 import signal
 import time
 from collections import deque
@@ -11,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
 
-from nmt_cli.artifacts.run import Run
+from nmt_cli.artifacts.run import Checkpoint, Run
 from nmt_cli.errors import TrainingError
 from nmt_cli.processes import receiving_signals
 from nmt_cli.training.checkpointer import Checkpointer
@@ -21,26 +22,23 @@ from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.reporting.metrics import Meter, Stopwatch, TrainingStatus, UpdateSums, memory_gb
 from nmt_cli.training.reporting.profile import PROFILE_FOLDER, Profiler
 from nmt_cli.training.reporting.reporter import Reporter
-from nmt_cli.training.state import RecentUpdates, describe_pairs, pairs_of
+from nmt_cli.training.state import describe_pairs, pairs_of
 from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
 from nmt_cli.training.validation import Validation, Validator
 
 Ending = Literal["finished", "patience", "preempted", "interrupted"]
 _ENDINGS_BY_SIGNAL: dict[int, Ending] = {signal.SIGTERM: "preempted", signal.SIGINT: "interrupted"}
 _ONE_CTRL_C_SECONDS = 1.0
-_HINT_ON_DIVERGENCE = (
-    "in a new run, lower the learning rate (training.schedule), or set training.clip_norm=1 or --precision fp32"
-)
+_HINT_ON_DIVERGENCE = "in a new run, lower training.schedule, or set training.clip_norm=1 or --precision fp32"
 logger = logging.getLogger(__name__)
 
 
 class TrainingLoop:
-    """Takes updates, logs, validates, saves, rolls back, and stops.
+    """Takes updates, logs, validates, saves, and stops.
 
     On a GPU the result of an update is read after the next update was launched; `_can_wait` tells when. The state
     counts only updates whose results were read. If something follows an update, such as a validation or a checkpoint,
-    its result is read at once. After a rollback, the batches of the update in flight are taken again. All ranks read
-    the same sums at the same place of the loop, so they decide alike.
+    its result is read at once. All ranks read the same sums at the same place of the loop, so they decide alike.
     """
 
     def __init__(
@@ -63,9 +61,7 @@ class TrainingLoop:
         self.state = checkpointer.newest_state()
         order.move_to(epoch=self.state.epoch, index=self.state.index)  # before anything opens a plan
         self._validation: Validation | None = None
-        self._recent = RecentUpdates()
         self._in_flight: deque[_InFlight] = deque()
-        self._updates_to_repeat: deque[LoadedUpdate] = deque()
         self._signal: int | None = None
         self._agree_on_patience()
         self._loader = Loader(order, ranks, is_interrupted=lambda: self._agreed_signal() is not None)
@@ -114,11 +110,9 @@ class TrainingLoop:
             while (ending := self.ending_by_recipe()) is None:
                 with self._profiler.update():
                     self._launch_next_update()
-                    reason = self._read_results()
+                    self._read_results()
                 self._checkpointer.report_if_complete()
-                if reason is not None:
-                    self._roll_back(reason)
-                elif not self._in_flight:  # `_can_wait` lets a result wait only if nothing is due after its update
+                if not self._in_flight:  # `_can_wait` lets a result wait only if nothing is due after its update
                     stop = self._validate_and_save_if_due()
                     if stop is not None:
                         return stop
@@ -129,8 +123,7 @@ class TrainingLoop:
         self._stopwatch.start()
         number = self.state.update + len(self._in_flight) + 1
         left = self._recipe.training.updates + 1 - number
-        loaded = self._updates_to_repeat.popleft() if self._updates_to_repeat else self._loader.next(num_left=left)
-        if loaded is None:
+        if (loaded := self._loader.next(num_left=left)) is None:
             return
         launched = self._updater.launch(
             loaded.batches,
@@ -141,13 +134,12 @@ class TrainingLoop:
         )
         self._in_flight.append(_InFlight(number, loaded, launched))
 
-    def _read_results(self) -> str | None:
-        """Read the results of the updates in flight, except the last if it can wait; stop at a reason of divergence."""
+    def _read_results(self) -> None:
+        """Read the results of the updates in flight, except the last if it can wait; TrainingError at a divergence."""
         while len(self._in_flight) > 1 or (self._in_flight and not self._can_wait(self._in_flight[0].number)):
             self._record_result(self._in_flight.popleft())
             if (reason := self.state.reason_of_divergence(self._recipe.training)) is not None:
-                return reason
-        return None
+                raise self._diverged(reason, good=self._checkpointer.newest_before_divergence())
 
     def _can_wait(self, number: int) -> bool:
         """Whether the result of the last update may be read after the next one was launched."""
@@ -165,7 +157,6 @@ class TrainingLoop:
         result, planned = finished.launched.result(), finished.loaded.planned
         micro_batches, tokens = planned.micro_batches, planned.target_tokens
         loss = result.smoothed / tokens if result.is_applied else None
-        self._recent.add(finished.number, loss=loss, micro_batches=micro_batches)
         self.state = self.state.after_update(finished.number, loss=loss, epoch=planned.epoch, index=planned.index)
         self._validation, self._signal = None, result.signal
         sums = UpdateSums()
@@ -198,27 +189,14 @@ class TrainingLoop:
         self._reporter.write_event("skipped", update=update, reason=reason, in_row=in_row, pairs=pairs)
         logger.warning("update %d is skipped: its %s (%s)", update, reason, describe_pairs(pairs))
 
-    def _roll_back(self, reason: str) -> None:
-        """Go back to the newest checkpoint before the trouble, and continue from there with the next pairs."""
-        training, failed = self._recipe.training, self.state
-        self._updates_to_repeat.extend(update.loaded for update in self._in_flight)
-        self._in_flight.clear()
-        if failed.returns >= training.max_returns:
-            times = f", after {failed.returns} return(s) to an earlier checkpoint" if failed.returns else ""
-            raise self._diverged(f"{reason}{times}")
-        self._stopwatch.stop()
-        self.state = self._checkpointer.roll_back(failed)
-        self._agree_on_patience()
-        self._validation = None
-        self._meter.forget()
-        update = self.state.update
-        logger.warning("%s: back to update %d, and on with other pairs (%s)", reason, update, self._metrics_file)
-        worst = self._recent.worst()
-        self._reporter.write_event("returned", update=failed.update, to=self.state.update, reason=reason, worst=worst)
-        self._recent = RecentUpdates()
-
-    def _diverged(self, reason: str) -> TrainingError:
-        return TrainingError(reason, where=str(self._metrics_file), hint=_HINT_ON_DIVERGENCE)
+    def _diverged(self, reason: str, *, good: Checkpoint | None) -> TrainingError:
+        """The error of a divergence, with the checkpoint from which a new run may begin."""
+        hint = _HINT_ON_DIVERGENCE
+        if good is not None:
+            reason += f"; the last good checkpoint is that of update {good.update:,}"
+            model = f"{self._directory}-at-{good.update}"
+            hint += f"; for its --init-from: {shlex.join(['nmt', 'average', str(good.path), '-o', model])}"
+        return TrainingError(reason, where=str(self._metrics_file), hint=hint)
 
     def _validate_and_save_if_due(self) -> Ending | None:
         """Validate and save if either is due; return the ending if a signal stops the training here."""
@@ -261,7 +239,7 @@ class TrainingLoop:
         except _StopAsked:
             return
         if not math.isfinite(measured.loss):
-            raise self._diverged(f"the validation loss after update {self.state.update:,} is not finite")
+            raise self._diverged(f"the validation loss after update {self.state.update:,} is not finite", good=None)
         self._validation, before, metric = measured, self.state.metric, self._recipe.validation.metric
         self.state = self.state.after_validation(measured, metric=metric)
         self._reporter.report_validation(self.state.update, measured, is_best=self.state.validations_since_best == 0)

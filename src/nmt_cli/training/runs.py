@@ -48,7 +48,7 @@ _MAY_CHANGE = (
     ("decoding",),
     ("validation",),
     *(("training", key) for key in ("log_every", "checkpoint_every", "keep_last", "keep_best", "patience")),
-    *(("training", key) for key in ("max_skipped_updates", "spike_nats", "max_returns", "watchdog_seconds")),
+    *(("training", key) for key in ("max_skipped_updates", "spike_nats", "watchdog_seconds")),
     *(("training", key) for key in ("max_tokens_per_device", "compile")),  # the same updates, other dropout masks
     ("training", "precision"),  # checked against what the checkpoints were trained in
 )

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
-from typing import Any
-
-import numpy as np
 
 from nmt_cli.artifacts.run import Metric, deciding_metric
-from nmt_cli.dataset.prepared_data import Array, Rows
+from nmt_cli.dataset.prepared_data import Rows
 from nmt_cli.devices import Precision
 from nmt_cli.recipe.training import TrainingConfig
 from nmt_cli.training.validation import Validation
@@ -21,7 +16,7 @@ from nmt_cli.training.validation import Validation
 _RECENT_DECAY, _MEAN_DECAY = 0.8, 0.98
 # A loss that is larger, or not finite, counts as this many nats.
 _MAX_LOSS = 100.0
-_MAX_NAMED_UPDATES, _MAX_NAMED_PAIRS = 3, 5
+_MAX_NAMED_PAIRS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +57,7 @@ class TrainingState:
 
     `update` counts updates, including skipped ones. The next update begins at `epoch` and `index`. `best` is the best
     value so far of `metric`, which is the loss while BLEU tells nothing. `validated` is the last update that was
-    validated. `course` is the course of the losses. `returns` counts the returns to an earlier checkpoint.
+    validated. `course` is the course of the losses.
     """
 
     precision: Precision
@@ -76,7 +71,6 @@ class TrainingState:
     validations_since_best: int = 0
     validated: int = 0
     course: LossCourse = field(default_factory=LossCourse)
-    returns: int = 0
 
     def after_update(self, update: int, *, loss: float | None, epoch: int, index: int) -> TrainingState:
         """The state after an update of this loss per target token; None if it was skipped."""
@@ -103,26 +97,6 @@ class TrainingState:
         if not has_told and validation.is_better_than(best, metric=decides):
             return replace(measured, best=validation.value(decides), metric=decides, validations_since_best=0)
         return replace(measured, validations_since_best=self.validations_since_best + 1)
-
-
-class RecentUpdates:
-    """The last updates with their losses and pairs, for the report on a divergence."""
-
-    def __init__(self) -> None:
-        self._updates: deque[tuple[int, float, Array]] = deque(maxlen=round(1 / (1 - _MEAN_DECAY)))
-
-    def add(self, update: int, *, loss: float | None, micro_batches: Sequence[Rows]) -> None:
-        """Add an update with its loss in nats per target token, None if it was skipped, and its micro-batches."""
-        counted = math.inf if loss is None or not math.isfinite(loss) else loss
-        self._updates.append((update, counted, np.concatenate([rows["pair"] for rows in micro_batches])))
-
-    def worst(self) -> list[dict[str, Any]]:
-        """The updates with the highest losses, for metrics.jsonl; losses that are not finite come first, as null."""
-        ordered = sorted(self._updates, key=itemgetter(1))[-_MAX_NAMED_UPDATES:]
-        return [
-            {"update": update, "loss": loss if loss < math.inf else None, "pairs": sorted(pairs.tolist())}
-            for update, loss, pairs in reversed(ordered)
-        ]
 
 
 def pairs_of(micro_batches: Sequence[Rows], indices: Sequence[int]) -> list[int]:

@@ -205,8 +205,8 @@ class Updater:
         self._ranks.beat()
         return sums
 
-    def restart_from(self, weights: dict[str, Tensor]) -> None:
-        """Start again from weights by parameter name, with a new optimizer."""
+    def begin_from(self, weights: dict[str, Tensor]) -> None:
+        """Begin from weights by parameter name, with a new optimizer."""
         self.weights.load(self.weights.values, weights)
         self.weights.copy_to_model()
         del self.optimizer  # a GPU may have no memory for the moments of two

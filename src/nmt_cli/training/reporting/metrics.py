@@ -146,14 +146,9 @@ class Meter:
         return self._metrics_of(self._recent[-1] - self._recent[0])
 
     def report(self) -> tuple[UpdateSums, UpdateMetrics]:
-        """The sums since the last report, or since `forget`, and their metrics; the next report begins here."""
+        """The sums since the last report, and their metrics; the next report begins here."""
         sums, self._total_at_report = self._total - self._total_at_report, self._total
         return sums, self._metrics_of(sums)
-
-    def forget(self) -> None:
-        """Drop all updates so far from later metrics."""
-        self._total_at_report = self._total
-        self._recent = deque([self._total], maxlen=_RECENT_UPDATES + 1)
 
 
 def memory_gb(device: torch.device) -> float:
