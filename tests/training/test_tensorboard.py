@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from nmt_cli.dataset.prepared_data import PreparedData
-from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.errors import UsageError
 from nmt_cli.training.reporting import reporter
-from nmt_cli.training.reporting.reporter import EventFile
 from tests.training.tiny import events, stopped_after, train
 
 needs_package = pytest.mark.skipif(
@@ -55,24 +56,19 @@ def test_the_event_files_have_the_numbers_of_the_metrics(
 
 
 @needs_package
-def test_an_event_is_on_the_disk_at_once_and_what_is_no_number_is_left_out(tmp_path: Path) -> None:
-    file = EventFile(tmp_path / "board")
-    file.write("train", {"update": 3, "loss": 2.5, "gradient_norm": None, "reason": "x", "is_best": True, "pairs": [1]})
-    file.write("checkpoint", {"update": 3, "path": "x"})
-    assert scalars(tmp_path / "board") == {"train/loss": [(3, 2.5)]}
-    file.close()
+def test_a_full_disk_ends_the_events_and_not_the_training(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tensorboard.summary.writer.record_writer import RecordWriter
 
+    def write(self: RecordWriter, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-@needs_package
-def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
-    file = EventFile(tmp_path / "board")
-    (path,) = (tmp_path / "board").iterdir()
-    with Path("/dev/full").open("wb", buffering=0) as full:
-        file._records._writer = full
-        with pytest.raises(ModelError, match="the disk is full") as caught:
-            file.write("train", {"update": 3, "loss": 2.5})
-    assert caught.value.where == str(path)
-    file.close()
+    monkeypatch.setattr(RecordWriter, "write", write)
+    monkeypatch.setattr(threading, "excepthook", lambda error: None)  # TensorBoard's thread raises the error too
+    assert train(prepared, tmp_path / "run", "training.updates=4", tensorboard=True) == 0
+    folder = tmp_path / "run" / "tensorboard"
+    assert caplog.messages.count(f"TensorBoard gets no more events: No space left on device ({folder})") == 1
 
 
 def test_a_missing_package_is_told_before_anything_starts(

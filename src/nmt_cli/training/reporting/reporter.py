@@ -7,16 +7,15 @@ import logging
 import math
 import os
 import platform
-import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from rich.console import RenderableType
@@ -33,6 +32,9 @@ from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.reporting.metrics import Clock, TrainingStatus, UpdateMetrics, UpdateSums
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 TENSORBOARD_FOLDER = "tensorboard"
 """In the run; each start of a training adds an event file."""
@@ -53,21 +55,26 @@ class Reporter:
         self._started, self._first_update = clock(), 0
         self._file, self._tensorboard_folder = file, tensorboard
         self._stream: FileIO | None = None
-        self._event_file: EventFile | None = None
+        self._tensorboard: SummaryWriter | None = None
         self._view: LiveView | None = None
         self._last_line = self._started
 
     def __enter__(self) -> Reporter:
         if self._file is not None:
             self._stream = _open_at_end(self._file)
-            self._event_file = None if self._tensorboard_folder is None else EventFile(self._tensorboard_folder)
+            if self._tensorboard_folder is not None:
+                from torch.utils.tensorboard import SummaryWriter
+
+                with self._tensorboard_may_fail():
+                    self._tensorboard = SummaryWriter(str(self._tensorboard_folder))
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._stream is not None:
             self._stream.close()
-        if self._event_file is not None:
-            self._event_file.close()
+        if self._tensorboard is not None:
+            with self._tensorboard_may_fail():
+                self._tensorboard.close()
 
     @contextmanager
     def showing_progress(self, update: int) -> Iterator[None]:
@@ -134,8 +141,21 @@ class Reporter:
         with files.disk_errors(self._file, ModelError):
             while line:
                 line = line[self._stream.write(line) :]
-        if self._event_file is not None:
-            self._event_file.write(event, finite)
+        if self._tensorboard is not None:
+            with self._tensorboard_may_fail():
+                for name, value in finite.items():
+                    if type(value) in (int, float) and name != "update":
+                        self._tensorboard.add_scalar(f"{event}/{name}", value, finite["update"])
+                self._tensorboard.flush()
+
+    @contextmanager
+    def _tensorboard_may_fail(self) -> Iterator[None]:
+        """Warn on a full disk, and write no more for TensorBoard: a training does not end for it."""
+        try:
+            yield
+        except OSError as error:
+            logger.warning("TensorBoard gets no more events: %s (%s)", error.strerror, self._tensorboard_folder)
+            self._tensorboard = None
 
     def print_line(self, text: str) -> None:
         """Log a line; a live view stays below it."""
@@ -169,45 +189,6 @@ def check_tensorboard() -> None:
             setting="tensorboard",
             hint="pip install 'nmt-cli[tensorboard]'",
         )
-
-
-class EventFile:
-    """Writes the scalars of events into a new file of a folder; ModelError on a full disk.
-
-    Each event is on the disk when `write` returns. The writers of tensorboard and torch use a thread and a queue, and
-    wait forever if the disk is full.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        self._file = folder / f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
-        with files.disk_errors(self._file, ModelError):
-            folder.mkdir(parents=True, exist_ok=True)
-            self._stream = self._file.open("xb", buffering=0)
-            self._records = RecordWriter(self._stream)
-            self._records.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
-
-    def write(self, event: str, values: Mapping[str, Any]) -> None:
-        """The numbers among the values of an event, as EVENT/KEY at its update."""
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        scalars = [
-            Summary.Value(tag=f"{event}/{name}", simple_value=value)
-            for name, value in values.items()
-            if type(value) in (int, float) and name != "update"
-        ]
-        if not scalars:
-            return
-        record = Event(wall_time=time.time(), step=values["update"], summary=Summary(value=scalars))
-        with files.disk_errors(self._file, ModelError):
-            self._records.write(record.SerializeToString())
-
-    def close(self) -> None:
-        """Close the file."""
-        self._stream.close()
 
 
 class LineItem(NamedTuple):
