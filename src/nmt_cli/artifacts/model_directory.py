@@ -21,6 +21,7 @@ from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
 from nmt_cli.artifacts.manifest import CONFIG, DAMAGED_HINT, WEIGHTS, damaged_hint, verify_files, write_manifest
 from nmt_cli.errors import DataError, DeviceError, ModelError, RecipeError
 from nmt_cli.memory import is_out_of_memory
+from nmt_cli.recipe.loading import drop_removed_keys
 from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.schema import LanguagePair, Recipe, TrainedLines
 from nmt_cli.recipe.section import NonNegativeInt, PositiveInt, Section, SettingError
@@ -94,12 +95,6 @@ class SavedModelConfig(Section):
     )
     recipe: Recipe
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_longest_source(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """The values without a key of earlier models, which says less than `trained_lines`."""
-        return {key: value for key, value in values.items() if key != "longest_source"}
-
     @model_validator(mode="after")
     def _vocabulary_fits_tying(self) -> SavedModelConfig:
         source, target = self.vocabulary.source, self.vocabulary.target
@@ -125,6 +120,8 @@ def load_saved_config(path: Path) -> SavedModelConfig:
     try:
         document = parse_document(file.read_text(encoding="utf-8"), source=str(file))
         values = document.values
+        values.pop("longest_source", None)  # of earlier models; it says less than `trained_lines`
+        drop_removed_keys(values.get("recipe"))
         return validate(document, SavedModelConfig, source=str(file), fix=DAMAGED_HINT)
     except FileNotFoundError:
         raise ModelError(f"{CONFIG} is missing", where=str(file), hint=DAMAGED_HINT) from None
