@@ -11,7 +11,7 @@ from typing import get_args
 
 from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.chunks import ParsedChunk
+from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
 from nmt_cli.preparing.pipeline import PreparationResult, prepare
@@ -84,11 +84,10 @@ def silent(stage: str, done: int, total: int | None) -> None:
     """A progress that shows nothing."""
 
 
-def read_chunks(sources: Sequence[LocalPairs]) -> Iterator[ParsedChunk]:
+def read_chunks(sources: Sequence[LocalPairs]) -> Iterator[Chunk]:
     """The pairs of sources, one after another, as text."""
     for source in sources:
-        for raw in source.read():
-            yield raw.parse()
+        yield from source.read()
 
 
 def contents(directory: Path) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.chunks import ParsedChunk
+from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.cleaning.rules import (
     DUPLICATE,
     EXAMPLES_PER_REASON,
@@ -71,8 +71,8 @@ JUDGED: list[tuple[str | None, str, str]] = [
 DROPPED = {reason: sum(1 for judged, _, _ in JUDGED if judged == reason) for reason in REASONS}
 
 
-def chunk(pairs: Pairs, *, first_line: int = 1) -> ParsedChunk:
-    return ParsedChunk([src for src, _ in pairs], [tgt for _, tgt in pairs], first_line, "train.en")
+def chunk(pairs: Pairs, *, first_line: int = 1) -> Chunk:
+    return Chunk([src for src, _ in pairs], [tgt for _, tgt in pairs], first_line, "train.en")
 
 
 def apply(pairs: Pairs, *, languages: CorpusLanguages = EN_DE, **config: Any) -> CleanedChunk:
@@ -120,7 +120,7 @@ def test_examples_show_what_cannot_be_printed() -> None:
 
 
 def test_malformed_records_are_counted_with_what_was_read() -> None:
-    broken = ParsedChunk(["a b", ""], ["c d", ""], 1, "train.jsonl", {1: "{not json"})
+    broken = Chunk(["a b", ""], ["c d", ""], 1, "train.jsonl", {1: "{not json"})
     cleaned = CleaningRules(CleaningConfig(), EN_DE).apply(broken)
     assert (cleaned.src, cleaned.tgt, cleaned.indices) == (["a b"], ["c d"], [0])
     assert cleaned.counts.dropped["malformed record"].count == 1

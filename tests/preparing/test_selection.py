@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing import shards
-from nmt_cli.preparing.chunks import JsonlChunk
 from nmt_cli.preparing.cleaning.dropped_pairs import SourceCounts, warn_of_lost_sources
 from nmt_cli.preparing.cleaning.rules import CleaningCounts
 from nmt_cli.preparing.cleaning.selection import first_occurrences, source_and_pair_digests
 from nmt_cli.preparing.corpus_loading import load_corpus
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.pipeline import PreparationResult
+from nmt_cli.preparing.sources.jsonl_parquet import JsonlFile
 from tests.preparing.corpus_files import Pairs, corpus_of, invented_pairs, run, silent, training_pairs, write_prefix
 
 TRAINING = invented_pairs(420, seed=9)
@@ -168,7 +168,7 @@ def test_a_limit_counts_over_pieces_and_sources(tmp_path: Path) -> None:
     located = load_corpus(str(tmp_path / "c.yaml"), overrides=[])
     local = fetch_inputs(located, progress=silent).sources["train"]
     for limit in (39, 40, 41, 100, 420, None):
-        chunks = [raw.parse() for shard in shards.read_shards(local, limit=limit) for raw in shard.chunks]
+        chunks = [chunk for shard in shards.read_shards(local, limit=limit) for chunk in shard.chunks]
         assert [pair for chunk in chunks for pair in zip(chunk.src, chunk.tgt, strict=True)] == TRAINING[:limit]
 
 
@@ -234,8 +234,9 @@ def test_of_many_lost_sources_the_first_are_logged(caplog: pytest.LogCaptureFixt
         (json.dumps({f"k{number}": "" for number in range(10)}), "has k0, k1, k2, k3, k4, k5, k6, k7 and 2 more"),
     ],
 )
-def test_records_without_the_keys_are_answered_with_those_that_they_have(line: str, there: str) -> None:
-    parsed = JsonlChunk(1, 1, "y.jsonl", line.encode(), "en", "de").parse()
+def test_records_without_the_keys_are_answered_with_those_that_they_have(tmp_path: Path, line: str, there: str) -> None:
+    (tmp_path / "y.jsonl").write_text(line)
+    (parsed,) = JsonlFile((), "y.jsonl", 1, tmp_path / "y.jsonl", "en", "de").read()
     assert parsed.malformed == {0: line}
     assert parsed.problem == (
         f"text is looked for under the keys en and de, and that line {there}: "

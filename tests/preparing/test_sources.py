@@ -3,7 +3,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 import zstandard
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.chunks import ParsedChunk
+from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.corpus import AnySource, Corpus, LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.download import Unreachable
@@ -54,7 +53,7 @@ def local(source: AnySource, folder: Path) -> list[LocalPairs]:
     return fetch_inputs(LocatedCorpus(corpus, folder), progress=silent).sources["train"]
 
 
-def read(source: AnySource, folder: Path) -> list[ParsedChunk]:
+def read(source: AnySource, folder: Path) -> list[Chunk]:
     return list(read_chunks(local(source, folder)))
 
 
@@ -143,7 +142,7 @@ def test_many_of_the_longest_lines_do_not_fill_the_memory(tmp_path: Path, name: 
     (source,) = corpus_from_files({"train": [name]}, languages="en-de", name="x", overrides=[]).corpus.train or []
     (pairs,) = local(source, tmp_path)
     with memory_below(most):  # MB, for the 64 lines of a chunk; all 400 would take 850 or more
-        assert sum(raw.num_pairs for raw in pairs.read()) == 400
+        assert sum(map(len, pairs.read())) == 400
 
 
 @pytest.mark.parametrize(("num_src", "num_tgt"), [(7, 5), (2, 7), (3, 6)])
@@ -497,22 +496,6 @@ def test_bytes_of_parquet_that_are_not_utf8_are_kept_for_the_rule_that_drops_the
     pyarrow.parquet.write_table(pyarrow.table({"en": unchecked, "de": ["eins", "zwei"]}), tmp_path / "a.parquet")
     (chunk,) = read(ParquetSource(kind="parquet", file="a.parquet", source="en", target="de"), tmp_path)
     assert (chunk.src, chunk.tgt) == (["caf\udce9", "two"], ["eins", "zwei"])
-
-
-def test_raw_chunks_can_be_sent_to_another_process_and_shortened(tmp_path: Path) -> None:
-    pairs = invented_pairs(5, seed=1)
-    (tmp_path / "train.en").write_text("\ufeff" + "".join(f"{src}\r\n" for src, _ in pairs))
-    (tmp_path / "train.de").write_text("\n".join(tgt for _, tgt in pairs))
-    (tmp_path / "a.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs))
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"en": src, "de": tgt}) + "\n" for src, tgt in pairs))
-    write_translations(tmp_path / "a.parquet", pairs, ("en", "de"))
-    tables = (TsvSource(kind="tsv", file="a.tsv"), JsonlSource(kind="jsonl", file="a.jsonl"))
-    for source in (PREFIX, *tables, ParquetSource(kind="parquet", file="a.parquet")):
-        (raw,) = [raw for one in local(source, tmp_path) for raw in one.read()]
-        whole, part = pickle.loads(pickle.dumps(raw)).parse(), raw.first(3).parse()
-        assert list(zip(whole.src, whole.tgt, strict=True)) == pairs
-        assert (part.src, part.tgt) == (whole.src[:3], whole.tgt[:3])
-        assert (raw.num_pairs, raw.first(3).num_pairs, raw.first(9)) == (5, 3, raw)
 
 
 def hub_source(repository: str = "./wmt14", **keys: Any) -> HubSource:

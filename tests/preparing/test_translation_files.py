@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 import pytest
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.chunks import ParsedChunk
+from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.inputs import fetch_inputs
@@ -45,13 +45,13 @@ def located(file: Path, languages: str = "en-de") -> LocatedCorpus:
     return corpus_from_files({"train": [str(file)], "valid": [str(file)]}, languages=languages, name="x", overrides=[])
 
 
-def read(file: Path, text: str | bytes, languages: str = "en-de") -> list[ParsedChunk]:
+def read(file: Path, text: str | bytes, languages: str = "en-de") -> list[Chunk]:
     """The chunks of a file with this text, as training text."""
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     return list(read_chunks(fetch_inputs(located(file, languages), progress=silent).sources["train"]))
 
 
-def pairs_of(chunks: Iterable[ParsedChunk]) -> list[tuple[str, str]]:
+def pairs_of(chunks: Iterable[Chunk]) -> list[tuple[str, str]]:
     """The pairs that have a translation."""
     return [
         pair

@@ -130,7 +130,7 @@ def _check_beginning(
     swapped pairs, so no swapped pair would be left to look at.
     """
     config = corpus.cleaning.model_copy(update={"other_script": False, "other_language": False})
-    cleaned = CleaningRules(config, corpus.languages).apply(shard.chunks[0].first(_BEGINNING_PAIRS).parse())
+    cleaned = CleaningRules(config, corpus.languages).apply(shard.chunks[0].first(_BEGINNING_PAIRS))
     beginning = list(zip(cleaned.src, cleaned.tgt, strict=True))
     sides = text_checks.training_sides({0: beginning}, train, corpus.languages)
     text_checks.check_no_pieces([*sides, *held_out_sides])
@@ -199,8 +199,7 @@ class CleaningJob:
         lines: list[int] = []
         dates: list[int] = []
         counts, problem = CleaningCounts(), None
-        for raw in shard.chunks:
-            chunk = raw.parse()
+        for chunk in shard.chunks:
             problem = problem or chunk.problem
             cleaned = rules.apply(chunk)
             indices += [counts.read + index for index in cleaned.indices]
@@ -233,7 +232,7 @@ class CleaningJob:
                 "has_lines": bool(lines),
                 "has_dates": any(dates),
                 "weight": shard.weight,
-                "chunks": [(raw.origin, raw.first_line, raw.num_pairs) for raw in shard.chunks],
+                "chunks": [(chunk.origin, chunk.first_line, len(chunk)) for chunk in shard.chunks],
                 "found_lines": found_lines,
             },
         )
@@ -253,7 +252,7 @@ def _clean_shards(
         nonlocal done
         for shard in shards:
             if shard.number in finished:
-                done += sum(chunk.num_pairs for chunk in shard.chunks)
+                done += sum(map(len, shard.chunks))
                 progress("cleaning", done, total)
             else:
                 yield shard

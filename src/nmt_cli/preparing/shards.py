@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
-from nmt_cli.preparing.chunks import RawChunk
+from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.sources.base import LocalPairs
 
 SHARD_CHUNKS = 5
@@ -35,17 +35,17 @@ class RawShard:
     number: int
     source_index: int
     weight: float
-    chunks: list[RawChunk]
+    chunks: list[Chunk]
 
 
 def read_shards(sources: Sequence[LocalPairs], *, limit: int | None) -> Iterator[RawShard]:
     """The first `limit` pairs of sources, in shards. The content of a shard depends on the sources alone."""
     number, pairs_left = 0, sys.maxsize if limit is None else limit
     for index, source in enumerate(sources):
-        chunks: list[RawChunk] = []
+        chunks: list[Chunk] = []
         for chunk in source.read():
             chunks.append(chunk.first(pairs_left))
-            pairs_left -= chunks[-1].num_pairs
+            pairs_left -= len(chunks[-1])
             if len(chunks) == SHARD_CHUNKS or pairs_left == 0:
                 yield RawShard(number, index, source.weight, chunks)
                 number, chunks = number + 1, []

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.chunks import ParsedChunk
+from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split
 from nmt_cli.text_encoding import files_not_utf8, is_unicode, latin1_hint
 from nmt_cli.tokenization.tokenizer import normalize_spaces
@@ -81,8 +81,7 @@ def read_held_out(sources: Sequence[LocalPairs], split: Split) -> Iterator[tuple
     """
     num_untranslated = 0
     for source in sources:
-        for raw in source.read():
-            chunk = raw.parse()
+        for chunk in source.read():
             num_untranslated += len(chunk.untranslated)
             for index, pair in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
                 if index not in chunk.untranslated:
@@ -101,7 +100,7 @@ def write_pairs(splits: Mapping[str, Pairs], directory: Path, *, languages: Corp
                 file.writelines(f"{pair[side]}\n".encode() for pair in pairs)
 
 
-def _check_can_be_kept(chunk: ParsedChunk, index: int, src: str, tgt: str, *, source: LocalPairs, split: Split) -> None:
+def _check_can_be_kept(chunk: Chunk, index: int, src: str, tgt: str, *, source: LocalPairs, split: Split) -> None:
     """Raise DataError if a pair is malformed, not Unicode, or has a line break."""
     side, fixes = 0, ["mend that line: all lines of validation and test text are kept, none is cleaned away"]
     if index in chunk.malformed:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter
 
-from nmt_cli.preparing.chunks import ParsedChunk
+from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.cleaning.side_rules import (
     LanguageRule,
     ScriptRule,
@@ -165,7 +165,7 @@ class CleaningRules:
         self._passes_quick_test = _quick_test(config, length_ratio=self._length_ratio)
         self._side_rules = list(_side_rules(config, languages))
 
-    def apply(self, chunk: ParsedChunk) -> CleanedChunk:
+    def apply(self, chunk: Chunk) -> CleanedChunk:
         """The pairs of a chunk that the rules keep."""
         counts = CleaningCounts(read=len(chunk.src))
 

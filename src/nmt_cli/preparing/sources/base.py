@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.chunks import RawChunk
+from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.download import Unreachable, download_file
 from nmt_cli.recipe.section import Section, SettingError
 
@@ -158,8 +158,8 @@ class LocalPairs(ABC):
     weight: float
 
     @abstractmethod
-    def read(self) -> Iterator[RawChunk]:
-        """The pairs in chunks of `CHUNK_PAIRS`, or fewer if they are very long. No text is decoded.
+    def read(self) -> Iterator[Chunk]:
+        """The pairs in chunks of `CHUNK_PAIRS`, or fewer if they are very long.
 
         DataError if a file cannot be read or is empty, or if its sides are not aligned.
         """
@@ -167,8 +167,8 @@ class LocalPairs(ABC):
     def count(self, *, most: int) -> int:
         """The number of pairs, or `most` if there are more; then the rest of the files is not read."""
         num_pairs = 0
-        for raw in self.read():
-            num_pairs += raw.num_pairs
+        for chunk in self.read():
+            num_pairs += len(chunk)
             if num_pairs >= most:
                 return most
         return num_pairs

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +13,28 @@ from pydantic import Field
 
 from nmt_cli.errors import DataError, first_line
 from nmt_cli.files import reading_errors
-from nmt_cli.preparing import chunks
-from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, keys_of_texts
+from nmt_cli.preparing.chunks import CHUNK_PAIRS, Chunk, batched, record_chunk
 from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight, empty_error
 from nmt_cli.preparing.sources.columns import GIVE_COLUMNS, find_columns
-from nmt_cli.preparing.sources.lines import line_chunks
+from nmt_cli.preparing.sources.lines import line_chunks, without_tabs
 
 if TYPE_CHECKING:
     import pyarrow
 
 _RECORDS_COMPARED = 200
+_KEYS_SHOWN = 8
+_KEY_CHARACTERS = 40
+_MAX_KEY_DEPTH = 8
+_BROKEN = object()
+_JSON_KINDS = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "an object",
+}
 
 
 class JsonlSource(OneFileSource):
@@ -38,7 +51,7 @@ class JsonlSource(OneFileSource):
         """The two keys of a file."""
         keys: dict[str, None] = {}  # of the first records: a record may lack a text
         for line in next(line_chunks(file))[1][:_RECORDS_COMPARED]:
-            keys |= dict.fromkeys(keys_of_texts(line))
+            keys |= dict.fromkeys(_keys_of_texts(line))
         return JsonlFile(
             ((name, file),),
             file.name,
@@ -78,10 +91,21 @@ class JsonlFile(LocalPairs):
     source: str
     target: str
 
-    def read(self) -> Iterator[RawChunk]:
-        """The lines of the file."""
+    def read(self) -> Iterator[Chunk]:
+        """The two texts of each line; a line without both is malformed."""
+        keys = self.source.split("."), self.target.split(".")
         for number, lines in line_chunks(self.file):
-            yield JsonlChunk(len(lines), number, self.origin, b"".join(lines), self.source, self.target)
+            pairs = [_pair_at_keys(_parse_json(line), *keys) for line in lines]
+            yield record_chunk(lines, pairs, first_line=number, origin=self.origin, describe=self._describe_malformed)
+
+    def _describe_malformed(self, line: str) -> str:
+        record = _parse_json(line)
+        if record is _BROKEN:
+            return "that line is not JSON, so it is broken or cut short: mend it, or fetch the file again"
+        return (
+            f"text is looked for under the keys {self.source} and {self.target}, and that line "
+            f"{_describe_record(record)}: name the two keys: --columns SOURCE,TARGET"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,26 +131,20 @@ class TableFile(LocalPairs):
         with _table_errors(self.file), pyarrow.parquet.ParquetFile(self.file) as table:
             return min(int(table.metadata.num_rows), most)
 
-    def read(self) -> Iterator[RawChunk]:
-        """The rows of the file. DataError lists its columns if it has no such columns of text."""
-        import pyarrow
-
+    def read(self) -> Iterator[Chunk]:
+        """The rows of the file; a null is an empty text. DataError lists its columns if it has no such ones of text."""
         first_row = 1
-        pending = pyarrow.schema(dict.fromkeys(("source", "target"), pyarrow.string())).empty_table()
+        for rows in batched(self._rows(), size=lambda row: len(row[0]) + len(row[1])):
+            src, tgt = (without_tabs(side) for side in zip(*rows, strict=True))
+            yield Chunk(src, tgt, first_row, self.origin)
+            first_row += len(rows)
+        if first_row == 1:
+            raise empty_error(self.file, below_header=False)
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
         for table in self._batches_of_parquet() if self.builder == "parquet" else self._batches_of_datasets():
             flat = _flatten_columns(table)
-            sides = [_text_column(flat, key, self.file) for key in (self.source, self.target)]
-            pending = pyarrow.concat_tables([pending, pyarrow.table(sides, schema=pending.schema)])
-            while pending.num_rows >= chunks.CHUNK_PAIRS or pending.nbytes >= chunks.CHUNK_BYTES:
-                rows_in_chunk_bytes = chunks.CHUNK_BYTES * pending.num_rows // pending.nbytes
-                num_rows = min(chunks.CHUNK_PAIRS, max(1, rows_in_chunk_bytes))
-                yield _table_chunk(pending.slice(0, num_rows), first_row, self.origin)
-                first_row += num_rows
-                pending = pending.slice(num_rows)
-        if pending.num_rows:
-            yield _table_chunk(pending, first_row, self.origin)
-        elif first_row == 1:
-            raise empty_error(self.file, below_header=False)
+            yield from zip(*(_texts_of_column(flat, key, self.file) for key in (self.source, self.target)), strict=True)
 
     def _batches_of_parquet(self) -> Iterator[pyarrow.Table]:
         """The columns of the keys, so that images, for example, are not read; all columns if a key has no column."""
@@ -136,7 +154,7 @@ class TableFile(LocalPairs):
             present = table.schema_arrow.names
             wanted = [key if key in present else key.partition(".")[0] for key in (self.source, self.target)]
             columns = list(dict.fromkeys(wanted)) if set(wanted) <= set(present) else None
-            for batch in table.iter_batches(batch_size=chunks.CHUNK_PAIRS, columns=columns):
+            for batch in table.iter_batches(batch_size=CHUNK_PAIRS, columns=columns):
                 yield pyarrow.Table.from_batches([batch])
 
     def _batches_of_datasets(self) -> Iterator[pyarrow.Table]:
@@ -147,7 +165,7 @@ class TableFile(LocalPairs):
             rows = datasets.load_dataset(
                 self.builder, data_files=[str(self.file)], split="train", streaming=True, **options
             )
-            yield from rows.with_format("arrow").iter(batch_size=chunks.CHUNK_PAIRS)
+            yield from rows.with_format("arrow").iter(batch_size=CHUNK_PAIRS)
 
 
 def _choose_names(
@@ -203,13 +221,15 @@ def _flatten_columns(table: pyarrow.Table) -> pyarrow.Table:
     return table
 
 
-def _text_column(table: pyarrow.Table, key: str, file: Path) -> pyarrow.ChunkedArray:
-    """The column of this name, as strings."""
+def _texts_of_column(table: pyarrow.Table, key: str, file: Path) -> list[str]:
+    """The texts of the column of this name."""
     import pyarrow
 
     for name, column in zip(table.schema.names, table.columns, strict=True):
         if name == key and _is_text(column.type):
-            return column.cast(pyarrow.string())
+            # As bytes, because writers of tables do not check that text is UTF-8.
+            texts = column.cast(pyarrow.string()).cast(pyarrow.binary()).to_pylist()
+            return [(text or b"").decode("utf-8", "surrogateescape") for text in texts]
     present = ", ".join(f"{column.name} ({column.type})" for column in table.schema)
     message = f"{file.name} has no column of text {key}"
     raise DataError(message, where=str(file), hint=f"set source and target to two of its columns: {present}")
@@ -222,11 +242,51 @@ def _is_text(kind: pyarrow.DataType) -> bool:
     return kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.null())
 
 
-def _table_chunk(table: pyarrow.Table, first_row: int, origin: str) -> TableChunk:
-    """The rows as an Arrow IPC stream, which is cheap to send to another process."""
-    import pyarrow
+def _keys_of_texts(line: str) -> list[str]:
+    """The dotted keys of the texts in a line of JSON; none if it is no object."""
+    record = _parse_json(line)
+    items = _dotted_items(record, "") if isinstance(record, dict) else ()
+    return [key for key, value in items if isinstance(value, str)]
 
-    sink = pyarrow.BufferOutputStream()
-    with pyarrow.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return TableChunk(table.num_rows, first_row, origin, sink.getvalue().to_pybytes())
+
+def _parse_json(line: str) -> Any:
+    """The value that a line of JSON holds; `_BROKEN` if it is not JSON."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):  # the first for numbers of thousands of digits as well
+        return _BROKEN
+
+
+def _pair_at_keys(record: Any, source: Sequence[str], target: Sequence[str]) -> tuple[str, str] | None:
+    """The texts at the parts of two dotted keys; None if one of them is missing."""
+    src, tgt = _value_at_key(source, record), _value_at_key(target, record)
+    are_texts = isinstance(src, str) and isinstance(tgt, str)
+    return (src.replace("\t", " "), tgt.replace("\t", " ")) if are_texts else None
+
+
+def _value_at_key(key: Sequence[str], record: Any) -> Any:
+    for part in key:
+        record = record.get(part) if isinstance(record, dict) else None
+    return record
+
+
+def _describe_record(record: Any) -> str:
+    """A value of JSON in words: its dotted keys, with the kind of value if a key has no text."""
+    if not isinstance(record, dict):
+        return f"is no object but {_JSON_KINDS[type(record)]}"
+    keys = [
+        repr(key[:_KEY_CHARACTERS])[1:-1]  # with escapes for what cannot be printed
+        + ("" if isinstance(value, str) else f" ({_JSON_KINDS[type(value)]})")
+        for key, value in _dotted_items(record, "")
+    ]
+    more = f" and {len(keys) - _KEYS_SHOWN:,} more" if len(keys) > _KEYS_SHOWN else ""
+    return f"has {', '.join(keys[:_KEYS_SHOWN])}{more}" if keys else "has no keys"
+
+
+def _dotted_items(record: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """All values that are no objects, each after its dotted key."""
+    for key, value in record.items():
+        if isinstance(value, dict) and value and prefix.count(".") < _MAX_KEY_DEPTH:
+            yield from _dotted_items(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

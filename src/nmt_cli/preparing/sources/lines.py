@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,16 +21,27 @@ _BEGINNING = 1 << 10
 _BREAKS = re.compile(r"[\t\r\n]+")
 
 
-def line_chunks(file: Path, *, skip: int = 0) -> Iterator[tuple[int, list[bytes]]]:
-    """The lines of a file after the first `skip` in chunks, each time with the first line's number."""
+def line_chunks(file: Path, *, skip: int = 0) -> Iterator[tuple[int, list[str]]]:
+    """The lines of a file after the first `skip` in chunks, as text, each time with the first line's number."""
     number = 1 + skip
-    for lines in batched(read_lines(file, skip=skip), size=len):
+    for lines in batched(text_lines(file, skip=skip), size=len):
         yield number, lines
         number += len(lines)
 
 
+def text_lines(file: Path, *, skip: int = 0) -> Iterator[str]:
+    """The lines of `read_lines` as text without their ends (LF or CR LF). Wrong bytes are surrogate escapes."""
+    for line in read_lines(file, skip=skip):
+        yield line.decode("utf-8", "surrogateescape").removesuffix("\n").removesuffix("\r")
+
+
+def without_tabs(texts: Sequence[str]) -> list[str]:
+    """The texts with a space for each tab."""
+    return [text.replace("\t", " ") for text in texts]
+
+
 def read_lines(file: Path, *, skip: int = 0) -> Iterator[bytes]:
-    """The lines of a file after the first `skip`, with their ends.
+    """The lines of a file after the first `skip`, with their ends, without a byte-order mark.
 
     DataError if there are none, if a line is longer than `LONGEST_LINE`, or if the file is compressed or UTF-16, or
     ends its lines with CR alone.
@@ -44,7 +56,7 @@ def read_lines(file: Path, *, skip: int = 0) -> Iterator[bytes]:
             if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
                 raise too_long_error(file, number, text=f"line {number:,}", unit="bytes")
             if number > skip:
-                yield line
+                yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if number <= skip:
             raise empty_error(file, below_header=skip > 0)
 

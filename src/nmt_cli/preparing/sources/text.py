@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
@@ -17,7 +16,7 @@ from nmt_cli.console import Progress
 from nmt_cli.decompression import COMPRESSIONS, open_bytes
 from nmt_cli.errors import DataError, nearest_word
 from nmt_cli.languages import languages_called, match_code
-from nmt_cli.preparing.chunks import RawChunk, TextChunk, batched
+from nmt_cli.preparing.chunks import Chunk, batched
 from nmt_cli.preparing.download import download_file
 from nmt_cli.preparing.sources.base import (
     CorpusContext,
@@ -29,7 +28,7 @@ from nmt_cli.preparing.sources.base import (
     is_address,
     matching_files,
 )
-from nmt_cli.preparing.sources.lines import line_chunks, read_beginning, read_lines
+from nmt_cli.preparing.sources.lines import read_beginning, read_lines, text_lines, without_tabs
 from nmt_cli.recipe.section import SettingError
 from nmt_cli.text_encoding import check_encodings
 
@@ -130,21 +129,18 @@ class TextFiles(LocalPairs):
     target: Path
     target_origin: str
 
-    def read(self) -> Iterator[RawChunk]:
+    def read(self) -> Iterator[Chunk]:
         """The lines of both files side by side. DataError gives both numbers of lines if they differ."""
         # Of both files, for one error about both; `read_lines` checks each alone.
         check_encodings({str(file): read_beginning(file) for file in (self.source, self.target)})
-        target = read_lines(self.target)
-        for first_line, src in line_chunks(self.source):
-            start = 0
-            for tgt in batched(islice(target, len(src)), size=len):
-                lines = b"".join(src[start : start + len(tgt)]), b"".join(tgt)
-                yield TextChunk(len(tgt), first_line + start, self.origin, *lines, self.target_origin)
-                start += len(tgt)
-            if start < len(src):
-                raise self._misaligned_error()
-        if next(target, None) is not None:
-            raise self._misaligned_error()
+        first_line, pairs = 1, zip(text_lines(self.source), text_lines(self.target), strict=True)
+        try:
+            for batch in batched(pairs, size=lambda pair: len(pair[0]) + len(pair[1])):
+                src, tgt = map(without_tabs, zip(*batch, strict=True))
+                yield Chunk(src, tgt, first_line, self.origin, target_origin=self.target_origin)
+                first_line += len(batch)
+        except ValueError:  # of zip
+            raise self._misaligned_error() from None
 
     def _misaligned_error(self) -> DataError:
         source, target = (sum(1 for _ in read_lines(file)) for file in (self.source, self.target))

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from nmt_cli.errors import DataError
 from nmt_cli.languages import match_code, short_code
-from nmt_cli.preparing.chunks import RawChunk, UnitPair, unit_chunks
+from nmt_cli.preparing.chunks import Chunk, UnitPair, unit_chunks
 from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class UnitsFile(LocalPairs):
     def units(self) -> Iterator[Unit]:
         """The units in order. DataError if the file is not of this format."""
 
-    def read(self) -> Iterator[RawChunk]:
+    def read(self) -> Iterator[Chunk]:
         """The pairs of units with a finished text in both languages; other units are untranslated.
 
         DataError if there is no pair in the whole file. The log names the languages that were taken for the two.

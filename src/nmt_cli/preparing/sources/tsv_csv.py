@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 from pydantic import Field
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.chunks import RawChunk, TsvChunk, UnitPair, are_quoted, unit_chunks, unquote
+from nmt_cli.preparing.chunks import Chunk, UnitPair, record_chunk, unit_chunks
 from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, Weight, empty_error
 from nmt_cli.preparing.sources.columns import GIVE_COLUMNS, Columns, TableSource, choose_columns, width_of
 from nmt_cli.preparing.sources.lines import join_lines, line_chunks, read_lines
@@ -28,9 +28,10 @@ logger = logging.getLogger(__name__)
 DelimiterName: TypeAlias = Literal["comma", "semicolon", "tab"]
 
 _DELIMITERS: Mapping[DelimiterName, str] = {"tab": "\t", "semicolon": ";", "comma": ","}
-_WRONG_SEPARATORS = {b"|||": "|||", b"  ": "spaces", b";": "semicolons", b",": "commas"}
-# A quoted cell between two delimiters of any kind, or the ends of a line.
-_QUOTED_CELL = re.compile(r'(^|[,;\t\r\n]) *"[^"]*(?:""[^"]*)*" *(?=[,;\t\r\n]|$)')
+_WRONG_SEPARATORS = {"|||": "|||", "  ": "spaces", ";": "semicolons", ",": "commas"}
+_QUOTED_CELL = re.compile(r'"[^"]*(?:""[^"]*)*"')
+# The same between two delimiters of any kind, or the ends of a line.
+_QUOTED_CELL_IN_LINE = re.compile(r'(^|[,;\t\r\n]) *"[^"]*(?:""[^"]*)*" *(?=[,;\t\r\n]|$)')
 _FIRST_ROWS = 200
 _MAX_LINES_PER_ROW = 100
 
@@ -43,9 +44,8 @@ class TsvSource(TableSource):
 
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> TsvFile | CsvFile:
         """The two columns of a file."""
-        whole_lines = [line.decode("utf-8-sig", "replace") for line in next(line_chunks(file))[1]]
-        lines = [line.rstrip("\r\n") for line in whole_lines]
-        rows_over_lines = rows_over_several_lines(whole_lines)
+        _, lines = next(line_chunks(file))
+        rows_over_lines = rows_over_several_lines(lines)
         rows = rows_over_lines or tsv_rows(lines)
         columns = choose_columns(rows, file=file, settings=self, languages=context.codes)
         if rows_over_lines:
@@ -69,7 +69,7 @@ class CsvSource(TableSource):
 
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> CsvFile:
         """The two columns of a file."""
-        lines = [line.decode("utf-8-sig", "replace") for line in next(line_chunks(file))[1][:_FIRST_ROWS]]
+        lines = next(line_chunks(file))[1][:_FIRST_ROWS]
         delimiter = _DELIMITERS[self.delimiter] if self.delimiter else find_delimiter(lines)
         if delimiter is None:
             message = f"{file.name} has no columns: no comma, semicolon or tab stands between its cells"
@@ -88,22 +88,38 @@ class TsvFile(LocalPairs):
     columns: Columns
     is_quoted: bool
 
-    def read(self) -> Iterator[RawChunk]:
-        """The lines below the header.
+    def read(self) -> Iterator[Chunk]:
+        """The lines below the header. A line with too few cells is malformed.
 
         DataError if there is no tab, though a second column is asked for, or if quoted cells have line breaks.
         """
-        source, target, has_header = self.columns
-        for number, lines in line_chunks(self.file, skip=int(has_header)):
-            if number == 1 + has_header and self.columns.needed > 1 and not any(b"\t" in line for line in lines):
+        skip = int(self.columns.has_header)
+        for number, lines in line_chunks(self.file, skip=skip):
+            if number == 1 + skip and self.columns.needed > 1 and not any("\t" in line for line in lines):
                 raise _no_tab_error(self.file, number, lines)
-            seem_broken = any(b'"' in line and line.count(b"\t") < self.columns.needed - 1 for line in lines)
-            if seem_broken and rows_over_several_lines([line.decode("utf-8", "replace") for line in lines]):
+            seem_broken = any('"' in line and line.count("\t") < self.columns.needed - 1 for line in lines)
+            if seem_broken and rows_over_several_lines(lines):
                 message = f"quoted cells of {self.file.name} have line breaks, as in CSV, below line {number:,}"
                 copy = self.file.with_name(self.file.name.replace(".tsv", ".csv"))
                 hint = f"give it the ending of CSV: cp {quote(str(self.file))} {quote(str(copy))}"
                 raise DataError(message, where=f"{self.file}:{number}", hint=hint)
-            yield TsvChunk(len(lines), number, self.origin, b"".join(lines), source, target, self.is_quoted)
+            pairs = list(map(self._pair, lines))
+            yield record_chunk(lines, pairs, first_line=number, origin=self.origin, describe=self._describe_malformed)
+
+    def _pair(self, line: str) -> tuple[str, str] | None:
+        row = line.split("\t")
+        if len(row) < self.columns.needed:
+            return None
+        src, tgt = row[self.columns.source - 1], row[self.columns.target - 1]
+        return (unquote(src), unquote(tgt)) if self.is_quoted and '"' in line else (src, tgt)
+
+    def _describe_malformed(self, line: str) -> str:
+        num_columns = line.count("\t") + 1
+        number = "1 column" if num_columns == 1 else f"{num_columns:,} columns"
+        return (
+            f"columns {self.columns.source} and {self.columns.target} are looked for, and that line has {number}: mend "
+            "the line, or give two columns that it has: --columns 1,2"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +132,7 @@ class CsvFile(LocalPairs):
     width: int
     keep_unfinished: bool
 
-    def read(self) -> Iterator[RawChunk]:
+    def read(self) -> Iterator[Chunk]:
         """The rows below the header. A row with too few cells is untranslated, with too many it is malformed.
 
         DataError if a cell is broken, or if no row has the two columns.
@@ -159,8 +175,7 @@ class CsvFile(LocalPairs):
             for number, line in enumerate(read_lines(self.file), start=1):
                 if number - start >= _MAX_LINES_PER_ROW:
                     raise csv.Error(f"it is not closed within {_MAX_LINES_PER_ROW} lines")
-                text = line.decode("utf-8", "surrogateescape")
-                yield text.removeprefix("\ufeff") if number == 1 else text
+                yield line.decode("utf-8", "surrogateescape")
 
         rows = csv.reader(lines(), delimiter=self.delimiter, strict=True, skipinitialspace=True)
         try:
@@ -170,6 +185,27 @@ class CsvFile(LocalPairs):
                 start = rows.line_num + 1
         except csv.Error as error:
             raise _broken_cell_error(self.file, start, str(error)) from None
+
+
+def unquote(cell: str) -> str:
+    """The text of a cell that is quoted as in CSV; any other cell unchanged."""
+    return cell[1:-1].replace('""', '"') if _QUOTED_CELL.fullmatch(cell) else cell
+
+
+def are_quoted(lines: Sequence[str]) -> bool:
+    """True if cells of TSV are quoted as in CSV: all texts below a header, or those with quotes, one of them inside."""
+    with_quotes = [cell for line in lines if '"' in line for cell in line.split("\t") if '"' in cell]
+    if not with_quotes or not all(map(_QUOTED_CELL.fullmatch, with_quotes)):
+        return False
+    below_header = lines if '"' in lines[0] else lines[1:]
+    texts = [cell for line in below_header for cell in line.split("\t") if _is_text(cell.strip())]
+    are_all_quoted = len(texts) > 2 and all('"' in cell for cell in texts)  # a single pair may be two quotations
+    return are_all_quoted or any('"' in cell[1:-1] for cell in with_quotes)
+
+
+def _is_text(cell: str) -> bool:
+    """False for a blank cell, and for a number or an identifier: a single word with digits."""
+    return bool(cell) and (" " in cell or not any(map(str.isdigit, cell)))
 
 
 def tsv_rows(lines: Sequence[str]) -> list[list[str]]:
@@ -184,13 +220,13 @@ def csv_rows(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
 
 
 def rows_over_several_lines(lines: Sequence[str]) -> list[list[str]]:
-    """The rows of the first lines of TSV, if quoted cells have line breaks, as spreadsheets write them; else none.
+    """The rows of lines of TSV, if quoted cells have line breaks, as spreadsheets write them; else none.
 
     A stray quote at the start of a cell would seem to last until another quote, over tabs or within a cell.
     """
     rows: list[list[str]] = []
     try:
-        rows.extend(csv.reader(lines, delimiter="\t", strict=True))
+        rows.extend(csv.reader((f"{line}\n" for line in lines), delimiter="\t", strict=True))
     except csv.Error as error:
         if str(error) != "unexpected end of data":  # of the last row, which may go on below these lines
             return []
@@ -206,7 +242,7 @@ def find_delimiter(lines: Sequence[str]) -> str | None:
     Among equal delimiters, two columns are preferred. Quoted cells are emptied first, so that delimiters inside them do
     not count.
     """
-    rows = list(filter(None, re.split(r"[\r\n]", _QUOTED_CELL.sub(r"\1x", "\n".join(lines)))))
+    rows = list(filter(None, re.split(r"[\r\n]", _QUOTED_CELL_IN_LINE.sub(r"\1x", "\n".join(lines)))))
     fits: dict[str, tuple[int, bool]] = {}
     for delimiter in _DELIMITERS.values():
         width, count = Counter(row.count(delimiter) + 1 for row in rows).most_common(1)[0] if rows else (1, 0)
@@ -215,7 +251,7 @@ def find_delimiter(lines: Sequence[str]) -> str | None:
     return max(fits, key=lambda delimiter: fits[delimiter], default=None)
 
 
-def _no_tab_error(file: Path, number: int, lines: Sequence[bytes]) -> DataError:
+def _no_tab_error(file: Path, number: int, lines: Sequence[str]) -> DataError:
     """The error for lines without a tab, the first of which has this number."""
     hint = "separate source and target by one tab"
     separator = next((name for mark, name in _WRONG_SEPARATORS.items() if all(mark in line for line in lines)), None)
