@@ -28,7 +28,7 @@ from nmt_cli.preparing.download import download_file
 from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, Markup, OneFileSource, Source, Weight, is_address
 from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
 from nmt_cli.preparing.sources.po import PoSource
-from nmt_cli.preparing.sources.text import COMPRESSION_ENDINGS, kind_of_file, split_code, text_files
+from nmt_cli.preparing.sources.text import kind_of_file, split_code, text_files
 from nmt_cli.preparing.sources.tmx_xliff import TmxSource, XliffSource
 from nmt_cli.preparing.sources.tsv_csv import CsvSource, TsvSource
 from nmt_cli.recipe.section import PositiveInt, SettingError
@@ -56,10 +56,10 @@ class ArchiveSource(Source):
     sha256: str | None = Field(None, description="its SHA-256, checked; null: not known, recorded in the manifest")
     source: str | None = Field(
         None,
-        description="path of the source's file in the archive, or its last part; it may be a .gz; null: the only two "
-        "files NAME.en and NAME.de, or the only file of pairs, such as a .tmx",
+        description="path of the source's file in the archive; it may be a .gz; null: the only two files NAME.en and "
+        "NAME.de, or the only file of pairs, such as a .tmx",
     )
-    target: str | None = Field(None, description="path of the target's file in the archive, or its last part")
+    target: str | None = Field(None, description="path of the target's file in the archive")
     markup: Markup = None
     weight: Weight = 1.0
 
@@ -116,7 +116,7 @@ class ArchiveSource(Source):
                     hint = "fetch it again; if another version is meant, correct bytes and sha256 in the corpus file"
                     raise DataError(message, where=str(archive), hint=hint)
                 members = self._members(archive, context)
-                files = [*unpack(archive, members[0], members[-1])]
+                files = unpack(archive, members)
         name = (self.file or self.url or "").rstrip("/").rsplit("/", 1)[-1]
         names = [f"{name}:{member}" for member in members]
         if kind := kind_of_file(files[0]):
@@ -163,89 +163,56 @@ def _choices(names: Sequence[str], codes: tuple[str, str]) -> list[tuple[str, ..
     return texts or [(name,) for name in names if kind_of_file(Path(name)) in _ONE_FILE_SOURCES]
 
 
-def unpack(archive: Path, source: str, target: str) -> tuple[Path, Path]:
-    """Two members of an archive as files in the cache, unpacked unless an equal archive was unpacked before.
+def unpack(archive: Path, members: Sequence[str]) -> list[Path]:
+    """Members of an archive as files in the cache, unpacked unless an equal archive was unpacked before.
 
-    A member is named by its path or the last part of its path. DataError lists similar names if there is no such
-    member, and says what to do with an archive that is cut short.
+    A member is named by its path. DataError lists similar names if there is no such member, and says what to do with an
+    archive that is cut short.
     """
     folder = cache_folder() / "unpacked" / file_hash(archive)[:32]
-    paths = [PurePosixPath(*_path_parts(member)) for member in (source, target)]
-    files = (folder / paths[0], folder / paths[1])
+    paths = [_path_of(member) for member in members]
+    files = [folder / path for path in paths]
     with cache_lock(folder):
         if not all(file.is_file() for file in files):
             temporary = folder.with_name(f".{folder.name}.partial")
             with writing_errors(folder):
                 shutil.rmtree(temporary, ignore_errors=True)
                 try:
-                    _extract(archive, {source: temporary / paths[0], target: temporary / paths[1]})
-                    for file in dict.fromkeys(files):
-                        file.parent.mkdir(parents=True, exist_ok=True)
-                        (temporary / file.relative_to(folder)).replace(file)
+                    _extract(archive, paths, temporary)
+                    for path in dict.fromkeys(paths):
+                        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                        (temporary / path).replace(folder / path)
                 finally:
                     shutil.rmtree(temporary, ignore_errors=True)
     return files
 
 
 def _find_in_folder(folder: Path, member: str) -> Path:
-    """The file of a member in the folder that an archive was unpacked into, compressed or not, found as in an archive.
-
-    DataError if there is no such file, or more than one.
-    """
-    parts = _path_parts(member)
-    for ending in COMPRESSION_ENDINGS:
-        exact = folder.joinpath(*parts[:-1], parts[-1] + ending)
-        if exact.is_file():
-            return exact
-    names = {parts[-1] + ending for ending in COMPRESSION_ENDINGS}
-    present = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    similar = [name for name in present if PurePosixPath(name).name in names]
-    if len(similar) != 1:
-        raise _no_such_member_error(folder, member, similar=similar, names=present)
-    return folder / similar[0]
+    """The file of a member in the folder that an archive was unpacked into. DataError if there is no such file."""
+    file = folder / _path_of(member)
+    if not file.is_file():
+        present = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+        raise _no_such_member_error(folder, member, names=present)
+    return file
 
 
-def _extract(archive: Path, wanted: Mapping[str, Path]) -> None:
-    """Write each wanted member to its file; among members with the same last part, the path decides.
-
-    An archive is a stream, and an entry can be read once. So the first entry with the same last part is written, in
-    case none has the whole path, and is overwritten by one that has. An entry with one member's path is no other's.
-    """
-    missing = {member: (_path_parts(member), file) for member, file in wanted.items()}
-    exact = {path for path, _ in missing.values()}
-    similar: dict[str, list[str]] = {member: [] for member in wanted}
-    names: list[str] = []
+def _extract(archive: Path, wanted: Sequence[PurePosixPath], folder: Path) -> None:
+    """Write each wanted member below a folder. DataError if one is not there."""
+    missing, names = dict.fromkeys(wanted), []
     with _damage_errors(archive), _open_entries(archive) as entries:
         for name, open_entry in entries:
             names.append(name)
-            path = _path_parts(name)
-            files: list[Path] = []
-            for member, (wanted_path, file) in list(missing.items()):
-                if path == wanted_path:
-                    files.append(file)
-                    del missing[member]
-                elif path[-1:] == wanted_path[-1:] and path not in exact:
-                    if not similar[member]:
-                        files.append(file)
-                    similar[member].append(name)
-            if files:
-                _write_entry(open_entry, files)
+            path = _path_of(name)
+            if path in missing:
+                del missing[path]
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                packed = open_entry()
+                assert packed is not None  # as for every entry that is a file
+                with packed, (folder / path).open("wb") as unpacked:
+                    shutil.copyfileobj(packed, unpacked)
             if not missing:
                 return
-    for member in missing:
-        if len(similar[member]) != 1:
-            raise _no_such_member_error(archive, member, similar=similar[member], names=names)
-
-
-def _write_entry(open_entry: _OpenEntry, files: Sequence[Path]) -> None:
-    for file in files:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    packed = open_entry()
-    assert packed is not None  # as for every entry that is a file
-    with packed, files[0].open("wb") as unpacked:
-        shutil.copyfileobj(packed, unpacked)
-    for copy in files[1:]:
-        shutil.copyfile(files[0], copy)
+    raise _no_such_member_error(archive, str(next(iter(missing))), names=names)
 
 
 @contextmanager
@@ -263,9 +230,9 @@ def _open_entries(archive: Path) -> Iterator[Iterator[tuple[str, _OpenEntry]]]:
             yield ((info.name, partial(tar.extractfile, info)) for info in tar if info.isfile())
 
 
-def _path_parts(name: str) -> tuple[str, ...]:
-    """The parts of a member's path; none of them leads out of a folder."""
-    return tuple(part for part in PurePosixPath(name).parts if part not in ("/", ".", ".."))
+def _path_of(member: str) -> PurePosixPath:
+    """The path of a member, which does not lead out of a folder."""
+    return PurePosixPath(*(part for part in PurePosixPath(member).parts if part not in ("/", "..")))
 
 
 @contextmanager
@@ -292,14 +259,12 @@ def _damage_errors(archive: Path) -> Iterator[None]:
     raise DataError(f"{archive.name} is damaged or cut short: {reason}", where=str(archive), hint=hint)
 
 
-def _no_such_member_error(archive: Path, member: str, *, similar: Sequence[str], names: Sequence[str]) -> DataError:
-    """The error for a member that is not there, or that is similar to several of the names."""
-    last_part = PurePosixPath(member).name
-    if similar:
-        message = f"{archive.name} has {len(similar)} members called {last_part}"
-        return DataError(message, where=str(archive), hint=f"write the whole path of one: {', '.join(similar[:8])}")
-    by_end = {PurePosixPath(name).name: name for name in names}
-    near = [by_end[name] for name in difflib.get_close_matches(last_part, by_end, n=4, cutoff=0.6)]
-    listed = ", ".join(sorted(names)[:8]) or "no files at all"
-    hint = f"did you mean {' or '.join(near)}?" if near else f"it has {listed}"
+def _no_such_member_error(archive: Path, member: str, *, names: Sequence[str]) -> DataError:
+    """The error for a member that is not among the names."""
+    by_end: dict[str, list[str]] = {}
+    for name in sorted(names):
+        by_end.setdefault(PurePosixPath(name).name, []).append(name)
+    near = [name for end in difflib.get_close_matches(PurePosixPath(member).name, by_end, n=2) for name in by_end[end]]
+    listed = ", ".join(sorted(names)[:_NAMES_SHOWN]) or "no files at all"
+    hint = f"did you mean {' or '.join(near[:_NAMES_SHOWN])}?" if near else f"it has {listed}"
     return DataError(f"{archive.name} has no member {member}", where=str(archive), hint=hint)
