@@ -16,7 +16,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.languages import DetectedLanguage
 from nmt_cli.serving.api.deepl import DeepLTranslateRequest, check_supported
 from nmt_cli.serving.api.requests import watch_caller
-from nmt_cli.serving.errors import ClientGone, RequestError, invalid_request_error
+from nmt_cli.serving.errors import TIMEOUT, ClientGone, RequestError, invalid_request_error, server_busy_error
 from nmt_cli.serving.keys import ApiKeys, KeyOwner, read_keys
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRouter, ServedModel
@@ -201,7 +201,7 @@ def test_a_key_refills_evenly_and_no_request_is_worth_more_than_it_ever_has(tmp_
     rare.spend(1)
 
 
-def test_a_refused_request_costs_nothing_and_one_whose_client_leaves_does(tmp_path: Path) -> None:
+def test_a_refused_request_costs_nothing_and_one_that_was_in_work_does(tmp_path: Path) -> None:
     keys = read_keys(write_keys(tmp_path, "bob bob-secret-key 2\n"), clock=lambda: 0.0)
     bob = owner(keys, "bob-secret-key")
     for _ in range(5):
@@ -209,8 +209,9 @@ def test_a_refused_request_costs_nothing_and_one_whose_client_leaves_does(tmp_pa
             raise invalid_request_error("fr is not supported", hint="source: one of en, de")
     with pytest.raises(ClientGone), bob.charged(requests=1, characters=0):
         raise ClientGone
-    with bob.charged(requests=1, characters=0):
-        pass
+    took_long = server_busy_error("the translation took too long", retry_after_seconds=1, code=TIMEOUT)
+    with pytest.raises(RequestError, match="took too long"), bob.charged(requests=1, characters=0):
+        raise took_long
     with pytest.raises(RequestError, match="this key has used its 2 requests per minute"):
         bob.spend(1)
 

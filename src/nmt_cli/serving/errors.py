@@ -6,6 +6,8 @@ from nmt_cli.errors import NmtError
 
 _MAX_SHOWN_CHARACTERS = 20
 REFUSED = "The request is refused: the error says why, and what to do."
+FAILED, TIMEOUT = "failed", "timeout"
+"""The codes of the errors of requests that were in work, and have cost time."""
 BUSY = "No room, no time or no model now; see Retry-After."
 
 
@@ -62,10 +64,10 @@ def too_many_texts_error(num_texts: int, *, limit: int) -> RequestError:
     return too_large_error(f"{num_texts:,} texts are too many", hint=f"send at most {limit:,} texts in a request")
 
 
-def server_busy_error(message: str, *, retry_after_seconds: int) -> RequestError:
+def server_busy_error(message: str, *, retry_after_seconds: int, code: str = "busy") -> RequestError:
     """A request that the server has no room or no time for now: 503 with Retry-After."""
     hint = f"try again in {retry_after_seconds} s"
-    return RequestError(message, hint=hint, status=503, code="busy", retry_after_seconds=retry_after_seconds)
+    return RequestError(message, hint=hint, status=503, code=code, retry_after_seconds=retry_after_seconds)
 
 
 class ClientGone(Exception):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nmt_cli.errors import DataError, NmtError
 from nmt_cli.files import reading_errors
-from nmt_cli.serving.errors import RequestError, too_large_error
+from nmt_cli.serving.errors import FAILED, TIMEOUT, RequestError, too_large_error
 
 logger = logging.getLogger(__name__)
 
@@ -60,15 +60,18 @@ class KeyOwner:
 
     @contextmanager
     def charged(self, *, requests: int, characters: int) -> Iterator[None]:
-        """Spend requests and count characters, and undo both if the block refuses the request with an error."""
+        """Spend requests, and count the characters once they are translated.
+
+        A request that is refused gets its requests back, unless a worker has spent time on it.
+        """
         self.spend(requests)
-        self.characters += characters
         try:
             yield
-        except NmtError:
-            self.characters -= characters
-            self._requests_left = min(self._capacity, self._requests_left + requests)
+        except NmtError as error:
+            if getattr(error, "code", None) not in (FAILED, TIMEOUT):
+                self._requests_left = min(self._capacity, self._requests_left + requests)
             raise
+        self.characters += characters
 
     def take_over(self, other: KeyOwner) -> None:
         """Take over the counts of another owner of the same key."""

@@ -14,6 +14,7 @@ from typing import Any
 from nmt_cli.errors import DataError, NmtError
 from nmt_cli.recipe.schema import SplitSentences
 from nmt_cli.serving.errors import (
+    TIMEOUT,
     ClientGone,
     invalid_request_error,
     server_busy_error,
@@ -287,7 +288,7 @@ class Service:
         if caller.gone.done():
             raise ClientGone
         seconds = max(1, int(self.limits.timeout_seconds / 2))
-        raise server_busy_error("the translation took too long", retry_after_seconds=seconds)
+        raise server_busy_error("the translation took too long", retry_after_seconds=seconds, code=TIMEOUT)
 
 
 def _queued_sentence(text: str, num_pieces: int, task: SentenceTask, caller: Caller) -> QueuedSentence:

@@ -13,7 +13,7 @@ from typing import Any
 
 from nmt_cli.artifacts.manifest import holds_model
 from nmt_cli.errors import DataError, ModelError, NmtError, UsageError
-from nmt_cli.serving.errors import RequestError, request_error_from
+from nmt_cli.serving.errors import FAILED, RequestError, request_error_from
 from nmt_cli.serving.log import request_id
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue, QueuedSentence
@@ -305,7 +305,7 @@ def _refuse(sentences: Sequence[QueuedSentence], error: NmtError) -> None:
     else:
         # A model that is gone does not come back.
         seconds = None if isinstance(error, ModelError) else 1
-        request_error = request_error_from(error, status=503, code="failed", retry_after_seconds=seconds)
+        request_error = request_error_from(error, status=503, code=FAILED, retry_after_seconds=seconds)
     for sentence in sentences:
         if sentence.is_wanted:
             sentence.result.set_exception(request_error)
