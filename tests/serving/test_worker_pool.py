@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from nmt_cli.artifacts.manifest import RUN_FILE, model_digest
-from nmt_cli.errors import ModelError
+from nmt_cli.errors import DeviceError, ModelError
 from nmt_cli.serving import worker_pool
 from nmt_cli.serving.errors import RequestError
 from nmt_cli.serving.log import request_id
@@ -179,6 +179,31 @@ async def test_a_sentence_that_loses_two_workers_is_refused(
         assert (error.value.status, error.value.hint) == (503, "leave it out; the server's log says more")
         assert await answers_of(model) == {model.digest}
     assert caplog.messages.count("a worker of en-de is replaced: a worker process was killed (SIGKILL)") == 2
+
+
+async def test_a_sentence_that_fits_no_memory_is_refused_without_the_others_of_its_batch(
+    models: dict[str, Path], fake: type[FakeWorker]
+) -> None:
+    batches: list[list[str]] = []
+
+    def answer_short_ones(lines: Sequence[str]) -> list[dict[str, Any]]:
+        batches.append(list(lines))
+        if "the long sea" in lines:
+            raise DeviceError("the memory of cpu does not hold a sentence", hint="give a shorter sentence")
+        return [{"text": line, "num_pieces": 1} for line in lines]
+
+    fake.sayings += [answer_short_ones] * 4
+    async with serving(models["en-de"]) as model:
+        lines = ["the sea", "the long sea", "a house"]
+        results = [submit(model, line) for line in lines]
+        outcomes = await asyncio.wait_for(asyncio.gather(*results, return_exceptions=True), 60)
+    assert batches == [lines, *([line] for line in lines)]
+    first, refused, last = outcomes
+    assert isinstance(first, dict)
+    assert isinstance(last, dict)
+    assert (first["text"], last["text"]) == ("the sea", "a house")
+    assert isinstance(refused, RequestError)
+    assert (refused.status, refused.code, fake.num_started) == (503, "failed", 1)
 
 
 async def test_a_model_that_is_gone_is_not_waited_for(models: dict[str, Path], fake: type[FakeWorker]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli.artifacts.manifest import holds_model
-from nmt_cli.errors import DataError, ModelError, NmtError, UsageError
+from nmt_cli.errors import DataError, DeviceError, ModelError, NmtError, UsageError
 from nmt_cli.serving.errors import FAILED, RequestError, request_error_from
 from nmt_cli.serving.log import request_id
 from nmt_cli.serving.metrics import ServerMetrics
@@ -245,7 +245,10 @@ class _PoolSlot:
         try:
             answers = await worker.ask(texts, batch[0].task, timeout_seconds=self._pool._timeout_seconds)
         except NmtError as error:
-            _refuse(batch, error)
+            if isinstance(error, DeviceError) and len(batch) > 1:
+                self._queue.give_back(batch)  # perhaps one sentence alone needs too much memory: each goes alone now
+            else:
+                _refuse(batch, error)
             return
         seconds = loop.time() - started
         self._queue.learn_speed(batch, seconds=seconds)
