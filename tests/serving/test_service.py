@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.errors import TIMEOUT, ClientGone, RequestError, invalid_request_error, server_busy_error
 from nmt_cli.serving.keys import ApiKeys, KeyOwner, read_keys
 from nmt_cli.serving.metrics import ServerMetrics
-from nmt_cli.serving.models import ModelRouter, ServedModel
+from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
 from nmt_cli.serving.service import Caller, RequestLimits, Service
 from nmt_cli.serving.worker_model import SearchTask
@@ -67,6 +68,41 @@ async def test_a_text_that_takes_too_long_or_has_no_client_leaves_the_queue(
     monkeypatch.setattr(WorkerPool, "refusal", refusal)
     with pytest.raises(RequestError, match="the model en-de is not loaded now"):
         await translate(["sea"], caller=other)
+
+
+async def test_languages_are_detected_and_sentences_split_where_no_other_request_waits(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    route, num_pieces = ModelRouter.route, ServedModel.num_pieces
+
+    def find(self: ModelRouter, *languages: str | None, text: str) -> ModelRoute:
+        threads.append(threading.current_thread())
+        return route(self, *languages, text=text)
+
+    def count(self: ServedModel, text: str) -> int:
+        threads.append(threading.current_thread())
+        return num_pieces(self, text)
+
+    monkeypatch.setattr(ModelRouter, "route", find)
+    monkeypatch.setattr(ServedModel, "num_pieces", count)
+    model = ServedModel(models["en-de"], MODEL_SETTINGS, ServerMetrics())
+    service = Service(ModelRouter([model]), LIMITS, ApiKeys([]), ServerMetrics())
+    asking = asyncio.ensure_future(
+        service.translate_each(
+            ["The sea. " * 9],
+            source=None,
+            target=None,
+            nbest=1,
+            split_sentences="always",
+            owner=service.keys.anonymous,
+            caller=Caller("one", asyncio.Future()),
+        )
+    )
+    assert len(await asyncio.wait_for(model.queue.take(), 60)) == 9
+    asking.cancel()
+    assert len(threads) >= 2
+    assert threading.current_thread() not in threads
 
 
 @pytest.mark.parametrize("text", ["the sea", "the sea\nthe sea"])

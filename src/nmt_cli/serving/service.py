@@ -141,7 +141,8 @@ class Service:
         """The translation of each text by the model for its language, with how that model was found."""
         self.check_texts(texts)
         with owner.charged(requests=max(1, len(texts)), characters=sum(map(len, texts))):
-            routes = [self.models.route(source, target, text=text) for text in texts]
+            # Detecting and splitting long texts take long, and other requests must not wait for them.
+            routes = await asyncio.to_thread(lambda: [self.models.route(source, target, text=text) for text in texts])
             texts_by_model: dict[tuple[ServedModel, bool], list[str]] = {}
             for text, route in zip(texts, routes, strict=True):
                 texts_by_model.setdefault((route.model, route.is_translated), []).append(text)
@@ -202,22 +203,14 @@ class Service:
 
         A text that is not to be translated is its own translation.
         """
-        self.check_texts(texts)
-        self.check_texts([task.prefix])
-        num_pieces = cache(model.num_pieces)
-        split_texts = [
-            split_text(
-                text,
-                model.pair[0],
-                fits=lambda part: num_pieces(part) <= model.max_pieces,
-                is_split=lambda line: model.is_split(line, when=split_sentences),
+        if is_translated:
+            split_texts, num_pieces = await asyncio.to_thread(
+                _split_texts, texts, model, split_sentences=split_sentences
             )
-            if is_translated
-            else SplitText([], [text])
-            for text in texts
-        ]
+        else:
+            split_texts, num_pieces = [SplitText([], [text]) for text in texts], {}
         sentences_of_texts = [
-            [_queued_sentence(sentence, num_pieces(sentence), task, caller) for sentence in split.sentences]
+            [_queued_sentence(sentence, num_pieces[sentence], task, caller) for sentence in split.sentences]
             for split in split_texts
         ]
         all_sentences = list(chain.from_iterable(sentences_of_texts))
@@ -242,7 +235,6 @@ class Service:
         """A worker's answer about single words: next words, or attention."""
         target_field = {"translation": task.target} if isinstance(task, AttentionTask) else {"prefix": task.prefix}
         text_fields = {"text": source, **target_field}
-        self.check_texts(list(text_fields.values()))
         for field, text in text_fields.items():
             if model.num_pieces(text) > model.max_pieces:
                 message = f"the {field} is too long to look into"
@@ -289,6 +281,23 @@ class Service:
             raise ClientGone
         seconds = max(1, int(self.limits.timeout_seconds / 2))
         raise server_busy_error("the translation took too long", retry_after_seconds=seconds, code=TIMEOUT)
+
+
+def _split_texts(
+    texts: Sequence[str], model: ServedModel, *, split_sentences: SplitSentences
+) -> tuple[list[SplitText], dict[str, int]]:
+    """The texts cut into sentences for the model, and the source pieces of each sentence."""
+    num_pieces = cache(model.num_pieces)
+    split_texts = [
+        split_text(
+            text,
+            model.pair[0],
+            fits=lambda part: num_pieces(part) <= model.max_pieces,
+            is_split=lambda line: model.is_split(line, when=split_sentences),
+        )
+        for text in texts
+    ]
+    return split_texts, {sentence: num_pieces(sentence) for split in split_texts for sentence in split.sentences}
 
 
 def _queued_sentence(text: str, num_pieces: int, task: SentenceTask, caller: Caller) -> QueuedSentence:

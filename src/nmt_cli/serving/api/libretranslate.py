@@ -5,6 +5,7 @@ https://github.com/LibreTranslate/LibreTranslate, the protocol only.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends
@@ -160,7 +161,7 @@ async def detect(fields: LibreDetectRequest, call: _Keyed) -> Response:
         raise invalid_request_error("Invalid request: missing q parameter", hint="q is the text", where="q")
     call.service.check_texts([text])
     with call.owner.charged(requests=1, characters=0):
-        return json_response([_detected_language(call.service.models.detect(text))])
+        return json_response([_detected_language(await asyncio.to_thread(call.service.models.detect, text))])
 
 
 @router.get("/languages", response_model=list[LibreLanguage])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Literal
@@ -199,13 +200,14 @@ async def translate(fields: TranslateRequest, call: _Keyed) -> Response:
     """Texts in one language, translated by one model, at once or as a stream of lines."""
     texts = [fields.text] if isinstance(fields.text, str) else fields.text
     call.service.check_texts(texts)
+    call.service.check_texts([fields.prefix])
     with call.owner.charged(requests=max(1, len(texts)), characters=sum(map(len, texts))):
         return await _translate(fields, call, texts)
 
 
 async def _translate(fields: TranslateRequest, call: Call, texts: list[str]) -> Response:
     service = call.service
-    route = service.models.route(fields.source, fields.target, text="\n".join(texts))
+    route = await asyncio.to_thread(service.models.route, fields.source, fields.target, text="\n".join(texts))
     task = service.search_task(
         route.model,
         nbest=fields.nbest,
@@ -238,8 +240,9 @@ async def _translate(fields: TranslateRequest, call: Call, texts: list[str]) -> 
 @router.post("/v1/words", response_model=NextWordsAnswer)
 async def next_words(fields: NextWordsRequest, call: _Keyed) -> Response:
     """The next words that the model thinks likely, each with the best translation that has it."""
+    call.service.check_texts([fields.text, fields.prefix])
     with call.owner.charged(requests=1, characters=0):
-        model = _model_for_sentence(fields, call.service)
+        model = await _model_for_sentence(fields, call.service)
         num_words, beam = call.service.limits.alternatives + 1, model.config.recipe.decoding.beam
         task = NextWordsTask(" ".join(fields.prefix.split()), num_words, beam)
         with watch_caller(call.request) as caller:
@@ -250,8 +253,9 @@ async def next_words(fields: NextWordsRequest, call: _Keyed) -> Response:
 async def attention(fields: AttentionRequest, call: _Keyed) -> Response:
     """The weights of the cross-attention between the words of a sentence and of its translation."""
     task = AttentionTask(fields.translation.strip())
+    call.service.check_texts([fields.text, fields.translation])
     with call.owner.charged(requests=1, characters=0):
-        model = _model_for_sentence(fields, call.service)
+        model = await _model_for_sentence(fields, call.service)
         if not task.target:
             hint = "give the translation of the text"
             raise invalid_request_error("the translation is blank", hint=hint, where="translation")
@@ -317,11 +321,11 @@ def _model_json(model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _model_for_sentence(fields: NextWordsRequest | AttentionRequest, service: Service) -> ServedModel:
+async def _model_for_sentence(fields: NextWordsRequest | AttentionRequest, service: Service) -> ServedModel:
     """The model for the sentence of a request; RequestError if the sentence is blank."""
     if not fields.text.strip():
         raise invalid_request_error("the sentence is blank", hint="give the sentence that is translated", where="text")
-    return service.models.route(fields.source, fields.target, text=fields.text).model
+    return (await asyncio.to_thread(service.models.route, fields.source, fields.target, text=fields.text)).model
 
 
 async def _stream_lines(
