@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
 
-from starlette.datastructures import Headers
-from starlette.middleware.cors import CORSMiddleware
+from fastapi.datastructures import Headers
+from fastapi.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nmt_cli.serving.errors import RequestError, invalid_request_error

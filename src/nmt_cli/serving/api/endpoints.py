@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Request, Response, Security
+from fastapi.datastructures import QueryParams
 from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError, to_json
-from starlette.datastructures import QueryParams
 
 from nmt_cli.serving.api.requests import read_fields, read_json_fields
 from nmt_cli.serving.keys import KeyOwner

@@ -14,10 +14,10 @@ from itertools import chain
 from typing import Any, NoReturn
 from urllib.parse import parse_qs
 
+from fastapi import Request
+from fastapi.datastructures import Headers
 from fastapi.exceptions import RequestValidationError
-from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import Request
 
 from nmt_cli.serving.errors import (
     ClientGone,
