@@ -142,7 +142,6 @@ def test_nothing_is_left_of_a_drawing_that_does_not_fit(folder: Path) -> None:
         (SOURCE, {"part": "encoder", "layer": 2}, UsageError, "--layer is 2, and the model has 1", "a layer from 1"),
         (SOURCE, {"head": "3"}, UsageError, "--head is 3, and the model has 2", "a head from 1 to 2, mean or all"),
         (SOURCE, {"head": "x"}, UsageError, "--head is x, and the model has 2", "a head from 1 to 2, mean or all"),
-        (SOURCE, {"part": "all"}, UsageError, "no part called 'all'", "take one of: cross, encoder, decoder"),
         (SOURCE, {"part": "encoder", "words": True}, UsageError, "--words is about", "leave --words out"),
         (SOURCE, {"model": [Path("model"), Path("b")]}, UsageError, "of one model, not of 2", "them: -m model"),
         (SOURCE, {"output": Path("other.png")}, UsageError, "other.png would not be an SVG by its name", "-o other"),

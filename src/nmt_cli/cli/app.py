@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
-import inspect
 import io
 import os
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
@@ -20,8 +18,8 @@ import typer
 
 import nmt_cli
 from nmt_cli import console
-from nmt_cli.cli.arguments import ArgumentError, Command, Commands, usage_error_from, with_absolute_path
-from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, DataError, NmtError, UsageError
+from nmt_cli.cli.arguments import Command, Commands, DebugOption, QuietOption, usage_error_from
+from nmt_cli.errors import EXIT_CLOSED_PIPE, DataError, NmtError, UsageError
 
 if TYPE_CHECKING:
     from typer.core import TyperCommand
@@ -45,44 +43,6 @@ _COMMANDS = {
     "doctor": "doctor",
 }
 
-# The variable by which typer's scripts for shells ask for completions.
-_COMPLETION_VARIABLE = "_NMT_COMPLETE"
-
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors on stderr.")]
-# `_run_and_flush` looks for --debug in the arguments, so it also works for errors in the arguments.
-DebugOption = Annotated[bool, typer.Option("--debug", help="A traceback with each error.")]
-
-
-def _with_common_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with --quiet and --debug, which may stand before it or after it."""
-
-    @functools.wraps(command)
-    def command_with_common_options(*, quiet: bool, debug: bool, **options: object) -> None:
-        if quiet:
-            console.configure_logging(quiet=True)
-        for value in options.values():
-            _check_readable(value)
-        command(**options)
-
-    common_parameters = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
-        for name, annotation in {"quiet": QuietOption, "debug": DebugOption}.items()
-    ]
-    signature = inspect.signature(command, eval_str=True)
-    for parameter in signature.parameters.values():
-        for info in getattr(parameter.annotation, "__metadata__", ()):
-            info.readable = False  # the error of typer has no fix; see _check_readable
-    parameters = [*signature.parameters.values(), *common_parameters]
-    vars(command_with_common_options)["__signature__"] = signature.replace(parameters=parameters)  # read by typer
-    return command_with_common_options
-
-
-def _check_readable(value: object) -> None:
-    """Raise PermissionError for a path, or a path in a list, that exists and that this user may not read."""
-    for path in value if isinstance(value, list) else [value]:
-        if isinstance(path, Path) and os.path.exists(path) and not os.access(path, os.R_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
 
 # Built on import, so `main`, docs/generate.py and the tests share one app with every command. The modules of commands
 # import nothing slow.
@@ -95,7 +55,7 @@ app = typer.Typer(
 )
 for _name, _module in _COMMANDS.items():
     _function = getattr(import_module(f"nmt_cli.cli.{_module}"), f"{_name}_" if iskeyword(_name) else _name)
-    app.command(_name, cls=Command)(_with_common_options(_function))
+    app.command(_name, cls=Command)(_function)
 
 
 def _show_version(value: bool) -> None:
@@ -136,8 +96,6 @@ def main() -> None:
         from nmt_cli.processes import end_with_parent
 
         end_with_parent()
-    if _COMPLETION_VARIABLE in os.environ:
-        _answer_completion()
     if isinstance(sys.stdout, io.TextIOWrapper):
         if sys.stdout.isatty():
             sys.stdout.reconfigure(errors="replace")
@@ -154,15 +112,10 @@ def main() -> None:
 
 def _parse_and_call(arguments: Sequence[str]) -> int:
     """Parse the arguments and call the command, without typer's own handling of errors; the exit code."""
-    command = typer.main.get_command(app)
     try:
-        with command.make_context("nmt", list(map(with_absolute_path, arguments))) as context:
-            command.invoke(context)
-    except typer.Exit as ending:
-        return ending.exit_code
-    except ArgumentError as error:
-        raise usage_error_from(error, arguments=arguments) from None
-    return 0
+        return typer.main.get_command(app).main(arguments, prog_name="nmt", standalone_mode=False) or 0
+    except typer.TyperException as error:
+        raise usage_error_from(error) from None
 
 
 def _run_and_report(arguments: Sequence[str]) -> int:
@@ -176,10 +129,8 @@ def _run_and_report(arguments: Sequence[str]) -> int:
             raise
         console.print_error(user_error)
         return user_error.exit_code
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
     except SystemExit as ending:
-        # typer ends so after --show-completion, and Rich if stdout was closed. No command of ours raises SystemExit.
+        # typer ends so after completions, or if stdout was closed. No command of ours raises SystemExit.
         return EXIT_CLOSED_PIPE if ending.code else 0
 
 
@@ -223,13 +174,6 @@ def _run_and_flush(arguments: Sequence[str]) -> int:
         console.print_error(user_error)
         return user_error.exit_code
     return code
-
-
-def _answer_completion() -> None:
-    """Answer a shell that asks, through the environment, how a command line may go on; then exit."""
-    with contextlib.suppress(NmtError):
-        typer.main.get_command(app).main(prog_name="nmt")
-    sys.exit(0)
 
 
 def _stdout_error(error: OSError) -> NmtError:

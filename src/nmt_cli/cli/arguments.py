@@ -1,28 +1,34 @@
-"""Arguments of all commands: help pages, the models that a command names, and wrong arguments.
-
-Newer typer carries a click of its own, older typer depends on click: neither is imported here by name.
-"""
+"""Arguments of all commands: common options, the models that a command names, and wrong arguments."""
 
 from __future__ import annotations
 
 import logging
-import os
-import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
+from nmt_cli.console import configure_logging
 from nmt_cli.errors import UsageError, nearest_word
 from nmt_cli.recipe.foreign_names import answer_to_argument
 
 logger = logging.getLogger(__name__)
 
-# click's UsageError, the class of all errors about arguments.
-ArgumentError: type[Exception] = typer.BadParameter.__mro__[1]
+
+def _be_quiet(quiet: bool) -> bool:
+    if quiet:
+        configure_logging(quiet=True)
+    return quiet
+
+
+# Each command has both, so they may stand before or after its name.
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", callback=_be_quiet, help="Only warnings and errors on stderr.")
+]
+# `cli/app.py` looks for --debug in the arguments, so it also works for errors in the arguments.
+DebugOption = Annotated[bool, typer.Option("--debug", help="A traceback with each error.")]
 
 
 class Command(TyperCommand):
@@ -31,11 +37,6 @@ class Command(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters of the command and --help."""
         return [_without_shown_type(parameter) for parameter in super().get_params(ctx)]
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The usage line after `nmt NAME`."""
-        arguments = [parameter for parameter in self.params if isinstance(parameter, TyperArgument)]
-        return ["[OPTIONS]", *map(_argument_usage, arguments)]
 
 
 class Commands(TyperGroup):
@@ -47,7 +48,7 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name; UsageError, with the nearest name, if there is none."""
-        if cmd_name not in self.commands:
+        if cmd_name not in self.commands and not ctx.resilient_parsing:  # not for completions
             near = nearest_word(cmd_name, self.commands)
             hint = f"did you mean nmt {near}? nmt --help lists them all" if near else "nmt --help lists them all"
             hint = answer_to_argument(cmd_name) or hint
@@ -90,89 +91,47 @@ def complete_models(incomplete: str) -> list[str]:
     return sorted(name for name in names if name.startswith(incomplete))
 
 
-def with_absolute_path(argument: str) -> str:
-    """The argument; ./OWNER/NAME, which could be taken for a name on the hub, becomes an absolute path.
-
-    The user means a path by the dot, and a `Path` would drop the dot.
-    """
-    match = re.match(r"(?P<option>--[a-z-]+=)?(?P<path>\./+(?P<owner>[^/]+)/+[^/]+/*)$", argument)
-    if match is None or os.path.exists(match["owner"]):
-        return argument
-    return (match["option"] or "") + os.path.abspath(match["path"])
-
-
-def parse_choice(word: str, choices: Any, *, flag: str, message: str) -> Any:
-    """The word, if it is one of the Literal `choices`; otherwise UsageError with the message."""
-    allowed: tuple[str, ...] = get_args(choices)
-    if word not in allowed:
-        near = nearest_word(word, allowed)
-        start = f"did you mean {near}? " if near else ""
-        raise UsageError(message, where=flag, hint=f"{start}take one of: {', '.join(allowed)}")
-    return word
-
-
-def usage_error_from(argument_error: Exception, *, arguments: Sequence[str]) -> UsageError:
+def usage_error_from(error: Any) -> UsageError:
     """The error of three lines for arguments that typer refused: what is wrong, where, and what to type."""
-    error: Any = argument_error
-    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
-    command = context.command_path if context is not None else f"nmt {_command_name(arguments)}".rstrip()
-    if parameter is not None and hasattr(error, "param_type"):
-        return _missing_parameter_error(parameter, command=command, arguments=arguments)
+    context, parameter = error.ctx, getattr(error, "param", None)
+    command = context.command_path if context else "nmt"
+    help_page = f"{command} --help" if context else "the command's --help"
+    options = [name for known in (context.command.params if context else []) for name in known.opts]
     if parameter is not None:
-        name = max(parameter.opts, key=len)
-        hint = f"{command} {name} {parameter.metavar}; see {command} --help"
+        name: Any = parameter.metavar if isinstance(parameter, TyperArgument) else max(parameter.opts, key=len)
+        typed = name if isinstance(parameter, TyperArgument) else f"{name} {parameter.metavar}"
+        hint = f"{command} {typed}; see {help_page}"
+        if hasattr(error, "param_type"):
+            return UsageError(f"{name} is missing", where=command, hint=hint)
         return UsageError(_wrong_value_message(error, name), where=name, hint=hint)
     option: Any = getattr(error, "option_name", None)
     if hasattr(error, "possibilities"):  # there is no such option
-        options = [name for known in error.ctx.command.params for name in known.opts]
         near = nearest_word(option, options)
-        hint = f"did you mean {near}? {command} --help lists them all" if near else f"{command} --help lists them all"
+        hint = f"did you mean {near}? {help_page} lists them all" if near else f"{help_page} lists them all"
         hint = answer_to_argument(option, options=options) or hint
         return UsageError(f"{command} has no option {option}", where=option, hint=hint)
-    message = str(error.format_message()).removesuffix(".").replace("(s)", "s")
-    hint = f"see {command} --help"
-    options = [name for known in (context.command.params if context else []) for name in known.opts]
+    message = error.format_message().removesuffix(".").replace("(s)", "s")
+    hint = f"see {help_page}"
     if "extra argument" in message and "--input" in options:
         hint = f"for a file, {command} -i FILE; {hint}"
     return UsageError(message[:1].lower() + message[1:], where=option or command, hint=hint)
 
 
-def _missing_parameter_error(parameter: Any, *, command: str, arguments: Sequence[str]) -> UsageError:
-    if isinstance(parameter, TyperArgument):
-        missing, right_command = parameter.metavar, f"{command} {_argument_usage(parameter)}"
-    else:
-        missing = parameter.opts[0]
-        right_command = f"nmt {shlex.join(arguments)} {missing} {parameter.metavar}"
-    return UsageError(f"{missing} is missing", where=command, hint=f"{right_command}; see {command} --help")
-
-
-def _command_name(arguments: Sequence[str]) -> str:
-    """The command among the arguments of `nmt`, or an empty string. No option before the command takes a value."""
-    return next((argument for argument in arguments if not argument.startswith("-")), "")
-
-
 def _without_shown_type(parameter: Any) -> Any:
-    """The parameter without the type that typer's help would show beside its name; the shell completes its values."""
-    if words := [word for word in (parameter.metavar or "").split("|") if word.islower()]:  # auto and cpu, not cuda:N
-        vars(parameter)["_custom_shell_complete"] = lambda *typed: [word for word in words if word.startswith(typed[2])]
-    if isinstance(parameter, TyperOption) and parameter.is_flag and parameter.metavar is None:
+    """The parameter without the Python type that typer's help would show beside its name, such as <list[Path]>."""
+    if isinstance(parameter, TyperArgument):
+        parameter.display_type_rich = lambda ctx: None  # type: ignore[method-assign]  # typer has no option for it
+    elif parameter.is_flag:
         parameter.metavar = ""
-    elif isinstance(parameter, TyperArgument):
-        vars(parameter)["display_type_rich"] = lambda ctx: None
     return parameter
 
 
-def _argument_usage(argument: TyperArgument) -> str:
-    """The argument as a usage line has it: FILE, [FILE] or FILE..."""
-    name = argument.metavar or argument.name or ""
-    return (name if argument.required else f"[{name}]") + ("..." if argument.nargs != 1 else "")
-
-
 def _wrong_value_message(error: Any, name: str) -> str:
-    """The value and the allowed values if typer checked it with pydantic; otherwise typer's own words."""
-    cause = error.__cause__
-    if cause is not None and hasattr(cause, "errors"):
+    """The value and what is allowed, in the words of a recipe's errors if pydantic itself found it; else in typer's."""
+    (found,) = error.__cause__.errors() if hasattr(error.__cause__, "errors") else [None]
+    if found is not None and found["type"] != "value_error":
         from nmt_cli.recipe.mistakes import describe
 
-        return describe(cause.errors()[0], (name,))
-    return f"{name}: {error.message.removesuffix('.')}"
+        return describe(found, (name,))
+    message = error.message if found is None else str(found["ctx"]["error"])  # of typer's own validators
+    return f"{name}: {message.removesuffix('.')}"

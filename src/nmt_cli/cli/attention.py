@@ -6,12 +6,12 @@ import json
 import logging
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from nmt_cli import files
-from nmt_cli.cli.arguments import complete_models, find_models, parse_choice
+from nmt_cli.cli.arguments import DebugOption, QuietOption, complete_models, find_models
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.text_encoding import check_characters
 
@@ -39,7 +39,8 @@ def attention(
         ),
     ] = None,
     part: Annotated[
-        str, typer.Option(metavar="cross|encoder|decoder", help="cross: from the translation to the source.")
+        Literal["cross", "encoder", "decoder"],
+        typer.Option(metavar="cross|encoder|decoder", help="cross: from the translation to the source."),
     ] = "cross",
     layer: Annotated[
         int | None, typer.Option("--layer", "-l", metavar="N", help="A single layer, from 1; else all of them.")
@@ -52,6 +53,8 @@ def attention(
         Path | None, typer.Option("--output", "-o", metavar="FILE.svg", help="Draw an SVG instead of printing JSON.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file at -o.")] = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Show what each piece of a translation attends to, by layer and head.
 
@@ -67,11 +70,7 @@ def attention(
         message = f"attention is shown of one model, not of {len(model)}"
         raise UsageError(message, where="--model", hint=f"give one of them: -m {shlex.quote(str(model[0]))}")
     (directory,) = find_models(model)
-    from nmt_cli.model.teacher_forcing import AttentionPart  # imports torch, which takes seconds
-
-    message = f"there is no part called {part!r}"
-    chosen_part: AttentionPart = parse_choice(part, AttentionPart, flag="--part", message=message)
-    num_layers, num_heads = _num_layers_and_heads(directory, part=chosen_part)
+    num_layers, num_heads = _num_layers_and_heads(directory, part=part)
     layers = list(range(num_layers)) if layer is None else [_parse_index(str(layer), num_layers, "--layer")]
     match head:
         case "mean":
@@ -80,7 +79,7 @@ def attention(
             heads = list(range(num_heads))
         case _:
             heads = [_parse_index(head, num_heads, "--head", other_values=", mean or all")]
-    attention_map = _attention_map(directory, source, translation, part=chosen_part, words=words)
+    attention_map = _attention_map(directory, source, translation, part=part, words=words)
     _draw_or_print(attention_map, layers=layers, heads=heads, output=output)
 
 

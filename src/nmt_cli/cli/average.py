@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nmt_cli.cli.arguments import DebugOption, QuietOption
 from nmt_cli.errors import DataError, ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def average(
         int | None, typer.Option(min=1, metavar="N", help="Take the best N by validation.metric of the recipe.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model at -o.")] = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Average checkpoints of a run, or models, into a model directory.
 

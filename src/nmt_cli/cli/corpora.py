@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nmt_cli.cli.arguments import DebugOption, QuietOption
 from nmt_cli.cli.printing import print_facts, print_json, print_list
 from nmt_cli.console import size_text
 
@@ -37,6 +38,8 @@ def corpora(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """List the corpora that nmt prepare knows by name.
 

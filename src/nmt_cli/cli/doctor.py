@@ -16,6 +16,7 @@ import typer
 
 import nmt_cli
 from nmt_cli.cache import cache_folder
+from nmt_cli.cli.arguments import DebugOption, QuietOption
 from nmt_cli.cli.printing import print_facts, print_json
 from nmt_cli.console import size_text
 from nmt_cli.devices import cpu_multiplies_bf16, cpu_name, has_gpu_driver, kernel_text, missing_for_triton, num_cpus
@@ -51,7 +52,11 @@ class Finding:
     fix: str
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False) -> None:
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
     """Show versions, devices, threads and disks, and what is slow here.
 
     Example: nmt doctor --json

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from nmt_cli.cli.arguments import DebugOption, QuietOption
 from nmt_cli.cli.printing import LABEL_WIDTH, is_terminal, print_facts, print_json, print_table
 from nmt_cli.console import duration_text, size_text, time_text
 from nmt_cli.errors import DataError, ModelError, NmtError
@@ -36,6 +37,8 @@ def info(
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Describe a model, run, checkpoint or prepared data, or list a folder's runs.
 

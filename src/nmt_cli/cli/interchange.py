@@ -6,19 +6,18 @@ import logging
 import shlex
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from nmt_cli.cli.arguments import complete_models, find_models, parse_choice
+from nmt_cli.cli.arguments import DebugOption, QuietOption, complete_models, find_models
 from nmt_cli.console import show_progress
 from nmt_cli.errors import UsageError
 from nmt_cli.languages import parse_languages
 
-if TYPE_CHECKING:
-    from nmt_cli.decoding.ctranslate2.model import Quantization
-    from nmt_cli.interchange.exporting import Target
-
+_Quantization = Literal[
+    "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
+]
 logger = logging.getLogger(__name__)
 
 _MAX_LINES = 100_000
@@ -31,40 +30,47 @@ def export(
             metavar="MODEL", help="A model, or a run for its model.", show_default=False, autocompletion=complete_models
         ),
     ],
-    to: Annotated[str, typer.Option("--to", metavar="ctranslate2|huggingface", help="The program that will read it.")],
+    to: Annotated[
+        Literal["ctranslate2", "huggingface"],
+        typer.Option("--to", metavar="ctranslate2|huggingface", help="The program that will read it."),
+    ],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else MODEL-TO or MODEL-TO-PRECISION."),
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(metavar="float32|int8|...", help="Precision of CTranslate2's weights; else float32.")
+        _Quantization | None,
+        typer.Option(metavar="float32|int8|...", help="Precision of CTranslate2's weights; else float32."),
     ] = None,
     lines: Annotated[
         Path | None,
         typer.Option("--input", "-i", metavar="FILE", help="Source text to verify with; else made-up lines."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the export at -o.")] = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Write a model for CTranslate2 or Hugging Face, compared on a hundred lines.
 
     Example: nmt export runs/base/averaged --to ctranslate2 --precision int8
     """
-    from nmt_cli.interchange.exporting import Target
     from nmt_cli.interchange.exporting import export as write_export
 
-    target: Target = parse_choice(to, Target, flag="--to", message=f"there is no export to {to!r}")
-    quantization = _parse_quantization(precision, to=target)
+    if precision is not None and to != "ctranslate2":
+        message = "an export to Hugging Face is in float32; transformers converts it to other precisions"
+        raise UsageError(message, where="--precision", hint="leave --precision out")
+    quantization: _Quantization = precision or "float32"
     is_local = model.exists()
     (model,) = find_models([model])
     if output is None:
         suffix = f"-{quantization}" if quantization != "float32" else ""
-        name = f"{model.resolve().name}-{target}{suffix}"
+        name = f"{model.resolve().name}-{to}{suffix}"
         beside = model.resolve() if model.name in ("", "..") else model
         output = beside.with_name(name) if is_local else Path(name)
     agreement = write_export(
         model,
         output,
-        to=target,
+        to=to,
         quantization=quantization,
         lines=None if lines is None else _read_lines(lines),
         overwrite=overwrite,
@@ -86,6 +92,8 @@ def import_(
         str | None, typer.Option(metavar="SRC-TGT", help="As in en-de; else what the directory says.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model at -o.")] = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Make a model directory of a Marian model, for example from OPUS-MT.
 
@@ -122,19 +130,6 @@ def import_(
         logger.warning("its search in nmt goes without %s", ", ".join(imported.ignored_settings))
     logger.info("%s", imported.comparison)
     logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
-
-
-def _parse_quantization(precision: str | None, *, to: Target) -> Quantization:
-    from nmt_cli.decoding.ctranslate2.model import Quantization
-
-    if precision is None:
-        return "float32"
-    if to != "ctranslate2":
-        message = "an export to Hugging Face is in float32; transformers converts it to other precisions"
-        raise UsageError(message, where="--precision", hint="leave --precision out")
-    message = f"CTranslate2 has no precision called {precision!r}"
-    quantization: Quantization = parse_choice(precision, Quantization, flag="--precision", message=message)
-    return quantization
 
 
 def _read_lines(file: Path) -> list[str]:

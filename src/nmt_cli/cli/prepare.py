@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt_cli.cli.arguments import find_models
+from nmt_cli.cli.arguments import DebugOption, QuietOption, find_models
 from nmt_cli.cli.corpora import complete_corpora
 from nmt_cli.cli.printing import print_whole
 from nmt_cli.cli.recipes import MOST_PAIRS_FOR_SMALL, recipe_for, train_command
@@ -87,6 +87,8 @@ def prepare(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the whole corpus file and its inputs; write nothing.")
     ] = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Clean a corpus, train its vocabulary, and write the data for nmt train.
 

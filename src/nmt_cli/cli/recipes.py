@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nmt_cli.cli.arguments import DebugOption, QuietOption
 from nmt_cli.cli.printing import print_facts, print_json, print_list
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def recipes(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """List the recipes that nmt train knows by name.
 

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from nmt_cli.cli.arguments import DebugOption, QuietOption
 from nmt_cli.errors import ModelError, NmtError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,8 @@ def report(
             help="Page to write; else RUN/report.html, or report.html for several runs.",
         ),
     ] = None,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Write a page about runs: curves, samples, settings that differ, hardware.
 

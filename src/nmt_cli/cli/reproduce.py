@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from nmt_cli.cli.arguments import DebugOption, QuietOption
 from nmt_cli.cli.printing import print_table
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DataError, ScoreError, UsageError
 from nmt_cli.files import check_names_folder, read_json, write_file
@@ -53,6 +54,8 @@ def reproduce(
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder of the run; else as nmt train has it.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands; run nothing.")] = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Reproduce a system of the paper: prepare, train, average, decode, score.
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from nmt_cli.cli.arguments import complete_models, find_models
+from nmt_cli.cli.arguments import DebugOption, QuietOption, complete_models, find_models
 from nmt_cli.errors import UsageError
 
 # A batch takes seconds. A worker is killed if it does not answer in this time, or in twice --timeout if that is longer.
@@ -92,6 +92,8 @@ def serve(
         list[str] | None,
         typer.Option(metavar="NAME", help="Further name to answer to: *.example.org; * is any. Repeatable."),
     ] = None,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Serve models over HTTP: a page, and the APIs of LibreTranslate and DeepL.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt_cli.cli.arguments import complete_models
+from nmt_cli.cli.arguments import DebugOption, QuietOption, complete_models
 from nmt_cli.cli.recipes import complete_recipes, prepare_command
 from nmt_cli.console import PACKAGE_LOGGER, show_progress
 from nmt_cli.errors import DataError, NmtError, RecipeError
@@ -77,6 +77,8 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the whole recipe and its needs; write nothing.")
     ] = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Train a model; the same command continues a run that was stopped.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt_cli.cli.arguments import complete_models, find_models, parse_choice
+from nmt_cli.cli.arguments import DebugOption, QuietOption, complete_models, find_models
 from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes, count_lines, open_input, open_prefixes, with_prefixes
 from nmt_cli.cli.decode.output import FormatName, OutputFormat, check_output, file_identity, is_stream, open_output
 from nmt_cli.console import live_bars, shows_live_views, time_left_text
@@ -51,7 +51,7 @@ def decode(
         typer.Option("--prefix", metavar="FILE", help="Beginnings of translations, one per line, which may be blank."),
     ] = None,
     errors: Annotated[
-        str,
+        OnInvalidBytes,
         typer.Option(
             "--errors", metavar="strict|replace", help="Bytes that are not UTF-8: an error, or U+FFFD instead."
         ),
@@ -105,7 +105,8 @@ def decode(
         ),
     ] = None,
     copy_symbols: Annotated[
-        bool, _search_option("--copy-symbols", help="Leave lines without letters as they are: numbers, emoji, times.")
+        bool,
+        _search_option("--copy-symbols", help="Leave lines without letters as they are: numbers, emoji, times."),
     ] = False,
     samples: Annotated[
         int | None,
@@ -135,7 +136,7 @@ def decode(
         ),
     ] = None,
     form: Annotated[
-        str,
+        FormatName,
         _output_option(
             "--format",
             metavar="text|tsv|jsonl",
@@ -143,14 +144,16 @@ def decode(
         ),
     ] = "text",
     word_scores: Annotated[
-        bool, _output_option("--word-scores", help="Log-probability of each word and of the end; with tsv or jsonl.")
+        bool,
+        _output_option("--word-scores", help="Log-probability of each word and of the end; with tsv or jsonl."),
     ] = False,
     alignments: Annotated[
         bool,
         _output_option("--alignments", help="Pairs of source and target words, 0-0 1-2 (Pharaoh); with tsv or jsonl."),
     ] = False,
     stats: Annotated[
-        bool, _output_option("--stats", help="Sentences and tokens per second, engine and precision, on stderr.")
+        bool,
+        _output_option("--stats", help="Sentences and tokens per second, engine and precision, on stderr."),
     ] = False,
     batch_tokens: Annotated[
         int | None,
@@ -176,6 +179,8 @@ def decode(
         int | None,
         _computing_option(metavar="N", help="Processes, each with the model; with -i. Else one, or one per GPU."),
     ] = None,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Translate text: n lines in, n lines out, in order; a blank line stays blank.
 
@@ -184,14 +189,10 @@ def decode(
     from nmt_cli.devices import DECODING_SPINS, bound_spinning
 
     bound_spinning(DECODING_SPINS)
-    message = f"there is no format called {form!r}"
-    format_name: FormatName = parse_choice(form, FormatName, flag="--format", message=message)
-    formatting = OutputFormat(format_name, nbest=nbest, word_scores=word_scores, alignments=alignments)
+    formatting = OutputFormat(form, nbest=nbest, word_scores=word_scores, alignments=alignments)
     check_output(output, source=source, prefix=prefix, overwrite=overwrite)
     is_bulk = source != STANDARD and not stream
     _check_workers_and_threads(workers, threads, is_bulk=is_bulk)
-    message = f"there is no --errors {errors}"
-    on_invalid_bytes: OnInvalidBytes = parse_choice(errors, OnInvalidBytes, flag="--errors", message=message)
     settings = {
         "beam": beam,
         "length_penalty": length_penalty,
@@ -208,8 +209,8 @@ def decode(
     }
     overrides = {name: value for name, value in settings.items() if value is not None}
     with ExitStack() as stack:
-        blocks = stack.enter_context(open_input(source, is_streamed=stream, errors=on_invalid_bytes))
-        prefixes = stack.enter_context(open_prefixes(prefix, source=source, errors=on_invalid_bytes))
+        blocks = stack.enter_context(open_input(source, is_streamed=stream, errors=errors))
+        prefixes = stack.enter_context(open_prefixes(prefix, source=source, errors=errors))
         models = find_models(model)  # raises the error of a wrong name before torch is imported
         from nmt_cli.decoding import parallel
 

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from nmt_cli.cli.arguments import complete_models
+from nmt_cli.cli.arguments import DebugOption, QuietOption, complete_models
 from nmt_cli.cli.score.options import (
     TextNames,
     Texts,
@@ -91,7 +91,8 @@ def score(
         list[str] | None, typer.Option("--baseline", metavar="FILE", help="Translation of another system; repeatable.")
     ] = None,
     paired: Annotated[
-        str | None, typer.Option(metavar="bs|ar", help="Test: bootstrap, or approximate randomisation; else bs.")
+        Literal["bs", "ar"] | None,
+        typer.Option(metavar="bs|ar", help="Test: bootstrap, or approximate randomisation; else bs."),
     ] = None,
     by_sentence: Annotated[bool, typer.Option("--sentence", help="Print the scores of each sentence as TSV.")] = False,
     differences: Annotated[
@@ -122,6 +123,8 @@ def score(
         list[str] | None,
         typer.Option("--fail-under", metavar="BLEU=25", help="Exit with code 8 below this score; repeatable."),
     ] = None,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Score a translation with BLEU, chrF, TER, COMET and more; compare systems.
 
@@ -163,9 +166,7 @@ def score(
     if shows_segments:
         print_segment_scores(texts, evaluation_set, metric_names, differences=differences, as_json=as_json)
         return
-    scores = _score_and_compare(
-        texts, evaluation_set, metric_names, confidence=confidence, test="ar" if paired == "ar" else "bs"
-    )
+    scores = _score_and_compare(texts, evaluation_set, metric_names, confidence=confidence, test=paired or "bs")
     print_result = print_scores_as_json if as_json else print_scores
     print_result(scores)
     check_bounds(scores.values(), bounds)

@@ -197,8 +197,6 @@ def check_test_set_or_reference(files: TextNames) -> None:
 
 def check_options(given: Mapping[str, object], metrics: Sequence[MetricName]) -> None:
     """Raise UsageError for an option without the one that it belongs to. `given` has the values of options by name."""
-    if (paired := given["--paired"]) not in (None, "bs", "ar"):
-        raise UsageError(f"--paired is {paired!r}, but should be bs or ar", where="--paired", hint="--paired bs")
     refuse_given(given, ["--tokens", "--batch-tokens", "--precision"], reason="needs --model")
     if "bleu" not in metrics:
         refuse_given(given, ["--tokenize", "--lowercase"], reason="needs -m bleu")
