@@ -6,11 +6,12 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from nmt_cli.artifacts import model_directory, weights
@@ -215,9 +216,9 @@ def test_only_an_old_model_is_replaced_and_only_when_asked(tmp_path: Path) -> No
     save_tiny(tmp_path / "empty", spm_folder=tmp_path)
 
 
-def full_disk(file: Path, tensors: Mapping[str, Tensor], *, real: Callable[..., None] = weights.write_tensors) -> None:
-    file.symlink_to("/dev/full")  # every write to it fails with ENOSPC, as on a full disk
-    real(file, tensors)
+def full_disk(tensors: Mapping[str, Tensor], file: Path, **options: object) -> None:
+    """What safetensors does on a full disk."""
+    raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
 
 def no_room_to_sync(descriptor: int) -> None:
@@ -230,7 +231,7 @@ def test_a_full_disk_is_said_and_the_old_model_stays(
 ) -> None:
     old = save_tiny(tmp_path / "m", spm_folder=tmp_path, seed=1)
     if stage == "write":
-        monkeypatch.setattr(weights, "write_tensors", full_disk)
+        monkeypatch.setattr(weights, "save_file", full_disk)
     else:
         monkeypatch.setattr(os, "fsync", no_room_to_sync)
     with pytest.raises(ModelError) as caught:

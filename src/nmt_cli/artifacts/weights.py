@@ -6,14 +6,16 @@ The names come from `Transformer.named_parameters()`. A tensor that several modu
 
 from __future__ import annotations
 
-import json
 import math
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -24,16 +26,7 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import ModelConfig
 from nmt_cli.text_encoding import is_unicode
 
-_DTYPE_NAMES = {
-    torch.float64: "F64",
-    torch.int64: "I64",
-    torch.float32: "F32",
-    torch.int32: "I32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+_ERROR_NUMBER = re.compile(r"os error (\d+)")
 
 # A mode sees the call of a function of torch.nn.init or, in some versions of torch, only the tensor method in it.
 _RANDOM_FUNCTIONS = frozenset({
@@ -113,11 +106,9 @@ def check_tensors_fit(file: Path, config: ModelConfig, *, source_vocab: int, tar
     if max(config.d_model, config.d_k, config.d_v) > widest:
         largest = f"the largest dimension of a tensor in {file.name} is {widest:,}"
         raise ModelError(f"{largest}, and the recipe asks for wider layers", where=str(file), hint=hint)
-    # Sinusoids and rotations are computed from torch.arange. On the meta device torch would import its compiler.
-    # So they are computed on the CPU, and for one position only.
     small = config if config.positions == "learned" else config.model_copy(update={"max_positions": 1})
     try:
-        with torch.device("meta"), _ArangeOnCpu():
+        with torch.device("meta"):  # but for the tables of positions, here of one position
             model = uninitialized_model(small, source_vocab=source_vocab, target_vocab=target_vocab)
     except (RuntimeError, OverflowError):  # more elements than 63 bits count
         message = f"the recipe in {CONFIG} describes a model larger than any memory"
@@ -126,24 +117,16 @@ def check_tensors_fit(file: Path, config: ModelConfig, *, source_vocab: int, tar
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file tensor by tensor, so that memory never holds a second copy of all tensors.
-
-    `safetensors.save_file` makes files that only their owner may read. It also reports a full disk by an error of its
-    own. Here OSError passes through, and `files.new_directory` explains it.
-    """
-    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, tensor in ordered:
-        begin, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": _DTYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that the data begins at a multiple of eight bytes
-    with file.open("wb") as stream:
-        stream.write(len(text).to_bytes(8, "little") + text)
-        for _, tensor in ordered:
-            flat = tensor.detach().cpu().contiguous().reshape(-1)
-            stream.write(flat.view(torch.uint8).numpy().data)
+    """Write a safetensors file, or raise OSError."""
+    file.touch()
+    mode = file.stat().st_mode  # safetensors makes files that only their owner may read
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file, metadata={"format": "pt"})
+    except SafetensorError as error:
+        if number := _ERROR_NUMBER.search(str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
+        raise
+    file.chmod(mode)
 
 
 def read_tensors(file: Path, *, hint: str) -> dict[str, Tensor]:
@@ -176,16 +159,6 @@ def shapes_in_file(tensors: Any) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor of an open file, from its header."""
     names: list[str] = tensors.keys()
     return {name: tuple(tensors.get_slice(name).get_shape()) for name in names}
-
-
-class _ArangeOnCpu(TorchFunctionMode):
-    """A mode in which torch.arange makes its tensors on the CPU, so that results computed from them are there too."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        device = {"device": "cpu"} if func is torch.arange else {}
-        return func(*args, **(kwargs or {}), **device)
 
 
 class _WithoutRandomNumbers(TorchFunctionMode):

@@ -19,6 +19,12 @@ from nmt_cli.model.packing import Layout, Projections
 from nmt_cli.recipe.schema import ModelConfig
 
 
+def position_angles(num_positions: int, width: int) -> Tensor:
+    """pos / 10000^(2i / width), float64 [positions, width / 2]; on the CPU, also under another default device."""
+    position = torch.arange(num_positions, dtype=torch.float64, device="cpu")[:, None]
+    return position * 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64, device="cpu") / width)
+
+
 class RotaryEmbedding(nn.Module):
     """Rotates components i and i + K/2 of each head by an angle of position * 10000^(-2i / K).
 
@@ -30,8 +36,7 @@ class RotaryEmbedding(nn.Module):
 
     def __init__(self, *, num_positions: int, width: int) -> None:
         super().__init__()
-        position = torch.arange(num_positions, dtype=torch.float64)[:, None]
-        angles = position * 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+        angles = position_angles(num_positions, width)
         self.register_buffer("cos", angles.cos().float(), persistent=False)
         self.register_buffer("sin", angles.sin().float(), persistent=False)
 

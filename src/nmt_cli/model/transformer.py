@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from nmt_cli.model.cache import DecoderCache
 from nmt_cli.model.dropout import Dropout
-from nmt_cli.model.layers import DecoderLayer, EncoderLayer, norm_of
+from nmt_cli.model.layers import DecoderLayer, EncoderLayer, norm_of, position_angles
 from nmt_cli.model.packing import Layout, Packed
 from nmt_cli.recipe.schema import ModelConfig, num_embedding_rows
 
@@ -201,15 +201,14 @@ def _embedding_matrix(vocab: int, config: ModelConfig) -> nn.Parameter:
 
 def sinusoids(num_positions: int, d_model: int) -> Tensor:
     """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos(same), [positions, d_model]; section 3.5."""
-    position = torch.arange(num_positions, dtype=torch.float64)[:, None]
-    angles = position * 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    angles = position_angles(num_positions, d_model)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
 
 
 def sinusoids_in_halves(num_positions: int, d_model: int) -> Tensor:
     """tensor2tensor's layout: all sines, then all cosines, exponent i / (d_model / 2 - 1), [positions, d_model]."""
     half = d_model // 2
-    position = torch.arange(num_positions, dtype=torch.float64)[:, None]
-    exponent = torch.arange(half, dtype=torch.float64) / max(half - 1, 1)
+    position = torch.arange(num_positions, dtype=torch.float64, device="cpu")[:, None]
+    exponent = torch.arange(half, dtype=torch.float64, device="cpu") / max(half - 1, 1)
     angles = position * torch.exp(-math.log(10000.0) * exponent)
     return torch.cat([angles.sin(), angles.cos()], dim=1).float()
