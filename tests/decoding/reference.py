@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmt_cli.decoding.batching import BatchedSearch, begin_search
+from nmt_cli.decoding.batching import BatchedSearch, search_together
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
@@ -65,11 +65,7 @@ def search(
     device: torch.device = CPU,
 ) -> list[list[Hypothesis]]:
     """Our own search of all sources at once: the best hypotheses of each, at most `nbest`, best first."""
-    with torch.inference_mode():
-        active = begin_search(models, dict(enumerate(sources)), config=config, nbest=nbest, device=device)
-        active.run(down_to=0)
-        found = active.take_results()
-    return [found[number][:nbest] for number in range(len(sources))]
+    return search_together(models, sources, config=config, nbest=nbest, device=device)
 
 
 def search_in_batches(

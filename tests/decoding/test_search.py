@@ -16,7 +16,6 @@ from nmt_cli.decoding.batching import BatchedSearch
 from nmt_cli.decoding.search import ensemble
 from nmt_cli.decoding.search.hypotheses import (
     Hypothesis,
-    LengthPenalties,
     SourceSentence,
     length_penalty,
     max_output_tokens,
@@ -262,13 +261,6 @@ def test_penalty_counts_eos_and_is_one_at_length_one() -> None:
     assert length_penalty(7, config=decoding(length_penalty=1.0)) == 2
     assert length_penalty(7, config=decoding(length_penalty=2.0, length_penalty_form="length")) == 49
     assert length_penalty(7, config=decoding(length_penalty=2.0, length_penalty_form="none")) == 1
-
-
-def test_penalties_are_looked_up_and_that_of_longer_ones_is_the_last() -> None:
-    config = decoding(length_penalty=0.6)
-    table = LengthPenalties(3, config=config, device=CPU)
-    expected = [length_penalty(length, config=config) for length in (1, 3, 3, 2)]
-    assert table.at(torch.tensor([1, 3, 9, 2])).flatten().tolist() == pytest.approx(expected, rel=1e-7)
 
 
 def test_max_output_tokens_counts_source_pieces_without_eos() -> None:

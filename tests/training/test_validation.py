@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ import torch
 from nmt_cli.api import Translator
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.decoding import batching
-from nmt_cli.decoding.batching import begin_search, plan_batches
-from nmt_cli.decoding.search.active_search import ActiveSearch
+from nmt_cli.decoding.batching import plan_batches, search_together
 from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.scoring.metrics import ScoreReport, bleu
@@ -131,17 +130,17 @@ def test_batches_are_large_and_the_search_s_memory_is_kept_if_much_is_free(
 def test_memory_runs_out_once_in_a_validation(
     prepared: PreparedData, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def begin(models: Sequence[Transformer], sources: Mapping[int, SourceSentence], **options: Any) -> ActiveSearch:
-        longest = max(len(source.ids) + 1 for source in sources.values())
+    def search(models: Sequence[Transformer], sources: Sequence[SourceSentence], **options: Any) -> Any:
+        longest = max(len(source.ids) + 1 for source in sources)
         if len(sources) > 1 and len(sources) * longest > 32:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return begin_search(models, sources, **options)
+        return search_together(models, sources, **options)
 
     given = feed(prepared, "decoding.beam=2", "decoding.batch_tokens=128")
     updater = given.updater("fp32")
     validator = Validator(given.recipe, given.data, updater, given.order, device=CPU, target_language="de")
     _, expected = measured(validator)
-    monkeypatch.setattr(batching, "begin_search", begin)
+    monkeypatch.setattr(batching, "search_together", search)
     assert measured(validator)[1] == expected
     (told,) = caplog.messages
     assert told.endswith("sentences at once: batches are half as large from here on; nothing is lost")

@@ -5,8 +5,7 @@ H heads, K = d_k, V = d_v.
 
 Each token of each hypothesis has a slot of its sentence. A mask says which slots are a hypothesis's own past. Choosing
 hypotheses reorders the mask; keys and values stay in place. All hypotheses of a sentence attend to its slots in one
-product. When memory grows, slots that belong to no open hypothesis are dropped. Sentences that began at different steps
-share their last slot, so the next slot is the same for all.
+product. When memory grows, slots that belong to no open hypothesis are dropped.
 
 If a CPU multiplies in bf16, attention sees a multiple of 8 slots and source tokens, and a mask hides the rest. oneDNN
 prepares a product for each new shape, which takes longer than a small product (docs/design/cpu-search.md#cache).
@@ -15,7 +14,7 @@ prepares a product for each new shape, which takes longer than a small product (
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,13 +40,13 @@ class Slots(NamedTuple):
 
 
 class CacheStep(NamedTuple):
-    """One more token per row: the positions [R] of the tokens, their slots, and what each hypothesis sees.
+    """One more token per row: the position [1] of the tokens, their slots, and what each hypothesis sees.
 
     `slot_bias` [B, 1, W, visible] is added to scores: 0 at the slots of a hypothesis's own past, and -inf elsewhere.
     It is None if a hypothesis sees every slot.
     """
 
-    positions: Tensor
+    position: Tensor
     slots: Slots
     slot_bias: Tensor | None
 
@@ -95,7 +94,7 @@ class LayerCache:
         else:
             q, k, v = (
                 vectors.view(num_sentences, -1, *vectors.shape[1:]).transpose(1, 2)
-                for vectors in module.project(x, step.positions)
+                for vectors in module.project(x, step.position)
             )
         self._keys, self._values = _grow(self._keys, slots), _grow(self._values, slots)
         self._keys[:, :, slots.start : slots.end] = k
@@ -117,17 +116,6 @@ class LayerCache:
         self._keys = _gather_slots(self._keys, chosen, capacity=capacity)
         self._values = _gather_slots(self._values, chosen, capacity=capacity)
 
-    def join(self, others: Sequence[LayerCache], *, longest: int, used: Sequence[slice], capacity: int) -> None:
-        """Append the sentences of other caches. The `used` slots of each are moved so that all end at one slot.
-
-        `longest` is the number of source tokens of the longest sentence.
-        """
-        layers = [self, *others]
-        self.cross_keys = _join_left_aligned([layer.cross_keys for layer in layers], longest=longest)
-        self.cross_values = _join_left_aligned([layer.cross_values for layer in layers], longest=longest)
-        self._keys = _join_right_aligned([layer._keys for layer in layers], used, capacity=capacity)
-        self._values = _join_right_aligned([layer._values for layer in layers], used, capacity=capacity)
-
 
 @dataclass(slots=True)
 class DecoderCache:
@@ -135,23 +123,18 @@ class DecoderCache:
 
     `source_bias` [B, 1, 1, S] is added to scores of source tokens: 0, or -inf at padding; None if there is no padding.
     `slot_bias` [B, W, C] is added to scores of slots: 0 at the slots of a hypothesis's own past, -inf elsewhere. It is
-    None as long as each sentence has one hypothesis and no caches were joined: a hypothesis then sees every slot.
-    `num_tokens` [B] counts the tokens so far of each sentence's hypotheses, BOS included. A finished sentence may stay
-    for more than `max_positions` steps; its position then stops at the last one.
+    None as long as each sentence has one hypothesis, which sees every slot.
     """
 
     layers: list[LayerCache]
     source_bias: Tensor | None
-    num_tokens: Tensor
-    max_positions: int
     shape_multiple: int
+    num_tokens: int = 0
     num_slots: int = 0
     slot_bias: Tensor | None = None
 
     @classmethod
-    def of_source(
-        cls, modules: Iterable[CrossAttention], memory: Tensor, source: Packed, *, max_positions: int
-    ) -> DecoderCache:
+    def of_source(cls, modules: Iterable[CrossAttention], memory: Tensor, source: Packed) -> DecoderCache:
         """An empty cache over memory [M, D] of B sentences."""
         shape_multiple = _shape_multiple_of(memory)
         source_slots = _round_up(source.max_len, shape_multiple)
@@ -160,20 +143,18 @@ class DecoderCache:
         if source_slots > source.max_len or not source.is_rectangular:
             bias = memory.new_full((source.num_sentences, 1, 1, source_slots), -torch.inf, dtype=_score_dtype(memory))
             bias[:, 0, 0, : source.max_len].masked_fill_(source.keep_mask, 0.0)
-        num_tokens = torch.zeros(source.num_sentences, dtype=torch.long, device=memory.device)
-        return cls(layers, bias, num_tokens, max_positions, shape_multiple)
+        return cls(layers, bias, shape_multiple)
 
     @property
     def num_sentences(self) -> int:
         """B."""
-        return len(self.num_tokens)
+        return len(self.layers[0].cross_keys)
 
     def begin_step(self, num_rows: int, *, like: Tensor) -> CacheStep:
         """Reserve slots for one more token per row; the model computes with tensors like `like`."""
         width = num_rows // self.num_sentences
-        positions = self.num_tokens.clamp(max=self.max_positions - 1)
-        positions = positions if width == 1 else positions.repeat_interleave(width)
-        self.num_tokens = self.num_tokens + 1
+        position = torch.full((1,), self.num_tokens, device=like.device)
+        self.num_tokens += 1
         if self.slot_bias is not None and self.slot_bias.size(2) < self.num_slots + width:
             self._drop_dead_slots(width)
         start, self.num_slots = self.num_slots, self.num_slots + width
@@ -183,12 +164,12 @@ class DecoderCache:
             if width > 1:
                 raise ValueError("a sentence has several hypotheses from its second step on")
             bias = None if self.shape_multiple == 1 else _slot_bias_of_one_hypothesis(slots, like)
-            return CacheStep(positions, slots, bias)
+            return CacheStep(position, slots, bias)
         if self.slot_bias.size(2) < visible:
             new_slots = self.slot_bias.new_full((*self.slot_bias.shape[:2], slots.capacity - start), -torch.inf)
             self.slot_bias = torch.cat([self.slot_bias[:, :, :start], new_slots], dim=2)
         self.slot_bias[:, :, start : slots.end].diagonal(dim1=1, dim2=2).zero_()
-        return CacheStep(positions, slots, self.slot_bias[:, None, :, :visible])
+        return CacheStep(position, slots, self.slot_bias[:, None, :, :visible])
 
     def select(self, *, rows: Tensor, sentences: Tensor | None) -> None:
         """Go on from `rows` [R'], grouped by sentence, and with `sentences` [B'] only; None keeps all sentences."""
@@ -200,38 +181,10 @@ class DecoderCache:
             self.slot_bias = self.slot_bias.flatten(0, 1).index_select(0, rows).view(remaining, width, -1)
         if sentences is not None:
             selection = SentenceSelection(sentences)
-            self.num_tokens = selection.take(self.num_tokens)
             for layer in self.layers:
                 layer.select_sentences(selection)
             if self.source_bias is not None:
                 self.source_bias = selection.take(self.source_bias)
-
-    def join(self, others: Sequence[DecoderCache]) -> None:
-        """Append the sentences of other caches of the same model, with the same number of hypotheses per sentence.
-
-        The host waits for the device.
-        """
-        caches = [self, *others]
-        width = 1 if self.slot_bias is None else self.slot_bias.size(1)
-        # Slots before the first token of the oldest open sentence are given up.
-        lengths = [min(cache.num_slots, width * int(cache.num_tokens.max())) for cache in caches]
-        used = [slice(cache.num_slots - length, cache.num_slots) for cache, length in zip(caches, lengths, strict=True)]
-        num_slots = max(lengths)
-        capacity = self._capacity_for(num_slots, width)
-        slot_biases = [
-            cache._zeros(1, cache.num_slots) if cache.slot_bias is None else cache.slot_bias for cache in caches
-        ]
-        self.slot_bias = _join_right_aligned(slot_biases, used, capacity=capacity, fill=-torch.inf)
-        source_biases = [
-            cache._zeros(1, 1, cache.layers[0].cross_keys.size(2)) if cache.source_bias is None else cache.source_bias
-            for cache in caches
-        ]
-        longest = _round_up(max(int((bias == 0).sum(dim=3).max()) for bias in source_biases), self.shape_multiple)
-        self.source_bias = _join_left_aligned(source_biases, longest=longest, dim=3, fill=-torch.inf)
-        for index, layer in enumerate(self.layers):
-            layer.join([cache.layers[index] for cache in others], longest=longest, used=used, capacity=capacity)
-        self.num_tokens = torch.cat([cache.num_tokens for cache in caches])
-        self.num_slots = num_slots
 
     def _drop_dead_slots(self, width: int) -> None:
         """Drop slots that belong to no open hypothesis, if attention then sees fewer slots.
@@ -320,27 +273,3 @@ def _gather_slots(keys: Tensor, chosen: Tensor, *, capacity: int) -> Tensor:
     gathered = keys.new_zeros(num_sentences, heads, capacity, width)
     gathered[:, :, : chosen.size(1)] = vectors.view(num_sentences, heads, -1, width)
     return gathered
-
-
-def _join_left_aligned(tensors: Sequence[Tensor], *, longest: int, dim: int = 2, fill: float = 0.0) -> Tensor:
-    """The sentences of all tensors, each cut or filled up at the end of `dim` to the size `longest`."""
-    shape = list(tensors[0].shape)
-    shape[0], shape[dim] = sum(map(len, tensors)), longest
-    joined = tensors[0].new_full(shape, fill)
-    for tensor, sentences in zip(tensors, joined.split([len(tensor) for tensor in tensors]), strict=True):
-        length = min(longest, tensor.size(dim))
-        sentences.narrow(dim, 0, length).copy_(tensor.narrow(dim, 0, length))
-    return joined
-
-
-def _join_right_aligned(
-    tensors: Sequence[Tensor], used: Sequence[slice], *, capacity: int, fill: float = 0.0
-) -> Tensor:
-    """The sentences of all tensors, [., ., capacity, ...]; the used slots of each tensor end at the same slot."""
-    lengths = [slots.stop - slots.start for slots in used]
-    end = max(lengths)
-    joined = tensors[0].new_full((sum(map(len, tensors)), tensors[0].size(1), capacity, *tensors[0].shape[3:]), fill)
-    parts = joined.split([len(tensor) for tensor in tensors])
-    for sentences, tensor, slots, length in zip(parts, tensors, used, lengths, strict=True):
-        sentences[:, :, end - length : end] = tensor[:, :, slots]
-    return joined

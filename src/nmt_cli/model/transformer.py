@@ -65,7 +65,7 @@ class Embedding(nn.Module):
         return self.first_layer_input(rows, self.look_up_positions(tokens.positions))
 
     def step_input(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """One token of each row of a search, ids [R] at positions [R], to [R, D]."""
+        """One token of each row of a search, ids [R] at positions [R] or all at one position [1], to [R, D]."""
         return self.first_layer_input(self.look_up_ids(ids), self.look_up_positions(positions))
 
     def look_up_ids(self, ids: Tensor) -> Tensor:
@@ -147,12 +147,12 @@ class Transformer(nn.Module):
     def new_cache(self, memory: Tensor, source: Packed) -> DecoderCache:
         """An empty cache over memory [M, D] of B sentences."""
         modules = [layer.cross_attention for layer in self.decoder if isinstance(layer, DecoderLayer)]
-        return DecoderCache.of_source(modules, memory, source, max_positions=self.config.max_positions)
+        return DecoderCache.of_source(modules, memory, source)
 
     def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """The decoder's output [R, D] for one more token ids [R] per row; R is a multiple of the cache's sentences."""
         step = cache.begin_step(len(ids), like=self.output_weight)
-        x = self.target_embedding.step_input(ids, step.positions)
+        x = self.target_embedding.step_input(ids, step.position)
         for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
             x = layer(
                 x,

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Self
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,8 +17,8 @@ from nmt_cli.decoding.search.hypotheses import (
     FinishedHypotheses,
     Hypothesis,
     HypothesisTree,
-    LengthPenalties,
     SourceSentence,
+    length_penalty,
 )
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -31,17 +30,18 @@ _SIZES_PER_POWER_OF_TWO = 16
 
 
 class ActiveSearch(ABC):
-    """Numbered sentences with the open and the finished hypotheses of each; it runs in inference mode.
+    """Sentences with the open and the finished hypotheses of each; it runs in inference mode.
 
     `_ids`, `_log_probs` and `_nodes` [B, W] are the newest token, the log-probability and the tree node of each open
     hypothesis. `_sentences` [B] are the numbers of the sentences, `_limits` [B] their maximum numbers of tokens.
+    `_penalties` has the length penalty of each length.
     """
 
     def __init__(
         self,
         ensemble: Ensemble,
         *,
-        limits: Mapping[int, int],
+        limits: Sequence[int],
         width: int,
         num_finished: int,
         config: DecodingConfig,
@@ -51,61 +51,20 @@ class ActiveSearch(ABC):
         self._ensemble = ensemble
         self._config = config
         self._tree = HypothesisTree()
-        self._sentences = torch.tensor(list(limits), device=device)
-        self._limits = torch.tensor(list(limits.values()), device=device)
-        self._penalties = LengthPenalties(max(limits.values()), config=config, device=device)
+        self._sentences = torch.arange(len(limits), device=device)
+        self._limits = torch.tensor(limits, device=device)
+        penalties = [length_penalty(length, config=config) for length in range(1, max(limits) + 1)]
+        self._penalties = torch.tensor([1.0, *penalties], device=device)
         self._ids = torch.full((len(limits), width), BOS, device=device)
         self._log_probs = torch.zeros(len(limits), width, device=device)
         self._nodes = torch.full_like(self._ids, -1)
         self._finished = FinishedHypotheses.empty(len(limits), num_finished, device=device)
 
-    @property
-    def num_sentences(self) -> int:
-        """Number of sentences in the batch: open ones, and done ones that have not left yet."""
-        return len(self._sentences)
-
-    @property
-    def sentences(self) -> list[int]:
-        """The numbers of the sentences in the batch."""
-        numbers: list[int] = self._sentences.tolist()
-        return numbers
-
-    @property
-    @abstractmethod
-    def is_joinable(self) -> bool:
-        """Whether the first step is done: until then the hypotheses of a sentence share one row."""
-
-    def run(self, *, down_to: int) -> None:
-        """Search until at most `down_to` sentences are in the batch."""
-        while self.num_sentences > down_to:
+    def run(self) -> list[list[Hypothesis]]:
+        """Search until all sentences are done; returns the hypotheses of each, best first."""
+        while len(self._sentences):
             self._advance()
-
-    def take_results(self) -> dict[int, list[Hypothesis]]:
-        """The hypotheses, best first, of each sentence that finished since the last call."""
-        return self._tree.take_results()
-
-    def join(self, others: Sequence[Self]) -> None:
-        """Take in the sentences of other searches of the same kind and settings, which cannot be used afterwards.
-
-        All searches are joinable, and their results have been taken. The host waits for the device.
-        """
-        searches = [self, *others]
-        for search in searches:
-            search._renumber(*search._tree.prune(search._nodes, search._finished.nodes))
-        for other in others:
-            other._renumber(*self._tree.join(other._tree, other._nodes, other._finished.nodes))
-        self._ensemble.join([other._ensemble for other in others])
-        self._sentences = torch.cat([search._sentences for search in searches])
-        self._limits = torch.cat([search._limits for search in searches])
-        self._ids = torch.cat([search._ids for search in searches])
-        self._log_probs = torch.cat([search._log_probs for search in searches])
-        self._nodes = torch.cat([search._nodes for search in searches])
-        self._finished = FinishedHypotheses.concatenate([search._finished for search in searches])
-        self._penalties = max((search._penalties for search in searches), key=lambda penalties: penalties.longest)
-
-    def _renumber(self, nodes: Tensor, finished_nodes: Tensor) -> None:
-        """Set the numbers of the last nodes of the open and the finished hypotheses."""
-        self._nodes, self._finished = nodes, self._finished._replace(nodes=finished_nodes)
+        return self._tree.results()
 
     @abstractmethod
     def _advance(self) -> None:

@@ -6,8 +6,8 @@ F finished hypotheses that are kept per sentence, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -74,37 +74,22 @@ class BeamSearch(ActiveSearch):
     """
 
     def __init__(
-        self, ensemble: Ensemble, *, limits: Mapping[int, int], config: DecodingConfig, nbest: int, device: torch.device
+        self, ensemble: Ensemble, *, limits: Sequence[int], config: DecodingConfig, nbest: int, device: torch.device
     ) -> None:
-        """`limits` are the maximum numbers of tokens, by sentence; `nbest` hypotheses of each sentence are kept."""
+        """`limits` are the maximum numbers of tokens of the sentences; `nbest` hypotheses of each sentence are kept."""
         # Before the first step each sentence has one hypothesis, BOS. The first step continues it with W hypotheses.
         super().__init__(ensemble, limits=limits, width=1, num_finished=nbest, config=config, device=device)
-        self._steps_to_first_limit = min(limits.values())
-        self._steps_to_last_limit = max(limits.values())
-        self._penalties_at_limit = self._penalties.at(self._limits)[:, 0]
+        self._first_limit, self._last_limit = min(limits), max(limits)
+        self._penalties_at_limit = self._penalties[self._limits]
         self._check_interval = STEPS_BETWEEN_CHECKS.get(device.type, 1)
-        self._num_steps = 0
         self._is_done = torch.zeros(len(limits), dtype=torch.bool, device=device)
-
-    @property
-    def is_joinable(self) -> bool:
-        """Whether each sentence has W open hypotheses: after one step, unless the vocabulary is tiny."""
-        return self._ids.size(1) == self._config.beam
-
-    def join(self, others: Sequence[Self]) -> None:
-        """Take in the sentences of other searches."""
-        super().join(others)
-        searches = [self, *others]
-        self._penalties_at_limit = torch.cat([search._penalties_at_limit for search in searches])
-        self._is_done = torch.cat([search._is_done for search in searches])
-        self._steps_to_first_limit = int((self._limits - self._ensemble.lengths).min())
-        self._steps_to_last_limit = max(search._steps_to_last_limit for search in searches)
 
     def _advance(self) -> None:
         rows = self._step()
-        is_check = self._num_steps % self._check_interval == 0 or self._steps_to_last_limit <= 0
+        length = self._ensemble.length
+        is_check = length % self._check_interval == 0 or length == self._last_limit
         kept = self._drop_done(self._is_done) if is_check else None
-        if self.num_sentences:
+        if len(self._sentences):
             self._ensemble.select(rows=(rows if kept is None else rows[kept]).flatten(), sentences=kept)
 
     def _step(self) -> Tensor:
@@ -117,17 +102,14 @@ class BeamSearch(ActiveSearch):
         best = best_candidates(log_probs, self._log_probs, count=count)
         nodes = self._tree.grow(best.tokens, self._nodes.gather(1, best.hypotheses), best.log_probs)
         is_end, was_open = best.tokens == EOS, ~self._is_done[:, None]
-        penalties = self._penalties.at(self._ensemble.lengths)
+        penalties = self._penalties[self._ensemble.length]
         self._finished = finish(self._finished, best.log_probs, nodes, penalties=penalties, has_ended=is_end & was_open)
         # Each open hypothesis has at most one candidate that ends, so at least this many candidates stay open.
         self._log_probs, order = keep_open(best.log_probs, is_end, width=min(self._config.beam, count - width))
         self._ids, self._nodes = best.tokens.gather(1, order), nodes.gather(1, order)
-        self._num_steps += 1
-        self._steps_to_first_limit -= 1
-        self._steps_to_last_limit -= 1
         becomes_done = cannot_improve(self._finished, self._log_probs, self._penalties_at_limit)
-        if self._steps_to_first_limit <= 0:
-            is_at_limit = self._limits <= self._ensemble.lengths
+        if self._ensemble.length >= self._first_limit:
+            is_at_limit = self._limits <= self._ensemble.length
             has_ended = is_at_limit[:, None] & was_open
             self._finished = finish(
                 self._finished, self._log_probs, self._nodes, penalties=penalties, has_ended=has_ended

@@ -135,8 +135,7 @@ class CudaSearch:
             is_done = state.is_done[: len(batch.sentences)].tolist()
             if all(is_done):
                 self._add_to_tree(batch, state, list(range(len(is_done))))
-                hypotheses = batch.tree.take_results()
-                return [hypotheses[sentence] for sentence in range(len(batch.limits))]
+                return batch.tree.results()
             is_full = batch.step == state.sizes.positions
             sizes = StaticSizes.with_room(
                 num_sentences=is_done.count(False),

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.model.packing import pack
@@ -46,27 +45,25 @@ class Ensemble:
             model.new_cache(torch.cat([model.encode(batch) for batch in packed]), whole) for model in models
         ]
         self._min_tokens = min_tokens
-        self._min_length = 0  # no hypothesis is shorter after the next token
-        # [B, width]: the forced piece at each position, or -1 if any token may follow. The last column is all -1.
-        width = 1 + max(len(source.prefix) for source in sources)
+        self.length = 0  # of all hypotheses, in tokens
+        # [B, width]: the forced piece at each position, or -1 if any token may follow.
+        width = max(len(source.prefix) for source in sources)
         forced = [[*source.prefix, *[-1] * (width - len(source.prefix))] for source in sources]
         self._forced_pieces = torch.tensor(forced, dtype=torch.long, device=device)
 
-    @property
-    def lengths(self) -> Tensor:
-        """The lengths [B] of each sentence's hypotheses after the next token."""
-        return self._caches[0].num_tokens
-
     def log_probs(self, ids: Tensor) -> Tensor:
-        """Natural log-probabilities [R, V] of the next token after ids [R]; -inf for tokens that may not follow."""
+        """Natural log-probabilities [R, V] of the next token after ids [R]; -inf for tokens that may not follow.
+
+        With this token hypotheses have `length` tokens.
+        """
         by_model = [
             _log_probs(model, model.step(ids, cache)) for model, cache in zip(self._models, self._caches, strict=True)
         ]
         log_probs = by_model[0]
         if len(by_model) > 1:
             log_probs = torch.stack(by_model).logsumexp(dim=0) - math.log(len(by_model))
-        self._min_length += 1
-        if self._min_length < self._forced_pieces.size(1):
+        self.length += 1
+        if self.length <= self._forced_pieces.size(1):
             return self._force_prefixes(log_probs)
         return self._forbid_tokens(log_probs)
 
@@ -77,28 +74,17 @@ class Ensemble:
         if sentences is not None:
             self._forced_pieces = self._forced_pieces[sentences]
 
-    def join(self, others: Sequence[Ensemble]) -> None:
-        """Append the sentences of others, with the same models, `min_tokens` and hypotheses per sentence."""
-        for cache, *more in zip(self._caches, *(other._caches for other in others), strict=True):
-            cache.join(more)
-        tables = [ensemble._forced_pieces for ensemble in (self, *others)]
-        width = max(table.size(1) for table in tables)
-        self._forced_pieces = torch.cat([F.pad(table, [0, width - table.size(1)], value=-1) for table in tables])
-        self._min_length = int(self.lengths.min())
-
     def _forbid_tokens(self, log_probs: Tensor) -> Tensor:
-        """Give -inf, in place, to special pieces and, if a hypothesis is too short, to EOS."""
+        """Give -inf, in place, to special pieces and, if hypotheses are too short, to EOS."""
         log_probs[:, :EOS] = -torch.inf
-        if self._min_length <= self._min_tokens:
-            is_too_short = (self.lengths <= self._min_tokens).repeat_interleave(len(log_probs) // len(self.lengths))
-            log_probs[:, EOS].masked_fill_(is_too_short, -torch.inf)
+        if self.length <= self._min_tokens:
+            log_probs[:, EOS] = -torch.inf
         return log_probs
 
     def _force_prefixes(self, log_probs: Tensor) -> Tensor:
         """Give -inf, in place, to all tokens but the forced piece, if a sentence has one at this position."""
         rows_per_sentence = len(log_probs) // len(self._forced_pieces)
-        position = (self.lengths - 1).clamp(max=self._forced_pieces.size(1) - 1)
-        forced = self._forced_pieces.gather(1, position[:, None]).repeat_interleave(rows_per_sentence, dim=0)
+        forced = self._forced_pieces[:, self.length - 1, None].repeat_interleave(rows_per_sentence, dim=0)
         is_forced = forced >= 0
         # In a row without a forced piece, the column is 0, PAD. It is -inf, and stays -inf.
         column = forced.clamp(min=0)

@@ -5,9 +5,8 @@ Shapes: B sentences still open, W hypotheses per sentence, R = B * W rows, V voc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -31,47 +30,31 @@ class GreedyOrSamplingSearch(ActiveSearch):
         self,
         ensemble: Ensemble,
         *,
-        limits: Mapping[int, int],
-        keys: Mapping[int, str],
+        limits: Sequence[int],
+        keys: Sequence[str],
         config: DecodingConfig,
         device: torch.device,
     ) -> None:
-        """By sentence, `limits` are the maximum numbers of tokens, and `keys` seed the random numbers."""
+        """For each sentence, `limits` has the maximum number of tokens, and `keys` seeds the random numbers."""
         width = config.num_candidates
         super().__init__(ensemble, limits=limits, width=width, num_finished=width, config=config, device=device)
         self._width = width
-        self._generators = {
-            sentence: [Random(f"{config.seed} {key} {number}") for number in range(config.samples)]
-            for sentence, key in keys.items()
-        }
-        self._has_stepped = False
+        self._generators = [
+            [Random(f"{config.seed} {key} {number}") for number in range(config.samples)] for key in keys
+        ]
         self._is_open = torch.ones_like(self._ids, dtype=torch.bool)
 
-    @property
-    def is_joinable(self) -> bool:
-        """Whether each sentence has W hypotheses: after one step."""
-        return self._has_stepped
-
-    def join(self, others: Sequence[Self]) -> None:
-        """Take in the sentences of other searches."""
-        super().join(others)
-        for other in others:
-            self._generators |= other._generators
-        self._generators = {number: self._generators[number] for number in self.sentences}
-        self._is_open = torch.cat([search._is_open for search in [self, *others]])
-
     def _advance(self) -> None:
-        is_first = not self._has_stepped
+        is_first = self._ensemble.length == 0
         self._step(is_first=is_first)
-        self._has_stepped = True
         kept = self._drop_done(~self._is_open.any(dim=1))
-        if self.num_sentences and (is_first or kept is not None):
+        if len(self._sentences) and (is_first or kept is not None):
             rows = self._rows_to_continue(kept, rows_per_sentence=1 if is_first else self._width)
             self._ensemble.select(rows=rows, sentences=kept)
 
     def _rows_to_continue(self, kept: Tensor | None, *, rows_per_sentence: int) -> Tensor:
         """The ensemble's row of each hypothesis of the `kept` sentences; in the first step all W share a row."""
-        sentences = torch.arange(self.num_sentences, device=self._ids.device) if kept is None else kept
+        sentences = torch.arange(len(self._sentences), device=self._ids.device) if kept is None else kept
         row_of_hypothesis = torch.arange(self._width, device=sentences.device) % rows_per_sentence
         return (sentences[:, None] * rows_per_sentence + row_of_hypothesis).flatten()
 
@@ -85,11 +68,11 @@ class GreedyOrSamplingSearch(ActiveSearch):
         self._ids = tokens.view_as(self._ids)
         self._log_probs = self._log_probs + log_probs.gather(1, tokens[:, None]).view_as(self._log_probs)
         self._nodes = self._tree.grow(self._ids, self._nodes, self._log_probs)
-        lengths = self._ensemble.lengths
-        ends_now = self._is_open & ((self._ids == EOS) | (self._limits <= lengths)[:, None])
+        length = self._ensemble.length
+        ends_now = self._is_open & ((self._ids == EOS) | (self._limits <= length)[:, None])
         self._finished = FinishedHypotheses(
             self._log_probs.where(ends_now, self._finished.log_probs),
-            (self._log_probs / self._penalties.at(lengths)).where(ends_now, self._finished.scores),
+            (self._log_probs / self._penalties[length]).where(ends_now, self._finished.scores),
             self._nodes.where(ends_now, self._finished.nodes),
         )
         self._is_open = self._is_open & ~ends_now
@@ -117,7 +100,9 @@ class GreedyOrSamplingSearch(ActiveSearch):
             # The fewest most probable tokens that together have top_p.
             is_in_nucleus = cumulated - probabilities < config.top_p
             cumulated = (probabilities * is_in_nucleus).cumsum(dim=-1)
-        uniform = [generator.random() for sentence in self.sentences for generator in self._generators[sentence]]
+        uniform = [
+            generator.random() for sentence in self._sentences.tolist() for generator in self._generators[sentence]
+        ]
         thresholds = cumulated[:, -1] * torch.tensor(uniform, dtype=torch.float64, device=log_probs.device)
         sampled = torch.searchsorted(cumulated, thresholds[:, None], right=True)
         sampled = sampled.clamp(max=cumulated.size(-1) - 1)  # of NaN, which the end of the search refuses

@@ -81,11 +81,6 @@ class FinishedHypotheses(NamedTuple):
         """The hypotheses of some sentences [B']."""
         return FinishedHypotheses(*(column[sentences] for column in self))
 
-    @staticmethod
-    def concatenate(parts: Sequence[FinishedHypotheses]) -> FinishedHypotheses:
-        """The hypotheses of all sentences, one part after the other."""
-        return FinishedHypotheses(*map(torch.cat, zip(*parts, strict=True)))
-
 
 class HypothesisTree:
     """The prefixes of a search: a node is a token, the prefix's log-probability, and the parent node or -1.
@@ -106,57 +101,30 @@ class HypothesisTree:
         return torch.arange(start, self.size, device=tokens.device).view_as(tokens)
 
     def add_finished(self, sentences: Tensor, finished: FinishedHypotheses) -> None:
-        """Add the finished hypotheses [B', F] of the sentences [B'], for the next `take_results`."""
+        """Add the finished hypotheses [B', F] of the sentences [B']."""
         self._finished.append((sentences, finished))
 
-    def join(self, other: HypothesisTree, *nodes: Tensor) -> list[Tensor]:
-        """Take in all nodes of another tree; returns the new numbers of `nodes`."""
-        offset, self.size = self.size, self.size + other.size
-        self._steps += [(tokens, _shift(parents, offset), log_probs) for tokens, parents, log_probs in other._steps]
-        return [_shift(numbers, offset) for numbers in nodes]
-
-    def prune(self, *nodes: Tensor) -> list[Tensor]:
-        """Keep only these nodes and their ancestors; returns their new numbers.
-
-        Call it after `take_results`: the numbers of nodes change. The host waits for the device.
-        """
-        tokens, parents, log_probs = self._columns()
-        is_kept = torch.zeros_like(parents, dtype=torch.bool)
-        reached = torch.cat([numbers.flatten() for numbers in nodes])
-        while len(reached := reached[reached >= 0].unique()):
-            is_kept[reached] = True
-            reached = parents[reached]
-        new_numbers = is_kept.cumsum(0) - 1
-        self._steps = [(tokens[is_kept], _renumber(parents[is_kept], new_numbers), log_probs[is_kept])]
-        self.size = len(self._steps[0][0])
-        return [_renumber(numbers, new_numbers) for numbers in nodes]
-
-    def take_results(self) -> dict[int, list[Hypothesis]]:
-        """The hypotheses of each sentence that was added since the last call, in their order.
+    def results(self) -> list[list[Hypothesis]]:
+        """The hypotheses of each sentence, in the order of their numbers; all sentences have been added.
 
         Raises ModelError if the model's outputs are not finite.
         """
-        if not self._finished:
-            return {}
         sentences = torch.cat([numbers for numbers, _ in self._finished])
-        finished = FinishedHypotheses.concatenate([hypotheses for _, hypotheses in self._finished])
-        self._finished = []
-        log_probs, scores, nodes = (column.cpu() for column in finished)
+        columns = zip(*(hypotheses for _, hypotheses in self._finished), strict=True)
+        log_probs, scores, nodes = (torch.cat(column)[sentences.argsort()].cpu() for column in columns)
         if not scores[:, 0].isfinite().all():
             raise not_finite_error()
         hypotheses = self._hypotheses(nodes.flatten().numpy(), log_probs.flatten().tolist(), scores.flatten().tolist())
-        results: dict[int, list[Hypothesis]] = {}
-        for sentence in sentences.tolist():
-            ranked = [next(hypotheses) for _ in range(nodes.size(1))]
-            results[sentence] = [hypothesis for hypothesis in ranked if hypothesis.score != -math.inf]
-        return results
+        ranked = zip(*[hypotheses] * nodes.size(1), strict=True)
+        return [[hypothesis for hypothesis in of_sentence if hypothesis.score != -math.inf] for of_sentence in ranked]
 
     def _hypotheses(self, nodes: NodeArray, log_probs: list[float], scores: list[float]) -> Iterator[Hypothesis]:
         """The hypotheses that end at the nodes [M]; all are followed back to their beginnings at once.
 
         Shapes: M hypotheses, L the length of the longest one plus 1.
         """
-        tokens, parents, prefix_log_probs = (column.cpu().numpy() for column in self._columns())
+        columns = zip(*self._steps, strict=True)
+        tokens, parents, prefix_log_probs = (torch.cat(column).cpu().numpy() for column in columns)
         path: list[NodeArray] = []
         while (nodes >= 0).any():
             path.append(nodes)
@@ -173,19 +141,6 @@ class HypothesisTree:
             if ids[-1:] == [EOS]:  # unless the hypothesis was cut
                 ids.pop()
             yield Hypothesis(ids, log_probs[index], scores[index], log_prob_rows[index][first:])
-
-    def _columns(self) -> list[Tensor]:
-        """Tokens, parents and log-probabilities of all nodes."""
-        return [torch.cat(column) for column in zip(*self._steps, strict=True)]
-
-
-def _shift(nodes: Tensor, offset: int) -> Tensor:
-    """The numbers of the nodes plus `offset`; -1 stays -1."""
-    return nodes + offset * (nodes >= 0)
-
-
-def _renumber(nodes: Tensor, new_numbers: Tensor) -> Tensor:
-    return new_numbers[nodes.clamp(min=0)].where(nodes >= 0, -1)
 
 
 def not_finite_error() -> ModelError:
@@ -209,19 +164,6 @@ def length_penalty(length: int, *, config: DecodingConfig) -> float:
             return 1.0
         case other:
             assert_never(other)
-
-
-class LengthPenalties:
-    """A table of `length_penalty` on a device; lengths beyond `longest` have the penalty of `longest`."""
-
-    def __init__(self, longest: int, *, config: DecodingConfig, device: torch.device) -> None:
-        self.longest = longest
-        penalties = [length_penalty(length, config=config) for length in range(1, longest + 1)]
-        self._table = torch.tensor([1.0, *penalties], device=device)[:, None]
-
-    def at(self, lengths: Tensor) -> Tensor:
-        """The penalties [B, 1] of the lengths [B]."""
-        return self._table.index_select(0, lengths.clamp(max=self.longest))
 
 
 def max_output_tokens(source: SourceSentence, *, config: DecodingConfig, max_positions: int) -> int:
