@@ -111,20 +111,6 @@ def test_a_name_that_the_user_chose_stays(recipe_folder: Path, on_own_data: list
     assert "corpus: demo" in plan
 
 
-def test_a_run_that_an_earlier_version_named_after_the_recipe_goes_on(
-    recipe_folder: Path, on_own_data: list[str], nmt: Shell
-) -> None:
-    assert nmt(*on_own_data, "-o", "runs/demo", "--set", "name=demo").code == 0
-    outcome = nmt(*on_own_data, "--set", "training.updates=4")
-    assert outcome.code == 0, outcome.stderr
-    assert checkpoints(recipe_folder / "runs/demo")[-1] == 4
-    assert [path.name for path in (recipe_folder / "runs").glob("*")] == ["demo"]
-    # A damaged run hinders no other.
-    (recipe_folder / "runs/demo/run.json").write_text("{}")
-    assert nmt(*on_own_data).code == 0
-    assert sorted(path.name for path in (recipe_folder / "runs").glob("*")) == ["demo", "tiny-demo"]
-
-
 def test_a_run_that_begins_with_a_model_has_a_name_of_its_own(
     recipe_folder: Path, on_own_data: list[str], nmt: Shell
 ) -> None:
@@ -142,14 +128,7 @@ def test_a_run_that_begins_with_a_model_has_a_name_of_its_own(
         assert nmt(*command, "--set", "training.updates=4").code == 0
         assert checkpoints(runs / run)[-1] == 4
     assert sorted(path.name for path in runs.iterdir()) == ["tiny-demo", name]
-    # A name that the user chose stays, and so does the run of an earlier version under the shorter name.
     assert "name: mine" in nmt(*tuned, "--set", "name=mine", "--dry-run").stdout
-    (runs / "tiny-demo" / "model").rename(recipe_folder / "general")
-    tuned[-1] = "general"
-    assert nmt(*tuned, "-o", "runs/tiny-demo", "--restart").code == 0
-    assert nmt(*tuned, "--set", "training.updates=5").code == 0
-    assert checkpoints(runs / "tiny-demo")[-1] == 5
-    assert sorted(path.name for path in runs.iterdir()) == ["tiny-demo", name]
 
 
 def test_a_misspelt_folder_of_prepared_data_is_answered_with_the_nearest(

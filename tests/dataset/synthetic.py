@@ -9,8 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
+from nmt_cli.dataset import plan_computation
 from nmt_cli.dataset.manifest import Manifest, SplitCounts, TokenDtype, TokenizerRecord, Tokenizers
 from nmt_cli.dataset.plan_computation import ComputedPlan, compute_plan
 from nmt_cli.dataset.plan_files import PlanKey
@@ -67,7 +69,6 @@ def key_of(
     seed: int = 1,
     batch_tokens: int = 500,
     longest: int = 64,
-    has_even_end: bool = False,
     alpha: float | None = None,
 ) -> PlanKey:
     """The key of a plan of such data."""
@@ -81,7 +82,6 @@ def key_of(
         max_positions=longest,
         seed=seed,
         epoch=epoch,
-        has_even_end=has_even_end,
         alpha=alpha,
     )
 
@@ -121,7 +121,7 @@ class Corpus:
         max_positions: int = 1 << 20,
         has_even_end: bool = False,
     ) -> ComputedPlan:
-        """The plan of an epoch."""
+        """The plan of an epoch; without an even end, the last update has what the others leave."""
         key = PlanKey(
             data="x",
             num_pairs=len(self),
@@ -131,9 +131,11 @@ class Corpus:
             max_positions=max_positions,
             seed=seed,
             epoch=epoch,
-            has_even_end=has_even_end,
         )
-        return compute_plan(self.pairs, key=key, invariants=None)
+        with pytest.MonkeyPatch.context() as patch:
+            if not has_even_end:
+                patch.setattr(plan_computation, "_even_out_last_updates", lambda bounds, *_, **__: bounds)
+            return compute_plan(self.pairs, key=key, invariants=None)
 
 
 def tokenized_side(ids: Array, lengths: Array, *, dtype: TokenDtype = "uint16") -> TokenizedSide:

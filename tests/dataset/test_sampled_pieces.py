@@ -65,9 +65,7 @@ def copy_of(data: PreparedData, folder: Path) -> PreparedData:
 def key_of(
     data: PreparedData, *, epoch: int = 0, seed: int = 1, alpha: float | None = 0.3, longest: int = 128
 ) -> PlanKey:
-    return synthetic.key_of(
-        data, epoch=epoch, seed=seed, batch_tokens=600, longest=longest, has_even_end=True, alpha=alpha
-    )
+    return synthetic.key_of(data, epoch=epoch, seed=seed, batch_tokens=600, longest=longest, alpha=alpha)
 
 
 def cache_of(data: PreparedData) -> PlanCache:

@@ -63,30 +63,22 @@ def take(updater: Updater, batches: Sequence[tuple[int, Batch]], number: int, up
     ).result()
 
 
-def order_of(
-    data: PreparedData, recipe: Recipe, *, world_size: int = 1, max_tokens: int = MAX_TOKENS, has_even_end: bool = True
-) -> DataOrder:
-    """The updates of a training from the beginning.
-
-    Without an even end, the last update of an epoch is short, as in runs of earlier versions.
-    """
+def order_of(data: PreparedData, recipe: Recipe, *, world_size: int = 1, max_tokens: int = MAX_TOKENS) -> DataOrder:
+    """The updates of a training from the beginning."""
     return DataOrder(
         data,
         recipe,
         world_size=world_size,
         max_tokens=max_tokens,
-        has_even_end=has_even_end,
         fallback=Path("not-needed"),
         beat=lambda: None,
     )
 
 
-def feed(
-    data: PreparedData, *settings: str, device: str = "cpu", has_even_end: bool = True, max_tokens: int = MAX_TOKENS
-) -> Feed:
+def feed(data: PreparedData, *settings: str, device: str = "cpu", max_tokens: int = MAX_TOKENS) -> Feed:
     """The tiny recipe with two layers in the encoder, without dropout, changed by settings."""
     recipe = tiny_recipe("model.encoder_layers=2", "model.dropout=0", *settings)
-    order = order_of(data, recipe, max_tokens=max_tokens, has_even_end=has_even_end)
+    order = order_of(data, recipe, max_tokens=max_tokens)
     return Feed(recipe, data, order, torch.device(device))
 
 

@@ -47,7 +47,7 @@ def with_recorder(updater: Updater, recorder: Callable[[Callable[[], None]], Cal
 def main() -> None:
     """Take updates by replays and by backward passes."""
     file, directory, *settings = sys.argv[1:]
-    ranks, given = join_ranks("cpu"), feed(open_prepared(Path(directory)), *settings, has_even_end=False)
+    ranks, given = join_ranks("cpu"), feed(open_prepared(Path(directory)), *settings)
     found: dict[str, object] = {}
     with like_a_gpu():
         if ranks.size > 1:  # test_cuda_graphs.py has the replays of one

@@ -45,16 +45,15 @@ def as_on_cuda() -> Iterator[None]:
 def test_a_training_by_replays_of_one_recorded_step_is_the_training_itself(
     prepared: PreparedData, precision: Precision, settings: list[str]
 ) -> None:
-    given = feed(prepared, *settings, has_even_end=False)
+    given = feed(prepared, *settings)
     plain, recorded = given.updater(precision), with_recorder(given.updater(precision), taped)
     recorded.warm_up([given.batch(given.order.full)])
     assert not recorded.weights.gradients.any()
-    sizes = set()
     for number, update in given.updates(10):
+        if number == 5:
+            update = replace(update, micro_batches=[rows[:3] for rows in update.micro_batches])
         assert given.give(plain, number, update) == given.give(recorded, number, update)
         assert torch.equal(plain.weights.values, recorded.weights.values)
-        sizes.add(sum(len(rows) for rows in update.micro_batches))
-    assert min(sizes) < max(sizes) // 2, "the short, last update of the epoch has come by"
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +69,7 @@ def of_two(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_two_ranks_replay_a_micro_batch_each_and_sum_to_what_one_rank_has(
     of_two: dict[str, dict[str, Any]], prepared: PreparedData
 ) -> None:
-    given = feed(prepared, has_even_end=False)
+    given = feed(prepared)
     alone = given.updater("bf16")
     results = [given.give(alone, number, update) for number, update in given.updates(NUM_UPDATES)]
     assert of_two["replayed"]["replayed"] == NUM_UPDATES

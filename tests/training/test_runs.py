@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
-from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt_cli.artifacts.run import InitialModel, Run, RunRecord, open_run
-from nmt_cli.dataset.plan_cache import PLANS
+from nmt_cli.artifacts.run import InitialModel, Run, open_run
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError, RecipeError
 from nmt_cli.files import is_locked, sha256
@@ -273,53 +270,3 @@ def test_the_fingerprint_tells_trainings_apart_by_what_weights_follow_from(
         fingerprint(data=prepare_tiny(tmp_path, "cleaning.max_words=9")),
     ]
     assert len({plain, *others}) == 7
-
-
-FIRST = {
-    "model": (
-        "encoder_layers decoder_layers d_model d_ff heads d_k d_v dropout norm norm_type norm_epsilon activation"
-        " attention_bias output_bias positions max_positions encoder_window tying embedding_multiple"
-    ),
-    "training": (
-        "seed batch_tokens sum_gradients_in label_smoothing ema clip_norm optimizer.name optimizer.beta1"
-        " optimizer.beta2 optimizer.epsilon schedule.name schedule.factor schedule.warmup_updates"
-    ),
-}
-
-
-def test_fingerprints_by_default_have_the_settings_of_the_first_runs() -> None:
-    """A new setting is to be added to `_LATER_SETTINGS`, or no earlier run can go on."""
-    counted = defaultdict(set)
-    for section, *key in runs._fixed_settings(tiny_recipe()):
-        if not any((section, *key)[: len(later)] == later for later in runs._LATER_SETTINGS):
-            counted[section].add(".".join(key))
-    assert counted == {section: set(names.split()) for section, names in FIRST.items()}
-
-
-def test_checkpoints_of_earlier_versions_do_not_know_later_settings(
-    prepared: PreparedData, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipes = [tiny_recipe(*settings) for settings in ((), ("tokenizer.dropout=0.1",), ("model.ffn_dropout=0.1",))]
-    found = {recipe_fingerprint(recipe, prepared, init_from=None) for recipe in recipes}
-    assert len(found) == 3
-    known, later = runs._fixed_settings, {"tokenizer", "attention_dropout", "ffn_dropout", "word_dropout"}
-    monkeypatch.setattr(
-        runs,
-        "_fixed_settings",
-        lambda recipe: {path: value for path, value in known(recipe).items() if not later.intersection(path)},
-    )
-    assert recipe_fingerprint(recipes[0], prepared, init_from=None) in found
-
-
-@pytest.mark.parametrize(("rules", "has_even_end"), [(1, False), (2, True)])
-def test_a_run_keeps_the_rules_that_it_began_with(
-    own_data: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: int, has_even_end: bool
-) -> None:
-    monkeypatch.setattr(runs, "RULES", rules)
-    assert train(own_data, tmp_path / "run", "training.updates=2") == 0
-    record = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert record["rules"] == rules
-    del record["rules"]  # earlier versions wrote none
-    assert RunRecord.model_validate(record).rules == 1
-    (manifest,) = (own_data.directory / PLANS).glob("*/manifest.json")
-    assert json.loads(manifest.read_text())["key"]["has_even_end"] is has_even_end

@@ -61,11 +61,7 @@ class _CheckpointFields(_Record):
 
 
 class RunRecord(_Record):
-    """run.json: the origin of the run's data, its start, and its command.
-
-    `rules` is the version of the rules of training that the run began with and keeps. Each property says whether one
-    rule holds.
-    """
+    """run.json: the origin of the run's data, its start, and its command."""
 
     languages: LanguagePair
     data: str
@@ -79,19 +75,8 @@ class RunRecord(_Record):
     init_from: InitialModel | None = None
     max_tokens_per_device: MeasuredTokens | None = None
     trained_lines: TrainedLines | None = None
-    rules: PositiveInt = 1
     slurm_job: str | None = None
     data_summary: dict[str, Any] = {}
-
-    @property
-    def has_even_end(self) -> bool:
-        """Whether the last update of an epoch is not left nearly empty."""
-        return self.rules >= 2
-
-    @property
-    def tokenizes_bleu_by_language(self) -> bool:
-        """Whether validation tokenizes for BLEU as the target language asks, not always by 13a."""
-        return self.rules >= 2
 
     @property
     def few_pairs_warning(self) -> str | None:

@@ -104,13 +104,11 @@ def train(
         # All that follows imports torch, which takes seconds.
         from nmt_cli.training import start
         from nmt_cli.training.initial_weights import with_initial_architecture
-        from nmt_cli.training.runs import is_restart_repeated, named_run
+        from nmt_cli.training.runs import is_restart_repeated, named_after_data_and_model
 
         is_packaged = not Path(recipe).is_file()
-        resolved, default_output = named_run(
-            resolved, directory, init_from=init_from, is_packaged=is_packaged, runs=Path("runs")
-        )
-        output = output or default_output
+        resolved = named_after_data_and_model(resolved, directory, init_from=init_from, is_packaged=is_packaged)
+        output = output or Path("runs", resolved.recipe.name)
         if not dry_run and (code := start.launch_ranks(sys.argv[1:], device=device, gpus=gpus)) is not None:
             raise typer.Exit(code)
         restart = restart and not is_restart_repeated(output)

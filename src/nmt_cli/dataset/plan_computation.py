@@ -101,9 +101,7 @@ def compute_plan(data: TokenPairs, *, key: PlanKey, invariants: EpochInvariants 
     cutter = _UpdateCutter(invariants.budgets)
     for start in range(0, len(pair_order), _BLOCK_PAIRS):
         cutter.add(offsets.lengths(pair_order[start : start + _BLOCK_PAIRS]))
-    bounds = cutter.bounds()
-    if key.has_even_end:
-        bounds = _even_out_last_updates(bounds, pair_order, offsets, budgets=invariants.budgets)
+    bounds = _even_out_last_updates(cutter.bounds(), pair_order, offsets, budgets=invariants.budgets)
     row_dtype = row_type(
         num_pairs=len(data),
         num_tokens=int(max(offsets.src[-1], offsets.tgt[-1])),

@@ -40,8 +40,7 @@ class PlanKey(Record):
     """Everything that a plan depends on.
 
     `data` is the fingerprint in the manifest of the prepared data; pairs and tokens are counted in its training split.
-    Without `has_even_end`, as in runs of earlier versions, the last update of an epoch may be nearly empty. With
-    `alpha`, the pieces of each epoch are sampled (`sampled_pieces`).
+    With `alpha`, the pieces of each epoch are sampled (`sampled_pieces`).
     """
 
     data: str
@@ -52,7 +51,6 @@ class PlanKey(Record):
     max_positions: int
     seed: int
     epoch: int
-    has_even_end: bool = False
     alpha: float | None = None
 
     @property

@@ -48,7 +48,7 @@ class DataOrder:
     """The updates of a training in turn. Its position is (epoch, index in the epoch's plan), both from 0.
 
     A device takes `max_tokens` slots per side at once. Plans are built when they are needed, in the data's directory
-    or, if this directory is read-only, in `fallback`. `PlanCache` gets `beat`, and `PlanKey` gets `has_even_end`.
+    or, if this directory is read-only, in `fallback`. `PlanCache` gets `beat`.
     """
 
     def __init__(
@@ -58,14 +58,13 @@ class DataOrder:
         *,
         world_size: int,
         max_tokens: int,
-        has_even_end: bool,
         fallback: Path,
         beat: Callable[[], None],
     ) -> None:
         self._data, self._training = data, recipe.training
         self._plans = PlanCache(data, fallback=fallback, beat=beat)
         self._pairs, self._alpha = data.split("train"), recipe.tokenizer.alpha
-        self._has_even_end, self._world_size, self._max_positions = has_even_end, world_size, recipe.model.max_positions
+        self._world_size, self._max_positions = world_size, recipe.model.max_positions
         self.max_tokens, self.epoch, self.index = max_tokens, 0, 0
         self._plan: EpochPlan | None = None
         self._shape: MicroBatchShape | None = None
@@ -202,7 +201,6 @@ class DataOrder:
             max_positions=self._max_positions,
             seed=self._training.seed,
             epoch=epoch,
-            has_even_end=self._has_even_end,
             alpha=self._alpha,
         )
 

@@ -27,7 +27,7 @@ from nmt_cli.dataset.manifest import read_manifest
 from nmt_cli.dataset.plan_cache import PLANS
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError, ModelError, RecipeError, UsageError
-from nmt_cli.recipe.key_paths import KeyPath, flatten
+from nmt_cli.recipe.key_paths import flatten
 from nmt_cli.recipe.loading import ResolvedRecipe, dump_recipe
 from nmt_cli.recipe.mistakes import as_written
 from nmt_cli.recipe.schema import Recipe, TrainedLines
@@ -53,26 +53,17 @@ _MAY_CHANGE = (
     ("training", "precision"),  # checked against what the checkpoints were trained in
 )
 
-# Settings that checkpoints of earlier versions do not know: their defaults do not count in fingerprints.
-_LATER_SETTINGS = (
-    ("tokenizer",),
-    ("training", "consistency"),
-    *(("model", key) for key in ("attention_dropout", "ffn_dropout", "word_dropout")),
-)
-
-# What `RunRecord.rules` of a new run says.
-RULES = 2
 # How many pairs' lengths are read at once.
 _BLOCK_PAIRS = 1 << 20
 
 
-def named_run(
-    resolved: ResolvedRecipe, data: Path, *, init_from: Path | None, is_packaged: bool, runs: Path
-) -> tuple[ResolvedRecipe, Path]:
-    """The recipe and its run in `runs`. Both have the recipe's name, to which another corpus or initial model is added.
+def named_after_data_and_model(
+    resolved: ResolvedRecipe, data: Path, *, init_from: Path | None, is_packaged: bool
+) -> ResolvedRecipe:
+    """The recipe with another corpus or an initial model added to its name, which its run has too.
 
     A recipe of the package describes its own corpus, so with another corpus it gets another description. A name that
-    the user sets stays. A run that an earlier nmt began in the same way under a shorter name continues.
+    the user sets stays.
     """
     recipe = resolved.recipe
     is_name_set = resolved.origins["name"].startswith("--set ")
@@ -86,18 +77,10 @@ def named_run(
         changes["description"] = f"The recipe {recipe.name}, trained on the corpus {corpus}."
         changes["corpus"] = corpus
     origins = dict.fromkeys(changes, f"--data {data}")
-    shorter_names = [recipe.name]
     if init_from is not None and not is_name_set:
-        shorter_names.append(changes.get("name", recipe.name))
-        changes["name"] = f"{shorter_names[-1]}-from-{_name_of(init_from)}"
+        changes["name"] = f"{changes.get('name', recipe.name)}-from-{_name_of(init_from)}"
         origins["name"] = f"--init-from {init_from}"
-    named = ResolvedRecipe(recipe.model_copy(update=changes), resolved.origins | origins)
-    directory = runs / named.recipe.name
-    if not directory.exists():
-        for name in shorter_names:
-            if _is_begun(runs / name, corpus=corpus, init_from=init_from):
-                return named, runs / name
-    return named, directory
+    return ResolvedRecipe(recipe.model_copy(update=changes), resolved.origins | origins)
 
 
 def _name_of(model: Path) -> str:
@@ -105,16 +88,6 @@ def _name_of(model: Path) -> str:
     model = model.resolve()
     name = model.parent.name if kind_of(model.parent) == "run" else model.name
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-") or "model"
-
-
-def _is_begun(run: Path, *, corpus: str | None, init_from: Path | None) -> bool:
-    """Whether a run of this corpus began with the model, or with any weights for None."""
-    try:
-        record = open_run(run).record
-    except ModelError:
-        return False  # no run, or a damaged one
-    initial = None if record.init_from is None else record.init_from.path
-    return record.corpus == corpus and (init_from is None or initial == str(init_from.resolve()))
 
 
 def is_restart_repeated(run: Path) -> bool:
@@ -201,12 +174,7 @@ def mark_finished(run: Run, *, is_finished: bool) -> Run:
 
 def recipe_fingerprint(recipe: Recipe, data: PreparedData, *, init_from: InitialModel | None) -> str:
     """A digest of everything the weights depend on: checkpoints of one training share it."""
-    defaults = _fixed_settings(Recipe(name=recipe.name))
-    values = {
-        ".".join(path): value
-        for path, value in _fixed_settings(recipe).items()
-        if value != defaults.get(path) or not _is_below(path, _LATER_SETTINGS)
-    }
+    values = {".".join(path): value for path, value in _fixed_settings(recipe).items()}
     beginning = [] if init_from is None else [init_from.weights_sha256]
     text = json.dumps([values, data.manifest.fingerprint, _fingerprints(data), *beginning], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -303,12 +271,11 @@ def _fixed_settings(recipe: Recipe) -> _Settings:
     may_change = [*_MAY_CHANGE]
     if isinstance(recipe.training.schedule, NoamConfig | InverseSqrtConfig | ConstantConfig):
         may_change.append(("training", "updates"))  # the rate does not depend on the length
-    return {path: value for path, value in settings.items() if not _is_below(path, may_change)}
-
-
-def _is_below(path: KeyPath, sections: Sequence[KeyPath]) -> bool:
-    """Whether a setting is one of the sections, or lies in one of them."""
-    return any(path[: len(section)] == section for section in sections)
+    return {
+        path: value
+        for path, value in settings.items()
+        if not any(path[: len(section)] == section for section in may_change)
+    }
 
 
 def _record(data: PreparedData, recipe: Recipe, command: Sequence[str], initial: InitialModel | None) -> RunRecord:
@@ -324,7 +291,6 @@ def _record(data: PreparedData, recipe: Recipe, command: Sequence[str], initial:
             "command": list(command),
             "started": _now(),
             "init_from": initial,
-            "rules": RULES,
             "slurm_job": os.environ.get("SLURM_JOB_ID"),
             "trained_lines": _trained_lines(data, initial, max_positions=recipe.model.max_positions),
             "data_summary": {

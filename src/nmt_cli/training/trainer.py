@@ -57,7 +57,6 @@ class Trainer:
             recipe,
             world_size=ranks.size,
             max_tokens=max_tokens_before_fitting(recipe.training),
-            has_even_end=run.record.has_even_end,
             fallback=run.directory,
             beat=ranks.beat,
         )
@@ -69,8 +68,7 @@ class Trainer:
             tensorboard=run.directory / TENSORBOARD_FOLDER if has_tensorboard else None,
         )
         self._checkpointer = Checkpointer(run, data, self._updater, self._reporter, ranks=ranks)
-        language = run.record.languages.target if run.record.tokenizes_bleu_by_language else None
-        self._validator = Validator(recipe, data, self._updater, order, device=ranks.device, target_language=language)
+        self._validator = Validator(recipe, data, self._updater, order, device=ranks.device)
         self._loop = TrainingLoop(
             run,
             order=order,

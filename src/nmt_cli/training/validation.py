@@ -90,18 +90,10 @@ class Validator:
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        data: PreparedData,
-        updater: Updater,
-        order: DataOrder,
-        *,
-        device: torch.device,
-        target_language: str | None,
+        self, recipe: Recipe, data: PreparedData, updater: Updater, order: DataOrder, *, device: torch.device
     ) -> None:
-        """`target_language` chooses BLEU's tokenizer; without it, the tokenizer is 13a."""
         self._recipe, self._updater, self._order, self._device = recipe, updater, order, device
-        self._target_language = target_language
+        self._target_language = data.manifest.languages.target
         self._translating_model = _translating_model(recipe, data, updater, device=device)
         self._is_recorded = device.type == "cuda"
         self._cuda_search: CudaSearch | None = None
