@@ -57,8 +57,8 @@ def _summed(ranks: Ranks, precision: Precision, wire: Precision, *, num_micro_ba
     weights = MasterWeights(model, precision=precision)
     mine = [index for index in range(ranks.rank, MICRO, ranks.size) if index < num_micro_batches]
     for index in mine:
-        backward(model, index)
-        weights.collect()
+        with weights.collecting(begins_sum=False):
+            backward(model, index)
     weights.sum_gradients(ranks, precision=wire)
     return weights.gradients
 
@@ -70,8 +70,8 @@ def _lose(ranks: Ranks) -> list[str]:
     if not ranks.is_first:
         os._exit(0)
     try:
-        backward(model, 0)
-        weights.collect()
+        with weights.collecting(begins_sum=False):
+            backward(model, 0)
         weights.sum_gradients(ranks, precision="fp32")
     except NmtError as error:
         return [type(error).__name__, error.message, error.hint]

@@ -27,8 +27,8 @@ def of_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def of_one(precision: Precision, *, num_micro_batches: int) -> Tensor:
     weights = MasterWeights(model := small_model(), precision=precision)
     for index in range(num_micro_batches):
-        backward(model, index)
-        weights.collect()
+        with weights.collecting(begins_sum=False):
+            backward(model, index)
     return weights.gradients
 
 

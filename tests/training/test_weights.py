@@ -42,8 +42,8 @@ def test_float32_gradients_add_up_over_backward_passes_and_match_those_without_m
     weights = MasterWeights(model, precision="fp32")
     for _ in range(2):
         backward(plain, 2)
-        backward(model, 2)
-        weights.collect()
+        with weights.collecting(begins_sum=False):
+            backward(model, 2)
     named = weights.named(weights.gradients)
     for name, parameter in plain.named_parameters():
         assert parameter.grad is not None
@@ -85,8 +85,8 @@ def test_bf16_gradients_are_collected_in_float32() -> None:
     weights = MasterWeights(model, precision="bf16")
     # A sum in bf16 would stay at 1: 2^-9 is half a step there.
     for factor in (1.0, *[2.0**-9] * 256):
-        (model.vector * factor).sum().backward()
-        weights.collect()
+        with weights.collecting(begins_sum=False):
+            (model.vector * factor).sum().backward()
     assert weights.named(weights.gradients)["vector"].tolist() == [1.5, 1.5, 1.5]
     assert not weights.named(weights.gradients)["matrix"].any()
 
@@ -111,8 +111,8 @@ def test_the_first_backward_pass_of_an_update_begins_the_sum_anew(precision: Pre
     for begins_sum in (True, False):
         with weights.collecting(begins_sum=begins_sum):
             backward(model, 2)
-        backward(other, 2)
-        fresh.collect()
+        with fresh.collecting(begins_sum=False):
+            backward(other, 2)
     assert torch.equal(weights.gradients, fresh.gradients)
 
 

@@ -14,20 +14,18 @@ from torch import Tensor, nn
 from nmt_cli.devices import Precision
 from nmt_cli.training.ranks.ranks import Ranks
 
-_STAGES = ("source_embedding", "encoder", "encoder_norm", "target_embedding", "decoder", "decoder_norm")
-
 
 class MasterWeights:
     """The parameters of a model as one float32 vector [P], matrices first, and their gradients as another.
 
-    In fp32 the model's parameters are views of the first vector. In bf16 the model computes with a bf16 copy: `collect`
-    adds its gradients to the float32 gradients after each backward pass, and `copy_to_model` updates the copy after an
-    update. `trained_values` keeps the trained vector while another vector replaces it.
+    In fp32 the model's parameters are views of the first vector. In bf16 the model computes with a bf16 copy:
+    `collecting` adds its gradients to the float32 gradients, and `copy_to_model` updates the copy after an update.
+    `trained_values` keeps the trained vector while another vector replaces it.
     """
 
     def __init__(self, model: nn.Module, *, precision: Precision) -> None:
         """Take over `model`, in float32 and on its device."""
-        parameters = sorted(_in_forward_order(model), key=lambda item: item[1].ndim < 2)
+        parameters = sorted(model.named_parameters(), key=lambda item: item[1].ndim < 2)
         self.shapes = {name: parameter.shape for name, parameter in parameters}
         self.num_in_matrices = sum(parameter.numel() for _, parameter in parameters if parameter.ndim >= 2)
         self.values = torch.cat([parameter.detach().float().reshape(-1) for _, parameter in parameters])
@@ -55,32 +53,26 @@ class MasterWeights:
         for name, view in self.named(flat).items():
             view.copy_(named[name])
 
-    def collect(self) -> None:
-        """Add the gradients of the last backward pass to the float32 sum; in fp32 they are there already."""
-        totals, gradients = self._take_gradients()
-        if not gradients:
-            return
-        if self._is_on_gpu and len(gradients) == len(self._parameters):
-            # Three kernels. `_foreach_add_` of two types launches one for each parameter.
-            self.gradients.add_(torch.cat([gradient.reshape(-1) for gradient in gradients]))
-        else:
-            for total, gradient in zip(totals, gradients, strict=True):
-                total.add_(gradient)
-
     @contextmanager
     def collecting(self, *, begins_sum: bool) -> Iterator[None]:
         """Collect the gradients of the backward pass in the block; the first of an update begins a new sum."""
         if begins_sum and self._copy is None:
             self.gradients.zero_()
         yield
-        if not begins_sum:
-            self.collect()
-        elif self._copy is not None:  # the first gradients are copied: no zeros are written to be added to
-            totals, gradients = self._take_gradients()
-            if len(gradients) < len(self._parameters):
+        if self._copy is None:  # the backward pass has added them
+            return
+        totals, gradients = self._take_gradients()
+        has_all = len(gradients) == len(self._parameters)
+        if begins_sum:
+            if not has_all:
                 self.gradients.zero_()
-            if gradients:
-                torch._foreach_copy_(totals, gradients)
+            torch._foreach_copy_(totals, gradients)
+        elif self._is_on_gpu and has_all:
+            # Three kernels. `_foreach_add_` of two types launches one for each parameter.
+            self.gradients.add_(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+        else:
+            for total, gradient in zip(totals, gradients, strict=True):
+                total.add_(gradient)
 
     def sum_gradients(self, ranks: Ranks, *, precision: Precision) -> None:
         """Replace the collected gradients by their sum over the ranks, which is sent in `precision`.
@@ -124,8 +116,6 @@ class MasterWeights:
 
     def _take_gradients(self) -> tuple[list[Tensor], list[Tensor]]:
         """Take the bf16 gradients from their parameters: return their views in the sum, and the gradients."""
-        if self._copy is None:
-            return [], []
         totals, gradients = [], []
         for total, parameter in zip(self._gradient_views, self._parameters, strict=True):
             if parameter.grad is not None:
@@ -137,16 +127,3 @@ class MasterWeights:
     def _split(self, flat: Tensor) -> list[Tensor]:
         sizes = [shape.numel() for shape in self.shapes.values()]
         return [part.view(shape) for part, shape in zip(flat.split(sizes), self.shapes.values(), strict=True)]
-
-
-def _in_forward_order(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The parameters of a Transformer in the order of their first use in the forward pass; shared ones appear once.
-
-    The order decides how the norm of the gradients rounds.
-    """
-    first_use: dict[nn.Parameter, int] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        part = name.partition(".")[0]
-        stage = _STAGES.index(part) if part in _STAGES else len(_STAGES)
-        first_use[parameter] = min(stage, first_use.get(parameter, stage))
-    return sorted(model.named_parameters(), key=lambda item: first_use[item[1]])
