@@ -8,14 +8,14 @@ import math
 import os
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import RenderableType
@@ -40,7 +40,6 @@ TENSORBOARD_FOLDER = "tensorboard"
 """In the run; each start of a training adds an event file."""
 
 logger = logging.getLogger(__name__)
-_INDENT = "  "
 _MAX_SILENT_SECONDS = 30.0  # in a log
 
 
@@ -127,7 +126,7 @@ class Reporter:
             f"  in {measured.seconds:.1f} s{'  best so far' if is_best else ''}"
         )
         if is_best and self._view is not None:
-            self._view.keep_best(score.strip() or f"loss {measured.loss:.4f}", update=update)
+            self._view.keep_best(score.strip() or f"loss {measured.loss:.4f}")
 
     def write_event(self, event: str, **values: Any) -> None:
         """Append a line to metrics.jsonl; values that are not finite become null. ModelError on a full disk."""
@@ -191,22 +190,12 @@ def check_tensorboard() -> None:
         )
 
 
-class LineItem(NamedTuple):
-    """A value in words, in fewer words, and its weight: if items do not fit, the lightest is left out first."""
-
-    text: str
-    short: str
-    weight: int
-
-
 class LiveView(Progress):
     """Three lines that are redrawn several times per second; other lines go above them."""
 
     def __init__(self, title: str, *, updates: int) -> None:
-        # Before super(), which asks for the renderables.
-        self._lines: list[list[LineItem]] = []
-        self._note = ""
-        self._best = LineItem("", "", 4)
+        self._lines: list[str] = []  # before super(), which asks for the renderables
+        self._best = ""
         super().__init__(
             TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=None),
@@ -222,51 +211,26 @@ class LiveView(Progress):
     def get_renderables(self) -> Iterator[RenderableType]:
         """The bar, and the metrics or a note."""
         yield from super().get_renderables()
-        if self._note:
-            yield Text(_INDENT + self._note, no_wrap=True, overflow="ellipsis")
-            return
-        for items in self._lines:
-            yield Text(_INDENT + fit_line(items, width=self.console.width - len(_INDENT)), no_wrap=True)
+        for line in self._lines:
+            yield Text(f"  {line}", no_wrap=True, overflow="ellipsis")
 
     def show_status(self, status: TrainingStatus, metrics: UpdateMetrics, *, time_left: str) -> None:
-        """Show the status of the training, with the metrics of its last updates."""
+        """Show the status of the training, with the metrics of its last updates, in lines for 80 columns."""
         self.update(self._task, completed=status.update, time_left=time_left)
-        self._note = ""
-        rate = status.learning_rate
-        learning = [
-            _line_item("loss {:.3f}", metrics.loss, weight=6),
-            _line_item("perplexity {:.4g}", metrics.perplexity, weight=3),
-            self._best,
-            LineItem(f"learning rate {rate:.2e}", f"rate {rate:.1e}", 2),
-            _line_item("gradient norm {:.3g}", status.gradient_norm, short="norm {:.3g}", weight=1),
-            LineItem(f"epoch {status.epoch + 1}", "", 0),
+        self._lines = [
+            f"loss {metrics.loss:.3f}  perplexity {metrics.perplexity:.4g}{self._best}"
+            f"  rate {status.learning_rate:.1e}  norm {status.gradient_norm:.3g}",
+            f"{metrics.target_tokens_per_second:,.0f} tokens/s  matrix rate {metrics.matrix_rate_share:.0%}"
+            f"  padding {metrics.padding:.1%}  waiting {metrics.waiting:.1%}  memory {status.memory_gb:.1f} GB",
         ]
-        speed = [
-            _line_item("{:,.0f} tokens/s", metrics.target_tokens_per_second, weight=6),
-            _line_item("{:.1%} of the matrix rate", metrics.matrix_rate_share, short="matrix rate {:.0%}", weight=5),
-            _line_item("padding {:.1%}", metrics.padding, weight=2),
-            _line_item("waiting {:.1%}", metrics.waiting, weight=3),
-            _line_item("memory {:.1f} GB", status.memory_gb, weight=4),
-        ]
-        self._lines = [learning, speed]
 
     def show_note(self, text: str) -> None:
         """Show instead of the metrics what is done between two updates."""
-        self._note = text
+        self._lines = [text]
 
-    def keep_best(self, value: str, *, update: int) -> None:
+    def keep_best(self, value: str) -> None:
         """Show the best validation beside the metrics."""
-        self._best = LineItem(f"best {value} after {update:,}", f"best {value}", 4)
-
-
-def fit_line(items: Sequence[LineItem], *, width: int) -> str:
-    """The items in at most `width` characters: in words, else in fewer words, else without the lightest."""
-    line = "   ".join(item.text for item in items if item.text)
-    shown = [item for item in items if item.short]
-    while len(line) > width and shown:
-        line = "  ".join(item.short for item in shown)
-        shown.remove(min(shown, key=lambda item: item.weight))
-    return line[:width]
+        self._best = f"  best {value}"
 
 
 def describe_training(recipe: Recipe, updater: Updater, ranks: Ranks, *, max_tokens: int) -> str:
@@ -308,10 +272,3 @@ def _open_at_end(file: Path) -> FileIO:
             if whole < size:
                 os.truncate(file, whole)
         return file.open("ab", buffering=0)
-
-
-def _line_item(form: str, value: float, *, weight: int, short: str | None = None) -> LineItem:
-    """A formatted value; empty if it is not finite."""
-    if not math.isfinite(value):
-        return LineItem("", "", weight)
-    return LineItem(form.format(value), (short or form).format(value), weight)
