@@ -15,14 +15,12 @@ import torch
 
 from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.dataset.prepared_data import PreparedData
-from nmt_cli.errors import ModelError, TrainingError
+from nmt_cli.errors import ModelError
 from nmt_cli.training import checkpoint_folder, checkpointer
-from nmt_cli.training.checkpoint_folder import CheckpointFolder
 from nmt_cli.training.checkpointer import CheckpointWriter
 from nmt_cli.training.update import Updater
 from tests.forks import run_forked
 from tests.training.test_checkpoints import NINE
-from tests.training.test_divergence import install_trouble
 from tests.training.tiny import arguments_of, checkpoint, events, stopped_after, train
 from tests.training.tiny import checkpoints as updates_of
 
@@ -202,33 +200,6 @@ def test_an_error_of_the_training_waits_for_the_checkpoint_and_stays_the_error(
     assert told(tmp_path / "run")[-1] == ("checkpoint", 6)
 
 
-@pytest.mark.usefixtures("slowly")
-def test_nothing_reads_or_prunes_the_folder_while_a_checkpoint_is_written(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = ["training.updates=12", "training.checkpoint_every=2", "training.max_skipped_updates=1"]
-    settings += ["training.log_every=1", "training.keep_last=2"]
-    seen: list[str] = []
-
-    def alone(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def checked(self: CheckpointFolder, *arguments: Any, **options: Any) -> Any:
-            writing = [thread for thread in threading.enumerate() if thread.name == "nmt-checkpoint"]
-            assert writing in ([], [threading.current_thread()]), name
-            assert not [path for path in self.directory.glob(".*") if path.is_dir()], name
-            seen.append(name)
-            return function(self, *arguments, **options)
-
-        return checked
-
-    for name in ("newest_before_divergence", "newest", "prune"):
-        monkeypatch.setattr(CheckpointFolder, name, alone(name, getattr(CheckpointFolder, name)))
-    install_trouble(monkeypatch, 7, 8)
-    with pytest.raises(TrainingError, match="the last good checkpoint is that of update 6"):
-        train(prepared, tmp_path / "run", *settings)
-    assert seen[-1] == "newest_before_divergence"
-    assert "prune" in seen
-
-
 def test_copies_keep_the_values_of_their_moment_and_their_memory() -> None:
     writer, tensor = CheckpointWriter(in_background=True), torch.ones(3)
     kept = writer.snapshot({"file": {"name": tensor}})
@@ -247,17 +218,6 @@ def test_copies_keep_the_values_of_their_moment_and_their_memory() -> None:
     writer.join()
     assert writer.is_done
     assert writer.snapshot({"file": {"name": tensor}})["file"]["name"].data_ptr() == kept["file"]["name"].data_ptr()
-
-
-def test_what_the_thread_meets_is_raised_once_by_who_waits() -> None:
-    def fails() -> None:
-        raise ModelError("full", where="there", hint="free some")
-
-    writer = CheckpointWriter(in_background=True)
-    writer.begin(fails)
-    with pytest.raises(ModelError, match=r"(?m)^full$"):
-        writer.join()
-    writer.join()
 
 
 @pytest.mark.gpu

@@ -167,9 +167,6 @@ def test_with_alpha_0_weights_are_bitwise_those_of_one_pass(setting: str, prepar
     ("setting", "dropout"),
     [
         (R_DROP, "model.dropout=0.1"),
-        (R_DROP, "model.attention_dropout=0.1"),
-        (R_DROP, "model.ffn_dropout=0.1"),
-        (R_DROP, "model.word_dropout.source=0.1"),
         (R_DROP, "model.word_dropout.target=0.1"),
         (SIMCUT, "model.dropout=0.1"),
     ],

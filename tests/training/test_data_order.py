@@ -48,11 +48,6 @@ def test_each_epoch_has_every_pair_once_and_its_own_order(prepared: PreparedData
     assert epochs[0] != epochs[1] != epochs[2]
 
 
-def test_another_seed_gives_another_order(prepared: PreparedData) -> None:
-    first, same, other = (updates(order_of(prepared, tiny_recipe(f"training.seed={seed}")), 5) for seed in (1, 1, 2))
-    assert first == same != other
-
-
 @pytest.mark.parametrize("world_size", [2, 3, 8])
 def test_updates_are_the_same_on_any_number_of_devices(prepared: PreparedData, world_size: int) -> None:
     recipe = tiny_recipe()
@@ -200,12 +195,6 @@ def test_on_other_hardware_a_training_plans_only_the_epoch_in_which_it_continues
     assert planned == [1]
 
 
-def test_a_dry_run_plans_nothing(own_data: PreparedData, tmp_path: Path) -> None:
-    before = sorted(own_data.directory.iterdir())
-    assert train(own_data, tmp_path / "run", dry_run=True) == 0
-    assert sorted(own_data.directory.iterdir()) == before
-
-
 def test_the_longest_micro_batch_is_full_of_the_longest_pairs(prepared: PreparedData) -> None:
     pairs = prepared.split("train")
     order = order_of(prepared, tiny_recipe())
@@ -218,14 +207,6 @@ def test_the_longest_micro_batch_is_full_of_the_longest_pairs(prepared: Prepared
         for side, slots in ((pairs.src, order.shape.src_slots), (pairs.tgt, order.shape.tgt_slots))
     ]
     assert 0 <= min(free) < others.max()
-
-
-def test_a_full_micro_batch_is_one_of_the_update_with_most_pairs(prepared: PreparedData) -> None:
-    order = order_of(prepared, tiny_recipe())
-    found = order.full["pair"].tolist()
-    of_epoch = [order.next() for _ in range(len(order.open()))]
-    fullest = max(of_epoch, key=lambda update: len(pairs_of(update)))
-    assert found == fullest.micro_batches[0]["pair"].tolist()
 
 
 def test_pairs_longer_than_the_positions_are_left_out_and_counted(
@@ -290,15 +271,3 @@ def test_a_sentence_that_no_device_or_no_update_takes_is_an_error_whose_hint_hel
     assert error.where == key
     assert error.hint == f"--set {key}={longest}, or prepare with a smaller cleaning.max_words"
     updates(limited(longest), 20)
-
-
-def test_two_limits_below_the_longest_sentence_are_raised_by_one_hint(prepared: PreparedData) -> None:
-    small = ("training.batch_tokens=16", "training.max_tokens_per_device=8")
-    with pytest.raises(RecipeError) as caught:
-        order_of(prepared, tiny_recipe(*small), max_tokens=8).next()
-    longest = longest_sentence(prepared)
-    limits = "training.batch_tokens, 16 and training.max_tokens_per_device, 8"
-    assert caught.value.message == f"a training sentence has {longest} pieces, more than {limits}"
-    settings = [f"{key.partition('=')[0]}={longest}" for key in small]
-    assert caught.value.hint.startswith(f"--set {settings[0]} --set {settings[1]}, or ")
-    updates(order_of(prepared, tiny_recipe(*settings), max_tokens=longest), 20)

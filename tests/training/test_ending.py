@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import pty
-import resource
 import shutil
 import signal
 import subprocess
@@ -19,16 +18,13 @@ from typing import Any
 
 import pytest
 
-from nmt_cli.artifacts.run import open_run
 from nmt_cli.dataset import plan_cache
 from nmt_cli.dataset.prepared_data import PreparedData
-from nmt_cli.errors import ModelError, RecipeError
+from nmt_cli.errors import ModelError
 from nmt_cli.files import is_locked
-from nmt_cli.training.checkpointer import Checkpointer
 from nmt_cli.training.loader import Loader
-from nmt_cli.training.loop import StopSignal, TrainingLoop
+from nmt_cli.training.loop import StopSignal
 from nmt_cli.training.runs import locked_run
-from nmt_cli.training.trainer import Trainer
 from nmt_cli.training.update import Updater
 from tests.forks import Forked
 from tests.training.feeding import order_of
@@ -117,32 +113,6 @@ def test_all_paths_to_a_run_lead_to_its_lock(tmp_path: Path, monkeypatch: pytest
             with pytest.raises(ModelError, match="another nmt train is at work in"), locked_run(path):
                 pass
     assert not any(is_locked(path) for path in paths)
-
-
-def test_a_lock_file_that_its_holder_has_just_removed_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fstat = os.fstat
-
-    def late(descriptor: int) -> os.stat_result:
-        monkeypatch.undo()
-        (tmp_path / ".run.lock").unlink()
-        return fstat(descriptor)
-
-    monkeypatch.setattr(os, "fstat", late)
-    with locked_run(tmp_path / "run"):
-        assert is_locked(tmp_path / "run")
-
-
-def test_a_lock_that_a_full_disk_cannot_name_leaves_no_file(tmp_path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        with pytest.raises(ModelError, match=r"cannot write \.run\.lock"), locked_run(tmp_path / "run"):
-            pass
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,28 +224,6 @@ def test_a_signal_ends_a_training_whose_first_plan_is_being_built(
     assert checkpoints(run) == [6]
 
 
-def test_a_signal_just_before_the_first_plan_is_obeyed_too(
-    own_data: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    open_plan = TrainingLoop.open_plan
-
-    def after_a_signal(loop: TrainingLoop) -> object:
-        send(signal.SIGTERM)
-        return open_plan(loop)
-
-    monkeypatch.setattr(TrainingLoop, "open_plan", after_a_signal)
-    assert train(own_data, tmp_path / "run", "training.updates=3") == 75
-    assert not list((own_data.directory / "plans").glob("[!.]*"))
-
-
-def test_a_signal_after_an_error_of_the_first_plan_hides_no_error(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Checkpointer, "join", lambda *_: send(signal.SIGTERM))
-    with pytest.raises(RecipeError, match="a training sentence has"):
-        train(prepared, tmp_path / "run", "training.batch_tokens=16")
-
-
 def test_a_signal_before_the_first_update_saves_nothing(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,31 +234,6 @@ def test_a_signal_before_the_first_update_saves_nothing(
     assert checkpoints(run) == []
     assert train(prepared, run, "training.updates=6") == 0
     assert checkpoints(run) == [6]
-
-
-def test_a_signal_while_a_training_starts_is_obeyed_as_later_on(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    init = Trainer.__init__
-    assert train(prepared, tmp_path / "run", "training.updates=3") == 0
-
-    def interrupted(*arguments: Any, **options: Any) -> None:
-        send(signal.SIGTERM)
-        init(*arguments, **options)
-
-    monkeypatch.setattr(Trainer, "__init__", interrupted)
-    assert train(prepared, tmp_path / "run", "training.updates=6") == 75
-    assert open_run(tmp_path / "run").record.finished is None
-
-
-def test_a_stopped_restart_is_to_go_on_without_restart(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    monkeypatch.setattr(sys, "argv", ["nmt", "train", "run.yaml", "--restart"])
-    with stopped_after(3):
-        assert train(prepared, tmp_path / "run", restart=True) == 75
-    assert caplog.messages[-1] == "stopped after update 3, saved: the same command without --restart continues"
 
 
 @pytest.mark.parametrize("is_ignored", [False, True], ids=["", "under nohup"])

@@ -5,19 +5,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
 
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import TrainingError
-from nmt_cli.model.transformer import Transformer
-from nmt_cli.training import loop
 from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.reporting import metrics
-from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult, seed_dropout
+from nmt_cli.training.update import Updater, seed_dropout
 from tests.training.feeding import feed
 from tests.training.test_divergence import install_trouble, spoil_update_5
 from tests.training.tiny import checkpoint, checkpoints, events, stopped_after, train
@@ -113,35 +108,6 @@ def test_a_gpu_skips_and_clips_without_the_host(prepared: PreparedData, monkeypa
     assert given.give(updater, 5, pairs).suspects == [1]
 
 
-@pytest.mark.parametrize("is_late", [True, False])
-def test_late_is_after_the_next_launch_except_before_what_needs_the_result(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
-) -> None:
-    order: list[str] = []
-    launch, result = Updater.launch, LaunchedUpdate.result
-    numbers: dict[int, int] = {}
-
-    def noted(self: Updater, *arguments: Any, number: int, **options: Any) -> LaunchedUpdate:
-        order.append(f"launch {number}")
-        launched = launch(self, *arguments, number=number, **options)
-        numbers[id(launched)] = number
-        return launched
-
-    def read(self: LaunchedUpdate) -> UpdateResult:
-        order.append(f"read {numbers[id(self)]}")
-        return result(self)
-
-    monkeypatch.setattr(Updater, "launch", noted)
-    monkeypatch.setattr(LaunchedUpdate, "result", read)
-    if is_late:
-        reads_late(monkeypatch)
-    settings = ("training.updates=6", "training.checkpoint_every=3", "validation.every=100")
-    assert train(prepared, tmp_path / "run", *settings) == 0
-    at_once = [f"{what} {number}" for number in range(1, 7) for what in ("launch", "read")]
-    late = "launch 1 launch 2 read 1 launch 3 read 2 read 3 launch 4 launch 5 read 4 launch 6 read 5 read 6"
-    assert " ".join(order) == (late if is_late else " ".join(at_once))
-
-
 @pytest.mark.parametrize(
     ("settings", "can_skip"),
     [
@@ -158,22 +124,6 @@ def test_only_an_optimizer_that_can_skip_on_the_device_is_read_late(
     assert not updater.reads_late, "on a CPU"
     monkeypatch.setattr(updater, "_ranks", Ranks(0, 1, torch.device("cuda")))
     assert updater.reads_late == can_skip
-
-
-def test_between_updates_the_host_asks_for_no_mode_no_memory_and_no_stack_trace(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    functions = (Transformer.train, metrics.memory_gb, torch.manual_seed)
-    mode, memory, seed = (Mock(side_effect=function) for function in functions)
-    monkeypatch.setattr(Transformer, "train", lambda self, is_training=True: mode(self, is_training))
-    monkeypatch.setattr(loop, "memory_gb", memory)
-    monkeypatch.setattr(torch, "manual_seed", seed)
-    settings = ("training.updates=12", "training.log_every=4", "validation.every=100")
-    assert train(prepared, tmp_path / "run", *settings) == 0
-    assert memory.call_count == 3
-    # The warm-up, then after the sanity pass: the validation at the end is the last that is done.
-    assert sum(call.args[1] for call in mode.call_args_list) <= 3
-    assert seed.call_count <= 2, "by the initial weights"
 
 
 @pytest.mark.parametrize(("seed", "update", "index"), [(3, 5, 7), (1, 1, 0), (1, 1, 1), (1, 2, 0), (2, 1, 0)])

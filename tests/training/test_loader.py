@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +15,7 @@ from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError
 from nmt_cli.training import data_order
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate
-from nmt_cli.training.loader import LoadedUpdate, Loader, SideStream
+from nmt_cli.training.loader import LoadedUpdate, Loader
 from nmt_cli.training.ranks.ranks import Ranks
 from tests.training.feeding import order_of
 from tests.training.test_metrics import FakeClock
@@ -166,35 +164,6 @@ def test_no_thread_is_left(prepared: PreparedData, taken: int) -> None:
         interrupted()
     assert not is_running()
     assert sys.getswitchinterval() == pytest.approx(interval)
-
-
-def test_copies_are_marked_in_the_thread_and_received_before_they_are_used(prepared: PreparedData) -> None:
-    main, seen = threading.get_ident(), list[tuple[str, bool]]()
-
-    class Noted(SideStream):
-        def __init__(self) -> None:
-            """No stream: this machine has no GPU."""
-
-        @contextmanager
-        def in_thread(self) -> Iterator[None]:
-            seen.append(("in_thread", threading.get_ident() == main))
-            yield
-            seen.append(("done", threading.get_ident() == main))
-
-        def end_of_copies(self) -> torch.cuda.Event:
-            seen.append(("end_of_copies", threading.get_ident() == main))
-            return cast("torch.cuda.Event", "an event")
-
-        def receive(self, batches: list[tuple[int, Batch]], end_of_copies: object) -> None:
-            assert batches
-            seen.append(("receive", threading.get_ident() == main))
-
-    loader = loader_of(prepared)
-    loader._side_stream = Noted()  # a GPU's part, played
-    with loader:
-        loader.next(num_left=1)
-        seen.append(("used", True))
-    assert seen == [("in_thread", False), ("end_of_copies", False), ("receive", True), ("used", True), ("done", False)]
 
 
 @pytest.mark.gpu

@@ -90,15 +90,6 @@ def test_the_mean_is_measured_beside_the_model_of_the_run_and_a_worse_one_is_not
     assert model_of_run(run) == run / "averaged"  # there is no other
 
 
-def test_a_better_mean_is_chosen(run: Path) -> None:
-    call(run, last=3)
-    config = run / "averaged" / "config.yaml"
-    mean = load_saved_config(run / "averaged").average_losses
-    assert mean is not None
-    config.write_text(config.read_text().replace(str(mean.loss), str(mean.single_loss - 0.1)), encoding="utf-8")
-    assert model_of_run(run) == run / "averaged"
-
-
 def test_an_average_whose_outputs_are_not_finite_is_refused(run: Path) -> None:
     newest = run / "checkpoints/update-00000060"
     weights = read_tensors(newest / "model.safetensors", hint="")
@@ -124,17 +115,6 @@ def test_without_free_memory_the_mean_is_written_and_not_measured(
     assert load_saved_config(run / "averaged").average_losses is None
 
 
-def test_a_single_checkpoint_is_no_mean(run: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    call(run, last=1)
-    assert load_saved_config(run / "averaged").average_losses is None
-    written = (run / "averaged" / "config.yaml").read_text()
-    assert "mean" not in written  # as earlier versions write and read it
-    assert "imported_from" not in written
-    assert "validation loss:" not in caplog.text
-    assert model_of_run(run) == run / "averaged"
-
-
 def test_without_the_data_it_says_that_nothing_was_measured(
     run: Path, prepared: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -156,3 +136,12 @@ def test_without_the_data_it_says_that_nothing_was_measured(
     with pytest.raises(DataError, match="holds other data than the run's") as caught:
         measure_average(open_run(run), {}, single=run / "model")
     assert caught.value.hint == f"prepare the run's corpus again: nmt prepare CORPUS -o {data} --overwrite"
+
+
+def test_a_better_mean_is_chosen(run: Path) -> None:
+    call(run, last=3)
+    config = run / "averaged" / "config.yaml"
+    mean = load_saved_config(run / "averaged").average_losses
+    assert mean is not None
+    config.write_text(config.read_text().replace(str(mean.loss), str(mean.single_loss - 0.1)), encoding="utf-8")
+    assert model_of_run(run) == run / "averaged"

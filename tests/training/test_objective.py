@@ -28,7 +28,7 @@ from nmt_cli.training.objective import attention_kernel, reason_not_to_compile, 
 from nmt_cli.training.update import Updater
 from tests.reference.varlen import register
 from tests.training.feeding import Feed, feed
-from tests.training.tiny import tiny_recipe, train
+from tests.training.tiny import tiny_recipe
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
@@ -278,34 +278,6 @@ def test_a_triton_that_cannot_launch_is_not_used_and_a_warning_says_why(
     assert caplog.messages == [f"the model is not compiled, and training is slower: {found}"]
     for settings, kernel in (((), "varlen"), (("model.attention_dropout=0.1",), "sdpa")):
         assert attention_kernel(tiny_recipe(*settings).model, device=CUDA, dtype=torch.bfloat16) == kernel
-
-
-def test_triton_needs_python_s_headers_and_a_folder_to_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with_tools(monkeypatch, "triton", "gcc", has_headers=False)
-    assert str(devices.missing_for_triton()) == "Python.h is not found (apt-get install python3-dev)"
-    with_tools(monkeypatch, "triton", "gcc")
-    assert devices.missing_for_triton() is None
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "new" / "cache"))
-    assert devices.missing_for_triton() is None
-    monkeypatch.setattr("os.access", lambda folder, mode: folder != tmp_path)
-    assert str(devices.missing_for_triton()) == (
-        f"{tmp_path / 'new' / 'cache'} cannot be written (set TRITON_CACHE_DIR to a folder that can)"
-    )
-
-
-def test_a_training_warns_of_the_missing_tool_once_and_of_no_other_reason(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("WARNING")
-    caplog.clear()
-    assert train(prepared, tmp_path / "other", "training.updates=1") == 0
-    (of_few_pairs,) = caplog.messages  # a CPU needs no compiler
-    monkeypatch.setattr(objective, "triton_problem", lambda device: NO_COMPILER)
-    monkeypatch.setattr(update, "reason_not_to_compile", lambda recipe, **_: NO_COMPILER)
-    assert train(prepared, tmp_path / "run", "training.updates=2") == 0
-    _, not_compiled, again = caplog.messages
-    assert not_compiled == f"the model is not compiled, and training is slower: {NO_COMPILER}"
-    assert again == of_few_pairs
 
 
 @pytest.mark.parametrize(

@@ -96,10 +96,6 @@ class CheckpointFolder:
             raise ModelError("the checkpoint is of another training", where=str(checkpoint.path), hint=_OTHER_VERSION)
         state = self.read_state(checkpoint)
         tensors = read_tensors(checkpoint.path / _OPTIMIZER, hint=hint)
-        if missing := sorted(optimizer.state.keys() - tensors.keys()):
-            raise ModelError(
-                f"{_OPTIMIZER} has no {missing[0]}", where=str(checkpoint.path / _OPTIMIZER), hint=_OTHER_VERSION
-            )
         trained = {name.removeprefix(_TRAINED): tensor for name, tensor in tensors.items() if name.startswith(_TRAINED)}
         weights.load(weights.values, trained or read_tensors(checkpoint.path / WEIGHTS, hint=hint))
         weights.copy_to_model()
