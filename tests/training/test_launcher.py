@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli import console
 from nmt_cli.errors import TrainingError
 from nmt_cli.training.ranks import launcher
 from nmt_cli.training.ranks.launcher import launch
@@ -72,14 +71,22 @@ def passing(tmp_path: Path) -> Iterator[Callable[..., None]]:
         thread.join()
 
 
-def test_ranks_find_their_place_and_their_arguments(tmp_path: Path, ranks: Ranks) -> None:
+def test_ranks_find_their_place_and_nothing_of_the_working_directory_or_an_outer_environment(
+    tmp_path: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/tokenize.py").write_text("raise SystemExit(9)\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("RANK", "7")
+    monkeypatch.setenv("MASTER_PORT", "1")
     program = (
+        "import tokenize\nassert os.environ['MASTER_PORT'] != '1'\nassert sys.stdin.read() == ''\n"
         "keys = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR')\n"
         "Path(f'rank{rank}').write_text(' '.join([os.environ[key] for key in keys] + sys.argv[1:]))\n"
     )
     assert ranks(program) == 0
     for rank in range(3):
-        assert (tmp_path / f"rank{rank}").read_text() == f"{rank} {rank} 3 3 127.0.0.1 train base"
+        assert (tmp_path / f"work/rank{rank}").read_text() == f"{rank} {rank} 3 3 127.0.0.1 train base"
 
 
 @pytest.mark.usefixtures("short_grace")
@@ -112,20 +119,6 @@ def test_what_a_rank_does_between_the_signal_and_its_end_is_waited_for(
     assert len(list(tmp_path.glob("saved*"))) == 3
 
 
-def test_what_lies_in_the_working_directory_and_in_an_outer_environment_does_not_reach_the_ranks(
-    tmp_path: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work/tokenize.py").write_text("raise SystemExit(9)\n", encoding="utf-8")
-    monkeypatch.chdir(tmp_path / "work")
-    for name, value in {"RANK": "7", "MASTER_PORT": "1", "SLURM_PROCID": "3"}.items():
-        monkeypatch.setenv(name, value)
-    program = (
-        "import tokenize\nassert rank < 3\nassert os.environ['MASTER_PORT'] != '1'\nassert sys.stdin.read() == ''\n"
-    )
-    assert ranks(program) == 0
-
-
 def test_a_rank_of_ours_is_not_under_the_torchrun_that_started_its_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "outer")
     assert is_under_torchrun()
@@ -134,60 +127,14 @@ def test_a_rank_of_ours_is_not_under_the_torchrun_that_started_its_launcher(monk
 
 
 @pytest.mark.usefixtures("short_grace")
-def test_the_cursor_is_shown_again_where_the_first_rank_was_killed(
-    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown: list[bool] = []
-
-    class Console:
-        def show_cursor(self, show: bool) -> None:
-            shown.append(show)
-
-    monkeypatch.setattr(console, "is_interactive", lambda: True)
-    monkeypatch.setattr(console, "stderr_console", Console)
-    with pytest.raises(TrainingError):
-        ranks("os.kill(os.getpid(), signal.SIGKILL)\n")
-    assert shown == [True]
-
-
-@pytest.mark.usefixtures("short_grace")
-def test_a_rank_that_is_killed_ends_the_others_with_a_message(ranks: Ranks) -> None:
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1 of 3 was ended by SIGKILL"),
+        ("os._exit(9)", "rank 1 of 3 ended with code 9"),
+    ],
+)
+def test_a_rank_that_ends_without_a_word_ends_the_others_and_is_named(ranks: Ranks, end: str, message: str) -> None:
     with pytest.raises(TrainingError) as caught:
-        ranks("if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n" + WAIT)
-    error = caught.value
-    assert error.exit_code == 7
-    assert error.message == "rank 1 of 3 was ended by SIGKILL"
-    assert error.where is not None
-    assert error.where.startswith("process ")
-    assert error.hint == (
-        "look for a lack of memory with dmesg, or find what killed it; "
-        "the same command, without --restart, continues from the newest checkpoint"
-    )
-
-
-@pytest.mark.usefixtures("short_grace")
-def test_a_rank_that_ends_without_a_word_is_named(ranks: Ranks) -> None:
-    with pytest.raises(TrainingError, match=r"(?m)^rank 2 of 3 ended with code 9$"):
-        ranks("if rank == 2: os._exit(9)\n" + WAIT)
-
-
-def test_the_failure_that_a_rank_has_told_of_is_not_told_again(
-    ranks: Ranks, repository: Path, capfd: pytest.CaptureFixture[str], short_grace: None
-) -> None:
-    claim = (
-        f"sys.path[:0] = ['{repository / 'src'}']\n"
-        "del sys.modules['nmt_cli']\nsys.path.remove(os.environ['PYTHONPATH'])\n"
-        "from nmt_cli.training.ranks import ranks\n"
-        "ranks._CAUSE_SECONDS = 100.0\n"
-        f"{READY}"
-        "while rank == 1 and not Path('ready2').exists(): time.sleep(0.01)\n"
-        "time.sleep(0.5 if rank == 1 else 0)\n"
-        "first = ranks.record_failure(6 if rank == 1 else 7, is_consequence=rank == 2)\n"
-        "print(rank, first, file=sys.stderr, flush=True)\n"
-        "Path(f'told{rank}').touch()\n"
-        "while not Path('told2').exists(): time.sleep(0.01)\n"
-        "sys.exit(6 if first is None else first.exit_code)\n"
-    )
-    assert ranks(f"if rank == 0:\n    time.sleep(600)\n{claim}") == 6
-    told = capfd.readouterr().err.splitlines()
-    assert sorted(told) == ["1 None", "2 Failure(exit_code=6, is_stall=False)"]  # rank 2 had only lost rank 1
+        ranks(f"if rank == 1: {end}\n{WAIT}")
+    assert (caught.value.exit_code, caught.value.message) == (7, message)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # documented there, and not declared
 
 from nmt_cli.training.ranks import watchdog
-from nmt_cli.training.ranks.ranks import Failure, FailureBoard, Ranks
+from nmt_cli.training.ranks.ranks import FailureBoard, Ranks
 from nmt_cli.training.ranks.watchdog import watching
 from tests.waiting import wait_until
 
@@ -28,7 +27,6 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         codes.append(code)
         raise RuntimeError("no more of this process")
 
-    monkeypatch.setattr(threading, "excepthook", lambda details: None)
     monkeypatch.setattr(os, "_exit", leave)
     monkeypatch.setattr(watchdog, "_TICK_SECONDS", 0.01)
     return codes
@@ -62,8 +60,8 @@ def test_ranks_that_stand_still_end_with_a_message_of_the_first_and_the_stacks_o
     ranks: tuple[Ranks, Ranks], exits: list[int], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watchdog, "_TICK_SECONDS", 0.1)
-    for name in ("_MESSAGE_SECONDS", "_TURN_SECONDS"):  # longer than a thread of a busy machine stands still
-        monkeypatch.setattr(watchdog, name, 0.5)
+    monkeypatch.setattr(watchdog, "_TURN_SECONDS", 0.5)  # longer than a thread of a busy machine stands still
+    monkeypatch.setattr(watchdog, "_DUMP_SECONDS", 1.0)
     with watching(ranks[0], seconds=1), watching(ranks[1], seconds=1):
         wait_until(lambda: len(exits) >= 2)
     assert exits == [7, 7]
@@ -96,23 +94,9 @@ def test_a_rank_that_cannot_notice_another_one_s_failure_ends_with_its_code(
 ) -> None:
     waits, fails = ranks
     assert fails.board is not None
-    assert fails.board.claim(Failure(code, is_stall=False)) is None
-    assert fails.board.claim(Failure(1, is_stall=False)) == Failure(code, is_stall=False)
+    assert fails.board.claim(code) is None
+    assert fails.board.claim(1) == code
     with watching(waits, seconds=600):
         wait_until(lambda: bool(exits))
     assert exits == [code]
     assert capfd.readouterr().err == ""
-
-
-def test_stacks_for_a_closed_terminal_go_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = pty.openpty()
-    os.close(ours)
-    with os.fdopen(theirs, "w") as terminal:
-        monkeypatch.setattr("sys.stderr", terminal)
-        watchdog._dump_stacks(Ranks(0, 2, torch.device("cpu")))
-
-
-def test_one_process_alone_is_not_watched() -> None:
-    before = threading.active_count()
-    with watching(Ranks(0, 1, torch.device("cpu")), seconds=1):
-        assert threading.active_count() == before

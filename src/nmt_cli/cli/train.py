@@ -190,7 +190,7 @@ def _as_one_of_several_ranks() -> Iterator[None]:
         first_failure = record_failure(code, is_consequence=isinstance(error, ConnectionLost))
         if first_failure is None:
             raise
-        raise typer.Exit(first_failure.exit_code) from None
+        raise typer.Exit(first_failure) from None
 
 
 def _planned_inputs(directory: Path, recipe: Recipe, *, is_named: bool, init_from: Path | None) -> RunInputs:

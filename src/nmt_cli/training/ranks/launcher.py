@@ -11,11 +11,10 @@ from subprocess import Popen
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented there, and not declared
 
-from nmt_cli import console
 from nmt_cli.devices import num_cpus
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, TrainingError
 from nmt_cli.processes import NmtCommands
-from nmt_cli.training.ranks.ranks import CONTINUES, LAUNCHED, Failure, FailureBoard
+from nmt_cli.training.ranks.ranks import CONTINUES, LAUNCHED, FailureBoard
 
 _POLL_SECONDS = 0.05
 # How long the other ranks may take to end by themselves, after a rank has ended or a second Ctrl-C.
@@ -32,62 +31,36 @@ def launch(arguments: Sequence[str], *, num_ranks: int) -> int:
     """
     store = open_store()
     board = FailureBoard(store)
-    try:
-        with NmtCommands() as commands:
-            processes = [
-                commands.start(
-                    arguments,
-                    ends_by=signal.SIGKILL,
-                    environment=rank_environment(rank, num_ranks=num_ranks, port=store.port),
-                )
-                for rank in range(num_ranks)
-            ]
-            lost = _wait_for_ranks(processes, commands.signals, board)
-    finally:
-        if console.is_interactive():
-            console.stderr_console().show_cursor(True)  # a killed first rank may have hidden it for its live view
+    deadline, lost = math.inf, None
+    with NmtCommands() as commands:
+        processes = [
+            commands.start(
+                arguments,
+                ends_by=signal.SIGKILL,
+                environment=rank_environment(rank, num_ranks=num_ranks, port=store.port),
+            )
+            for rank in range(num_ranks)
+        ]
+        running = dict(enumerate(processes))
+        while running and time.monotonic() < deadline:
+            for rank in [rank for rank, process in running.items() if process.poll() is not None]:
+                code = running.pop(rank).returncode
+                if -code in commands.signals:  # before it listened for signals: the others need not report its loss
+                    board.claim(_exit_code_of(commands.signals))
+                elif code not in _EXPECTED_CODES and board.claim(TrainingError.exit_code) is None:
+                    lost = _error_of(processes[rank], rank, num_ranks=num_ranks)
+                # Ranks end together when all are done. If one is stopped before it has joined, the others wait in vain.
+                deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+            if commands.signals.count(signal.SIGINT) > 1:
+                deadline = min(deadline, time.monotonic() + _HASTE_SECONDS)
+            time.sleep(_POLL_SECONDS)
     if lost is not None:
         raise lost
     if (failure := board.failure()) is not None:
-        return failure.exit_code
+        return failure
     # Ranks that a signal or the launcher ended have negative codes.
     codes = [process.returncode for process in processes if process.returncode >= 0]
     return max(codes, default=_exit_code_of(commands.signals))
-
-
-def _wait_for_ranks(
-    processes: Sequence[Popen[bytes]], signals: Sequence[int], board: FailureBoard
-) -> TrainingError | None:
-    """Return when no rank is left, or when ranks that outlive a failure have used up their time.
-
-    Returns the error of a rank that failed first and could not report its failure.
-    """
-    running = dict(enumerate(processes))
-    deadline, lost = math.inf, None
-    while running and time.monotonic() < deadline:
-        ended = [rank for rank, process in running.items() if process.poll() is not None]
-        for rank in ended:
-            error = _report_failure(running.pop(rank), rank, num_ranks=len(processes), signals=signals, board=board)
-            lost = lost or error
-            # Ranks end together when all are done. If one is stopped before it has joined, the others wait in vain.
-            deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
-        if signals.count(signal.SIGINT) > 1:
-            deadline = min(deadline, time.monotonic() + _HASTE_SECONDS)
-        time.sleep(_POLL_SECONDS)
-    return lost
-
-
-def _report_failure(
-    process: Popen[bytes], rank: int, *, num_ranks: int, signals: Sequence[int], board: FailureBoard
-) -> TrainingError | None:
-    """Put the failure of an ended rank on the board, unless another failure is there; return its error if it is new."""
-    if process.returncode in _EXPECTED_CODES:
-        return None
-    if -process.returncode in signals:  # before the rank listened for signals: the others need not report it
-        board.claim(Failure(_exit_code_of(signals), is_stall=False))
-        return None
-    error = _error_of(process, rank, num_ranks=num_ranks)
-    return error if board.claim(Failure(error.exit_code, is_stall=False)) is None else None
 
 
 def _exit_code_of(signals: Sequence[int]) -> int:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
@@ -32,7 +30,6 @@ _COLLECTIVE_TIMEOUT = timedelta(days=7)
 _STORE_TIMEOUT = timedelta(seconds=5)
 _CAUSE_SECONDS = 3.0
 _SMALLEST_INT = -(2**63)
-_BEATS_KEY, _CLAIMS_KEY, _FAILURE_KEY = "beats", "claims", "failure"
 
 
 class ConnectionLost(TrainingError):
@@ -140,11 +137,9 @@ def join_ranks(device: str) -> Ranks:
     if chosen.index is not None:
         torch.cuda.set_device(chosen)  # streams and events without a device belong to the current one
     if size == 1:
-        return Ranks(0, 1, chosen, is_first_on_machine=local in (None, "0"))
+        return Ranks(0, 1, chosen)
     try:
         store, rank, size = next(rendezvous("env://", timeout=_JOIN_TIMEOUT))
-        if chosen.type == "cuda" and torch.cuda.device_count() == 1:
-            _claim_gpu(chosen, store)
         dist.init_process_group(
             "nccl" if chosen.type == "cuda" else "gloo",
             store=store,
@@ -162,14 +157,6 @@ def join_ranks(device: str) -> Ranks:
     return Ranks(rank, size, chosen, find_failure_board(), is_first_on_machine=local == "0")
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The failure that ends a training: its exit code; `is_stall` if no rank made progress."""
-
-    exit_code: int
-    is_stall: bool
-
-
 class FailureBoard:
     """The signs of life and the first failure that ranks and launcher share; RuntimeError if it is out of reach."""
 
@@ -177,27 +164,20 @@ class FailureBoard:
         # torchrun counts its attempts, and its store outlives each.
         self._store = PrefixStore(f"nmt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
-    def beat(self) -> None:
-        """Report that a rank has made progress."""
-        self._store.add(_BEATS_KEY, 1)
+    def beat(self, *, is_progress: bool) -> int:
+        """Report whether a rank has made progress; return how often ranks have."""
+        return self._store.add("beats", int(is_progress))
 
-    def beats(self) -> int:
-        """How often ranks have reported progress."""
-        return self._store.add(_BEATS_KEY, 0)
+    def claim(self, exit_code: int) -> int | None:
+        """Record a failure. Return None if it is the first, whose message is shown; else return the first's code."""
+        if self._store.add("claims", 1) > 1:
+            return int(self._store.get("failure"))  # waits for the process that is about to write it
+        self._store.set("failure", str(exit_code))
+        return None
 
-    def claim(self, failure: Failure) -> Failure | None:
-        """Record a failure. Return None if it is the first, whose message is shown; else return the first."""
-        if self._store.add(_CLAIMS_KEY, 1) == 1:
-            self._store.set(_FAILURE_KEY, json.dumps(asdict(failure)))
-            return None
-        return self._read()
-
-    def failure(self) -> Failure | None:
-        """The first failure; None if there is none."""
-        return self._read() if self._store.check([_FAILURE_KEY]) else None
-
-    def _read(self) -> Failure:
-        return Failure(**json.loads(self._store.get(_FAILURE_KEY)))  # waits for the rank that is about to write it
+    def failure(self) -> int | None:
+        """The exit code of the first failure; None if there is none."""
+        return int(self._store.get("failure")) if self._store.check(["failure"]) else None
 
 
 def find_failure_board() -> FailureBoard | None:
@@ -205,12 +185,12 @@ def find_failure_board() -> FailureBoard | None:
     try:
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         return FailureBoard(TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=_STORE_TIMEOUT))
-    except (KeyError, ValueError, RuntimeError):
+    except (KeyError, RuntimeError):
         return None
 
 
-def record_failure(exit_code: int, *, is_consequence: bool) -> Failure | None:
-    """Record this rank's failure. Return an earlier failure, whose message is enough; None if there is none.
+def record_failure(exit_code: int, *, is_consequence: bool) -> int | None:
+    """Record this rank's failure. Return the code of an earlier one, whose message is enough; None if there is none.
 
     A failure that is only a consequence waits a few seconds for its cause to be recorded.
     """
@@ -219,18 +199,8 @@ def record_failure(exit_code: int, *, is_consequence: bool) -> Failure | None:
         return None
     try:
         deadline = time.monotonic() + (_CAUSE_SECONDS if is_consequence else 0.0)
-        while (first := board.failure()) is None and time.monotonic() < deadline:
+        while board.failure() is None and time.monotonic() < deadline:
             time.sleep(0.05)
-        return first or board.claim(Failure(exit_code, is_stall=False))
+        return board.claim(exit_code)
     except RuntimeError:
         return None
-
-
-def _claim_gpu(device: torch.device, store: Store) -> None:
-    """Note in the ranks' store that this rank has a GPU; raise DeviceError if another rank has the same one."""
-    if store.add(f"{socket.gethostname()} {torch.cuda.get_device_properties(device).uuid}", 1) > 1:
-        raise DeviceError(
-            "two processes of the training see the same GPU, and no other",
-            where="CUDA_VISIBLE_DEVICES",
-            hint="let every process see a GPU of its own, or start as many processes as there are GPUs",
-        )
