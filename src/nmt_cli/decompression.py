@@ -18,8 +18,6 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 
 DECOMPRESSION_ERRORS = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
-_ZSTD_WINDOW = 1 << 31  # the largest of `zstd --ultra --long=31`
-_ZSTD_BLOCK = 1 << 10  # of compressed bytes: even a bomb makes less than 64 MB of it
 
 
 class Compression(NamedTuple):
@@ -85,7 +83,9 @@ def _uncompressed(raw: io.BufferedReader, compression: Compression) -> io.Buffer
         case "xz":
             return io.BufferedReader(lzma.open(raw))
         case _:
-            return io.BufferedReader(_ZstdReader(raw))
+            import pyarrow
+
+            return io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd"))
 
 
 class _Utf8Reader(io.RawIOBase):
@@ -102,41 +102,4 @@ class _Utf8Reader(io.RawIOBase):
         self._encoded = self._encoded or self._text.read(len(buffer)).encode("utf-8", "replace")
         size = min(len(buffer), len(self._encoded))
         buffer[:size], self._encoded = self._encoded[:size], self._encoded[size:]
-        return size
-
-
-class _ZstdReader(io.RawIOBase):
-    """The uncompressed bytes of zstd frames; EOFError if they are damaged or end within a frame.
-
-    The library's own reader takes a truncated file for a complete one.
-    """
-
-    def __init__(self, compressed: BinaryIO) -> None:
-        self._compressed = compressed
-        self._block = b""
-        self._decompressed = memoryview(b"")  # a view, so that no read copies the rest of the block
-        self._frame: Any = None  # the decompressor of a frame that has begun
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        import zstandard
-
-        while not self._decompressed:
-            self._block = self._block or self._compressed.read(_ZSTD_BLOCK)
-            if not self._block:
-                if self._frame is not None:
-                    raise EOFError("it ends within a frame")
-                return 0
-            self._frame = self._frame or zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj()
-            try:
-                self._decompressed = memoryview(self._frame.decompress(self._block))
-            except zstandard.ZstdError as error:
-                raise EOFError(str(error)) from None
-            self._block = b""
-            if self._frame.eof:
-                self._block, self._frame = self._frame.unused_data, None
-        size = min(len(buffer), len(self._decompressed))
-        buffer[:size], self._decompressed = self._decompressed[:size], self._decompressed[size:]
         return size

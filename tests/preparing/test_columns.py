@@ -459,12 +459,6 @@ def test_a_line_is_bounded_however_it_is_compressed(tmp_path: Path, name: str, e
     assert error.hint == "give text with one sentence a line"
 
 
-def test_zstd_may_look_back_further_than_it_does_by_default(tmp_path: Path) -> None:
-    far = zstandard.ZstdCompressionParameters.from_level(1, window_log=28)  # as `zstd --long=28`
-    packer = zstandard.ZstdCompressor(compression_params=far).compressobj()
-    assert read(tmp_path / "a.tsv.zst", packer.compress(b"a\tb\n") + packer.flush()) == [("a", "b")]
-
-
 def test_the_longest_line_is_read_wherever_the_blocks_end(tmp_path: Path) -> None:
     longest = "x" * ((1 << 20) - 4)
     text = f"a\tb\n{longest}\tcd\ne\tf\n"
