@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from nmt_cli import console
-from nmt_cli.console import ProgressLines, log_to_console, show_progress, size_text, time_left_text, wrap
+from nmt_cli.console import ProgressLines, log_to_console, show_progress, size_text, time_left_text
 from nmt_cli.errors import ModelError
 
 
@@ -55,14 +55,6 @@ def test_a_size_has_no_four_digits_before_its_point() -> None:
     sizes = [999, 1000, 960_000, 999_940, 999_960, 999_999_999, 12e12]
     expected = ["999 bytes", "1.0 kB", "960.0 kB", "999.9 kB", "1.0 MB", "1.0 GB", "12,000.0 GB"]
     assert [size_text(size) for size in sizes] == expected
-
-
-def test_a_long_line_of_blanks_stays_a_line() -> None:
-    assert wrap(f"one\n{'  ' * 40}\ntwo", width=20, indent=0) == ["one", "  " * 40, "two"]
-
-
-def test_a_terminal_without_room_for_a_column_has_a_word_per_line() -> None:
-    assert wrap("a small house", width=0, indent=0) == ["a", "small", "house"]
 
 
 def test_log_lines_go_above_a_live_view_and_afterwards_where_they_went_before() -> None:

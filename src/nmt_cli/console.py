@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from itertools import pairwise
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn, TaskID
 
 _SECONDS_BETWEEN_LINES = 30.0
-_DEFAULT_COLUMNS = 80
 _RED, _PLAIN = "\033[31m", "\033[0m"
 _COMMAND = re.compile(
     r"\bnmt [a-z]+|--set |\bpip install |\b(?:sed|awk|rm|mv|jq|perl|iconv|cut -f1|python3 -c) |^next:"
@@ -152,14 +152,10 @@ def wrap(text: str, *, width: int, indent: int) -> list[str]:
         if len(line) <= width or _COMMAND.search(line):
             lines.append(line)
             continue
+        indentation = " " * indent
         lines += textwrap.wrap(
-            line,
-            max(width, 2 * indent, 1),
-            subsequent_indent=" " * indent,
-            replace_whitespace=False,
-            break_long_words=False,
-            break_on_hyphens=False,
-        ) or [line]  # of blanks
+            line, max(width, 1), subsequent_indent=indentation, break_long_words=False, break_on_hyphens=False
+        )
     return lines
 
 
@@ -290,14 +286,4 @@ def _on_screen(text: str, *, indent: int) -> str:
     text = without_controls(text)
     if not is_interactive():
         return text
-    return "\n".join(wrap(text, width=_num_columns(), indent=indent))
-
-
-def _num_columns() -> int:
-    """Columns of the terminal on stderr."""
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and int(columns):
-        return int(columns)
-    with suppress(OSError, ValueError):
-        return os.get_terminal_size(sys.stderr.fileno()).columns or _DEFAULT_COLUMNS
-    return _DEFAULT_COLUMNS
+    return "\n".join(wrap(text, width=shutil.get_terminal_size().columns, indent=indent))
