@@ -71,7 +71,8 @@ def _report_stall(ranks: Ranks, board: FailureBoard, seconds: int) -> int:
         console.print_error(error)
     time.sleep((1 + ranks.rank % _NUM_TURNS) * _TURN_SECONDS)
     with suppress(OSError):  # the terminal is closed
-        print(f"rank {ranks.rank} of {ranks.size}, process {os.getpid()} on {socket.gethostname()}:", file=sys.stderr)
+        title = f"rank {ranks.rank} of {ranks.size}, process {os.getpid()} on {socket.gethostname()}:\n"
+        os.write(sys.stderr.fileno(), title.encode())
         faulthandler.dump_traceback()
     time.sleep(_DUMP_SECONDS)
     return first or error.exit_code
