@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt_cli.templates.charts import Line, axis_ticks, line_chart, short_number, thin
+from nmt_cli.templates.charts import Line, axis_ticks, line_chart, thin
 
 VALUES = st.floats(-1e9, 1e9).filter(lambda value: value == 0 or abs(value) > 1e-9)
 SERIES = st.lists(st.floats(-100, 100), min_size=1, max_size=400)
@@ -28,20 +28,6 @@ def test_an_axis_holds_its_values_with_few_round_ticks(one: float, other: float)
         round(step / 10 ** math.floor(math.log10(step) + 1e-9))
     )
     assert all(after - before == pytest.approx(step) for before, after in pairwise(ticks))
-
-
-def test_ticks_are_written_as_short_as_they_are_read() -> None:
-    for lowest, highest, told in (
-        (0, 0.00139, "0 5e-4 0.001 0.0015"),
-        (0, 1.9e-4, "0 5e-5 1e-4 1.5e-4 2e-4"),
-        (5.79, 8.18, "5 6 7 8 9"),
-        (0, 2.5e9, "0 500M 1B 1.5B 2B 2.5B"),
-    ):
-        assert " ".join(map(short_number, axis_ticks(lowest, highest, least_step=0))) == told
-    for lowest, highest in ((2.0, 2.000002), (99.99, 100), (26.4, 26.403)):
-        labels = [short_number(tick) for tick in axis_ticks(lowest, highest, least_step=0)]
-        assert len(set(labels)) == len(labels)
-    assert axis_ticks(0, 0, least_step=0) == [0, 0.2, 0.4, 0.6, 0.8, 1]
 
 
 @given(values=SERIES, columns=st.integers(1, 60))
@@ -85,12 +71,12 @@ def test_points_lie_between_the_ticks_of_their_values() -> None:
     assert len([*chart.iter("circle")]) == 3
 
 
-def test_a_strip_tells_the_values_of_all_lines_in_it() -> None:
-    lines = [
-        Line("base", 0, [(float(update), 9 - update / 100) for update in range(10, 401, 10)]),
-        Line("wide", 1, [(205.0, 3.25)]),
-    ]
-    titles = [title.text for title in drawn(lines, (3.0, 9.0)).iter("title")]
-    assert titles[0] == "base 8.90 at 10 updates"
-    assert "base 6.90 at 210; wide 3.25 at 205 updates" in titles
-    assert len(titles) == 40
+def test_a_long_line_has_no_marks_and_a_spike_stays_in_it() -> None:
+    values = [5.0] * 100_000
+    values[54_321] = 50.0
+    chart = drawn([Line("a", 0, [(float(place), value) for place, value in enumerate(values)])], (5.0, 50.0))
+    assert [*chart.iter("circle")] == []
+    (polyline,) = chart.iter("polyline")
+    heights = [float(point.split(",")[1]) for point in polyline.attrib["points"].split()]
+    assert len(heights) < 900
+    assert sum(height == min(heights) for height in heights) == 1

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from nmt_cli.recipe.key_paths import flatten, sections_at
+from nmt_cli.recipe.key_paths import flatten
 from nmt_cli.recipe.loading import load_recipe, packaged_folder, packaged_names
 from nmt_cli.recipe.schema import Recipe, num_parameters
-from nmt_cli.recipe.section import Section
 
 # Sections 3, 5 and 6.1, base model, English-German.
 _BASE: dict[str, Any] = {
@@ -132,17 +131,6 @@ def test_the_defaults_are_base_but_for_the_padding_of_the_embedding() -> None:
     base, defaults = settings(load_recipe("base")), settings(Recipe(name="base"))
     differing = {key for key in defaults if defaults[key] != base[key]}
     assert differing == {"description", "model.embedding_multiple", "decoding.split_sentences"}
-
-
-def test_every_key_of_a_recipe_says_what_it_is() -> None:
-    waiting: list[type[Section]] = [Recipe]
-    while waiting:
-        section = waiting.pop()
-        assert section.__doc__
-        for key, field in section.model_fields.items():
-            inner = sections_at(section, (key,), values={})
-            waiting += [found for found in inner if issubclass(found, Section)]
-            assert inner or field.description, f"{section.__name__}.{key}"
 
 
 def test_table_3_is_complete_and_each_row_a_few_lines_over_its_parent() -> None:
