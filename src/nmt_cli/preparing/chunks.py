@@ -58,8 +58,11 @@ class Chunk:
 
     def where(self, index: int, *, side: int = 0) -> str:
         """File and line of a pair, or of its target if `side` is 1."""
-        line = self.first_line + index if self.lines is None else self.lines[index]
-        return f"{(self.target_origin if side else None) or self.origin}:{line}"
+        return f"{(self.target_origin if side else None) or self.origin}:{self.line(index)}"
+
+    def line(self, index: int) -> int:
+        """The line, or row, of a pair."""
+        return self.first_line + index if self.lines is None else self.lines[index]
 
     def first(self, number: int) -> Chunk:
         """The first `number` pairs, or all if there are no more."""

@@ -195,17 +195,15 @@ class CleaningJob:
     def _clean(self, shard: RawShard, rules: CleaningRules, held_out: HeldOutIndex) -> int:
         src: list[str] = []
         tgt: list[str] = []
-        indices: list[int] = []
         lines: list[int] = []
         dates: list[int] = []
         counts, problem = CleaningCounts(), None
         for chunk in shard.chunks:
             problem = problem or chunk.problem
             cleaned = rules.apply(chunk)
-            indices += [counts.read + index for index in cleaned.indices]
             counts.add(cleaned.counts)
-            lines += [chunk.lines[index] for index in cleaned.indices] if chunk.lines is not None else []
-            dates += [chunk.dates[index] for index in cleaned.indices] if chunk.dates is not None else []
+            lines += map(chunk.line, cleaned.indices)
+            dates += [chunk.dates[index] if chunk.dates else 0 for index in cleaned.indices]
             src += cleaned.src
             tgt += cleaned.tgt
         matches, found_lines = held_out.find(src, tgt)
@@ -218,9 +216,8 @@ class CleaningJob:
             arrays={
                 "digests": digests,
                 "source_digests": source_digests,
-                "indices": _as_narrow_array(indices),
-                **({"lines": _as_narrow_array(lines)} if lines else {}),
-                **({"dates": np.array(dates, dtype=np.int64)} if any(dates) else {}),
+                "lines": _as_narrow_array(lines),
+                "dates": _as_narrow_array(dates),
                 "matches": matches,
                 "source_words": _as_narrow_array(_count_words(src)),
                 "target_words": _as_narrow_array(_count_words(tgt)),
@@ -229,10 +226,8 @@ class CleaningJob:
                 "counts": counts.to_json(),
                 "problem": problem,
                 "source": shard.source_index,
-                "has_lines": bool(lines),
-                "has_dates": any(dates),
+                "origin": shard.chunks[0].origin,
                 "weight": shard.weight,
-                "chunks": [(chunk.origin, chunk.first_line, len(chunk)) for chunk in shard.chunks],
                 "found_lines": found_lines,
             },
         )

@@ -24,8 +24,6 @@ from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.sources.base import LocalPairs
 
 SHARD_CHUNKS = 5
-_ENDING = ".npz"
-_ZSTD_LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +57,9 @@ def read_shards(sources: Sequence[LocalPairs], *, limit: int | None) -> Iterator
 class CleanShard:
     """The file of a cleaned shard of n pairs: compressed text, arrays with an entry per pair, and facts.
 
-    The arrays are the `digests` of the pairs, the `source_digests` of their sources, their `indices` in the raw shard,
-    their `lines` if a pair may take several lines, their `matches` with held-out text, and the lengths `source_words`
-    and `target_words`. The facts are the counts, where the pairs come from, their weight, and the held-out lines found
-    among them.
+    The arrays are the `digests` of the pairs, the `source_digests` of their sources, their `lines`, their `dates` as in
+    `UnitPair`, their `matches` with held-out text, and the lengths `source_words` and `target_words`. The facts are the
+    counts, where the pairs come from, their weight, and the held-out lines found among them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,7 +71,7 @@ class CleanShard:
     @cached_property
     def facts(self) -> dict[str, Any]:
         """The facts that were written, and `pairs`, the number of pairs."""
-        facts: dict[str, Any] = json.loads(self._read("facts").tobytes())
+        facts: dict[str, Any] = json.loads(self.array("facts").tobytes())
         return facts
 
     @property
@@ -84,31 +81,22 @@ class CleanShard:
 
     def where(self, index: int) -> str:
         """File and line of a pair."""
-        if self.facts.get("has_lines"):
-            return f"{self.facts['chunks'][0][0]}:{self.array('lines')[index]}"
-        remaining = int(self.array("indices")[index])
-        for origin, first_line, num_pairs in self.facts["chunks"]:
-            if remaining < num_pairs:
-                return f"{origin}:{first_line + remaining}"
-            remaining -= num_pairs
-        raise self._damaged_error()
+        return f"{self.facts['origin']}:{self.array('lines')[index]}"
 
     def array(self, name: str) -> NDArray[Any]:
         """One of the arrays, [n]."""
-        array = self._read(name)
-        if len(array) != len(self):
-            raise self._damaged_error()
+        try:
+            with self.path.open("rb") as file, np.load(file) as members:
+                array: NDArray[Any] = members[name]
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+            work = quote(str(self.path.parent.parent))
+            hint = f"it was changed after it was written: rm -r {work}, then run nmt prepare again"
+            raise DataError(f"{self.path.name} is damaged", where=str(self.path), hint=hint) from None
         return array
 
     def text(self, side: str) -> bytes:
         """The lines of a side in UTF-8, with a line feed after each."""
-        try:
-            text = zstandard.ZstdDecompressor().decompress(self._read(side).tobytes())
-        except zstandard.ZstdError:
-            raise self._damaged_error() from None
-        if text.count(b"\n") != len(self):
-            raise self._damaged_error()
-        return text
+        return zstandard.ZstdDecompressor().decompress(self.array(side).tobytes())
 
     def sentences(self, side: str) -> list[str]:
         """The sentences of a side."""
@@ -118,19 +106,6 @@ class CleanShard:
         """The text of a pair. It decompresses the whole shard, so it suits a few pairs."""
         src, tgt = (self.sentences(side)[index] for side in SIDES)
         return src, tgt
-
-    def _read(self, name: str) -> NDArray[Any]:
-        try:
-            with self.path.open("rb") as file, np.load(file) as members:
-                array: NDArray[Any] = members[name]
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-            raise self._damaged_error() from None
-        return array
-
-    def _damaged_error(self) -> DataError:
-        work = quote(str(self.path.parent.parent))
-        hint = f"it was changed after it was written: rm -r {work}, then run nmt prepare again"
-        return DataError(f"{self.path.name} is damaged", where=str(self.path), hint=hint)
 
 
 def write_shard(
@@ -143,17 +118,17 @@ def write_shard(
     facts: Mapping[str, Any],
 ) -> None:
     """Write the file of a shard, which appears whole or not at all. DataError if the disk is full."""
-    compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
+    compressor = zstandard.ZstdCompressor(level=1)
     texts = {side: "\n".join([*lines, ""]).encode() for side, lines in zip(SIDES, (src, tgt), strict=True)}
     facts_text = json.dumps({**facts, "pairs": len(src)}, ensure_ascii=False).encode()
-    compressed = {side: np.frombuffer(compressor.compress(text), dtype=np.uint8) for side, text in texts.items()}
-    members = {**compressed, **arrays, "facts": np.frombuffer(facts_text, dtype=np.uint8)}
-    write_arrays(directory / f"{number:06d}{_ENDING}", members)
+    as_bytes = {"facts": facts_text, **{side: compressor.compress(text) for side, text in texts.items()}}
+    members = {**arrays, **{name: np.frombuffer(data, dtype=np.uint8) for name, data in as_bytes.items()}}
+    write_arrays(directory / f"{number:06d}.npz", members)
 
 
 def open_shards(directory: Path) -> list[CleanShard]:
     """The finished shards in a directory, in their order."""
-    return [CleanShard(path) for path in sorted(directory.glob(f"[0-9]*{_ENDING}"))]
+    return [CleanShard(path) for path in sorted(directory.glob("[0-9]*.npz"))]
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

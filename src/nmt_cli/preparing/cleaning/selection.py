@@ -79,7 +79,7 @@ def choose_copies(
     if config.several_translations != "all":
         indices = np.flatnonzero(is_repeated)
         if config.several_translations == "newest":
-            indices = indices[np.argsort(_dates(shards)[indices], kind="stable")][::-1]
+            indices = indices[np.argsort(_joined(shards, "dates", np.int64)[indices], kind="stable")][::-1]
         is_other = np.zeros_like(is_kept)
         is_other[indices[~first_occurrences(sources[indices])]] = True
         drop(is_other, OTHER_TRANSLATION)
@@ -188,14 +188,6 @@ def _joined(shards: Sequence[CleanShard], name: str, dtype: type[np.generic]) ->
         values[start : start + len(shard)] = shard.array(name)
         start += len(shard)
     return values
-
-
-def _dates(shards: Sequence[CleanShard]) -> NDArray[np.int64]:
-    """The date of each pair of all shards, as in `UnitPair`."""
-    dates = [
-        shard.array("dates") if shard.facts["has_dates"] else np.zeros(len(shard), dtype=np.int64) for shard in shards
-    ]
-    return np.concatenate(dates)
 
 
 def _copies_by_weight(shard: CleanShard) -> NDArray[np.uint16]:
