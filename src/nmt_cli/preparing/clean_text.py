@@ -22,7 +22,6 @@ from nmt_cli.preparing.cleaning import dropped_pairs, text_checks
 from nmt_cli.preparing.cleaning.held_out import HeldOutIndex, overlap, read_held_out, write_pairs
 from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules
 from nmt_cli.preparing.cleaning.selection import choose_copies, set_aside, source_and_pair_digests
-from nmt_cli.preparing.cleaning.swapped_sides import warning_of_swapped_sides
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
 from nmt_cli.preparing.shards import CleanShard, RawShard, open_shards, read_shards, write_arrays, write_shard
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split
@@ -83,7 +82,9 @@ def write_clean_text(
     held_out_sides = list(text_checks.held_out_sides(held_out, sources, languages))
     raw_shards = read_shards(train, limit=corpus.limit)
     first_shard = next(raw_shards)
-    swap_warnings = _check_beginning(first_shard, corpus, train, held_out, held_out_sides)
+    beginning = first_shard.chunks[0].first(_BEGINNING_PAIRS)
+    first_pairs = list(zip(beginning.src, beginning.tgt, strict=True))
+    text_checks.check_no_pieces([*text_checks.training_sides({0: first_pairs}, train, languages), *held_out_sides])
 
     job = CleaningJob(corpus.cleaning, languages, held_out, directory)
     total = _expected_pairs(corpus)
@@ -99,9 +100,12 @@ def write_clean_text(
     sides = [*text_checks.training_sides(text_checks.sample_by_source(shards), train, languages), *held_out_sides]
     text_checks.check_no_pieces(sides)  # of the sources after the first
     warnings = [
-        *swap_warnings,
-        *_log_warnings(text_checks.warning_of_little_validation(splits["valid"], num_train=num_train)),
-        *_warn_of_training_text(sides, by_source, corpus, is_swapped=bool(swap_warnings)),
+        *_log_warnings(
+            text_checks.warning_of_little_validation(splits["valid"], num_train=num_train),
+            dropped_pairs.warning_of_dropped_pairs(by_source, corpus.cleaning),
+            *text_checks.warnings_of_unusual_text(sides),
+        ),
+        *dropped_pairs.warn_of_lost_sources(by_source),
     ]
     counts = {
         **dropped_pairs.sum_of_sources(by_source).counts.to_json(),
@@ -115,40 +119,6 @@ def write_clean_text(
     }
     write_file(directory / _COUNTS_FILE, json.dumps(counts, ensure_ascii=False), error=DataError)
     return_freed_memory()  # of the text that was compared: the workers of the next stages take as much again
-
-
-def _check_beginning(
-    shard: RawShard,
-    corpus: Corpus,
-    train: Sequence[LocalPairs],
-    held_out: Mapping[str, Pairs],
-    held_out_sides: Sequence[text_checks.TextSide],
-) -> list[str]:
-    """Log the warning of swapped sides in the first pairs of a shard, and return it, or nothing.
-
-    DataError if these pairs or held-out text hold pieces of words. The rules for script and language are off: they drop
-    swapped pairs, so no swapped pair would be left to look at.
-    """
-    config = corpus.cleaning.model_copy(update={"other_script": False, "other_language": False})
-    cleaned = CleaningRules(config, corpus.languages).apply(shard.chunks[0].first(_BEGINNING_PAIRS))
-    beginning = list(zip(cleaned.src, cleaned.tgt, strict=True))
-    sides = text_checks.training_sides({0: beginning}, train, corpus.languages)
-    text_checks.check_no_pieces([*sides, *held_out_sides])
-    # Validation text that is set aside from the training text has the same sides.
-    return _log_warnings(warning_of_swapped_sides(beginning, held_out.get("valid", beginning), corpus.languages))
-
-
-def _warn_of_training_text(
-    sides: Sequence[text_checks.TextSide],
-    by_source: Sequence[dropped_pairs.SourceCounts],
-    corpus: Corpus,
-    *,
-    is_swapped: bool,
-) -> list[str]:
-    """Log the warnings of unusual text and of dropped pairs, and return them. Swapped sides explain some of them."""
-    many_dropped = None if is_swapped else dropped_pairs.warning_of_dropped_pairs(by_source, corpus.cleaning)
-    unusual_text = text_checks.warnings_of_unusual_text(sides, with_languages=not is_swapped)
-    return [*_log_warnings(many_dropped, *unusual_text), *dropped_pairs.warn_of_lost_sources(by_source)]
 
 
 @dataclass(frozen=True, slots=True)

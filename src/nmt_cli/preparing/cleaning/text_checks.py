@@ -1,4 +1,4 @@
-"""Checks of whole texts: pieces of words, tokens, lower case, quoting, markup, another language, too few lines.
+"""Checks of whole texts: pieces of words, tokens, markup, another language, swapped sides, too few lines.
 
 A rule of cleaning sees one pair and drops it. A check sees many lines of a side, and tells the user what to do. If in
 doubt, it is silent.
@@ -8,32 +8,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
 
 from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
-from nmt_cli.languages import NO_LANGUAGE, are_close, language_identifier, script_of, short_code
+from nmt_cli.languages import NO_LANGUAGE, are_close, language_identifier, short_code
 from nmt_cli.preparing.cleaning.rules import make_printable
 from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, CorpusLanguages, LocalPairs, Pairs, Split
 from nmt_cli.preparing.sources.text import TextFiles, kind_of_file
-from nmt_cli.preparing.sources.tsv_csv import unquote
 from nmt_cli.text_encoding import COMPOSE, DECODE_TWICE, DOUBLE_ENCODED, conversion, find_decomposed
 from nmt_cli.tokenization.pieces import piece_mark_in_text, sign_of_tokenisation
 
 _MIN_LINES = 50  # fewer lines get no warning
-# Capital letters.
-_CASED_SCRIPTS = ("Latn", "Cyrl", "Grek", "Armn")
-_MIN_LETTERS = 2_000
-_MAX_CAPITALS = 0.0005
-# Lines that are a cell of a CSV file with quotes inside.
-_MIN_QUOTED = 3
-_MIN_SHARE_QUOTED = 0.001
 # What lines have, what finds it, and the commands that mend lines of text and of XML.
 _MIN_MARKED = 3
 _MIN_SHARE_MARKED = 0.01
@@ -41,7 +34,7 @@ _UNESCAPE = (
     """python3 -c 'import html,re,sys; f=lambda l:re.sub(r"{pattern}",lambda m:{character},l); """
     r"""sys.stdout.writelines(f(f(l.rstrip("\n"))).replace("\n"," ")+"\n" for l in open(0,newline="\n"))'"""
 )
-_MARKUP = (
+_MARKUP: tuple[tuple[str, Callable[[str], re.Match[str] | None], str, str], ...] = (
     (
         "HTML entities",
         re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z]\w{1,30});").search,
@@ -148,13 +141,16 @@ def check_no_pieces(sides: Iterable[TextSide]) -> None:
         )
 
 
-def warnings_of_unusual_text(sides: Iterable[TextSide], *, with_languages: bool) -> Iterator[str]:
+def warnings_of_unusual_text(sides: Iterable[TextSide]) -> Iterator[str]:
     """Warnings of text that is not as people write it, or is in another language, each with what to do."""
     sides = [side for side in sides if len(side.lines) >= _MIN_LINES]
-    for check in (_warnings_of_tokenised_text, _warnings_of_lower_case, _warnings_of_quotes, _warnings_of_markup):
-        yield from check(sides)
-    if with_languages and find_spec("py3langid") is not None:
-        yield from _warnings_of_other_languages(sides)
+    by_problem: dict[str, list[_Finding]] = {}
+    for finding in chain(_tokenised_text(sides), _markup(sides), _other_languages(sides)):
+        by_problem.setdefault(finding.problem, []).append(finding)
+    for problem, findings in by_problem.items():
+        names, first = _join_names(finding.side for finding in findings), findings[0]
+        commands = dict.fromkeys(finding.command for finding in findings if finding.command)
+        yield f"{names} {problem}: {first.sign}; {first.fix}" + (f": {'; '.join(commands)}" if commands else "")
 
 
 def warning_of_little_validation(pairs: Pairs, *, num_train: int) -> str | None:
@@ -174,80 +170,60 @@ def warning_of_little_validation(pairs: Pairs, *, num_train: int) -> str | None:
     return None
 
 
-def _warnings_of_tokenised_text(sides: Sequence[TextSide]) -> Iterator[str]:
-    tokenised = [(side, sign) for side in sides if (sign := sign_of_tokenisation(side.lines)) is not None]
-    if tokenised:
-        commands = dict.fromkeys(
-            conversion(side.file, f"sacremoses -l {short_code(side.language)} detokenize", new="plain")
-            for side, _ in tokenised
-        )
-        yield (
-            f"{_join_names(side for side, _ in tokenised)} looks tokenised: {tokenised[0][1]}; give the text as people "
-            f"write it, or detokenise it: {'; '.join(commands)}"
-        )
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """What is unusual about a side, the sign of it, and the fix; `command` mends it."""
+
+    side: TextSide
+    problem: str
+    sign: str
+    fix: str
+    command: str | None = None
 
 
-def _warnings_of_lower_case(sides: Sequence[TextSide]) -> Iterator[str]:
-    lower_cased = [
-        side for side in sides if script_of(side.language) in _CASED_SCRIPTS and _has_no_capitals(side.lines)
-    ]
-    if lower_cased:
-        yield (
-            f"{_join_names(lower_cased)} has no capital letters, so a model knows none: give the text before it was "
-            "lower-cased, if there is one"
-        )
-
-
-def _has_no_capitals(lines: Sequence[str]) -> bool:
-    num_small = num_capital = 0
-    for character, count in Counter("".join(lines)).items():
-        num_small += count * character.islower()
-        num_capital += count * character.isupper()
-    return num_small >= _MIN_LETTERS and num_capital <= _MAX_CAPITALS * num_small
-
-
-def _warnings_of_quotes(sides: Sequence[TextSide]) -> Iterator[str]:
+def _tokenised_text(sides: Sequence[TextSide]) -> Iterator[_Finding]:
     for side in sides:
-        quoted = [line for line in side.lines if unquote(line) != line and '""' in line[1:-1]]
-        if len(quoted) >= max(_MIN_QUOTED, _MIN_SHARE_QUOTED * len(side.lines)):
-            yield (
-                f"{_join_names([side])} has quotes as in a CSV file: {len(quoted):,} of {len(side.lines):,} lines, "
-                f"such as {make_printable(quoted[0])}; give the CSV file itself, --train FILE.csv, or remove the quotes"
-            )
+        if (sign := sign_of_tokenisation(side.lines)) is not None:
+            detokenize = f"sacremoses -l {short_code(side.language)} detokenize"
+            command = conversion(side.file, detokenize, new="plain")
+            fix = "give the text as people write it, or detokenise it"
+            yield _Finding(side, "looks tokenised", sign, fix, command)
 
 
-def _warnings_of_markup(sides: Sequence[TextSide]) -> Iterator[str]:
-    for what, find, command, command_in_xml in _MARKUP:
-        found: list[TextSide] = []
-        marks: list[str] = []
-        for side in sides:
-            in_side = [match[0] for line in side.lines if (match := find(line))]
-            is_of_tokens = what == "HTML entities" and sign_of_tokenisation(side.lines) is not None
-            if len(in_side) >= max(_MIN_MARKED, _MIN_SHARE_MARKED * len(side.lines)) and not is_of_tokens:
-                found.append(side)
-                marks += [f"{in_side[0]!r} in {len(in_side):,} of {len(side.lines):,} lines"]
-        if found:
-            commands = dict.fromkeys(
-                conversion(side.document, command_in_xml if kind in ("tmx", "xliff") else command, new="mended")
-                for side in found
-                if (kind := kind_of_file(side.document or Path())) in (None, "tsv", "tmx", "xliff")
-            )
-            fix = f"mend it: {'; '.join(commands)}" if commands else "mend the file"
-            yield f"{_join_names(found)} holds {what}, such as {marks[0]}; a model learns to write them; {fix}"
+def _markup(sides: Sequence[TextSide]) -> Iterator[_Finding]:
+    for side, (what, find, command, command_in_xml) in product(sides, _MARKUP):
+        marks = [match[0] for line in side.lines if (match := find(line))]
+        is_of_tokens = what == "HTML entities" and sign_of_tokenisation(side.lines) is not None
+        if len(marks) >= max(_MIN_MARKED, _MIN_SHARE_MARKED * len(side.lines)) and not is_of_tokens:
+            kind = kind_of_file(side.document or Path())
+            mend = conversion(side.document, command_in_xml if kind in ("tmx", "xliff") else command, new="mended")
+            sign = f"{marks[0]!r} in {len(marks):,} of {len(side.lines):,} lines"
+            has_command = kind in (None, "tsv", "tmx", "xliff")
+            fix = "a model learns to write them; mend it"
+            yield _Finding(side, f"holds {what}", sign, fix, mend if has_command else None)
 
 
-def _warnings_of_other_languages(sides: Sequence[TextSide]) -> Iterator[str]:
-    sides_by_languages: dict[tuple[str, str], list[tuple[TextSide, float]]] = {}
+def _other_languages(sides: Sequence[TextSide]) -> Iterator[_Finding]:
+    """The sides that py3langid, if it is installed, identifies as another language, or as each other's."""
+    if find_spec("py3langid") is None:
+        return
+    identified = {(side.name, side.language): found for side in sides if (found := _other_language(side))}
     for side in sides:
-        if identified := _other_language(side):
-            other, share = identified
-            sides_by_languages.setdefault((side.language, other), []).append((side, share))
-    for (language, other), identified_sides in sides_by_languages.items():
-        share = identified_sides[0][1]
-        yield (
-            f"{_join_names(side for side, _ in identified_sides)} is identified as {other}, not as {language}, in "
-            f"{share:.0%} of a sample: check the files, their columns and --languages"
-        )
+        if (side.name, side.language) not in identified:
+            continue
+        other, share = identified[side.name, side.language]
+        swapped_with = [
+            language
+            for (name, language), (its_other, _) in identified.items()
+            if name == side.name and are_close(its_other, side.language) and are_close(other, language)
+        ]
+        if swapped_with:
+            problem, sign = "seems to have its sides swapped", f"{share:.0%} of its {side.language} is {other}"
+            fix = "give its two files, columns or keys, or the languages, in the other order"
+        else:
+            problem, sign = f"is identified as {other}, not as {side.language}", f"{share:.0%} of a sample"
+            fix = "check the files, their columns and --languages"
+        yield _Finding(side, problem, sign, fix)
 
 
 def _other_language(side: TextSide) -> tuple[str, float] | None:
