@@ -59,8 +59,6 @@ class Hub:
         """Every request is answered with 503."""
         self.status: dict[str, tuple[int, str]] = {}
         """Status and X-Error-Code for a whole repository: (401, "GatedRepo") and the like."""
-        self.wrong: dict[str, bytes] = {}
-        """Other contents for a path of a repository, under the sizes and hashes of the right ones."""
         self.cut: dict[str, int] = {}
         """The next download of this path of a repository breaks off after so many bytes."""
         self.seconds_per_block = 0.0
@@ -190,7 +188,6 @@ class _Handler(BaseHTTPRequestHandler):
             return
         content = file.read_bytes()
         tag = hashlib.sha256(content).hexdigest()
-        content = self.hub.wrong.get(name, content)
         start = int(found[1]) if (found := re.match(r"bytes=(\d+)-", self.headers.get("Range", ""))) else 0
         end = len(content)
         if (found := re.match(r"bytes=\d+-(\d+)", self.headers.get("Range", ""))) is not None:

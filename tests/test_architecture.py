@@ -54,7 +54,7 @@ NEIGHBOURS = {
     "files": {"errors"},
     "decompression": {"errors", "files"},
     "cache": {"errors", "files"},
-    "hub": {"console", "errors"},  # downloads show their progress, and end in errors
+    "hub": {"console", "errors", "files"},  # downloads show their progress, and end in errors
     "hub_names": {"cache", "errors", "hub"},  # the page of a name on the hub, and its place in the cache
     "devices": {"errors"},
     "processes": {"errors"},

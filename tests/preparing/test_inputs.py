@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import gzip
 import hashlib
 import logging
@@ -10,15 +9,12 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-import huggingface_hub
 import pytest
 from sacrebleu.dataset.base import Dataset
 
-from nmt_cli.errors import DataError
 from nmt_cli.hub import _bar_class
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
-from nmt_cli.preparing.download import Unreachable
 from nmt_cli.preparing.inputs import (
     FetchedInputs,
     fetch_inputs,
@@ -26,8 +22,6 @@ from nmt_cli.preparing.inputs import (
     text_fingerprint_after_fetch,
     text_fingerprint_before_fetch,
 )
-from nmt_cli.preparing.sources import hub
-from nmt_cli.preparing.sources.hub import HubSource
 from tests.hub import write_translations
 from tests.preparing.corpus_files import corpus_of, invented_pairs, read_chunks, refusal, run, silent, write_prefix
 from tests.preparing.file_server import FileServer, serve_files
@@ -185,26 +179,10 @@ def test_a_folder_stands_in_for_an_archive(tmp_path: Path) -> None:
 def test_an_archive_that_is_put_into_the_cache_spares_the_network(tmp_path: Path) -> None:
     train = f"kind: archive, url: {NO_NETWORK}/x/parts.tgz, source: training/a.en, target: training/a.de"
     error = refusal(lambda: fetched(tmp_path, train))
-    assert isinstance(error, Unreachable)
     place = re.search(r"or fetch it by other means and save it as (\S+)", error.hint)
     assert place is not None
     _, digest = archive_of(Path(place[1]))
     assert pairs_of(fetched(tmp_path, f"{train}, sha256: {digest}")) == PAIRS
-
-
-def test_the_hub_is_asked_once_for_each_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[HubSource] = []
-
-    def ask(source: HubSource) -> Unreachable:
-        asked.append(source)
-        return Unreachable("no hub", hint="wait")
-
-    monkeypatch.setattr(hub, "_ask_hub", ask)
-    at = corpus(tmp_path, "kind: hub, repository: wmt/wmt14, split: train").context()
-    for split in ("train", "validation"):
-        source = HubSource(kind="hub", repository="wmt/wmt14", split=split)
-        assert refusal(partial(source.find_split, at)).message == "no hub"
-    assert len(asked) == 1
 
 
 SGML = """\
@@ -343,6 +321,16 @@ def test_a_header_that_is_denied_makes_other_data(tmp_path: Path) -> None:
     assert run(without, tmp_path / "data").was_finished
 
 
+def test_overwrite_takes_what_an_address_without_a_hash_holds_now(tmp_path: Path, server: FileServer) -> None:
+    pairs = invented_pairs(90, seed=1)
+    (server.folder / "a.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs[:80]))
+    located = corpus(tmp_path, f"kind: tsv, file: {server.address}/a.tsv")
+    assert run(located, tmp_path / "data").report["cleaning"]["read"] == 80
+    (server.folder / "a.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs))
+    assert run(located, tmp_path / "data").was_finished
+    assert run(located, tmp_path / "data", overwrite=True).report["cleaning"]["read"] == 90
+
+
 def test_an_address_with_a_query_is_read_by_the_ending_before_it(tmp_path: Path, server: FileServer) -> None:
     (server.folder / "a.tsv?download=true").write_text("one\teins\n")
     address = f"{server.address}/a.tsv?download=true"
@@ -377,51 +365,6 @@ def test_what_would_be_downloaded_is_told_in_words(tmp_path: Path) -> None:
     ]
 
 
-def hub_refusal(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> DataError:
-    """The error for a file of the hub that the hub's library does not download because of `failure`."""
-
-    def fail(*arguments: object, **keywords: object) -> str:
-        raise failure
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
-    split = hub.HubSplit("wmt/wmt14", "abc", {"train.parquet": None}, "parquet", ())
-    return refusal(lambda: split.fetch("train.parquet", progress=silent))
-
-
-@pytest.mark.parametrize(
-    "failure",
-    [
-        OSError(errno.ENOSPC, "No space left on device"),
-        RuntimeError("Data processing error: IO Error: No space left on device (os error 28)"),  # as hf_xet says it
-    ],
-)
-def test_a_disk_that_fills_up_under_the_hubs_cache_says_which_one(
-    monkeypatch: pytest.MonkeyPatch, failure: Exception
-) -> None:
-    error = hub_refusal(failure, monkeypatch)
-    assert error.message == "cannot download wmt/wmt14/train.parquet: the disk is full"
-    assert "export HF_HOME=FOLDER" in error.hint
-
-
-def test_a_cache_of_the_hub_that_may_not_be_written_is_told_under_hf_xet(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = hub_refusal(RuntimeError("I/O error: Permission denied (os error 13)"), monkeypatch)
-    assert not isinstance(error, Unreachable)
-    cache = huggingface_hub.constants.HF_HUB_CACHE
-    assert error.message == f"cannot download wmt/wmt14/train.parquet: {cache}: Permission denied"
-    assert error.hint == "move the hub's cache: export HF_HOME=FOLDER"
-    firewall = RuntimeError("tcp connect error: Operation not permitted (os error 1)")
-    assert isinstance(hub_refusal(firewall, monkeypatch), Unreachable)
-
-
-def test_a_network_that_fails_under_hf_xet_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = hub_refusal(RuntimeError("Task error: CAS Client Error: error sending request\n..."), monkeypatch)
-    assert isinstance(error, Unreachable)
-    assert error.message == (
-        "cannot reach wmt/wmt14/train.parquet on the hub: Task error: CAS Client Error: error sending request"
-    )
-    assert error.hint.startswith("check the network; behind a proxy, ")
-
-
 def test_a_download_through_hf_xet_counts_the_bytes_that_are_written(tmp_path: Path) -> None:
     reporting = pytest.importorskip("huggingface_hub.utils._xet_progress_reporting")
     done: list[int] = []
@@ -441,16 +384,3 @@ def test_a_download_through_hf_xet_counts_the_bytes_that_are_written(tmp_path: P
             )
             reporter.update_progress(report)
     assert done == [200, 400, 1000]
-
-
-def test_a_file_of_a_local_data_set_that_may_not_be_read_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "set").mkdir()
-
-    def refuse(*arguments: object, **options: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", "train.parquet")
-
-    monkeypatch.setattr("datasets.load_dataset_builder", refuse)  # root may read every file
-    error = refusal(partial(fetched, tmp_path, "kind: hub, repository: ./set, split: train"))
-    assert error.message == "cannot read the data set ./set train: train.parquet: Permission denied"

@@ -267,9 +267,9 @@ class LocatedCorpus:
     corpus: Corpus
     folder: Path
 
-    def context(self) -> CorpusContext:
-        """The context that the sources of the corpus share."""
-        return CorpusContext(self.folder, self.corpus.languages)
+    def context(self, *, newer_than: float = 0.0) -> CorpusContext:
+        """The context that the sources of the corpus share; addresses without a hash need a copy `newer_than` this."""
+        return CorpusContext(self.folder, self.corpus.languages, newer_than)
 
 
 def source_of(path: str) -> dict[str, str]:

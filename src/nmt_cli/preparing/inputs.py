@@ -44,12 +44,14 @@ def find_local_inputs(located: LocatedCorpus) -> list[InputRecord]:
     ]
 
 
-def fetch_inputs(located: LocatedCorpus, *, progress: Progress) -> FetchedInputs:
+def fetch_inputs(located: LocatedCorpus, *, progress: Progress, newer_than: float = 0.0) -> FetchedInputs:
     """Download the missing files of a corpus; with a limit, only the files that the limit needs.
+
+    Files of addresses without a hash are missing if they are older than the time `newer_than`.
 
     Raises DataError if a source cannot be fetched, or is not the file that it should be.
     """
-    corpus, context = located.corpus, located.context()
+    corpus, context = located.corpus, located.context(newer_than=newer_than)
     fetched = FetchedInputs({split: [] for split in corpus.splits}, [])
     for split in corpus.splits:
         pairs_left = corpus.limit if split == "train" else None

@@ -82,8 +82,9 @@ def prepare(
 ) -> PreparationResult:
     """Make the prepared data of a corpus at `output`, unless it is there.
 
-    Raises DataError if a source cannot be used, if `output` holds something else, or if the disk is full. Finished
-    stages stay in `output.partial`, and the same call continues after them.
+    With `overwrite`, addresses without a hash are downloaded again. Raises DataError if a source cannot be used, if
+    `output` holds something else, or if the disk is full. Finished stages stay in `output.partial`, and the same call
+    continues after them.
     """
     if output.is_symlink():
         output = output.resolve()  # renaming a directory to a link would replace the link
@@ -101,6 +102,7 @@ def prepare(
             work,
             output,
             fingerprint=fingerprint,
+            newer_than=time.time() if overwrite else 0.0,
             num_workers=num_workers,
             progress=progress,
         )
@@ -149,12 +151,13 @@ def _run_stages(
     output: Path,
     *,
     fingerprint: str,
+    newer_than: float,
     num_workers: int,
     progress: Progress,
 ) -> None:
     corpus = located.corpus
     end_times = {"start": time.monotonic()}
-    fetched = fetch_inputs(located, progress=progress)
+    fetched = fetch_inputs(located, progress=progress, newer_than=newer_than)
     end_times["fetched"] = time.monotonic()
     text_fingerprint = text_fingerprint_after_fetch(located, fetched)
     text = CleanText(

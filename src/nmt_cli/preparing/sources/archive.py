@@ -18,13 +18,13 @@ from typing import IO, Any, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from nmt_cli.cache import cache_folder, cache_lock, file_hash, mismatch, writing_errors
+from nmt_cli.cache import cache_folder, cache_lock, file_hash, writing_errors
 from nmt_cli.console import Progress
 from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.languages import match_code
-from nmt_cli.preparing.download import download_file
+from nmt_cli.preparing.download import check_file, download_file
 from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, Markup, OneFileSource, Source, Weight, is_address
 from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
 from nmt_cli.preparing.sources.po import PoSource
@@ -103,7 +103,9 @@ class ArchiveSource(Source):
     def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
         """The two files, or the file of pairs, from the archive or the folder."""
         if self.url is not None:
-            archive = download_file(self.url, size=self.bytes, sha256=self.sha256, progress=progress)
+            archive = download_file(
+                self.url, size=self.bytes, sha256=self.sha256, progress=progress, newer_than=context.newer_than
+            )
         else:
             archive = context.folder / (self.file or "")
         with reading_errors(archive):
@@ -111,10 +113,7 @@ class ArchiveSource(Source):
                 members = self._members(archive, context)
                 files = [_find_in_folder(archive, member) for member in members]
             else:
-                if differs := mismatch(archive, expected_size=self.bytes, expected_sha256=self.sha256):
-                    message = f"{archive.name} is not the file that it should be: {differs}"
-                    hint = "fetch it again; if another version is meant, correct bytes and sha256 in the corpus file"
-                    raise DataError(message, where=str(archive), hint=hint)
+                check_file(archive, size=self.bytes, sha256=self.sha256, where=str(archive))
                 members = self._members(archive, context)
                 files = unpack(archive, members)
         name = (self.file or self.url or "").rstrip("/").rsplit("/", 1)[-1]

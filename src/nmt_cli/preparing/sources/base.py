@@ -6,7 +6,7 @@ import glob
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import Chunk
-from nmt_cli.preparing.download import Unreachable, download_file
+from nmt_cli.preparing.download import download_file
 from nmt_cli.recipe.section import Section, SettingError
 
 LANGUAGE_CODE = r"^[A-Za-z][A-Za-z0-9_-]*$"
@@ -45,9 +45,6 @@ Weight: TypeAlias = Annotated[
 Pairs: TypeAlias = Sequence[tuple[str, str]]
 """Sentences of the source, each with its translation."""
 
-HubAnswer: TypeAlias = tuple[str, dict[str, str]] | Unreachable
-"""The commit of a repository and the SHA-256 of its files by path, or the error if they are unknown."""
-
 
 class CorpusLanguages(Section):
     """The codes of the two languages; they name the files of raw text in the prepared data."""
@@ -69,19 +66,23 @@ class CorpusLanguages(Section):
 
 @dataclass(frozen=True, slots=True)
 class CorpusContext:
-    """The folder that a corpus's relative paths start from, its languages, and the answers of the hub so far.
+    """The folder that a corpus's relative paths start from, its languages, and the age of downloads that may be used.
 
-    `hub_answers` has what the hub said of a repository at a revision, so it is asked once.
+    An address without a hash is downloaded again if its copy in the cache is older than the time `newer_than`.
     """
 
     folder: Path
     languages: CorpusLanguages
-    hub_answers: dict[tuple[str, str | None], HubAnswer] = field(default_factory=dict, compare=False, repr=False)
+    newer_than: float = 0.0
 
     @property
     def codes(self) -> tuple[str, str]:
         """The codes of the two languages, source first."""
         return self.languages.codes
+
+    def download(self, url: str, *, progress: Progress) -> Path:
+        """The file behind an address without a hash."""
+        return download_file(url, size=None, sha256=None, progress=progress, newer_than=self.newer_than)
 
     def name(self, path: Path) -> str:
         """The name of a file in records: its path below the folder, or its whole path if it lies elsewhere."""
@@ -139,7 +140,7 @@ class OneFileSource(Source):
     def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
         """The file, or the files that match the pattern."""
         if is_address(self.file):
-            file = download_file(self.file, size=None, sha256=None, progress=progress)
+            file = context.download(self.file, progress=progress)
             yield self.local_pairs(file, self.file, context)
         for path in self.files(context):
             yield self.local_pairs(path, context.name(path), context)

@@ -17,7 +17,6 @@ from nmt_cli.decompression import COMPRESSIONS, open_bytes
 from nmt_cli.errors import DataError, nearest_word
 from nmt_cli.languages import languages_called, match_code
 from nmt_cli.preparing.chunks import Chunk, batched
-from nmt_cli.preparing.download import download_file
 from nmt_cli.preparing.sources.base import (
     CorpusContext,
     LocalPairs,
@@ -99,7 +98,7 @@ class TextSource(Source):
     def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[TextFiles]:
         """One pair of files for each match of a pattern."""
         if self._addresses:
-            source, target = (download_file(url, size=None, sha256=None, progress=progress) for url in self._addresses)
+            source, target = (context.download(url, progress=progress) for url in self._addresses)
             pairs_and_names = [((source, target), self._addresses)]
         else:
             pairs_and_names = [(pair, [context.name(file) for file in pair]) for pair in self._pairs(context)]
