@@ -193,7 +193,6 @@ def test_both_sides_given_as_two_files_are_read_once(tmp_path: Path) -> None:
     ("prefix", "there", "wanted", "hint"),
     [
         ("train", ["train.en", "train.fr.gz"], "train.de", "there are train.en, train.fr.gz: check the languages"),
-        ("trian", ["train.en", "valid.en"], "trian.en", "did you mean {folder}/train?"),
         ("train", [], "train.en", "check the path: {folder} has no file train.LANGUAGE"),
         ("train.en", ["train.en"], "train.de", "there are train.en: check the languages"),
     ],
@@ -213,17 +212,11 @@ def test_a_prefix_without_files_is_answered_with_what_there_is(
     [
         (".", ". is a folder", "name a file in it, or the beginning of two: train for train.en"),
         ("my", "my is a folder", "name a file in it, or the beginning of two: my/train for train.en"),
-        ("a.xlsx", "a.xlsx has none of the endings .tsv, .csv, .tmx, ", "save it as CSV in UTF-8"),
         (
             "a.txt",
             "a.txt has none of the endings .tsv, .csv, .tmx, ",
             "give two files with a sentence per line, NAME.en and NAME.de, or a table NAME.tsv",
         ),
-        ("a.srt", "a.srt has none of the", "write its sentences into two files, one per line, and give PREFIX"),
-        ("a.sdltm", "a.sdltm has none of the endings .tsv, .csv, .tmx, ", "export it as TMX"),
-        ("a.DOCX", "a.DOCX has none of the", "save its table as CSV, or each language as plain text"),
-        ("a.json", "a.json has none of the endings", "write it as .jsonl, with one object per line"),
-        ("[ a.json", "[ a.json has none of the endings", "jq -c '.[]' < '[ a.json' > '[ a.jsonl'"),
         ("a.tsv", "a.tsv is one file, not the beginning of two", "write kind: tsv, file: a.tsv"),
     ],
 )
@@ -232,7 +225,7 @@ def test_what_is_no_beginning_of_two_files_is_answered_with_what_to_give(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my").mkdir()
-    if prefix.startswith(("a", "[")):
+    if prefix.startswith("a"):
         (tmp_path / prefix).write_text(f"{prefix}\n")
     error = refusal(TextSource(kind="text", prefix=prefix), Path())
     assert error.message.startswith(message)
@@ -404,22 +397,12 @@ def test_a_pattern_without_a_match_says_how_patterns_work(tmp_path: Path) -> Non
     assert chunk.src == ["one"]
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("one  eins\ntwo  zwei\n", "separate source and target by one tab; these seem to be separated by spaces"),
-        ("one ||| eins\n", "separated by |||"),
-        ("one,eins\n", "separated by commas: write kind: csv, or call the file .csv"),
-        ("one\n", "by one tab; for two files with a sentence per line, --train PREFIX"),
-    ],
-)
-def test_a_tsv_file_without_tabs_says_what_separates_its_columns(tmp_path: Path, text: str, hint: str) -> None:
-    (tmp_path / "pairs.tsv").write_text(text)
+def test_a_tsv_file_without_tabs_is_answered(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("one,eins\n")
     error = refusal(TsvSource(kind="tsv", file="pairs.tsv"), tmp_path)
-    first = {1: "line", 2: "2 lines"}[text.count("\n")]
-    assert error.message == f"pairs.tsv has no columns: there is no tab in its first {first}"
+    assert error.message == "pairs.tsv has no columns: there is no tab in its first lines"
     assert error.where == f"{tmp_path / 'pairs.tsv'}:1"
-    assert hint in error.hint
+    assert error.hint == "separate source and target by one tab, or call a table with commas or semicolons .csv"
 
 
 def test_parquet_is_read_in_batches_that_do_not_follow_its_row_groups(

@@ -127,70 +127,27 @@ def test_units_without_one_of_the_languages_are_counted_with_their_lines(tmp_pat
     assert "A unit or a row of CSV lacks one of the two texts" in (tmp_path / "data" / "report.html").read_text()
 
 
-@pytest.mark.parametrize("encoding", ["UTF-8", "windows-1252"])
-@pytest.mark.parametrize(
-    ("bare", "mended"),
-    [
-        ("R&D & Über", "R&amp;D &amp; Über"),
-        ("1 < 2, Übel &amp; mehr", "1 &lt; 2, Übel &amp; mehr"),
-        ("\x1fÜbel\t&#10;&#xA0;", "Übel\t&#10;&#xA0;"),
-        ("&#x1F;Übel &#00011;&#xa; \x0b", "Übel &#xa; "),
-        ("<![CDATA[a & b]]> \x02", "<![CDATA[a & b]]> "),
-    ],
-)
-def test_what_xml_forbids_in_a_line_is_answered_with_the_command_that_mends_it(
-    tmp_path: Path, bare: str, mended: str, encoding: str
-) -> None:
-    text = tmx([[("en", "@"), ("de", "b")]]).replace("UTF-8", encoding)
-    error = error_of(tmp_path / "a.tmx", text.replace("@", bare).encode(encoding))
-    what, fix = {"R": ("a bare &", "write &amp; for &"), "1": ("a bare <", "write &lt; for <")}.get(
-        bare[0], ("a control character", "remove it")
-    )
-    assert error.message == f"a.tmx is not well-formed XML: {what} stands in that line"
-    assert error.where == f"{tmp_path / 'a.tmx'}:4"
-    note, command = error.hint.split(": ", 1)
-    assert note == fix
-    subprocess.run(command, shell=True, check=True)
-    assert (tmp_path / "mended-a.tmx").read_bytes() == text.replace("@", mended).encode(encoding)
-
-
-def test_xml_in_another_encoding_than_it_says_is_read_or_answered_with_the_command_that_converts_it(
-    tmp_path: Path,
-) -> None:
+def test_xml_with_a_mark_or_wide_letters_is_read_though_its_header_says_otherwise(tmp_path: Path) -> None:
     text, pairs = tmx([[("en", "“it”"), ("de", "„Übel“")]]), [("“it”", "„Übel“")]
     for encoding in ("utf-16", "utf-16-le"):
         assert pairs_of(read(tmp_path / "a.tmx", text.encode(encoding))) == pairs
-    error = error_of(tmp_path / "a.tmx", text.encode("windows-1252"))
-    assert error.message == "line 4 is not UTF-8: it has the byte 0x93"
-    subprocess.run(error.hint.partition(": ")[2], shell=True, check=True)
-    assert pairs_of(read(tmp_path / "utf8-a.tmx", (tmp_path / "utf8-a.tmx").read_bytes())) == pairs
 
 
 @pytest.mark.parametrize(
-    ("text", "message", "line", "hint"),
+    ("text", "message", "line"),
     [
-        (tmx([[("en", "a")]]) + "<x>", "is not well-formed XML", 6, "mend that place"),
-        (tmx([[("en", "a"), ("de", "b")]])[:-30], "is not well-formed XML", 4, "export the file"),
-        (tmx([])[:-14], "is not well-formed XML", 4, "export the file again"),
-        (tmx([], encoding="nonsense"), "is not well-formed XML", 1, "export the file again"),
-        (HEAD.format("UTF-8") + "<a>" * 100_000, "is not well-formed XML", 4, "export the file again"),
-        ("<html></html>", "is no TMX file: its root is <html>", 1, "give a file whose root is <tmx>"),
-        ("en\tde\n", "is not well-formed XML", 1, "mend that place"),
-        (
-            HEAD.format("UTF-8").replace(' SYSTEM "tmx14.dtd"', ' [<!ENTITY a "b">]') + "</body></tmx>",
-            "declares an entity",
-            2,
-            "remove <!ENTITY ...> from its DOCTYPE",
-        ),
+        (tmx([[("en", "R&D"), ("de", "b")]]), "is not well-formed XML", 4),
+        (tmx([[("en", "“it”"), ("de", "b")]]).encode("windows-1252"), "is not well-formed XML", 4),
+        (tmx([[("en", "a"), ("de", "b")]])[:-30], "is not well-formed XML", 4),
+        (HEAD.format("UTF-8") + "<a>" * 100_000, "is not well-formed XML", 4),
+        ("<html></html>", "is no TMX file: its root is <html>", 1),
+        ("en\tde\n", "is not well-formed XML", 1),
     ],
 )
-def test_what_is_not_tmx_is_answered_with_its_line(
-    tmp_path: Path, text: str, message: str, line: int, hint: str
-) -> None:
+def test_what_is_not_tmx_is_answered_with_its_line(tmp_path: Path, text: str | bytes, message: str, line: int) -> None:
     error = error_of(tmp_path / "a.tmx", text)
     assert error.message.startswith(f"a.tmx {message}")
     assert error.where == f"{tmp_path / 'a.tmx'}:{line}"
-    assert hint in error.hint
 
 
 def test_a_file_without_the_language_is_answered_with_those_that_it_has(tmp_path: Path) -> None:

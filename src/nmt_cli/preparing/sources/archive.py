@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import lzma
 import re
-import shlex
 import shutil
 import tarfile
 import zipfile
@@ -236,26 +235,21 @@ def _path_of(member: str) -> PurePosixPath:
 
 @contextmanager
 def _damage_errors(archive: Path) -> Iterator[None]:
-    """Raise DataError if the code inside finds that the archive is damaged."""
+    """Raise DataError if the code inside finds that the archive is damaged, encrypted, or of no known kind."""
     try:
         yield
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, RuntimeError, zlib.error, lzma.LZMAError) as error:
         reason = str(error) or type(error).__name__
     except DataError as error:  # of damage to zstd
         reason = error.message.rpartition(": ")[2]
-    except RuntimeError as error:  # of a .zip that is encrypted, or has a compression that Python lacks
-        hint = "unpack it with another program, and write file: FOLDER in the corpus file"
-        raise DataError(f"{archive.name} cannot be unpacked: {error}", where=str(archive), hint=hint) from None
     except OSError as error:
         if error.errno is not None:  # of the disk; damage to gzip or bzip2 has no number
             raise
         reason = str(error)
     else:
         return
-    hint = "check that it is a .tar or .zip archive, or fetch it again"
-    if archive.is_relative_to(cache_folder()):
-        hint = f"fetch it again: rm {shlex.quote(str(archive))}, then give the same command again"
-    raise DataError(f"{archive.name} is damaged or cut short: {reason}", where=str(archive), hint=hint)
+    hint = "remove it and fetch it again, or unpack it with another program and write file: FOLDER in the corpus file"
+    raise DataError(f"{archive.name} cannot be unpacked: {reason}", where=str(archive), hint=hint)
 
 
 def _no_such_member_error(archive: Path, member: str, *, names: Sequence[str]) -> DataError:

@@ -111,15 +111,6 @@ def find_columns(
     return None
 
 
-def find_column(names: Sequence[str], language: str) -> int | None:
-    """The index of the column of a language: with its code, or a name such as source; else None."""
-    last_parts = [name.strip().rpartition(".")[2] for name in names]
-    if (index := _find_language(language, last_parts)) is not None:
-        return index
-    lower = [part.lower() for part in last_parts]
-    return next((lower.index(source) for source, _ in _PAIRS_OF_NAMES if source in lower), None)
-
-
 def num_texts(row: Sequence[str]) -> int:
     """The number of cells that are not blank; a title above a table has one."""
     return sum(map(bool, map(str.strip, row)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from pydantic import Field, model_validator
 from nmt_cli.cache import cache_folder, cache_lock, file_hash, writing_errors
 from nmt_cli.console import Progress
 from nmt_cli.decompression import COMPRESSIONS, open_bytes
-from nmt_cli.errors import DataError, nearest_word
+from nmt_cli.errors import DataError
 from nmt_cli.languages import languages_called, match_code
 from nmt_cli.preparing.chunks import Chunk, batched
 from nmt_cli.preparing.sources.base import (
@@ -37,14 +36,6 @@ _KIND_BY_ENDING = {
     **dict.fromkeys((".xlf", ".sdlxliff", ".mqxliff", ".mxliff", ".mxlf"), "xliff"),
     ".ndjson": "jsonl",
     **dict.fromkeys((".zip", ".tar", ".tgz"), "archive"),
-}
-# How text comes out of the files of other programs, by their endings.
-_WAYS_TO_TEXT = {
-    **dict.fromkeys((".xlsx", ".xls", ".ods"), "save it as CSV in UTF-8"),
-    **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pdf"), "save its table as CSV, or each language as plain text"),
-    **dict.fromkeys((".sdltm", ".tmw", ".mtf"), "export it as TMX"),
-    **dict.fromkeys((".srt", ".vtt", ".html"), "write its sentences into two files, one per line, and give PREFIX"),
-    ".json": "write it as .jsonl, with one object per line",
 }
 _WILDCARD = re.compile(r"\*\*/|\*+|\?|\[!?.[^\]]*\]")
 _SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE)
@@ -211,7 +202,7 @@ def _find_text_file(prefix: Path, language: str) -> Path | None:
 
 
 def _no_text_file_error(prefix: Path, language: str) -> DataError:
-    """The error for a missing PREFIX.LANGUAGE. It lists the files of the prefix, or else names a near one."""
+    """The error for a missing PREFIX.LANGUAGE. It lists the files of the prefix."""
     wanted = f"{prefix}.{language}"
     present = sorted(path.name for path in prefix.parent.glob("*") if path.name.startswith(f"{prefix.name}."))
     if prefix.is_dir():
@@ -219,9 +210,6 @@ def _no_text_file_error(prefix: Path, language: str) -> DataError:
         return DataError(f"{prefix} is a folder", where=str(prefix), hint=hint)
     if not present:
         hint = f"check the path: {prefix.parent} has no file {prefix.name}.LANGUAGE"
-        names = [file.name.removesuffix(f".{language}") for file in prefix.parent.glob(f"*.{language}")]
-        if near := nearest_word(prefix.name, names):
-            hint = f"did you mean {prefix.with_name(near)}?"
     else:
         hint = f"there are {', '.join(present[:8])}: check the languages"
     return DataError(f"no such file: {wanted} (nor with .txt, .gz, .zst, .xz, .bz2)", where=wanted, hint=hint)
@@ -233,9 +221,6 @@ def _not_a_prefix_error(file: Path, codes: tuple[str, str]) -> DataError:
         message = f"{file.name} is one file, not the beginning of two"
         return DataError(message, where=str(file), hint=f"write kind: {kind}, file: {file}")
     hint = f"give two files with a sentence per line, NAME.{codes[0]} and NAME.{codes[1]}, or a table NAME.tsv"
-    hint = _WAYS_TO_TEXT.get(file.suffix.lower(), hint)
-    if file.suffix.lower() == ".json" and read_beginning(file).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
-        hint = f"jq -c '.[]' < {shlex.quote(str(file))} > {shlex.quote(str(file.with_suffix('.jsonl')))}"
     endings = ", ".join(ending for ending, kind in _KIND_BY_ENDING.items() if ending == f".{kind}")
     return DataError(f"{file.name} has none of the endings {endings}", where=str(file), hint=hint)
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from html.entities import html5
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from lxml import etree
@@ -20,9 +18,9 @@ from pydantic import Field
 
 from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.sources.lines import LONGEST_LINE, join_lines, read_beginning
+from nmt_cli.preparing.sources.lines import LONGEST_LINE, join_lines
 from nmt_cli.preparing.sources.translation_units import Unit, UnitsFile, UnitsSource
-from nmt_cli.text_encoding import check_uncompressed, conversion, not_utf8_error
+from nmt_cli.text_encoding import check_uncompressed
 
 _BLOCK = 1 << 18
 _MAX_UNIT_BYTES = 4 * LONGEST_LINE
@@ -32,13 +30,6 @@ _MAX_OTHER_BYTES = 32 * LONGEST_LINE
 _CODE = frozenset({"bpt", "ept", "it", "ph", "ut"})
 _BREAKS = frozenset({"lb", "pb", "x-html-br", "xlf:lb"})
 _BREAK_ATTRIBUTES = ("type", "ctype", "subType")
-_CONTROL = r"[\x01-\x08\x0b\x0c\x0e-\x1f]|&#(0*([0-8]|1[124-9]|2\d|3[01])|x0*([0-8bcefBCEF]|1[\da-fA-F]));"
-# What XML forbids in a line, with a regular expression that also perl knows, what to write instead, and the fix.
-_MISTAKES = {
-    "a control character": (_CONTROL, "", "remove it"),  # first, because the others may stand in CDATA
-    "a bare &": (r"&(?!#?\w+;)", "&amp;", "write &amp; for &"),
-    "a bare <": (r"<(?![\w\/!?:])", "&lt;", "write &lt; for <"),
-}
 _LANGUAGE_ATTRIBUTES = (("source-language", "srcLang"), ("target-language", "trgLang"))
 _XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 # The states of translations that nobody has finished, by the attributes of XLIFF 1.2, 2, Trados, memoQ and Phrase.
@@ -76,7 +67,9 @@ class _XmlFile(UnitsFile):
             yield from self.units_of(self._elements(parser))
             root = parser.close()
         except etree.XMLSyntaxError as error:
-            raise self._not_well_formed_error(error) from None
+            message = f"{self.file.name} is not well-formed XML: {error.msg}"
+            hint = "mend that place (& is written as &amp;, < as &lt;), or export the file again in UTF-8"
+            raise DataError(message, where=f"{self.file}:{error.lineno}", hint=hint) from None
         if etree.QName(root).localname != self.root:
             raise DataError(
                 f"{self.file.name} is no {self.root.upper()} file: its root is <{root.tag[:40]}>",
@@ -120,26 +113,6 @@ class _XmlFile(UnitsFile):
                 where=f"{self.file}:{line}",
                 hint="remove <!ENTITY ...> from its DOCTYPE",
             )
-
-    def _not_well_formed_error(self, error: etree.XMLSyntaxError) -> DataError:
-        """The error for a line: its bytes that are not UTF-8, its text that XML forbids, or the parser's message."""
-        number = error.lineno
-        line = _read_line(self.file, number)
-        encoding = re.search(rb"""encoding=["']([\w-]+)""", read_beginning(self.file))
-        if encoding is None or encoding[1].lower() in (b"utf-8", b"utf8"):
-            with suppress(ValueError):  # the line is UTF-8
-                return not_utf8_error(line, name=str(self.file), number=number)
-        reason, hint = self._mistake_in(line) or (error.msg, "mend that place, or export the file again")
-        message = f"{self.file.name} is not well-formed XML: {reason}"
-        return DataError(message, where=f"{self.file}:{number}", hint=hint)
-
-    def _mistake_in(self, line: bytes) -> tuple[str, str] | None:
-        """The reason why XML forbids a line, and the fix; None if no mistake is known, or its characters are wide."""
-        for mistake, (pattern, written, fix) in _MISTAKES.items():
-            if b"\0" not in line and re.search(pattern.encode(), line):
-                command = conversion(self.file, f"perl -pe 's/{pattern}/{written}/g'", new="mended")
-                return f"{mistake} stands in that line", f"{fix}: {command}"
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,13 +250,3 @@ def _parts_of(element: etree._Element, *, is_text: bool) -> Iterator[str]:
                 yield " "
         if is_text:
             yield child.tail or ""
-
-
-def _read_line(file: Path, number: int) -> bytes:
-    """A line of a file; empty if it is longer than `LONGEST_LINE`."""
-    lines_before = number - 1
-    with open_bytes(file) as stream:
-        while lines_before and (part := stream.readline(LONGEST_LINE)):
-            lines_before -= part.endswith(b"\n")
-        line: bytes = stream.readline(LONGEST_LINE)
-    return line if len(line) < LONGEST_LINE else b""

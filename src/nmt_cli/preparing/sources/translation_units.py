@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, ClassVar, NamedTuple, TypeAlias
@@ -25,7 +26,6 @@ KeepUnfinished: TypeAlias = Annotated[
 ]
 
 _LANGUAGES_SHOWN = 8
-_MAX_REMEMBERED = 1_000
 
 
 class Unit(NamedTuple):
@@ -88,8 +88,6 @@ class _LanguageMatcher:
         self._file = file
         self._keep_unfinished = keep_unfinished
         self._wanted = wanted
-        # For the codes of a unit's texts: the indices of source and target.
-        self._indices: dict[tuple[str, ...], tuple[int | None, int | None]] = {}
         self._taken: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self._unpaired_codes: Counter[str] = Counter()
         self._num_units = self._num_pairs = self._num_unfinished = 0
@@ -99,11 +97,7 @@ class _LanguageMatcher:
         line, texts, is_finished, date = unit
         self._num_units += 1
         codes = tuple([code for code, _ in texts])
-        if codes not in self._indices:
-            if len(self._indices) > _MAX_REMEMBERED:
-                self._indices.clear()
-            self._indices[codes] = _match_codes(codes, self._wanted)
-        source, target = self._indices[codes]
+        source, target = _match_codes(codes, self._wanted)
         if source is None or target is None:
             self._unpaired_codes.update(codes)
             return UnitPair(line, "" if source is None else texts[source][1], None)
@@ -172,7 +166,8 @@ def _code_for_option(code: str) -> str:
     return short if match_code(short, [code]) else code.replace("-", "_")
 
 
-def _match_codes(codes: Sequence[str], wanted: tuple[str, str]) -> tuple[int | None, int | None]:
+@lru_cache(maxsize=1_000)
+def _match_codes(codes: tuple[str, ...], wanted: tuple[str, str]) -> tuple[int | None, int | None]:
     """The indices of the source and the target text: by their codes, else the next text without a code."""
     known_codes = [code for code in codes if code]
     without_code = iter([index for index, code in enumerate(codes) if not code])

@@ -21,14 +21,12 @@ from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, Weight, em
 from nmt_cli.preparing.sources.columns import GIVE_COLUMNS, Columns, TableSource, choose_columns, width_of
 from nmt_cli.preparing.sources.lines import join_lines, line_chunks, read_lines
 from nmt_cli.preparing.sources.translation_units import KeepUnfinished, log_unfinished
-from nmt_cli.text_encoding import conversion
 
 logger = logging.getLogger(__name__)
 
 DelimiterName: TypeAlias = Literal["comma", "semicolon", "tab"]
 
 _DELIMITERS: Mapping[DelimiterName, str] = {"tab": "\t", "semicolon": ";", "comma": ","}
-_WRONG_SEPARATORS = {"|||": "|||", "  ": "spaces", ";": "semicolons", ",": "commas"}
 _QUOTED_CELL = re.compile(r'"[^"]*(?:""[^"]*)*"')
 # The same between two delimiters of any kind, or the ends of a line.
 _QUOTED_CELL_IN_LINE = re.compile(r'(^|[,;\t\r\n]) *"[^"]*(?:""[^"]*)*" *(?=[,;\t\r\n]|$)')
@@ -96,7 +94,9 @@ class TsvFile(LocalPairs):
         skip = int(self.columns.has_header)
         for number, lines in line_chunks(self.file, skip=skip):
             if number == 1 + skip and self.columns.needed > 1 and not any("\t" in line for line in lines):
-                raise _no_tab_error(self.file, number, lines)
+                hint = "separate source and target by one tab, or call a table with commas or semicolons .csv"
+                message = f"{self.file.name} has no columns: there is no tab in its first lines"
+                raise DataError(message, where=f"{self.file}:{number}", hint=hint)
             seem_broken = any('"' in line and line.count("\t") < self.columns.needed - 1 for line in lines)
             if seem_broken and rows_over_several_lines(lines):
                 message = f"quoted cells of {self.file.name} have line breaks, as in CSV, below line {number:,}"
@@ -184,7 +184,9 @@ class CsvFile(LocalPairs):
                     yield start, row
                 start = rows.line_num + 1
         except csv.Error as error:
-            raise _broken_cell_error(self.file, start, str(error)) from None
+            message = f"a cell in line {start:,} of {self.file.name} is broken: {error}"
+            hint = "put quotes around a cell that has a quote or a line break in it, and write such a quote twice"
+            raise DataError(message, where=f"{self.file}:{start}", hint=hint) from None
 
 
 def unquote(cell: str) -> str:
@@ -249,30 +251,3 @@ def find_delimiter(lines: Sequence[str]) -> str | None:
         if width > 1:
             fits[delimiter] = (count, width == 2)
     return max(fits, key=lambda delimiter: fits[delimiter], default=None)
-
-
-def _no_tab_error(file: Path, number: int, lines: Sequence[str]) -> DataError:
-    """The error for lines without a tab, the first of which has this number."""
-    hint = "separate source and target by one tab"
-    separator = next((name for mark, name in _WRONG_SEPARATORS.items() if all(mark in line for line in lines)), None)
-    if separator is None:
-        hint += "; for two files with a sentence per line, --train PREFIX"
-    else:
-        hint += f"; these seem to be separated by {separator}"
-        hint += ": write kind: csv, or call the file .csv" if separator in ("semicolons", "commas") else ""
-    first_lines = "line" if len(lines) == 1 else f"{len(lines):,} lines"
-    message = f"{file.name} has no columns: there is no tab in its first {first_lines}"
-    return DataError(message, where=f"{file}:{number}", hint=hint)
-
-
-def _broken_cell_error(file: Path, line: int, message: str) -> DataError:
-    """The error for a cell of the row that begins at a line, from the message of Python's `csv`."""
-    hint = 'write a quote inside a quoted cell twice (""), and one quote where the cell ends'
-    if message.startswith("new-line character"):
-        message, as_rows = "a carriage return stands in it without quotes", conversion(file, r"tr '\r' '\n'", new="lf")
-        hint = f"put quotes around the cell, or, if a row ends there: {as_rows}"
-    reason = {
-        "unexpected end of data": "it is not closed before the end of the file",
-        "field larger than field limit (131072)": "it is not closed within 131,072 characters",
-    }.get(message, message)
-    return DataError(f"a cell in line {line:,} of {file.name} is broken: {reason}", where=f"{file}:{line}", hint=hint)
