@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import lzma
-import re
 import shutil
 import tarfile
 import zipfile
@@ -50,9 +49,15 @@ class ArchiveSource(Source):
 
     kind: Literal["archive"] = Field(description="two files of an archive")
     file: str | None = Field(None, description="path of the archive, or of a folder that it was unpacked into")
-    url: str | None = Field(None, description="instead of file: where to download the archive")
+    url: str | None = Field(
+        None, pattern=r"^https?://[^/]+/.*[^/]$", description="instead of file: where to download the archive"
+    )
     bytes: PositiveInt | None = Field(None, description="its size, checked; null: not known")
-    sha256: str | None = Field(None, description="its SHA-256, checked; null: not known, recorded in the manifest")
+    sha256: str | None = Field(
+        None,
+        pattern="^[0-9a-f]{64}$",
+        description="its SHA-256, as sha256sum prints it, checked; null: not known, recorded in the manifest",
+    )
     source: str | None = Field(
         None,
         description="path of the source's file in the archive; it may be a .gz; null: the only two files NAME.en and "
@@ -63,23 +68,11 @@ class ArchiveSource(Source):
     weight: Weight = 1.0
 
     @model_validator(mode="after")
-    def _both_or_none(self) -> ArchiveSource:
+    def _check_names(self) -> ArchiveSource:
         if (self.source is None) != (self.target is None):
             raise SettingError("an archive needs both source and target, or neither", "write source and target")
-        return self
-
-    @model_validator(mode="after")
-    def _file_or_url(self) -> ArchiveSource:
-        if (self.file is None) == (self.url is None):
+        if (self.file is None) == (self.url is None) or (self.file is not None and is_address(self.file)):
             raise SettingError("an archive needs either file or url", "write file: PATH, or url: https://HOST/PATH")
-        if self.file is not None and is_address(self.file):
-            raise SettingError("the file of an archive is an address", f"write url: {self.file}")
-        if self.url is not None and not re.match(r"^https?://[^/]+/.*[^/]$", self.url):
-            hint = "write the whole address of the file, with http:// or https://"
-            raise SettingError(f"{self.url!r} is not the address of a file", hint)
-        if self.sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
-            hint = "write what sha256sum prints for the file, or null"
-            raise SettingError(f"sha256 is {self.sha256!r}, not 64 hexadecimal digits in lower case", hint)
         return self
 
     def describe(self) -> list[str]:
