@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -67,27 +67,15 @@ def find_decomposed(text: str) -> re.Match[str] | None:
 
 def check_encoding(beginning: bytes, *, name: str) -> None:
     """Raise DataError if a text begins like compressed data, UTF-16 or UTF-32; `name` is its file or `STDIN`."""
-    check_encodings({name: beginning})
-
-
-def check_encodings(beginnings: Mapping[str, bytes]) -> None:
-    """Raise DataError if a text begins like compressed data, UTF-16, UTF-32 or a program; the keys are the files."""
-    for name, beginning in beginnings.items():
-        check_uncompressed(beginning, name=name)
-    encodings = {name: encoding for name, beginning in beginnings.items() if (encoding := wide_encoding(beginning))}
-    for name, encoding in encodings.items():
-        content = beginnings[name][:_BYTES_LOOKED_AT].decode(encoding, "ignore")
-        if (error := _not_text_error(content, name=name, where=name)) is not None:
-            raise error
-    if encodings:
-        short_names = dict.fromkeys(map(_short_name, encodings))
-        names = " and ".join(short_names if len(short_names) == len(encodings) else encodings)
-        verb = "is" if len(encodings) == 1 else "are"
-        raise DataError(
-            f"{names} {verb} {' and '.join(dict.fromkeys(encodings.values()))}, not UTF-8",
-            where=", ".join(encodings),
-            hint="; ".join(_convert_hint(name, encoding=encoding) for name, encoding in encodings.items()),
-        )
+    check_uncompressed(beginning, name=name)
+    encoding = wide_encoding(beginning)
+    if encoding is None:
+        return
+    error = _not_text_error(beginning[:_BYTES_LOOKED_AT].decode(encoding, "ignore"), name=name, where=name)
+    if error is None:
+        message = f"{_short_name(name)} is {encoding}, not UTF-8"
+        error = DataError(message, where=name, hint=_convert_hint(name, encoding=encoding))
+    raise error
 
 
 def wide_encoding(beginning: bytes) -> str | None:

@@ -31,7 +31,7 @@ from nmt_cli.cli.decode.output import PartialOutput, file_identity
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.preparing.sources.lines import line_chunks
 from nmt_cli.scoring.texts import read_text
-from nmt_cli.text_encoding import check_encoding, check_encodings
+from nmt_cli.text_encoding import check_encoding
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.cli.terminals import seen_in_terminal
 from tests.forks import Forked, run_forked
@@ -547,11 +547,6 @@ def test_documents_are_not_called_compressed(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="stdin is a document, not text"):
             list(blocks([beginning]))
     check_encoding(b"PDF is a format, %PDF- its beginning\n", name="x.txt")
-
-
-def test_two_files_of_one_name_are_named_by_their_paths() -> None:
-    with pytest.raises(DataError, match=r"^a/train\.de and b/train\.de are UTF-16, not UTF-8"):
-        check_encodings({"a/train.de": "eins".encode("utf-16"), "b/train.de": "zwei".encode("utf-16")})
 
 
 def test_a_file_that_is_called_stdin_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

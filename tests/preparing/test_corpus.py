@@ -189,17 +189,10 @@ NEEDS_TRAIN = ("a corpus needs train", "write a list of sources for it")
             )
             for keys in ("", ", file: https://host/a.tgz")
         ),
-        *(
-            (
-                CORPUS.replace(TSV, f"{{kind: text, {files}}}"),
-                "a text source is two files, or two whole addresses",
-                "write source: https://HOST/FILE and target: https://HOST/FILE, or fetch the other file as well",
-            )
-            for files in (
-                "source: https://host/a.en, target: a.de",
-                "source: a.en, target: https://host/a.de",
-                "prefix: https://host/a",
-            )
+        (
+            CORPUS.replace(TSV, "{kind: text, source: https://host/a.en, target: a.de}"),
+            "a text source is two files, or two addresses",
+            "write source: https://HOST/FILE and target: https://HOST/FILE",
         ),
     ],
 )

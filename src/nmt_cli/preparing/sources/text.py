@@ -26,9 +26,8 @@ from nmt_cli.preparing.sources.base import (
     is_address,
     matching_files,
 )
-from nmt_cli.preparing.sources.lines import read_beginning, read_lines, text_lines, without_tabs
+from nmt_cli.preparing.sources.lines import read_lines, text_lines, without_tabs
 from nmt_cli.recipe.section import SettingError
-from nmt_cli.text_encoding import check_encodings
 
 COMPRESSION_ENDINGS = ("", *(known.ending for known in COMPRESSIONS if known.ending))
 _KIND_BY_ENDING = {
@@ -65,8 +64,8 @@ class TextSource(Source):
             raise SettingError(message, "write prefix: PREFIX for PREFIX.CODE, or source: FILE and target: FILE")
         if len({is_address(file) for file in files}) == 2 or is_address(self.prefix or ""):
             raise SettingError(
-                "a text source is two files, or two whole addresses",
-                "write source: https://HOST/FILE and target: https://HOST/FILE, or fetch the other file as well",
+                "a text source is two files, or two addresses",
+                "write source: https://HOST/FILE and target: https://HOST/FILE",
             )
         return self
 
@@ -121,8 +120,6 @@ class TextFiles(LocalPairs):
 
     def read(self) -> Iterator[Chunk]:
         """The lines of both files side by side. DataError gives both numbers of lines if they differ."""
-        # Of both files, for one error about both; `read_lines` checks each alone.
-        check_encodings({str(file): read_beginning(file) for file in (self.source, self.target)})
         first_line, pairs = 1, zip(text_lines(self.source), text_lines(self.target), strict=True)
         try:
             for batch in batched(pairs, size=lambda pair: len(pair[0]) + len(pair[1])):
