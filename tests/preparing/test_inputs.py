@@ -2,17 +2,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import logging
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from sacrebleu.dataset.base import Dataset
 
-from nmt_cli.hub import _bar_class
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
 from nmt_cli.preparing.inputs import (
@@ -363,24 +360,3 @@ def test_what_would_be_downloaded_is_told_in_words(tmp_path: Path) -> None:
         [],
         [],
     ]
-
-
-def test_a_download_through_hf_xet_counts_the_bytes_that_are_written(tmp_path: Path) -> None:
-    reporting = pytest.importorskip("huggingface_hub.utils._xet_progress_reporting")
-    done: list[int] = []
-    with reporting.XetDownloadProgressReporter(
-        reconstruction_desc="",
-        total=1000,
-        log_level=logging.WARNING,
-        tqdm_class=_bar_class("a", lambda stage, count, total: done.append(count)),
-    ) as reporter:
-        for received, written in ((300, 0), (500, 200), (600, 400), (700, 1000)):
-            report = SimpleNamespace(
-                total_bytes=1000,
-                total_bytes_completed=written,
-                total_bytes_completion_rate=1.0,
-                total_transfer_bytes_completed=received,
-                total_transfer_bytes_completion_rate=1.0,
-            )
-            reporter.update_progress(report)
-    assert done == [200, 400, 1000]

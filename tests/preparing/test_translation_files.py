@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import bz2
-import gettext
 import gzip
 import logging
 import re
-import shutil
-import subprocess
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -23,7 +19,6 @@ from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.sources.base import Split
-from nmt_cli.preparing.sources.lines import join_lines
 from nmt_cli.preparing.sources.tmx_xliff import XliffSource
 from tests.preparing.corpus_files import Pairs, invented_pairs, memory_below, read_chunks, refusal, run, silent
 
@@ -196,23 +191,10 @@ def test_compressed_xml_is_read_whatever_its_name(tmp_path: Path, compress: Call
         assert pairs_of(read(tmp_path / "a.tmx", compress(tmx_of([("a", "ä")]).encode(encoding)))) == [("a", "ä")]
 
 
-def test_a_line_break_in_many_spaces_becomes_one_space_at_once() -> None:
-    before = time.process_time()
-    assert join_lines(f" a{' ' * 200_000}b \n\t \r\n c\td ") == f"a{' ' * 200_000}b c d"
-    assert time.process_time() - before < 2  # in quadratic time, minutes
-
-
-@pytest.mark.parametrize("inside", ["text", "comment", "attribute", "units"])
-def test_a_text_without_end_is_refused_before_it_fills_the_memory(tmp_path: Path, inside: str) -> None:
-    begin = {
-        "text": '<tu><tuv xml:lang="en"><seg>',
-        "comment": "<!-- ",
-        "attribute": '<tu a="',
-        "units": "<tu>",
-    }[inside]
-    block = b"<tuv xml:lang='en'><seg>word</seg></tuv>" * 25_000 if inside == "units" else b"word " * 200_000
+@pytest.mark.parametrize("begin", ['<tu><tuv xml:lang="en"><seg>', "<!-- "])
+def test_a_text_without_end_is_refused_before_it_fills_the_memory(tmp_path: Path, begin: str) -> None:
     head = gzip.compress((HEAD.format("UTF-8") + begin).encode())
-    (tmp_path / "a.tmx.gz").write_bytes(head + 300 * gzip.compress(block))  # 300 MB
+    (tmp_path / "a.tmx.gz").write_bytes(head + 300 * gzip.compress(b"word " * 200_000))  # 300 MB
     corpus = located(tmp_path / "a.tmx.gz")
     with memory_below(100):
         error = refusal(lambda: list(read_chunks(fetch_inputs(corpus, progress=silent).sources["train"])))
@@ -297,11 +279,8 @@ def test_a_segmented_unit_of_xliff_gives_a_pair_for_each_segment_that_is_transla
     [
         ("", 'state="new"', False),
         ("", 'state="needs-translation"', False),
-        ("", 'state="needs-review-translation"', False),
-        ("", 'state="needs-l10n"', False),
         ("", 'state="translated"', True),
         ('approved="no"', 'state="signed-off"', True),
-        ('m:status="NotStarted"', "", False),
         ('m:status="Pretranslated"', "", False),
         ('m:status="ManuallyConfirmed"', "", True),
         ('m:confirmed="0"', "", False),
@@ -394,25 +373,6 @@ def test_po_gives_its_messages_and_leaves_out_the_fuzzy_and_the_untranslated(tmp
     assert pairs_of(read(tmp_path / "a.po", PO, "de-en")) == [(tgt, src) for src, tgt in PO_PAIRS]
     latin = PO.replace("UTF-8", "ISO-8859-1").replace("„", "").replace("“", "").encode("latin-1")
     assert pairs_of(read(tmp_path / "latin.po", latin))[0][1] == "%s öffnen"
-    catalogue = catalogue_of(tmp_path / "a.po")
-    theirs = [
-        catalogue.gettext('Open "%s"\n'),
-        catalogue.pgettext("menu", "Save all\tfiles"),
-        catalogue.ngettext("%d dog", "%d dogs", 1),
-        catalogue.ngettext("%d dog", "%d dogs", 2),
-        catalogue.gettext("End"),
-    ]
-    assert [" ".join(text.split()) for text in theirs] == [tgt for _, tgt in PO_PAIRS]
-    assert catalogue.gettext("New") == "New"
-
-
-def catalogue_of(po: Path) -> gettext.GNUTranslations:
-    """The translations that GNU gettext reads from a file; the test ends as skipped without gettext."""
-    if not shutil.which("msgfmt"):
-        pytest.skip("the comparison with GNU gettext needs msgfmt")
-    subprocess.run(["msgfmt", "-o", po.with_suffix(".mo"), po], check=True)
-    with po.with_suffix(".mo").open("rb") as file:
-        return gettext.GNUTranslations(file)
 
 
 @pytest.mark.parametrize(
@@ -439,28 +399,16 @@ def test_a_file_of_which_nothing_is_finished_is_answered_with_the_key_that_keeps
             "ملفا",
         ),
         (
-            "nplurals=4; plural=(n%100==1 ? 1 : n%100==2 ? 2 : n%100==3 || n%100==4 ? 3 : 0);",
-            ["datotek", "datoteka", "datoteki", "datoteke"],
-            "datoteka",
-            "datotek",
-        ),
-        (
             "nplurals=3; plural=(n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2);",
             ["plik", "pliki", "plików"],
             "plik",
             "plików",
         ),
-        (
-            "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2);",
-            ["fails", "faili", "failu"],
-            "fails",
-            "faili",
-        ),
         ("nplurals=1; plural=0;", ["ファイル"], "ファイル", "ファイル"),
         ("nplurals=INTEGER; plural=EXPRESSION;", ["Datei", "Dateien"], "Datei", "Dateien"),
         ("nplurals=2; plural=n/0;", ["Datei", "Dateien"], "Datei", "Dateien"),
     ],
-    ids=["Arabic", "Slovenian", "Polish", "Latvian", "Japanese", "template", "no number"],
+    ids=["Arabic", "Polish", "Japanese", "template", "no number"],
 )
 def test_plurals_of_po_are_the_forms_of_one_and_of_many(
     tmp_path: Path, header: str, forms: list[str], one: str, many: str
@@ -469,35 +417,6 @@ def test_plurals_of_po_are_the_forms_of_one_and_of_many(
     text = PO[: PO.index("#: a.c")].replace("Language: de", f"Plural-Forms: {header}")
     text += f'msgid "%d file"\nmsgid_plural "%d files"\n{written}'
     assert pairs_of(read(tmp_path / "a.po", text)) == [("%d file", one), ("%d files", many)]
-
-
-PO_CASES = {
-    "a blank line within a message": ('msgid "a"\n\nmsgstr "A"\n\n"2"\nmsgid "c"\nmsgstr "D"\n', {"a": "A2", "c": "D"}),
-    "a plural form that is missing": (
-        'msgid "a"\nmsgid_plural "b"\nmsgstr[0] ""\nmsgstr[1] "B"\n\nmsgid "c"\nmsgstr "C"\n',
-        {"c": "C"},
-    ),
-    "an obsolete message that was fuzzy": (
-        '#, fuzzy\n#~ msgid "a"\n#~ msgstr "A"\n\nmsgid "b"\nmsgstr "B"\n#, fuzzy\nmsgid "c"\nmsgstr "C"\n',
-        {"b": "B"},
-    ),
-}
-
-
-@pytest.mark.parametrize(("text", "translations"), PO_CASES.values(), ids=PO_CASES)
-def test_rare_forms_of_po_are_read_as_gettext_reads_them(
-    tmp_path: Path, text: str, translations: dict[str, str]
-) -> None:
-    text = PO[: PO.index("#: a.c")] + text
-    assert dict(pairs_of(read(tmp_path / "a.po", text))) == translations
-    catalogue = catalogue_of(tmp_path / "a.po")
-    assert {original: catalogue.gettext(original) for original in translations} == translations
-
-
-def test_a_po_string_may_end_with_a_letter_whose_last_byte_is_a_backslash(tmp_path: Path) -> None:
-    text = PO[: PO.index("#: a.c")].replace("UTF-8", "BIG5") + 'msgid "a"\nmsgstr "成功"\nmsgid "b"\nmsgstr "功n"\n'
-    assert "成功".encode("big5").endswith(b"\\")
-    assert pairs_of(read(tmp_path / "a.po", text.encode("big5"))) == [("a", "成功"), ("b", "功n")]
 
 
 @pytest.mark.parametrize(
