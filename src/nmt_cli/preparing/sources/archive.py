@@ -22,7 +22,7 @@ from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.languages import match_code
-from nmt_cli.preparing.download import check_file, download_file
+from nmt_cli.preparing.download import check_file
 from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, Markup, OneFileSource, Source, Weight, is_address
 from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
 from nmt_cli.preparing.sources.po import PoSource
@@ -95,9 +95,7 @@ class ArchiveSource(Source):
     def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
         """The two files, or the file of pairs, from the archive or the folder."""
         if self.url is not None:
-            archive = download_file(
-                self.url, size=self.bytes, sha256=self.sha256, progress=progress, newer_than=context.newer_than
-            )
+            archive = context.download(self.url, progress=progress, size=self.bytes, sha256=self.sha256)
         else:
             archive = context.folder / (self.file or "")
         with reading_errors(archive):

@@ -80,9 +80,9 @@ class CorpusContext:
         """The codes of the two languages, source first."""
         return self.languages.codes
 
-    def download(self, url: str, *, progress: Progress) -> Path:
-        """The file behind an address without a hash."""
-        return download_file(url, size=None, sha256=None, progress=progress, newer_than=self.newer_than)
+    def download(self, url: str, *, progress: Progress, size: int | None = None, sha256: str | None = None) -> Path:
+        """The file behind an address, checked by what is given."""
+        return download_file(url, size=size, sha256=sha256, progress=progress, newer_than=self.newer_than)
 
     def name(self, path: Path) -> str:
         """The name of a file in records: its path below the folder, or its whole path if it lies elsewhere."""

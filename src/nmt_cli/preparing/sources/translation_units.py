@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, NamedTuple, TypeAlias
 from pydantic import Field
 
 from nmt_cli.errors import DataError
-from nmt_cli.languages import match_code, short_code
+from nmt_cli.languages import match_code
 from nmt_cli.preparing.chunks import Chunk, UnitPair, unit_chunks
 from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight
 
@@ -133,23 +133,11 @@ class _LanguageMatcher:
             hint = "write keep_unfinished: true beside the file in the corpus file to keep them"
             raise DataError(message, where=where, hint=hint)
         codes = [code for code, _ in self._unpaired_codes.most_common(_LANGUAGES_SHOWN) if code]
-        missing = [code for code in self._wanted if match_code(code, codes) is None] or [self._wanted[1]]
-        if "" in self._unpaired_codes:  # such as the messages of PO, which fit any language
-            missing = missing[-1:]
-        message = f"none of the {self._num_units:,} units of {name} has a translation"
-        message += f": no text in {' and '.join(missing)}"
+        message = f"none of the {self._num_units:,} units of {name} has a translation in {' and '.join(self._wanted)}"
         if codes:
             message += f"; it has {', '.join(f'{code} ({self._unpaired_codes[code]:,})' for code in codes)}"
-        raise DataError(message, where=where, hint=self._hint_for(codes))
-
-    def _hint_for(self, codes: Sequence[str]) -> str:
-        """The next command for a file without pairs, by the codes of its languages."""
-        languages = list(dict.fromkeys(map(_code_for_option, codes)))
-        if len(languages) > 1:
-            return f"name two languages that it has: -l {languages[0]}-{languages[1]}"
-        if languages and "" in self._unpaired_codes and match_code(languages[0], self._wanted) is None:
-            return f"name the language of its translations: -l {_code_for_option(self._wanted[0])}-{languages[0]}"
-        return "export it again, with its translations"
+        hint = "name two languages that it has with -l, or export it again with its translations"
+        raise DataError(message, where=where, hint=hint)
 
 
 def log_unfinished(file: Path, number: int) -> None:
@@ -158,12 +146,6 @@ def log_unfinished(file: Path, number: int) -> None:
         logger.info(
             "%s: %s translations are left out, because they are marked as not finished", file.name, f"{number:,}"
         )
-
-
-def _code_for_option(code: str) -> str:
-    """The shortest code that --languages takes for a language and its script."""
-    short = short_code(code)
-    return short if match_code(short, [code]) else code.replace("-", "_")
 
 
 @lru_cache(maxsize=1_000)
