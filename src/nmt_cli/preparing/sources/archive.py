@@ -160,20 +160,11 @@ def unpack(archive: Path, members: Sequence[str]) -> list[Path]:
     """
     folder = cache_folder() / "unpacked" / file_hash(archive)[:32]
     paths = [_path_of(member) for member in members]
-    files = [folder / path for path in paths]
-    with cache_lock(folder):
-        if not all(file.is_file() for file in files):
-            temporary = folder.with_name(f".{folder.name}.partial")
-            with writing_errors(folder):
-                shutil.rmtree(temporary, ignore_errors=True)
-                try:
-                    _extract(archive, paths, temporary)
-                    for path in dict.fromkeys(paths):
-                        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-                        (temporary / path).replace(folder / path)
-                finally:
-                    shutil.rmtree(temporary, ignore_errors=True)
-    return files
+    with cache_lock(folder), writing_errors(folder):
+        missing = [path for path in dict.fromkeys(paths) if not (folder / path).is_file()]
+        if missing:
+            _extract(archive, missing, folder)
+    return [folder / path for path in paths]
 
 
 def _find_in_folder(folder: Path, member: str) -> Path:
@@ -194,11 +185,14 @@ def _extract(archive: Path, wanted: Sequence[PurePosixPath], folder: Path) -> No
             path = _path_of(name)
             if path in missing:
                 del missing[path]
-                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                file = folder / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                part = file.with_name(f".{file.name}.part")
                 packed = open_entry()
                 assert packed is not None  # as for every entry that is a file
-                with packed, (folder / path).open("wb") as unpacked:
+                with packed, part.open("wb") as unpacked:
                     shutil.copyfileobj(packed, unpacked)
+                part.replace(file)
             if not missing:
                 return
     raise _no_such_member_error(archive, str(next(iter(missing))), names=names)
