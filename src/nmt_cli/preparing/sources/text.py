@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
@@ -246,19 +247,13 @@ def _matching_pairs(source: str, target: str, *, folder: Path) -> list[tuple[Pat
 def _parts_at_wildcards(file: Path, pattern: str, folder: Path) -> tuple[str, ...]:
     """The parts of a file's path that the wildcards of a pattern stand for; empty if the pattern is its path."""
     path_pattern = str(Path(pattern))
-    expression, end = "", 0
-    for wildcard in _WILDCARD.finditer(path_pattern):
-        expression += re.escape(path_pattern[end : wildcard.start()])
-        match wildcard[0]:
-            case "**/":
-                expression += "(.*/)?"
-            case stars if stars.startswith("*"):
-                expression += "(.*)"
-            case _:  # ?, or characters such as [a-z]
-                expression += "(.)"
-        end = wildcard.end()
+    groups = [
+        "(.*/)?" if one == "**/" else "(.*)" if one[0] == "*" else "(.)" for one in _WILDCARD.findall(path_pattern)
+    ]
+    texts = map(re.escape, _WILDCARD.split(path_pattern))
+    expression = "".join(map("".join, zip_longest(texts, groups, fillvalue="")))
     path = file if Path(pattern).is_absolute() else file.relative_to(folder)
-    matched = re.fullmatch(expression + re.escape(path_pattern[end:]), str(path), re.DOTALL)
+    matched = re.fullmatch(expression, str(path), re.DOTALL)
     return tuple(part or "" for part in matched.groups()) if matched else ()
 
 
