@@ -17,7 +17,7 @@ KEYS = """
 # who, which key, how often a minute
 alice  alice-secret-key  600
 bob    bob-secret-key    2   # for a try
-carol  carol-secret-key  60000  operator
+carol  carol-secret-key  60000
 """
 
 

@@ -17,7 +17,6 @@ from nmt_cli.artifacts.manifest import RUN_FILE, model_digest
 from nmt_cli.errors import DeviceError, ModelError
 from nmt_cli.serving import worker_pool
 from nmt_cli.serving.errors import RequestError
-from nmt_cli.serving.log import request_id
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
@@ -486,6 +485,7 @@ async def test_workers_that_start_while_the_pool_closes_are_closed(
     fake.prepare = start_late
     monkeypatch.setattr(fake, "close", close_late)
     async with serving(directory) as model:
+        save_model(directory, "en", "de", seed=4, overwrite=True)
         reloading = asyncio.ensure_future(model.reload())
         await until(lambda: len(started) == 2)
         closing = asyncio.ensure_future(model.pool.close())
@@ -523,19 +523,6 @@ async def test_a_model_whose_load_is_given_up_waits_for_the_end_of_every_worker(
     loading.cancel()
     await asyncio.gather(loading, return_exceptions=True)
     assert (loading.cancelled(), sorted(ended)) == (True, [1, 2, 3, 4])
-
-
-async def test_the_batches_after_a_reload_are_not_logged_as_a_part_of_its_request(
-    directory: Path, fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def answer_with_request(self: FakeWorker, lines: Sequence[str], *_: object, **__: object) -> Any:
-        return [{"text": str(request_id.get())} for _ in lines]
-
-    monkeypatch.setattr(fake, "ask", answer_with_request)
-    async with serving(directory) as model:
-        request_id.set("reload-1")
-        await model.reload()
-        assert await answers_of(model) == {"None"}
 
 
 async def test_a_model_replaced_while_it_is_loaded_is_refused(directory: Path, fake: type[FakeWorker]) -> None:

@@ -17,23 +17,16 @@ from nmt_cli.serving.errors import FAILED, TIMEOUT, RequestError, too_large_erro
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = "one line per key: NAME KEY REQUESTS_PER_MINUTE [operator], for example: alice 3f9a27c1e0b84d52 60"
-_OPERATOR = "operator"
+_FORMAT = "one line per key: NAME KEY REQUESTS_PER_MINUTE, for example: alice 3f9a27c1e0b84d52 60"
 _MIN_KEY_CHARACTERS = 8
 
 
 class KeyOwner:
-    """The owner of a key: a name for the log, a bucket of requests that refills evenly, and characters translated.
+    """The owner of a key: a name for the log, a bucket of requests that refills evenly, and characters translated."""
 
-    An operator may also have models loaded again.
-    """
-
-    def __init__(
-        self, name: str, digest: bytes, *, per_minute: float, clock: Callable[[], float], is_operator: bool
-    ) -> None:
+    def __init__(self, name: str, digest: bytes, *, per_minute: float, clock: Callable[[], float]) -> None:
         self.name = name
         self.digest = digest
-        self.is_operator = is_operator
         self.characters = 0
         self._per_minute = per_minute
         self._clock = clock
@@ -88,7 +81,7 @@ class ApiKeys:
         self._owners = {owner.digest: owner for owner in owners}
         self._file = file
         self._clock = clock
-        self.anonymous = KeyOwner("anonymous", b"", per_minute=math.inf, clock=time.monotonic, is_operator=False)
+        self.anonymous = KeyOwner("anonymous", b"", per_minute=math.inf, clock=time.monotonic)
 
     @property
     def are_required(self) -> bool:
@@ -148,8 +141,7 @@ def _owners(lines: Sequence[str], *, path: Path, clock: Callable[[], float]) -> 
         words = line.partition("#")[0].split()
         if not words:
             continue
-        is_operator = words[3:] == [_OPERATOR]
-        rate = _parse_rate(words[2]) if len(words) == 3 + is_operator else None
+        rate = _parse_rate(words[2]) if len(words) == 3 else None
         if rate is None:
             raise DataError(f"line {number} is not a key", where=f"{path}:{number}", hint=f"write {_FORMAT}")
         name, key = words[:2]
@@ -160,7 +152,7 @@ def _owners(lines: Sequence[str], *, path: Path, clock: Callable[[], float]) -> 
         if _digest(key) in seen:
             raise DataError(f"the key of {name} is there twice", where=f"{path}:{number}", hint="a key has one owner")
         seen.add(_digest(key))
-        yield KeyOwner(name, _digest(key), per_minute=rate, clock=clock, is_operator=is_operator)
+        yield KeyOwner(name, _digest(key), per_minute=rate, clock=clock)
 
 
 def _parse_rate(word: str) -> float | None:

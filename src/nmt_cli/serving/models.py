@@ -85,13 +85,19 @@ class ServedModel:
         logger.info("%s: %s is loaded", self.name, self.directory)
 
     async def reload(self) -> None:
-        """Load the model that its path names now; on any error the old one stays. Reloads wait for each other."""
+        """Load the model that its path names now, if it is another; on any error the old one stays.
+
+        Reloads wait for each other.
+        """
         async with self._reload_lock:
             # All that may fail comes before the workers are replaced. It may take long, and requests do not wait.
             files = await asyncio.to_thread(_read_model, self.path)
             if files.pair != self.pair:
                 message = f"{files.directory} now translates {'-'.join(files.pair)}"
                 raise UsageError(message, where=str(files.directory), hint="restart nmt serve")
+            if (files.directory, files.digest) == (self.directory, self.digest):
+                logger.info("%s: %s has not changed", self.name, self.directory)
+                return
             workers = await self.pool.start_workers(files.directory, files.digest)
             self._use(files)
             self.queue.max_tokens = self._max_batch_tokens
@@ -263,23 +269,15 @@ class ModelRouter:
             raise errors.exceptions[0] from None
         await asyncio.to_thread(identify_language, "text")  # loads its own model
 
-    async def reload(self) -> list[NmtError]:
-        """Load each model again, and return the errors; a model whose load fails stays as it is."""
-        logger.info("loading the models again")
-        outcomes = await asyncio.gather(*(model.reload() for model in self), return_exceptions=True)
-        errors = []
-        for outcome in outcomes:
-            if isinstance(outcome, NmtError):
-                outcome.message = f"the old model stays: {outcome.message}"
-                logger.error("%s; %s", outcome.message, outcome.hint)
-                errors.append(outcome)
-            elif isinstance(outcome, Exception):
-                logger.error("the old model stays: an unexpected error in nmt", exc_info=outcome)
-                hint = "see the server's log, and tell the authors of nmt"
-                errors.append(ModelError("the old model stays: an unexpected error in nmt", hint=hint))
-            elif outcome is not None:
-                raise outcome
-        return errors
+    async def reload(self) -> None:
+        """Load the models that have changed, one after another; a model whose load fails stays as it is."""
+        for model in self:
+            try:
+                await model.reload()
+            except NmtError as error:
+                logger.error("the old model stays: %s; %s", error.message, error.hint)
+            except Exception:
+                logger.exception("the old model stays: an unexpected error in nmt")
 
     async def close(self) -> None:
         """End all workers."""

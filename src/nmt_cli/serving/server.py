@@ -22,7 +22,6 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
-from nmt_cli.errors import NmtError
 from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.keys import ApiKeys
@@ -141,15 +140,13 @@ def _tell_systemd(state: str) -> None:
             systemd.sendall(state.encode())
 
 
-def _handle_signals(
-    server: _Server, service: Service, loading: asyncio.Future[None]
-) -> set[asyncio.Task[list[NmtError]]]:
+def _handle_signals(server: _Server, service: Service, loading: asyncio.Future[None]) -> set[asyncio.Task[None]]:
     """Let SIGTERM and Ctrl-C end the server; SIGHUP reloads keys and models, or ends the server with its terminal.
 
     The set has the reloads that are not done.
     """
     loop, is_on_terminal = asyncio.get_running_loop(), os.isatty(_STDIN)
-    reloads: set[asyncio.Task[list[NmtError]]] = set()
+    reloads: set[asyncio.Task[None]] = set()
 
     def end(number: int) -> None:
         if not server.should_exit:

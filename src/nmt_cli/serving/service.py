@@ -11,7 +11,7 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
-from nmt_cli.errors import DataError, NmtError
+from nmt_cli.errors import DataError
 from nmt_cli.recipe.schema import SplitSentences
 from nmt_cli.serving.errors import (
     TIMEOUT,
@@ -162,16 +162,13 @@ class Service:
         translations = {model: iter(result) for model, result in zip(texts_by_model, results, strict=True)}
         return [(next(translations[route.model, route.is_translated]), route) for route in routes]
 
-    async def reload(self) -> list[NmtError]:
-        """Read the keys and load the models again; the errors, which say what stays as it was."""
-        errors: list[NmtError] = []
+    async def reload(self) -> None:
+        """Read the keys again and load the models that have changed; what fails is logged, and stays as it was."""
         try:
             await asyncio.to_thread(self.keys.read_again)
         except DataError as error:
-            error.message = f"the old keys stay: {error.message}"
-            logger.error("%s; %s", error.message, error.hint)
-            errors.append(error)
-        return errors + await self.models.reload()
+            logger.error("the old keys stay: %s; %s", error.message, error.hint)
+        await self.models.reload()
 
     async def translate(
         self,

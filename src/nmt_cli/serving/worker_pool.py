@@ -14,7 +14,6 @@ from typing import Any
 from nmt_cli.artifacts.manifest import holds_model
 from nmt_cli.errors import DataError, DeviceError, ModelError, NmtError, UsageError
 from nmt_cli.serving.errors import FAILED, RequestError, request_error_from
-from nmt_cli.serving.log import request_id
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue, QueuedSentence
 from nmt_cli.serving.worker_model import EngineSettings
@@ -28,7 +27,7 @@ _MIN_PAUSE_SECONDS = 0.1
 _MAX_PAUSE_SECONDS = 10.0
 # If another model is on disk, each try may start workers for all slots.
 _MAX_RELOAD_PAUSE_SECONDS = 300.0
-# An operator may have the model loaded before the next try.
+# SIGHUP may load another model before the next try.
 _MAX_RETRY_AFTER_SECONDS = 60
 
 
@@ -189,7 +188,6 @@ class _PoolSlot:
 
     async def _answer_batches(self) -> None:
         """Answer batch after batch until the slot is retired; a worker that fails is replaced."""
-        request_id.set(None)  # a request to reload may have started this task, and must not be named in its log
         while not self._is_retired:
             if self.worker is None:
                 await self._start_replacement()

@@ -15,7 +15,7 @@ from nmt_cli.languages import DetectedLanguage, language_name
 from nmt_cli.recipe.schema import SplitSentences
 from nmt_cli.serving.api.endpoints import NUMBER, Call, JsonRoute, KeyedCall, NotBlank, json_response, open_call
 from nmt_cli.serving.api.requests import watch_caller
-from nmt_cli.serving.errors import BUSY, REFUSED, ClientGone, RequestError, invalid_request_error, request_error_from
+from nmt_cli.serving.errors import BUSY, REFUSED, ClientGone, RequestError, invalid_request_error
 from nmt_cli.serving.models import ModelRoute, ServedModel
 from nmt_cli.serving.service import Service
 from nmt_cli.serving.texts import TextCandidate, TranslatedText
@@ -145,7 +145,6 @@ class ServedModelAnswer(BaseModel):
     updates: list[int]
     digest: Annotated[str, Field(description="identifies its files")]
     is_ready: bool
-    is_new: Annotated[bool | None, Field(description="after a reload: whether its files changed")] = None
 
 
 class LimitsAnswer(BaseModel):
@@ -267,44 +266,20 @@ async def attention(fields: AttentionRequest, call: _Keyed) -> Response:
 @router.get("/v1/models", response_model=ModelsAnswer)
 async def models(call: Annotated[Call, Depends(open_call)]) -> Response:
     """The served models, and the limits of a request."""
-    return json_response(_models_and_limits(call.service))
-
-
-@router.post("/v1/reload", response_model=ModelsAnswer)
-async def reload(call: _Keyed) -> Response:
-    """The models after each was loaded again; 409 if a model cannot be loaded, and the old model stays.
-
-    It takes an operator's key.
-    """
     service = call.service
-    if not call.owner.is_operator:
-        hint = "give a key that --api-key-file marks with the word operator"
-        if not service.keys.are_required:
-            hint = "send the server SIGHUP, or start it with --api-key-file and a key marked with the word operator"
-        raise RequestError("this takes an operator's key", hint=hint, status=403, code="no_operator")
-    call.owner.spend(1)
-    old_digests = {model: model.digest for model in service.models}
-    errors = await service.reload()
-    models_json = [_model_json(model) | {"is_new": model.digest != digest} for model, digest in old_digests.items()]
-    answer = _models_and_limits(service) | {"models": models_json}
-    if not errors:
-        return json_response(answer)
-    first_error = request_error_from(errors[0], status=409, code="not_loaded")
-    return json_response(answer | error_content(first_error), status=first_error.status)
+    return json_response(
+        {
+            "models": [_model_json(model) for model in service.models],
+            "key_required": service.keys.are_required,
+            "limits": {name: getattr(service.limits, name) for name in LimitsAnswer.model_fields},
+        }
+    )
 
 
 def _detection_kind(detected: DetectedLanguage | None) -> Literal["given", "detected", "undecided"]:
     if detected is None:
         return "given"
     return "detected" if detected.confidence else "undecided"
-
-
-def _models_and_limits(service: Service) -> dict[str, Any]:
-    return {
-        "models": [_model_json(model) for model in service.models],
-        "key_required": service.keys.are_required,
-        "limits": {name: getattr(service.limits, name) for name in LimitsAnswer.model_fields},
-    }
 
 
 def _model_json(model: ServedModel) -> dict[str, Any]:
