@@ -224,23 +224,6 @@ def test_a_server_that_ends_while_workers_start_leaves_nothing(
             os.kill(worker, 0)
 
 
-@pytest.mark.slow
-def test_a_worker_that_hangs_is_not_ready(models: dict[str, Path], tmp_path: Path) -> None:
-    # A batch may take at least 60 s, so the worker is late after 30.
-    server = Server(tmp_path / "log", "-m", models["en-de"], "--timeout", "2").wait()
-    assert server.metric('nmt_workers_ready{model="en-de"}') == 1
-    (worker,) = server.worker_pids()
-    os.kill(worker, signal.SIGSTOP)
-    assert server.post("/v1/translate", {"text": "sea"}).status == 503
-    assert server.get("/ready").status == 200
-    wait_until(lambda: server.get("/ready").status != 200)
-    assert server.metric('nmt_workers_ready{model="en-de"}') == 0
-    assert server.get("/health").status == 200
-    os.kill(worker, signal.SIGCONT)
-    wait_until(lambda: server.get("/ready").status != 503)
-    assert server.stop() == 0
-
-
 def test_systemd_is_told_when_a_quiet_server_is_ready_and_when_it_ends(
     models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,7 @@ class ServerMetrics:
         self.in_flight = gauge("nmt_requests_in_flight", "Requests that are being served.")
         self.queue_sentences = gauge("nmt_queue_sentences", "Sentences that wait for a batch.", ["model"])
         self.connections = gauge("nmt_connections", "Connections that are open.")
-        self.workers = gauge("nmt_workers_ready", "Workers that are loaded and answer in time.", ["model"])
+        self.workers = gauge("nmt_workers_ready", "Workers that are loaded.", ["model"])
         self.build = gauge("nmt_build_info", "Always 1.", ["version", "model"])
 
         seconds = partial(Histogram, buckets=_SECONDS_BUCKETS, registry=registry)

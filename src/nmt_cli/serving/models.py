@@ -77,7 +77,7 @@ class ServedModel:
             metrics=metrics,
             reload=self.reload,
         )
-        metrics.workers.labels(self.name).set_function(lambda: self.pool.num_answering)
+        metrics.workers.labels(self.name).set_function(lambda: self.pool.num_ready)
 
     async def load(self) -> None:
         """Start its workers."""
@@ -215,8 +215,8 @@ class ModelRouter:
 
     @property
     def are_ready(self) -> bool:
-        """Whether each model has a worker that answers."""
-        return all(model.pool.num_answering > 0 for model in self)
+        """Whether each model has a worker."""
+        return all(model.pool.num_ready > 0 for model in self)
 
     def route(self, source: str | None, target: str | None, *, text: str) -> ModelRoute:
         """The model for a source and a target.

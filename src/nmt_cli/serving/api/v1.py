@@ -135,7 +135,7 @@ class ServedLanguage(BaseModel):
 
 
 class ServedModelAnswer(BaseModel):
-    """A model: what it translates, what it was made of, and whether it has a worker that answers."""
+    """A model: what it translates, what it was made of, and whether it has a worker."""
 
     name: str
     source: ServedLanguage
@@ -292,7 +292,7 @@ def _model_json(model: ServedModel) -> dict[str, Any]:
         "heads": model.config.recipe.model.heads,
         "updates": model.config.updates,
         "digest": model.digest,
-        "is_ready": model.pool.num_answering > 0,
+        "is_ready": model.pool.num_ready > 0,
     }
 
 
