@@ -194,7 +194,7 @@ class WorkerModel:
             raise DataError(message, where=name, hint="give a shorter one")
 
     def _as_torch_model(self) -> tuple[LoadedModel, torch.device]:
-        """The torch model; with CTranslate2 it is a second copy, loaded at its first use."""
+        """The torch model; with CTranslate2, which hides layers and heads, a second copy, loaded at its first use."""
         import torch
 
         from nmt_cli.artifacts.model_directory import load_model
@@ -203,18 +203,11 @@ class WorkerModel:
         if isinstance(self._engine, TorchEngine):
             return self._engine.loaded[0], torch.device(self._engine.device)
         if self._second_copy is None:
-            # The first check saves reading all of another model. The second sees a model that came during the reading.
-            self._check_model_unchanged()
-            loaded = load_model(self._directory, device=torch.device("cpu"), dtype=torch.float32)
-            self._check_model_unchanged()
-            self._second_copy = loaded
+            if not holds_model(self._directory, self.digest):
+                hint = "whoever runs the server must have its models loaded again"
+                raise ModelError("the model was replaced, and this one is gone", hint=hint)
+            self._second_copy = load_model(self._directory, device=torch.device("cpu"), dtype=torch.float32)
         return self._second_copy, torch.device("cpu")
-
-    def _check_model_unchanged(self) -> None:
-        """Raise ModelError unless the directory still holds the model that was loaded."""
-        if not holds_model(self._directory, self.digest):
-            hint = "whoever runs the server must have its models loaded again"
-            raise ModelError("the model was replaced, and this one is gone", hint=hint)
 
 
 def likely_next_pieces(loaded: LoadedModel, source: str, prefix: str, *, count: int, device: torch.device) -> list[str]:

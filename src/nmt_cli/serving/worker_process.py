@@ -8,13 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, TypeVar
 
 from nmt_cli.processes import Worker, WorkerLost
@@ -43,19 +40,11 @@ class WorkerProcess:
     """
 
     def __init__(self, model: Path, engine: EngineSettings) -> None:
-        threads = str(engine.threads)
-        with ExitStack() as on_error:
-            # Its temporary files are as large as the model, and would stay if it is killed.
-            self._folder = mkdtemp(prefix="nmt-serve-")
-            on_error.callback(self._remove_files)
-            of_this_worker = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TMPDIR": self._folder}
-            self._worker = Worker(ModelJob(model, engine), environment=_ENVIRONMENT | os.environ | of_this_worker)
-            on_error.callback(self._worker.close)
-            on_error.callback(self._worker.kill)
-            # One waits for the answer, and one for the end of the process.
-            self._waiting_threads = ThreadPoolExecutor(2)
-            self._exit_code = self._waiting_threads.submit(self._worker.wait)
-            on_error.pop_all()
+        threads = {"OMP_NUM_THREADS": str(engine.threads), "MKL_NUM_THREADS": str(engine.threads)}
+        self._worker = Worker(ModelJob(model, engine), environment=_ENVIRONMENT | os.environ | threads)
+        # One waits for the answer, and one for the end of the process.
+        self._waiting_threads = ThreadPoolExecutor(2)
+        self._exit_code = self._waiting_threads.submit(self._worker.wait)
         self._answer: Future[Any] | None = None
         self.digest = ""
         self.min_wide_tokens = 0
@@ -91,15 +80,8 @@ class WorkerProcess:
         if self._answer is not None and not self._answer.done():
             self.kill()
             await asyncio.gather(asyncio.wrap_future(self._answer), return_exceptions=True)
-        await asyncio.wrap_future(self._waiting_threads.submit(self._end_and_remove_files))
+        await asyncio.wrap_future(self._waiting_threads.submit(self._worker.close))
         self._waiting_threads.shutdown(wait=False)
-
-    def _end_and_remove_files(self) -> None:
-        self._worker.close()
-        self._remove_files()
-
-    def _remove_files(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _ask_model(self, question: Callable[[WorkerModel], R], *, timeout_seconds: float) -> R:
         self._answer = self._waiting_threads.submit(self._worker.result_of, question, timeout_seconds=timeout_seconds)
