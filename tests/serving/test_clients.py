@@ -157,21 +157,6 @@ def test_the_documents_are_found_with_a_slash(server: Server) -> None:
     assert (answer.status, answer.headers["location"]) == (307, "../docs")
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "told"),
-    [
-        ("POST", "/v2/document", "/v2/translate"),
-        ("POST", "/v2/glossaries", "fine-tune"),
-        ("PATCH", "/v3/glossaries/x", "fine-tune"),
-        ("POST", "/translate_file", "/translate"),
-    ],
-)
-def test_what_the_server_has_instead_is_told(server: Server, method: str, path: str, told: str) -> None:
-    answer = server.ask(method, path, {})
-    assert answer.status in (404, 405)
-    assert told in next(iter(answer.json.values()))
-
-
 def test_no_other_path_may_end_with_a_slash(server: Server) -> None:
     assert server.post("/v1/translate/", {"text": TEXT}).status == 404
     assert [server.get(path).status for path in ("/metrics/", "//metrics", "/health/", "/v1/models/")] == [404] * 4

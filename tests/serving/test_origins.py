@@ -141,7 +141,7 @@ def test_browsers_questions_are_answered_and_count_as_no_request(server: Server,
     allowed, refused = answers[strict], answers[server]
     assert (allowed.status, allowed.headers["access-control-allow-private-network"]) == (200, "true")
     assert allowed.headers["access-control-allow-origin"] == "https://app.example.org"
-    assert refused.status == 403
+    assert refused.status == 400
     assert "access-control-allow-origin" not in refused.headers
 
 

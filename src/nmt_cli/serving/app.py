@@ -11,9 +11,9 @@ from importlib.resources import files
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.datastructures import Headers
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware import Middleware
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
@@ -28,7 +28,7 @@ from nmt_cli.serving.api.openapi import openapi_document
 from nmt_cli.serving.api.requests import wrong_field_error
 from nmt_cli.serving.errors import BUSY, ClientGone, RequestError, request_error_from, server_busy_error
 from nmt_cli.serving.log import LogEvent, request_id, request_id_from
-from nmt_cli.serving.origins import AllowedOrigins, CorsMiddleware, HostAndOriginMiddleware, wrong_origin_error
+from nmt_cli.serving.origins import AllowedOrigins
 from nmt_cli.serving.service import Service
 from nmt_cli.templates.render import render
 
@@ -36,12 +36,6 @@ logger = logging.getLogger(__name__)
 
 # nginx's code for a client that has gone; only the log shows it.
 _STATUS_CLIENT_GONE = 499
-# What the server has instead of paths that other servers have.
-_INSTEAD = {
-    "/document": "documents are not taken: send their texts to /v2/translate",
-    "_file": "files are not taken: send their texts to /translate",
-    "/glossaries": deepl.NO_GLOSSARY_HINT,
-}
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self';"
@@ -97,13 +91,17 @@ def create_app(service: Service, *, allowed_origins: AllowedOrigins) -> FastAPI:
         redirect_slashes=False,
         middleware=[
             # Outermost, so that a page may read every error, and a browser's preflight does not count as a request.
-            Middleware(CorsMiddleware, allowed=allowed_origins, refuse=_refuse_origin),
-            Middleware(RequestMiddleware, service=service),
-            Middleware(HostAndOriginMiddleware, allowed=allowed_origins),
+            Middleware(
+                CORSMiddleware,
+                allow_origin_regex=allowed_origins.origins_pattern,
+                allow_methods=["*"],
+                allow_headers=["*"],
+                allow_private_network=True,
+                expose_headers=["Retry-After", "X-Request-ID"],
+            ),
+            Middleware(RequestMiddleware, service=service, allowed_origins=allowed_origins),
         ],
-        exception_handlers=dict.fromkeys(
-            (NmtError, HTTPException, RequestValidationError, ClientGone, Exception), _answer_error
-        ),
+        exception_handlers=dict.fromkeys((NmtError, HTTPException, RequestValidationError, ClientGone), _answer_error),
     )
     app.state.service = service
     for router in _ROUTERS:
@@ -137,9 +135,10 @@ def _add_pages(app: FastAPI, document: dict[str, Any]) -> None:
 class RequestMiddleware:
     """Limits, counts, times and logs requests, without text, query or address, and answers the errors inside it."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Service, allowed_origins: AllowedOrigins) -> None:
         self._app = app
         self._service = service
+        self._allowed_origins = allowed_origins
         self._num_in_work = 0
         service.metrics.in_flight.set_function(lambda: self._num_in_work)
 
@@ -162,15 +161,17 @@ class RequestMiddleware:
         try:
             if self._num_in_work > self._service.limits.requests and scope["path"] not in _MONITORING_PATHS:
                 raise server_busy_error("too many requests at once", retry_after_seconds=1)
+            self._allowed_origins.check(scope)
             await self._app(scope, receive, send_and_note_status)
         except RequestError as error:
             reason = error.message
             await _error_response(error, path=scope["path"])(scope, receive, send_and_note_status)
-        except Exception as error:
+        except Exception:
             # Answered here, so that the 500 has the request's id and the form of its API; uvicorn's own has neither.
             if status == _STATUS_CLIENT_GONE:
-                response = await _answer_error(Request(scope), error)
-                await response(scope, receive, send_and_note_status)
+                message = "the server raised an unexpected error"
+                internal = RequestError(message, hint="its log has more", status=500, code="internal")
+                await _error_response(internal, path=scope["path"])(scope, receive, send_and_note_status)
             status = 500
             raise  # uvicorn logs it
         finally:
@@ -189,11 +190,6 @@ class RequestMiddleware:
             "client": scope.get("state", {}).get("client"),
         } | ({"reason": reason} if reason else {})
         logger.info(LogEvent("request", fields))
-
-
-async def _refuse_origin(scope: Scope, receive: Receive, send: Send) -> None:
-    error = wrong_origin_error(Headers(scope=scope)["origin"])
-    await _error_response(error, path=scope["path"])(scope, receive, send)
 
 
 def _as_routed(scope: Scope) -> Scope:
@@ -219,21 +215,18 @@ async def _answer_error(request: Request, error: Exception) -> Response:
         case NmtError():
             return _error_response(request_error_from(error, status=400, code="invalid_request"), path=path)
         case HTTPException():
-            return _error_response(_routing_error(error.status_code, path), path=path, headers=error.headers)
+            return _error_response(_routing_error(error.status_code), path=path, headers=error.headers)
         case _:
-            message = "the server raised an unexpected error"
-            internal = RequestError(message, hint="its log has more", status=500, code="internal")
-            return _error_response(internal, path=path)
+            raise error
 
 
-def _routing_error(status: int, path: str) -> RequestError:
+def _routing_error(status: int) -> RequestError:
     """The error for a request that Starlette's router refuses with this status."""
     code, message = {
         404: ("no_such_path", "there is no such path"),
         405: ("method_not_allowed", "this path has no such method"),
     }.get(status, ("refused", "the request is refused"))
-    hint = next((hint for part, hint in _INSTEAD.items() if part in path), "see /docs")
-    return RequestError(message, hint=hint, status=status, code=code)
+    return RequestError(message, hint="see /docs", status=status, code=code)
 
 
 def _error_response(error: RequestError, *, path: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -11,12 +11,10 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 from ipaddress import ip_address
 
-from fastapi.datastructures import Headers
-from fastapi.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from nmt_cli.serving.errors import RequestError, invalid_request_error
 
@@ -58,7 +56,10 @@ class AllowedOrigins:
             message = f"the server does not answer as {_shown(host)}"
             raise RequestError(message, hint=hint, status=403, code="wrong_host")
         if scope["method"] not in _SAFE_METHODS and not self._is_own_page(headers, host):
-            raise wrong_origin_error(headers.get(b"origin", b"").decode("latin-1"))
+            origin = headers.get(b"origin", b"").decode("latin-1")
+            hint = "nmt serve --cors names the sites whose pages may"
+            message = f"a page of {_shown(origin) or 'another site'} may not call the server"
+            raise RequestError(message, hint=hint, status=403, code="wrong_origin")
 
     def _has_name(self, host: str) -> bool:
         """Whether the Host header names this server.
@@ -88,15 +89,16 @@ class AllowedOrigins:
         """
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
         scheme, _, site = origin.partition("://")
-        if self.has_origin(origin) or scheme.endswith("-extension"):
+        if _matches(origin, self.origins) or scheme.endswith("-extension"):
             return True
         if (relation := headers.get(b"sec-fetch-site")) is not None:
             return relation in (b"same-origin", b"none")
         return not origin or site == host
 
-    def has_origin(self, origin: str) -> bool:
-        """Whether pages of this site are allowed."""
-        return _matches(origin, self.origins)
+    @property
+    def origins_pattern(self) -> str:
+        """A regular expression for the origins of these sites."""
+        return "|".join(map(translate, self.origins))
 
 
 def _matches(value: str, patterns: Sequence[str]) -> bool:
@@ -106,54 +108,3 @@ def _matches(value: str, patterns: Sequence[str]) -> bool:
 
 def _shown(value: str) -> str:
     return value[:_MAX_SHOWN_CHARACTERS].encode("ascii", "backslashreplace").decode()
-
-
-def wrong_origin_error(origin: str) -> RequestError:
-    """The refusal of a page: 403."""
-    hint = "nmt serve --cors names the sites whose pages may"
-    message = f"a page of {_shown(origin) or 'another site'} may not call the server"
-    return RequestError(message, hint=hint, status=403, code="wrong_origin")
-
-
-class HostAndOriginMiddleware:
-    """Raises RequestError for a foreign name of the server, and for a page of a site that is not allowed."""
-
-    def __init__(self, app: ASGIApp, *, allowed: AllowedOrigins) -> None:
-        self._app, self._allowed = app, allowed
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check one request."""
-        self._allowed.check(scope)
-        await self._app(scope, receive, send)
-
-
-class CorsMiddleware(CORSMiddleware):
-    """Adds the CORS headers for pages of allowed sites, and refuses the preflight requests of pages of other sites."""
-
-    def __init__(self, app: ASGIApp, *, allowed: AllowedOrigins, refuse: ASGIApp) -> None:
-        super().__init__(
-            app,
-            allow_origins=list(allowed.origins),
-            allow_methods=["*"],
-            allow_headers=["*"],
-            allow_private_network=True,
-            expose_headers=["Retry-After", "X-Request-ID"],
-        )
-        self._allowed, self._refuse = allowed, refuse
-
-    def is_allowed_origin(self, origin: str) -> bool:
-        """Whether pages of this site are allowed."""
-        return self._allowed.has_origin(origin.lower())
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a preflight request, or let the application answer."""
-        if scope.get("method") == "OPTIONS" and self._refuses_preflight(Headers(scope=scope)):
-            await self._refuse(scope, receive, send)
-        elif self.allow_origins:
-            await super().__call__(scope, receive, send)
-        else:
-            await self.app(scope, receive, send)
-
-    def _refuses_preflight(self, headers: Headers) -> bool:
-        is_preflight = "access-control-request-method" in headers and "origin" in headers
-        return is_preflight and self.preflight_response(headers).status_code != 200
