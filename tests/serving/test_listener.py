@@ -1,4 +1,4 @@
-"""The listener at a path: who may take it, when it goes, and a server that is asked there."""
+"""The listener at an address or a path, and a server that is asked there."""
 
 from __future__ import annotations
 
@@ -59,19 +59,6 @@ def test_the_path_of_a_server_that_was_killed_is_taken_over(tmp_path: Path) -> N
         connect(path).close()
 
 
-def test_a_path_that_another_server_has_is_named_and_left_to_it(tmp_path: Path) -> None:
-    path = tmp_path / "nmt.sock"
-    with closing(listener_at(path)) as first:
-        first.listen()
-        with pytest.raises(UsageError, match="sock: Address already in use") as taken:
-            listener_at(path)
-        connect(path).close()
-    assert (taken.value.setting, taken.value.hint) == (
-        "uds",
-        "give a short path where no file is, in a folder that you may write to: `uds: /tmp/nmt.sock`",
-    )
-
-
 def test_a_path_where_no_socket_can_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     for path, reason in (
@@ -85,16 +72,6 @@ def test_a_path_where_no_socket_can_be_is_named(tmp_path: Path) -> None:
             listener_at(path)
     assert (tmp_path / "file").read_text() == "kept"
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
-
-
-def test_an_address_that_cannot_be_bound_leaves_no_socket_open() -> None:
-    open_files = Path("/proc/self/fd")
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        number_before = len(list(open_files.iterdir()))
-        with pytest.raises(UsageError, match=r"cannot listen at 127\.0\.0\.1:\d+: Address already in use") as error:
-            Listener(host="127.0.0.1", port=other.getsockname()[1], uds=None)
-        assert error.value.setting == "port"
-        assert len(list(open_files.iterdir())) <= number_before  # a file of an earlier test may be closed meanwhile
 
 
 def test_a_server_is_asked_at_a_path(models: dict[str, Path], tmp_path: Path) -> None:
@@ -134,9 +111,3 @@ def test_a_server_for_all_without_keys_says_so_and_where_it_is(models: dict[str,
     assert [event["level"] for event in server.events if "--api-key-file" in event.get("message", "")] == ["warning"]
     assert server.get("/v1/models", Host="evil.example").status == 403
     assert server.stop() == 0
-
-
-def test_a_host_with_its_port_is_answered_with_two_options() -> None:
-    with pytest.raises(UsageError, match="cannot listen at localhost:8001:8000: ") as error:
-        Listener(host="localhost:8001", port=8000, uds=None)
-    assert error.value.hint == "`host: localhost` `port: 8001`"

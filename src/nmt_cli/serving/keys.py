@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -97,11 +96,6 @@ class ApiKeys:
             new_owners[digest].take_over(self._owners[digest])
         logger.info("%d keys are read from %s", len(new_owners), self._file)
         self._owners = new_owners
-
-    def warn_if_world_readable(self) -> None:
-        """Log a warning if every user of the machine can read the file of the keys."""
-        if self._file is not None and self._file.stat().st_mode & stat.S_IROTH:
-            logger.warning("every user of this machine can read the keys: chmod o-r %s", self._file)
 
     def find(self, key: str) -> KeyOwner | None:
         """The owner of a key. Only digests are compared, so the time of a comparison reveals nothing about a key."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import re
 import socket
 from contextlib import ExitStack, suppress
 from ipaddress import ip_address
@@ -79,27 +78,18 @@ def _bind_address(host: str, port: int) -> socket.socket:
 
 
 def _bind_path(path: Path) -> socket.socket:
-    """A socket at a path; a socket that a killed server has left there is removed."""
+    """A socket at a path; another socket there, which a killed server has left, is removed."""
     listener = socket.socket(socket.AF_UNIX)
     try:
-        if path.is_socket() and not _is_answered(path):
+        if path.is_socket():
             path.unlink()
         listener.bind(str(path))
     except OSError as error:
         listener.close()
         # Python itself finds a path too long, and says so without strerror.
-        raise _wrong_path_error(path, error.strerror or str(error)) from None
+        hint = "give a short path where no file is, in a folder that you may write to: `uds: /tmp/nmt.sock`"
+        raise UsageError(f"cannot listen at {path}: {error.strerror or error}", setting="uds", hint=hint) from None
     return listener
-
-
-def _is_answered(path: Path) -> bool:
-    """Whether a process listens at a Unix socket."""
-    with socket.socket(socket.AF_UNIX) as client:
-        try:
-            client.connect(str(path))
-        except ConnectionRefusedError:
-            return False
-    return True
 
 
 def _taken_address_error(host: str, port: int, error: OSError) -> UsageError:
@@ -109,11 +99,4 @@ def _taken_address_error(host: str, port: int, error: OSError) -> UsageError:
 
 def _wrong_host_error(host: str, port: int, reason: object) -> UsageError:
     hint = "give an address of this machine: 127.0.0.1, or 0.0.0.0 for every one that it has"
-    if with_port := re.fullmatch(r"([^:]+):(\d+)", host):
-        hint = f"`host: {with_port[1]}` `port: {with_port[2]}`"
     return UsageError(f"cannot listen at {host}:{port}: {reason}", setting="host", hint=hint)
-
-
-def _wrong_path_error(path: Path, reason: object) -> UsageError:
-    hint = "give a short path where no file is, in a folder that you may write to: `uds: /tmp/nmt.sock`"
-    return UsageError(f"cannot listen at {path}: {reason}", setting="uds", hint=hint)

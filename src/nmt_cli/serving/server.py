@@ -77,7 +77,6 @@ def run(settings: ServerSettings) -> None:
 
 async def _serve(settings: ServerSettings, listener: Listener) -> None:
     _allow_open_files(settings.limits.requests * _FILES_PER_REQUEST)
-    settings.keys.warn_if_world_readable()
     metrics = ServerMetrics()
     models = ModelRouter([ServedModel(path, settings.model_settings, metrics) for path in settings.models])
     service = Service(models, settings.limits, settings.keys, metrics)
