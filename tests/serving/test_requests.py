@@ -87,7 +87,6 @@ def test_too_much_is_refused_before_it_is_looked_at_one_by_one(server: Server, p
     field = FIELDS[path][0]
     for asked, message in (
         ({field: [0] * 50_000}, "50,000 texts are too many"),
-        ({f"no{place}": 0 for place in range(9_000)}, "the JSON has more than 2,000 fields"),
         ({field: "x" * 10_000_000}, " bytes"),
         ({field: "x" * 10_001}, "10,001 characters are too many"),
         ({field: ["x" * 9000] * 12}, "108,000 characters are too many"),
@@ -251,7 +250,6 @@ def test_any_host_is_answered(server: Server, host: bytes) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        "POST /translate HTTP/1.1|Host: x|Content-Length: 6|Transfer-Encoding: chunked",
         "POST /translate HTTP/1.1|Host: x|Content-Length: 3|Content-Length: 4",
         "GET /languages HTTP/1.1",
         "GET /languages HTTP/1.1|Host: x|Host: y",

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware import Middleware
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -127,10 +127,6 @@ def _add_pages(app: FastAPI, document: dict[str, Any]) -> None:
     async def openapi() -> Response:
         return json_response(document)
 
-    @app.get("/docs/")
-    async def without_slash() -> Response:
-        return RedirectResponse("../docs")  # relative: a proxy may have put the server into a folder
-
 
 class RequestMiddleware:
     """Limits, counts, times and logs requests, without text, query or address, and answers the errors inside it."""
@@ -183,7 +179,7 @@ class RequestMiddleware:
         endpoint = getattr(scope.get("route"), "path", "other")
         self._service.metrics.add_request(endpoint, status, seconds)
         fields = {
-            "method": method if method.isalpha() and len(method) < 10 else "other",
+            "method": method,
             "endpoint": endpoint,
             "status": status,
             "milliseconds": round(1000 * seconds, 1),

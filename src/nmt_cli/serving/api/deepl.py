@@ -123,20 +123,6 @@ class DeepLLanguageV3(BaseModel):
     features: dict[str, DeepLFeature]
 
 
-class DeepLResourceFeature(BaseModel):
-    """Something that can be done with some languages of a service."""
-
-    name: str
-    needs_source_support: bool
-
-
-class DeepLResource(BaseModel):
-    """A service, and what can be done with its languages."""
-
-    name: str
-    features: list[DeepLResourceFeature]
-
-
 class DeepLUsage(BaseModel):
     """Characters translated since the server started."""
 
@@ -226,12 +212,6 @@ async def languages_v3(fields: Annotated[DeepLLanguagesV3Request, Query()], call
             for code in dict.fromkeys([*sources, *targets])
         ]
     )
-
-
-@router.get("/v3/languages/resources", response_model=list[DeepLResource])
-async def resources(call: _Keyed) -> Response:
-    """The services for languages: texts alone."""
-    return json_response([{"name": _TEXTS, "features": [{"name": _DETECTION, "needs_source_support": True}]}])
 
 
 @router.get("/v2/usage", response_model=DeepLUsage)
