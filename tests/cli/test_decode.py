@@ -197,18 +197,10 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, m
     with pytest.raises(UsageError, match="is a directory, not a file") as error:
         decode(output=tmp_path)
     assert error.value.hint == f"-o {tmp_path}/FILE"
-    partial = tmp_path / "new.txt.partial"
-    partial.write_text("kept\n")
-    for read, written in ((old, "old.txt"), (partial, "new.txt")):
-        for source, prefix in ((read, None), (tmp_path / "missing.txt", read)):
-            with pytest.raises(UsageError, match=rf"{read.name} is both input and output"):
-                decode(source=source, prefix=prefix, output=Path(written), overwrite=True)
-        assert read.read_text() == "kept\n"
-    Path("link.txt").symlink_to("new.txt")
-    with pytest.raises(UsageError, match=r"new\.txt\.partial is both input and output"):
-        decode(source=partial, output=Path("link.txt"), overwrite=True)
-    null = Path("/dev/null")
-    check_output(null, source=null, prefix=None, overwrite=False)
+    with pytest.raises(UsageError, match=r"old\.txt is both input and output"):
+        decode(source=old, output=Path("old.txt"), overwrite=True)
+    assert old.read_text() == "kept\n"
+    check_output(Path("/dev/null"), source=Path("/dev/null"), overwrite=False)
     with pytest.raises(DataError, match=r"no such file: missing\.txt") as data_error:
         decode(source=Path("missing.txt"))
     assert data_error.value.where == str(Path.cwd() / "missing.txt")

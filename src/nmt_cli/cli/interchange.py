@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shlex
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -55,6 +54,7 @@ def export(
     Example: nmt export runs/base/averaged --to ctranslate2 --precision int8
     """
     from nmt_cli.interchange.exporting import export as write_export
+    from nmt_cli.scoring.texts import read_text
 
     if precision is not None and to != "ctranslate2":
         message = "an export to Hugging Face is in float32; transformers converts it to other precisions"
@@ -72,7 +72,7 @@ def export(
         output,
         to=to,
         quantization=quantization,
-        lines=None if lines is None else _read_lines(lines),
+        lines=None if lines is None else read_text(str(lines), stdin=None).lines[:_MAX_LINES],
         overwrite=overwrite,
     )
     if agreement is not None:
@@ -130,11 +130,3 @@ def import_(
         logger.warning("its search in nmt goes without %s", ", ".join(imported.ignored_settings))
     logger.info("%s", imported.comparison)
     logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
-
-
-def _read_lines(file: Path) -> list[str]:
-    from nmt_cli.cli.decode.input import read_lines
-    from nmt_cli.decompression import open_bytes
-
-    with open_bytes(file) as stream:
-        return list(islice(read_lines(stream, name=str(file), errors=None), _MAX_LINES))

@@ -174,10 +174,14 @@ def decode(
     device: Annotated[
         str, _computing_option(metavar="auto|cpu|cuda|cuda:N", help="auto: a GPU if there is one.")
     ] = "auto",
-    threads: Annotated[int | None, _computing_option(metavar="N", help="CPUs to use; else all allowed ones.")] = None,
+    threads: Annotated[
+        int | None, _computing_option(min=1, metavar="N", help="CPUs to use; else all allowed ones.")
+    ] = None,
     workers: Annotated[
         int | None,
-        _computing_option(metavar="N", help="Processes, each with the model; with -i. Else one, or one per GPU."),
+        _computing_option(
+            min=1, metavar="N", help="Processes, each with the model; with -i. Else one, or one per GPU."
+        ),
     ] = None,
     quiet: QuietOption = False,
     debug: DebugOption = False,
@@ -190,9 +194,12 @@ def decode(
 
     bound_spinning(DECODING_SPINS)
     formatting = OutputFormat(form, nbest=nbest, word_scores=word_scores, alignments=alignments)
-    check_output(output, source=source, prefix=prefix, overwrite=overwrite)
+    check_output(output, source=source, overwrite=overwrite)
     is_bulk = source != STANDARD and not stream
-    _check_workers_and_threads(workers, threads, is_bulk=is_bulk)
+    if workers is not None and workers > 1 and not is_bulk:
+        message = f"--workers {workers} would translate ahead of a stream, whose lines are answered as they come"
+        hint = "give the text as a file, with -i FILE and without --stream, or leave out --workers"
+        raise UsageError(message, where="--workers", hint=hint)
     settings = {
         "beam": beam,
         "length_penalty": length_penalty,
@@ -319,18 +326,6 @@ def _engine_and_devices(result: TranslatedBlock, devices: Sequence[str]) -> str:
         return f"{result.engine} in {result.precision} on {result.device}"
     names = list(dict.fromkeys(devices)) if devices[0].startswith("cuda:") else [result.device]
     return f"{len(devices)} workers of {result.engine} in {result.precision} on {', '.join(names)}"
-
-
-def _check_workers_and_threads(workers: int | None, threads: int | None, *, is_bulk: bool) -> None:
-    for flag, number in (("--threads", threads), ("--workers", workers)):
-        if number is not None and number < 1:
-            raise UsageError(f"{flag} is {number}, but should be at least 1", where=flag, hint=f"{flag} 1")
-    if workers is not None and workers > 1 and not is_bulk:
-        raise UsageError(
-            f"--workers {workers} would translate ahead of a stream, whose lines are answered as they come",
-            where="--workers",
-            hint="give the text as a file, with -i FILE and without --stream, or leave out --workers",
-        )
 
 
 def _job_record(

@@ -48,7 +48,7 @@ def open_input(source: Path, *, is_streamed: bool, errors: OnInvalidBytes) -> It
         max_wait_seconds = 0.0 if is_streamed else _NEXT_LINE_SECONDS
         yield _live_blocks(sys.stdin.fileno(), max_wait_seconds=max_wait_seconds, name=STDIN, errors=errors)
         return
-    name = "./stdin" if str(source) == STDIN else str(source)
+    name = str(source)
     if os.path.isfile(source):
         with open_bytes(source) as beginning:
             check_unstructured(beginning.read(_CHUNK_BYTES), name=name)
@@ -76,7 +76,7 @@ def open_prefixes(file: Path | None, *, source: Path, errors: OnInvalidBytes) ->
         if num_lines != num_prefixes:
             raise _prefix_error(f"{source} has {num_lines:,} lines, {file} has {num_prefixes:,}")
     with open_bytes(file) as stream:
-        yield read_lines(stream, name=str(file), errors=errors)
+        yield (line for block in _file_blocks(stream, name=str(file), errors=errors) for line in block)
 
 
 def with_prefixes(
@@ -100,26 +100,24 @@ def _prefix_error(message: str) -> DataError:
     return DataError(message, where="--prefix", hint=hint)
 
 
-def read_lines(stream: BinaryIO, *, name: str, errors: OnInvalidBytes | None) -> Iterator[str]:
-    """The lines of a file without their ends; unless `errors` is replace, DataError if one is not UTF-8."""
-    return (line for block in _file_blocks(stream, name=name, errors=errors) for line in block)
-
-
 def read_blocks(
-    chunks: Iterable[bytes], *, has_more: Callable[[], bool], max_lines: int, name: str, errors: OnInvalidBytes | None
+    chunks: Iterable[bytes], *, has_more: Callable[[], bool], max_lines: int, name: str, errors: OnInvalidBytes
 ) -> Iterator[list[str]]:
-    """The lines in `chunks` without their ends (LF, CR LF or, as on old Macs, CR), in blocks of at most `max_lines`.
+    """The lines in `chunks` without their ends (LF or CR LF), in blocks of at most `max_lines`.
 
     A block ends early if `has_more` says that the next chunk is not there yet. A line that is not UTF-8 raises
-    DataError, with `name` and its number, after a block with the lines before it, unless `errors` is replace. With
-    None, the error is that of a command without `--errors`. The error recognises compression and UTF-16.
+    DataError, with `name` and its number, after a block with the lines before it, unless `errors` is replace. The error
+    recognises compression and UTF-16.
     """
     decoder = _BlockDecoder(name, errors)
     lines: list[bytes] = []
     incomplete_line = bytearray()
     first_line = 1
-    for chunk in with_line_feeds(chunks):
-        decoder.check_first_chunk(chunk)
+    for number, chunk in enumerate(chunks):
+        if number == 0:
+            if name == STDIN:
+                check_unstructured(chunk, name=STDIN)
+            check_encoding(chunk, name=name)
         head, newline, tail = chunk.rpartition(b"\n")
         if newline:
             lines += (bytes(incomplete_line) + head).split(b"\n")
@@ -136,7 +134,7 @@ def read_blocks(
         yield from decoder.decode(lines, first_line=first_line)
 
 
-def _file_blocks(stream: BinaryIO, *, name: str, errors: OnInvalidBytes | None) -> Iterator[list[str]]:
+def _file_blocks(stream: BinaryIO, *, name: str, errors: OnInvalidBytes) -> Iterator[list[str]]:
     chunks = iter(partial(stream.read, _CHUNK_BYTES), b"")
     return read_blocks(chunks, has_more=lambda: True, max_lines=_BLOCK_LINES, name=name, errors=errors)
 
@@ -167,37 +165,18 @@ def count_lines(path: Path) -> int:
 
     with open_bytes(path) as stream:
         count, last = 0, b"\n"
-        for chunk in with_line_feeds(iter(partial(stream.read, _CHUNK_BYTES), b"")):
+        for chunk in iter(partial(stream.read, _CHUNK_BYTES), b""):
             count, last = count + chunk.count(b"\n"), chunk[-1:]
         return count + (last != b"\n")
-
-
-def with_line_feeds(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The chunks; if the first one has line ends of old Macs only (CR), with line feeds in their place."""
-    has_carriage_returns = None
-    for chunk in chunks:
-        if has_carriage_returns is None:
-            # At the end of the chunk, it may be half of CR LF.
-            has_carriage_returns = b"\n" not in chunk and b"\r" in chunk[:-1]
-        yield chunk.replace(b"\r", b"\n") if has_carriage_returns else chunk
 
 
 class _BlockDecoder:
     """Decodes blocks of lines of the file `name`."""
 
-    def __init__(self, name: str, errors: OnInvalidBytes | None) -> None:
+    def __init__(self, name: str, errors: OnInvalidBytes) -> None:
         self._name = name
         self._errors = errors
-        self._is_at_start = True
         self._has_replaced = False
-
-    def check_first_chunk(self, chunk: bytes) -> None:
-        """Raise DataError if the chunk is the first one, and begins like something other than lines of UTF-8."""
-        if self._is_at_start:
-            if self._name == STDIN:
-                check_unstructured(chunk, name=STDIN)
-            check_encoding(chunk, name=self._name)
-        self._is_at_start = False
 
     def decode(self, lines: Sequence[bytes], *, first_line: int) -> Iterator[list[str]]:
         """The lines as one block of text; the block ends before a line that is not UTF-8, and DataError follows."""
@@ -207,24 +186,19 @@ class _BlockDecoder:
             try:
                 texts.append(content.decode("utf-8"))
             except UnicodeDecodeError:
-                if self._errors != "replace":
+                if self._errors == "strict":
                     if texts:
                         yield texts
                     error = not_utf8_error(content, name=self._name, number=number)
-                    if self._errors == "strict":
-                        error.hint += "; or --errors replace, which writes U+FFFD for each such byte"
+                    error.hint += "; or --errors replace, which writes U+FFFD for each such byte"
                     raise error from None
                 texts.append(content.decode("utf-8", "replace"))
                 if not self._has_replaced:
                     message = "line %d of %s is not UTF-8: such bytes are replaced by U+FFFD, in later lines too"
                     logger.warning(message, number, self._name)
                 self._has_replaced = True
-        if first_line == 1:
-            self._warn_of_pieces(texts)
-        yield texts
-
-    def _warn_of_pieces(self, texts: Sequence[str]) -> None:
-        if (mark := piece_mark_in_text(texts)) is not None:
+        if first_line == 1 and (mark := piece_mark_in_text(texts)) is not None:
             file = Path(self._name) if Path(self._name).is_file() else None
             message = "%s is cut into pieces (%r in %r), but the model cuts words itself; join them first: %s"
             logger.warning(message, self._name, mark.mark, mark.around, shell_pipe(file, mark.join_command))
+        yield texts

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FormatName = Literal["text", "tsv", "jsonl"]
-_COMPRESSORS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
+_COMPRESSED = (".gz", ".bz2", ".zst", ".xz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +88,19 @@ class OutputFormat:
         return fields
 
 
-def check_output(output: Path, *, source: Path, prefix: Path | None, overwrite: bool) -> None:
-    """Raise UsageError if the output is also an input, exists already, or is named as a compressed file."""
-    if compressor := _COMPRESSORS.get(output.suffix):
-        plain = shlex.quote(str(output.with_suffix("")))
-        hint = f"-o {plain}, and compress it afterwards: {compressor} {plain}"
+def check_output(output: Path, *, source: Path, overwrite: bool) -> None:
+    """Raise UsageError if the output exists already, is the source, or is named as a compressed file."""
+    if output.suffix in _COMPRESSED:
         message = f"nmt decode writes plain text, and {output} is the name of a compressed file"
-        raise UsageError(message, where="--output", hint=hint)
-    if output == STANDARD:
-        return
+        raise UsageError(message, where="--output", hint=f"-o {shlex.quote(str(output.with_suffix('')))}")
     if os.path.isdir(output):
         raise UsageError(f"{output} is a directory, not a file", where="--output", hint=f"-o {output / 'FILE'}")
-    written_files = list(PartialOutput(output.resolve()).files)
-    if os.path.isfile(output):  # a device may be read and written
-        written_files.append(output)
-    for read_file in (source, prefix or STANDARD):
-        if read_file != STANDARD and any(_are_same_file(read_file, written) for written in written_files):
-            hint = "give another file with -o"
-            raise UsageError(f"{read_file} is both input and output", where="--output", hint=hint)
-    _check_not_taken(output, overwrite=overwrite)
+    if os.path.isfile(output) and os.path.isfile(source) and output.samefile(source):
+        hint = "give another file with -o"
+        raise UsageError(f"{source} is both input and output", where="--output", hint=hint)
+    if os.path.isfile(output) and not overwrite:  # a device may be written
+        hint = "add --overwrite, or give another file with -o"
+        raise UsageError(f"{output} exists already", where=str(output), hint=hint)
 
 
 def is_stream(output: Path) -> bool:
@@ -138,7 +132,9 @@ def open_output(
     final = output.resolve()  # not of a stream: a pipe in /dev/fd resolves to no path
     unfinished = PartialOutput(final)
     with lock_path(unfinished.path, busy="another nmt decode writes this file", error=DataError):
-        _check_not_taken(final, overwrite=overwrite)  # another command may have written it since this one began
+        check_output(
+            final, source=STANDARD, overwrite=overwrite
+        )  # another command may have written it since this one began
         with _write_errors(str(output)):
             done = unfinished.begin(job, may_replace=overwrite, rows_are_numbered=rows_are_numbered)
             stream = io.FileIO(unfinished.path, "a")
@@ -166,22 +162,17 @@ class PartialOutput:
         self.path = output.with_name(f"{output.name}.partial")
         self._record = output.with_name(f"{output.name}.partial.json")
 
-    @property
-    def files(self) -> tuple[Path, Path]:
-        """Both files."""
-        return self.path, self._record
-
     def begin(self, job: Mapping[str, Any] | None, *, may_replace: bool, rows_are_numbered: bool) -> int:
         """The number of input lines that are done; FILE.partial is cut off after the last of them.
 
         If FILE.partial belongs to another job, or to an unknown one, it is begun anew with `may_replace`; otherwise
-        UsageError names the differences. With `rows_are_numbered` an input line has several rows that begin with its
+        UsageError names what differs. With `rows_are_numbered` an input line has several rows that begin with its
         number, and the rows of the last line may be incomplete.
         """
         from nmt_cli.files import write_file
 
         old_job = None if job is None else self._recorded_job()
-        if job is not None and old_job is not None and _without_paths(old_job) == _without_paths(job):
+        if job is not None and old_job == job:
             done, size = _complete_lines(self.path, rows_are_numbered=rows_are_numbered)
             os.truncate(self.path, size)
             return done
@@ -189,7 +180,8 @@ class PartialOutput:
             message = f"{self.path} has translations of an earlier command, which this one cannot continue"
             hint = "rename it to keep them, or add --overwrite to begin anew"
             if job is not None and old_job is not None:
-                message = f"{self.path} was begun with other settings: {_differences(old_job, job)}"
+                changed = [name for name in sorted({*job, *old_job}) if job.get(name) != old_job.get(name)]
+                message = f"{self.path} was begun with another {', '.join(changed)}"
                 hint = "repeat the earlier command to continue it, or add --overwrite to begin anew"
             raise UsageError(message, where=str(self.path), hint=hint)
         self.forget()
@@ -221,16 +213,11 @@ class PartialOutput:
 
 
 def file_identity(path: Path) -> dict[str, Any]:
-    """The size and SHA-256 of a file, which take seconds beside hours of translation.
-
-    The path is for messages only, since a moved file is still the same; a manifest has the path of its directory.
-    """
+    """The size and SHA-256 of a file, which take seconds beside hours of translation."""
     from nmt_cli import files
-    from nmt_cli.artifacts.manifest import MANIFEST
 
-    shown_path = path.parent if path.name == MANIFEST else path
     with files.reading_errors(path):
-        return {"bytes": path.stat().st_size, "sha256": files.sha256(path), "path": str(shown_path.absolute())}
+        return {"bytes": path.stat().st_size, "sha256": files.sha256(path)}
 
 
 def _write_all(stream: io.FileIO, name: str, text: str) -> None:
@@ -243,20 +230,6 @@ def _write_all(stream: io.FileIO, name: str, text: str) -> None:
 
 def _pharaoh(translation: Translation) -> str:
     return " ".join(f"{source}-{target}" for source, target in translation.alignment)
-
-
-def _are_same_file(path: Path, other: Path) -> bool:
-    try:
-        return path.samefile(other)
-    except OSError:  # one of them is not there
-        return False
-
-
-def _check_not_taken(output: Path, *, overwrite: bool) -> None:
-    """Raise UsageError if the file exists and may not be replaced."""
-    if os.path.isfile(output) and not overwrite:
-        hint = "add --overwrite, or give another file with -o"
-        raise UsageError(f"{output} exists already", where=str(output), hint=hint)
 
 
 @contextmanager
@@ -289,29 +262,3 @@ def _complete_lines(path: Path, *, rows_are_numbered: bool) -> tuple[int, int]:
     if rows_are_numbered:  # further rows of the last line may be missing
         return max(0, number - 1), start_of_line
     return number, num_bytes
-
-
-def _without_paths(job: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that decide whether two jobs are the same: a file that was moved is still the same."""
-    values = {name: value for name, value in job.items() if value is not None}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            values[name] = {key: part for key, part in value.items() if key != "path"}
-    return values
-
-
-def _differences(old_job: Mapping[str, Any], job: Mapping[str, Any]) -> str:
-    """The differences between the recorded job and this job, in words."""
-    old_values, values = _without_paths(old_job), _without_paths(job)
-    differences = []
-    for name in sorted(old_values.keys() | values.keys()):
-        if old_values.get(name) != values.get(name):
-            old, new = _value_text(old_job.get(name)), _value_text(job.get(name))
-            differences.append(
-                f"{name} is {new}, which has changed since" if old == new else f"{name} was {old} and is {new}"
-            )
-    return "; ".join(differences)
-
-
-def _value_text(value: Any) -> str:
-    return str(value.get("path", "another file")) if isinstance(value, dict) else json.dumps(value)
