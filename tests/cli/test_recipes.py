@@ -152,5 +152,5 @@ def test_words_are_not_broken_by_a_narrow_terminal_and_commands_stay_whole(tmp_p
     assert all(len(line) <= 60 for line in lines)
     assert all(line.startswith("       ") for line in lines[3:] if line)
     lines = seen_in_terminal(["export", "runs/a-name", "-o", "models/another-name"], columns=60, folder=tmp_path)
-    command = "nmt export runs/a-name -o models/another-name --to ctranslate2|huggingface"
-    assert lines[2].startswith(f"fix:   {command}"), "a line with a command can be copied"
+    command = "nmt export --to ctranslate2|huggingface; see nmt export --help"
+    assert lines[2] == f"fix:   {command}", "a line with a command can be copied"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +22,6 @@ Kind = Literal["recipe", "corpus"]
 _LIST_COMMANDS: dict[Kind, str] = {"recipe": "nmt recipes", "corpus": "nmt corpora"}
 # Fewer pairs of general text teach no language from random weights: docs/how-to/little-text.md.
 _FEWEST_PAIRS = 50_000
-_YAML_ENDINGS = (".yaml", ".yml")
 _DEFAULT_HINT = "write a value of that kind; nmt train base --dry-run shows one for each key"
 # A child recipe is a system of its own: it does not inherit what its parent is called.
 _KEYS_NOT_INHERITED = ("name", "description")
@@ -55,7 +52,6 @@ def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> Resolv
     document = merge(named_after_file, _read_with_parents(file, children=()))
     for override in overrides:
         document = merge(document, parse_override(override))
-    _check_file_name(file, document)
     recipe = validate(document, Recipe, source=str(file), fix=_DEFAULT_HINT)
     given = flatten(document.values)
 
@@ -95,7 +91,7 @@ def packaged_folder() -> Path:
 def find_yaml_file(reference: str, *, kind: Kind, command: str) -> Path:
     """The YAML file that an argument of `command` names: an existing file, else a recipe or corpus of the package.
 
-    Raises RecipeError with the nearest names.
+    Raises RecipeError with the nearest name.
     """
     if Path(reference).is_file():
         return Path(reference)
@@ -104,11 +100,9 @@ def find_yaml_file(reference: str, *, kind: Kind, command: str) -> Path:
     if name in names:
         folder = packaged_folder() / "corpora" if kind == "corpus" else packaged_folder()
         return folder / f"{name}.yaml"
-    files = [f"{os.path.splitext(reference)[0]}{ending}" for ending in _YAML_ENDINGS if reference]
-    near = [file for file in files if Path(file).is_file()][:1]
-    near = near or _nearest_file(Path(reference)) or _nearest_names(name, names)
-    if near:
-        hint = f"did you mean {command} {' or '.join(map(shlex.quote, near))}?"
+    beside = map(str, Path(reference).parent.glob("*.yaml"))
+    if near := nearest_word(reference, [*names, *beside]):
+        hint = f"did you mean {command} {shlex.quote(near)}?"
     else:
         top_names = ", ".join(name for name in names if "/" not in name)
         hint = f"take a file, or {top_names}; {_LIST_COMMANDS[kind]} describes all"
@@ -150,8 +144,7 @@ def parse_override(text: str) -> Document:
     key, equals, value = text.partition("=")
     path = tuple(part.strip() for part in key.split("."))
     if not equals or not all(path):
-        meant = re.fullmatch(r"([\w.]*\w)(?::\s*|\s+)(\S.*)", text)
-        hint = f"--set {meant[1]}={shlex.quote(meant[2])}" if meant else "for example --set training.updates=1000"
+        hint = "for example --set training.updates=1000"
         raise RecipeError(f"--set takes key=value, not {text!r}", where=source, hint=hint)
     if not value.strip():
         raise RecipeError(f"--set {text} has no value", where=source, hint=f"--set {key}=VALUE, or --set {key}=null")
@@ -166,8 +159,7 @@ def parse_override(text: str) -> Document:
 def _read_with_parents(file: Path, *, children: tuple[Path, ...]) -> Document:
     """A recipe laid over the recipes that it extends; `children` are the files that led here."""
     document = read_document(file)
-    if document.values or not children:  # a parent may be empty
-        _check_is_recipe(file, document.values)
+    check_own_keys(document.values, ["extends", *Recipe.model_fields], noun="recipe", where=str(file))
     if "extends" not in document.values:
         return document
     parent = document.values.pop("extends")
@@ -186,14 +178,6 @@ def _read_with_parents(file: Path, *, children: tuple[Path, ...]) -> Document:
     return merge(inherited, document)
 
 
-def _check_is_recipe(file: Path, values: dict[str, Any]) -> None:
-    """Raise RecipeError if a file holds nothing, or the configuration of another toolkit."""
-    if not values:
-        hint = "write what differs from base into it, for example extends: base.yaml; or nmt train base"
-        raise RecipeError(f"{file.name} holds no recipe: it is empty", where=str(file), hint=hint)
-    check_own_keys(values, ["extends", *Recipe.model_fields], noun="recipe", where=str(file))
-
-
 def _parent_file(parent: str, *, file: Path, where: str) -> Path:
     """The file that `extends` names, relative to the recipe, or else a recipe of the package."""
     # Without normpath, origins would read recipes/table3/../base.yaml.
@@ -203,41 +187,6 @@ def _parent_file(parent: str, *, file: Path, where: str) -> Path:
         return beside
     if name in names:
         return packaged_folder() / f"{name}.yaml"
-    names = [other.stem for other in sorted(file.parent.glob("*.yaml"))] + names
-    near = _nearest_names(name, [other for other in names if other != file.stem])
-    hint = f"did you mean {near[0]}.yaml?" if near else f"write a path relative to {file.parent}, or a packaged recipe"
+    near = nearest_word(name, [*names, *(other.stem for other in file.parent.glob("*.yaml") if other != file)])
+    hint = f"did you mean {near}.yaml?" if near else f"write a path relative to {file.parent}, or a packaged recipe"
     raise RecipeError(f"the parent recipe {parent!r} does not exist", where=where, hint=hint)
-
-
-def _check_file_name(file: Path, document: Document) -> None:
-    """Raise RecipeError if a recipe without a name has a file whose name cannot be its run's."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).lstrip("-._")
-    is_named_after_file = document.origins[("name",)] == str(file)
-    if is_named_after_file and name != file.stem:
-        message = f"{file.name} has no name: in it, and {file.stem!r} cannot name a run"
-        raise RecipeError(message, where=str(file), hint=f"add name: {name.rstrip('-') or 'mine'} to the file")
-
-
-def _nearest_file(path: Path) -> list[str]:
-    """The YAML file beside a path of one whose name is nearest to that of the path, or nothing."""
-    if path.suffix not in _YAML_ENDINGS:
-        return []
-    beside = [file for file in path.parent.glob("[!.]*") if file.suffix in _YAML_ENDINGS and os.path.isfile(file)]
-    by_stem = {file.stem: str(file) for file in beside}
-    near = nearest_word(path.stem, by_stem)
-    return [] if near is None else [by_stem[near]]
-
-
-def _nearest_names(name: str, names: Sequence[str]) -> list[str]:
-    """The names whose last part is most similar to that of `name`.
-
-    Of equally similar names, those in the folder of `name` come first, or those in no folder.
-    """
-    folder, _, stem = name.rpartition("/")
-    by_stem: dict[str, str] = {}
-    for known in sorted(names, key=lambda known: (known.rpartition("/")[0] != folder, "/" in known)):
-        by_stem.setdefault(known.rpartition("/")[2], known)
-    near = difflib.get_close_matches(stem, by_stem, n=max(len(by_stem), 1), cutoff=0.5)
-    parts = set(stem.split("-"))  # wmt14-de-en is nearer to wmt14-en-de than to iwslt14-de-en
-    near.sort(key=lambda other: -len(parts.intersection(other.split("-"))))
-    return [by_stem[other] for other in near[:2]]

@@ -6,7 +6,6 @@ message, and `suggestion` the hint.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar, get_args
@@ -121,53 +120,25 @@ def as_written(value: Any) -> str:
 
 
 def suggestion(error: Any, path: KeyPath, schema: type[BaseModel], values: Any) -> str | None:
-    """The text to write instead, such as the nearest allowed word or the number that is meant; None if unknown."""
-    kind, value = error["type"], error.get("input")
-    allowed = fields_at(schema, path[:-1], values=values)
-    match kind:
+    """The text to write instead, such as the nearest allowed word or the range of numbers; None if unknown."""
+    match error["type"]:
         case "extra_forbidden":
-            return _another_key(path, schema, list(allowed))
+            return _another_key(path, schema, fields_at(schema, path[:-1], values=values))
         case "missing":
-            sections = sections_at(schema, path[:-1], values=values)
-            fields = [field for section in sections if (field := section.model_fields.get(str(path[-1])))]
-            example = next((str(field.examples[0]) for field in fields if field.examples), "VALUE")
-            return f"add {path[-1]}: {example}"
+            return f"add {path[-1]}: VALUE"
         case "value_error":  # of a validator
             fix: str = error["ctx"]["error"].fix
             return fix
         case "literal_error" | "union_tag_invalid":
-            words = re.findall(r"'([^']*)'", error["ctx"].get("expected", error["ctx"].get("expected_tags", "")))
-            near = nearest_word(str(error["ctx"].get("tag", value)), words)
-            return (
-                f"did you mean {near}?" if near else _allowed_range(path, schema, values) or f"write {_one_of(words)}"
-            )
+            context = error["ctx"]
+            words = re.findall(r"'([^']*)'", context.get("expected", context.get("expected_tags", "")))
+            if near := nearest_word(str(context.get("tag", error.get("input"))), words):
+                return f"did you mean {near}?"
+            return _allowed_range(path, schema, values) or f"write {' or '.join(words)}"
         case "union_tag_not_found" | "model_type" | "model_attributes_type":
-            names = [
-                name
-                for section in sections_at(schema, path, values=values)
-                if "name" in section.model_fields
-                for name in get_args(section.model_fields["name"].annotation)
-            ]
-            if names:
-                near = (nearest_word(value, names) if isinstance(value, str) else None) or names[0]
-                return f"write {path[-1]}: {{name: {near}}}; the names are {', '.join(names)}"
             return f"allowed in it: {', '.join(fields_at(schema, path, values=values))}"
-        case "string_type" if isinstance(value, int | float) and not isinstance(value, bool):
-            return f'write "{value}", in quotes'
-        case "int_type" | "float_type" if (
-            number := _number_meant(value, must_be_whole=kind == "int_type")
-        ) is not None:
-            return f"write {number}"
-        case "bool_type":
-            return "write true or false, without quotes"
-        case "too_short":
-            return f"fill {path[-1]}, or leave it out if there is none"
         case _:
             return _allowed_range(path, schema, values)
-
-
-def _one_of(words: list[str]) -> str:
-    return " or ".join(words)
 
 
 def _another_key(path: KeyPath, schema: type[BaseModel], allowed: list[str]) -> str:
@@ -176,9 +147,9 @@ def _another_key(path: KeyPath, schema: type[BaseModel], allowed: list[str]) -> 
     if path in key_paths(schema):  # of a section that has another name, such as adamw
         sections = [other for other in sections_at(schema, path[:-1], values={}) if key in other.model_fields]
         names = [name for other in sections for name in get_args(other.model_fields["name"].annotation)]
-        return f"it belongs to {dotted_key(path[:-1])}.name: {_one_of(names)}"
+        return f"it belongs to {dotted_key(path[:-1])}.name: {' or '.join(names)}"
     if elsewhere := [other for other in key_paths(schema) if other[-1] == key and other != path]:
-        return f"did you mean {_one_of([*map(dotted_key, elsewhere)])}?"
+        return f"did you mean {' or '.join(map(dotted_key, elsewhere))}?"
     if answer := answer_to_key(str(key)):
         return answer
     if near := nearest_word(str(key), allowed):
@@ -198,7 +169,7 @@ def _allowed_range(path: KeyPath, schema: type[BaseModel], values: Any) -> str |
             words = [str(choice.get("const", choice["type"])) for choice in choices if choice is not number]
             others = ["text" if word == "string" else word for word in words]
             bounded = " ".join(filter(None, (kind, " and ".join(bounds))))
-            return f"write {_one_of([bounded, *others])}"
+            return f"write {' or '.join([bounded, *others])}"
     return None
 
 
@@ -214,16 +185,3 @@ def _origin_of_error(error: Any, path: KeyPath, document: Document, *, source: s
     origins = [document.origins[at_fault] for at_fault in paths if at_fault in document.origins]
     origins.sort(key=lambda origin: (not origin.startswith(_SET), not origin.startswith(f"{source}:")))
     return origins[0] if origins else None
-
-
-def _number_meant(value: Any, *, must_be_whole: bool) -> int | float | None:
-    """The number meant by a text: 1_000, or 1e5 if a whole number is asked for."""
-    if isinstance(value, bool) or not isinstance(value, str | float):
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    if number.is_integer():
-        return int(number)
-    return None if must_be_whole or not math.isfinite(number) else number

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
@@ -110,14 +109,6 @@ class ModelConfig(Section):
         words = self.word_dropout
         return any((self.dropout, self.attention_dropout, self.ffn_dropout, words.source, words.target))
 
-    @field_validator("word_dropout", mode="before")
-    @classmethod
-    def _word_dropout_has_sides(cls, share: Any) -> Any:
-        if isinstance(share, int | float) and not isinstance(share, bool):
-            fix = f"write word_dropout: {{source: {share}, target: {share}}}"
-            raise SettingError(f"model.word_dropout is {share}, but has a share for each side", fix)
-        return share
-
     @field_validator("d_k", "d_v", mode="before")
     @classmethod
     def _derived_from_heads(cls, width: Any, info: ValidationInfo) -> Any:
@@ -125,7 +116,7 @@ class ModelConfig(Section):
         if width is not None or d_model is None or heads is None:
             return width
         if d_model % heads:
-            fix = f"write heads: {_nearest_divisor(d_model, heads)}, or give d_k and d_v"
+            fix = "write heads that divide it, or give d_k and d_v"
             problem = f"model.d_model is {d_model}, which {heads} heads do not divide"
             raise SettingError(problem, fix, settings=("model.heads", "model.d_model"))
         return d_model // heads
@@ -225,14 +216,6 @@ class Recipe(Section):
     averaging: AveragingConfig = AveragingConfig()
     decoding: DecodingConfig = DecodingConfig()
 
-    @field_validator("corpus", mode="before")
-    @classmethod
-    def _corpus_is_no_file(cls, corpus: Any) -> Any:
-        if isinstance(corpus, str) and (corpus.endswith(".yaml") or "/" in corpus):
-            fix = f"write corpus: {PurePath(corpus).stem}, and give the file to nmt prepare"
-            raise SettingError(f"corpus is the name of a corpus, not its file {corpus!r}", fix)
-        return corpus
-
     @model_validator(mode="after")
     def _passes_differ(self) -> Recipe:
         consistency = self.training.consistency
@@ -252,10 +235,6 @@ class Recipe(Section):
                 fix = f"raise training.keep_{key} to {wanted}, or lower averaging.{key}"
                 raise SettingError(problem, fix, settings=(f"averaging.{key}", f"training.keep_{key}"))
         return self
-
-
-def _nearest_divisor(d_model: int, heads: int) -> int:
-    return min((other for other in range(1, d_model + 1) if d_model % other == 0), key=lambda other: abs(other - heads))
 
 
 def num_parameters(model: ModelConfig, *, source_vocab: int, target_vocab: int) -> int:

@@ -40,7 +40,7 @@ class AdamWConfig(Section):
     weight_decay: PositiveFloat = Field(0.01, description="decay of each matrix per update, times the learning rate")
 
 
-_Peak = Annotated[PositiveFloat, Field(description="highest learning rate", examples=[0.001])]
+_Peak = Annotated[PositiveFloat, Field(description="highest learning rate")]
 _WarmupUpdates = Annotated[PositiveInt, Field(description="updates in which the rate rises")]
 
 
@@ -73,7 +73,7 @@ class ConstantConfig(Section):
     """Linear warm-up to a rate that is then kept."""
 
     name: Literal["constant"] = Field("constant", description="name of the schedule")
-    peak: PositiveFloat = Field(description="the learning rate", examples=[0.001])
+    peak: PositiveFloat = Field(description="the learning rate")
     warmup_updates: _WarmupUpdates = 4000
 
 

@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,6 @@ from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.key_paths import KeyPath
 
 _TAG_PREFIX = "tag:yaml.org,2002:"
-# More than any recipe or corpus file has. A few hundred bytes of aliases to lists of aliases stand for billions.
-_MAX_VALUES = 100_000
-_MAX_DEPTH = 64
-_MAX_DIGITS = 100
 # Column of the notes. After a longer line, the note follows two spaces later.
 _NOTE_COLUMN = 50
 
@@ -158,24 +153,17 @@ class _Constructor:
 
     locate: Callable[[yaml.Node], str]
     origins: dict[KeyPath, str] = field(default_factory=dict)
-    value_counter: Iterator[int] = field(default_factory=count)
 
-    def value(self, node: yaml.Node, path: KeyPath = (), ancestors: tuple[yaml.Node, ...] = ()) -> Any:
-        """The value of a node; an alias to one of its `ancestors` is an error."""
+    def value(self, node: yaml.Node, path: KeyPath = ()) -> Any:
+        """The value of a node."""
         where = self.locate(node)
         self.origins.setdefault(path, where)
-        if next(self.value_counter) >= _MAX_VALUES:
-            message = f"there are more than {_MAX_VALUES:,} values, all aliases written out"
-            raise RecipeError(message, where=where, hint="use fewer aliases (*name) of long lists and sections")
-        if node in ancestors:
-            raise RecipeError("an alias stands inside what it names", where=where, hint="write the value out")
         if isinstance(node, yaml.ScalarNode):
             return _scalar(node, where)
         if node.tag not in (f"{_TAG_PREFIX}map", f"{_TAG_PREFIX}seq"):
             raise RecipeError(f"the YAML tag {node.tag!r} is not supported", where=where, hint="remove the tag")
-        ancestors = (*ancestors, node)
         if isinstance(node, yaml.SequenceNode):
-            return [self.value(item, (*path, i), ancestors) for i, item in enumerate(node.value)]
+            return [self.value(item, (*path, i)) for i, item in enumerate(node.value)]
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = self.locate(key_node)
@@ -185,7 +173,7 @@ class _Constructor:
             if key in values:
                 raise RecipeError(f"the key {key!r} is given twice", where=line, hint="remove one of them")
             self.origins[(*path, key)] = line
-            values[key] = self.value(value_node, (*path, key), ancestors)
+            values[key] = self.value(value_node, (*path, key))
         return values
 
 
@@ -201,8 +189,6 @@ def _scalar(node: yaml.ScalarNode, where: str) -> Any:
         case "bool":
             return text.lower() == "true"
         case "int":
-            if len(text) > _MAX_DIGITS:
-                raise RecipeError(f"{text[:20]}... is too long for a number", where=where, hint="write a shorter one")
             return int(text, 0) if text.startswith(("0o", "0x")) else int(text)
         case "float":
             return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
@@ -211,22 +197,10 @@ def _scalar(node: yaml.ScalarNode, where: str) -> Any:
 
 
 class _CoreLoader(yaml.SafeLoader):
-    """A loader with bounded nesting, whose plain scalars follow the core schema of YAML 1.2 (section 10.3.2)."""
-
-    _depth = 0
+    """A loader whose plain scalars follow the core schema of YAML 1.2 (section 10.3.2)."""
 
     # PyYAML keeps the rules in this attribute of the class: an empty one drops those of YAML 1.1.
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """The next node; YAMLError if it lies too deep."""
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            message = f"lists and sections are nested more than {_MAX_DEPTH} deep"
-            raise yaml.composer.ComposerError(None, None, message, self.peek_event().start_mark)  # type: ignore[no-untyped-call]  # PyYAML has no types
-        node: yaml.Node | None = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
 
 
 class _CarefulDumper(yaml.SafeDumper):
