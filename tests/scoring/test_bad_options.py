@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -33,17 +32,9 @@ ref -i hyp -m chrf --tokenize intl
 --tokenize: --tokenize needs -m bleu
 leave --tokenize out
 
-ref -s src --model nowhere --tokenize intl
---tokenize: --tokenize does not go with --model
-leave --tokenize out
-
 ref -i hyp -m comet
 -m comet: comet needs the source text
 add the source with -s SRC, or name a test set with -t
-
-ref -i hyp --baseline hyp
---baseline: hyp is the hypothesis and a baseline
-give the output of two different systems or runs
 
 ref -i hyp --sentence --differences 3
 --differences: --differences does not go with --sentence
@@ -84,26 +75,13 @@ def test_an_empty_pipe_is_refused() -> None:
     error = refuse(DataError, "ref")
     assert error.message == "stdin is empty: there is nothing to score"
     assert error.hint == "look at the command before the pipe"
-    error = refuse(DataError, "ref", "hyp")
-    assert error.message == "stdin is empty: there is nothing to score"
-    assert error.hint == "if hyp is the translation, nmt score ref -i hyp"
-    assert refuse(DataError, "-", "base", "-i", "hyp").hint == "look at the command before the pipe"
-
-
-@pytest.mark.parametrize("arguments", [["nowhere", "-i", "hyp"], ["ref", "-i", "nowhere"]])
-def test_a_missing_file_is_refused(arguments: list[str]) -> None:
-    error = refuse(DataError, *arguments)
-    assert error.message == "no such file: nowhere"
-    assert error.hint == "check the path"
 
 
 @pytest.mark.parametrize(
     ("names", "message", "hint"),
     [
         ("blue", "there is no metric 'blue'", "did you mean bleu?"),
-        ("bleu,chrff", "there is no metric 'chrff'", "did you mean chrf?"),
         ("rouge", "there is no metric 'rouge'", ALL),
-        ("", "there is no metric ''", ALL),
     ],
 )
 def test_an_unknown_metric_is_refused_with_the_nearest(names: str, message: str, hint: str) -> None:
@@ -116,7 +94,6 @@ def test_an_unknown_metric_is_refused_with_the_nearest(names: str, message: str,
     [
         ("BLEU", "--fail-under takes METRIC=BOUND, not 'BLEU'", "for example --fail-under BLEU=25"),
         ("BLEU=high", "the bound 'high' is not a number", "for example --fail-under BLEU=25"),
-        ("BLEU=250", "no BLEU is above 100, so the bound 250 fails always", "for example --fail-under BLEU=25"),
         (
             "TER=50",
             "a lower TER is a better one, so --fail-under cannot bound it",
@@ -135,28 +112,10 @@ def test_a_bound_for_a_metric_that_is_not_asked_for_is_refused() -> None:
     assert error.hint == "write -m chrf,bleu"
 
 
-def test_a_score_just_below_its_bound_does_not_read_as_equal() -> None:
-    exact = json.loads(run("ref", "-i", "hyp", "--json", "-m", "bleu"))["scores"]["BLEU"]["score"]
-    assert run("ref", "-i", "hyp", "-m", "bleu", "--fail-under", f"BLEU={exact!r}")
-    error = refuse(ScoreError, "ref", "-i", "hyp", "--fail-under", "BLEU=41.12")
-    assert error.message == "BLEU is 41.11, below the bound of 41.12"
-    assert error.exit_code == 8
-    with pytest.raises(ScoreError) as caught:
-        check_bounds({"bleu": 24.99964}, {"bleu": 25.0})
-    assert caught.value.message == "BLEU is 24.9996, below the bound of 25"
-    assert caught.value.where == "--fail-under BLEU=25"
-
-
 def test_what_is_no_number_reaches_no_bound() -> None:
     with pytest.raises(ScoreError) as caught:
         check_bounds({"comet": float("nan")}, {"comet": 0.8})
-    assert caught.value.message == "COMET is nan, below the bound of 0.8"
-
-
-def test_of_two_bounds_for_a_metric_both_hold() -> None:
-    for bounds in (["BLEU=99", "bleu=1"], ["bleu=1", "BLEU=99"]):
-        options = [option for bound in bounds for option in ("--fail-under", bound)]
-        assert refuse(ScoreError, "ref", "-i", "hyp", *options).where == "--fail-under BLEU=99"
+    assert (caught.value.message, caught.value.exit_code) == ("COMET is nan, below the bound of 0.8", 8)
 
 
 def test_text_that_is_not_utf8_is_refused_with_its_line(folder: Path) -> None:
@@ -178,10 +137,7 @@ def test_text_that_is_not_utf8_is_refused_with_its_line(folder: Path) -> None:
     ("line", "mark", "command"),
     [
         ("▁Der ▁Hund ▁schl ä ft .", "▁", "sed 's/ //g"),
-        ("Der▁Hund", "▁", "sed 's/ //g"),
-        ("Der Hund ▁ schläft.", "▁", "sed 's/ //g"),
         ("Der Hund schl@@ äft.", "@@ ", "sed -r"),
-        ("Der Hund schl@@", "@@ ", "sed -r"),
     ],
 )
 def test_pieces_instead_of_words_are_refused(folder: Path, line: str, mark: str, command: str) -> None:
@@ -204,14 +160,6 @@ def test_a_mark_in_a_short_text_is_scored_with_a_warning(line: str, caplog: pyte
     assert message.startswith("stdin looks tokenised: 1 of its 3 lines hold marks such as ")
 
 
-def test_a_mark_of_a_piece_here_and_there_is_no_reason_to_refuse(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (folder / "marks").write_text("Gut.\n" * 999 + "Das Zeichen ▁ steht da.\n", encoding="utf-8")
-    assert run("marks", "-i", "marks").startswith("BLEU\t100.00")
-    assert caplog.messages == []
-
-
 def test_tokenised_text_is_scored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     for line_end in (b"\n", b"\r\n"):
         assert run("ref", stdin=b"Der Hund .\nDie Katze .\nEin Mann .\n".replace(b"\n", line_end))
@@ -225,10 +173,7 @@ def test_tokenised_text_is_scored_with_a_warning(caplog: pytest.LogCaptureFixtur
 def test_stdin_serves_once() -> None:
     error = refuse(UsageError, "-", "-i", "-")
     assert error.message == "stdin can hold one text, but hypothesis and reference are to come from it"
-    assert error.hint == "give the hypothesis with -i HYP"
-    error = refuse(UsageError, "-", "-s", "-", "-i", "hyp")
-    assert error.message == "stdin can hold one text, but reference and source are to come from it"
-    assert error.hint == "give the others as files"
+    assert error.hint == "give the others as files; the hypothesis is -i HYP"
 
 
 def test_a_closed_stdin_is_refused_only_if_it_is_needed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,10 +194,6 @@ def test_resampling_too_many_lines_is_refused(folder: Path) -> None:
     error = refuse(UsageError, "many", "-i", "many", "--confidence")
     assert error.message == "--confidence takes at most 50,000 lines, not 50,001"
     assert error.hint == "leave it out: the interval of a long text is narrow"
-    (folder / "others").write_text("a\n" * 50_000 + "b\n", encoding="utf-8")
-    error = refuse(UsageError, "many", "-i", "many", "--baseline", "others")
-    assert error.message == "--baseline takes at most 50,000 lines, not 50,001"
-    assert error.hint == "test on a part of the lines"
 
 
 def test_a_tokenised_reference_is_named_in_a_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -267,13 +208,6 @@ def test_a_tokenised_reference_is_named_in_a_warning(folder: Path, caplog: pytes
     assert caplog.messages[0] == (
         "tokenised looks tokenised: 3 of its 3 lines hold marks such as '&apos;'; score against the untouched reference"
     )
-
-
-def test_an_escape_here_and_there_is_no_tokenisation(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (folder / "web").write_text("Tom &amp; Jerry &quot;\n" + "Ein Mann.\n" * 99, encoding="utf-8")
-    (folder / "out").write_text("Ein Mann.\n" * 100, encoding="utf-8")
-    assert run("web", "-i", "out")
-    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("case", CONTRADICTIONS.strip().split("\n\n"))

@@ -85,13 +85,6 @@ def test_no_more_than_asked_for_are_shown_largest_first(folder: Path) -> None:
     assert (gain["references"], gain["baseline"]) == (["Ein Mann liest das Buch."], "Mann x.")
 
 
-def test_a_terminal_shows_what_is_not_the_reference_s_in_red() -> None:
-    output = on_a_terminal(["ref", "-i", "hyp", "--baseline", "base", "--differences", "1", "-m", "ter"], COLUMNS="80")
-    assert "\x1b[31mein\x1b[0m" in output
-    assert "\x1b[31mEin\x1b[0m" not in output
-    assert "\x1b[1mgain 1, line 3: TER 80.00 to 20.00 (-60.00)" in output
-
-
 def test_a_terminal_does_not_obey_a_translation(folder: Path) -> None:
     (folder / "hostile").write_text(HYP.replace("ein Buch", "\x1b[2Jein Buch"), encoding="utf-8")
     output = on_a_terminal(["ref", "-i", "hostile", "--baseline", "base", "--differences", "1"], COLUMNS="80")

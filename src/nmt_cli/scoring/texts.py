@@ -49,7 +49,7 @@ class ScoredText:
     sha256: str
 
 
-def read_text(name: str, *, stdin: TextIO | None, empty_stdin_hint: str | None = None) -> ScoredText:
+def read_text(name: str, *, stdin: TextIO | None) -> ScoredText:
     """The text of a file, which may end in .gz, .zst or .xz, or of stdin if the name is `-`.
 
     Raises DataError for a file that is not there, for one without any line, and for text that is not UTF-8.
@@ -61,8 +61,7 @@ def read_text(name: str, *, stdin: TextIO | None, empty_stdin_hint: str | None =
         with open_bytes(Path(name)) as stream:
             content = stream.read()
     if content in (b"", BOM_UTF8):
-        stdin_hint = empty_stdin_hint or "look at the command before the pipe"
-        hint = stdin_hint if name == STDIN else "check the path, or write the file again"
+        hint = "look at the command before the pipe" if name == STDIN else "check the path, or write the file again"
         raise DataError(f"{name} is empty: there is nothing to score", where=name, hint=hint)
     check_encoding(content, name=name)
     try:

@@ -21,9 +21,7 @@ from nmt_cli.cli.score.options import (
     complete_metrics,
     parse_bounds,
     parse_metrics,
-    parse_tokenizer,
     read_texts,
-    references_and_metrics,
     refuse_given,
 )
 from nmt_cli.cli.score.sentences import ForcedOptions, check_segment_options, print_forced_scores, print_segment_scores
@@ -130,8 +128,7 @@ def score(
 
     Example: nmt score test.de -i test.hyp --confidence
     """
-    references, metrics = references_and_metrics(references or [], metrics or [])
-    files = TextNames(references, hypotheses or [], baselines or [], source, test_set, languages)
+    files = TextNames(references or [], hypotheses or [], baselines or [], source, test_set, languages)
     check_test_set_or_reference(files)
     of_metrics = {"-m": metrics, "--tokenize": tokenize, "--lowercase": lowercase, "--keep-quotes": keep_quotes}
     of_tests = {"--confidence": confidence, "--baseline": baselines, "--paired": paired, "--fail-under": fail_under}
@@ -148,7 +145,6 @@ def score(
     metric_names = parse_metrics(metrics or [_DEFAULT_METRICS])
     bounds = parse_bounds(fail_under or [], metric_names)
     check_options(given, metric_names)
-    tokenizer = None if tokenize is None else parse_tokenizer(tokenize)
     if differences is not None and not by_sentence:
         if metrics and metric_names[1:]:
             logger.info("--differences compares by the first metric alone: %s", metric_names[0])
@@ -159,7 +155,7 @@ def score(
         check_segment_options(given, files, metric_names)
     texts = read_texts(files)
     evaluation_set = replace(
-        _evaluation_set(texts, metric_names, tokenize=tokenizer, comet_model=comet_model, device=device),
+        _evaluation_set(texts, metric_names, tokenize=tokenize, comet_model=comet_model, device=device),
         lowercase=lowercase,
         keep_quotes=keep_quotes,
     )

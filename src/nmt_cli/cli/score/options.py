@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import re
-import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmt_cli.errors import ScoreError, UsageError, nearest_word
@@ -20,7 +16,6 @@ if TYPE_CHECKING:
 
 
 _STDIN = "-"
-_MAX_DECIMALS = 17  # enough to tell any two scores apart
 
 
 def complete_metrics(incomplete: str) -> list[str]:
@@ -29,26 +24,6 @@ def complete_metrics(incomplete: str) -> list[str]:
 
     before, comma, prefix = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in TITLES if name.startswith(prefix) and name not in before.split(",")]
-
-
-def references_and_metrics(references: Sequence[str], metrics: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The references and the metrics, told apart as in `-m bleu chrf`, where chrf is no file."""
-    if not metrics:
-        return list(references), []
-    from nmt_cli.scoring.metrics import TITLES
-
-    more_metrics = [name for name in references if name in TITLES and not Path(name).exists()]
-    return [name for name in references if name not in more_metrics], [*metrics, *more_metrics]
-
-
-def parse_tokenizer(name: str) -> str:
-    """The name of a tokenizer of sacreBLEU's; UsageError if there is none."""
-    from nmt_cli.scoring.metrics import TOKENIZERS
-
-    if name not in TOKENIZERS:
-        message, hint = f"sacreBLEU has no tokenizer {name!r}", f"take one of {', '.join(TOKENIZERS)}"
-        raise UsageError(message, where="--tokenize", hint=hint)
-    return name
 
 
 def parse_metrics(texts: Sequence[str]) -> list[MetricName]:
@@ -68,9 +43,8 @@ def parse_bounds(texts: Sequence[str], metrics: Sequence[MetricName]) -> dict[Me
         name, equals, value = text.partition("=")
         where = f"--fail-under {text}"
         if not equals:
-            example = text if re.fullmatch(r"\d+(\.\d+)?", text) else 25
-            hint = f"for example --fail-under BLEU={example}"
-            raise UsageError(f"--fail-under takes METRIC=BOUND, not {text!r}", where=where, hint=hint)
+            message = f"--fail-under takes METRIC=BOUND, not {text!r}"
+            raise UsageError(message, where=where, hint="for example --fail-under BLEU=25")
         metric = _parse_metric(name, where=where)
         if lower_is_better(metric):
             message = f"a lower {TITLES[metric]} is a better one, so --fail-under cannot bound it"
@@ -79,24 +53,24 @@ def parse_bounds(texts: Sequence[str], metrics: Sequence[MetricName]) -> dict[Me
         if metric not in metrics:
             message = f"--fail-under bounds {TITLES[metric]}, but -m does not ask for it"
             raise UsageError(message, where=where, hint=f"write -m {','.join([*metrics, metric])}")
-        bound = _parse_bound(value, metric, where=where)
-        bounds[metric] = max(bound, bounds.get(metric, bound))
+        try:
+            bounds[metric] = float(value)
+        except ValueError:
+            hint = f"for example --fail-under {TITLES[metric]}=25"
+            raise UsageError(f"the bound {value!r} is not a number", where=where, hint=hint) from None
     return bounds
 
 
 def check_bounds(values: Mapping[MetricName, float], bounds: Mapping[MetricName, float]) -> None:
-    """Raise ScoreError if a value does not reach its bound; the message has enough digits to show the difference."""
+    """Raise ScoreError if a value does not reach its bound."""
     from nmt_cli.scoring.metrics import TITLES
 
     for metric, bound in bounds.items():
         title, value = TITLES[metric], values[metric]
         if not value >= bound:  # `value < bound` would let NaN pass, which COMET may give
-            digits = 2
-            while digits < _MAX_DECIMALS and float(f"{value:.{digits}f}") >= bound:
-                digits += 1
-            message = f"{title} is {value:.{digits}f}, below the bound of {bound!r}".removesuffix(".0")
+            message = f"{title} is {value:.4f}, below the bound of {bound:g}"
             hint = "find out what made the translation worse, or lower the bound"
-            raise ScoreError(message, where=f"--fail-under {title}={bound!r}".removesuffix(".0"), hint=hint)
+            raise ScoreError(message, where=f"--fail-under {title}={bound:g}", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +134,6 @@ def read_texts(names: TextNames) -> Texts:
     from nmt_cli.scoring.texts import check_hypothesis, check_reference, check_same_number_of_lines, read_text
 
     _check_stdin(names)
-    _check_systems_differ(names)
     languages, source_name, reference_names = names.languages, names.source, names.references
     if languages is not None:
         parse_languages(languages)
@@ -171,7 +144,7 @@ def read_texts(names: TextNames) -> Texts:
         source_name, reference_names = source_name or str(test_set.source), [str(file) for file in test_set.references]
 
     def read(*files: str) -> list[ScoredText]:
-        return [read_text(file, stdin=sys.stdin, empty_stdin_hint=_two_files_hint(names)) for file in files]
+        return [read_text(file, stdin=sys.stdin) for file in files]
 
     hypotheses, baselines = read(*names.hypotheses), read(*names.baselines)
     sources = [] if source_name is None else read(source_name)
@@ -197,6 +170,11 @@ def check_test_set_or_reference(files: TextNames) -> None:
 
 def check_options(given: Mapping[str, object], metrics: Sequence[MetricName]) -> None:
     """Raise UsageError for an option without the one that it belongs to. `given` has the values of options by name."""
+    from nmt_cli.scoring.metrics import TOKENIZERS
+
+    if (tokenizer := given["--tokenize"]) is not None and tokenizer not in TOKENIZERS:
+        message, hint = f"sacreBLEU has no tokenizer {tokenizer!r}", f"take one of {', '.join(TOKENIZERS)}"
+        raise UsageError(message, where="--tokenize", hint=hint)
     refuse_given(given, ["--tokens", "--batch-tokens", "--precision"], reason="needs --model")
     if "bleu" not in metrics:
         refuse_given(given, ["--tokenize", "--lowercase"], reason="needs -m bleu")
@@ -239,51 +217,15 @@ def _parse_metric(name: str, *, where: str) -> MetricName:
     return METRICS_BY_NAME[key]
 
 
-def _parse_bound(value: str, metric: MetricName, *, where: str) -> float:
-    from nmt_cli.scoring.metrics import TITLES
-
-    try:
-        bound = float(value)
-    except ValueError:
-        bound = math.nan
-    if not math.isfinite(bound):
-        hint = f"for example --fail-under {TITLES[metric]}={'0.8' if metric == 'comet' else '25'}"
-        raise UsageError(f"the bound {value!r} is not a number", where=where, hint=hint)
-    if bound > 100 and metric != "comet":
-        hint = f"for example --fail-under {TITLES[metric]}=25"
-        raise UsageError(f"no {TITLES[metric]} is above 100, so the bound {value} fails always", where=where, hint=hint)
-    return bound
-
-
 def _check_stdin(names: TextNames) -> None:
     """Raise UsageError if several texts are to come from stdin, or one from a terminal."""
     roles = {"hypothesis": names.hypotheses, "baseline": names.baselines, "reference": names.references}
     roles["source"] = [] if names.source is None else [names.source]
     from_stdin = [role for role, files in roles.items() for file in files if file == _STDIN]
     if len(from_stdin) > 1:
-        hint = "give the hypothesis with -i HYP" if "hypothesis" in from_stdin else "give the others as files"
         message = f"stdin can hold one text, but {' and '.join(from_stdin)} are to come from it"
-        raise UsageError(message, where=_STDIN, hint=hint)
+        raise UsageError(message, where=_STDIN, hint="give the others as files; the hypothesis is -i HYP")
     if from_stdin and (sys.stdin is None or sys.stdin.isatty()):
         message = f"the {from_stdin[0]} is to come from stdin, but stdin is {'a terminal' if sys.stdin else 'closed'}"
-        pipe = "give a file with -i HYP, or pipe: nmt decode < input.txt | nmt score REF"
-        raise UsageError(message, where="stdin", hint=_two_files_hint(names) or pipe)
-
-
-def _two_files_hint(names: TextNames) -> str | None:
-    """The command that is meant if the second of two files is the translation and not another reference."""
-    if len(names.references) != 2 or names.test_set is not None or list(names.hypotheses) != [_STDIN]:
-        return None
-    reference, translation = map(shlex.quote, names.references)
-    return f"if {translation} is the translation, nmt score {reference} -i {translation}"
-
-
-def _check_systems_differ(names: TextNames) -> None:
-    """Raise UsageError if one file is given as two systems."""
-    systems = [*names.hypotheses, *names.baselines]
-    for name in systems:
-        if systems.count(name) > 1:
-            is_baseline = name in names.baselines
-            fault = "the hypothesis and a baseline" if is_baseline and name in names.hypotheses else "given twice"
-            where = "--baseline" if is_baseline else "-i"
-            raise UsageError(f"{name} is {fault}", where=where, hint="give the output of two different systems or runs")
+        hint = "give the translation with -i HYP, or pipe: nmt decode < input.txt | nmt score REF"
+        raise UsageError(message, where="stdin", hint=hint)

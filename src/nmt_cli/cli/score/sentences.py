@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -169,44 +168,12 @@ def _texts_of_segment(texts: Texts, segment: int) -> dict[str, Any]:
 
 
 def _print_difference(title: str, texts: Mapping[str, Any]) -> None:
-    """Print a title and the texts below each other; on a terminal, words that the reference lacks are red."""
+    """Print a title and the texts below each other."""
+    rows = [("source", texts["source"])] if "source" in texts else []
+    rows += [("reference", reference) for reference in texts["references"]]
+    rows += [(role, texts[role]) for role in ("baseline", "system")]
     shown = without_controls if is_terminal() else str
-    references = [shown(reference.strip()) for reference in texts["references"]]
-    rows = [("source", shown(texts["source"].strip()))] if "source" in texts else []
-    rows += [("reference", reference) for reference in references]
-    rows += [(role, shown(texts[role].strip())) for role in ("baseline", "system")]
-    if not is_terminal():
-        typer.echo("\n".join([title, *(f"{role:<10}{text}" for role, text in rows), ""]))
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table.grid(padding=(0, 1))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for role, text in rows:
-        is_translation = role in ("baseline", "system")
-        table.add_row(role, _with_red_words(text, references) if is_translation else Text(text))
-    console = Console(highlight=False)
-    console.print(Text(title, style="bold"))
-    console.print(table)
-    console.print()
-
-
-def _with_red_words(text: str, references: Sequence[str]) -> Any:
-    """The words of a translation; the words without a match in the nearest reference are red."""
-    from rich.text import Text
-
-    words = text.split()
-    matchers = [difflib.SequenceMatcher(None, reference.split(), words, autojunk=False) for reference in references]
-    nearest = max(matchers, key=lambda matcher: matcher.ratio())
-    matched = {index for block in nearest.get_matching_blocks() for index in range(block.b, block.b + block.size)}
-    marked = Text()
-    for index, word in enumerate(words):
-        marked.append(" " if index else "")
-        marked.append(word, style=None if index in matched else "red")
-    return marked
+    typer.echo("\n".join([title, *(f"{role:<10}{shown(text.strip())}" for role, text in rows), ""]))
 
 
 def _segments_json(texts: Texts, scores: Sequence[SegmentScores], *, differences: int | None) -> dict[str, Any]:
