@@ -166,9 +166,6 @@ def test_a_closed_stdout_ends_it_quietly(arguments: list[str]) -> None:
     [
         ["--help"],
         ["recipes"],
-        ["info", "run"],
-        ["train", "demo", "--dry-run"],
-        ["score", "ref", "-i", "ref"],
         ["score", "ref", "-i", "hyp", "--fail-under", "BLEU=99"],
     ],
     ids=" ".join,
@@ -187,48 +184,15 @@ def test_a_full_disk_behind_stdout_is_told_in_three_lines(run: Path, arguments: 
     assert "Traceback" not in process.stderr
 
 
-def test_a_limit_of_file_size_behind_stdout_is_told_in_three_lines(tmp_path: Path) -> None:
-    command = ["bash", "-c", 'ulimit -f 0; exec "$@" > output', "bash", sys.executable, "-m", "nmt_cli", "recipes"]
-    process = subprocess.run(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False)
-    assert process.returncode == 4
-    assert process.stderr.splitlines() == [
-        "error: cannot write stdout: it would be larger than files may be here",
-        "at:    stdout",
-        "fix:   ulimit -f unlimited, then the same command, or write to another disk",
-    ]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["prepare", "a" * 300],
-        ["prepare", "--train", "a" * 300, "-l", "en-de"],
-        ["prepare", "demo", "--set", f"name={'a' * 300}"],
-        ["train", "small", "--data", f"data/{'a' * 300}"],
-        ["info", "a" * 300],
-    ],
-    ids=lambda arguments: " ".join(arguments)[:30],
-)
-def test_a_name_that_is_too_long_for_a_file_is_told(tmp_path: Path, arguments: list[str]) -> None:
-    (tmp_path / "data").mkdir()
-    process = run_forked([sys.executable, "-m", "nmt_cli", *arguments], cwd=tmp_path)
-    assert (process.returncode, process.stdout) == (2, "")
-    assert process.stderr.splitlines()[-2:] == [
-        f"error: the name {'a' * 40}... is too long for a file: it has 300 bytes",
-        "fix:   give a name of at most 200 letters",
-    ]
-
-
-@pytest.mark.parametrize("arguments", [["info"], ["average"], ["decode", "-m"]], ids=" ".join)
-def test_a_folder_that_this_user_may_not_enter_is_told(tmp_path: Path, arguments: list[str]) -> None:
+def test_a_folder_that_this_user_may_not_enter_is_told(tmp_path: Path) -> None:
     with TemporaryDirectory() as folder:
         Path(folder).chmod(0)
-        command = [*WITHOUT_RIGHTS, sys.executable, "-m", "nmt_cli", *arguments, f"{folder}/mine"]
+        command = [*WITHOUT_RIGHTS, sys.executable, "-m", "nmt_cli", "info", f"{folder}/mine"]
         process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (process.returncode, process.stdout) == (2, "")
-    error, fix = process.stderr.splitlines()[-2:]
-    assert error.startswith(f"error: no permission for {folder}")
-    assert fix == "fix:   ask its owner for access, or give another path"
+    error, fix = process.stderr.splitlines()
+    assert error.startswith(f"error: permission denied: {folder}")
+    assert fix == "fix:   give another path, or ask its owner for access"
 
 
 def test_a_run_that_this_user_may_not_enter_hides_no_others(tmp_path: Path, run: Path) -> None:
@@ -261,25 +225,6 @@ def test_a_closed_stdout_changes_no_exit_code(tmp_path: Path, arguments: str, co
     assert subprocess.run(command, shell=True, cwd=tmp_path, check=False).returncode == code
 
 
-STARTS_A_COMMAND = """
-import signal
-from nmt_cli.cli import app
-from nmt_cli.processes import NmtCommands
-def start(arguments):
-    with NmtCommands() as commands:
-        return commands.start(arguments, ends_by=signal.SIGTERM).wait()
-app._run_and_flush = start
-app.main()
-"""
-
-
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
-def test_a_closed_stream_does_not_end_the_commands_that_a_command_starts(closed: str) -> None:
-    command = shlex.join([sys.executable, "-c", STARTS_A_COMMAND, "recipes"])
-    done = subprocess.run(f"{command} {closed}", shell=True, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
 def test_stdout_is_utf8_and_names_of_files_are_as_they_are(tmp_path: Path) -> None:
     text = "\u00e9\udce9"
     (tmp_path / text).write_text("a small house\n", encoding="utf-8")
@@ -288,26 +233,3 @@ def test_stdout_is_utf8_and_names_of_files_are_as_they_are(tmp_path: Path) -> No
     process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
     assert (process.returncode, process.stderr) == (0, b"")
     assert os.fsencode(text) in process.stdout
-
-
-def test_links_in_a_circle_are_told(tmp_path: Path) -> None:
-    (tmp_path / "a").symlink_to("b")
-    (tmp_path / "b").symlink_to("a")
-    process = run_forked([sys.executable, "-m", "nmt_cli", "report", "a"], cwd=tmp_path)
-    assert process.stderr.startswith("error: ")
-
-
-def test_a_current_folder_that_was_removed_is_told(tmp_path: Path) -> None:
-    remove = "import os, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')"
-    program = f"{remove}; sys.argv[1:] = ['decode', '-i', 'text']; from nmt_cli.cli.app import main; main()"
-    process = run_forked([sys.executable, "-c", program], cwd=tmp_path)
-    assert process.returncode == UsageError.exit_code
-    assert process.stderr.splitlines() == [
-        "error: the current folder has been removed",
-        'fix:   cd "$PWD" if there is a new folder in its place, else cd to another',
-    ]
-
-
-def test_a_closed_stderr_changes_no_exit_code(tmp_path: Path) -> None:
-    command = shlex.join([sys.executable, "-m", "nmt_cli", "info", str(tmp_path / "none")])
-    assert subprocess.run(f"{command} 2>&-", shell=True, check=False).returncode == ModelError.exit_code

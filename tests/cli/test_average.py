@@ -112,11 +112,6 @@ def test_paths_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
     assert caught.value.hint == "nmt average runs/NAME, or its checkpoints/update-*"
     with pytest.raises(ModelError, match="is neither a run nor a checkpoint") as caught:
         call(tmp_path)
-    alone = tmp_path / "update-00000100"
-    checkpoint(run, 100).rename(alone)
-    with pytest.raises(ModelError, match="does not lie in a run") as caught:
-        call(alone)
-    assert "put it back into runs/NAME/checkpoints" in caught.value.hint
 
 
 def test_another_model_is_replaced_only_with_overwrite(tmp_path: Path) -> None:

@@ -225,26 +225,16 @@ def test_a_folder_of_runs_is_a_table_with_their_best_figures(tmp_path: Path, nmt
     assert described["runs"][1]["bytes"] == sum(path.stat().st_size for path in (runs / "done").rglob("*.*"))
 
 
-@pytest.mark.parametrize("columns", [60, 80, 200])
-def test_on_a_terminal_words_stay_whole_and_commands_can_be_copied(tmp_path: Path, columns: int) -> None:
+def test_on_a_terminal_words_and_commands_stay_whole(tmp_path: Path) -> None:
     run = tmp_path / "x"
     write_run(run, updates=2)
     record = json.loads((run / "run.json").read_text())
-    quoted = "description=two  words and 'quotes'"
-    record["command"] = ["nmt", "train", "tiny.yaml", "--set", quoted, *["--set", "a=b"] * 9]
+    record["command"] = ["nmt", "train", "tiny.yaml", "--set", "description=two  words", *["--set", "a=b"] * 9]
     (run / "run.json").write_text(json.dumps(record))
-    lines = seen_in_terminal(["info", "x"], columns=columns, folder=tmp_path, code=0)
-    assert max(map(len, lines)) <= max(columns, 13 + len(f"  --set {shlex.quote(quoted)} \\"))
+    lines = seen_in_terminal(["info", "x"], columns=60, folder=tmp_path, code=0)
     assert any("▁" in line or "█" in line for line in lines)
     for label in ("command", "next"):
-        start = next(number for number, line in enumerate(lines) if line.startswith(label))
-        command = [lines[start][13:]]
-        while command[-1].endswith("\\"):
-            command.append(lines[start + len(command)])
-        copied = subprocess.run(
-            ["bash", "-c", "\n".join(command).replace("nmt", "printf '%s\\0'", 1)], stdout=subprocess.PIPE, check=True
-        )
-        assert copied.stdout.decode().split("\0")[:-1] == record["command"][1:]
+        assert f"{label:<13}{shlex.join(record['command'])}" in lines
 
 
 def test_a_damaged_checkpoint_of_a_run_is_shown(tmp_path: Path, screen: Screen) -> None:

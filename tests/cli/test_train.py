@@ -143,18 +143,6 @@ def test_a_misspelt_folder_of_prepared_data_is_answered_with_the_nearest(
     )
 
 
-def test_prepared_data_or_a_run_in_place_of_a_recipe_is_said(recipe_folder: Path, train: list[str], nmt: Shell) -> None:
-    data = prepare_tiny(recipe_folder).directory.relative_to(recipe_folder)
-    assert nmt("train", f"{data}/").stderr == [
-        f"error: {data} is prepared data, not a recipe",
-        f"at:    {data}",
-        f"fix:   name a recipe: nmt train small --data {data}",
-    ]
-    assert nmt(*train, *SHORT).code == 0
-    outcome = nmt("train", "runs/tiny")
-    assert (outcome.code, outcome.stderr[0]) == (3, "error: runs/tiny is a run, not a recipe")
-
-
 def test_a_packaged_recipe_is_found_beside_a_folder_of_its_name(recipe_folder: Path, nmt: Shell) -> None:
     (recipe_folder / "small").symlink_to(prepare_tiny(recipe_folder).directory)
     assert nmt("train", "small", "--data", "small", "--dry-run", "--device", "cpu").stderr == []

@@ -129,7 +129,7 @@ def test_nothing_is_left_of_a_drawing_that_does_not_fit(folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, small_files)
     try:
         with pytest.raises(DataError, match=r"cannot write large\.svg"):
-            attention(SOURCE, TARGET, model=[folder / "model"], output=output)
+            attention(SOURCE, TARGET, model=folder / "model", output=output)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     assert not output.exists()
@@ -143,7 +143,6 @@ def test_nothing_is_left_of_a_drawing_that_does_not_fit(folder: Path) -> None:
         (SOURCE, {"head": "3"}, UsageError, "--head is 3, and the model has 2", "a head from 1 to 2, mean or all"),
         (SOURCE, {"head": "x"}, UsageError, "--head is x, and the model has 2", "a head from 1 to 2, mean or all"),
         (SOURCE, {"part": "encoder", "words": True}, UsageError, "--words is about", "leave --words out"),
-        (SOURCE, {"model": [Path("model"), Path("b")]}, UsageError, "of one model, not of 2", "them: -m model"),
         (SOURCE, {"output": Path("other.png")}, UsageError, "other.png would not be an SVG by its name", "-o other"),
         (SOURCE, {"output": Path("there.svg")}, UsageError, "exists already", "add --overwrite"),
         (
@@ -175,7 +174,7 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_translated(
     monkeypatch.chdir(folder)
     Path("there.svg").write_text("")
     with pytest.raises(error) as refused:
-        attention(source, **({"model": [Path("model")]} | options))
+        attention(source, **({"model": Path("model")} | options))
     assert message in refused.value.message
     assert hint in refused.value.hint
 
@@ -185,4 +184,4 @@ def test_the_models_own_blank_translation_is_not_taken_for_the_source(
 ) -> None:
     monkeypatch.setattr(LineTranslator, "translate", lambda self, lines: [SimpleNamespace(text="")])
     with pytest.raises(DataError, match="the translation is blank"):
-        attention(SOURCE, model=[folder / "model"])
+        attention(SOURCE, model=folder / "model")

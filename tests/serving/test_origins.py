@@ -151,11 +151,6 @@ def test_browsers_questions_are_answered_and_count_as_no_request(server: Server,
         "https://nmt.example",
         "nmt.example:80",
         "nmt.example/page",
-        "",
-        ".example",
-        "nmt.*",
-        "*nmt.example",
-        "bücher.example",
     ],
 )
 def test_a_name_that_no_browser_would_send_is_refused(models: dict[str, Path], name: str) -> None:
@@ -170,14 +165,7 @@ def test_a_name_that_no_browser_would_send_is_refused(models: dict[str, Path], n
     [
         "app.example",
         "https://app.example/",
-        "https://me@app.example",
-        "https://app.example:443",
-        "http://app.example:80",
-        "https://app.*",
-        "https://*app.example",
-        "https://bücher.example",
         "https://",
-        "",
         "null",
     ],
 )

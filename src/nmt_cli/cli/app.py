@@ -6,7 +6,6 @@ import contextlib
 import errno
 import io
 import os
-import stat
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -121,9 +120,8 @@ def _parse_and_call(arguments: Sequence[str]) -> int:
 def _run_and_report(arguments: Sequence[str]) -> int:
     """Run one command line, and print its error if there is one; the exit code."""
     try:
-        _check_current_folder()
         return _parse_and_call(arguments or ["--help"])
-    except (NmtError, OSError, RuntimeError) as error:
+    except (NmtError, OSError) as error:
         user_error = error if isinstance(error, NmtError) else _path_error(error)
         if user_error is None or "--debug" in arguments:
             raise
@@ -134,27 +132,12 @@ def _run_and_report(arguments: Sequence[str]) -> int:
         return EXIT_CLOSED_PIPE if ending.code else 0
 
 
-def _check_current_folder() -> None:
-    """Raise UsageError if the current folder was removed: no relative path leads anywhere, and torch does not load."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        hint = 'cd "$PWD" if there is a new folder in its place, else cd to another'
-        raise UsageError("the current folder has been removed", hint=hint) from None
-
-
-def _path_error(error: OSError | RuntimeError) -> UsageError | None:
-    """The error if a path is closed to this user, a name is too long, or links lead in a circle."""
-    if isinstance(error, RuntimeError):  # of Path.resolve in Python 3.12 and older
-        return UsageError(str(error), hint="check the path") if str(error).startswith("Symlink loop") else None
-    if error.errno in (errno.EACCES, errno.EPERM) and error.filename is not None:
-        paths = " or ".join(str(path) for path in (error.filename, error.filename2) if path is not None)
-        return UsageError(f"no permission for {paths}", hint="ask its owner for access, or give another path")
-    if error.errno != errno.ENAMETOOLONG:
+def _path_error(error: OSError) -> UsageError | None:
+    """The error for a path that is closed to this user, or that is none; None for any other OSError."""
+    if error.filename is None or error.errno not in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP):
         return None
-    name = max(str(error.filename).split(os.sep), key=len)
-    message = f"the name {name[:40]}... is too long for a file: it has {len(os.fsencode(name)):,} bytes"
-    return UsageError(message, hint="give a name of at most 200 letters")
+    reason = os.strerror(error.errno).lower()
+    return UsageError(f"{reason}: {error.filename}", hint="give another path, or ask its owner for access")
 
 
 def _run_and_flush(arguments: Sequence[str]) -> int:
@@ -167,34 +150,15 @@ def _run_and_flush(arguments: Sequence[str]) -> int:
         _drop_output()
         return EXIT_CLOSED_PIPE
     except OSError as error:
-        if "--debug" in arguments or not _is_full_stdout(error):
+        from nmt_cli.files import writing_error
+
+        user_error = writing_error(error, Path("stdout"), DataError, elsewhere="write to another disk")
+        if user_error is None or error.filename is not None or "--debug" in arguments:
             raise
         _drop_output()
-        user_error = _stdout_error(error)
         console.print_error(user_error)
         return user_error.exit_code
     return code
-
-
-def _stdout_error(error: OSError) -> NmtError:
-    """The error for a stdout that takes no more."""
-    from nmt_cli.files import writing_error
-
-    hint = "write to another disk"
-    return writing_error(error, Path("stdout"), DataError, elsewhere=hint) or DataError(
-        f"cannot write to standard output: {error.strerror}", where="stdout", hint=hint
-    )
-
-
-def _is_full_stdout(error: OSError) -> bool:
-    """True if the error is that stdout, a file or a device, takes no more."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO) or error.filename is not None:
-        return False
-    try:
-        mode = os.fstat(sys.stdout.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # stdout is closed
-        return False
-    return stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and not sys.stdout.isatty())
 
 
 def _drop_output() -> None:

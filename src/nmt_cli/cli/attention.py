@@ -29,7 +29,7 @@ def attention(
         typer.Argument(metavar="TRANSLATION", help="Its translation; else the model's own.", show_default=False),
     ] = None,
     model: Annotated[
-        list[Path] | None,  # a list so that a second one is refused, not dropped
+        Path | None,
         typer.Option(
             "--model",
             "-m",
@@ -66,10 +66,7 @@ def attention(
         raise UsageError(message, where="--words", hint="leave --words out, or take --part cross")
     if output is not None:
         _check_output(output, overwrite=overwrite)
-    if model is not None and len(model) > 1:
-        message = f"attention is shown of one model, not of {len(model)}"
-        raise UsageError(message, where="--model", hint=f"give one of them: -m {shlex.quote(str(model[0]))}")
-    (directory,) = find_models(model)
+    (directory,) = find_models(None if model is None else [model])
     num_layers, num_heads = _num_layers_and_heads(directory, part=part)
     layers = list(range(num_layers)) if layer is None else [_parse_index(str(layer), num_layers, "--layer")]
     match head:

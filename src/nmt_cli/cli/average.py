@@ -174,7 +174,6 @@ def _find_run(paths: Sequence[Path]) -> Path | None:
 def _open_checkpoints(paths: Sequence[Path]) -> tuple[Run, list[Checkpoint]]:
     """The checkpoints at `paths` and the run that they belong to."""
     from nmt_cli.artifacts.directory_kinds import did_you_mean, kind_of
-    from nmt_cli.artifacts.manifest import RUN_FILE
     from nmt_cli.artifacts.run import open_run, read_checkpoint
 
     for path in paths:
@@ -189,12 +188,6 @@ def _open_checkpoints(paths: Sequence[Path]) -> tuple[Run, list[Checkpoint]]:
         raise ModelError(
             f"{first} and {second} belong to different runs", where=str(second), hint="average checkpoints of one run"
         )
-    ((run_directory, path),) = paths_by_run.items()
-    if not (run_directory / RUN_FILE).is_file():
-        raise ModelError(
-            f"{path} does not lie in a run: there is no {RUN_FILE} two folders up",
-            where=str(path),
-            hint="put it back into runs/NAME/checkpoints",
-        )
+    (run_directory,) = paths_by_run
     run_directory = run_directory.relative_to(Path.cwd()) if run_directory.is_relative_to(Path.cwd()) else run_directory
     return open_run(run_directory), sorted(map(read_checkpoint, paths), key=lambda checkpoint: checkpoint.update)

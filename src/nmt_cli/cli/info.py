@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from nmt_cli.cli.arguments import DebugOption, QuietOption
-from nmt_cli.cli.printing import LABEL_WIDTH, is_terminal, print_facts, print_json, print_table
+from nmt_cli.cli.printing import is_terminal, print_facts, print_json, print_table
 from nmt_cli.console import duration_text, size_text, time_text
 from nmt_cli.errors import DataError, ModelError, NmtError
 
 _MAX_INPUTS = 10
-_COMMAND_LABELS = ("command", "next", "use")
-_DEFAULT_WIDTH = 80
-_MIN_BARS = 10  # of a curve
-_CURVE_SPACES = 4  # in a line of a curve: around its name, its bars and its ends
+_MAX_BARS = 40  # of a curve
 _NO_VALUE = "-"
 _RUN_COLUMNS = ("run", "corpus", "state", "updates", "BLEU", "loss", "time", "size")
 
@@ -64,7 +61,7 @@ def info(
     if as_json:
         print_json(description)
     else:
-        print_facts(facts_of(description | {"reference": reference}), commands=_COMMAND_LABELS)
+        print_facts(facts_of(description | {"reference": reference}))
 
 
 def _print_runs(folder: Path, runs: list[Path], *, as_json: bool) -> None:
@@ -272,14 +269,12 @@ def _curve_lines(run: dict[str, Any]) -> Iterator[str]:
     if len(validations) < 2:
         curves = {"training loss": [loss for _, loss in run["training_curve"]]}
     is_ascii = not is_terminal() or (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    width = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns if is_terminal() else _DEFAULT_WIDTH
     for name, values in curves.items():
         points = [value for value in values if value is not None]
         if len(points) > 1:
             ends = f"{points[0]:.2f} to {points[-1]:.2f}"
-            num_bars = max(width - LABEL_WIDTH - len(name) - len(ends) - _CURVE_SPACES, _MIN_BARS)
-            indices = sorted({round(bar * (len(points) - 1) / (num_bars - 1)) for bar in range(num_bars)})
-            yield f"{name} {sparkline([points[index] for index in indices], is_ascii=is_ascii)}  {ends}"
+            thinned = points[:: math.ceil(len(points) / _MAX_BARS)]
+            yield f"{name} {sparkline(thinned, is_ascii=is_ascii)}  {ends}"
 
 
 def _architecture_text(model: dict[str, Any]) -> str:

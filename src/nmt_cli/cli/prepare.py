@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +16,7 @@ from nmt_cli.cli.corpora import complete_corpora
 from nmt_cli.cli.printing import print_whole
 from nmt_cli.cli.recipes import MOST_PAIRS_FOR_SMALL, recipe_for, train_command
 from nmt_cli.console import stderr_console
-from nmt_cli.errors import RecipeError, UsageError
+from nmt_cli.errors import UsageError
 from nmt_cli.files import check_names_folder, check_no_mount_point
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_WIDE_TERMINAL_COLUMNS = 72  # columns of a terminal that hold the table of sizes with two spaces between columns
 _USAGE = "nmt prepare NAME, or nmt prepare --train FILE --languages en-de"
 
 
@@ -64,7 +62,7 @@ def prepare(
         int | None, typer.Option(min=1, metavar="N", help="Training pairs to set aside as test text.")
     ] = None,
     languages: Annotated[
-        list[str] | None, typer.Option("--languages", "-l", metavar="SOURCE-TARGET", help="For example en-de.")
+        str | None, typer.Option("--languages", "-l", metavar="SOURCE-TARGET", help="For example en-de.")
     ] = None,
     columns: Annotated[
         str | None,
@@ -100,12 +98,10 @@ def prepare(
     from nmt_cli.preparing.vocabulary import find_taken_from
 
     numbers = {"limit": limit, "valid_size": valid_size, "test_size": test_size}
-    flags = {f"{key}={value}": f"--{key.replace('_', '-')} {value}" for key, value in numbers.items() if value}
     all_files: dict[Split, list[str] | None] = {"train": train, "valid": valid, "test": test}
     files = {split: paths for split, paths in all_files.items() if paths}
-    settings = [*(overrides or []), *flags]
-    with _errors_naming(flags):
-        located = _locate(corpus, files, languages=languages or [], columns=columns, output=output, settings=settings)
+    settings = [*(overrides or []), *(f"{key}={value}" for key, value in numbers.items() if value)]
+    located = _locate(corpus, files, languages=languages, columns=columns, output=output, settings=settings)
     output = output or Path("data") / located.corpus.name
     check_names_folder(output, option="-o", example="data/mine")
     if overwrite or kind_of(output) != "data":
@@ -145,21 +141,11 @@ def _prepare(located: LocatedCorpus, output: Path, *, overwrite: bool, workers: 
         raise
 
 
-@contextmanager
-def _errors_naming(flags: Mapping[str, str]) -> Iterator[None]:
-    """Errors in the block name the flag that gave a setting; the keys of `flags` are settings."""
-    try:
-        yield
-    except RecipeError as error:
-        where = flags.get((error.where or "").removeprefix("--set "), error.where)
-        raise RecipeError(error.message, where=where, hint=error.hint) from None
-
-
 def _locate(
     corpus: str | None,
     files: Mapping[Split, list[str]],
     *,
-    languages: list[str],
+    languages: str | None,
     columns: str | None,
     output: Path | None,
     settings: list[str],
@@ -170,13 +156,10 @@ def _locate(
     from nmt_cli.preparing.sources.text import name_without_endings
 
     if corpus is not None:
-        if files or languages:
-            raise _two_corpora_error(corpus, files, languages)
-        if columns is not None:
-            hint = "write source and target beside the file in the corpus file"
-            raise UsageError(f"--columns does not go with the corpus {corpus}", where="--columns", hint=hint)
+        given: dict[str, object] = {**files, "languages": languages, "columns": columns}
+        if flag := next((f"--{name}" for name, value in given.items() if value), None):
+            raise UsageError(f"{flag} does not go with the corpus {corpus}", where=flag, hint=f"one of: {_USAGE}")
         return load_corpus(corpus, overrides=settings)
-    _refuse_set_for_options(settings)
     if not files and not languages:
         raise UsageError("no corpus is given", where="nmt prepare", hint=_USAGE)
     if not languages:
@@ -184,40 +167,8 @@ def _locate(
         raise UsageError("the languages are missing", where="--languages", hint=hint)
     if "train" not in files:
         raise UsageError("the training text is missing", where="--train", hint="add --train FILE")
-    if len(languages) > 1:
-        message = f"--languages is given {len(languages)} times: {', '.join(languages)}"
-        raise UsageError(message, where="--languages", hint=f"give the one that is meant: -l {languages[-1]}")
     name = output.resolve().name if output is not None else name_without_endings(without_query(files["train"][0]))
-    return corpus_from_files(files, languages=languages[0], name=name, overrides=settings, columns=columns)
-
-
-def _two_corpora_error(corpus: str, files: Mapping[Split, list[str]], languages: list[str]) -> UsageError:
-    """The error for a named corpus together with files or languages."""
-    from nmt_cli.preparing.corpus_loading import prepare_command
-    from nmt_cli.preparing.sources.text import kind_of_file
-
-    prefix, codes = Path(corpus), list(filter(None, "".join(languages[:1]).split("-")))
-    prefix = prefix.with_suffix("") if prefix.suffix[1:] in codes else prefix
-    pair = [Path(f"{prefix}.{code}") for code in codes]
-    is_pair = bool(pair) and all(map(Path.is_file, pair))
-    owners = [split for split, paths in files.items() if any(Path(path) in pair for path in paths)]
-    flag, hint = f"--{[*owners, *files, 'languages'][0]}", f"one of: {_USAGE}"
-    if owners and is_pair:
-        hint = f"{flag} {shlex.quote(str(prefix))} takes both files"
-    elif files and (is_pair or kind_of_file(Path(corpus))):
-        hint = "give --train, --valid or --test before each file"
-    elif is_pair or kind_of_file(Path(corpus)):
-        hint = prepare_command(str(prefix) if is_pair else corpus, languages=languages[0])
-    return UsageError(f"{flag} does not go with the corpus {corpus}", where=flag, hint=hint)
-
-
-def _refuse_set_for_options(settings: Sequence[str]) -> None:
-    """Raise UsageError if --set gives plain text to a key that has an option, as in --set train=FILE."""
-    for setting in settings:
-        key, _, value = setting.partition("=")
-        if key in ("languages", "train", "valid", "test") and not value.startswith(("[", "{")):
-            message, hint = f"--{key} is an option of its own, not a --set", f"--{key} {shlex.quote(value or 'FILE')}"
-            raise UsageError(message, where=f"--set {setting}", hint=hint)
+    return corpus_from_files(files, languages=languages, name=name, overrides=settings, columns=columns)
 
 
 def _show_plan(located: LocatedCorpus, output: Path, *, overwrite: bool) -> None:
@@ -232,21 +183,20 @@ def _show_plan(located: LocatedCorpus, output: Path, *, overwrite: bool) -> None
 
 def _show_summary(report: dict[str, Any]) -> None:
     if logger.isEnabledFor(logging.INFO):
-        console = stderr_console()
-        print_whole(console, _size_table(report, gap=2 if console.width >= _WIDE_TERMINAL_COLUMNS else 1))
+        print_whole(stderr_console(), _size_table(report))
     for level, line in _summary_lines(report):
         logger.log(level, "%s", line)
 
 
-def _size_table(report: dict[str, Any], *, gap: int) -> Table:
-    """Pairs and lengths of each split and side, with `gap` spaces between columns."""
+def _size_table(report: dict[str, Any]) -> Table:
+    """Pairs and lengths of each split and side."""
     from rich.table import Table
 
     languages, vocabulary = report["languages"], report["vocabulary"]
     sizes = [f"{vocabulary[side]['size']:,}" for side in ("source", "target")]
     pieces = f"{sizes[0]} shared pieces" if vocabulary["shared"] else f"{sizes[0]} and {sizes[1]} pieces"
     title = f"{report['name']}: {languages['source']} to {languages['target']}, {pieces}"
-    table = Table(title=title, title_justify="left", box=None, padding=(0, gap, 0, 0), header_style="bold")
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold")
     lengths = ("mean\nwords", "mean\npieces", "p99\npieces", "longest\npieces")
     for name in ("", "\npairs", "", *lengths, "pieces\nper word", "byte\npieces"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 # The width of output that is not wrapped: no table is wider.
 _MAX_WIDTH = 1000
 LABEL_WIDTH = 13
-_LINE_CONTINUATION = " \\"
-# A word of a shell command with its quoted spaces; an option or a redirection stays with the word behind it.
-_SHELL_WORD = re.compile(r"""(?:(?:--?[\w-]+|[<>]) )?(?:'[^']*'|"[^"]*"|\S)+""")
 
 
 def is_terminal() -> bool:
@@ -36,21 +32,15 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
 
 
-def print_facts(facts: Iterable[tuple[str, str]], *, commands: Collection[str] = ()) -> None:
-    """Print each fact behind its label; a fact of several lines stays in its column.
-
-    The facts of the labels `commands` are command lines. A terminal continues a long one with a backslash, so that it
-    can be copied as it stands.
-    """
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print each fact behind its label; a fact of several lines stays in its column."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False)
     width = console.width - LABEL_WIDTH if is_terminal() else _MAX_WIDTH
     for label, fact in facts:
-        text = without_controls(fact)
-        lines = _wrap_command(text, width) if label in commands else wrap(text, width=width, indent=0)
-        for index, line in enumerate(lines):
+        for index, line in enumerate(wrap(without_controls(fact), width=width, indent=0)):
             first_column = label if index == 0 else ""
             console.print(Text.assemble((f"{first_column:<{LABEL_WIDTH}}", "bold"), line), soft_wrap=True)
 
@@ -113,15 +103,3 @@ def print_whole(console: Console, table: Table) -> None:
 
 def _print_with_tabs(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     typer.echo("\n".join("\t".join(map(without_controls, row)) for row in (header, *rows)))
-
-
-def _wrap_command(command: str, width: int) -> list[str]:
-    """The lines of a shell command; a word, with its quoted spaces, stays whole."""
-    lines = [""]
-    for word in _SHELL_WORD.findall(command) if len(command) > width else [command]:
-        if lines[-1] and len(lines[-1]) + 1 + len(word) + len(_LINE_CONTINUATION) > width:
-            lines[-1] += _LINE_CONTINUATION
-            lines.append(f"  {word}")
-        else:
-            lines[-1] += f" {word}" if lines[-1] else word
-    return lines

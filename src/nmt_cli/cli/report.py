@@ -12,12 +12,11 @@ from typing import Annotated
 import typer
 
 from nmt_cli.cli.arguments import DebugOption, QuietOption
-from nmt_cli.errors import ModelError, NmtError, UsageError
+from nmt_cli.errors import ModelError, UsageError
 
 logger = logging.getLogger(__name__)
 _PAGE_NAME = "report.html"
 _HEAD_BYTES = 4096
-_MAX_NAMED_RUNS = 5
 
 
 def report(
@@ -39,54 +38,20 @@ def report(
     Example: nmt report runs/base runs/big -o compared.html
     """
     from nmt_cli import files
-    from nmt_cli.artifacts.directory_kinds import kind_of
+    from nmt_cli.artifacts.directory_kinds import did_you_mean, kind_of
     from nmt_cli.artifacts.run import open_run
-    from nmt_cli.artifacts.run_report import render_report
+    from nmt_cli.artifacts.run_report import PAGE_MARK, render_report
 
     directories = list({path.resolve(): path for path in runs}.values())
     for directory in directories:
         if kind_of(directory) != "run":
-            raise _not_a_run_error(directory)
+            hint = f"{did_you_mean(directory, 'run')}name runs, such as runs/demo; nmt info runs lists them"
+            raise ModelError(f"{directory} is not a run", where=str(directory), hint=hint)
     page = output or (directories[0] / _PAGE_NAME if len(directories) == 1 else Path(_PAGE_NAME))
-    _check_output(page)
+    if page.exists() and not (page.is_file() and PAGE_MARK.encode() in page.read_bytes()[:_HEAD_BYTES]):
+        message = f"{page} exists and is not a report of runs, so it is not replaced"
+        raise UsageError(message, where="--output", hint="give another file with -o")
     command = shlex.join(["nmt", *sys.argv[1:]])
     content = render_report([open_run(directory) for directory in directories], command=command, now=datetime.now(UTC))
     files.write_file(page, content.encode(errors="replace"), error=UsageError)  # a path may be no UTF-8
     logger.info("report: %s", page)
-
-
-def _not_a_run_error(path: Path) -> NmtError:
-    """The error for a path that is no run: what it is, and which runs are near it."""
-    from nmt_cli.artifacts.directory_kinds import did_you_mean, directories_in, kind_of
-
-    where = str(path)
-    if not path.exists():
-        hint = f"{did_you_mean(path, 'run')}name runs, such as runs/demo; nmt info runs lists them"
-        return ModelError(f"there is no {path}", where=where, hint=hint)
-    run_above = next((parent for parent in path.parents if kind_of(parent) == "run"), None)
-    if run_above is not None:
-        return ModelError(f"{path} is a part of a run", where=where, hint=f"nmt report {shlex.quote(str(run_above))}")
-    if runs_below := directories_in(path, "run"):
-        hint = f"name the runs in it: nmt report {shlex.join(map(str, runs_below[:_MAX_NAMED_RUNS]))}"
-        return ModelError(f"{path} is a folder of runs", where=where, hint=hint)
-    names_of_kinds = {"model": "a model", "checkpoint": "a checkpoint", "data": "prepared data"}
-    kind = names_of_kinds.get(kind_of(path) or "", "no run")
-    hint = "name what nmt train wrote, such as runs/demo; nmt info runs lists them"
-    return ModelError(f"{path} is {kind}, and has no metrics of a training", where=where, hint=hint)
-
-
-def _check_output(page: Path) -> None:
-    """Raise UsageError if the page would replace something else than a page."""
-    from nmt_cli.artifacts.run_report import PAGE_MARK
-
-    if page.is_dir():
-        raise UsageError(f"{page} is a folder", setting="output", hint=f"give `output: {page / _PAGE_NAME}`")
-    if not page.exists():
-        return
-    is_page = page.is_file()  # opening a pipe would wait for its other end
-    if is_page:
-        with page.open("rb") as stream:
-            is_page = PAGE_MARK.encode() in stream.read(_HEAD_BYTES)
-    if not is_page:
-        message = f"{page} exists and is not a report of runs, so it is not replaced"
-        raise UsageError(message, setting="output", hint="give another file with `output`")

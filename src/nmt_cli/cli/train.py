@@ -16,7 +16,7 @@ import typer
 from nmt_cli.cli.arguments import DebugOption, QuietOption, complete_models
 from nmt_cli.cli.recipes import complete_recipes, prepare_command
 from nmt_cli.console import PACKAGE_LOGGER, show_progress
-from nmt_cli.errors import DataError, NmtError, RecipeError
+from nmt_cli.errors import DataError, NmtError
 
 if TYPE_CHECKING:
     from nmt_cli.dataset.prepared_data import PreparedData
@@ -88,11 +88,9 @@ def train(
 
     bound_spinning(TRAINING_SPINS)
     from nmt_cli.interchange.hub_models import find_model
-    from nmt_cli.recipe.loading import packaged_names, resolve_recipe
+    from nmt_cli.recipe.loading import resolve_recipe
 
     with _as_one_of_several_ranks():
-        if recipe not in packaged_names(kind="recipe") or Path(recipe).is_file():  # a folder of its name is not meant
-            _check_is_recipe(Path(recipe))
         overrides = [*(settings or []), *([] if precision is None else [f"training.precision={precision}"])]
         overrides += ["training.compile=false"] if no_compile else []
         resolved = resolve_recipe(recipe, overrides=overrides)
@@ -130,19 +128,6 @@ def train(
             profiled_updates=profile or 0,
         )
         raise typer.Exit(code)
-
-
-def _check_is_recipe(path: Path) -> None:
-    """Raise RecipeError if the path is prepared data or a run."""
-    from nmt_cli.artifacts.directory_kinds import kind_of
-
-    kind, quoted = kind_of(path), shlex.quote(str(path))
-    if kind == "data":
-        hint = f"name a recipe: nmt train small --data {quoted}"
-        raise RecipeError(f"{path} is prepared data, not a recipe", where=str(path), hint=hint)
-    if kind == "run":
-        hint = f"name its recipe: nmt train {quoted}/recipe.yaml -o {quoted}"
-        raise RecipeError(f"{path} is a run, not a recipe", where=str(path), hint=hint)
 
 
 def _default_data(recipe: Recipe, *, reference: str, is_needed: bool) -> Path:
