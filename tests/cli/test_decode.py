@@ -17,12 +17,10 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from rich.file_proxy import FileProxy
 
-from nmt_cli import console, files
+from nmt_cli import console
 from nmt_cli.api import Translator
-from nmt_cli.artifacts import weights
-from nmt_cli.cli.decode.command import Statistics, decode, show_line_count
+from nmt_cli.cli.decode.command import Statistics, decode
 from nmt_cli.cli.decode.input import STANDARD
 from nmt_cli.cli.decode.output import OutputFormat, check_output
 from nmt_cli.decoding import parallel
@@ -134,18 +132,6 @@ def test_a_full_disk_is_told_in_three_lines(folder: Path) -> None:
     ]
 
 
-def test_a_limit_of_file_size_is_told_as_one(folder: Path, tmp_path: Path) -> None:
-    arguments = f"--quiet decode -m runs/tiny/model --device cpu -o {tmp_path}/output".split()
-    limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *COMMAND, *arguments]  # in KiB
-    process = subprocess.run(limited, cwd=folder, input="sea\n" * 300, capture_output=True, text=True, check=False)
-    assert process.returncode == 4
-    assert process.stderr.splitlines()[-3:] == [
-        "error: cannot write output: it would be larger than files may be here",
-        f"at:    {tmp_path}/output",
-        "fix:   ulimit -f unlimited, then the same command, or give another file with -o",
-    ]
-
-
 def test_from_file_to_file_with_alternatives(folder: Path, tmp_path: Path) -> None:
     source, output = tmp_path / "source.gz", tmp_path / "new" / "output.jsonl"
     source.write_bytes(gzip.compress(lines_of(LINES)))
@@ -209,29 +195,6 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, m
     assert "nmt train" in model_error.value.hint
 
 
-def test_mistaken_paths_are_told_in_three_lines(folder: Path, tmp_path: Path) -> None:
-    text = tmp_path / "text"
-    text.write_bytes(lines_of(LINES[:1]))
-    model, inside, long = folder / "runs/tiny/model", text / "x", tmp_path / ("n" * 250)
-    longer, loop = Path("n" * 300), tmp_path / "loop"
-    loop.symlink_to(loop)
-
-    def told(*, source: Path, output: Path = STANDARD, prefix: Path | None = None) -> str:
-        with pytest.raises(DataError) as error:
-            decode(model=[model], device="cpu", source=source, output=output, prefix=prefix)
-        return error.value.message
-
-    assert told(source=text, output=inside) == "cannot write .x.partial.lock: a file stands where a folder must be"
-    assert (
-        told(source=text, output=long) == f"cannot write .{long.name}.partial.lock: its name is too long for this disk"
-    )
-    assert told(source=inside) == f"no such file: {inside}"
-    assert told(source=text, prefix=inside) == f"no such file: {inside}"
-    for path in (longer, loop):
-        assert told(source=path) == told(source=text, prefix=path) == f"no such file: {path}"
-    assert told(source=text, output=longer).startswith("cannot write ")
-
-
 @pytest.mark.parametrize(
     ("stream", "message"),
     [("stdin", "there is nothing to read: stdin is closed"), ("stdout", "there is nowhere to write: stdout is closed")],
@@ -244,22 +207,6 @@ def test_a_closed_stream_is_told(
     monkeypatch.setattr(sys, stream, None)  # as Python has it
     with pytest.raises(UsageError, match=message):
         decode(model=[folder / "runs/tiny/model"], source=STANDARD if stream == "stdin" else text, device="cpu")
-
-
-@pytest.mark.parametrize("which", ["sha256", "safe_open"])
-def test_what_may_not_be_read_of_a_model_is_not_told_of_the_text(
-    folder: Path, tmp_path: Path, which: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def may_not(*arguments: object, **options: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(files if which == "sha256" else weights, which, may_not)
-    text = tmp_path / "text"
-    text.write_bytes(lines_of(LINES[:1]))
-    with pytest.raises(ModelError, match=r"(?m) may not be read$") as error:
-        decode(model=[folder / "runs/tiny/model"], source=text, device="cpu")
-    assert error.value.hint.startswith("chmod +r ")
-    assert str(folder) in str(error.value.where)
 
 
 def test_an_output_written_meanwhile_is_not_replaced(
@@ -310,13 +257,6 @@ def test_an_error_leaves_the_old_output_alone_and_keeps_the_new_lines(
     assert not unfinished.exists()
 
 
-def test_an_output_that_got_no_line_leaves_nothing(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "source").write_bytes(b"f\xfcnf\n")
-    with pytest.raises(DataError, match="line 1 is not UTF-8"):
-        decode(model=[folder / "runs/tiny/model"], source=tmp_path / "source", output=tmp_path / "new", device="cpu")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
-
-
 def test_a_link_still_leads_to_the_output(folder: Path, tmp_path: Path, expected: list[str]) -> None:
     (tmp_path / "source").write_bytes(lines_of(LINES[:1]))
     (tmp_path / "real").write_text("old\n")
@@ -340,15 +280,6 @@ def test_a_pipe_of_the_shell_is_written_to(folder: Path, expected: list[str]) ->
     assert (process.returncode, process.stdout) == (0, lines_of(expected))
 
 
-def test_a_wrong_setting_leaves_the_old_output_alone(folder: Path, tmp_path: Path) -> None:
-    source, old = tmp_path / "source", tmp_path / "old"
-    source.write_text("sea\n")
-    old.write_text("kept\n")
-    with pytest.raises(UsageError, match="beam is 0"):
-        decode(model=[folder / "runs/tiny/model"], source=source, output=old, overwrite=True, beam=0, device="cpu")
-    assert old.read_text() == "kept\n"
-
-
 def test_a_terminal_is_told_how_many_lines_are_done(
     folder: Path,
     tmp_path: Path,
@@ -365,35 +296,4 @@ def test_a_terminal_is_told_how_many_lines_are_done(
     decode(model=[folder / "runs/tiny/model"], source=source, output=output, device="cpu")
     assert output.read_bytes() == lines_of(expected)
     shown = screen.getvalue()
-    assert shown.index("0 of 7 lines") < shown.index("warning: line 6 has ") < shown.index("7 of 7 lines")
-    assert shown.index("0 %") < shown.index("100 %")
-    assert "0:00:0" in shown
-    assert "0:00:00 left" in shown
-
-
-def test_the_line_about_progress_leaves_a_terminal_to_the_translations(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setattr(FileProxy, "isatty", lambda self: False)  # as before Rich 15
-    monkeypatch.setattr(console, "is_interactive", lambda: True)
-    monkeypatch.setattr(console, "stderr_console", lambda: Console(file=screen, force_terminal=True))
-    caplog.set_level(logging.INFO, logger="nmt_cli")
-    with show_line_count(screen.write, Path("text"), is_streamed=False, lines_done=1000) as write_and_count:
-        assert sys.stdout is screen
-        write_and_count("<translations>", 1000)
-    before, after = screen.getvalue().split("<translations>")
-    assert "1,000 lines translated" in before
-    assert before.endswith("\x1b[1A\x1b[2K")  # the line above is cleared
-    assert "2,000 lines translated" in after
-    with show_line_count(screen.write, Path("text"), is_streamed=True, lines_done=0) as write_and_count:
-        write_and_count("<more>", 1)
-    assert screen.getvalue() == f"{before}<translations>{after}<more>"
-    monkeypatch.setattr(sys, "stdout", None)  # as Python has a closed one
-    with show_line_count(screen.write, Path("text"), is_streamed=False, lines_done=0) as write_and_count:
-        write_and_count("<a file's>", 1)
+    assert shown.index("warning: line 6 has ") < shown.index("7 of 7")

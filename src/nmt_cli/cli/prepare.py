@@ -156,8 +156,9 @@ def _locate(
     from nmt_cli.preparing.sources.text import name_without_endings
 
     if corpus is not None:
-        given: dict[str, object] = {**files, "languages": languages, "columns": columns}
-        if flag := next((f"--{name}" for name, value in given.items() if value), None):
+        names = [*files, *(["languages"] if languages else []), *(["columns"] if columns else [])]
+        if names:
+            flag = f"--{names[0]}"
             raise UsageError(f"{flag} does not go with the corpus {corpus}", where=flag, hint=f"one of: {_USAGE}")
         return load_corpus(corpus, overrides=settings)
     if not files and not languages:

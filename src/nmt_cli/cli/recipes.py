@@ -148,18 +148,6 @@ def _first_sentence(text: str) -> str:
     return text.partition(". ")[0].removesuffix(".")
 
 
-def _dropout_texts(model: dict[str, Any]) -> Iterator[str]:
-    """The dropout of a model, and each further kind of dropout that it has."""
-    yield f"dropout {model['dropout']:g}"
-    further_kinds = {
-        "attention": model["attention_dropout"],
-        "ffn": model["ffn_dropout"],
-        "source word": model["word_dropout"]["source"],
-        "target word": model["word_dropout"]["target"],
-    }
-    yield from (f"{kind} dropout {probability:g}" for kind, probability in further_kinds.items() if probability)
-
-
 def _facts(recipe: dict[str, Any]) -> Iterator[tuple[str, str]]:
     model, schedule = recipe["model"], recipe["schedule"]
     yield "recipe", f"{recipe['name']}: {recipe['description'] or 'no description'}"
@@ -170,7 +158,7 @@ def _facts(recipe: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "model",
         f"{model['encoder_layers']} + {model['decoder_layers']} layers, d_model {model['d_model']}, "
         f"d_ff {model['d_ff']}, {model['heads']} heads of {model['d_k']}, {model['norm']}-norm, "
-        + ", ".join(_dropout_texts(model)),
+        f"dropout {model['dropout']:g}",
     )
     yield "training", f"{recipe['updates']:,} updates of {recipe['batch_tokens']:,} tokens"
     rates = ", ".join(f"{key} {value}" for key, value in schedule.items() if key != "name")

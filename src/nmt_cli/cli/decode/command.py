@@ -15,7 +15,7 @@ import typer
 from nmt_cli.cli.arguments import DebugOption, QuietOption, complete_models, find_models
 from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes, count_lines, open_input, open_prefixes, with_prefixes
 from nmt_cli.cli.decode.output import FormatName, OutputFormat, check_output, file_identity, is_stream, open_output
-from nmt_cli.console import live_bars, shows_live_views, time_left_text
+from nmt_cli.console import show_progress
 from nmt_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -233,12 +233,13 @@ def decode(
             open_output(output, job=record, overwrite=overwrite, rows_are_numbered=formatting.has_numbered_rows)
         )
         remaining = _numbered_blocks(with_prefixes(blocks, prefixes, file=prefix), lines_done=lines_done)
-        write_and_count = stack.enter_context(show_line_count(write, source, is_streamed=stream, lines_done=lines_done))
+        count = stack.enter_context(show_line_count(source, output, is_streamed=stream))
+        count(lines_done)
         for result in translate(remaining):
             statistics.add(result.translations, started=result.started, ended=result.ended)
-            text = formatting.render(result.translations, first_line=lines_done + 1)
-            write_and_count(text, len(result.translations))
+            write(formatting.render(result.translations, first_line=lines_done + 1))
             lines_done += len(result.translations)
+            count(lines_done)
     if stats:
         typer.echo(str(statistics), err=True)
 
@@ -270,42 +271,20 @@ class Statistics:
 
 
 @contextmanager
-def show_line_count(
-    write: Callable[[str], object], source: Path, *, is_streamed: bool, lines_done: int
-) -> Iterator[Callable[[str, int], object]]:
-    """A function that takes a text and its number of lines, writes the text, and counts the lines on stderr.
+def show_line_count(source: Path, output: Path, *, is_streamed: bool) -> Iterator[Callable[[int], object]]:
+    """A function that shows on stderr how many lines are done, of a file with the whole number and the time left.
 
-    The count begins at `lines_done`. If `source` is a file, the length of the file, the share that is done and the time
-    left are shown too. The count leaves the screen while translations are written to the same screen. It is not shown
-    if stderr is no terminal, with --quiet, or between lines that the user types.
+    Nothing is shown beside translations on the same terminal, and between lines that the user types.
     """
     is_typed = is_streamed or (source == STANDARD and sys.stdin.isatty())
-    if is_typed or not shows_live_views():
-        yield lambda text, num_lines: write(text)
+    if is_typed or (output == STANDARD and sys.stdout is not None and sys.stdout.isatty()):
+        yield lambda lines_done: None
         return
-    from rich.progress import BarColumn, TimeElapsedColumn
-
-    writes_to_screen = sys.stdout is not None and sys.stdout.isatty()
     total = None
     with suppress(DataError):  # of a damaged file: its lines before the damage are translated first
         total = count_lines(source) if source.is_file() else None
-    columns: list[str | BarColumn] = ["{task.completed:,.0f} lines translated"]
-    if total is not None:
-        columns = ["{task.completed:,.0f} of {task.total:,.0f} lines", BarColumn(), "{task.percentage:.0f} %"]
-    with live_bars(*columns, TimeElapsedColumn(), "{task.fields[left]}") as bars:
-        task = bars.add_task("", total=total, completed=lines_done, left="")
-
-        def write_and_count(text: str, num_lines: int) -> None:
-            if writes_to_screen:
-                bars.stop()
-            write(text)
-            if writes_to_screen:
-                bars.start()
-            bars.advance(task, num_lines)
-            seconds = bars.tasks[0].time_remaining
-            bars.update(task, left="" if seconds is None else time_left_text(seconds))
-
-        yield write_and_count
+    with show_progress() as progress:
+        yield lambda lines_done: progress("lines", lines_done, total)
 
 
 def _numbered_blocks(blocks: Iterator[tuple[list[str], list[str] | None]], *, lines_done: int) -> Iterator[LineBlock]:

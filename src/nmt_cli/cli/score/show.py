@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -100,29 +99,17 @@ def _lines_for_pipe(table: _Table) -> list[list[str]]:
 
 
 def _table_for_terminal(table: _Table, texts: Texts) -> _Table:
-    """The table as a terminal shows it: short names, each metric once, without baselines, means and signatures.
+    """The table as a terminal shows it: each metric once, without baselines, means and signatures.
 
     The row of a baseline stands above the systems that are tested against it, so a mark in its row is enough.
     """
-    names = [text.name for text in texts.scored]
-    labels = dict(zip(names, short_names(names), strict=True))
-    labels |= {text.name: f"{labels[text.name]} (baseline)" for text in texts.baselines}
+    labels = {text.name: f"{text.name} (baseline)" for text in texts.baselines}
     rows = []
     for metric, rows_of_metric in groupby(table.rows, key=lambda row: row["metric"]):
         for index, row in enumerate(rows_of_metric):
             system = row.get("system", "")
             rows.append({**row, "system": labels.get(system, system), "metric": metric if index == 0 else ""})
     return _Table([column for column in table.columns if column not in ("baseline", "mean", "signature")], rows)
-
-
-def short_names(files: Sequence[str]) -> list[str]:
-    """Names of files without the folders at the beginning, and the parts at the end, that all of them share."""
-    names = [Path(file).parts for file in files]
-    while min(map(len, names)) > 1 and len({parts[0] for parts in names}) == 1:
-        names = [parts[1:] for parts in names]
-    while min(map(len, names)) > 1 and len({parts[-1] for parts in names}) == 1:
-        names = [parts[:-1] for parts in names]
-    return [str(Path(*parts)) for parts in names]
 
 
 def _bleu_details(scores: Scores) -> list[str]:
