@@ -135,11 +135,8 @@ def test_every_file_is_checked(tmp_path: Path, file: str) -> None:
         ("d_ff: 24", "d_fff: 24", "recipe.model.d_fff"),
         ("format: 1", "format: [", "this is not YAML"),
         ("source: en", 'source: "e\\e[31mn"', "languages.source is 'e\\x1b[31mn', but should match"),
-        # Memory for these would be more than any machine has: nothing is made before shapes are compared.
+        # Memory for this would be more than any machine has: nothing is made before shapes are compared.
         ("d_ff: 24", "d_ff: 100000000000", "shape [24, 16], but should have [100000000000, 16]"),
-        ("d_ff: 24", "d_ff: 4000000000000000000", "describes a model larger than any memory"),
-        ("d_model: 16", "d_model: 100000000000", "the recipe asks for wider layers"),
-        ("encoder_layers: 2", "encoder_layers: 100000", "which are too few for the layers of the recipe"),
         ("max_positions: 64", "max_positions: 2000000000", "recipe.model.max_positions is 2000000000, but should be"),
     ],
 )
@@ -217,7 +214,6 @@ def test_only_an_old_model_is_replaced_and_only_when_asked(tmp_path: Path) -> No
 
 
 def full_disk(tensors: Mapping[str, Tensor], file: Path, **options: object) -> None:
-    """What safetensors does on a full disk."""
     raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
 

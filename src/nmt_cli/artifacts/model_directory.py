@@ -164,15 +164,13 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
     source = load_tokenizer(path / "source.spm", num_pieces=vocabulary.source)
     target = load_tokenizer(path / "target.spm", num_pieces=vocabulary.target)
 
-    from nmt_cli.artifacts.weights import check_tensors_fit, load_weights, read_tensors
+    from nmt_cli.artifacts.weights import load_weights, read_tensors
 
-    sizes = {"source_vocab": vocabulary.source, "target_vocab": vocabulary.target}
     with memory_errors(path, device):
-        check_tensors_fit(path / WEIGHTS, config.recipe.model, **sizes, hint=DAMAGED_HINT)
-        model = new_model(config).to(device=device, dtype=dtype)
+        model = new_model(config).to(dtype=dtype)
         tensors = read_tensors(path / WEIGHTS, hint=DAMAGED_HINT)
         load_weights(model, tensors, where=str(path / WEIGHTS), hint=NOT_FINITE_HINT)
-    return LoadedModel(model.eval(), source, target, config)
+    return LoadedModel(model.to(device).eval(), source, target, config)
 
 
 @contextmanager
@@ -248,7 +246,7 @@ def load_tokenizer(file: Path, *, num_pieces: int) -> Tokenizer:
 
 
 def new_model(config: SavedModelConfig) -> Transformer:
-    """A model of this description, with arbitrary weights."""
+    """A model of this description, without weights: see `load_weights`."""
     from nmt_cli.artifacts.weights import uninitialized_model
 
     vocabulary = config.vocabulary

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,26 +18,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from nmt_cli import files
-from nmt_cli.artifacts.manifest import CONFIG
 from nmt_cli.errors import ModelError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import ModelConfig
 from nmt_cli.text_encoding import is_unicode
-
-_ERROR_NUMBER = re.compile(r"os error (\d+)")
-
-# A mode sees the call of a function of torch.nn.init or, in some versions of torch, only the tensor method in it.
-_RANDOM_FUNCTIONS = frozenset({
-    nn.init.normal_,
-    nn.init.uniform_,
-    nn.init.kaiming_uniform_,
-    nn.init.xavier_uniform_,
-    Tensor.normal_,
-    Tensor.uniform_,
-})  # fmt: skip
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -45,17 +32,19 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, where: str, hint: str) -> None:
-    """Copy exactly these weights into the model's tensors, to their device and dtype.
+    """Give the model exactly these weights, as parameters of its own on the CPU, in the dtypes that it had.
 
     Raises ModelError for the first tensor that is missing, unexpected, of another shape, or not finite. `where` is the
     file of the weights.
     """
     parameters = dict(model.named_parameters())
     check_names_and_shapes(shapes_of(weights), expected=shapes_of(parameters), where=where, hint=hint)
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            check_finite(name, weights[name], where=where, hint=hint)
-            parameter.copy_(weights[name])
+    new = {}
+    for name, old in parameters.items():
+        check_finite(name, weights[name], where=where, hint=hint)
+        new[old] = nn.Parameter(weights[name].detach().to(device="cpu", dtype=old.dtype, copy=True))
+    every_name = model.named_parameters(remove_duplicate=False)
+    model.load_state_dict({name: new[old] for name, old in every_name}, assign=True)
 
 
 def check_finite(name: str, tensor: Tensor, *, where: str, hint: str) -> None:
@@ -84,49 +73,23 @@ def check_names_and_shapes(
 
 
 def uninitialized_model(config: ModelConfig, *, source_vocab: int, target_vocab: int) -> Transformer:
-    """A Transformer with arbitrary weights, into which the caller copies others.
-
-    To sample weights would take longer than to read a model. The state of torch's generator stays as it is.
-    """
-    with _WithoutRandomNumbers():
+    """A Transformer whose parameters are on the meta device, without memory, until `load_weights` gives it some."""
+    with torch.device("meta"):
         return Transformer(config, source_vocab=source_vocab, target_vocab=target_vocab)
 
 
-def check_tensors_fit(file: Path, config: ModelConfig, *, source_vocab: int, target_vocab: int, hint: str) -> None:
-    """Raise ModelError unless a safetensors file has the tensors of this architecture.
-
-    It compares the header of the file with a model on the meta device, so the check takes little memory.
-    """
-    with open_tensors(file, hint=hint) as tensors:
-        shapes = shapes_in_file(tensors)
-    if config.encoder_layers + config.decoder_layers > len(shapes):
-        message = f"{file.name} has {len(shapes):,} tensors, which are too few for the layers of the recipe"
-        raise ModelError(message, where=str(file), hint=hint)
-    widest = max(max(shape, default=0) for shape in shapes.values())
-    if max(config.d_model, config.d_k, config.d_v) > widest:
-        largest = f"the largest dimension of a tensor in {file.name} is {widest:,}"
-        raise ModelError(f"{largest}, and the recipe asks for wider layers", where=str(file), hint=hint)
-    small = config if config.positions == "learned" else config.model_copy(update={"max_positions": 1})
-    try:
-        with torch.device("meta"):  # but for the tables of positions, here of one position
-            model = uninitialized_model(small, source_vocab=source_vocab, target_vocab=target_vocab)
-    except (RuntimeError, OverflowError):  # more elements than 63 bits count
-        message = f"the recipe in {CONFIG} describes a model larger than any memory"
-        raise ModelError(message, where=str(file.with_name(CONFIG)), hint=hint) from None
-    check_names_and_shapes(shapes, expected=shapes_of(weights_of(model)), where=str(file), hint=hint)
-
-
 def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file, or raise OSError."""
+    """Write a safetensors file with the mode of any new file; OSError if the disk is full."""
     file.touch()
-    mode = file.stat().st_mode  # safetensors makes files that only their owner may read
+    mode = stat.S_IMODE(file.stat().st_mode)
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file, metadata={"format": "pt"})
+        save_file(whole, file, metadata={"format": "pt"})
     except SafetensorError as error:
-        if number := _ERROR_NUMBER.search(str(error)):
-            raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
+        if number := re.search(r"os error (\d+)", str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(file)) from None
         raise
-    file.chmod(mode)
+    file.chmod(mode)  # save_file makes files that only their owner may read
 
 
 def read_tensors(file: Path, *, hint: str) -> dict[str, Tensor]:
@@ -159,14 +122,3 @@ def shapes_in_file(tensors: Any) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor of an open file, from its header."""
     names: list[str] = tensors.keys()
     return {name: tuple(tensors.get_slice(name).get_shape()) for name in names}
-
-
-class _WithoutRandomNumbers(TorchFunctionMode):
-    """A mode in which functions of random numbers leave their tensor as it was allocated."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func in _RANDOM_FUNCTIONS:
-            return args[0] if args else (kwargs or {})["tensor"]
-        return func(*args, **(kwargs or {}))

@@ -37,10 +37,9 @@ class Positions(nn.Module):
             case "sinusoidal-halves":
                 self.register_buffer("table", sinusoids_in_halves(*size), persistent=False)
             case "learned":
-                self.table = nn.Parameter(torch.empty(size))
-                nn.init.normal_(self.table, std=config.d_model**-0.5)
+                self.table = _normal_matrix(*size)
             case "rotary":
-                self.register_buffer("table", torch.zeros(0, config.d_model), persistent=False)
+                self.register_buffer("table", torch.zeros(0, config.d_model, device="cpu"), persistent=False)
             case other:
                 assert_never(other)
 
@@ -194,8 +193,14 @@ def run_decoder_layer(layer: nn.Module, x: Tensor, target: Layout, memory: Tenso
 
 def _embedding_matrix(vocab: int, config: ModelConfig) -> nn.Parameter:
     """Rows from N(0, 1 / d_model); their number is a multiple of the recipe's `embedding_multiple`."""
-    weight = nn.Parameter(torch.empty(num_embedding_rows(vocab, multiple=config.embedding_multiple), config.d_model))
-    nn.init.normal_(weight, std=config.d_model**-0.5)
+    return _normal_matrix(num_embedding_rows(vocab, multiple=config.embedding_multiple), config.d_model)
+
+
+def _normal_matrix(num_rows: int, d_model: int) -> nn.Parameter:
+    """Rows from N(0, 1 / d_model)."""
+    weight = nn.Parameter(torch.empty(num_rows, d_model))
+    if not weight.is_meta:  # there torch would import its compiler, which takes seconds
+        nn.init.normal_(weight, std=d_model**-0.5)
     return weight
 
 
