@@ -173,6 +173,5 @@ def test_another_beginning_than_that_of_the_run_is_refused(prepared: PreparedDat
     run = tmp_path / "my runs" / "run"
     with stopped_after(3):
         assert train(prepared, run, *SHORT) == 75
-    with pytest.raises(RecipeError, match=f"was begun from random weights, not from {model}") as caught:
+    with pytest.raises(RecipeError, match=f"was begun from random weights, not from {model}"):
         train(prepared, run, *SHORT, init_from=model)
-    assert caught.value.hint.startswith(f"leave out --init-from to continue it with -o '{run}'")

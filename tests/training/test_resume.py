@@ -214,18 +214,12 @@ def test_the_hint_on_another_rate_is_the_command_that_begins_with_the_weights(
     monkeypatch.setattr("sys.argv", ["nmt", "train", "run.yaml", "-o", "run"])
     monkeypatch.chdir(tmp_path)
     run, rate = Path("run"), "training.schedule.factor=0.1"
-    with stopped_after(7):
-        assert train(prepared, run) == 75
-    Path("run-2").mkdir()
-    begin = "nmt train run.yaml -o run --init-from run -o run-3"  # of the two folders the last one counts
-    with pytest.raises(RecipeError) as caught:
-        train(prepared, run, rate)
-    assert caught.value.hint.endswith(f": nmt average run --last 1 && {begin}")
     assert train(prepared, run) == 0
     with pytest.raises(RecipeError) as caught:
         train(prepared, run, rate)
-    assert caught.value.hint.endswith(f": {begin}")
-    assert train(prepared, Path("run-3"), rate, "training.updates=1", init_from=run) == 0
+    # Of the two folders the last one counts.
+    assert caught.value.hint.endswith(": nmt train run.yaml -o run --init-from run -o run-2")
+    assert train(prepared, Path("run-2"), rate, "training.updates=1", init_from=run) == 0
 
 
 def test_what_no_update_depends_on_may_change(
@@ -273,11 +267,10 @@ def test_other_data_are_refused(prepared: PreparedData, stopped: Path, tmp_path:
     with pytest.raises(RecipeError) as caught:
         train(other, stopped)
     error = caught.value
-    assert error.message == f"the run in {stopped} was begun with other data than {other.directory}"
+    data = f"the data in {prepared.directory}, not with {other.directory}"
+    assert error.message == f"the run in {stopped} was begun with {data}"
     assert error.where == str(other.directory)
-    assert error.hint == (
-        f"give --data {prepared.directory} if that is unchanged, another folder with -o, or --restart"
-    )
+    assert "--restart" in error.hint
     own_pieces = f"tokenizer.taken_from={prepared.directory}"
     more = prepare_tiny(tmp_path / "more", own_pieces, "cleaning.max_words=9")
     with pytest.raises(RecipeError) as caught:

@@ -103,9 +103,8 @@ def test_a_run_that_is_there_is_kept_as_it_is_and_knows_where_its_data_have_move
     found = begin(command=["another"], data=type(prepared)(moved, prepared.manifest)).record
     assert found == record.model_copy(update={"data": str(moved), "command": ["another"]})
     (tmp_path / "run/checkpoints/update-00000100").mkdir(parents=True)
-    with pytest.raises(RecipeError) as caught:
+    with pytest.raises(RecipeError, match=f"was begun with the data in {moved}, not with "):
         begin(data=prepare_tiny(tmp_path / "other", "tokenizer.vocab_size=380"))
-    assert caught.value.hint.startswith(f"give --data '{moved}' if that is unchanged, ")
 
 
 def test_a_run_that_goes_on_with_other_settings_says_so_and_keeps_the_command_for_them(
@@ -198,13 +197,6 @@ def test_a_run_that_holds_anything_else_is_not(begin: Begin, tmp_path: Path, kep
     with pytest.raises(RecipeError, match=r"was trained with training\.seed 1, not 2"):
         begin("training.seed=2")
     assert (tmp_path / "run" / kept.replace(".update", "update").removesuffix(".retired")).exists()
-
-
-def test_a_changed_tokenizer_is_refused_as_other_data(begin: Begin, tmp_path: Path) -> None:
-    begin()
-    (tmp_path / "run/checkpoints/update-00000100").mkdir(parents=True)
-    with pytest.raises(RecipeError, match="was begun with other data than"):
-        begin(data=prepare_tiny(tmp_path / "other", "tokenizer.vocab_size=380"))
 
 
 def test_the_fingerprint_tells_trainings_apart_by_what_weights_follow_from(

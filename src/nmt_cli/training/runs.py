@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -196,35 +195,31 @@ def _difference_error(
 ) -> RecipeError | None:
     """The error of a run that cannot continue with this recipe, data and initial model; None if it can."""
     record, has_other_vocabulary = run.record, run.record.tokenizers != _fingerprints(data)
-    can_begin_from_it = not has_other_vocabulary and not differing_keys(run.recipe.model, recipe.model)
-    hint_new_run = "another folder with -o, or --restart (removes the run)"
+    another = "give the new run another folder with -o, or begin anew with --restart (removes the run)"
+    if not has_other_vocabulary and not differing_keys(run.recipe.model, recipe.model):
+        other = run.directory.with_name(f"{run.directory.name}-2")
+        # Of an option that is given twice, the last one counts.
+        begin = shlex.join([*command, "--init-from", str(run.directory), "-o", str(other)])
+        another = f"begin a new run with its weights: {begin}"
     old, new = _fixed_settings(run.recipe), _fixed_settings(recipe)
     if changes := _differences(old, new):
-        others = f"; and {len(changes) - _MAX_NAMED} more settings" if len(changes) > _MAX_NAMED else ""
         return RecipeError(
-            f"the run in {run.directory} was trained with {'; '.join(changes[:_MAX_NAMED])}{others}",
+            f"the run in {run.directory} was trained with {'; '.join(changes[:_MAX_NAMED])}",
             where=str(run.directory / "recipe.yaml"),
-            hint=f"begin a new run with its weights: {_command_from(run, command)}"
-            if can_begin_from_it
-            else "give the new model another folder with -o, or begin anew with --restart (removes the run)",
+            hint=another,
         )
-    fingerprint = record.data_summary.get("fingerprint")
-    if has_other_vocabulary or fingerprint != data.manifest.fingerprint:
-        another = "another folder with -o, or --restart"
-        if can_begin_from_it:
-            another = f"or begin a new run with its weights: {_command_from(run, command)}"
+    if has_other_vocabulary or record.data_summary.get("fingerprint") != data.manifest.fingerprint:
         return RecipeError(
-            f"the run in {run.directory} was begun with other data than {data.directory}",
+            f"the run in {run.directory} was begun with the data in {record.data}, not with {data.directory}",
             where=str(data.directory),
-            hint=f"give --data {shlex.quote(record.data)} if that is unchanged, {another}",
+            hint=another,
         )
     initial_weights = "random weights" if record.init_from is None else record.init_from.path
     if init_from is not None and initial_weights != str(init_from.resolve()):  # later starts may leave out --init-from
         return RecipeError(
             f"the run in {run.directory} was begun from {initial_weights}, not from {init_from}",
             setting="init_from",
-            hint=f"leave out --init-from to continue it with -o {shlex.quote(str(run.directory))},"
-            f" or give {hint_new_run}",
+            hint="leave out --init-from to continue it, or give the new run another folder with -o",
         )
     newest = max((checkpoint.update for checkpoint in run.checkpoints()), default=0)
     if newest > recipe.training.updates:
@@ -232,19 +227,9 @@ def _difference_error(
             f"the run in {run.directory} has taken {newest:,} updates, more than training.updates,"
             f" {recipe.training.updates:,}",
             where="training.updates",
-            hint=f"give --set training.updates={newest} or more, {hint_new_run}",
+            hint=f"give --set training.updates={newest} or more, or another folder with -o",
         )
     return None
-
-
-def _command_from(run: Run, command: Sequence[str]) -> str:
-    """The command that was given, changed so that it begins another run with the weights of this one."""
-    path = run.directory
-    other = next(found for number in count(2) if not (found := path.with_name(f"{path.name}-{number}")).exists())
-    # Of an option that is given twice, the last one counts.
-    begin = shlex.join([*command, "--init-from", str(path), "-o", str(other)])
-    has_model = any(kind_of(path / name) == "model" for name in ("model", "averaged"))
-    return begin if has_model else f"nmt average {shlex.quote(str(path))} --last 1 && {begin}"
 
 
 def _differences(settings: _Settings, others: _Settings) -> list[str]:
