@@ -130,8 +130,6 @@ class NmtLoop:
             folder,
             num_updates=updates,
             device=self._ranks.device,
-            waited=lambda: self._loader.waited_seconds,
-            pause=lambda: None,
             print_line=told.append,
         )
         with profiling:

@@ -35,8 +35,7 @@ def test_a_profile_says_where_the_time_goes_and_changes_nothing(
     )
     assert summary.startswith("4 updates on cpu, ")
     head, table = summary.split("\n\n")
-    milliseconds, waiting = (float(number) for number in re.findall(r"([\d.]+) ms", head))
-    assert milliseconds > waiting > 0
+    assert re.search(r"[\d.]+ ms each$", head)
     rows = {line.split()[0]: line for line in table.splitlines()[3:]}
     assert 20 < len(rows) < 30
     assert "aten::mm" in rows

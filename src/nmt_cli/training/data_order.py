@@ -224,12 +224,10 @@ class DataOrder:
         limits = {"training.batch_tokens": self._training.batch_tokens}
         if self._training.max_tokens_per_device != "auto":
             limits["training.max_tokens_per_device"] = self.max_tokens
-        too_small = {setting: limit for setting, limit in limits.items() if longest > limit}
-        if too_small:
-            enough = " ".join(f"--set {setting}={longest}" for setting in too_small)
-            raise RecipeError(
-                f"{subject} {longest} pieces, more than"
-                f" {' and '.join(f'{setting}, {limit}' for setting, limit in too_small.items())}",
-                where=", ".join(too_small),
-                hint=f"{enough}, or prepare with a smaller cleaning.max_words",
-            )
+        for setting, limit in limits.items():
+            if longest > limit:
+                raise RecipeError(
+                    f"{subject} {longest} pieces, more than {setting}, {limit}",
+                    where=setting,
+                    hint=f"--set {setting}={longest}, or prepare with a smaller cleaning.max_words",
+                )

@@ -72,8 +72,6 @@ class TrainingLoop:
             run.directory / PROFILE_FOLDER,
             num_updates=profiled_updates if ranks.is_first else 0,
             device=ranks.device,
-            waited=lambda: self._loader.waited_seconds,
-            pause=self._stopwatch.stop,
             print_line=reporter.print_line,
         )
 

@@ -61,10 +61,6 @@ def fit_to_memory(
         if open_plan() is not None:
             return run
         tokens = _estimate_tokens(run.recipe, updater, longest=order.max_tokens_in_sentence, ranks=ranks)
-        if recorded is not None:
-            new = f"{tokens:,}, found for {ranks.size} x {name}"
-            old = f"{recorded.tokens:,}, for {recorded.devices} x {recorded.device}"
-            logger.info("max_tokens_per_device: auto is now %s, and was %s", new, old)
     order.limit(tokens)
     return _with_tokens(run, MeasuredTokens.model_validate({"tokens": tokens, **hardware}))
 

@@ -17,7 +17,7 @@ from nmt_cli.dataset.manifest import Manifest
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.dataset.sampled_pieces import SamplingCost, check_sampling, measure_sampling_cost
 from nmt_cli.devices import choose_device, choose_precision
-from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DeviceError, UsageError
+from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DeviceError, UsageError, first_line
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.recipe.key_paths import KeyPath
 from nmt_cli.recipe.loading import ResolvedRecipe, few_pairs_warning
@@ -27,7 +27,7 @@ from nmt_cli.training.micro_batch_size import estimate_device_needs
 from nmt_cli.training.ranks.launcher import launch
 from nmt_cli.training.ranks.ranks import LAUNCHED, is_under_torchrun, join_ranks
 from nmt_cli.training.ranks.watchdog import watching
-from nmt_cli.training.reporting.metrics import TimeEstimate, matrix_rate
+from nmt_cli.training.reporting.metrics import estimate_time, matrix_rate
 from nmt_cli.training.runs import check_run_path, locked_run, open_or_begin
 
 logger = logging.getLogger(__name__)
@@ -152,10 +152,9 @@ def _explaining_out_of_memory() -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error, counts_vague_errors=False):
             raise
-        lines = str(error).strip().split("\n")
         raise DeviceError(
             "the training needs more memory than there is",
-            where=lines[-1 if lines[0] == "in a worker process:" else 0],
+            where=first_line(error),
             hint="end what else takes memory (nvidia-smi or top shows it), take another `device`,"
             " or set a smaller training.max_tokens_per_device",
         ) from error
@@ -218,10 +217,9 @@ def _describe_needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_siz
     if inputs.data is not None:
         yield from _describe_epoch(recipe, inputs.data)
     rate = matrix_rate(chosen, torch.bfloat16 if precision == "bf16" else torch.float32)
-    time = TimeEstimate.of_training(
+    time = estimate_time(
         training,
         num_parameters=needs.num_parameters,
-        updates=training.updates,
         flops_per_second=rate * world_size,
         is_gpu=chosen.type == "cuda",
     )
@@ -233,16 +231,12 @@ def _describe_needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_siz
         f" {needs.activation_bytes / 1e9:.1f} activations of {needs.tokens:,} tokens)"
     )
     if inputs.data is not None and inputs.initial is None:
-        yield from _describe_few_pairs(inputs.data.manifest)
-
-
-def _describe_few_pairs(manifest: Manifest) -> Iterator[str]:
-    """Lines on fine-tuning, if the data is too little for random weights."""
-    num_pairs, languages = manifest.splits["train"].pairs, manifest.languages.model_dump()
-    if warning := few_pairs_warning(manifest.name, num_pairs=num_pairs, languages=languages):
-        problem, command = warning.splitlines()
-        yield f"few pairs: {problem}"
-        yield f"instead: {command}"
+        manifest = inputs.data.manifest
+        num_pairs, languages = manifest.splits["train"].pairs, manifest.languages.model_dump()
+        if warning := few_pairs_warning(manifest.name, num_pairs=num_pairs, languages=languages):
+            problem, command = warning.splitlines()
+            yield f"few pairs: {problem}"
+            yield f"instead: {command}"
 
 
 def _describe_epoch(recipe: Recipe, data: PreparedData) -> Iterator[str]:

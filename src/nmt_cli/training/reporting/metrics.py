@@ -228,37 +228,16 @@ def _fastest_product(size: int, device: torch.device, dtype: torch.dtype, clock:
     return min(seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class TimeEstimate:
-    """The time that a stage takes, as a range of hours, and what the estimate is based on, in words."""
-
-    min_hours: float
-    max_hours: float
-    basis: str
-
-    @classmethod
-    def from_flops(cls, flops: float, *, flops_per_second: float, shares: tuple[float, float]) -> TimeEstimate:
-        """The time for floating-point operations, at the least and at the greatest share of the measured rate."""
-        min_share, max_share = shares
-        full_rate_hours = flops / flops_per_second / 3600
-        teraflops = f"{flops_per_second / 1e12:,.{0 if flops_per_second >= 1e13 else 2}f}"
-        percents = f"{100 * min_share:.0f} to {100 * max_share:.0f} %"
-        basis = f"{percents} of the {teraflops} TFLOP/s of matrix products measured here"
-        return cls(full_rate_hours / max_share, full_rate_hours / min_share, basis)
-
-    @classmethod
-    def of_training(
-        cls, training: TrainingConfig, *, num_parameters: int, updates: int, flops_per_second: float, is_gpu: bool
-    ) -> TimeEstimate:
-        """The time of this many updates, without validations."""
-        return cls.from_flops(
-            _FLOPS_PER_WEIGHT * training.num_passes * num_parameters * training.batch_tokens * updates,
-            flops_per_second=flops_per_second,
-            shares=_GPU_TRAINING_SHARES if is_gpu else _CPU_TRAINING_SHARES,
-        )
-
-    def __str__(self) -> str:
-        return f"{_duration_text(self.min_hours, self.max_hours)} ({self.basis})"
+def estimate_time(training: TrainingConfig, *, num_parameters: int, flops_per_second: float, is_gpu: bool) -> str:
+    """The time of all updates, without validations, as a range, and what it is based on."""
+    flops = _FLOPS_PER_WEIGHT * training.num_passes * num_parameters * training.batch_tokens * training.updates
+    hours = flops / flops_per_second / 3600
+    min_share, max_share = _GPU_TRAINING_SHARES if is_gpu else _CPU_TRAINING_SHARES
+    teraflops = f"{flops_per_second / 1e12:,.{0 if flops_per_second >= 1e13 else 2}f}"
+    return (
+        f"{_duration_text(hours / max_share, hours / min_share)} ({100 * min_share:.0f} to {100 * max_share:.0f} %"
+        f" of the {teraflops} TFLOP/s of matrix products measured here)"
+    )
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -22,24 +22,15 @@ _SPAN = "nmt: update"
 class Profiler:
     """Watches `num_updates` of a training, if any, after a few that warm up, and writes what it saw into a folder.
 
-    `waited` returns the seconds for which the training has waited for data. `pause` is called before work that is no
-    part of an update. `print_line` is given the table and the names of the files. Leaving the context reports the
-    updates watched until then.
+    `print_line` is given the table and the names of the files. Leaving the context reports the updates watched until
+    then.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        num_updates: int,
-        device: torch.device,
-        waited: Callable[[], float],
-        pause: Callable[[], None],
-        print_line: Callable[[str], None],
+        self, folder: Path, *, num_updates: int, device: torch.device, print_line: Callable[[str], None]
     ) -> None:
-        self._folder, self._num_updates, self._device = folder, num_updates, device
-        self._waited, self._pause, self._print = waited, pause, print_line
-        self._waits: list[float] = []
+        self._folder, self._num_updates, self._device, self._print = folder, num_updates, device, print_line
+        self._num_seen = 0
         self._profile: profile | None = None
 
     def __enter__(self) -> Profiler:
@@ -54,7 +45,7 @@ class Profiler:
     def __exit__(self, *_: object) -> None:
         if self._profile is not None:
             self._profile.stop()
-        if self._num_updates and len(self._waits) <= _WARM_UP_UPDATES:
+        if self._num_updates and self._num_seen <= _WARM_UP_UPDATES:
             self._print(f"--profile: the training ended before {_WARM_UP_UPDATES + 1} updates, and none was watched")
 
     @contextmanager
@@ -63,20 +54,17 @@ class Profiler:
         if self._profile is None:
             yield
             return
-        before = self._waited()
         with record_function(_SPAN):
             yield
-        self._waits.append(self._waited() - before)
-        self._pause()
+        self._num_seen += 1
         self._profile.step()
 
     def _report(self, found: profile) -> None:
         """Write what was measured, and print a line about it, once."""
         self._profile = None
-        waits = self._waits[_WARM_UP_UPDATES:]
-        if not waits:
+        if self._num_seen <= _WARM_UP_UPDATES:
             return
-        summary = summary_of(found, waits, device=self._device)
+        summary = _summary_of(found, device=self._device)
         trace, table = self._folder / "trace.json.gz", self._folder / "summary.txt"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -88,12 +76,10 @@ class Profiler:
             self._print(f"{summary}written to {table}; {trace} is for https://ui.perfetto.dev")
 
 
-def summary_of(found: profile, waits: list[float], *, device: torch.device) -> str:
-    """The time per update, the part of it spent waiting for data, and torch's table of the slowest operations."""
+def _summary_of(found: profile, *, device: torch.device) -> str:
+    """The time per update, and torch's table of the slowest operations."""
     averages = found.key_averages()
     update = next(row for row in averages if row.key == _SPAN and row.device_type.name == "CPU")
-    milliseconds, waited = update.cpu_time_total / 1000 / update.count, 1000 * sum(waits) / len(waits)
     order = f"self_{'cuda' if device.type == 'cuda' else 'cpu'}_time_total"
     table = averages.table(sort_by=order, row_limit=_ROWS, max_name_column_width=_NAME_WIDTH)
-    head = f"{update.count} updates on {device}, {milliseconds:.2f} ms each, {waited:.2f} ms waiting for data"
-    return f"{head}\n\n{table}"
+    return f"{update.count} updates on {device}, {update.cpu_time_total / 1000 / update.count:.2f} ms each\n\n{table}"
