@@ -166,7 +166,7 @@ def test_what_is_saved_comes_back_in_both_precisions(tmp_path: Path) -> None:
     for precision in ("fp32", "bf16"):
         weights, optimizer = small_training(precision=precision)
         weights.gradients.normal_()
-        optimizer.step(learning_rate=0.01, skip=None)
+        optimizer.step(learning_rate=0.01, skip=torch.zeros(()))
         state = TrainingState(precision, update=4, applied=1, skipped_in_row=3, epoch=2, index=5, best=0.1, validated=4)
         folder = CheckpointFolder(tmp_path / precision, recipe_fingerprint="f")
         folder.save(state, tensors_of(weights, optimizer), validation=measured(loss=2.5, bleu=30.0))

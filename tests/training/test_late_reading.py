@@ -11,7 +11,6 @@ import torch
 
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import TrainingError
-from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.update import Updater, seed_dropout
 from tests.training.feeding import feed
 from tests.training.test_divergence import install_trouble, spoil_update_5
@@ -106,24 +105,6 @@ def test_a_gpu_skips_and_clips_without_the_host(prepared: PreparedData, monkeypa
             # The norm is that before clipping; bf16 gradients were summed in float32.
             assert float(updater.weights.gradients.norm()) == pytest.approx(min(result.gradient_norm, 0.25), rel=1e-4)
     assert given.give(updater, 5, pairs).suspects == [1]
-
-
-@pytest.mark.parametrize(
-    ("settings", "can_skip"),
-    [
-        ((), True),
-        (("training.ema=0.9",), False),
-    ],
-    ids=["adam", "moving average"],
-)
-def test_only_an_optimizer_that_can_skip_on_the_device_is_read_late(
-    prepared: PreparedData, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...], can_skip: bool
-) -> None:
-    updater = feed(prepared, *settings).updater("fp32")
-    assert updater.optimizer.can_skip == can_skip
-    assert not updater.reads_late, "on a CPU"
-    monkeypatch.setattr(updater, "_ranks", Ranks(0, 1, torch.device("cuda")))
-    assert updater.reads_late == can_skip
 
 
 @pytest.mark.parametrize(("seed", "update", "index"), [(3, 5, 7), (1, 1, 0), (1, 1, 1), (1, 2, 0), (2, 1, 0)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Any
 
 import pytest
 import torch
@@ -18,16 +17,14 @@ from nmt_cli.training.data_order import DataOrder, PlannedUpdate
 from nmt_cli.training.loader import LoadedUpdate, Loader
 from nmt_cli.training.ranks.ranks import Ranks
 from tests.training.feeding import order_of
-from tests.training.test_metrics import FakeClock
 from tests.training.tiny import tiny_recipe
 
 CPU = torch.device("cpu")
 ALONE = Ranks(0, 1, CPU)
 
 
-def loader_of(data: PreparedData, *, ranks: Ranks = ALONE, clock: FakeClock | None = None) -> Loader:
-    order = order_of(data, tiny_recipe(), world_size=ranks.size)
-    return Loader(order, ranks, is_interrupted=lambda: False, clock=clock or FakeClock())
+def loader_of(data: PreparedData, *, ranks: Ranks = ALONE) -> Loader:
+    return Loader(order_of(data, tiny_recipe(), world_size=ranks.size), ranks, is_interrupted=lambda: False)
 
 
 def taken(loader: Loader, *, num_left: int) -> LoadedUpdate:
@@ -108,29 +105,6 @@ def test_the_next_epoch_is_sampled_ahead_if_the_training_reaches_it(
             loader.next(num_left=num_updates - taken)
             assert list(begun) == expected
     assert set(begun.values()) <= {1}  # on a CPU, one process
-
-
-def test_waiting_is_the_time_until_an_update_is_there(prepared: PreparedData, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, made = FakeClock(), threading.Semaphore(0)
-
-    def slowly(*arguments: Any, **options: Any) -> Batch:
-        clock.now += 2.0
-        batch = make_batch(*arguments, **options)
-        made.release()
-        return batch
-
-    monkeypatch.setattr(data_order, "make_batch", slowly)
-    with loader_of(prepared, clock=clock) as loader:
-        first = taken(loader, num_left=2)
-        num_batches = len(first.batches)
-        assert loader.waited_seconds >= 2.0 * num_batches
-        for _ in range(2 * num_batches):
-            assert made.acquire(timeout=60)
-        before = loader.waited_seconds
-        while not loader._ready:  # the last batch is made; its update is put there in a moment
-            pass
-        loader.next(num_left=1)
-        assert loader.waited_seconds == before
 
 
 def test_what_the_thread_meets_with_is_raised_where_updates_are_taken(

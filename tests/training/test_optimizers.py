@@ -59,7 +59,7 @@ def rate(update: int) -> float:
 def take(weights: MasterWeights, optimizer: Optimizer, updates: range) -> None:
     for update in updates:
         weights.gradients.copy_(gradients_of(update, weights.gradients))
-        optimizer.step(learning_rate=rate(update), skip=None)
+        optimizer.step(learning_rate=rate(update), skip=torch.zeros(()))
         weights.gradients.zero_()
 
 
@@ -98,10 +98,9 @@ def test_the_trajectory_is_torch_s_over_separate_parameters(config: Config, is_f
             torch.testing.assert_close(parameter, twin.get_parameter(name), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=["adam", "other betas", "adamw"])
-def test_a_step_that_the_device_skips_leaves_no_trace(config: Config) -> None:
-    plain, skipping = (MasterWeights(network(), precision="fp32") for _ in range(2))
-    expected, optimizer = Adam(plain, config), Adam(skipping, config)
+@pytest.mark.parametrize(("config", "ema"), CASES, ids=[*ALL, "adam with ema"])
+def test_a_step_that_the_device_skips_leaves_no_trace(config: OptimizerConfig, ema: float | None) -> None:
+    (plain, expected), (skipping, optimizer) = begun(config, ema=ema), begun(config, ema=ema)
     for update in range(1, 6):
         take(plain, expected, range(update, update + 1))
         skipping.gradients.fill_(torch.nan)

@@ -73,15 +73,8 @@ class Loader:
     position that counts is that of the last update taken.
     """
 
-    def __init__(
-        self,
-        order: DataOrder,
-        ranks: Ranks,
-        *,
-        is_interrupted: Callable[[], bool],
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._order, self._ranks, self._is_interrupted, self._clock = order, ranks, is_interrupted, clock
+    def __init__(self, order: DataOrder, ranks: Ranks, *, is_interrupted: Callable[[], bool]) -> None:
+        self._order, self._ranks, self._is_interrupted = order, ranks, is_interrupted
         device = ranks.device
         self._side_stream = SideStream(device) if device.type == "cuda" else None  # on a CPU, batches are made in place
         self._updates_ahead = _UPDATES_AHEAD[device.type]
@@ -118,7 +111,7 @@ class Loader:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="nmt-loader", daemon=True)
             self._thread.start()
-        start = self._clock()
+        start = time.perf_counter()
         with self._changed:
             self._num_wanted, self._num_left = min(1 + self._updates_ahead, num_left), num_left
             self._changed.notify_all()
@@ -131,7 +124,7 @@ class Loader:
             loaded, end_of_copies = self._ready.popleft()
             self._num_wanted -= 1
             self._num_left -= 1
-        self.waited_seconds += self._clock() - start
+        self.waited_seconds += time.perf_counter() - start
         if self._side_stream is not None and end_of_copies is not None:
             self._side_stream.receive(loaded.batches, end_of_copies)
         return loaded

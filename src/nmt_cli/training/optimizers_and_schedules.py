@@ -51,15 +51,13 @@ class Optimizer:
     """Updates master weights [P] by their gradients.
 
     `state` has all tensors that an update needs from earlier updates, except the weights, by name. Their memory is
-    allocated at once, so a lack of memory shows early. If `can_skip`, `step` takes a `skip`: the device alone decides.
+    allocated at once, so a lack of memory shows early.
     """
-
-    can_skip = False
 
     def __init__(self, state: dict[str, Tensor]) -> None:
         self.state = state
 
-    def step(self, *, learning_rate: float, skip: Tensor | None) -> None:
+    def step(self, *, learning_rate: float, skip: Tensor) -> None:
         """Take one update with the current gradients; none if `skip`, a float32 scalar on their device, is 1."""
         raise NotImplementedError
 
@@ -81,25 +79,31 @@ def build_optimizer(weights: MasterWeights, recipe: Recipe) -> Optimizer:
 
 
 class Adam(Optimizer):
-    """torch's fused Adam or AdamW on two views of the master weights: the matrices, which may decay, and the rest."""
+    """torch's fused AdamW on two views of the master weights: the matrices, which may decay, and the rest.
 
-    can_skip = True
+    Without decay it is Adam.
+    """
 
     def __init__(self, weights: MasterWeights, config: AdamConfig | AdamWConfig) -> None:
-        views = _flat_views(weights)
         moments = {name: torch.zeros_like(weights.values) for name in _MOMENTS}
-        betas, epsilon = (config.beta1, config.beta2), config.epsilon
-        if isinstance(config, AdamWConfig):
-            groups = _parameter_groups(views, config.weight_decay)
-            self._adam: torch.optim.Optimizer = torch.optim.AdamW(groups, betas=betas, eps=epsilon, fused=True)
-        else:
-            self._adam = torch.optim.Adam([view for _, view in views], betas=betas, eps=epsilon, fused=True)
-        for part, view in views:
+        decay = config.weight_decay if isinstance(config, AdamWConfig) else 0.0
+        groups: list[dict[str, Any]] = []
+        state: dict[Tensor, Any] = {}
+        for part, weight_decay in (
+            (slice(0, weights.num_in_matrices), decay),
+            (slice(weights.num_in_matrices, None), 0.0),
+        ):
+            view = nn.Parameter(weights.values[part])
+            view.grad = weights.gradients[part]
+            groups.append({"params": [view], "weight_decay": weight_decay})
             of_view = {name: flat[part] for name, flat in moments.items()}
-            self._adam.state[view] = {"step": torch.zeros((), device=view.device)} | of_view
+            state[view] = {"step": torch.zeros((), device=view.device)} | of_view
+        betas = (config.beta1, config.beta2)
+        self._adam = torch.optim.AdamW(groups, betas=betas, eps=config.epsilon, fused=True)
+        self._adam.state.update(state)
         super().__init__(_by_parameter(weights, moments))
 
-    def step(self, *, learning_rate: float, skip: Tensor | None) -> None:
+    def step(self, *, learning_rate: float, skip: Tensor) -> None:
         """Take one update; a `skip` of 1 changes neither values, moments nor torch's count of steps."""
         # Read by torch's fused kernels, for its GradScaler.
         self._adam.found_inf = skip  # type: ignore[attr-defined]  # an attribute that torch looks for
@@ -122,43 +126,26 @@ class MovingAverage(Optimizer):
 
     def __init__(self, weights: MasterWeights, optimizer: Optimizer, *, decay: float) -> None:
         self._weights, self._optimizer, self._decay = weights, optimizer, decay
-        self._average, self._updates = weights.values.clone(), 0
+        self._average = weights.values.clone()
+        self._num_applied = torch.zeros((), device=self._average.device)
         super().__init__(optimizer.state | _by_parameter(weights, {"average": self._average}))
 
-    def step(self, *, learning_rate: float, skip: Tensor | None) -> None:
-        """Take one update with the current gradients."""
+    def step(self, *, learning_rate: float, skip: Tensor) -> None:
+        """Take one update with the current gradients; a `skip` of 1 changes nothing."""
         self._optimizer.step(learning_rate=learning_rate, skip=skip)
-        self._updates += 1
-        decay = min(self._decay, (1 + self._updates) / (10 + self._updates))
-        self._average.lerp_(self._weights.values, 1 - decay)
+        self._num_applied += 1 - skip
+        decay = ((1 + self._num_applied) / (10 + self._num_applied)).clamp(max=self._decay)
+        self._average.lerp_(self._weights.values, (1 - decay) * (1 - skip))
 
     def load(self, state: Mapping[str, Tensor], *, num_applied: int) -> None:
         """Continue after `num_applied` applied updates."""
         super().load(state, num_applied=num_applied)
         self._optimizer.load(state, num_applied=num_applied)
-        self._updates = num_applied
+        self._num_applied.fill_(num_applied)
 
     def evaluation_values(self) -> Tensor:
         """The average."""
         return self._average
-
-
-def _flat_views(weights: MasterWeights) -> list[tuple[slice, nn.Parameter]]:
-    """Views of all matrices and of the rest of the master weights; each has its slice of the vector, and gradients."""
-    parts = [slice(0, weights.num_in_matrices), slice(weights.num_in_matrices, None)]
-    return [(part, _parameter(weights.values[part], weights.gradients[part])) for part in parts]
-
-
-def _parameter_groups(views: list[tuple[slice, nn.Parameter]], weight_decay: float) -> list[dict[str, Any]]:
-    """Parameter groups of which the matrices decay and the rest does not."""
-    (_, matrices), (_, rest) = views
-    return [{"params": [matrices], "weight_decay": weight_decay}, {"params": [rest], "weight_decay": 0.0}]
-
-
-def _parameter(values: Tensor, gradients: Tensor) -> nn.Parameter:
-    parameter = nn.Parameter(values)
-    parameter.grad = gradients
-    return parameter
 
 
 def _by_parameter(weights: MasterWeights, vectors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -93,9 +93,9 @@ class Updater:
 
     On a GPU, if all batches have one shape, micro-batches are recorded and replayed.
 
-    If `reads_late`, the host does not wait for an update: the device clips, and skips the step if the norm is not
-    finite. The result of an update can then be read after the next update was launched. All ranks use the norm of the
-    first rank, so they decide alike. A host that reads late comes to the decision that the device has taken.
+    The device clips, and skips the step if the norm is not finite. So if the updater `reads_late`, the host does not
+    wait: it reads the result of an update after it has launched the next. All ranks use the norm of the first rank, so
+    they decide alike.
     """
 
     def __init__(self, recipe: Recipe, model: Transformer, *, precision: Precision, ranks: Ranks) -> None:
@@ -116,7 +116,7 @@ class Updater:
     @property
     def reads_late(self) -> bool:
         """Whether to read the result of an update after the next update was launched."""
-        return self._ranks.device.type == "cuda" and self.optimizer.can_skip
+        return self._ranks.device.type == "cuda"
 
     def evaluated(self) -> AbstractContextManager[None]:
         """A context in which the model has the weights that are validated, saved and averaged."""
@@ -230,17 +230,9 @@ class Updater:
 
     def _apply(self, norm: Tensor, *, learning_rate: float) -> None:
         """If the norm, a float32 scalar, is finite, clip the gradients and take the optimizer's step."""
-        clip_norm, gradients = self._recipe.training.clip_norm, self.weights.gradients
-        if self.reads_late:
-            if clip_norm is not None:
-                gradients.mul_((clip_norm / norm.double()).clamp(max=1).float())
-            self.optimizer.step(learning_rate=learning_rate, skip=norm.isfinite().logical_not().float())
-        elif math.isfinite(host_norm := norm.item()):
-            if clip_norm is not None and host_norm > clip_norm:
-                gradients.mul_(clip_norm / host_norm)
-            self.optimizer.step(learning_rate=learning_rate, skip=None)
-        else:
-            return
+        if (clip_norm := self._recipe.training.clip_norm) is not None:
+            self.weights.gradients.mul_((clip_norm / norm.double()).clamp(max=1).float())
+        self.optimizer.step(learning_rate=learning_rate, skip=norm.isfinite().logical_not().float())
         self.weights.copy_to_model()
 
     @contextmanager
