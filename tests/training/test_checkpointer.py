@@ -200,26 +200,6 @@ def test_an_error_of_the_training_waits_for_the_checkpoint_and_stays_the_error(
     assert told(tmp_path / "run")[-1] == ("checkpoint", 6)
 
 
-def test_copies_keep_the_values_of_their_moment_and_their_memory() -> None:
-    writer, tensor = CheckpointWriter(in_background=True), torch.ones(3)
-    kept = writer.snapshot({"file": {"name": tensor}})
-    tensor.zero_()
-    assert kept["file"]["name"].tolist() == [1.0, 1.0, 1.0]
-    begun, may_end = threading.Event(), threading.Event()
-
-    def work() -> None:
-        begun.set()
-        may_end.wait(60)
-
-    writer.begin(work)
-    assert begun.wait(60)
-    assert not writer.is_done
-    may_end.set()
-    writer.join()
-    assert writer.is_done
-    assert writer.snapshot({"file": {"name": tensor}})["file"]["name"].data_ptr() == kept["file"]["name"].data_ptr()
-
-
 @pytest.mark.gpu
 def test_on_a_gpu_copies_are_pinned_and_those_of_their_moment() -> None:
     writer, tensor, found = CheckpointWriter(in_background=True), torch.ones(16 << 20, device="cuda"), []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -86,29 +85,6 @@ def test_loss_and_gradients_are_those_of_the_formula(
     ours, theirs = torch.autograd.grad(loss.smoothed, (hidden, weight, bias)), torch.autograd.grad(value, exact)
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine.double(), other, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("setting", [R_DROP, SIMCUT])
-def test_hidden_states_of_empty_slots_that_are_not_finite_change_nothing(setting: str) -> None:
-    generator, gold = torch.Generator().manual_seed(1), torch.tensor([3, 4, 3, 4, PAD, PAD])
-    states, weight = torch.randn(6, 4, generator=generator), torch.randn(8, 4, generator=generator)
-    found = []
-    for value in (0.0, math.nan):
-        hidden = states.index_fill(0, torch.tensor([4, 5]), value).requires_grad_()
-        order = interleaved_order(gold)
-        loss = smoothed_cross_entropy(
-            hidden[order],
-            weight,
-            gold[order],
-            output_bias=None,
-            vocab=8,
-            smoothing=0.1,
-            function=consistency_of(setting).loss_function,
-        )
-        found.append((loss.stacked(), *torch.autograd.grad(loss.smoothed, hidden)))
-    assert torch.equal(found[0][0], found[1][0])
-    assert torch.equal(found[0][1], found[1][1])
-    assert not found[1][1][4:].any()
 
 
 def test_without_dropout_r_drop_has_the_loss_of_one_pass_and_no_divergence(prepared: PreparedData) -> None:

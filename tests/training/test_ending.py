@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -113,17 +112,6 @@ def test_all_paths_to_a_run_lead_to_its_lock(tmp_path: Path, monkeypatch: pytest
             with pytest.raises(ModelError, match="another nmt train is at work in"), locked_run(path):
                 pass
     assert not any(is_locked(path) for path in paths)
-
-
-def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def flock(stream: object, operation: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(ModelError) as caught, locked_run(tmp_path / "run"):
-        pass
-    assert caught.value.message == f"cannot lock {tmp_path / 'run'}: its disk knows no locks"
-    assert caught.value.hint == "mount it with flock, or choose a folder on another disk with -o"
 
 
 def test_a_run_is_trained_by_one_process_which_saves_when_it_is_told_to_end(

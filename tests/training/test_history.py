@@ -6,8 +6,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from nmt_cli.artifacts.history import History
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.dataset.prepared_data import PreparedData
@@ -39,13 +37,3 @@ def test_a_stopped_and_a_crashed_run_have_the_curves_of_an_uninterrupted_one(
     times = [point.at.seconds for point in history.training]
     assert times == sorted(times)
     assert open_run(run).state(history) == "finished"
-
-
-def test_the_tokens_of_a_run_are_those_of_its_updates(prepared: PreparedData, finished: Callable[..., Path]) -> None:
-    history = open_run(finished("training.updates=6", "training.log_every=1")).history()
-    coarse = open_run(finished("training.updates=6", "training.log_every=3")).history()
-    by_update = {point.at.update: point.at.tokens for point in history.training}
-    assert [by_update[point.at.update] for point in coarse.training] == [point.at.tokens for point in coarse.training]
-    tokens = prepared.manifest.splits["train"].target_tokens
-    assert 0 < by_update[6] <= 6 * 600
-    assert by_update[6] / 6 == pytest.approx(tokens / max(round(tokens / 600), 1), rel=0.15)

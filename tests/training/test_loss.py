@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from nmt_cli.tokenization.tokenizer import PAD
 from nmt_cli.training import loss as loss_module
 from nmt_cli.training.loss import ONE_PASS, Loss, smoothed_cross_entropy
-from tests.operators import Operators
 
 
 @dataclass(frozen=True)
@@ -132,31 +131,3 @@ def test_bf16_is_near_float64_on_the_same_inputs(smoothing: float) -> None:
     torch.testing.assert_close(case.ours(smoothing).smoothed.double(), value, rtol=2e-3, atol=0)
     # Each product is rounded at 2^-9 once more.
     assert float((case.gradient(smoothing) - gradient).norm() / gradient.norm()) < 1e-2
-
-
-def test_logits_of_all_tokens_exist_only_where_there_will_be_a_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss_module, "_CPU_LOGITS", 24)
-    case = make_case(vocab=20, rows=24, tokens=50)
-    with Operators() as training:
-        trained = case.ours(0.1)
-    with Operators() as validation, torch.no_grad():
-        validated = case.ours(0.1)
-    assert max(tensor.numel() for tensor in training.made) == 50 * 24
-    assert max(tensor.numel() for tensor in validation.made) < 50 * 24
-    assert not validated.smoothed.requires_grad
-    assert torch.equal(validated.smoothed, trained.smoothed)
-    assert torch.equal(validated.nll, trained.nll)
-
-
-@pytest.mark.parametrize("trained", ["hidden", "weight"])
-def test_either_input_may_be_frozen(trained: str) -> None:
-    case = make_case(vocab=20, rows=24)
-    free = make_case(vocab=20, rows=24)
-    (case.weight if trained == "hidden" else case.hidden).requires_grad_(False)
-    case.ours(0.1).smoothed.backward()
-    free.ours(0.1).smoothed.backward()
-    for ours, theirs in ((case.hidden, free.hidden), (case.weight, free.weight)):
-        if ours.requires_grad:
-            torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=0)
-        else:
-            assert ours.grad is None

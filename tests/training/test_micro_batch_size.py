@@ -16,7 +16,6 @@ import torch
 
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.dataset.batches import Batch
-from nmt_cli.dataset.micro_batches import accumulation_steps
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError, OutOfMemory
@@ -28,7 +27,6 @@ from nmt_cli.training import micro_batch_size
 from nmt_cli.training.micro_batch_size import (
     DeviceNeeds,
     estimate_device_needs,
-    even_share,
 )
 from nmt_cli.training.update import Updater
 from tests.training.tiny import (
@@ -38,7 +36,6 @@ from tests.training.tiny import (
     stopped_after,
     train,
 )
-from tests.training.two_ranks import LAUNCHED, start
 
 AUTO = "training.max_tokens_per_device=auto"
 SMALL = {"encoder_layers": 2, "decoder_layers": 3, "d_model": 32, "d_ff": 48, "heads": 2, "d_k": 8, "d_v": 16}
@@ -78,17 +75,6 @@ train(recipe, recipe.training.max_tokens_per_device)
 print(peak() - before)
 """
 GB = 10**9
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
-@pytest.mark.parametrize("max_tokens", [300, 4096, 12_345, 25_000, 10**9])
-def test_a_share_in_equal_parts_takes_no_more_rounds(max_tokens: int, world_size: int) -> None:
-    tokens = even_share(max_tokens, batch_tokens=25_000, world_size=world_size, longest=100)
-    rounds = accumulation_steps(batch_tokens=25_000, max_tokens=max_tokens, world_size=world_size)
-    assert tokens <= max_tokens
-    assert accumulation_steps(batch_tokens=25_000, max_tokens=tokens, world_size=world_size) == rounds
-    assert tokens < 25_000 / (rounds * world_size) + 129
-    assert even_share(10**9, batch_tokens=2000, world_size=8, longest=500) == 500, "a sentence is taken whole"
 
 
 @pytest.fixture
@@ -132,22 +118,6 @@ def test_it_is_found_anew_on_other_devices(
     assert _note(run) == {"tokens": 384, "devices": 1, "device": "CPU", "precision": "fp32"}
     ours, theirs = ([event["target_tokens"] for event in events(each, "train")] for each in (run, other))
     assert ours == theirs
-
-
-@pytest.mark.slow
-def test_two_ranks_take_what_the_smaller_one_holds(prepared: PreparedData, tmp_path: Path) -> None:
-    # A share of what is free, for two ranks of one machine.
-    free = 10**12, 2 * _bytes_for(prepared, 150)
-    fault = (
-        "if RANK is not None:\n"
-        "    from nmt_cli.training import micro_batch_size\n"
-        f"    micro_batch_size.free_cpu_bytes = lambda: {free}[int(RANK)]\n"
-    )
-    process = start(LAUNCHED, prepared, tmp_path, AUTO, "training.updates=2", fault=fault)
-    _, stderr = process.communicate()
-    assert process.returncode == 0, stderr
-    assert stderr.count("an update of 600 tokens is 2 device(s) x 2 micro-batch(es) of at most 150 (auto)") == 1
-    assert _note(tmp_path / "run") == {"tokens": 150, "devices": 2, "device": "CPU", "precision": "fp32"}
 
 
 @pytest.fixture

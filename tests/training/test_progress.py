@@ -6,7 +6,6 @@ import json
 import math
 import os
 import pty
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -91,18 +90,6 @@ def test_a_log_that_has_been_silent_for_half_a_minute_gets_a_line(
                 reporter.show_update(STANDING, FIGURES)
     assert [line.split("  ")[0] for line in caplog.messages] == ["update 1,100/5,000"] * 2
     assert (tmp_path / "metrics.jsonl").read_text() == ""
-
-
-def test_the_last_update_has_a_line_whatever_the_interval(prepared: PreparedData, tmp_path: Path) -> None:
-    assert train(prepared, tmp_path / "run", "training.updates=14", "training.log_every=100") == 0
-    (line,) = events(tmp_path / "run", "train")
-    assert line["update"] == 14
-    assert train(prepared, tmp_path / "each", "training.updates=14", "training.log_every=1") == 0
-    each = events(tmp_path / "each", "train")
-    assert line["target_tokens"] == sum(one["target_tokens"] for one in each)
-    assert line["loss"] == pytest.approx(
-        sum(one["loss"] * one["target_tokens"] for one in each) / line["target_tokens"], rel=1e-9
-    )
 
 
 def test_the_rate_of_a_training_leaves_out_validations_and_saves(
@@ -219,20 +206,6 @@ def test_on_a_terminal_there_is_a_view_that_is_gone_at_the_end(prepared: Prepare
     ]
 
 
-def test_messages_stay_above_the_view_while_it_is_drawn_again(prepared: PreparedData, tmp_path: Path) -> None:
-    # Such a rate spoils the weights in the first update: all others are skipped.
-    settings = ("training.schedule.factor=1e30", "training.max_skipped_updates=20")
-    code, _, text = train_on_a_terminal(prepared, tmp_path, *settings, "validation.every=99")
-    assert code == 7, text
-    lines = shown_by_terminal(text)
-    skipped = events(tmp_path / "run", "skipped")
-    assert len(skipped) > 20
-    for event in skipped:
-        message = f"warning: update {event['update']} is skipped: its gradients are not finite ("
-        assert sum(line.startswith(message) for line in lines) == 1
-    assert not [line for line in lines if " / 24" in line or "tokens/s" in line], "nothing of the view is left"
-
-
 def train_on_a_terminal(data: PreparedData, folder: Path, *settings: str) -> tuple[int, bytes, str]:
     """Run `nmt train` with stderr on a terminal: its exit code, its stdout, and what the terminal gets."""
     ours, theirs = pty.openpty()
@@ -255,25 +228,6 @@ def train_on_a_terminal(data: PreparedData, folder: Path, *settings: str) -> tup
         process.kill()
         os.close(ours)
     return process.returncode, stdout, shown.decode()
-
-
-def shown_by_terminal(text: str) -> list[str]:
-    """The lines on a screen that got a text: it knows line ends, moves up, and the erasure of a line."""
-    lines, row, column = [""], 0, 0
-    for part in re.split(r"(\r|\n|\x1b\[[0-9;?]*[A-Za-z])", text):
-        if part == "\r":
-            column = 0
-        elif part == "\n":
-            row += 1
-            lines += [""] * (row + 1 - len(lines))
-        elif part == "\x1b[2K":
-            lines[row] = ""
-        elif part.startswith("\x1b["):
-            row -= int(part[2:-1]) if part.endswith("A") else 0
-        else:
-            lines[row] = lines[row][:column].ljust(column) + part + lines[row][column + len(part) :]
-            column += len(part)
-    return lines
 
 
 def _read(descriptor: int) -> bytes:

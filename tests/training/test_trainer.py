@@ -249,18 +249,6 @@ def test_a_training_out_of_patience_ends_again_at_once_and_goes_on_with_more(
     assert checkpoints(run) == [8, 12, 14]
 
 
-# BLEU 2.0 after update 6 is no worse than a loss of 3.0, but the first of its kind.
-@pytest.mark.parametrize(("metric", "end"), [("loss", 6), ("bleu", 10)])
-def test_patience_outlives_a_stop_and_begins_anew_with_another_metric(
-    prepared: PreparedData, tmp_path: Path, scripted: Callable[..., None], metric: str, end: int
-) -> None:
-    scripted(loss=[3.0, 4.0, 5.0, 1.0, 1.0], bleu=[9.0, 9.0, 2.0, 1.0, 1.5])
-    with stopped_after(5):
-        assert train(prepared, tmp_path / "run", *PATIENT, "validation.metric=loss") == 75
-    assert train(prepared, tmp_path / "run", *PATIENT, f"validation.metric={metric}") == 0
-    assert events(tmp_path / "run")[-1] == {"event": "end", "reason": "patience", "update": end}
-
-
 def test_the_loss_goes_down_from_that_of_guessing(finished: Callable[..., Path]) -> None:
     run = finished(*LEARNT)
     losses = [event["nll"] for event in events(run, "train")]

@@ -12,7 +12,7 @@ import torch
 from nmt_cli.api import Translator
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.decoding import batching
-from nmt_cli.decoding.batching import plan_batches, search_together
+from nmt_cli.decoding.batching import search_together
 from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.scoring.metrics import ScoreReport, bleu
@@ -25,34 +25,6 @@ from tests.training.feeding import Feed, feed
 from tests.training.tiny import events
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-
-
-class Gpu:
-    """How much of the memory is free, and the tapes that were made for it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.free, self.tapes, self.given_back = 1.0, list[Tape](), 0
-        monkeypatch.setattr(module, "CudaGraphs", self._tape)
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (self.free, 1.0))
-        monkeypatch.setattr(torch.cuda, "empty_cache", self._give_back)
-
-    def validator(self, given: Feed, updater: Updater) -> Validator:
-        """The validator of this GPU, whose tensors are on the CPU."""
-        validator = Validator(given.recipe, given.data, updater, given.order, device=CUDA)
-        validator._device = CPU
-        return validator
-
-    def _tape(self, device: torch.device) -> Tape:
-        self.tapes.append(Tape())
-        return self.tapes[-1]
-
-    def _give_back(self) -> None:
-        self.given_back += 1
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    return Gpu(monkeypatch)
 
 
 @pytest.fixture
@@ -82,13 +54,24 @@ def measured(validator: Validator) -> tuple[Validation, list[str]]:
         return validator.measure(max_sentences=None, beat=lambda: None), found
 
 
-def test_the_search_is_recorded_once_and_follows_the_weights(gpu: Gpu, training: tuple[Feed, Updater]) -> None:
+def test_the_search_is_recorded_once_and_follows_the_weights(
+    training: tuple[Feed, Updater], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tapes = list[Tape]()
+
+    def new_tape(device: torch.device) -> Tape:
+        tapes.append(Tape())
+        return tapes[-1]
+
+    monkeypatch.setattr(module, "CudaGraphs", new_tape)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1.0, 1.0))
     given, updater = training
     plain = Validator(given.recipe, given.data, updater, given.order, device=CPU)
-    recorded = gpu.validator(given, updater)
+    recorded = Validator(given.recipe, given.data, updater, given.order, device=CUDA)
+    recorded._device = CPU
     first, translations = measured(recorded)
     assert translations == measured(plain)[1]
-    (tape,) = gpu.tapes
+    (tape,) = tapes
     num_recorded, num_replayed = tape.num_recorded, tape.num_replayed
     assert 0 < num_recorded < num_replayed
     take(given, updater, 8)
@@ -96,35 +79,8 @@ def test_the_search_is_recorded_once_and_follows_the_weights(gpu: Gpu, training:
     assert others == measured(plain)[1]
     assert others != translations
     assert second.loss < first.loss
-    assert gpu.tapes == [tape]
+    assert tapes == [tape]
     assert tape.num_replayed > num_replayed
-    assert gpu.given_back == 0
-
-
-@pytest.mark.parametrize(("free", "given_back"), [(0.2, 0), (0.1, 2)])
-def test_batches_are_large_and_the_search_s_memory_is_kept_if_much_is_free(
-    gpu: Gpu,
-    training: tuple[Feed, Updater],
-    monkeypatch: pytest.MonkeyPatch,
-    free: float,
-    given_back: int,
-) -> None:
-    given, updater = training
-    planned: list[int] = []
-
-    def noted(lengths: list[int], *, max_tokens: int) -> list[list[int]]:
-        planned.append(max_tokens)
-        return plan_batches(lengths, max_tokens=max_tokens)
-
-    monkeypatch.setattr(module, "plan_batches", noted)
-    recorded, gpu.free = gpu.validator(given, updater), free
-    for _ in range(2):
-        measured(recorded)
-    assert planned == [4 * given.recipe.decoding.batch_tokens // given.recipe.decoding.beam] * 2
-    # Each recorder has a stream, of which torch has 32 for a process.
-    assert (len(gpu.tapes), gpu.given_back) == (1, given_back)
-    assert recorded._cuda_search is not None
-    assert bool(recorded._cuda_search._memory) == (given_back == 0)
 
 
 def test_memory_runs_out_once_in_a_validation(
