@@ -55,7 +55,7 @@ def find_test_set(
             # Some sets have references that sacreBLEU does not score with: of wmt21 it takes the first translator's.
             references: list[str] = dataset.get_reference_files(languages)
     except (Exception, SystemExit) as cause:
-        raise cause if isinstance(cause, DataError) else _unusable_error(name, languages, folder, cause) from None
+        raise cause if isinstance(cause, DataError) else _unusable_error(name, folder, cause) from None
     return TestSetFiles(Path(source), [Path(file) for file in references])
 
 
@@ -64,7 +64,6 @@ def _unknown_name_error(name: str, *, error: type[NmtError], where: str) -> NmtE
     if edition := re.fullmatch(r"newstest20(\d\d)", name):
         name = f"wmt{edition[1]}"
     near = difflib.get_close_matches(name, DATASETS, n=3, cutoff=0.5)
-    near += [other for other in DATASETS if other.startswith(name) and other not in near][: 3 - len(near)]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     return error(message, where=where, hint=f"{hint}sacrebleu --list names them all")
 
@@ -83,17 +82,11 @@ def _unknown_languages_error(
     return error(message, where=languages_where, hint=known_pairs)
 
 
-def _unusable_error(name: str, languages: str, folder: Path, cause: BaseException) -> DataError:
+def _unusable_error(name: str, folder: Path, cause: BaseException) -> DataError:
     """The error for files that sacreBLEU cannot give; it raises anything, or exits because of a wrong checksum."""
-    again = f"rm -r {shlex.quote(str(folder))} and try again"
-    if isinstance(cause, SystemExit):
-        message = f"sacreBLEU refuses what it downloaded of the test set {name}, for the reason above"
-    elif isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError):
-        reason = re.sub(r"^<urlopen error (.*)>$", r"\1", str(cause))
-        message = f"the test set {name} is not in {folder} and cannot be fetched: {reason}"
-        again = "check the network and $https_proxy"
-    else:
-        message = f"what is in {folder} of the test set {name} cannot be used: {cause or type(cause).__name__}"
-    fetch = f"sacrebleu -t {name} -l {languages} --echo ref"
-    hint = f"{again}; or run {fetch} on a machine with a network, and copy its ~/.sacrebleu to {SACREBLEU_DIR}"
-    return DataError(message, where=str(folder), hint=hint)
+    reason = "its checksum is wrong" if isinstance(cause, SystemExit) else cause or type(cause).__name__
+    hint = (
+        f"check the network and $https_proxy, and rm -r {shlex.quote(str(folder))}; without a network, copy"
+        f" ~/.sacrebleu of another machine to {SACREBLEU_DIR}"
+    )
+    return DataError(f"the test set {name} cannot be fetched or read: {reason}", where=str(folder), hint=hint)
