@@ -85,14 +85,9 @@ _CLOSE_LANGUAGES = [
 
 def parse_languages(pair: str) -> tuple[str, str]:
     """The codes in SOURCE-TARGET, the value of --languages; UsageError if it is not two codes."""
-    codes, hint = pair.split("-"), "for example --languages en-de"
-    if len(codes) > 2 and all(map(str.isalnum, codes)):
-        # The second part belongs to the source if it is a country, a script or a region, as in en-US-de.
-        languages = [i for i, code in enumerate(codes) if i and not re.fullmatch(r"[A-Z]{2}|[A-Za-z]{4}|\d{3}", code)]
-        splits = languages or range(1, len(codes))
-        commands = [f"--languages {'_'.join(codes[:split])}-{'_'.join(codes[split:])}" for split in splits]
-        hint = f"a hyphen separates the two languages, and _ the parts of one: {', or '.join(commands)}"
+    codes = pair.split("-")
     if len(codes) != 2 or not all(re.fullmatch(r"[A-Za-z]\w*", code, flags=re.ASCII) for code in codes):
+        hint = "for example --languages en-de, or en-pt_BR with two parts of one code"
         raise UsageError(f"`languages` {pair!r} is not SOURCE-TARGET", setting="languages", hint=hint)
     return codes[0], codes[1]
 

@@ -169,7 +169,7 @@ def test_wrong_languages_are_answered(tmp_path: Path, nmt: Shell) -> None:
     assert done.stderr == [
         "error: --languages 'en' is not SOURCE-TARGET",
         "at:    --languages",
-        "fix:   for example --languages en-de",
+        "fix:   for example --languages en-de, or en-pt_BR with two parts of one code",
     ]
 
 
