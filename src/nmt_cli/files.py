@@ -17,16 +17,14 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from nmt_cli.errors import DataError, ModelError, NmtError, UsageError, nearest_word
+from nmt_cli.errors import DataError, ModelError, NmtError, UsageError
 
 _BLOCK = 1 << 20
-_MAX_FILES_COMPARED = 10_000
 _PARTIAL, _RETIRED, _REMOVED = ".partial", ".retired", ".removed"
 _OTHER_FOLDER_HINT = "choose another folder with -o"
 _BUSY_HINT = f"wait until it ends, or {_OTHER_FOLDER_HINT}"
@@ -65,10 +63,7 @@ def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
     with lock:
         try:
             with disk_errors(final, error):
-                temporary.mkdir(exist_ok=True)
-                if any(temporary.iterdir()):
-                    hint = f"rm -r {shlex.quote(str(temporary))}, or {_OTHER_FOLDER_HINT}"
-                    raise error(f"{temporary.name} cannot be removed", where=str(temporary), hint=hint)
+                temporary.mkdir()
                 yield temporary
                 for path in sorted(temporary.rglob("*")):
                     _sync(path)
@@ -120,17 +115,12 @@ def check_no_mount_point(path: Path) -> None:
 def remove_directory(path: Path) -> None:
     """Remove a directory, or a link but not its target.
 
-    A kill in the middle leaves nothing under its name, unless the directory belongs to the image of a container.
+    A kill in the middle leaves nothing under its name.
     """
     removed = path.with_name(f".{path.name}{_REMOVED}")
     _remove(removed)
     with suppress(FileNotFoundError):
-        try:
-            path.rename(removed)
-        except OSError as cause:
-            if cause.errno != errno.EXDEV:
-                raise
-            shutil.rmtree(path)
+        path.rename(removed)
     _remove(removed)
 
 
@@ -250,12 +240,7 @@ def reading_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
-        ending = "".join(path.suffixes)  # another ending is another language or form
-        beside = islice(path.parent.glob(f"[!.]*{escape(ending)}"), _MAX_FILES_COMPARED)
-        by_stem = {file.name.removesuffix(ending): file for file in beside if os.path.isfile(file)}
-        near = by_stem.get(nearest_word(path.name.removesuffix(ending), by_stem) or "")
-        hint = f"did you mean {shlex.quote(str(near))}?" if near else "check the path"
-        raise DataError(f"no such file: {path}", where=str(path.absolute()), hint=hint) from None
+        raise DataError(f"no such file: {path}", where=str(path.absolute()), hint="check the path") from None
     except IsADirectoryError:
         raise DataError(f"{path} is a directory, not a file", where=str(path), hint="name a file in it") from None
     except PermissionError:
