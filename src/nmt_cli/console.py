@@ -107,10 +107,10 @@ def show_progress() -> Iterator[Progress]:
     if not shows_live_views():
         yield ProgressLines(time.monotonic)
         return
-    from rich.progress import BarColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    amount, rate, left = ("{task.fields[" + name + "]}" for name in ("amount", "rate", "left"))
-    with live_bars("{task.description}", BarColumn(), amount, rate, TimeElapsedColumn(), left) as bars:
+    counts = BarColumn(), MofNCompleteColumn(separator=" of "), TimeElapsedColumn(), TimeRemainingColumn()
+    with live_bars("{task.description}", *counts) as bars:
         yield _ProgressBars(bars)
 
 
@@ -130,7 +130,8 @@ class ProgressLines:
                 return
             rate = (done - self._logged_done) / (now - self._logged_at)
             left = "" if total is None or rate <= 0 else f", {time_left_text((total - done) / rate)}"
-            logger.info("%s: %s, %s per second%s", stage, _amount_text(done, total), f"{rate:,.0f}", left)
+            amount = f"{done:,}" if total is None else f"{done:,} of {total:,}"
+            logger.info("%s: %s, %s per second%s", stage, amount, f"{rate:,.0f}", left)
         self._stage, self._logged_at, self._logged_done = stage, now, done
 
 
@@ -231,19 +232,8 @@ class _ProgressBars:
         if stage not in self._tasks:
             for earlier in self._tasks.values():
                 self._bars.update(earlier, visible=False)
-            self._tasks[stage] = self._bars.add_task(stage, total=total, amount="", rate="", left="")
+            self._tasks[stage] = self._bars.add_task(stage, total=total)
         self._bars.update(self._tasks[stage], completed=done, total=total)
-        task = next(task for task in self._bars.tasks if task.id == self._tasks[stage])
-        self._bars.update(
-            task.id,
-            amount=_amount_text(done, total) if done or total is not None else "",
-            rate="" if task.speed is None else f"{task.speed:,.0f}/s",
-            left="" if task.time_remaining is None else time_left_text(task.time_remaining),
-        )
-
-
-def _amount_text(done: int, total: int | None) -> str:
-    return f"{done:,}" if total is None else f"{done:,} of {total:,}"
 
 
 class _Stderr:
