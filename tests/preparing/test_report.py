@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from nmt_cli.cli.prepare import _summary_lines
 from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.preparing.cleaning.rules import REASONS, CleaningCounts
-from nmt_cli.preparing.report import bin_width, count_text, length_chart, percent_text, render_page, summarise_lengths
+from nmt_cli.preparing.report import bin_width, length_chart, percent_text, render_page, summarise_lengths
 from nmt_cli.templates.charts import axis_ticks, short_number
 from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
 from tests.preparing.corpus_files import corpus_of_pairs, invented_pairs, run
@@ -75,10 +75,9 @@ def test_lengths_are_summarised_as_from_the_sorted_list(lengths: list[int], widt
 def test_the_bins_hold_nearly_all_sentences_and_are_as_narrow_as_may_be(lengths: list[int]) -> None:
     sentences = np.bincount(lengths)
     width = bin_width([sentences, np.bincount([0])])
-    assert width in {factor * 10**power for power in range(4) for factor in (1, 2, 5)}
     summary = summarise_lengths(sentences, width=width)
     assert summary["p99"] < 40 * width
-    assert width == 1 or summary["p99"] >= 40 * width / 2.5
+    assert width == 1 or summary["p99"] >= 40 * (width - 1)
     assert len(summary["histogram"]) <= 41
 
 
@@ -147,7 +146,7 @@ def test_examples_are_training_pairs_with_their_pieces(report: dict[str, Any]) -
 def test_the_page_says_what_the_report_says(directory: Path, report: dict[str, Any]) -> None:
     page = (directory / "report.html").read_text(encoding="utf-8")
     assert "500 of 502 training pairs are kept (99.6%)." in page
-    assert "1 (0.20%)" in page
+    assert "1 (0.199%)" in page
     assert "a &lt;b&gt; &amp; c</span>" in page
     assert "train.en:502" in page
     assert "Of 6 validation lines, training contains 2 as pairs, 3 as sources, 3 as targets" in page
@@ -241,25 +240,6 @@ def test_every_reason_is_shown_with_its_examples_and_its_meaning(report: dict[st
     assert "; 100,000 pairs, with duplicates, lost outer or repeated spaces." in tidied
     # The most frequent first.
     assert page.index("<h3>In validation") < page.index("<h3>Duplicate") < page.index("<h3>Malformed")
-    assert "These rules dropped no pair" not in page
-
-
-def test_rules_that_are_off_are_not_said_to_have_dropped_nothing(report: dict[str, Any]) -> None:
-    page = render_page({**report, "cleaning": CleaningCounts(read=9).to_json()})
-    off = re.search("These rules are off: (.*?)\\.", page)
-    silent = re.search("These rules dropped no pair: (.*?)\\.", page)
-    assert off is not None
-    assert silent is not None
-    assert off[1].split(", ")[:3] == ["too short", "punctuation only", "URL only"]
-    assert sorted([*off[1].split(", "), *silent[1].split(", ")]) == sorted(REASONS)
-
-
-def test_a_rule_that_dropped_pairs_is_not_said_to_be_off(tmp_path: Path) -> None:
-    located = corpus_of_pairs(tmp_path, "valid_size=30", train=[*TRAIN, *((src, f"{tgt} x") for src, tgt in TRAIN)])
-    run(located, tmp_path / "data")
-    page = (tmp_path / "data" / "report.html").read_text(encoding="utf-8")
-    assert "<h3>In validation or test text" in page
-    assert "in validation or test text" not in page.partition("These rules are off: ")[2].partition("</p>")[0]
 
 
 def test_what_is_to_be_looked_at_comes_first(report: dict[str, Any]) -> None:
@@ -299,14 +279,9 @@ MAY_BE_TOO_GOOD = ": scores on them may be too good; --set cleaning.overlap=side
     [
         ("report", 10, False, ""),
         ("report", 11, True, MAY_BE_TOO_GOOD),
-        ("pairs", 12, False, ", counted before cleaning.overlap=pairs dropped these pairs from training"),
-        (
-            "pairs",
-            13,
-            True,
-            f", counted before cleaning.overlap=pairs dropped these pairs from training{MAY_BE_TOO_GOOD}",
-        ),
-        ("sides", 99, False, ", counted before cleaning.overlap=sides dropped all of these from training"),
+        ("pairs", 12, False, ", before cleaning.overlap=pairs dropped them"),
+        ("pairs", 13, True, MAY_BE_TOO_GOOD),
+        ("sides", 99, False, ", before cleaning.overlap=sides dropped them"),
     ],
 )
 def test_much_overlap_left_in_training_is_a_finding_on_the_page_and_in_the_terminal(
@@ -349,14 +324,10 @@ def test_tables_and_headings_can_be_found_without_seeing_them(report: dict[str, 
     assert charts[0]["aria-label"] == "Training sentences by length in words, en and de"
 
 
-def test_numbers_are_written_as_they_are_read() -> None:
-    counts = {0: "0", 969_026: "969,026", 4_508_785: "4,508,785", 36_251_442: "36.25 million"}
-    counts[12_345_678_901] = "12,350 million"
-    assert {number: count_text(number) for number in counts} == counts
-    shares = {0: "0%", 3: "0.003%", 31: "0.031%", 266: "0.27%", 41_300: "41.3%", 99_920: "99.92%", 99_999: "99.99%"}
+def test_shares_have_three_digits() -> None:
+    shares = {0: "0%", 3: "0.003%", 266: "0.266%", 41_300: "41.3%", 100_000: "100%"}
     assert {part: percent_text(part, 100_000) for part in shares} == shares
-    assert (percent_text(1, 1), percent_text(1, 0)) == ("100%", "0%")
-    assert (percent_text(12, 10**7), percent_text(1, 11_000_000)) == ("0.00012%", "under 0.0001%")
+    assert percent_text(1, 0) == "0%"
 
 
 @pytest.mark.parametrize("highest", [0, 1, 2, 3, 5, 6, 11, 99, 100, 101, 3477, 28_994, 36_000_000])

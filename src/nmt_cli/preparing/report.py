@@ -30,7 +30,6 @@ REPORT_PAGE = "report.html"
 _NUM_EXAMPLES = 5
 _MUCH_OVERLAP_SHARE = 0.01
 _MAX_BINS = 40
-_MAX_INPUTS = 200
 
 
 def build_report(
@@ -119,13 +118,9 @@ def summarise_lengths(sentences: NDArray[np.int64], *, width: int) -> dict[str, 
 
 
 def bin_width(sides: list[NDArray[np.int64]]) -> int:
-    """The smallest width of 1, 2, 5, 10, 20 and so on with which 40 bins hold 99 % of the sentences of each side."""
+    """The smallest width with which 40 bins hold 99 % of the sentences of each side."""
     longest = max(_percentile(sentences, 0.99) for sentences in sides)
-    width, step = 1, 0
-    while width * _MAX_BINS <= longest:
-        width = width * 5 // 2 if step % 3 == 1 else width * 2
-        step += 1
-    return width
+    return longest // _MAX_BINS + 1
 
 
 def render_page(report: Mapping[str, Any]) -> str:
@@ -134,10 +129,6 @@ def render_page(report: Mapping[str, Any]) -> str:
     bins = {unit: {side: train[side][unit]["histogram"] for side in train} for unit in ("words", "pieces")}
     charts = [length_chart(sides, languages=languages, unit=unit) for unit, sides in bins.items()]
     findings = [*report["warnings"], *_findings(report)]
-    settings, counts = report["settings"]["cleaning"], report["cleaning"]["dropped"]
-    off = {key for key, setting in settings.items() if setting["value"] in (None, False, "report", "all")}
-    without_effect = (name for name, rule in REASONS.items() if rule.keys and off.issuperset(rule.keys))
-    rules_off = [name for name in without_effect if not counts[name]["count"]]  # text set aside is always dropped
     return render(
         "data_report.html",
         report=report,
@@ -145,9 +136,6 @@ def render_page(report: Mapping[str, Any]) -> str:
         default_vocab_size=DEFAULT_VOCAB_SIZE,
         charts=charts,
         cleaning_rules=REASONS,
-        rules_off=rules_off,
-        max_inputs=_MAX_INPUTS,
-        count_text=count_text,
         percent_text=percent_text,
         size_text=size_text,
     )
@@ -162,14 +150,11 @@ def overlap_finding(split: Split, facts: Mapping[str, int], *, setting: str) -> 
         f"of {facts['lines']:,} {SPLIT_NAMES[split]} lines, training contains {facts['pairs']:,} as pairs, "
         f"{facts['sources']:,} as sources, {facts['targets']:,} as targets"
     )
-    if setting != "report" and (facts["pairs"] or setting == "sides"):
-        dropped = "these pairs" if setting == "pairs" else "all of these"
-        text += f", counted before cleaning.overlap={setting} dropped {dropped} from training"
     num_overlapping = max(facts["sources"], facts["targets"])
     num_kept = {"report": num_overlapping, "pairs": num_overlapping - facts["pairs"], "sides": 0}[setting]
-    if num_kept <= _MUCH_OVERLAP_SHARE * facts["lines"]:
-        return text, False
-    return f"{text}: scores on them may be too good; --set cleaning.overlap=sides drops them", True
+    if num_kept > _MUCH_OVERLAP_SHARE * facts["lines"]:
+        return f"{text}: scores on them may be too good; --set cleaning.overlap=sides drops them", True
+    return text if setting == "report" else f"{text}, before cleaning.overlap={setting} dropped them", False
 
 
 def few_pairs_finding(report: Mapping[str, Any], *, prepare: str | None = None) -> str | None:
@@ -181,20 +166,8 @@ def few_pairs_finding(report: Mapping[str, Any], *, prepare: str | None = None) 
 
 
 def percent_text(part: float, whole: float) -> str:
-    """A part as a percentage of the whole: 41.3%, 2.66%, 0.0031%. Only nothing is 0%, and only the whole is 100%."""
-    percent = 100 * part / whole if whole else 0.0
-    if 0 < percent < 0.0001:
-        return "under 0.0001%"
-    if percent in (0, 100):
-        return f"{percent:.0f}%"
-    if 99.9 < percent < 100:
-        return f"{min(percent, 99.99):.2f}%"
-    return f"{percent:.1f}%" if percent >= 10 else f"{percent:.2f}%" if percent >= 0.1 else f"{percent:.2g}%"
-
-
-def count_text(number: int) -> str:
-    """A count, in millions with four digits from ten million on: 4,508,785, 36.25 million, 12,350 million."""
-    return f"{float(f'{number / 1e6:.4g}'):,.10g} million" if number >= 10_000_000 else f"{number:,}"
+    """A part as a percentage of the whole, with three digits: 41.3%, 2.66%, 0.0031%."""
+    return f"{100 * part / whole if whole else 0:.3g}%"
 
 
 def length_chart(sides: Mapping[str, Sequence[Mapping[str, Any]]], *, languages: Mapping[str, str], unit: str) -> str:
