@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import http.client
 import subprocess
@@ -135,13 +134,6 @@ def test_an_address_is_quoted_where_it_has_to_be(server: FileServer) -> None:
     ours, theirs = (cached_file(f"https://host/download.php?file={name}.zip") for name in ("a", "b"))
     assert ours != theirs
     assert ours.name == theirs.name == "download.php"
-
-
-def test_a_disk_without_locks_is_named(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
-    error = refusal(lambda: fetch(server))
-    assert error.message == "cannot write a.tgz: the disk knows no locks"
-    assert error.hint == "mount it with flock, or name a folder on another disk: export NMT_CACHE=FOLDER"
 
 
 def test_a_part_that_was_whole_already_is_no_obstacle(server: FileServer) -> None:

@@ -226,27 +226,18 @@ def test_a_data_set_in_the_hubs_cache_needs_no_network_and_no_other_subset(
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "error", "fix"),
+    ("status", "code", "error"),
     [
-        (403, "GatedRepo", "wmt/wmt14 is gated: the hub wants to know who takes it", "then export HF_TOKEN=hf_..."),
-        (
-            401,
-            "RepoNotFound",
-            "there is no data set wmt/wmt14 on the hub, or it is private",
-            "if it is private, export HF_TOKEN=hf_...",
-        ),
-        (404, "RevisionNotFound", "wmt/wmt14 has no such revision on the hub", "or leave it out for the newest"),
-        (503, "", "cannot download wmt/wmt14: Server error '503 Service Unavailable' for url ", "check the network"),
+        (403, "GatedRepo", "wmt/wmt14 is gated: the hub wants to know who takes it"),
+        (401, "RepoNotFound", "there is no data set wmt/wmt14 on the hub, or it is private"),
     ],
 )
-def test_a_hub_that_refuses_says_what_is_missing(
-    tmp_path: Path, hub: Hub, status: int, code: str, error: str, fix: str
-) -> None:
+def test_a_hub_that_refuses_says_what_is_missing(tmp_path: Path, hub: Hub, status: int, code: str, error: str) -> None:
     hub.status = {"wmt/wmt14": (status, code)}
     failed = prepare(tmp_path, **hub.environment(tmp_path / "home"))
     assert failed.returncode == 4
-    assert failed.stderr.startswith(f"error: {error}")
-    assert fix in failed.stderr
+    assert failed.stderr.startswith(f"error: {error}\n")
+    assert "export HF_TOKEN=hf_..." in failed.stderr.splitlines()[-1]
 
 
 def test_without_a_hub_it_is_said_what_to_do(tmp_path: Path) -> None:
