@@ -299,8 +299,8 @@ def test_keys_follow_from_contents_and_not_from_places(tmp_path: Path, server: F
     assert unnamed[0] != first[0]
     assert unnamed[1] == first[1]
     assert keys(file="a.tsv, source: 1, target: 2")[0] != first[0]  # data of columns found by name may be other text
-    weighted = keys(sha=f"sha256: {digest}, weight: 2")
-    for changed in (weighted, keys("limit=5"), keys("cleaning.max_words=9"), keys(file="c.tsv")):
+    weighted, marked = (keys(sha=f"sha256: {digest}, {setting}") for setting in ("weight: 2", "markup: ted"))
+    for changed in (weighted, marked, keys("limit=5"), keys("cleaning.max_words=9"), keys(file="c.tsv")):
         assert changed[0] != first[0]
         assert changed[1] != first[1]
 

@@ -112,12 +112,13 @@ class TextSource(Source):
 
 @dataclass(frozen=True, slots=True)
 class TextFiles(LocalPairs):
-    """Two aligned files of plain text, one sentence per line; also compressed."""
+    """Two aligned files of plain text, one sentence per line; also compressed. `markup` is what was taken away."""
 
     not_in_identity = (*LocalPairs.not_in_identity, "target_origin")
     source: Path
     target: Path
     target_origin: str
+    markup: Markup = None
 
     def read(self) -> Iterator[Chunk]:
         """The lines of both files side by side. DataError gives both numbers of lines if they differ."""
@@ -146,7 +147,7 @@ def text_files(
     inputs = tuple(zip(names, files, strict=True))
     if markup is not None:
         files = (_without_markup(files[0], markup), _without_markup(files[1], markup))
-    return TextFiles(inputs, origins[0], weight, *files, origins[1])
+    return TextFiles(inputs, origins[0], weight, *files, origins[1], markup)
 
 
 def kind_of_file(file: Path) -> str | None:
