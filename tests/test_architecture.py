@@ -55,7 +55,7 @@ NEIGHBOURS = {
     "decompression": {"errors", "files"},
     "cache": {"errors", "files"},
     "hub": {"console", "errors", "files"},  # downloads show their progress, and end in errors
-    "hub_names": {"cache", "errors", "hub"},  # the page of a name on the hub, and its place in the cache
+    "hub_names": {"cache", "hub"},  # the page of a name on the hub, and its place in the cache
     "devices": {"errors"},
     "processes": {"errors"},
     "languages": {"errors", "files"},

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from nmt_cli import hub
 from nmt_cli.cache import cache_folder
-from nmt_cli.errors import ModelError
 
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w.-]+))?", re.ASCII)
 # /+ because Path shortens // to /.
@@ -47,7 +46,7 @@ def hub_name(given: str | Path) -> HubName | None:
     """The name on the hub that the user gave; None if the user gave a path.
 
     A text is a path if it exists, or if its first folder exists. The address of a model's page stands for the model's
-    name. Raises ModelError if something follows owner and name, as in OWNER/NAME/tree/main.
+    name.
     """
     path, text = Path(given), str(given)
     first = next(iter(path.parts), "")
@@ -55,11 +54,5 @@ def hub_name(given: str | Path) -> HubName | None:
     is_path = path.is_absolute() or text.startswith("./") or first in ("", "..", *_OUR_FOLDERS)
     if is_path or path.exists() or Path(first).exists():
         return None
-    plain = _ADDRESS.sub("", text).rstrip("/")
-    if match := _NAME.fullmatch(plain):
-        return HubName(match[1], match[2])
-    longer = _NAME.match(plain)
-    if longer is None or not plain.startswith("/", longer.end()):
-        return None
-    message = f"there is no {plain} here, and a model on the hub is named OWNER/NAME"
-    raise ModelError(message, where=text, hint=f"check the path; for the model on the hub write {longer[1]}")
+    match = _NAME.fullmatch(_ADDRESS.sub("", text).rstrip("/"))
+    return HubName(match[1], match[2]) if match else None
