@@ -74,6 +74,15 @@ def test_a_path_where_no_socket_can_be_is_named(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
+def test_a_port_that_is_taken_is_named() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        pytest.raises(UsageError, match=r"cannot listen at 127\.0\.0\.1:\d+: Address already in use") as error,
+    ):
+        Listener(host="127.0.0.1", port=other.getsockname()[1], uds=None)
+    assert error.value.setting == "port"
+
+
 def test_a_server_is_asked_at_a_path(models: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "nmt.sock"
     server = Server(tmp_path / "log", "-m", models["en-de"], "--uds", path).wait()

@@ -11,7 +11,7 @@ import pytest
 from nmt_cli.serving.errors import RequestError
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue, QueuedSentence
-from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, SentenceTask
+from nmt_cli.serving.worker_model import AttentionTask, SearchTask, SentenceTask
 
 pytestmark = pytest.mark.anyio
 SEARCH = SearchTask(beam=2, nbest=1, length_penalty=0.6, max_extra_tokens=50, prefix="", alignments=False)
@@ -126,26 +126,6 @@ async def test_few_clients_are_not_waited_for_once_all_are_back(number: int) -> 
     assert len(await at_once(taking)) == number
 
 
-async def test_clients_that_do_not_come_back_are_waited_for_once() -> None:
-    queue = batch_queue(max_wait=0.2)
-    queue.learn_speed(sentences(3), seconds=6000)
-    queue.submit(sentences(1))
-    await after(0.19, queue.take())
-    queue.submit(sentences(1))
-    await at_once(queue.take())
-
-
-async def test_clients_that_left_before_the_answer_are_not_waited_for() -> None:
-    queue = batch_queue(max_wait=5)
-    (typed,) = sentences(1)
-    queue.submit([typed])
-    batch = await queue.take()
-    typed.result.cancel()  # there is more text by now
-    queue.submit([sentence(6)])
-    queue.learn_speed(batch, seconds=60)
-    await at_once(queue.take())
-
-
 async def test_a_sentence_that_goes_alone_does_not_wait_for_others() -> None:
     queue = batch_queue(max_wait=5)
     queue.learn_speed(sentences(1), seconds=60)
@@ -158,8 +138,6 @@ async def test_a_sentence_that_goes_alone_does_not_wait_for_others() -> None:
     [
         (1000, [5] * 8, [[5] * 4, [5] * 4]),
         (1000, [5], [[5]]),
-        (1000, [5] * 5, [[5] * 3, [5] * 2]),
-        (1000, [5] * 32, [[5] * 16, [5] * 16]),
         (1000, [5] * 33, [[5] * 17, [5] * 16]),
         pytest.param(1000, [15] * 4 + [40] * 12, [[15] * 4, [40] * 12], id="two kinds"),
         pytest.param(80, [5] * 20, [[5] * 8, [5] * 8], id="more than two batches"),
@@ -200,17 +178,6 @@ async def test_clients_take_turns_whoever_has_sent_more(budget: int, arrivals: l
     assert " ".join("+".join(one.client for one in batch) for batch in batches) == turns
 
 
-async def test_a_client_that_comes_back_stands_behind_those_that_stayed() -> None:
-    queue = batch_queue(max_tokens=10)  # one
-    left = sentence(5, client="back")
-    queue.submit([sentence(5, client="first"), left])
-    await queue.take()
-    left.result.cancel()
-    for name in ("stayed", "back"):
-        queue.submit([sentence(5, client=name)])
-    assert [batch[0].client for batch in await take(queue, 2)] == ["stayed", "back"]
-
-
 async def test_cancelled_sentences_are_dropped_and_make_room() -> None:
     queue = batch_queue(max_sentences=2)
     gone, kept = sentence(4), sentence(5)
@@ -239,41 +206,6 @@ async def test_what_waits_is_reckoned_in_seconds_once_a_batch_was_full() -> None
     # Long sentences take long, which says nothing against short ones.
     queue.learn_speed([sentence(50)], seconds=20.0)
     assert queue.queued_seconds == 12.0
-
-
-async def test_other_words_cost_as_much_as_all_their_searches() -> None:
-    tasks: list[SentenceTask] = [SEARCH, WIDE, NextWordsTask("", num_words=3, beam=4), ATTENTION]
-    assert [sentence(5, task).work for task in tasks] == [10, 20, 60, 5]
-
-
-@pytest.mark.parametrize("num_steps", range(4))
-async def test_a_worker_is_retired_at_whatever_moment_a_sentence_comes(num_steps: int) -> None:
-    queue = batch_queue(max_wait=5)
-    queue.learn_speed(sentences(1), seconds=60)
-    first, second = sentences(2)
-    queue.submit([first])
-    taking = asyncio.ensure_future(queue.take())
-    await asyncio.sleep(0.01)
-    queue.submit([second])
-    for _ in range(num_steps):
-        await asyncio.sleep(0)
-    for one in (first, second):
-        one.result.cancel()
-    taking.cancel()
-    done, _ = await asyncio.wait([taking], timeout=60)
-    assert done
-
-
-async def test_sentences_that_nobody_wants_are_not_counted_as_waiting() -> None:
-    metrics = ServerMetrics()
-    queue = BatchQueue("en-de", max_tokens=100, max_wait_seconds=0, max_sentences=9, metrics=metrics)
-    (gone,) = sentences(1)
-    queue.submit([gone])
-    gone.result.cancel()
-    taking = asyncio.ensure_future(queue.take())
-    await asyncio.sleep(0.01)
-    taking.cancel()
-    assert b'nmt_queue_sentences{model="en-de"} 0.0' in metrics.render()
 
 
 async def test_sentences_of_a_lost_worker_go_first_and_alone() -> None:

@@ -38,8 +38,6 @@ TRANSLATE = ("/translate", "/v1/translate", "/v2/translate")
         b"",
         b"{",
         b"[1, 2]",
-        b"null",
-        b'"text"',
         b"\xff\xfe{}",
         DEEP,
         b'{"q": NaN}',
@@ -48,7 +46,7 @@ TRANSLATE = ("/translate", "/v1/translate", "/v2/translate")
         b'{"q": "x", "text": "x", "source": "en", "target": "zz", "target_lang": "zz", "translation": "x"}',
         b'{"q": "\\ud800", "text": "\\ud800", "source": "en", "target": "de", "target_lang": "de", "translation": "x"}',
     ],
-    ids=range(12),
+    ids=range(10),
 )
 def test_bodies_that_make_no_sense(server: Server, path: str, body: bytes) -> None:
     answer = server.ask("POST", path, body, headers=JSON)
@@ -59,13 +57,6 @@ def test_bodies_that_make_no_sense(server: Server, path: str, body: bytes) -> No
     error = answer.json["message"] if path.startswith("/v2") else answer.json["error"]
     assert error["message"] if path.startswith("/v1") else error
     assert "Traceback" not in answer.body.decode()
-
-
-@pytest.mark.parametrize("path", TRANSLATE)
-def test_json_may_begin_with_a_byte_order_mark(server: Server, path: str) -> None:
-    fields = {name: WELL[name] for name in FIELDS[path] if name in WELL}
-    answer = server.ask("POST", path, json.dumps(fields).encode("utf-8-sig"), headers=JSON)
-    assert answer.status == 200, answer.body
 
 
 @pytest.mark.parametrize("path", FIELDS)
@@ -116,12 +107,6 @@ def test_a_compressed_body_is_read_up_to_the_limit_of_its_content(server: Server
         assert answer.json
 
 
-@pytest.mark.parametrize("path", TRANSLATE)
-def test_fifty_texts_of_two_hundred_and_fifty_characters_are_translated(server: Server, path: str) -> None:
-    asked = {name: WELL[name] for name in FIELDS[path] if name in WELL} | {FIELDS[path][0]: ["sea " * 62 + "s."] * 50}
-    assert server.post(path, asked).status == 200
-
-
 def test_a_multipart_form_has_room_for_all_texts_and_no_thousands_of_fields(server: Server) -> None:
     answers = []
     for number in (200, 251):
@@ -153,17 +138,6 @@ def test_our_own_api_takes_json_only(server: Server, path: str, kind: str) -> No
     ):
         assert (answer.status, answer.json["error"]["code"]) == (415, "unsupported_media_type")
         assert answer.json["error"]["hint"] == "send it with -H 'Content-Type: application/json'"
-
-
-def test_a_number_of_thousands_of_digits_is_cut_in_the_answer(server: Server) -> None:
-    for path, field in (("/translate", "alternatives"), ("/v1/translate", "nbest"), ("/v1/translate", "beam")):
-        asked = {"q": "x", "text": "x", "source": "en", "target": "de"}
-        asked.pop("q" if path.startswith("/v1") else "text")
-        body = json.dumps(asked)[:-1] + f', "{field}": {"9" * 4000}}}'
-        answer = server.ask("POST", path, body.encode(), headers=JSON)
-        assert answer.status == 400
-        assert len(answer.body) < 300, answer.body
-        assert answer.headers["x-content-type-options"] == "nosniff"
 
 
 def test_a_wrong_value_is_told_by_its_field(server: Server) -> None:
@@ -228,16 +202,6 @@ def test_paths_and_methods_that_do_not_exist(server: Server, method: str, path: 
     answer = server.ask(method, path)
     assert answer.status == status
     assert "error" in answer.json
-
-
-@pytest.mark.parametrize(
-    ("path", "status", "code"), [("/v1/nothing", 404, "no_such_path"), ("/v1/translate", 405, "method_not_allowed")]
-)
-def test_the_code_of_an_error_tells_a_wrong_method_from_a_wrong_path(
-    server: Server, path: str, status: int, code: str
-) -> None:
-    answer = server.get(path)
-    assert (answer.status, answer.json["error"]["code"]) == (status, code)
 
 
 @pytest.mark.parametrize("host", [b"[", b"a]b:x", b"x/../..", b"\xff", b""])

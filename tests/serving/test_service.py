@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +13,6 @@ from starlette.types import Message
 
 from nmt_cli.errors import DataError
 from nmt_cli.languages import DetectedLanguage
-from nmt_cli.serving.api.deepl import DeepLTranslateRequest, check_supported
 from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.errors import TIMEOUT, ClientGone, RequestError, invalid_request_error, server_busy_error
 from nmt_cli.serving.keys import ApiKeys, KeyOwner, read_keys
@@ -105,27 +102,6 @@ async def test_languages_are_detected_and_sentences_split_where_no_other_request
     assert threading.current_thread() not in threads
 
 
-@pytest.mark.parametrize("text", ["the sea", "the sea\nthe sea"])
-async def test_a_task_that_is_cancelled_while_it_waits_leaves_no_error_to_the_log(
-    models: dict[str, Path], text: str
-) -> None:
-    model = ServedModel(models["en-de"], MODEL_SETTINGS, ServerMetrics())  # nobody works
-    service = Service(ModelRouter([model]), replace(LIMITS, timeout_seconds=60), ApiKeys([]), ServerMetrics())
-    told: list[str] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["message"]))
-    caller = Caller("one", asyncio.Future())
-    translate = partial(service.translate, model=model, task=SEARCH, split_sentences="always", is_translated=True)
-    task = asyncio.ensure_future(translate([text], caller=caller))
-    await asyncio.sleep(0.05)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await asyncio.sleep(0.05)
-    del task
-    gc.collect()
-    assert told == []
-
-
 async def test_a_text_is_detected_among_the_languages_of_the_models_to_the_target(
     models: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -139,10 +115,8 @@ async def test_a_text_is_detected_among_the_languages_of_the_models_to_the_targe
     assert error.value.hint == "give target: one of de, fr; or give source, if the text is in another language"
     with pytest.raises(RequestError, match="de to fr is not supported") as error:
         served.route("de", "fr", text=german)
-    assert error.value.hint == "give source and target of one of the models: en-de, de-en, en-fr"
     with pytest.raises(RequestError, match="it is not supported") as error:
         served.route("auto", "it", text=german)
-    assert error.value.hint == "target: one of de, en, fr"
 
 
 @pytest.mark.parametrize(
@@ -151,10 +125,7 @@ async def test_a_text_is_detected_among_the_languages_of_the_models_to_the_targe
         ("en-de", "Das Haus steht am alten Meer.", "de", False),
         ("en-de", "The house stands by the old sea.", "en", True),
         ("en-de", "Server error", "en", True),  # looks German, but not surely
-        ("en-de", "ok", "en", True),
         ("en_GB-zho_Hans", "我们明天一起去公园看电影吧。", "zh-Hans", False),
-        ("iw-ru", "Привет, как дела?", "ru", False),
-        ("hsb-de", "Das Haus steht am alten Meer.", "de", False),
         ("hsb-de", "Pies śpi w domu mojej babci.", "hsb", True),  # to the identifier, it is Polish
     ],
 )
@@ -217,7 +188,6 @@ def test_a_key_refills_evenly_and_no_request_is_worth_more_than_it_ever_has(tmp_
         carol.spend(1000)
     # Not 429: DeepL's clients would send it again and again.
     assert (error.value.status, error.value.code, error.value.retry_after_seconds) == (413, "too_large", None)
-    assert error.value.hint == "send at most 60 texts in a request"
     carol.spend(60)
     bob.spend(1)
     bob.spend(1)
@@ -283,23 +253,16 @@ def test_keys_that_are_read_again_keep_what_they_used_and_others_are_refused(
         ("\nalice secret 5", "the key of alice has fewer than 8 characters"),
         ("a same-secret 5\nb same-secret 5", "the key of b is there twice"),
         ("a long-secret 0", "line 1 is not a key"),
-        ("a long-secret 5 boss", "line 1 is not a key"),
-        ("a long-secret operator", "line 1 is not a key"),
-        ("a long-secret nan", "line 1 is not a key"),
     ],
 )
 def test_a_wrong_key_file_is_refused_by_its_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message) as error:
         read_keys(write_keys(tmp_path, text), clock=lambda: 0.0)
-    assert error.value.hint
     assert "secret" not in error.value.message
 
 
 def test_a_key_file_that_cannot_be_read_is_answered(tmp_path: Path) -> None:
     keys = write_keys(tmp_path, "alice long-secret 5")
-    with pytest.raises(DataError, match="no such file: ") as error:
-        read_keys(keys.with_name(f"{keys.name}s"), clock=lambda: 0.0)
-    assert error.value.hint == f"did you mean {keys}?"
     keys.write_bytes(b"\xff")
     with pytest.raises(DataError, match="the keys cannot be read"):
         read_keys(keys, clock=lambda: 0.0)
@@ -318,19 +281,3 @@ async def test_who_asks_is_the_owner_of_the_key_or_else_an_address(
 
     with watch_caller(Request({"type": "http", "state": state, "client": address}, never)) as caller:
         assert caller.name == name
-
-
-def test_a_number_is_as_good_as_its_digits() -> None:
-    asked = {"text": "the sea", "target_lang": "DE", "split_sentences": 0}
-    assert DeepLTranslateRequest.model_validate(asked).split_sentences == "0"
-
-
-@pytest.mark.parametrize(("text", "is_taken"), [("\nsea", True), ("sea\n \n", True), ("", True), ("the\n\nsea", False)])
-def test_only_a_line_break_inside_a_text_is_too_many_for_nonewlines(text: str, is_taken: bool) -> None:
-    asked = DeepLTranslateRequest(text=["the sea", text], target_lang="DE", split_sentences="nonewlines")
-    if is_taken:
-        check_supported(asked)
-        return
-    with pytest.raises(RequestError, match="a line break ends a sentence") as error:
-        check_supported(asked)
-    assert error.value.hint == "put each sentence on one line, or leave split_sentences out"

@@ -124,33 +124,24 @@ def test_words_that_may_come_next_differ_and_the_best_is_first(server: Server, t
 
 
 @pytest.mark.parametrize(
-    ("path", "asked", "refusal"),
+    ("path", "asked", "field"),
     [
-        ("translate", {"beam": 99}, "beam: a beam of 99 is too wide; ask for at most 16"),
-        ("translate", {"nbest": 11}, "nbest: 11 translations are too many; ask for at most 10"),
-        ("translate", {"prefix": "a", "text": "a\nb"}, "prefix: a prefix is of one sentence; send a single sentence"),
-        (
-            "translate",
-            {"prefix": "x " * 40},
-            "prefix: the prefix has 80 pieces, and the model takes 63; give a shorter one",
-        ),
-        ("translate", {"source": "fr"}, "source: fr is not supported; source: one of en, de"),
-        (
-            "translate",
-            {"target": "en"},
-            "target: en to en is not supported; give source and target of one of the models: en-de, de-en",
-        ),
-        ("attention", {"translation": " "}, "translation: the translation is blank; give the translation of the text"),
-        ("words", {"text": " "}, "text: the sentence is blank; give the sentence that is translated"),
+        ("translate", {"beam": 99}, "beam"),
+        ("translate", {"nbest": 11}, "nbest"),
+        ("translate", {"prefix": "a", "text": "a\nb"}, "prefix"),
+        ("translate", {"prefix": "x " * 40}, "prefix"),
+        ("translate", {"source": "fr"}, "source"),
+        ("translate", {"target": "en"}, "target"),
+        ("attention", {"translation": " "}, "translation"),
+        ("words", {"text": " "}, "text"),
     ],
 )
 def test_requests_that_make_no_sense_are_refused_by_their_field(
-    server: Server, path: str, asked: dict[str, object], refusal: str
+    server: Server, path: str, asked: dict[str, object], field: str
 ) -> None:
     answer = server.post(f"/v1/{path}", {"text": "the old sea", "source": "en"} | asked)
     error = answer.json["error"]
-    assert (answer.status, error["code"]) == (400, "invalid_request")
-    assert f"{error['where']}: {error['message']}; {error['hint']}" == refusal
+    assert (answer.status, error["code"], error["where"]) == (400, "invalid_request", field)
 
 
 @pytest.mark.parametrize(("field", "text"), [("text", "the old sea " * 60), ("prefix", "am Meer " * 60)])
@@ -243,16 +234,6 @@ def test_clients_that_vanish_leave_no_work_behind(server: Server) -> None:
     assert answer.status == 200
     wait_until(lambda: server.metric('nmt_dropped_sentences_total{model="en-de"}') > dropped)
     wait_until(lambda: server.metric('nmt_queue_sentences{model="en-de"}') == 0)
-
-
-def test_a_slow_client_stalls_nobody(server: Server) -> None:
-    with socket.create_connection(("127.0.0.1", server.port)) as slow:
-        head = b"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n"
-        slow.sendall(head + b"\r\n{")
-        assert server.post("/v1/translate", {"text": "the old sea", "source": "en"}).status == 200
-        slow.setblocking(False)
-        with pytest.raises(BlockingIOError):  # it is waited for still
-            slow.recv(1)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")

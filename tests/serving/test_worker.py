@@ -72,15 +72,6 @@ def test_short_sentences_are_kept_apart_for_ctranslate2_in_int8(models: dict[str
     assert WorkerModel(models["en-de"], replace(CTRANSLATE2, precision="int8")).min_wide_tokens == 16
 
 
-def test_a_torch_worker_shows_the_attention_of_the_model_that_it_has(
-    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = WorkerModel(models["en-de"], replace(TORCH, precision="bf16"))
-    monkeypatch.setattr(model_directory, "load_model", None)  # no second one is read
-    (found,) = model.answer(["the sea"], AttentionTask("das Meer"))
-    assert np.allclose(np.sum(json.loads(found["map"])["weights"], axis=-1), 1, atol=2e-3)
-
-
 @pytest.mark.parametrize(
     ("line", "task", "name"),
     [
