@@ -68,28 +68,3 @@ def test_a_step_is_reckoned_part_by_part(repository: Path, tmp_path: Path) -> No
     share = 9.4e12 / (base["modelled_milliseconds_an_update"] / 1000 * 790e12)
     assert base["modelled_share_of_matrix_rate"] == pytest.approx(share, abs=2e-3)
     assert base["bar_milliseconds"] == 25
-
-
-def test_measured_figures_stand_beside_the_model(repository: Path, tmp_path: Path) -> None:
-    rate = {
-        "size": "base",
-        "milliseconds_an_update": 31.25,
-        "ratios": {"share_of_matrix_rate": 0.377},
-        "own_products": {"milliseconds_a_step": 17.5},
-    }
-    micro = {"parts": {"base": {"attention forward": 0.61, "loss": 1.25}}}
-    for name, result in (("step-base", rate), ("micro", micro)):
-        (tmp_path / f"{name}-result.json").write_text(json.dumps(result), encoding="utf-8")
-    files = [str(tmp_path / f"{name}-result.json") for name in ("step-base", "micro")]
-    (base,) = modelled(repository, tmp_path, "--json", "--measured", *files, base=of_step())
-    assert base["measured"] == {
-        "update": 31.25,
-        "share": 0.377,
-        "products": 17.5,
-        "attention forward": 0.61,
-        "loss": 1.25,
-    }
-    lines = modelled(repository, tmp_path, "--measured", *files).splitlines()
-    assert lines[0].split() == ["modelled", "ms", "base", "measured"]
-    assert next(line for line in lines if line.startswith("products")).split()[-1] == "17.50"
-    assert next(line for line in lines if line.startswith("update")).split()[-1] == "31.25"

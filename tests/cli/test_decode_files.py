@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from nmt_cli.cli.decode.command import decode
 from nmt_cli.cli.decode.input import STANDARD, open_input, read_blocks
-from nmt_cli.cli.decode.output import PartialOutput, file_identity
+from nmt_cli.cli.decode.output import PartialOutput
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.preparing.sources.lines import line_chunks
 from nmt_cli.scoring.texts import read_text
@@ -139,25 +139,6 @@ def test_complete_rows_are_told_from_the_last_ones(tmp_path: Path) -> None:
         unfinished.begin({"beam": 5, "nbest": 2}, may_replace=False, rows_are_numbered=False)
 
 
-def test_a_command_killed_before_its_first_line_leaves_nothing_to_refuse(tmp_path: Path) -> None:
-    unfinished = PartialOutput(tmp_path / "out")
-    unfinished.begin({"beam": 4}, may_replace=False, rows_are_numbered=False)
-    unfinished.path.touch()
-    assert unfinished.begin({"beam": 5}, may_replace=False, rows_are_numbered=False) == 0
-    unfinished.path.write_bytes(b"one\n")
-    assert unfinished.begin({"beam": 5}, may_replace=False, rows_are_numbered=False) == 1
-
-
-@pytest.mark.parametrize("output", [STANDARD, Path("/dev/null")])
-def test_no_file_is_hashed_for_an_output_that_nothing_continues(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, output: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "short").write_text("the sea\n")
-    monkeypatch.setattr("nmt_cli.cli.decode.command.file_identity", None)
-    decode(model=[folder / "model"], source=folder / "short", output=output, device="cpu")
-    assert len(capfd.readouterr().out.splitlines()) == (output == STANDARD)
-
-
 def test_the_lines_before_the_damage_of_a_compressed_file_are_translated(folder: Path) -> None:
     (folder / "damaged.gz").write_bytes(gzip.compress(b"the sea\n" + b"\n" * 80_000)[:-4])
     command = ["decode", "--device", "cpu", "--threads", "1", "-m", "model", "-i", "damaged.gz", "-o", "damaged"]
@@ -205,17 +186,6 @@ def test_prefixes_of_another_length_are_refused_before_anything_is_translated(fo
     assert len(process.stdout.splitlines()) == 1
 
 
-def test_prefixes_that_are_not_utf8_can_be_replaced(folder: Path, tmp_path: Path) -> None:
-    text, prefix, output = tmp_path / "text", tmp_path / "prefix", tmp_path / "output"
-    text.write_text("the sea\n")
-    prefix.write_bytes(b"Haus f\xfcr\n")
-    with pytest.raises(DataError, match="line 1 is not UTF-8") as error:
-        decode(model=[folder / "model"], source=text, prefix=prefix, output=output, device="cpu")
-    assert "or --errors replace" in error.value.hint
-    decode(model=[folder / "model"], source=text, prefix=prefix, output=output, device="cpu", errors="replace")
-    assert output.read_text().startswith("Haus f")
-
-
 def test_prefixes_stay_beside_their_lines_when_continued(folder: Path) -> None:
     prefixes = [f"Haus {number % 7}" if number % 3 and number % 17 else "" for number in range(NUM_LINES)]
     (folder / "prefixes").write_text("".join(f"{prefix}\n" for prefix in prefixes))
@@ -226,18 +196,6 @@ def test_prefixes_stay_beside_their_lines_when_continued(folder: Path) -> None:
     lines = (folder / "prefixed").read_bytes().decode().split("\n")[:-1]
     assert len(lines) == NUM_LINES
     assert all(line.startswith(prefix) for line, prefix in zip(lines, prefixes, strict=True))
-
-
-def test_prefixes_may_come_from_a_pipe(folder: Path, tmp_path: Path) -> None:
-    def pipe(name: str, text: str) -> Path:
-        os.mkfifo(tmp_path / name)
-        threading.Thread(target=(tmp_path / name).write_text, args=(text,), daemon=True).start()
-        return tmp_path / name
-
-    text, output = tmp_path / "text", tmp_path / "output"
-    text.write_text("the sea\nthe old sea\n")
-    decode(model=[folder / "model"], source=text, prefix=pipe("two", "am\nHaus\n"), output=output, device="cpu")
-    assert [line.split()[0][:2] for line in output.read_text().splitlines()] == ["am", "Ha"]
 
 
 @pytest.mark.parametrize(("prefixes", "problem", "done"), [("am\nHaus\nsea\n", "more", 2), ("am\n", "fewer", 1)])
@@ -261,13 +219,6 @@ def test_an_output_named_as_compressed_is_refused_before_any_work(folder: Path) 
     assert (error.value.where, error.value.hint) == ("--output", f"-o {folder / 'hyp.de'}")
 
 
-def test_a_text_that_changed_anywhere_is_another(tmp_path: Path) -> None:
-    texts = [b"a\n" * (1 << 20) + ending for ending in (b"b\n", b"c\n")]
-    for name, text in zip("ab", texts, strict=True):
-        (tmp_path / name).write_bytes(text)
-    assert file_identity(tmp_path / "a") != file_identity(tmp_path / "b")
-
-
 def test_a_damaged_input_is_not_taken_for_a_full_disk(folder: Path, tmp_path: Path) -> None:
     whole = gzip.compress("".join(f"the old sea {number}\n" for number in range(100)).encode())
     for place in (-6, 40):  # the checksum at the end; the compressed text
@@ -282,12 +233,8 @@ def test_a_damaged_input_is_not_taken_for_a_full_disk(folder: Path, tmp_path: Pa
     ("options", "where", "message"),
     [
         ({"word_scores": True}, "--word-scores", "no room for --word-scores"),
-        ({"alignments": True}, "--alignments", "no room for --alignments"),
         ({"temperature": 0.5}, "--temperature", "`temperature` is about sampling, and this is a search"),
         ({"samples": 2, "beam": 4}, "--beam", "sampling has no beam"),
-        ({"samples": 2, "top_p": 1.5}, "--top-p", "`top_p` is 1.5, but should be"),
-        ({"samples": 2, "temperature": 0.0}, "--temperature", "`temperature` is 0.0, but should be"),
-        ({"samples": 2, "top_k": 0}, "--top-k", "`top_k` is 0, but should be"),
         ({"beam": 301}, "--beam", "a beam of 301 is larger than the target vocabulary of 300 pieces"),
         ({"nbest": 3, "samples": 2, "form": "tsv"}, "--nbest", "`nbest: 3` needs `samples` of at least 3, but it is 2"),
         ({"engine": "marian"}, "--engine", "there is no engine called 'marian'"),
@@ -362,22 +309,6 @@ def test_a_line_is_given_before_the_next_is_waited_for() -> None:
     assert list(found) == [["two", "three"]]
 
 
-def test_the_time_of_translating_a_block_does_not_end_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = tmp_path / "text"
-    text.write_text(f"{'x' * 200}\n" * 2000)
-    found, now = list[int](), time.monotonic()
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    with text.open() as stdin:
-        monkeypatch.setattr(sys, "stdin", stdin)
-        with open_input(STANDARD, is_streamed=False, errors="strict") as lines:
-            for block in lines:
-                found.append(len(block))
-                now += 60  # longer than lines are gathered
-    assert found == [1000, 1000]
-
-
 def test_a_stream_that_does_not_block_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
@@ -413,21 +344,12 @@ def test_a_line_that_is_not_utf8_is_named_after_those_before_it() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("data", "program", "decompressor"),
-    [
-        (gzip.compress(b"one\ntwo\n", mtime=0), "gzip", "zcat"),
-        (b"\x28\xb5\x2f\xfd\x04\n", "zstd", "zstdcat"),
-    ],
-    ids=["gzip", "zstd"],
-)
-def test_compressed_bytes_are_called_so(data: bytes, program: str, decompressor: str) -> None:
-    with pytest.raises(DataError, match=f"(?m)^stdin is compressed by {program}, not text$") as error:
+def test_compressed_bytes_are_called_so() -> None:
+    data = gzip.compress(b"one\ntwo\n", mtime=0)
+    with pytest.raises(DataError, match=r"(?m)^stdin is compressed by gzip, not text$") as error:
         list(blocks([data]))
-    assert error.value.where == "stdin"
-    assert error.value.hint == f"give it as a file, or uncompress it first: {decompressor} FILE"
-    later = r"^stdin is not text" if program == "gzip" else r"^line 2 is not UTF-8"  # zstd has a single control here
-    with pytest.raises(DataError, match=later):
+    assert error.value.hint == "give it as a file, or uncompress it first: zcat FILE"
+    with pytest.raises(DataError, match=r"^stdin is not text"):
         list(blocks([b"one\n" + data]))
 
 
@@ -455,59 +377,37 @@ def test_files_are_read_by_their_first_bytes_in_prepare_decode_and_score(
     assert read_text(str(tmp_path / "x.txt"), stdin=None).lines == text.split("\n")[:-1]
 
 
-@pytest.mark.parametrize(
-    ("data", "message", "fix"),
-    [
-        ("one\ntwo\n".encode("utf-16-le"), "x.txt is UTF-16LE, not UTF-8", "iconv -f UTF-16LE -t UTF-8 < {0} > "),
-        ("eins\nzwei\n".encode("utf-16-be"), "x.txt is UTF-16BE, not UTF-8", "iconv -f UTF-16BE -t UTF-8 < {0} > "),
-    ],
-    ids=["UTF-16LE", "UTF-16BE"],
-)
-def test_files_that_are_no_utf8_are_answered_alike_by_prepare_decode_and_score(
-    tmp_path: Path, data: bytes, message: str, fix: str
-) -> None:
-    file = tmp_path / "x.txt"
+def test_files_that_are_no_utf8_are_answered_alike_by_prepare_decode_and_score(tmp_path: Path) -> None:
+    data, file = "one\ntwo\n".encode("utf-16-le"), tmp_path / "x.txt"
     file.write_bytes(data)
 
     def decode_reads() -> None:
         with open_input(file, is_streamed=False, errors="strict") as found:
             list(found)
 
-    for read in (
-        decode_reads,
-        lambda: list(line_chunks(file)),
-        lambda: read_text(str(file), stdin=None),
-    ):
+    for read in (decode_reads, lambda: list(line_chunks(file)), lambda: read_text(str(file), stdin=None)):
         with pytest.raises(DataError) as error:
             read()
-        assert (error.value.message, error.value.where) == (message, str(file))
-        assert fix.format(file) in error.value.hint
-        if "iconv" in fix:
-            subprocess.run(error.value.hint, shell=True, check=True)
-    if "iconv" in fix:
-        assert (tmp_path / "utf8-x.txt").read_text(encoding="utf-8").splitlines() in (["one", "two"], ["eins", "zwei"])
-    with pytest.raises(DataError, match=message.replace("x.txt", "stdin")):
+        assert (error.value.message, error.value.where) == ("x.txt is UTF-16LE, not UTF-8", str(file))
+        subprocess.run(error.value.hint, shell=True, check=True)
+    assert (tmp_path / "utf8-x.txt").read_text(encoding="utf-8") == "one\ntwo\n"
+    with pytest.raises(DataError, match="stdin is UTF-16LE, not UTF-8"):
         list(blocks([data]))
-    with pytest.raises(DataError, match=message.replace("x.txt", "stdin")):
+    with pytest.raises(DataError, match="stdin is UTF-16LE, not UTF-8"):
         read_text("-", stdin=io.TextIOWrapper(io.BytesIO(data)))
 
 
 def test_documents_are_not_called_compressed(tmp_path: Path) -> None:
-    for first in ("[Content_Types].xml", "mimetype", "_rels/.rels", "notes.txt"):
-        with zipfile.ZipFile(tmp_path / "my.docx", "w") as archive:
-            archive.writestr(first, "one")
-        with (
-            pytest.raises(DataError) as error,
-            open_input(tmp_path / "my.docx", is_streamed=False, errors="strict") as text,
-        ):
-            list(text)
-        is_document = first != "notes.txt"
-        kind = "a document, not text" if is_document else "compressed by zip, not text"
-        assert error.value.message == f"my.docx is {kind}"
-        assert (error.value.hint == "save it as plain text") == is_document
-    for beginning in (b"%PDF-1.7\n", b"{\\rtf1\\ansi one}", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0"):
-        with pytest.raises(DataError, match="stdin is a document, not text"):
-            list(blocks([beginning]))
+    with zipfile.ZipFile(tmp_path / "my.docx", "w") as archive:
+        archive.writestr("[Content_Types].xml", "one")
+    with (
+        pytest.raises(DataError, match=r"my\.docx is a document, not text") as error,
+        open_input(tmp_path / "my.docx", is_streamed=False, errors="strict") as text,
+    ):
+        list(text)
+    assert error.value.hint == "save it as plain text"
+    with pytest.raises(DataError, match="stdin is a document, not text"):
+        list(blocks([b"%PDF-1.7\n"]))
     check_encoding(b"PDF is a format, %PDF- its beginning\n", name="x.txt")
 
 
@@ -567,23 +467,11 @@ def test_lines_of_text_are_read_whatever_the_file_is_called(tmp_path: Path, name
         assert [line for block in blocks([text.encode()] if text else []) for line in block] == text.splitlines()
 
 
-def test_plain_text_is_not_taken_for_another_encoding() -> None:
-    for text in ("", "a", "漢字\n", "BZh is a name\n", "\x00\x00zeros\n", "PK\n", "\u1f8b\n"):
-        check_encoding(text.encode(), name="x.txt")
-
-
-def test_what_is_no_text_is_not_taken_for_another_encoding(tmp_path: Path) -> None:
+def test_what_is_no_text_is_not_taken_for_another_encoding() -> None:
     program = Path(sys.executable).read_bytes()[:3000]
     with pytest.raises(DataError, match=r"^stdin is not text: it holds control characters such as ") as error:
         list(blocks([program]))
     assert error.value.hint == "give a text file"
-    (tmp_path / "x.bin").write_bytes(bytes(range(1, 256)).replace(b"\n", b""))
-    with pytest.raises(DataError, match=r"^x\.bin is not text: it holds control characters such as '\\x01'") as error:
-        read_text(str(tmp_path / "x.bin"), stdin=None)
-    assert error.value.where == f"{tmp_path / 'x.bin'}:1"
-    (tmp_path / "dos.txt").write_bytes(b"f\xfcr dich\x1a")
-    with pytest.raises(DataError, match="line 1 is not UTF-8"):
-        read_text(str(tmp_path / "dos.txt"), stdin=None)
     with pytest.raises(DataError, match="line 2 is not UTF-8") as error:
         list(blocks([b"one\na\x1b[1m caf\xe9\x1b[0m\n"]))
     assert "--errors replace" in error.value.hint
@@ -605,12 +493,4 @@ def test_text_in_pieces_is_told_with_the_command_that_joins_them(caplog: pytest.
     assert [record.getMessage() for record in caplog.records] == [
         "a text is cut into pieces ('@@ ' in 'a ho@@ use'), but the model cuts words itself; join them first: "
         "sed -r 's/@@( |$)//g' < FILE"
-    ]
-
-
-def test_a_long_line_comes_in_many_chunks() -> None:
-    stream = io.BytesIO(b"x" * 1_000_000 + b"\ny")
-    assert [len(line) for block in blocks(list(iter(lambda: stream.read(1000), b""))) for line in block] == [
-        1_000_000,
-        1,
     ]

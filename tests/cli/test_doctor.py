@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from nmt_cli.cli.doctor import EXTRAS, REQUIRED, Finding, describe_machine, examine
+from nmt_cli.cli.doctor import EXTRAS, REQUIRED, Finding, examine
 from nmt_cli.devices import MissingTool
 from tests.forks import WITHOUT_RIGHTS, run_forked
 
@@ -51,11 +51,6 @@ def test_facts_are_those_of_the_machine(machine: Machine) -> None:
     assert machine["folder"]["free_bytes"] > 0
 
 
-def test_the_free_memory_is_that_of_a_training_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt_cli.cli.doctor.free_cpu_bytes", lambda: 2_000_000_000)  # as in a container
-    assert describe_machine()["memory"]["free_bytes"] == 2_000_000_000
-
-
 def test_the_packages_are_those_of_the_metadata() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -71,19 +66,7 @@ def test_people_see_everything() -> None:
     process = doctor()
     assert process.returncode == 0
     lines = process.stdout.splitlines()
-    for label in (
-        "nmt",
-        "Python",
-        "packages",
-        "processor",
-        "bf16",
-        "int8",
-        "threads",
-        "GPUs",
-        "disk",
-        "cache",
-        "extras",
-    ):
+    for label in ("nmt", "packages", "processor", "GPUs", "disk", "extras"):
         assert any(line.startswith(f"{label:<13}") for line in lines), label
 
 
@@ -96,12 +79,6 @@ def test_something_broken_is_an_error(tmp_path: Path) -> None:
         "at:    nmt doctor",
         "fix:   export NMT_CACHE=FOLDER, with a folder that you may write",
     ]
-
-
-def test_a_place_that_cannot_be_looked_at_is_no_traceback(tmp_path: Path) -> None:
-    process = doctor("--json", NMT_CACHE=str(tmp_path / ("x" * 300)))  # no name of a file is so long
-    assert process.returncode == 0
-    assert json.loads(process.stdout)["cache"]["free_bytes"] > 0
 
 
 def change(machine: Machine, **changes: Any) -> list[Finding]:
@@ -126,14 +103,7 @@ GPU = {"name": "V100", "memory_bytes": 16 * 10**9, "capability": "7.0", "bf16": 
     ("changes", "kind", "problem", "fix"),
     [
         ({"packages__sacrebleu": None}, "broken", "not installed: sacrebleu", "pip install sacrebleu"),
-        (
-            {"torch": {"error": "libtorch.so: no such file"}},
-            "broken",
-            "torch cannot be imported: libtorch",
-            "pip install",
-        ),
         ({"gpu_driver": True, "torch__cuda": None}, "slow", "there is a GPU driver, but torch", "install the build"),
-        ({"torch__gpus": [GPU]}, "slow", "GPU 0 (V100) does not multiply bf16", "take a GPU of the Ampere"),
         (
             {
                 "torch__gpus": [GPU | {"bf16": True}],
@@ -142,12 +112,6 @@ GPU = {"name": "V100", "memory_bytes": 16 * 10**9, "capability": "7.0", "bf16": 
             "slow",
             "layers are not compiled: Triton is missing",
             "pip install triton",
-        ),
-        (
-            {"cpu__instructions": ["avx2"], "cpu__architecture": "x86_64"},
-            "slow",
-            "the processor has AVX2 alone",
-            "train on a newer machine",
         ),
         ({"extras__export__installed": False}, "slow", "CTranslate2 is not installed", "pip install 'nmt-cli[export]'"),
         ({"memory__free_bytes": 10**9}, "low", "1.0 GB of memory are free", "end other programs"),
@@ -187,18 +151,12 @@ def test_each_shell_gets_its_script(shell: str) -> None:
     [
         ("nmt deco", {"decode"}),
         ("nmt decode --length-p", {"--length-penalty", "--length-penalty-form"}),
-        ("nmt train --dr", {"--dry-run"}),
         ("nmt train mul", {"multi30k", "multi30k-gpu"}),
         ("nmt prepare iws", {"iwslt14-de-en"}),
-        ("nmt recipes table3/e", {"table3/e-learned"}),
         ("nmt decode -m ru", {"runs/one"}),
-        ("nmt serve --model runs/one/", {"runs/one/averaged"}),
         ("nmt score --model Hels", {"Helsinki-NLP/opus-mt-en-de"}),
-        ("nmt train demo --init-from mo", {"models/general"}),
-        ("nmt score -m moses", {"moses-bleu"}),
         ("nmt score -m bleu,ch", {"bleu,chrf", "bleu,chrf++"}),
         ("nmt decode --format j", {"jsonl"}),
-        ("nmt export runs/one --to h", {"huggingface"}),
         ("nmt decode -i READ", set()),  # the shell itself completes names of files
     ],
 )

@@ -61,7 +61,7 @@ def test_the_corpus_of_a_recipe_for_your_own_text_is_your_own(nmt: Shell) -> Non
     )
 
 
-def test_a_recipe_is_for_your_own_text_if_its_corpus_is_null_whatever_its_description_says(nmt: Shell) -> None:
+def test_a_recipe_is_for_your_own_text_if_its_corpus_is_null(nmt: Shell) -> None:
     Path("my child.yaml").write_text("extends: small.yaml\nname: child\n", encoding="utf-8")
     told = nmt("recipes", "my child.yaml").stdout
     assert "corpus       your own\n" in told
@@ -74,12 +74,6 @@ def test_a_recipe_is_for_your_own_text_if_its_corpus_is_null_whatever_its_descri
     planned = nmt("train", "my child.yaml", "--dry-run")
     assert (planned.code, "corpus: null" in planned.stdout) == (0, True)
     assert "8,000 source and 8,000 target pieces (the default of nmt prepare; --data names your own)" in planned.stdout
-
-    Path("other.yaml").write_text("extends: demo.yaml\ndescription: base, on your own GPU\n", encoding="utf-8")
-    told = nmt("recipes", "other.yaml").stdout
-    assert "corpus       demo\n" in told
-    assert "next         nmt prepare demo\n" in told
-    assert nmt("train", "other.yaml").stderr[0] == "error: there is no prepared data in data/demo"
 
 
 def test_a_recipe_for_a_corpus_file_names_the_file_and_the_folder(nmt: Shell) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from nmt_cli.cli.report import report
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError, UsageError
-from nmt_cli.files import write_file
 from tests.artifacts.builders import write_run
 from tests.browser import Browser
 from tests.cli.conftest import Shell
@@ -53,13 +51,6 @@ def test_a_page_is_written_into_its_run_or_for_several_runs_where_one_is(
     # A page replaces a page.
     assert nmt("report", str(runs[0]), "-o", "pages/of/one.html").code == 0
     assert "<h1>base " in (tmp_path / "pages/of/one.html").read_text(encoding="utf-8")
-
-
-def test_a_run_whose_name_is_not_utf8_has_a_page(tmp_path: Path, nmt: Shell) -> None:
-    run = tmp_path / os.fsdecode(b"gr\xf6\xdfer")
-    write_run(run, updates=1)
-    assert nmt("report", str(run)).code == 0
-    assert "<h1>gr??er " in (run / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_training_goes_on_beside_the_page_in_its_run(prepared: PreparedData, tmp_path: Path, nmt: Shell) -> None:
@@ -160,10 +151,3 @@ def test_the_page_of_a_long_training_is_small(tmp_path: Path) -> None:
     (tmp_path / "x" / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     report([tmp_path / "x"])
     assert (tmp_path / "x" / "report.html").stat().st_size < 200_000
-
-
-def test_a_page_whose_partial_file_cannot_even_be_removed_is_refused_in_three_lines(tmp_path: Path) -> None:
-    page = tmp_path / ("n" * 250)  # with the ending of the partial file, the name is too long
-    with pytest.raises(UsageError) as refused:
-        write_file(page, "text", error=UsageError)
-    assert refused.value.message == f"cannot write {page.name}: its name is too long for this disk"

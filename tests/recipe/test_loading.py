@@ -275,12 +275,6 @@ def test_the_widths_of_a_head_follow_from_d_model_and_heads_unless_given(
     assert resolved.origins["model.d_v"] == "d_model / heads"
 
 
-def test_a_recorded_recipe_with_widths_keeps_them(folder: Path) -> None:
-    recorded = "name: x\nmodel: {d_model: 512, heads: 16, d_k: 64, d_v: 64}"
-    model = parse_recipe(recorded, source="recipe.yaml").model
-    assert (model.heads, model.d_k, model.d_v) == (16, 64, 64)
-
-
 @pytest.mark.parametrize(
     ("source", "target", "model"),
     [("en", "de", "opus-mt-en-de"), ("eng", "pt_BR", "opus-mt-en-pt"), ("zh-Hant", "fra", "opus-mt-zh-fr")],

@@ -97,7 +97,6 @@ def test_noun_phrases_decline(line: str) -> None:
             "rufen ruft rufen rief riefen gerufen an",
             "call calls call called called called ",
         ),
-        ("open öffnen", "öffnen öffnet öffnen öffnete öffneten geöffnet ", "open opens open opened opened opened "),
         (
             "know/knew/known wissen weiß wusste gewusst",
             "wissen weiß wissen wusste wussten gewusst ",
@@ -143,29 +142,6 @@ SENTENCES: list[tuple[Clause, str, str]] = [
         replace(say("the students", "wait", part("for=auf+acc", "the bus")), middle=NOT),
         "The students do not wait for the bus.",
         "Die Studenten warten nicht auf den Bus.",
-    ),
-    (
-        say("the woman", "give", part("dat", "the student"), part("acc", "a wooden bowl")),
-        "The woman gives the student a wooden bowl.",
-        "Die Frau gibt dem Studenten eine Holzschale.",
-    ),
-    (
-        say("Peter", "buy", part("acc", "a coat"), replace(part("in=in+dat", "the shop"), field="adjunct")),
-        "Peter buys a coat in the shop.",
-        "Peter kauft im Laden einen Mantel.",
-    ),
-    (
-        say(that("the woman", form="nom", clause=say(None, "call", part("acc", "the doctor"))), "sleep"),
-        "The woman who calls the doctor sleeps.",
-        "Die Frau, die den Arzt anruft, schläft.",
-    ),
-    (
-        replace(
-            say("Anna", "find", grammar.phrase("acc", that("the box", form="acc", clause=past(say("they", "sell"))))),
-            auxiliary=HAVE,
-        ),
-        "Anna has found the box that they sold.",
-        "Anna hat die Kiste, die sie verkauften, gefunden.",
     ),
     (
         say(
