@@ -24,8 +24,6 @@ UNREACHABLE = """\
 print("Traceback (most recent call last):", file=sys.stderr)
 sys.exit('''KeyError: "Model 'Unbabel/wmt22-comet-da' not supported by COMET."''')
 """
-# What it ends with beside a new setuptools.
-NO_PKG_RESOURCES = "sys.exit(\"ModuleNotFoundError: No module named 'pkg_resources'\")\n"
 # What it was asked for, and an answer for one segment only.
 SHORT_ANSWER = """\
 import json, pathlib
@@ -74,11 +72,6 @@ def test_a_missing_installation_is_told_with_what_to_type(programs: Path) -> Non
             "fetch it where there is a network, or give a checkpoint: `comet_model: .../checkpoints/model.ckpt`",
         ),
         (
-            NO_PKG_RESOURCES,
-            "COMET needs a setuptools that still has pkg_resources",
-            "PROGRAMS/pip install 'setuptools<81'",
-        ),
-        (
             "sys.exit('RuntimeError: CUDA out of memory\\n\\n')\n",
             "comet-score failed: RuntimeError: CUDA out of memory",
             "try it alone: comet-score -s SRC -t HYP -r REF --model Unbabel/wmt22-comet-da",
@@ -89,14 +82,7 @@ def test_a_program_that_fails_is_named_with_what_to_type(programs: Path, body: s
     program = write_program(programs, body)
     error = refuse(ModelError, *ARGUMENTS)
     assert (error.message, error.where) == (message, str(program))
-    assert error.hint == hint.replace("PROGRAMS", str(programs))
-
-
-def test_a_program_whose_python_has_gone_is_named(programs: Path) -> None:
-    program = write_program(programs, "", interpreter="/nowhere/python")
-    error = refuse(ModelError, *ARGUMENTS)
-    assert error.message == f"{program} does not start: No such file or directory"
-    assert error.hint.startswith("make it again: python3 -m venv ~/comet ")
+    assert error.hint == hint
 
 
 def test_a_checkpoint_that_is_not_there_is_refused_before_anything_runs(programs: Path) -> None:

@@ -81,14 +81,11 @@ def attention(
 
 
 def _check_texts(source: str, translation: str | None) -> None:
-    if not source.strip():
-        hint = 'give one: nmt attention "The house is old."'
-        raise DataError("the sentence is blank", where="SENTENCE", hint=hint)
-    if translation is not None and not translation.strip():
-        hint = "give one after the sentence, or leave it out for the model's own"
-        raise DataError("the translation is blank", where="TRANSLATION", hint=hint)
-    check_characters(source, where="SENTENCE")
-    check_characters(translation or "", where="TRANSLATION")
+    for where, text in (("SENTENCE", source), ("TRANSLATION", translation)):
+        if text is not None and not text.strip():
+            hint = 'for example nmt attention "The house is old."'
+            raise DataError(f"the {where.lower()} is blank", where=where, hint=hint)
+        check_characters(text or "", where=where)
 
 
 def _check_output(output: Path, *, overwrite: bool) -> None:

@@ -38,6 +38,7 @@ EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "tensorboard": ("nmt train --tensorboard", ("tensorboard",)),
 }
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "sve")
+_INT8_INSTRUCTIONS = {"avx512_vnni", "avx_vnni", "amx_int8"}
 _LOW_DISK_BYTES = 5e9
 _LOW_MEMORY_BYTES = 2e9
 _INSTALL_CUDA_BUILD = "install the build of torch with CUDA that https://pytorch.org/get-started/locally names"
@@ -112,11 +113,7 @@ def _slow_gpu(machine: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _slow_cpu(machine: dict[str, Any]) -> Iterator[Finding]:
-    cpu, torch = machine["cpu"], machine["torch"]
-    if cpu["architecture"] == "x86_64" and "avx512f" not in cpu["instructions"] and not torch["gpus"]:
-        instructions = "AVX2 alone" if "avx2" in cpu["instructions"] else "neither AVX-512 nor AVX2"
-        yield Finding("slow", f"the processor has {instructions}", "train on a newer machine, or on a GPU")
-    if not torch["gpus"] and not machine["extras"]["export"]["installed"]:
+    if not machine["torch"]["gpus"] and not machine["extras"]["export"]["installed"]:
         install = machine["extras"]["export"]["install"]
         yield Finding("slow", "CTranslate2 is not installed: --engine auto would take it for int8", install)
 
@@ -234,15 +231,8 @@ def _describe_cpu() -> dict[str, Any]:
         "usable_cores": num_cpus(),
         "instructions": [name for name in _INSTRUCTIONS if name in flags],
         "bf16": cpu_multiplies_bf16(),
-        "int8": _int8_text(flags),
+        "int8": f"{'by its own' if flags & _INT8_INSTRUCTIONS else 'without'} instructions",
     }
-
-
-def _int8_text(instructions: set[str]) -> str:
-    """How this processor multiplies int8."""
-    if instructions & {"avx512_vnni", "avx_vnni", "amx_int8"}:
-        return "by its own instructions"
-    return "without instructions of its own"
 
 
 def _is_writable(path: Path) -> bool:

@@ -21,7 +21,7 @@ import typer
 from nmt_cli.cli.arguments import DebugOption, QuietOption
 from nmt_cli.cli.printing import print_table
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DataError, ScoreError, UsageError
-from nmt_cli.files import check_names_folder, read_json, write_file
+from nmt_cli.files import read_json, write_file
 
 if TYPE_CHECKING:
     from nmt_cli.recipe.schema import Recipe
@@ -61,9 +61,6 @@ def reproduce(
 
     Example: nmt reproduce base-en-de --dry-run
     """
-    for option, folder, example in (("--data", data, "data/mine"), ("-o", output, "runs/mine")):
-        if folder is not None:
-            check_names_folder(folder, option=option, example=example)
     chosen = _plan(experiment, settings=settings or [], data=data, run=output)
     steps = _steps(chosen)
     for number, step in enumerate(steps, start=1):

@@ -41,11 +41,7 @@ class Document:
 
 def read_document(file: Path) -> Document:
     """The mapping in a YAML file; RecipeError with file and line if it cannot be read."""
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        hint = "check the path and the permission to read it"
-        raise RecipeError(f"cannot read {file.name}: {error.strerror}", where=str(file), hint=hint) from None
+    content = file.read_bytes()
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -58,16 +54,12 @@ def parse_document(text: str, *, source: str) -> Document:
     """The mapping in a YAML text; `source` names it in errors and origins."""
     try:
         node = yaml.compose(text, Loader=_CoreLoader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        reason = ", ".join(part for part in (error.context, error.problem) if part)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)  # of a character that YAML forbids there is none
+        reason = str(error).splitlines()[0] if mark is None else getattr(error, "problem", "")
         hint = "check indentation (spaces, no tabs), quotes and brackets"
-        raise RecipeError(f"this is not YAML: {reason}", where=f"{source}:{line}", hint=hint) from None
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        reason = str(error).splitlines()[0]  # the second line only has the position
-        hint = "remove that character, or save the file as plain UTF-8 text"
-        raise RecipeError(f"this is not YAML: {reason}", where=f"{source}:{line}", hint=hint) from None
+        where = source if mark is None else f"{source}:{mark.line + 1}"
+        raise RecipeError(f"this is not YAML: {reason}", where=where, hint=hint) from None
     constructor = _Constructor(lambda node: f"{source}:{node.start_mark.line + 1}")
     values = {} if node is None else constructor.value(node)
     if not isinstance(values, dict):

@@ -88,14 +88,9 @@ class Comet:
         num_gpus = "0" if self.gpu is None else "1"  # `_environment` chooses the GPU
         options = ["--only_system", "--quiet", "--model", model, "--gpus", num_gpus]
         command = [str(self.program.absolute()), *arguments, *options]
-        try:
-            process = subprocess.run(
-                command, cwd=folder, env=self._environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False
-            )
-        except OSError as error:
-            hint = f"make it again: python3 -m venv ~/comet && ~/comet/bin/pip {_PIP_ARGUMENTS}"
-            message = f"{self.program} does not start: {error.strerror}"
-            raise ModelError(message, where=str(self.program), hint=hint) from None
+        process = subprocess.run(
+            command, cwd=folder, env=self._environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
         if process.returncode != 0:
             raise self._program_error(process.stderr.decode(errors="replace"))
 
@@ -115,9 +110,6 @@ class Comet:
             # COMET says so of every model that it cannot fetch: also of a model that exists, if there is no network.
             hint = "fetch it where there is a network, or give a checkpoint: `comet_model: .../checkpoints/model.ckpt`"
             return ModelError(f"COMET has no model {self.model!r} here and cannot fetch it", where=where, hint=hint)
-        if "pkg_resources" in last_line:
-            hint = f"{shlex.quote(str(self.program.with_name('pip')))} install 'setuptools<81'"
-            return ModelError("COMET needs a setuptools that still has pkg_resources", where=where, hint=hint)
         hint = f"try it alone: {_PROGRAM} -s SRC -t HYP -r REF --model {shlex.quote(self.model)}"
         return ModelError(f"{_PROGRAM} failed: {last_line}", where=where, hint=hint)
 
