@@ -27,8 +27,7 @@ _FLOPS_PER_WEIGHT = 6
 # The least and the greatest share of the rate of plain matrix products that training reaches: on GPUs in published
 # systems, and on CPUs roughly.
 _GPU_TRAINING_SHARES, _CPU_TRAINING_SHARES = (0.2, 0.5), (0.25, 0.5)
-_NUM_PRODUCTS = 9  # of each size that is measured
-_MAX_PRODUCT_SECONDS = 0.025  # on a slower CPU, the small product is the measurement
+_NUM_PRODUCTS = 6
 
 
 class Stopwatch:
@@ -194,38 +193,31 @@ def measure_compute(model: Transformer, ranks: Ranks) -> ComputeCost:
     )
 
 
-def matrix_rate(device: torch.device, dtype: torch.dtype, *, clock: Clock = time.perf_counter) -> float:
+@torch.no_grad()
+def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Floating-point operations per second of a large matrix product on `device`: the best of a few.
 
-    Other work on the machine can only slow a product down. Takes about 0.2 s; a slow CPU gets smaller matrices. On a
-    GPU, the memory of the matrices is given back and does not count in `memory_gb`.
+    Other work on the machine can only slow a product down. On a GPU, the memory of the matrices is given back and does
+    not count in `memory_gb`.
     """
-    size = 8192 if device.type == "cuda" else 512
-    seconds = _fastest_product(size, device, dtype, clock)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-    elif 8 * seconds <= _MAX_PRODUCT_SECONDS:  # twice the size takes eight times as long, and has the full rate
-        size, seconds = 1024, _fastest_product(1024, device, dtype, clock)
-    return 2 * size**3 / seconds
-
-
-@torch.no_grad()
-def _fastest_product(size: int, device: torch.device, dtype: torch.dtype, clock: Clock) -> float:
-    """Seconds of the fastest of a few products of square matrices; the first product also sets up the library."""
+    size = 8192 if device.type == "cuda" else 1024
     # Random numbers, as in training: a GPU multiplies constants faster, because they take less power.
     generator = torch.Generator(device).manual_seed(0)
     left, right = (torch.empty(size, size, device=device).normal_(generator=generator).to(dtype) for _ in range(2))
     out = torch.empty_like(left)
     synchronize = torch.cuda.synchronize if device.type == "cuda" else torch.cpu.synchronize
-    seconds: list[float] = []
-    for _ in range(_NUM_PRODUCTS):
+    seconds = []
+    for _ in range(_NUM_PRODUCTS):  # the first also sets up the library
         synchronize(device)
-        start = clock()
+        start = time.perf_counter()
         torch.mm(left, right, out=out)
         synchronize(device)
-        seconds.append(clock() - start)
-    return min(seconds)
+        seconds.append(time.perf_counter() - start)
+    if device.type == "cuda":
+        del left, right, out
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    return 2 * size**3 / min(seconds)
 
 
 def estimate_time(training: TrainingConfig, *, num_parameters: int, flops_per_second: float, is_gpu: bool) -> str:

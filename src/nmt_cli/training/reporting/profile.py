@@ -60,11 +60,16 @@ class Profiler:
         self._profile.step()
 
     def _report(self, found: profile) -> None:
-        """Write what was measured, and print a line about it, once."""
+        """Write the time per update and torch's table of the slowest operations, and print them, once."""
         self._profile = None
         if self._num_seen <= _WARM_UP_UPDATES:
             return
-        summary = _summary_of(found, device=self._device)
+        averages = found.key_averages()
+        update = next(row for row in averages if row.key == _SPAN and row.device_type.name == "CPU")
+        milliseconds = update.cpu_time_total / 1000 / update.count
+        order = f"self_{'cuda' if self._device.type == 'cuda' else 'cpu'}_time_total"
+        slowest = averages.table(sort_by=order, row_limit=_ROWS, max_name_column_width=_NAME_WIDTH)
+        summary = f"{update.count} updates on {self._device}, {milliseconds:.2f} ms each\n\n{slowest}"
         trace, table = self._folder / "trace.json.gz", self._folder / "summary.txt"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -74,12 +79,3 @@ class Profiler:
             self._print(f"{summary}not written to {self._folder}: {error.strerror}")
         else:
             self._print(f"{summary}written to {table}; {trace} is for https://ui.perfetto.dev")
-
-
-def _summary_of(found: profile, *, device: torch.device) -> str:
-    """The time per update, and torch's table of the slowest operations."""
-    averages = found.key_averages()
-    update = next(row for row in averages if row.key == _SPAN and row.device_type.name == "CPU")
-    order = f"self_{'cuda' if device.type == 'cuda' else 'cpu'}_time_total"
-    table = averages.table(sort_by=order, row_limit=_ROWS, max_name_column_width=_NAME_WIDTH)
-    return f"{update.count} updates on {device}, {update.cpu_time_total / 1000 / update.count:.2f} ms each\n\n{table}"
