@@ -22,8 +22,8 @@ from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError
 from nmt_cli.files import is_locked
 from nmt_cli.training.loader import Loader
-from nmt_cli.training.loop import StopSignal
 from nmt_cli.training.runs import locked_run
+from nmt_cli.training.stop_signal import StopSignal
 from nmt_cli.training.update import Updater
 from tests.forks import Forked
 from tests.training.feeding import order_of

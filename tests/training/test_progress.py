@@ -105,7 +105,7 @@ def test_the_rate_of_a_training_leaves_out_validations_and_saves(
 
         return timed
 
-    monkeypatch.setattr("nmt_cli.training.loop.Stopwatch", lambda: Stopwatch(clock))
+    monkeypatch.setattr("nmt_cli.training.trainer.Stopwatch", lambda: Stopwatch(clock))
     monkeypatch.setattr(Validator, "measure", taking(1000.0, measure))
     monkeypatch.setattr(CheckpointFolder, "save", taking(100.0, save))
     monkeypatch.setattr(Updater, "launch", taking(0.5, launch))

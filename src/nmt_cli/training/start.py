@@ -29,6 +29,7 @@ from nmt_cli.training.ranks.ranks import LAUNCHED, is_under_torchrun, join_ranks
 from nmt_cli.training.ranks.watchdog import watching
 from nmt_cli.training.reporting.metrics import estimate_time, matrix_rate
 from nmt_cli.training.runs import check_run_path, locked_run, open_or_begin
+from nmt_cli.training.stop_signal import StopSignal
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,6 @@ def train_run(
 ) -> int:
     """Begin or continue the run in `directory`, as one of several ranks or alone, and return the exit code."""
     # Torch's slow parts take a second: a launcher and a dry run do without.
-    from nmt_cli.training.loop import StopSignal
     from nmt_cli.training.reporting.reporter import check_tensorboard
     from nmt_cli.training.trainer import Trainer
 

@@ -3,36 +3,58 @@
 from __future__ import annotations
 
 import logging
+import math
+import shlex
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from nmt_cli.artifacts.average import choose_checkpoints, write_average_of_checkpoints
 from nmt_cli.artifacts.directory_kinds import kind_of
 from nmt_cli.artifacts.model_directory import load_saved_config
-from nmt_cli.artifacts.run import Run
+from nmt_cli.artifacts.run import Checkpoint, Run
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import Precision, multiply_float32_fast
+from nmt_cli.errors import TrainingError
 from nmt_cli.memory import keep_freed_memory
 from nmt_cli.training.checkpointer import Checkpointer
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.initial_weights import build_model
-from nmt_cli.training.loop import Ending, StopSignal, TrainingLoop
+from nmt_cli.training.loader import LoadedUpdate, Loader
 from nmt_cli.training.micro_batch_size import fit_to_memory, max_tokens_before_fitting, warm_up_with_tokens_that_fit
 from nmt_cli.training.objective import warn_of_triton_problem
 from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.reporting.metrics import Meter, measure_compute
+from nmt_cli.training.reporting.metrics import Meter, Stopwatch, TrainingStatus, UpdateSums, measure_compute, memory_gb
+from nmt_cli.training.reporting.profile import PROFILE_FOLDER, Profiler
 from nmt_cli.training.reporting.reporter import TENSORBOARD_FOLDER, Reporter, describe_start, describe_training
 from nmt_cli.training.runs import mark_finished
-from nmt_cli.training.update import Updater
-from nmt_cli.training.validation import Validator
+from nmt_cli.training.state import describe_pairs, pairs_of
+from nmt_cli.training.stop_signal import ENDINGS_BY_SIGNAL, Ending, StopAsked, StopSignal
+from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
+from nmt_cli.training.validation import Validation, Validator
 
 logger = logging.getLogger(__name__)
 _SANITY_SENTENCES = 2
+_HINT_ON_DIVERGENCE = "in a new run, lower training.schedule, or set training.clip_norm=1 or --precision fp32"
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    """An update that was launched, and whose result was not read yet."""
+
+    number: int
+    loaded: LoadedUpdate
+    launched: LaunchedUpdate
 
 
 class Trainer:
     """Trains the model of a run on prepared data, from its newest checkpoint or from the start.
 
     `has_tensorboard` asks for event files beside metrics.jsonl, `profiled_updates` for a profile of this many updates.
+
+    On a GPU the result of an update is read after the next update was launched; `_can_wait` tells when. The state
+    counts only updates whose results were read. If something follows an update, such as a validation or a checkpoint,
+    its result is read at once. All ranks read the same sums at the same place of the loop, so they decide alike.
     """
 
     def __init__(
@@ -48,7 +70,7 @@ class Trainer:
         profiled_updates: int,
     ) -> None:
         self._run, self._recipe = run, (recipe := run.recipe)
-        self._ranks, self._command, self._profiled_updates = ranks, command, profiled_updates
+        self._ranks, self._stop, self._command, self._profiled_updates = ranks, stop, command, profiled_updates
         if ranks.device.type == "cpu":
             keep_freed_memory()
             multiply_float32_fast(ranks.device)
@@ -69,33 +91,39 @@ class Trainer:
         )
         self._checkpointer = Checkpointer(run, data, self._updater, self._reporter, ranks=ranks)
         self._validator = Validator(recipe, data, self._updater, order, device=ranks.device)
-        self._loop = TrainingLoop(
-            run,
-            order=order,
-            updater=self._updater,
-            validator=self._validator,
-            checkpointer=self._checkpointer,
-            ranks=ranks,
-            stop=stop,
-            reporter=self._reporter,
-            profiled_updates=profiled_updates,
+        self._state = self._checkpointer.newest_state()
+        order.move_to(epoch=self._state.epoch, index=self._state.index)  # before anything opens a plan
+        self._validation: Validation | None = None
+        self._in_flight: deque[_InFlight] = deque()
+        self._signal: int | None = None
+        self._agree_on_patience()
+        self._loader = Loader(order, ranks, is_interrupted=lambda: self._agreed_signal() is not None)
+        self._stopwatch = Stopwatch()
+        self._meter: Meter
+        self._profiler = Profiler(
+            run.directory / PROFILE_FOLDER,
+            num_updates=profiled_updates if ranks.is_first else 0,
+            device=ranks.device,
+            print_line=self._reporter.print_line,
         )
 
     def train(self) -> Ending:
         """Train to the end of the recipe, or until patience or a signal ends the training, and save."""
         with self._reporter, self._checkpointer.finishing():
             was_finished = self._run.record.finished is not None
-            if was_finished and self._ranks.is_first and self._loop.ending_by_recipe() is None:
+            if was_finished and self._ranks.is_first and self._ending_by_recipe() is None:
                 self._run = mark_finished(self._run, is_finished=False)
-            open_plan = self._loop.open_plan
-            self._run = fit_to_memory(self._order, self._run, self._updater, ranks=self._ranks, open_plan=open_plan)
-            ending = self._loop.resume()
+            self._run = fit_to_memory(
+                self._order, self._run, self._updater, ranks=self._ranks, open_plan=self._open_plan
+            )
+            ending = self._resume()
             if ending is None:
-                ending = self._loop.run(self._prepare())
+                self._prepare()
+                ending = self._take_updates()
             elif self._profiled_updates and ending in ("finished", "patience"):
                 self._reporter.print_line("--profile: there is no update left to watch")
             self._checkpointer.join()
-            state = self._loop.state
+            state = self._state
             if ending not in ("finished", "patience"):
                 self._reporter.write_event("end", reason=ending, update=state.update)
                 where = f"after update {state.update:,}, saved" if state.update else "before the first update"
@@ -106,9 +134,33 @@ class Trainer:
         self._ranks.barrier()
         return ending
 
-    def _prepare(self) -> Meter:
-        """Warm up, and make the sanity pass. Returns a meter that knows the cost of a token."""
-        update = self._loop.state.update
+    def _resume(self) -> Ending | None:
+        """Load the newest checkpoint, if there is one, and open the plan; return the ending if no update is left."""
+        self._state = self._checkpointer.resume()
+        if self._state.update > 0:
+            if self._ending_by_recipe() is None:
+                self._reporter.write_event("resume", update=self._state.update)
+                self._reporter.print_line(f"resuming {self._run.directory} after update {self._state.update:,}")
+            if self._is_validation_due(self._state.update):  # the stop came between an update and its validation
+                self._validate()
+                self._save()
+        return self._open_plan()
+
+    def _open_plan(self) -> Ending | None:
+        """Open the epoch's plan, which may take hours; return the ending by the recipe, or by a signal meanwhile."""
+        try:
+            self._stop.interrupts = True
+            if self._stop.received is None and self._ending_by_recipe() is None:
+                self._order.open()
+        except StopAsked:
+            pass
+        finally:
+            self._stop.interrupts = False
+        return self._ending_by_any_signal() or self._ending_by_recipe()
+
+    def _prepare(self) -> None:
+        """Warm up, and make the sanity pass; the meter knows the cost of a token from here on."""
+        update = self._state.update
         self._reporter.write_event("start", update=update, **describe_start(self._updater, self._ranks))
         max_tokens = self._order.max_tokens
         self._reporter.print_line(describe_training(self._recipe, self._updater, self._ranks, max_tokens=max_tokens))
@@ -120,9 +172,9 @@ class Trainer:
             )
         if self._ranks.is_first:  # run.json gets the tokens that fit, now that the warm-up has tried them
             self._run = mark_finished(self._run, is_finished=False)
+        self._meter = Meter(cost, num_passes=self._recipe.training.num_passes)
         if update == 0:
             self._sanity_pass()
-        return Meter(cost, num_passes=self._recipe.training.num_passes)
 
     def _warm_up(self) -> None:
         device, fullest = self._ranks.device, (self._order.longest, self._order.full)
@@ -132,17 +184,189 @@ class Trainer:
         """Provoke late failures early: validate a few sentences with search and score, and save."""
         if self._ranks.is_first:
             self._validator.measure(max_sentences=_SANITY_SENTENCES, beat=self._ranks.beat)
-            self._checkpointer.try_saving(self._loop.state)
+            self._checkpointer.try_saving(self._state)
         self._reporter.print_line("sanity pass done: train, validate, decode, score, save")
         if self._ranks.is_first and (warning := self._run.record.few_pairs_warning):
             logger.warning("%s", warning)
+
+    def _take_updates(self) -> Ending:
+        """Take update after update, until the recipe or a signal ends the training."""
+        with self._reporter.showing_progress(self._state.update), self._profiler, self._loader:
+            if self._state.update == 0 and (stop := self._validate_and_save_if_due()) is not None:
+                return stop
+            while (ending := self._ending_by_recipe()) is None:
+                with self._profiler.update():
+                    self._launch_next_update()
+                    self._read_results()
+                self._checkpointer.report_if_complete()
+                if not self._in_flight:  # `_can_wait` lets a result wait only if nothing is due after its update
+                    stop = self._validate_and_save_if_due()
+                    if stop is not None:
+                        return stop
+        return ending
+
+    def _launch_next_update(self) -> None:
+        """Launch the next update, unless a signal comes while it is awaited."""
+        self._stopwatch.start()
+        number = self._state.update + len(self._in_flight) + 1
+        left = self._recipe.training.updates + 1 - number
+        if (loaded := self._loader.next(num_left=left)) is None:
+            return
+        launched = self._updater.launch(
+            loaded.batches,
+            number=number,
+            num_micro_batches=len(loaded.planned.micro_batches),
+            target_tokens=loaded.planned.target_tokens,
+            received_signal=lambda: self._stop.received,
+        )
+        self._in_flight.append(_InFlight(number, loaded, launched))
+
+    def _read_results(self) -> None:
+        """Read the results of the updates in flight, except the last if it can wait; TrainingError at a divergence."""
+        while len(self._in_flight) > 1 or (self._in_flight and not self._can_wait(self._in_flight[0].number)):
+            self._record_result(self._in_flight.popleft())
+            if (reason := self._state.reason_of_divergence(self._recipe.training)) is not None:
+                raise self._diverged(reason, good=self._checkpointer.newest_before_divergence())
+
+    def _can_wait(self, number: int) -> bool:
+        """Whether the result of the last update may be read after the next one was launched."""
+        return (
+            self._updater.reads_late
+            and not self._profiled_updates
+            and number < self._recipe.training.updates
+            and self._agreed_signal() is None
+            and not self._is_validation_due(number)
+            and not self._is_checkpoint_due(number)
+        )
+
+    def _record_result(self, finished: _InFlight) -> None:
+        """Record the result of an update in the state, and report it."""
+        result, planned = finished.launched.result(), finished.loaded.planned
+        micro_batches, tokens = planned.micro_batches, planned.target_tokens
+        loss = result.smoothed / tokens if result.is_applied else None
+        self._state = self._state.after_update(finished.number, loss=loss, epoch=planned.epoch, index=planned.index)
+        self._validation, self._signal = None, result.signal
+        sums = UpdateSums()
+        if result.is_applied:
+            sums = UpdateSums(result.smoothed, result.nll, result.kl, planned.source_tokens, tokens, planned.slots)
+        else:
+            self._note_skip(pairs_of(micro_batches, result.suspects))
+        self._meter.add(sums, seconds=self._stopwatch.seconds, waited=self._loader.waited_seconds)
+        self._report_update(result)
+
+    def _report_update(self, result: UpdateResult) -> None:
+        training, update = self._recipe.training, self._state.update
+        is_log_due = update % training.log_every == 0 or update == training.updates
+        if not (is_log_due or self._reporter.wants_update):
+            return
+        status = TrainingStatus(
+            update,
+            self._state.epoch,
+            learning_rate=result.learning_rate,
+            gradient_norm=result.gradient_norm,
+            memory_gb=memory_gb(self._ranks.device),
+            seconds=self._stopwatch.seconds,
+        )
+        if is_log_due:
+            self._reporter.report_updates(status, *self._meter.report())
+        self._reporter.show_update(status, self._meter.recent())
+
+    def _note_skip(self, pairs: list[int]) -> None:
+        update, in_row, reason = self._state.update, self._state.skipped_in_row, "gradients are not finite"
+        self._reporter.write_event("skipped", update=update, reason=reason, in_row=in_row, pairs=pairs)
+        logger.warning("update %d is skipped: its %s (%s)", update, reason, describe_pairs(pairs))
+
+    def _diverged(self, reason: str, *, good: Checkpoint | None) -> TrainingError:
+        """The error of a divergence, with the checkpoint from which a new run may begin."""
+        hint = _HINT_ON_DIVERGENCE
+        if good is not None:
+            reason += f"; the last good checkpoint is that of update {good.update:,}"
+            model = f"{self._run.directory}-at-{good.update}"
+            hint += f"; for its --init-from: {shlex.join(['nmt', 'average', str(good.path), '-o', model])}"
+        return TrainingError(reason, where=str(self._run.metrics_file), hint=hint)
+
+    def _validate_and_save_if_due(self) -> Ending | None:
+        """Validate and save if either is due; return the ending if a signal stops the training here."""
+        is_save_due = self._state.update > 0 and self._is_checkpoint_due(self._state.update)
+        stop = ENDINGS_BY_SIGNAL.get(self._agreed_signal() or 0)
+        if stop is None and self._is_validation_due(self._state.update):
+            if is_save_due:
+                self._save()  # a validation may take longer than a preempted machine has left
+            self._validate()
+            stop = self._ending_by_any_signal()
+            is_save_due = is_save_due or self._run.num_best_kept > 0
+        is_end = stop is not None or self._ending_by_recipe() is not None
+        if is_save_due or (is_end and self._state.update > 0):
+            self._save()
+        return stop
+
+    def _is_validation_due(self, update: int) -> bool:
+        if update == 0:  # a model that the run begins with is the first to be the best
+            return self._run.record.init_from is not None and self._state.best is None
+        is_at_interval = update % self._recipe.validation.every == 0 or update == self._recipe.training.updates
+        return is_at_interval and self._state.validated != update
+
+    def _is_checkpoint_due(self, update: int) -> bool:
+        return update % self._recipe.training.checkpoint_every == 0
+
+    def _validate(self) -> None:
+        """Validate on the first rank, and let all ranks agree on patience.
+
+        A signal stops the validation: the next start repeats it.
+        """
+        self._stopwatch.stop()
+        if self._ranks.is_first:
+            self._validate_on_this_rank()
+        self._agree_on_patience()
+
+    def _validate_on_this_rank(self) -> None:
+        self._reporter.show_note(f"validating after update {self._state.update:,}")
+        try:
+            measured = self._validator.measure(max_sentences=None, beat=self._raise_if_asked_to_stop)
+        except StopAsked:
+            return
+        if not math.isfinite(measured.loss):
+            raise self._diverged(f"the validation loss after update {self._state.update:,} is not finite", good=None)
+        self._validation, before, metric = measured, self._state.metric, self._recipe.validation.metric
+        self._state = self._state.after_validation(measured, metric=metric)
+        self._reporter.report_validation(self._state.update, measured, is_best=self._state.validations_since_best == 0)
+        if self._state.metric not in (before, metric):
+            self._reporter.print_line("BLEU below 1 tells nothing: until it rises, the loss decides what is best")
+
+    def _raise_if_asked_to_stop(self) -> None:
+        self._ranks.beat()
+        if self._stop.received is not None:
+            raise StopAsked
+
+    def _save(self) -> None:
+        self._stopwatch.stop()
+        self._checkpointer.save(self._state, validation=self._validation)
+
+    def _ending_by_recipe(self) -> Ending | None:
+        """The ending by the recipe; None if the training continues."""
+        if self._state.update >= self._recipe.training.updates:
+            return "finished"
+        return "patience" if self._is_out_of_patience else None
+
+    def _agree_on_patience(self) -> None:
+        """Tell all ranks whether the first, which validates, is out of patience."""
+        patience = self._recipe.training.patience or math.inf
+        self._is_out_of_patience = self._ranks.any(self._state.validations_since_best >= patience)
+
+    def _ending_by_any_signal(self) -> Ending | None:
+        """The ending for a signal to any of the ranks, the same on all ranks; SIGTERM comes before Ctrl-C."""
+        return ENDINGS_BY_SIGNAL.get(self._ranks.largest(self._stop.received or 0))
+
+    def _agreed_signal(self) -> int | None:
+        """The signal that all ranks know of: the sums of an update tell each rank of the others' signals."""
+        return self._stop.received if self._ranks.size == 1 else self._signal
 
     def _write_final_model(self, ending: Ending) -> None:
         """Write the model directory, unless it is there, report the end, and mark the run as finished.
 
         The model is the best checkpoint if the recipe keeps the best, else the last.
         """
-        run, recipe, state, report = self._run, self._recipe, self._loop.state, self._reporter.print_line
+        run, recipe, state, report = self._run, self._recipe, self._state, self._reporter.print_line
         output = run.directory / "model"
         (chosen,) = choose_checkpoints(run, by="best" if run.num_best_kept else "last", number=1)
         saved = load_saved_config(output) if kind_of(output) == "model" else None
