@@ -101,20 +101,6 @@ def test_an_average_whose_outputs_are_not_finite_is_refused(run: Path) -> None:
     assert not (run / "averaged").exists()
 
 
-def test_without_free_memory_the_mean_is_written_and_not_measured(
-    run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-
-    def fail(*arguments: object, **settings: object) -> None:
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 2147483648 bytes")
-
-    monkeypatch.setattr("nmt_cli.training.validation.make_batch", fail)
-    call(run, last=3)
-    assert "the average was not measured on the validation set: too little memory is free" in caplog.messages
-    assert load_saved_config(run / "averaged").average_losses is None
-
-
 def test_without_the_data_it_says_that_nothing_was_measured(
     run: Path, prepared: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -46,14 +46,10 @@ def test_a_profile_says_where_the_time_goes_and_changes_nothing(
     assert names.count("nmt: update") == 4
 
 
-@pytest.mark.parametrize(("updates", "watched"), [(5, 2), (3, 0)])
-def test_a_training_that_ends_early_tells_what_was_seen(
-    prepared: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture, updates: int, watched: int
+def test_a_training_that_ends_early_says_that_none_was_watched(
+    prepared: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    assert train(prepared, tmp_path / "run", f"training.updates={updates}", profile=100) == 0
-    if watched:
-        assert told(caplog)[0].startswith(f"{watched} updates on cpu, ")
-    else:
-        assert "--profile: the training ended before 4 updates, and none was watched" in caplog.messages
-        assert not (tmp_path / "run/profile").exists()
+    assert train(prepared, tmp_path / "run", "training.updates=3", profile=100) == 0
+    assert "--profile: the training ended before 4 updates, and none was watched" in caplog.messages
+    assert not (tmp_path / "run/profile").exists()

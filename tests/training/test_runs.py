@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt_cli.artifacts.run import InitialModel, Run, open_run
+from nmt_cli.artifacts.run import InitialModel, Run
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError, RecipeError
 from nmt_cli.files import sha256
 from nmt_cli.recipe.schema import TrainedLines
 from nmt_cli.training import runs
-from nmt_cli.training.runs import check_run_path, mark_finished, open_or_begin, recipe_fingerprint
+from nmt_cli.training.runs import check_run_path, open_or_begin, recipe_fingerprint
 from tests.artifacts.builders import save_tiny
 from tests.training.tiny import prepare_tiny, tiny_recipe, train
 
@@ -126,15 +126,6 @@ def test_an_end_that_is_past_is_refused(prepared: PreparedData, tmp_path: Path) 
         train(prepared, tmp_path / "run", "training.updates=2")
     assert error.value.hint.startswith("give --set training.updates=3 or more")
     assert files_in(tmp_path / "run") == before
-
-
-def test_the_end_is_noted_and_taken_back(begin: Begin, tmp_path: Path) -> None:
-    run = begin()
-    finished = mark_finished(run, is_finished=True).record
-    assert finished.finished is not None
-    assert datetime.fromisoformat(finished.finished) >= datetime.fromisoformat(finished.started)
-    assert open_run(tmp_path / "run").record == finished
-    assert mark_finished(run, is_finished=False).record == run.record
 
 
 @pytest.mark.parametrize("restart", [False, True])

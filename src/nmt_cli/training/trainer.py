@@ -250,7 +250,10 @@ class Trainer:
         if result.is_applied:
             sums = UpdateSums(result.smoothed, result.nll, result.kl, planned.source_tokens, tokens, planned.slots)
         else:
-            self._note_skip(pairs_of(micro_batches, result.suspects))
+            pairs, in_row = pairs_of(micro_batches, result.suspects), self._state.skipped_in_row
+            reason, number = "gradients are not finite", finished.number
+            self._reporter.write_event("skipped", update=number, reason=reason, in_row=in_row, pairs=pairs)
+            logger.warning("update %d is skipped: its %s (%s)", number, reason, describe_pairs(pairs))
         self._meter.add(sums, seconds=self._stopwatch.seconds, waited=self._loader.waited_seconds)
         self._report_update(result)
 
@@ -270,11 +273,6 @@ class Trainer:
         if is_log_due:
             self._reporter.report_updates(status, *self._meter.report())
         self._reporter.show_update(status, self._meter.recent())
-
-    def _note_skip(self, pairs: list[int]) -> None:
-        update, in_row, reason = self._state.update, self._state.skipped_in_row, "gradients are not finite"
-        self._reporter.write_event("skipped", update=update, reason=reason, in_row=in_row, pairs=pairs)
-        logger.warning("update %d is skipped: its %s (%s)", update, reason, describe_pairs(pairs))
 
     def _diverged(self, reason: str, *, good: Checkpoint | None) -> TrainingError:
         """The error of a divergence, with the checkpoint from which a new run may begin."""
