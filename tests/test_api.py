@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import sacrebleu
 
-import nmt_cli
 from nmt_cli import NmtError, ScoreReport, Translator, score
 from nmt_cli.errors import DataError, UsageError
 from tests.artifacts.builders import save_tiny, write_run
@@ -22,12 +21,6 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Translator:
     folder = tmp_path_factory.mktemp("model")
     save_tiny(folder / "model", spm_folder=folder)
     return Translator.from_pretrained(folder / "model", device="cpu")
-
-
-def test_dir_lists_the_names() -> None:
-    assert {"Translator", "Translation", "ScoreReport", "NmtError", "load_recipe", "score"} <= set(dir(nmt_cli))
-    for name in nmt_cli.__all__:
-        assert getattr(nmt_cli, name) is not None
 
 
 def test_from_pretrained_takes_a_run(tmp_path: Path) -> None:

@@ -97,17 +97,6 @@ def test_rules_of_normalisation_stay_and_are_named() -> None:
         assert tokenizer.pieces(tokenizer.encode([line])[0]) == original.encode_as_pieces(line)
 
 
-def test_what_is_added_is_told() -> None:
-    assert with_our_ids(own()).added == ["<pad>", "256 byte pieces"]
-    assert with_our_ids(own("T5")).added == ["<s>", "256 byte pieces"]
-    assert with_our_ids(own("pad last", bytes_too=True)).added == []
-
-
-def test_a_model_of_ours_is_returned_as_it_is() -> None:
-    model = own("ours, without bytes", bytes_too=True)
-    assert with_our_ids(model).content == model
-
-
 @pytest.mark.parametrize(
     ("model", "reason"),
     [

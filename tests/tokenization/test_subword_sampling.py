@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
-from random import Random
 
 import numpy as np
 import pytest
@@ -127,33 +124,6 @@ def test_segmentations_have_the_probabilities_of_the_papers_and_of_sentencepiece
     raise AssertionError(f"only {num_tested} words have that many segmentations")
 
 
-def by_the_paper(word: str, scores: Mapping[str, float], *, probability: float, random: Random) -> Segmentation:
-    """A segmentation by algorithm 1 of Provilkov et al. 2020: each step drops some of the merges that it could do."""
-    symbols = list(word)
-    while True:
-        merges = [
-            (-scores[left + right], i)
-            for i, (left, right) in enumerate(pairwise(symbols))
-            if left + right in scores and random.random() >= probability
-        ]
-        if not merges:
-            return tuple(symbols)
-        i = min(merges)[1]
-        symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
-
-
-def test_half_of_the_papers_probability_makes_text_about_as_long() -> None:
-    """The paper tries a skipped merge again, and SentencePiece does not. So there the same probability skips less."""
-    model, random = trained("bpe"), Random(1)
-    scores, lines = scores_of(model), TEXT * 5
-    words = [SPACE_MARK + word for line in lines for word in line.split()]
-    theirs = sum(len(by_the_paper(word, scores, probability=0.1, random=random)) for word in words)
-    plain = sum(map(len, processor_of(model).encode(lines)))
-    rows = sample(subword_sampler(model, alpha=0.05), encoded(model, lines))
-    # 1.0 with 4,000 pieces of Multi30k; words of fewer merges, as here, leave less to try again.
-    assert (sum(map(len, rows)) - plain) / (theirs - plain) == pytest.approx(1, abs=0.25)
-
-
 def test_lines_keep_their_text_and_get_other_pieces(model: bytes) -> None:
     ids, processor = encoded(model, TEXT), processor_of(model)
     first, other = (sample(subword_sampler(model, alpha=0.2), ids, seed=seed) for seed in (1, 2))
@@ -170,44 +140,6 @@ def test_ids_follow_from_the_generator_and_not_from_what_was_sampled_before(mode
     num_words, used._max_cached_segmentations = len(used._first_segmentations), 10  # the cache is emptied each time
     assert sample(used, ids) == expected
     assert len(used._first_segmentations) < num_words
-
-
-class Draws(np.random.Generator):
-    """Gives these numbers in turn, or the largest ones that can be drawn."""
-
-    def __init__(self, draws: NDArray[np.int64] | None = None) -> None:
-        super().__init__(np.random.PCG64())
-        self._draws = draws
-
-    def integers(self, low: int, high: int, size: int) -> NDArray[np.int64]:  # type: ignore[override]
-        return np.full(size, high - 1) if self._draws is None else self._draws[:size]
-
-    def random(self, size: int) -> NDArray[np.float64]:  # type: ignore[override]
-        return np.full(size, np.nextafter(1, 0))
-
-
-def test_the_number_of_a_word_does_not_matter_to_unigram_samples() -> None:
-    """Also not for draws at the bounds between two choices."""
-    empty, full = (subword_sampling.UnigramSampler(trained("unigram"), power=0.2) for _ in range(2))
-    normal = [number for number, piece in enumerate(read_pieces(trained("unigram"))) if piece.kind == NORMAL]
-    starts = [number for number in normal if empty._begins_word[number]]
-    others = [number for number in normal if not empty._begins_word[number]]
-    generator = np.random.default_rng(1)
-    # A byte at the end: TEXT has no such words.
-    parts = [starts, others, others, others, [processor_of(trained("unigram")).piece_to_id("<0x07>")], [EOS]]
-    invented = np.array([generator.choice(part, 40_000) for part in parts], dtype="<u2").T.ravel()
-    full.sample(invented, longest=999, generator=generator)
-    assert len(full._first_segmentations) > 35_000
-    ids = encoded(trained("unigram"), TEXT[:50])
-    largest = [sampler.sample(ids, longest=999, generator=Draws()) for sampler in (empty, full)]
-    assert [found.ids.tolist() for found in largest] == [largest[0].ids.tolist()] * 2
-    assert processor_of(trained("unigram")).decode([row[:-1].tolist() for row in _lines(largest[0])]) == TEXT[:50]
-    ends = empty._range_ends.values % (1 << 32)
-    bounds = np.unique([ends, np.maximum(ends, 1) - 1])
-    for _ in range(50):
-        draws = Draws(generator.choice(bounds, 10_000))
-        one, other = (sampler.sample(ids, longest=999, generator=draws) for sampler in (empty, full))
-        assert one.ids.tolist() == other.ids.tolist()
 
 
 def test_a_line_that_becomes_too_long_keeps_its_ids(model: bytes) -> None:
@@ -238,21 +170,6 @@ def test_a_merge_is_kept_if_a_character_can_neither_be_found_nor_spelt() -> None
     model = with_pieces(trained("bpe"), pieces, has_bytes=False)
     rows = sample(subword_sampler(model, alpha=0.9), encoded(model, ["qu"] * NUM_DRAWS))
     assert_frequencies(rows, {("▁qu",): 0.1, ("▁", "qu"): 0.9}, model)
-
-
-def test_the_work_of_a_word_grows_with_its_length_not_with_its_square() -> None:
-    """In Chinese a line is a word. Eight times the length is 64 times the work if each merge looks at all pairs."""
-    sampler, processor = subword_sampling.BpeDropout(trained("bpe"), probability=0.1), processor_of(trained("bpe"))
-    seconds = {}
-    for length in (500, 4000):
-        word, measured = "".join(line.replace(" ", "") for line in TEXT * 9)[:length], []
-        for _ in range(5):
-            start = time.process_time()
-            merged = sampler._merge(SPACE_MARK + word, ())
-            measured.append(time.process_time() - start)
-            assert merged[0] == processor.encode(word)
-        seconds[length] = min(measured)
-    assert seconds[4000] < 25 * seconds[500]
 
 
 def test_a_vocabulary_with_pieces_across_spaces_is_sampled_by_lines() -> None:

@@ -14,7 +14,6 @@ from nmt_cli.tokenization import tokenizer as module
 from nmt_cli.tokenization.pieces import word_alignment, word_ids, word_log_probs
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, TextEncoder, Tokenizer, TokenizerKind, normalize_spaces
 from nmt_cli.tokenization.train_sentencepiece import train_tokenizer
-from tests.preparing.corpus_files import invented_pairs
 from tests.tokenization.models import trained
 
 KINDS: list[TokenizerKind] = ["bpe", "unigram"]
@@ -50,27 +49,10 @@ def test_any_text_without_control_characters_survives_and_has_no_special_pieces(
     assert not {PAD, UNK, BOS, EOS}.intersection(chain.from_iterable(ids))
 
 
-def test_pieces_are_those_of_the_ids_and_nothing_beyond_has_one(tokenizer: Tokenizer) -> None:
-    line = invented_pairs(400, seed=3)[0][0]
-    (row,) = tokenizer.encode([line])
-    assert "".join(tokenizer.pieces(row)).replace("\u2581", " ").strip() == line
-    assert len(set(tokenizer.pieces(range(tokenizer.vocab_size)))) == tokenizer.vocab_size
-    for number in (-1, tokenizer.vocab_size):
-        with pytest.raises(KeyError):
-            tokenizer.pieces([number])
-
-
 def test_special_pieces_have_their_ids_and_decode_to_nothing(tokenizer: Tokenizer) -> None:
     assert tokenizer.pieces([PAD, UNK, BOS, EOS]) == ["<pad>", "<unk>", "<s>", "</s>"]
     (ids,) = tokenizer.encode(["bade fugi"])
     assert tokenizer.decode([[], [BOS, *ids, EOS, PAD, PAD], []]) == ["", "bade fugi", ""]
-
-
-def test_characters_outside_the_vocabulary_are_spelt_in_bytes(tokenizer: Tokenizer) -> None:
-    (ids,) = tokenizer.encode(["漢"])
-    assert tokenizer.pieces(ids)[-3:] == ["<0xE6>", "<0xBC>", "<0xA2>"]
-    assert set(ids[-3:]) < set(tokenizer.byte_ids)
-    assert len(tokenizer.byte_ids) == 256
 
 
 def test_a_missing_or_foreign_file_is_named(tmp_path: Path) -> None:
@@ -213,10 +195,3 @@ def test_alignment_is_of_words() -> None:
     source = ["▁a", "▁small", "▁h", "ouse"]
     assert word_alignment(source, ["▁ein", "▁Haus", "▁"], [0, 3, 1]) == [(0, 0), (2, 1)]
     assert word_alignment(source, ["▁kleines", "es"], [1, 1]) == [(1, 0)]
-
-
-@pytest.mark.parametrize("text", ["the old sea", "a  small ëxträ house", "日本 語", "x\u00a0y z"])
-def test_words_of_a_tokenized_text_are_those_of_split(tokenizer: Tokenizer, text: str) -> None:
-    (ids,) = tokenizer.encode([text])
-    words = {word for word in word_ids(tokenizer.pieces(ids)) if word is not None}
-    assert words == set(range(len(text.split())))

@@ -87,17 +87,6 @@ def test_loss_and_gradients_are_those_of_the_formula(
         torch.testing.assert_close(mine.double(), other, rtol=1e-5, atol=1e-5)
 
 
-def test_without_dropout_r_drop_has_the_loss_of_one_pass_and_no_divergence(prepared: PreparedData) -> None:
-    twice, once = feed(prepared, f"training.consistency={SIMCUT}"), feed(prepared)
-    model = once.updater("fp32").model
-    rows = next(once.updates(1))[1].micro_batches[0]
-    one_pass = plain_loss(model, 0.1, once.batch(rows))
-    both = plain_loss(model, 0.1, twice.batch(rows), consistency=consistency_of(R_DROP))
-    assert both.kl is not None
-    assert both.kl.item() == pytest.approx(0, abs=1e-3)
-    torch.testing.assert_close(both.stacked()[:2], one_pass.stacked(), rtol=1e-5, atol=0)
-
-
 def test_the_first_pass_of_simcut_is_whole_and_the_second_has_no_embedding_at_cut_tokens(
     prepared: PreparedData,
 ) -> None:
@@ -122,20 +111,6 @@ def test_the_first_pass_of_simcut_is_whole_and_the_second_has_no_embedding_at_cu
     nll = -log_probs.gather(1, batch.gold[: 2 * num_tokens, None]).view(2, num_tokens).sum(1)
     torch.testing.assert_close(nll, expected, rtol=1e-4, atol=0)
     assert nll[1] != nll[0]
-
-
-@pytest.mark.parametrize("setting", ["{name: r_drop, alpha: 0}", "{name: simcut, alpha: 0}"])
-def test_with_alpha_0_weights_are_bitwise_those_of_one_pass(setting: str, prepared: PreparedData) -> None:
-    results = []
-    for given in (
-        feed(prepared, "model.dropout=0.1"),
-        feed(prepared, "model.dropout=0.1", f"training.consistency={setting}"),
-    ):
-        updater = given.updater("fp32")
-        figures = [given.give(updater, number, update) for number, update in given.updates(3)]
-        results.append((updater.weights.values.clone(), [(each.smoothed, each.nll) for each in figures]))
-    assert torch.equal(results[0][0], results[1][0])
-    assert results[0][1] == results[1][1]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -293,25 +293,12 @@ def test_a_process_alone_makes_its_gpu_the_current_one(monkeypatch: pytest.Monke
     assert chosen == [torch.device("cuda:1")]
 
 
-def test_a_plain_process_is_alone_and_first() -> None:
-    ranks = Ranks(0, 1, torch.device("cpu"))
-    tensor = torch.ones(3)
-    ranks.sum(tensor)
-    assert tensor.tolist() == [1, 1, 1]
-    assert (ranks.any(True), ranks.any(False), ranks.is_first) == (True, False, True)
-
-
 def test_a_lost_connection_is_told_where_nobody_tells_why(monkeypatch: pytest.MonkeyPatch) -> None:
     board = FailureBoard(HashStore())
     monkeypatch.setattr(module, "find_failure_board", lambda: board)
     monkeypatch.setattr(module, "_CAUSE_SECONDS", 0.5)
     assert record_failure(7, is_consequence=True) is None
     assert record_failure(6, is_consequence=False) == board.failure() == 7
-
-
-def test_without_a_board_each_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MASTER_ADDR", raising=False)
-    assert record_failure(4, is_consequence=False) is None
 
 
 def test_a_collective_that_fails_is_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
