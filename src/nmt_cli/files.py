@@ -305,30 +305,24 @@ def _hold_lock(hidden: Path, path: Path, *, busy: str, error: type[NmtError], is
     try:
         with disk_errors(file, error):
             file.parent.mkdir(parents=True, exist_ok=True)
-            _acquire(lock, path, busy=busy, error=error, is_optional=is_optional)
-            if lock.is_locked:
+            try:
+                lock.acquire()
                 file.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+            except Timeout:
+                holder = file.read_text(encoding="utf-8").strip() if file.exists() else ""
+                raise error(f"{busy}: {holder}" if holder else busy, where=str(path), hint=_BUSY_HINT) from None
+            except OSError as cause:
+                if cause.errno not in _NO_LOCKS:
+                    raise
+                file.unlink(missing_ok=True)
+                if not is_optional:
+                    hint = "mount it with flock, or choose a folder on another disk with -o"
+                    raise error(f"cannot lock {path}: its disk knows no locks", where=str(file), hint=hint) from None
         yield
     finally:
         if lock.is_locked:
             file.unlink(missing_ok=True)  # while it is still held, so it cannot be another process's file
             lock.release()
-
-
-def _acquire(lock: FileLock, path: Path, *, busy: str, error: type[NmtError], is_optional: bool) -> None:
-    file = Path(lock.lock_file)
-    try:
-        lock.acquire()
-    except Timeout:
-        holder = file.read_text(encoding="utf-8").strip() if file.exists() else ""
-        raise error(f"{busy}: {holder}" if holder else busy, where=str(path), hint=_BUSY_HINT) from None
-    except OSError as cause:
-        if cause.errno not in _NO_LOCKS:
-            raise
-        file.unlink(missing_ok=True)
-        if not is_optional:
-            hint = "mount it with flock, or choose a folder on another disk with -o"
-            raise error(f"cannot lock {path}: its disk knows no locks", where=str(file), hint=hint) from None
 
 
 def _remove(path: Path) -> None:
