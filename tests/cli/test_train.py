@@ -216,17 +216,16 @@ def pretend_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> list[tuple[lis
 
 
 NO_GPU = f"was asked for, but torch {torch.__version__} sees no GPU here"
-EITHER = "leave out --device, or --gpus"
+FEWER = f"was asked for, but torch {torch.__version__} sees"
+EITHER = "leave out --gpus or --device, or check nvidia-smi"
 INSTALL = "install a torch build with CUDA and check nvidia-smi"
 
 
 @pytest.mark.parametrize(
     ("gpus", "arguments", "error", "fix"),
     [
-        (0, "--gpus 1", f"--gpus 1 {NO_GPU}", f"leave out --gpus to train on the CPU, or {INSTALL}"),
-        (2, "--gpus 4", f"--gpus 4 {NO_GPU.replace('no GPU', 'only 2')}", "give --gpus 2, or check nvidia-smi"),
-        (2, "--gpus 1 --device cpu", "--gpus 1 was asked for, but --device is cpu", EITHER),
-        (2, "--gpus 2 --device cuda:1", "--gpus 2 was asked for, but --device is cuda:1", EITHER),
+        (2, "--gpus 4", f"--gpus 4 {FEWER} 2 of them for --device auto", EITHER),
+        (2, "--gpus 2 --device cuda:1", f"--gpus 2 {FEWER} 1 of them for --device cuda:1", EITHER),
         (0, "--device cuda", f"device 'cuda' {NO_GPU}", f"give --device cpu, or {INSTALL}"),
         (
             2,

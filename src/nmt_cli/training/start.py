@@ -79,7 +79,9 @@ def launch_ranks(arguments: Sequence[str], *, device: str, gpus: int | None) -> 
     choose_device(device)
     available = num_gpus(device)
     if gpus is not None and gpus > available:
-        raise _too_few_gpus_error(gpus, available, device=device)
+        seen = f"torch {torch.__version__} sees {available} of them for --device {device}"
+        hint = "leave out --gpus or --device, or check nvidia-smi"
+        raise DeviceError(f"--gpus {gpus} was asked for, but {seen}", setting="gpus", hint=hint)
     num_ranks = world_size(device, gpus)
     return launch(arguments, num_ranks=num_ranks) if num_ranks > 1 else None
 
@@ -180,17 +182,6 @@ def _num_started_ranks() -> int | None:
     """The number of ranks, from the environment that our launcher or torchrun sets; None in a process on its own."""
     value = os.environ.get("WORLD_SIZE")
     return None if value is None else int(value)
-
-
-def _too_few_gpus_error(gpus: int, available: int, *, device: str) -> DeviceError:
-    reason = f"torch {torch.__version__} sees no GPU here"
-    hint = "leave out --gpus to train on the CPU, or install a torch build with CUDA and check nvidia-smi"
-    if device not in ("auto", "cuda"):
-        reason, hint = f"--device is {device}", "leave out --device, or --gpus"
-    elif available:
-        reason = f"torch {torch.__version__} sees only {available} here"
-        hint = f"give --gpus {available}, or check nvidia-smi"
-    return DeviceError(f"--gpus {gpus} was asked for, but {reason}", setting="gpus", hint=hint)
 
 
 def _describe_needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_size: int) -> Iterator[str]:
