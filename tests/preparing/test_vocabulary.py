@@ -6,9 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from shutil import copytree, rmtree
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,17 +15,17 @@ import yaml
 
 from nmt_cli.dataset.prepared_data import SIDES, PreparedData, open_prepared
 from nmt_cli.errors import RecipeError
-from nmt_cli.preparing import encoding, shards, vocabulary
+from nmt_cli.preparing import shards
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.sources.base import Split
-from nmt_cli.preparing.vocabulary import sample_lines, sizes_of_parts, write_tokenizers
+from nmt_cli.preparing.vocabulary import sample_lines
 from nmt_cli.recipe.yaml_files import dump_values
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from tests.dataset.synthetic import sentences
-from tests.preparing.corpus_files import contents, invented_pairs, refusal, run, silent, small_corpus, write_prefix
+from tests.preparing.corpus_files import invented_pairs, refusal, run, silent, small_corpus, write_prefix
 from tests.tokenization.models import train_spm
 from tests.training.tiny import train
 
@@ -83,34 +81,6 @@ def test_lines_that_are_taken_twice_can_be_sampled_twice(text: CleanText, monkey
     assert samples == {tuple(whole[:2]), tuple(whole[1:])}
 
 
-def test_a_sample_of_more_than_a_billion_lines_has_the_share_of_each_part() -> None:
-    totals, size = [300_000_000, 0, 600_000_000, 300_000_007], 200_000
-    sizes = sizes_of_parts(totals, size=size, seed=1)
-    assert sum(sizes) == size
-    # The standard deviation of each size is under 224.
-    assert sizes == pytest.approx([50_000, 0, 100_000, 50_000], abs=1_000)
-    assert sizes == sizes_of_parts(totals, size=size, seed=1)
-
-
-def test_the_copies_of_all_shards_come_from_a_file_that_is_opened_once(text: CleanText, tmp_path: Path) -> None:
-    copytree(text.directory, tmp_path / "clean")
-    copies_of = CleanText(tmp_path / "clean").copies()
-    rmtree(tmp_path / "clean")
-    assert [len(copies_of(number)) for number in range(8)] == [80] * 7 + [40]
-
-
-@pytest.mark.parametrize("is_shared", [True, False])
-def test_one_worker_trains_in_another_process_too(
-    text: CleanText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
-) -> None:
-    located = small_corpus(tmp_path, f"tokenizer.shared={json.dumps(is_shared)}")
-    write_tokenizers(located.corpus, text, tmp_path / "here", num_workers=1, progress=silent)
-    monkeypatch.setattr(vocabulary, "_QUICK_LINES", 0)
-    monkeypatch.delattr(vocabulary, "train_tokenizer")  # of this process
-    write_tokenizers(located.corpus, text, tmp_path / "there", num_workers=1, progress=silent)
-    assert contents(tmp_path / "there") == contents(tmp_path / "here")
-
-
 def test_a_vocabulary_is_taken_as_it_is_and_its_contents_tell_preparations_apart(tmp_path: Path) -> None:
     first = run(small_corpus(tmp_path, "tokenizer.shared=false"), tmp_path / "first").directory
     taken = f"tokenizer.taken_from={first}"
@@ -151,29 +121,16 @@ def test_text_too_small_for_the_default_vocabulary_gets_a_smaller_one_and_says_s
     assert "The text is too small for the default size." in page
 
 
-@pytest.mark.parametrize("is_shared", [True, False])
-def test_the_smaller_vocabulary_comes_again_and_a_given_size_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
-) -> None:
-    setting = f"tokenizer.shared={json.dumps(is_shared)}"
-    prepared = run(too_small_text(tmp_path, setting), tmp_path / "data")
-    assert run(too_small_text(tmp_path, setting), tmp_path / "data").was_finished
-    default_size = too_small_text(tmp_path, setting, "tokenizer.vocab_size=8000")
+def test_the_smaller_vocabulary_comes_again_and_a_given_size_stays(tmp_path: Path) -> None:
+    prepared = run(too_small_text(tmp_path), tmp_path / "data")
+    assert run(too_small_text(tmp_path), tmp_path / "data").was_finished
+    default_size = too_small_text(tmp_path, "tokenizer.vocab_size=8000")
     error = refusal(lambda: run(default_size, tmp_path / "data"))
     assert error.message.endswith(" holds other data: tokenizer.vocab_size is null there, 8000 here")
-    again = run(too_small_text(tmp_path, setting), tmp_path / "again")
-    for side in SIDES:
-        assert (again.directory / f"{side}.spm").read_bytes() == (prepared.directory / f"{side}.spm").read_bytes()
-    given = too_small_text(tmp_path, setting, "tokenizer.vocab_size=8001")
-    error = refusal(lambda: run(given, tmp_path / "other"))
-    assert error.message.startswith("a vocabulary of 8,001 pieces is more than this text yields: at most ")
+    error = refusal(lambda: run(default_size, tmp_path / "other"))
+    assert error.message.startswith("a vocabulary of 8,000 pieces is more than this text yields: at most ")
     size = sizes_of(prepared.directory)[0]
     assert error.hint.startswith(f"--set tokenizer.vocab_size={size}, which suits so little text (")
-    monkeypatch.setattr(encoding, "TokenWriter", None)
-    with pytest.raises(TypeError):
-        run(too_small_text(tmp_path, setting), tmp_path / "cut")
-    error = refusal(lambda: run(default_size, tmp_path / "cut"))
-    assert error.message.startswith("a vocabulary of 8,000 pieces is more than this text yields: at most ")
 
 
 def sizes_of(directory: Path) -> list[int]:
@@ -205,14 +162,6 @@ def test_a_folder_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
     error = refusal(lambda: run(located, tmp_path / "out"))
     assert error.message == "there is no source.spm in nowhere, from which the vocabulary is to be taken"
     assert error.where == "tokenizer.taken_from"
-
-
-def test_a_misspelt_folder_of_a_vocabulary_is_answered_with_the_nearest(here: Path) -> None:
-    (here / "data" / "small").mkdir(parents=True)
-    (here / "data" / "small" / "train.source.ids").touch()
-    located = small_corpus(here, "tokenizer.taken_from=data/smal")
-    error = refusal(lambda: run(located, here / "out"))
-    assert error.hint.startswith("did you mean data/small? ")
 
 
 @pytest.fixture
@@ -296,21 +245,9 @@ def test_a_model_that_cannot_be_used_is_refused_with_what_to_type(
     assert not (here / "out").exists()
 
 
-def test_a_model_that_may_not_be_read_is_answered(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own_model(here / "own.model")
-    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=PermissionError))
-    error = refusal(lambda: run(small_corpus(here, "tokenizer.taken_from=own.model"), here / "out"))
-    assert error.hint == "chmod +r own.model"
-
-
 def test_the_corpus_file_that_a_dry_run_prints_is_the_same_corpus(here: Path) -> None:
     located = too_small_text(here)
     printed = Corpus.model_validate(yaml.safe_load(dump_values(located.corpus.model_dump(mode="json"))))
     assert printed == located.corpus
     first = run(located, here / "data")
     assert run(LocatedCorpus(printed, located.folder), first.directory).was_finished
-
-
-def test_a_model_for_one_language_only_is_refused(here: Path) -> None:
-    with pytest.raises(RecipeError, match=r"the key 'tokenizer.taken_from.target' is missing"):
-        small_corpus(here, "tokenizer.taken_from={source: a}")

@@ -17,7 +17,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
@@ -44,7 +44,6 @@ from nmt_cli.preparing.inputs import (
 from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, read_report, render_page
 from nmt_cli.preparing.shards import open_shards
 from nmt_cli.preparing.vocabulary import (
-    GivenVocabulary,
     find_given_vocabulary,
     sample_lines,
     tokenizer_counts,
@@ -130,23 +129,23 @@ def dry_run_lines(located: LocatedCorpus, *, output: Path, overwrite: bool) -> I
 
 
 def _data_fingerprint(
-    located: LocatedCorpus, inputs: list[InputRecord], find_vocabulary: Callable[[], GivenVocabulary | None]
+    located: LocatedCorpus, inputs: list[InputRecord], find_vocabulary: Callable[[], Mapping[str, bytes] | None]
 ) -> str:
     """The fingerprint of the prepared data of a corpus file, which the manifest keeps."""
     vocabulary = _vocabulary_settings(located.corpus.tokenizer, find_vocabulary())
     return fingerprint_of({"text": text_fingerprint_before_fetch(located, inputs), "tokenizer": vocabulary})
 
 
-def _vocabulary_settings(config: TokenizerConfig, given: GivenVocabulary | None) -> dict[str, Any]:
+def _vocabulary_settings(config: TokenizerConfig, given: Mapping[str, bytes] | None) -> dict[str, Any]:
     """The settings that determine the vocabulary, or the hashes of the models that are given."""
     if given is not None:
-        return {name: hashlib.sha256(model).hexdigest() for name, model in given.models.items()}
+        return {name: hashlib.sha256(model).hexdigest() for name, model in given.items()}
     return config.model_dump(exclude={"taken_from"})
 
 
 def _run_stages(
     located: LocatedCorpus,
-    given: GivenVocabulary | None,
+    given: Mapping[str, bytes] | None,
     work: WorkFolder,
     output: Path,
     *,

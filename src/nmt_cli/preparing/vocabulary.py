@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from nmt_cli.hub_names import HubName, hub_name
 from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import DEFAULT_VOCAB_SIZE, Corpus, LocatedCorpus, SideModels, TokenizerConfig
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
-from nmt_cli.tokenization.sentencepiece_model import AdaptedModel, has_our_ids, with_our_ids
+from nmt_cli.tokenization.sentencepiece_model import has_our_ids, with_our_ids
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.tokenization.train_sentencepiece import TokenizerReport, VocabularyTooLargeError, train_tokenizer
 
@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 _COUNTS_FILE = "report.json"
 _QUICK_LINES = 10_000  # training on so few takes hardly longer than the start of a process
-_MOST_OF_NUMPY = 10**9  # items of its multivariate hypergeometric distribution
 
 
 def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_workers: int, progress: Progress) -> None:
@@ -52,17 +51,10 @@ def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_wo
         logger.info(message, f"{DEFAULT_VOCAB_SIZE:,}")
 
 
-@dataclass(frozen=True, slots=True)
-class GivenVocabulary:
-    """SentencePiece models with our ids, by the name of their file here; `messages` tell where they come from."""
+def find_given_vocabulary(located: LocatedCorpus) -> dict[str, bytes] | None:
+    """The SentencePiece models that the corpus takes from elsewhere, with our ids, by the name of their file here.
 
-    models: dict[str, bytes]
-    messages: list[str]
-
-
-def find_given_vocabulary(located: LocatedCorpus) -> GivenVocabulary | None:
-    """The vocabulary that the corpus takes from elsewhere, or None if one is trained.
-
+    None if a vocabulary is trained. The log tells where models with other ids come from.
     DataError if there is no such file or folder, or if a file is no SentencePiece model of a kind that can be used.
     """
     taken_from = located.corpus.tokenizer.taken_from
@@ -87,13 +79,11 @@ def find_taken_from(located: LocatedCorpus) -> Path | HubName | None:
     return hub_name(taken_from) or path
 
 
-def write_given_vocabulary(given: GivenVocabulary, directory: Path) -> None:
+def write_given_vocabulary(models: Mapping[str, bytes], directory: Path) -> None:
     """Write a vocabulary from elsewhere into a directory, with counts of zero, because nothing is trained."""
-    for name, model in given.models.items():
+    for name, model in models.items():
         write_file(directory / name, model, error=DataError)
     _write_counts(directory, [{"lines": 0, "sampled": 0, "skipped": 0}] * 2)
-    for message in given.messages:
-        logger.info("%s", message)
 
 
 def tokenizer_counts(directory: Path) -> dict[str, Any]:
@@ -128,11 +118,7 @@ def sizes_of_parts(totals: Sequence[int], *, size: int, seed: int) -> list[int]:
     generator, total = np.random.default_rng(seed), sum(totals)
     if size >= total:
         return list(totals)
-    if total < _MOST_OF_NUMPY:
-        sizes = generator.multivariate_hypergeometric(totals, size, method="marginals")
-    else:
-        lines = generator.choice(total, size, replace=False, shuffle=False)
-        sizes = np.bincount(np.searchsorted(np.cumsum(totals), lines, side="right"), minlength=len(totals))
+    sizes = generator.multivariate_hypergeometric(totals, size, method="marginals")
     return [int(number) for number in sizes]
 
 
@@ -195,16 +181,15 @@ def _locate(located: LocatedCorpus, name: str) -> Path:
     return next((candidate for candidate in candidates if candidate.exists()), path)
 
 
-def _vocabulary_of_files(files: Sequence[Path]) -> GivenVocabulary:
+def _vocabulary_of_files(files: Sequence[Path]) -> dict[str, bytes]:
     """The vocabulary of SentencePiece models for source and target, which may be one file; they get our ids."""
-    adapted = {file: _read_with_our_ids(file) for file in files}
-    models = {f"{side}.spm": adapted[file].content for side, file in zip(SIDES, files, strict=True)}
-    return GivenVocabulary(models, [_origin_message(file, model) for file, model in adapted.items()])
+    models = {file: _read_with_our_ids(file) for file in files}
+    return {f"{side}.spm": models[file] for side, file in zip(SIDES, files, strict=True)}
 
 
-def _vocabulary_in_directory(directory: Path) -> GivenVocabulary:
+def _vocabulary_in_directory(directory: Path) -> dict[str, bytes]:
     """The vocabulary of a model, a run or prepared data; SentencePiece models with other ids get ours."""
-    models, messages = {}, []
+    models = {}
     for side in SIDES:
         file = directory / f"{side}.spm"
         if not file.is_file():
@@ -217,32 +202,27 @@ def _vocabulary_in_directory(directory: Path) -> GivenVocabulary:
             )
         Tokenizer.load(file)  # DataError if it is damaged
         content = file.read_bytes()
-        if not has_our_ids(content):
-            adapted = _read_with_our_ids(file)
-            content = adapted.content
-            messages.append(_origin_message(file, adapted))
-        models[file.name] = content
-    return GivenVocabulary(models, [f"tokenizer: taken from {directory}", *messages])
+        models[file.name] = content if has_our_ids(content) else _read_with_our_ids(file)
+    logger.info("tokenizer: taken from %s", directory)
+    return models
 
 
-def _read_with_our_ids(file: Path) -> AdaptedModel:
+def _read_with_our_ids(file: Path) -> bytes:
     """The SentencePiece model in a file, with our ids; DataError if it cannot be used."""
     try:
         with reading_errors(file):
-            return with_our_ids(file.read_bytes())
+            model = with_our_ids(file.read_bytes())
     except ValueError as error:
         beside = file.with_suffix(".model")
         name = beside if beside != file and beside.is_file() else "NAME.model"
         hint = "name the file that spm_train wrote, with --model_type=unigram or bpe"
         hint += f": --set tokenizer.taken_from={name}"
         raise DataError(f"{file.name} is {error}", where=str(file), hint=hint) from None
-
-
-def _origin_message(file: Path, model: AdaptedModel) -> str:
     parts = [f"tokenizer: {file}, a {model.kind} model of {model.num_original_pieces:,} pieces"]
     parts += [f"added {', '.join(model.added)}"] if model.added else []
     parts += [f"it normalises text by {model.normalization}"] if model.normalization else []
-    return "; ".join(parts)
+    logger.info("%s", "; ".join(parts))
+    return model.content
 
 
 def _write_counts(directory: Path, counts: Sequence[dict[str, int]]) -> None:
