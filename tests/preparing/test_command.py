@@ -186,13 +186,6 @@ def test_text_given_as_a_corpus_is_answered_with_the_command_that_prepares_it(tm
     assert caught.value.hint == f"nmt prepare --train {file} -l en-de"
 
 
-def test_a_file_that_is_no_yaml_is_answered_with_how_text_is_given(tmp_path: Path) -> None:
-    (tmp_path / "x.en").write_text('"one": [\n')
-    with pytest.raises(RecipeError, match="this is not YAML") as caught:
-        prepare(str(tmp_path / "x.en"), output=tmp_path / "data")
-    assert "text is given as nmt prepare --train my.tsv -l en-de, or as --train PREFIX" in caught.value.hint
-
-
 def test_arguments_that_name_no_corpus_or_two_are_refused() -> None:
     with pytest.raises(UsageError) as caught:
         prepare()

@@ -88,26 +88,6 @@ def test_a_change_redoes_only_the_stages_that_depend_on_it(
     assert contents(tmp_path / "data") == contents(expected.directory)
 
 
-def test_a_kill_while_finished_stages_are_removed_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Killed(BaseException):
-        """Raised where the process would be gone."""
-
-    def remove_half(path: Path, **keywords: object) -> None:
-        if (path / "stage.json").exists():
-            (path / "stage.json").unlink()
-            raise Killed
-
-    located = small_corpus(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr("shutil.rmtree", remove_half)
-        with pytest.raises(Killed):
-            run(located, tmp_path / "data")
-    assert run(located, tmp_path / "data").was_finished
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["data"]
-
-
 def test_what_was_to_replace_finished_data_is_removed_once_that_is_kept(tmp_path: Path) -> None:
     located = small_corpus(tmp_path)
     run(located, tmp_path / "data")

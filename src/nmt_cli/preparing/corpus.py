@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
-from pydantic_core import PydanticSerializationError
 
 from nmt_cli.languages import script_of
 from nmt_cli.preparing.sources.archive import ArchiveSource
@@ -227,15 +226,6 @@ class Corpus(Section):
                 "only sources of training text have a weight: every line of validation and test text is taken once",
                 "remove weight there",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _is_unicode(self) -> Corpus:
-        try:
-            self.model_dump_json()
-        except PydanticSerializationError:
-            problem = "a text or the name of a file in it is not valid Unicode"
-            raise SettingError(problem, "give files names in UTF-8") from None
         return self
 
     def sources(self, split: Split) -> Sequence[Source]:

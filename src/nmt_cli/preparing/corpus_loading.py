@@ -94,14 +94,7 @@ def _read_corpus_document(file: Path) -> Document:
             where=str(file),
             hint=prepare_command(str(file), languages=_EXAMPLE_LANGUAGES),
         )
-    try:
-        return read_document(file)
-    except RecipeError as error:
-        if file.suffix in (".yaml", ".yml"):
-            raise
-        example = prepare_command("my.tsv", languages=_EXAMPLE_LANGUAGES)
-        hint = f"a corpus file is YAML; text is given as {example}, or as --train PREFIX for PREFIX.en"
-        raise RecipeError(error.message, where=error.where, hint=hint) from None
+    return read_document(file)
 
 
 def _apply_overrides(document: Document, overrides: Sequence[str], *, source: str) -> Corpus:

@@ -84,9 +84,6 @@ def open_work_folder(output: Path) -> Iterator[WorkFolder]:
         message, hint = f"cannot make {path}: {error.strerror}", "choose another folder with -o"
         raise DataError(message, where=str(path), hint=hint) from None
     with files.lock_path(output, busy=f"another nmt prepare is writing {output}", error=DataError):
-        if not _holds_only_stages(path):
-            message = f"{path} is in the way: nmt prepare would work there, and did not make it"
-            raise DataError(message, where=str(path), hint="move it away, or choose another -o")
         files.clear_partial_directories(path, name="*")
         try:
             yield WorkFolder(path)
@@ -96,9 +93,9 @@ def open_work_folder(output: Path) -> Iterator[WorkFolder]:
 
 
 def discard_interrupted(output: Path) -> None:
-    """Remove the remains of an interrupted preparation beside an output. A work folder that is not ours stays."""
+    """Remove the remains of an interrupted preparation beside an output."""
     path = work_path(output)
-    if path.is_dir() and _holds_only_stages(path):
+    if path.is_dir():
         with open_work_folder(output) as work:
             files.clear_partial_directories(output.parent, name=escape(output.name))
             work.discard_stages()
@@ -134,11 +131,6 @@ def is_prepared_already(
     raise DataError(message, where=str(output), hint="choose another folder with -o, or add --overwrite to replace it")
 
 
-def _holds_only_stages(path: Path) -> bool:
-    """Whether a work folder holds nothing but stages, finished or, under hidden names, half-written."""
-    return all(entry.name.startswith(".") or (entry / _RECORD).is_file() for entry in path.glob("*"))
-
-
 def _is_undamaged(output: Path) -> bool:
     """Whether training data and report are there and undamaged."""
     try:
@@ -152,19 +144,11 @@ def _is_undamaged(output: Path) -> bool:
 
 def _first_difference(manifest: Manifest, corpus: Corpus) -> str:
     """The first key whose value in the manifest is another than in the corpus, with both values."""
-    # A key that the manifest lacks is newer than the data, so the data has its default.
-    defaults = {key: field.default for key, field in Corpus.model_fields.items() if key not in manifest.corpus}
-    old, new = flatten(defaults | manifest.corpus), flatten(corpus.model_dump(mode="json"))
+    old, new = flatten(manifest.corpus), flatten(corpus.model_dump(mode="json"))
     for path, value in new.items():
         if path[0] not in _KEYS_WITHOUT_EFFECT and old.get(path) != value:
             return f"{'.'.join(path)} is {_as_in_yaml(old.get(path))} there, {_as_in_yaml(value)} here"
-    for split in corpus.splits:
-        pairs = zip(manifest.corpus.get(split) or [], corpus.sources(split), strict=False)
-        for number, (before, source) in enumerate(pairs):
-            for key, value in source.model_dump(mode="json").items():
-                if key in source.identity() and before.get(key, value) != value:
-                    return f"{split}.{number}.{key} is {_as_in_yaml(before[key])} there, {_as_in_yaml(value)} here"
-    return "its sources had other contents, or another version of nmt prepared it"
+    return "its sources differ, or another version of nmt prepared it"
 
 
 def _as_in_yaml(value: Any) -> str:
