@@ -344,7 +344,7 @@ def test_files_are_paired_by_what_the_patterns_leave_open(tmp_path: Path, patter
     assert pairs == [(["news_dev en"], ["news_dev de"]), (["news en"], ["news de"])]
 
 
-@pytest.mark.parametrize("pattern", ["part-*", "./part-[!c]", "**/part-?"])
+@pytest.mark.parametrize("pattern", ["./part-[!c]", "**/part-?"])
 def test_a_folder_whose_name_looks_like_a_pattern_is_a_folder(tmp_path: Path, pattern: str) -> None:
     folder = tmp_path / "[old] *"
     folder.mkdir()

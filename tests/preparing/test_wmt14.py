@@ -161,19 +161,6 @@ def test_the_hub_and_the_archives_give_the_same_data(
     assert essence(tmp_path / "data" / "unpacked") == expected
 
 
-def test_of_archives_only_those_that_a_limit_needs_are_fetched(
-    tmp_path: Path, members: dict[str, dict[str, bytes]]
-) -> None:
-    archives = write_archives(tmp_path / "archives", members)
-    with serve_files(archives) as server:
-        corpus = corpus_with_checksums(tmp_path / "c.yaml", archives, address=server.address)
-        command = ["prepare", str(corpus), *SMALL, "--limit", "400", "-o", "data/x"]
-        done = nmt(tmp_path, *command, **offline(tmp_path))
-        assert done.returncode == 0, done.stderr
-        asked = [path for _, path, _ in server.requests]
-        assert asked == ["/training-parallel-europarl-v7.tgz", "/dev.tgz"]
-
-
 def prepare(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return nmt(folder, "prepare", "wmt14-en-de", *SMALL, *arguments, **variables)
 
