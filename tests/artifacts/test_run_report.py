@@ -21,7 +21,6 @@ from nmt_cli.artifacts.run_report import MAX_RUNS, render_report
 from nmt_cli.training.runs import locked_run
 from tests.artifacts.builders import SIGNATURE, TINY, tiny_recipe, write_run
 from tests.preparing.test_report import HOSTILE, Page
-from tests.serving.test_page import contrast, rgb
 
 START = {
     "hardware": {"device": "Ideal CPU", "devices": 2, "threads": 3, "precision": "bf16", "is_compiled": True},
@@ -258,6 +257,20 @@ VISION = {
     "no green": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
     "no blue": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
 }
+
+
+def rgb(text: str) -> tuple[int, ...]:
+    return tuple(int(text[place : place + 2], 16) for place in (1, 3, 5))
+
+
+def contrast(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    """By the formulas of WCAG 2."""
+    luminances = []
+    for colour in (one, other):
+        parts = [value / 255 for value in colour]
+        linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in parts]
+        luminances.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+    return (max(luminances) + 0.05) / (min(luminances) + 0.05)
 
 
 def lab(colour: str, vision: str) -> NDArray[np.float64]:
