@@ -39,7 +39,9 @@ async def test_a_text_that_takes_too_long_or_has_no_client_leaves_the_queue(
     model = ServedModel(models["en-de"], MODEL_SETTINGS, ServerMetrics())  # nobody works
     service = Service(ModelRouter([model]), LIMITS, ApiKeys([]), ServerMetrics())
     caller, other = Caller("one", asyncio.Future()), Caller("two", asyncio.Future())
-    translate = partial(service.translate, model=model, task=SEARCH, split_sentences="always", is_translated=True)
+    translate = partial(
+        service.translate, routes=[ModelRoute(model, None)], search=lambda model: SEARCH, split_sentences="always"
+    )
     with pytest.raises(RequestError, match="the translation took too long") as error:
         await translate(["the sea\nthe sea"], caller=caller)
     assert (error.value.status, error.value.retry_after_seconds) == (503, 1)

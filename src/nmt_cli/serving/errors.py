@@ -59,9 +59,9 @@ def too_large_error(message: str, *, hint: str, where: str | None = None) -> Req
     return RequestError(message, hint=hint, status=413, code="too_large", where=where)
 
 
-def too_many_texts_error(num_texts: int, *, limit: int) -> RequestError:
-    """A request with more texts than the limit: 413."""
-    return too_large_error(f"{num_texts:,} texts are too many", hint=f"send at most {limit:,} texts in a request")
+def too_many_error(number: int, what: str, *, limit: int) -> RequestError:
+    """A request with more texts, sentences or characters than the limit: 413."""
+    return too_large_error(f"{number:,} {what} are too many", hint=f"send at most {limit:,}")
 
 
 def server_busy_error(message: str, *, retry_after_seconds: int, code: str = "busy") -> RequestError:

@@ -23,9 +23,6 @@ class ServerMetrics:
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        # Looked up once: that takes longer than to count.
-        self._request_series: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
-
         counter = partial(Counter, registry=registry)
         self.requests = counter("nmt_requests_total", "Requests answered.", ["endpoint", "code"])
         self.tokens = counter("nmt_tokens_total", "Pieces read and written, EOS counted.", ["model", "side"])
@@ -51,13 +48,8 @@ class ServerMetrics:
 
     def add_request(self, endpoint: str, status: int, seconds: float) -> None:
         """Count a request that was answered, or whose client is gone."""
-        series = self._request_series.get((endpoint, status))
-        if series is None:
-            series = self.requests.labels(endpoint, str(status)), self.request_seconds.labels(endpoint)
-            self._request_series[endpoint, status] = series
-        count, duration = series
-        count.inc()
-        duration.observe(seconds)
+        self.requests.labels(endpoint, str(status)).inc()
+        self.request_seconds.labels(endpoint).observe(seconds)
 
     def name_model(self, name: str) -> None:
         """Have the model's series from the start, at zero."""

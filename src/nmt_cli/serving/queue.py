@@ -74,12 +74,7 @@ class BatchQueue:
         self.min_wide_tokens = 0
         self._max_wait = max_wait_seconds
         self._max_sentences = max_sentences
-        # Looked up once, because the lookup takes longer than counting.
-        self._queue_seconds = metrics.queue_seconds.labels(name)
-        self._batch_sentences = metrics.batch_sentences.labels(name)
-        self._batch_tokens = metrics.batch_tokens.labels(name)
-        self._queue_sentences = metrics.queue_sentences.labels(name)
-        self._dropped = metrics.dropped.labels(name)
+        self._metrics = metrics
         self._queue: list[QueuedSentence] = []
         self._queued_work = 0
         self._arrived = asyncio.Event()
@@ -223,16 +218,16 @@ class BatchQueue:
         self._turns[batch[0].client] = self._num_batches
         self._set_queue([sentence for sentence in self._queue if id(sentence) not in taken])
         for sentence in batch:
-            self._queue_seconds.observe(now - sentence.queued)
-        self._batch_sentences.observe(len(batch))
-        self._batch_tokens.observe(len(batch) * max(sentence.tokens for sentence in batch))
+            self._metrics.queue_seconds.labels(self.name).observe(now - sentence.queued)
+        self._metrics.batch_sentences.labels(self.name).observe(len(batch))
+        self._metrics.batch_tokens.labels(self.name).observe(len(batch) * max(sentence.tokens for sentence in batch))
         return list(batch)
 
     def drop_unwanted(self) -> None:
         """Drop the sentences that were cancelled."""
         if any(sentence.result.done() for sentence in self._queue):
             kept = [sentence for sentence in self._queue if sentence.is_wanted]
-            self._dropped.inc(len(self._queue) - len(kept))
+            self._metrics.dropped.labels(self.name).inc(len(self._queue) - len(kept))
             self._set_queue(kept)
 
     def _set_queue(self, sentences: list[QueuedSentence]) -> None:
@@ -240,10 +235,10 @@ class BatchQueue:
         self._queue = sentences
         self._queued_work = sum(sentence.work for sentence in sentences)
         self._turns = {sentence.client: self._turns[sentence.client] for sentence in sentences}
-        self._queue_sentences.set(len(sentences))
+        self._metrics.queue_sentences.labels(self.name).set(len(sentences))
 
     def _note_arrival(self) -> None:
-        self._queue_sentences.set(len(self._queue))
+        self._metrics.queue_sentences.labels(self.name).set(len(self._queue))
         self._arrived.set()
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import Any
 
@@ -20,7 +19,7 @@ from nmt_cli.serving.errors import (
     server_busy_error,
     shorten,
     too_large_error,
-    too_many_texts_error,
+    too_many_error,
 )
 from nmt_cli.serving.keys import ApiKeys, KeyOwner
 from nmt_cli.serving.metrics import ServerMetrics
@@ -78,15 +77,14 @@ class Service:
 
     def check_texts(self, texts: Sequence[str]) -> None:
         """Raise RequestError if there are too many texts or characters, or a text is not valid Unicode."""
-        if len(texts) > self.limits.texts:
-            raise too_many_texts_error(len(texts), limit=self.limits.texts)
-        longest, total = max(map(len, texts), default=0), sum(map(len, texts))
-        if longest > self.limits.characters:
-            hint = f"send at most {self.limits.characters:,} characters in a text"
-            raise too_large_error(f"{longest:,} characters are too many", hint=hint)
-        if total > self.limits.request_characters:
-            hint = f"send at most {self.limits.request_characters:,} characters in a request"
-            raise too_large_error(f"{total:,} characters are too many", hint=hint)
+        lengths = [len(text) for text in texts]
+        for number, what, limit in (
+            (len(texts), "texts", self.limits.texts),
+            (max(lengths, default=0), "characters in a text", self.limits.characters),
+            (sum(lengths), "characters", self.limits.request_characters),
+        ):
+            if number > limit:
+                raise too_many_error(number, what, limit=limit)
         try:
             for text in texts:
                 text.encode()
@@ -143,24 +141,10 @@ class Service:
         with owner.charged(requests=max(1, len(texts)), characters=sum(map(len, texts))):
             # Detecting and splitting long texts take long, and other requests must not wait for them.
             routes = await asyncio.to_thread(lambda: [self.models.route(source, target, text=text) for text in texts])
-            texts_by_model: dict[tuple[ServedModel, bool], list[str]] = {}
-            for text, route in zip(texts, routes, strict=True):
-                texts_by_model.setdefault((route.model, route.is_translated), []).append(text)
-            calls = [
-                self.translate(
-                    texts_of_model,
-                    model,
-                    self.search_task(model, nbest=nbest),
-                    split_sentences=split_sentences,
-                    is_translated=is_translated,
-                    caller=caller,
-                )
-                for (model, is_translated), texts_of_model in texts_by_model.items()
-            ]
-            # Almost always there is a single call, which needs no task.
-            results = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
-        translations = {model: iter(result) for model, result in zip(texts_by_model, results, strict=True)}
-        return [(next(translations[route.model, route.is_translated]), route) for route in routes]
+            translations = await self.translate(
+                texts, routes, partial(self.search_task, nbest=nbest), split_sentences=split_sentences, caller=caller
+            )
+        return list(zip(translations, routes, strict=True))
 
     async def reload(self) -> None:
         """Read the keys again and load the models that have changed; what fails is logged, and stays as it was."""
@@ -173,56 +157,53 @@ class Service:
     async def translate(
         self,
         texts: Sequence[str],
-        model: ServedModel,
-        task: SearchTask,
+        routes: Sequence[ModelRoute],
+        search: Callable[[ServedModel], SearchTask],
         *,
         split_sentences: SplitSentences,
-        is_translated: bool,
         caller: Caller,
     ) -> list[TranslatedText]:
         """The translation of each text; ClientGone if the client leaves, RequestError if there is no room or time."""
-        stream = self.stream(
-            texts, model, task, split_sentences=split_sentences, is_translated=is_translated, caller=caller
-        )
-        return [text async for text in stream]
+        return [
+            text async for text in self.stream(texts, routes, search, split_sentences=split_sentences, caller=caller)
+        ]
 
     async def stream(
         self,
         texts: Sequence[str],
-        model: ServedModel,
-        task: SearchTask,
+        routes: Sequence[ModelRoute],
+        search: Callable[[ServedModel], SearchTask],
         *,
         split_sentences: SplitSentences,
-        is_translated: bool,
         caller: Caller,
     ) -> AsyncIterator[TranslatedText]:
         """The same as `translate`, but each text comes as soon as it and all texts before it are done.
 
-        A text that is not to be translated is its own translation.
+        `search` gives the search with a model. A text that is not to be translated is its own translation.
         """
-        if is_translated:
-            split_texts, num_pieces = await asyncio.to_thread(
-                _split_texts, texts, model, split_sentences=split_sentences
-            )
-        else:
-            split_texts, num_pieces = [SplitText([], [text]) for text in texts], {}
+        tasks = {model: search(model) for model in dict.fromkeys(route.model for route in routes)}
+        split_texts, num_pieces = await asyncio.to_thread(_split_texts, texts, routes, split_sentences=split_sentences)
         sentences_of_texts = [
-            [_queued_sentence(sentence, num_pieces[sentence], task, caller) for sentence in split.sentences]
-            for split in split_texts
+            [
+                _queued_sentence(sentence, num_pieces[route.model, sentence], tasks[route.model], caller)
+                for sentence in split.sentences
+            ]
+            for split, route in zip(split_texts, routes, strict=True)
         ]
         all_sentences = list(chain.from_iterable(sentences_of_texts))
         if len(all_sentences) > self.limits.sentences:
-            hint = f"send at most {self.limits.sentences:,} sentences in a request"
-            raise too_large_error(f"{len(all_sentences):,} sentences are too many", hint=hint)
-        if task.prefix and len(all_sentences) != 1:
+            raise too_many_error(len(all_sentences), "sentences", limit=self.limits.sentences)
+        if any(task.prefix for task in tasks.values()) and len(all_sentences) != 1:
             raise invalid_request_error("a prefix is of one sentence", hint="send a single sentence", where="prefix")
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
-            self._submit(all_sentences, model)
-            for split, sentences in zip(split_texts, sentences_of_texts, strict=True):
+            for model in tasks:
+                of_model = [s for s, r in zip(sentences_of_texts, routes, strict=True) if r.model is model]
+                self._submit(list(chain.from_iterable(of_model)), model)
+            for split, sentences, route in zip(split_texts, sentences_of_texts, routes, strict=True):
                 await self._wait(sentences, caller=caller, deadline=deadline)
                 translated = [_translated_sentence(sentence) for sentence in sentences]
-                yield TranslatedText(split, translated, model.config.languages)
+                yield TranslatedText(split, translated, route.model.config.languages)
         finally:
             _abandon(all_sentences)
 
@@ -270,31 +251,36 @@ class Service:
         await asyncio.wait([results, caller.gone], timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
         if results.done():
             results.result()
-            return
-        results.cancel()
-        with suppress(asyncio.CancelledError):
-            await results
-        if caller.gone.done():
+        elif caller.gone.done():
             raise ClientGone
-        seconds = max(1, int(self.limits.timeout_seconds / 2))
-        raise server_busy_error("the translation took too long", retry_after_seconds=seconds, code=TIMEOUT)
+        else:
+            seconds = max(1, int(self.limits.timeout_seconds / 2))
+            raise server_busy_error("the translation took too long", retry_after_seconds=seconds, code=TIMEOUT)
 
 
 def _split_texts(
-    texts: Sequence[str], model: ServedModel, *, split_sentences: SplitSentences
-) -> tuple[list[SplitText], dict[str, int]]:
-    """The texts cut into sentences for the model, and the source pieces of each sentence."""
-    num_pieces = cache(model.num_pieces)
-    split_texts = [
-        split_text(
+    texts: Sequence[str], routes: Sequence[ModelRoute], *, split_sentences: SplitSentences
+) -> tuple[list[SplitText], dict[tuple[ServedModel, str], int]]:
+    """The texts cut into sentences for their models, and the source pieces of each sentence."""
+    num_pieces = cache(ServedModel.num_pieces)
+
+    def split(text: str, model: ServedModel) -> SplitText:
+        return split_text(
             text,
             model.pair[0],
-            fits=lambda part: num_pieces(part) <= model.max_pieces,
+            fits=lambda part: num_pieces(model, part) <= model.max_pieces,
             is_split=lambda line: model.is_split(line, when=split_sentences),
         )
-        for text in texts
+
+    split_texts = [
+        split(text, route.model) if route.is_translated else SplitText([], [text])
+        for text, route in zip(texts, routes, strict=True)
     ]
-    return split_texts, {sentence: num_pieces(sentence) for split in split_texts for sentence in split.sentences}
+    return split_texts, {
+        (route.model, sentence): num_pieces(route.model, sentence)
+        for of_text, route in zip(split_texts, routes, strict=True)
+        for sentence in of_text.sentences
+    }
 
 
 def _queued_sentence(text: str, num_pieces: int, task: SentenceTask, caller: Caller) -> QueuedSentence:

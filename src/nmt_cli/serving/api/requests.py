@@ -25,7 +25,7 @@ from nmt_cli.serving.errors import (
     invalid_request_error,
     shorten,
     too_large_error,
-    too_many_texts_error,
+    too_many_error,
 )
 from nmt_cli.serving.service import Caller, RequestLimits
 
@@ -209,7 +209,7 @@ def _json_fields(body: bytes, *, max_texts: int) -> dict[str, Any]:
     # Checked before the values, because thousands of wrong values take long to describe.
     for value in content.values():
         if isinstance(value, list) and len(value) > max_texts:
-            raise too_many_texts_error(len(value), limit=max_texts)
+            raise too_many_error(len(value), "texts", limit=max_texts)
     return {name: value for name, value in content.items() if value is not None}  # null stands for the default
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends
@@ -207,8 +208,8 @@ async def translate(fields: TranslateRequest, call: _Keyed) -> Response:
 async def _translate(fields: TranslateRequest, call: Call, texts: list[str]) -> Response:
     service = call.service
     route = await asyncio.to_thread(service.models.route, fields.source, fields.target, text="\n".join(texts))
-    task = service.search_task(
-        route.model,
+    search = partial(
+        service.search_task,
         nbest=fields.nbest,
         beam=fields.beam,
         length_penalty=fields.length_penalty,
@@ -216,22 +217,22 @@ async def _translate(fields: TranslateRequest, call: Call, texts: list[str]) -> 
         prefix=fields.prefix,
         alignments=fields.alignments,
     )
-    when = fields.split_sentences
+    routes = [route] * len(texts)
     if fields.stream:
-        lines = _stream_lines(fields, call, texts, route, task)
+        lines = _stream_lines(fields, call, texts, routes, search)
         # Awaited before the status is sent, so that a full queue is a 503.
         first_line = await anext(lines, b"")
         return StreamingResponse(_prepend(first_line, lines), media_type=_NDJSON)
     with watch_caller(call.request) as caller:
         translated = await service.translate(
-            texts, route.model, task, split_sentences=when, is_translated=route.is_translated, caller=caller
+            texts, routes, search, split_sentences=fields.split_sentences, caller=caller
         )
     answer = {
         "source": route.source,
         "target": route.model.pair[1],
         "detection": _detection_kind(route.detected),
         "confidence": 1.0 if route.detected is None else round(route.detected.confidence, 4),
-        "translations": [_text_answer(text, task) for text in translated],
+        "translations": [_text_answer(text, fields) for text in translated],
     }
     return json_response(answer)
 
@@ -304,22 +305,19 @@ async def _model_for_sentence(fields: NextWordsRequest | AttentionRequest, servi
 
 
 async def _stream_lines(
-    fields: TranslateRequest, call: Call, texts: list[str], route: ModelRoute, task: SearchTask
+    fields: TranslateRequest,
+    call: Call,
+    texts: list[str],
+    routes: list[ModelRoute],
+    search: Callable[[ServedModel], SearchTask],
 ) -> AsyncIterator[bytes]:
     """A line of JSON for each text, in order; if an error ends the stream, the last line is the error."""
     is_begun = False
     with watch_caller(call.request) as caller:
         try:
-            stream = call.service.stream(
-                texts,
-                route.model,
-                task,
-                split_sentences=fields.split_sentences,
-                is_translated=route.is_translated,
-                caller=caller,
-            )
+            stream = call.service.stream(texts, routes, search, split_sentences=fields.split_sentences, caller=caller)
             async for text in stream:
-                yield json.dumps(_text_answer(text, task), ensure_ascii=False).encode() + b"\n"
+                yield json.dumps(_text_answer(text, fields), ensure_ascii=False).encode() + b"\n"
                 is_begun = True
         except ClientGone:
             return
@@ -335,12 +333,12 @@ async def _prepend(first_line: bytes, lines: AsyncIterator[bytes]) -> AsyncItera
         yield line
 
 
-def _text_answer(text: TranslatedText, task: SearchTask) -> dict[str, Any]:
+def _text_answer(text: TranslatedText, fields: TranslateRequest) -> dict[str, Any]:
     sentences = [
         {
             "source": sentence.source,
             **_best_and_alternatives(sentence.candidates),
-            "alignment": sentence.alignment if task.alignments else None,
+            "alignment": sentence.alignment if fields.alignments else None,
         }
         for sentence in text.sentences
     ]
