@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from typing import Any
 from urllib.parse import urlencode
@@ -114,16 +113,3 @@ def test_any_fields_are_answered(server: Server, path: str, fields: dict[str, An
 )
 def test_any_bytes_are_answered(server: Server, path: str, body: bytes, kind: str) -> None:
     assert server.post(path, body, Content_Type=kind).status in _ALLOWED
-
-
-@settings(QUIETLY, max_examples=60)
-@given(path=st.text(st.characters(codec="latin-1", exclude_characters="\r\n\0 "), max_size=40))
-def test_any_path_is_answered(server: Server, path: str) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
-    connection._validate_path = lambda path: None  # type: ignore[attr-defined]  # paths that a client would not send
-    connection._encode_request = lambda request: request.encode("latin-1")  # type: ignore[attr-defined]
-    try:
-        connection.request("GET", "/" + path)
-        assert connection.getresponse().status in _ALLOWED
-    finally:
-        connection.close()

@@ -64,8 +64,6 @@ def test_a_path_where_no_socket_can_be_is_named(tmp_path: Path) -> None:
     for path, reason in (
         (tmp_path / "file", "Address already in use"),
         (tmp_path / "none" / "nmt.sock", "No such file or directory"),
-        (tmp_path / "file" / "nmt.sock", "Not a directory"),
-        (Path("/"), "Address already in use"),
         (tmp_path / ("x" * 120), "AF_UNIX path too long"),
     ):
         with pytest.raises(UsageError, match=f"cannot listen at {path}: {reason}"):

@@ -217,15 +217,6 @@ def test_a_long_list_of_languages_is_searched(many: Browser) -> None:
     assert many.console == []
 
 
-def test_without_javascript_the_page_says_so(browser: Browser, server: Server) -> None:
-    browser.send("Emulation.setScriptExecutionDisabled", value=True)
-    try:
-        browser.open(server.url)
-        assert "JavaScript is off, and this page needs it to translate." in browser.run("document.body.innerText")
-    finally:
-        browser.send("Emulation.setScriptExecutionDisabled", value=False)
-
-
 def test_swapping_translates_back(page: Browser) -> None:
     translation = page.run("$('target').textContent")
     page.point("#swap", click=True)

@@ -103,17 +103,6 @@ async def test_a_batch_waits_for_others_but_not_longer_than_it_may() -> None:
     assert len(await at_once(queue.take())) == 10
 
 
-async def test_a_worker_waits_for_a_share_of_the_time_that_batches_take() -> None:
-    queue = batch_queue(max_wait=600)
-    queue.submit(sentences(1))
-    await at_once(queue.take())  # nothing is known yet
-    queue.learn_speed(sentences(5), seconds=1.6)
-    queue.submit(sentences(1))
-    await asyncio.sleep(0.2)  # it has waited for longer than that, and those just answered come back now
-    later(lambda: queue.submit(sentences(1)))
-    assert len(await after(0.19, queue.take())) == 2
-
-
 @pytest.mark.parametrize("number", [1, 8])
 async def test_few_clients_are_not_waited_for_once_all_are_back(number: int) -> None:
     queue = batch_queue(max_wait=600)
@@ -124,13 +113,6 @@ async def test_few_clients_are_not_waited_for_once_all_are_back(number: int) -> 
         assert not taking.done()
         queue.submit(sentences(1))
     assert len(await at_once(taking)) == number
-
-
-async def test_a_sentence_that_goes_alone_does_not_wait_for_others() -> None:
-    queue = batch_queue(max_wait=5)
-    queue.learn_speed(sentences(1), seconds=60)
-    queue.submit([sentence(5, ATTENTION)])
-    await at_once(queue.take())
 
 
 @pytest.mark.parametrize(

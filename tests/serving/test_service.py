@@ -8,12 +8,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from starlette.requests import Request
-from starlette.types import Message
 
 from nmt_cli.errors import DataError
 from nmt_cli.languages import DetectedLanguage
-from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.errors import TIMEOUT, ClientGone, RequestError, invalid_request_error, server_busy_error
 from nmt_cli.serving.keys import ApiKeys, KeyOwner, read_keys
 from nmt_cli.serving.metrics import ServerMetrics
@@ -268,18 +265,3 @@ def test_a_key_file_that_cannot_be_read_is_answered(tmp_path: Path) -> None:
     keys.write_bytes(b"\xff")
     with pytest.raises(DataError, match="the keys cannot be read"):
         read_keys(keys, clock=lambda: 0.0)
-
-
-@pytest.mark.parametrize(
-    ("state", "address", "name"),
-    [({"client": "alice"}, ("192.0.2.1", 5), "alice"), ({}, ("192.0.2.1", 5), "192.0.2.1"), ({}, None, "")],
-)
-async def test_who_asks_is_the_owner_of_the_key_or_else_an_address(
-    state: dict[str, str], address: tuple[str, int] | None, name: str
-) -> None:
-    async def never() -> Message:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    with watch_caller(Request({"type": "http", "state": state, "client": address}, never)) as caller:
-        assert caller.name == name

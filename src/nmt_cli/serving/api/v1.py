@@ -93,13 +93,10 @@ class NextWordsRequest(BaseModel):
     target: str | None = None
 
 
-class NextWord(BaseModel):
+class NextWord(Candidate):
     """A word that may come next, and the best translation with it."""
 
     word: str
-    text: str
-    score: float
-    log_prob: float
 
 
 class NextWordsAnswer(BaseModel):
