@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,22 @@ def _be_quiet(quiet: bool) -> bool:
     return quiet
 
 
+def complete_models(incomplete: str) -> list[str]:
+    """The runs and models here, and the cached models of the hub, whose names begin so, for the shell."""
+    from nmt_cli.artifacts.directory_kinds import kind_of
+    from nmt_cli.cache import cache_folder
+
+    typed_folder = Path(f"{incomplete}x").parent
+    local_paths = {path for folder in ("runs", "models", typed_folder) for path in Path(folder).glob("*")}
+    names = [str(path) for path in local_paths if kind_of(path) in ("run", "model")]
+    cache = cache_folder() / "models"
+    names += [path.relative_to(cache).as_posix() for path in cache.glob("*/*") if kind_of(path) == "model"]
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+# The option of a command that takes models.
+model_option = partial(typer.Option, "--model", "-m", metavar="DIR", autocompletion=complete_models)
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 # Each command has both, so they may stand before or after its name.
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", callback=_be_quiet, help="Only warnings and errors on stderr.")
@@ -76,19 +93,6 @@ def find_models(paths: Sequence[Path] | None) -> list[Path]:
             logger.info("model: %s", model)
         check_is_model(model)
     return models
-
-
-def complete_models(incomplete: str) -> list[str]:
-    """The runs and models here, and the cached models of the hub, whose names begin so, for the shell."""
-    from nmt_cli.artifacts.directory_kinds import kind_of
-    from nmt_cli.cache import cache_folder
-
-    typed_folder = Path(f"{incomplete}x").parent
-    local_paths = {path for folder in ("runs", "models", typed_folder) for path in Path(folder).glob("*")}
-    names = [str(path) for path in local_paths if kind_of(path) in ("run", "model")]
-    cache = cache_folder() / "models"
-    names += [path.relative_to(cache).as_posix() for path in cache.glob("*/*") if kind_of(path) == "model"]
-    return sorted(name for name in names if name.startswith(incomplete))
 
 
 def usage_error_from(error: Any) -> UsageError:

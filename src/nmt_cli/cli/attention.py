@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nmt_cli import files
-from nmt_cli.cli.arguments import DebugOption, QuietOption, complete_models, find_models
+from nmt_cli.cli.arguments import DebugOption, QuietOption, find_models, model_option
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.text_encoding import check_characters
 
@@ -30,13 +30,7 @@ def attention(
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="DIR",
-            help="Model, or a run for its model; else the newest under runs/.",
-            autocompletion=complete_models,
-        ),
+        model_option(help="Model, or a run for its model; else the newest under runs/."),
     ] = None,
     part: Annotated[
         Literal["cross", "encoder", "decoder"],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt_cli.cli.arguments import DebugOption, QuietOption
+from nmt_cli.cli.arguments import DebugOption, JsonOption, QuietOption
 from nmt_cli.cli.printing import print_facts, print_json, print_list
 from nmt_cli.console import size_text
 
@@ -37,7 +37,7 @@ def corpora(
             autocompletion=complete_corpora,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:

@@ -10,13 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import typer
+from typing import Any, Literal
 
 import nmt_cli
 from nmt_cli.cache import cache_folder
-from nmt_cli.cli.arguments import DebugOption, QuietOption
+from nmt_cli.cli.arguments import DebugOption, JsonOption, QuietOption
 from nmt_cli.cli.printing import print_facts, print_json
 from nmt_cli.console import size_text
 from nmt_cli.devices import cpu_multiplies_bf16, cpu_name, has_gpu_driver, kernel_text, missing_for_triton, num_cpus
@@ -54,7 +52,7 @@ class Finding:
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nmt_cli.cli.arguments import DebugOption, QuietOption
+from nmt_cli.cli.arguments import DebugOption, JsonOption, QuietOption
 from nmt_cli.cli.printing import is_terminal, print_facts, print_json, print_table
 from nmt_cli.console import duration_text, size_text, time_text
 from nmt_cli.errors import DataError, ModelError, NmtError
@@ -33,7 +33,7 @@ def info(
             show_default=False,
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:

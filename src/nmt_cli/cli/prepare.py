@@ -252,9 +252,6 @@ def _next_lines(report: dict[str, Any], output: Path, *, model: str | None) -> I
             f"        {recipe} takes a GPU, and none is seen here: on a CPU it takes weeks. To try the data here: "
             f"{train_command('small', output, is_shared=is_shared, init_from=None)}"
         )
-    if model is not None:
-        command = train_command(recipe, output, is_shared=is_shared, init_from=None)
-        yield f"        That begins with the weights of {shlex.quote(model)}. To begin with random weights: {command}"
 
 
 def _model_of_vocabulary(located: LocatedCorpus) -> str | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt_cli.cli.arguments import DebugOption, QuietOption
+from nmt_cli.cli.arguments import DebugOption, JsonOption, QuietOption
 from nmt_cli.cli.printing import print_facts, print_json, print_list
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def recipes(
             autocompletion=complete_recipes,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -48,7 +48,7 @@ def recipes(
     """
     from nmt_cli.recipe.loading import find_yaml_file, load_recipe, packaged_names
 
-    references = [name] if name is not None else _variants_last(packaged_names(kind="recipe"))
+    references = [name] if name is not None else sorted(packaged_names(kind="recipe"), key=lambda name: "/" in name)
     files = [find_yaml_file(reference, kind="recipe", command="nmt recipes") for reference in references]
     descriptions = [_describe(reference, load_recipe(file)) for reference, file in zip(references, files, strict=True)]
     if as_json:
@@ -124,34 +124,21 @@ def _describe(reference: str, recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _variants_last(names: list[str]) -> list[str]:
-    """Variants in folders after the recipes themselves."""
-    return sorted(names, key=lambda name: ("/" in name, name))
-
-
 def _table_row(recipe: dict[str, Any]) -> list[str]:
     return [
         recipe["name"],
         "?" if recipe["parameters"] is None else f"{recipe['parameters'] / 1e6:.1f} M",
         f"{recipe['updates']:,}",
         f"{recipe['batch_tokens']:,}",
-        _corpus_text(recipe),
-        _first_sentence(recipe["description"]),
+        recipe["corpus"] or "your own",
+        recipe["description"].partition(". ")[0].removesuffix("."),
     ]
-
-
-def _corpus_text(recipe: dict[str, Any]) -> str:
-    return "your own" if recipe["corpus"] is None else str(recipe["corpus"])
-
-
-def _first_sentence(text: str) -> str:
-    return text.partition(". ")[0].removesuffix(".")
 
 
 def _facts(recipe: dict[str, Any]) -> Iterator[tuple[str, str]]:
     model, schedule = recipe["model"], recipe["schedule"]
     yield "recipe", f"{recipe['name']}: {recipe['description'] or 'no description'}"
-    yield "corpus", _corpus_text(recipe)
+    yield "corpus", recipe["corpus"] or "your own"
     if recipe["parameters"] is not None:
         yield "parameters", f"{recipe['parameters']:,} with {recipe['vocabulary']:,} shared pieces"
     yield (

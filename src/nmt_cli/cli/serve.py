@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from nmt_cli.cli.arguments import DebugOption, QuietOption, complete_models, find_models
+from nmt_cli.cli.arguments import DebugOption, QuietOption, find_models, model_option
 from nmt_cli.errors import UsageError
 
 # A batch takes seconds. A worker is killed if it does not answer in this time, or in twice --timeout if that is longer.
@@ -22,13 +22,7 @@ _MAX_DEFAULT_WORKERS = 4  # each worker has a copy of the model
 def serve(
     model: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="DIR",
-            help="Model or run, one per language pair; else the newest.",
-            autocompletion=complete_models,
-        ),
+        model_option(help="Model or run, one per language pair; else the newest."),
     ] = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on; * is every address of this machine.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt_cli.cli.arguments import DebugOption, QuietOption, complete_models, find_models
+from nmt_cli.cli.arguments import DebugOption, QuietOption, find_models, model_option
 from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes, count_lines, open_input, open_prefixes, with_prefixes
 from nmt_cli.cli.decode.output import FormatName, OutputFormat, check_output, file_identity, is_stream, open_output
 from nmt_cli.console import show_progress
@@ -31,13 +31,7 @@ _computing_option = partial(typer.Option, rich_help_panel="Computing")
 def decode(
     model: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="DIR",
-            help="Model or run; repeated: an ensemble. Else the newest run.",
-            autocompletion=complete_models,
-        ),
+        model_option(help="Model or run; repeated: an ensemble. Else the newest run."),
     ] = None,
     source: Annotated[
         Path, typer.Option("--input", "-i", metavar="FILE", help="Text to translate, also .gz, .zst, .xz; - is stdin.")

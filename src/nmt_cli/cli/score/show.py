@@ -77,9 +77,8 @@ def print_scores(scores: Scores) -> None:
         return
     from rich.console import Console
 
-    short_table = _table_for_terminal(table, scores.texts)
-    columns = short_table.columns
-    print_table(columns, short_table.lines(columns), right_aligned=set(columns) - {"metric", "system"})
+    columns = [column for column in table.columns if column not in ("mean", "signature")]
+    print_table(columns, table.lines(columns), right_aligned=set(columns) - {"metric", "system", "baseline"})
     console = Console(highlight=False, markup=False, emoji=False)
     for note in notes:
         console.print("\n".join(wrap(note, width=console.width, indent=2)), soft_wrap=True)
@@ -96,20 +95,6 @@ def _lines_for_pipe(table: _Table) -> list[list[str]]:
         return [table.columns, *table.lines(table.columns)]
     # A stable sort: the interval moves to the end.
     return table.lines(sorted(table.columns, key=lambda column: column == _INTERVAL))
-
-
-def _table_for_terminal(table: _Table, texts: Texts) -> _Table:
-    """The table as a terminal shows it: each metric once, without baselines, means and signatures.
-
-    The row of a baseline stands above the systems that are tested against it, so a mark in its row is enough.
-    """
-    labels = {text.name: f"{text.name} (baseline)" for text in texts.baselines}
-    rows = []
-    for metric, rows_of_metric in groupby(table.rows, key=lambda row: row["metric"]):
-        for index, row in enumerate(rows_of_metric):
-            system = row.get("system", "")
-            rows.append({**row, "system": labels.get(system, system), "metric": metric if index == 0 else ""})
-    return _Table([column for column in table.columns if column not in ("baseline", "mean", "signature")], rows)
 
 
 def _bleu_details(scores: Scores) -> list[str]:
