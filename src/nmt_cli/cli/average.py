@@ -55,17 +55,20 @@ def average(
         raise UsageError("--last and --best exclude each other", where="--last, --best", hint="give one of them")
     has_choice = last is not None or best is not None
     are_models = all(kind_of(path) == "model" for path in paths)
-    run_directory = None if are_models else _find_run(paths)
-    if run_directory is None and has_choice:
+    runs = [path for path in paths if kind_of(path) == "run"]
+    if runs and len(paths) > 1:
+        hint = "name one run, or checkpoints of one run: runs/NAME/checkpoints/update-*"
+        raise UsageError(f"{runs[0]} is a run, and there are other arguments", where=str(runs[0]), hint=hint)
+    if not runs and has_choice:
         hint = "name the run instead, or leave the option out: all that is named is averaged"
         raise UsageError("--last and --best choose among a run's checkpoints", where="--last, --best", hint=hint)
     if are_models:
         _average_models(paths, output, overwrite=overwrite)
         return
-    if run_directory is None:
+    if not runs:
         _average_checkpoints(*_open_checkpoints(paths), output, overwrite=overwrite)
         return
-    run = open_run(run_directory)
+    run = open_run(runs[0])
     from nmt_cli.artifacts.average import choose_checkpoints  # imports torch: seconds
     from nmt_cli.recipe.training import AveragingConfig
 
@@ -158,17 +161,6 @@ def _average_models(paths: Sequence[Path], output: Path | None, *, overwrite: bo
     write_average_of_models(paths, output=output, overwrite=overwrite, command=["nmt", *sys.argv[1:]])
     logger.info("%s: the average of %d models; measure it: nmt score", output, len(paths))
     logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
-
-
-def _find_run(paths: Sequence[Path]) -> Path | None:
-    """The run that is named; None if checkpoints are named."""
-    from nmt_cli.artifacts.directory_kinds import kind_of
-
-    runs = [path for path in paths if kind_of(path) == "run"]
-    if runs and len(paths) > 1:
-        hint = "name one run, or checkpoints of one run: runs/NAME/checkpoints/update-*"
-        raise UsageError(f"{runs[0]} is a run, and there are other arguments", where=str(runs[0]), hint=hint)
-    return runs[0] if runs else None
 
 
 def _open_checkpoints(paths: Sequence[Path]) -> tuple[Run, list[Checkpoint]]:

@@ -130,13 +130,9 @@ class _Plan:
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Source and target of the prepared data, or of the recipe's corpus if nothing is prepared."""
-        from nmt_cli.dataset.manifest import MANIFEST, read_manifest
+        """Source and target of the recipe's corpus."""
         from nmt_cli.preparing.corpus_loading import load_corpus
 
-        if (self.data / MANIFEST).is_file():
-            prepared = read_manifest(self.data).languages
-            return prepared.source, prepared.target
         languages = load_corpus(str(self.recipe.corpus), overrides=()).corpus.languages
         return languages.source, languages.target
 
