@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import sentencepiece
-import torch
 import yaml
 
 from nmt_cli.api import Translator
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.interchange.importing import ImportedModel, import_marian
 from nmt_cli.interchange.marian_npz import SETTINGS, find_npz, read_npz
-from nmt_cli.model.packing import pack
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, Piece, read_pieces, with_pieces
-from nmt_cli.tokenization.tokenizer import BOS, EOS
-from tests.interchange.builders import CPU, english, joint_vocabulary, load, spm, write_marian
+from tests.interchange.builders import english, load
 from tests.tokenization.models import train_spm
 from tests.training.tiny import parallel_text
 
@@ -200,77 +196,19 @@ def test_a_model_that_ctranslate2_does_not_convert_is_imported_and_says_so(folde
     assert found.comparison == f"not compared with the original: {reason}"
 
 
-def test_a_ctranslate2_that_cannot_be_imported_leaves_a_model_uncompared(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "ctranslate2.py").write_text("raise ImportError('cannot enable executable stack')\n", encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "ctranslate2"]:
-        monkeypatch.delitem(sys.modules, name)
-    found = imported(write_model(folder), tmp_path / "model")
-    reason = "the package ctranslate2 cannot be imported: cannot enable executable stack; pip install -U ctranslate2"
-    assert (found.agreement, found.comparison) == (None, f"not compared with the original: {reason}")
-
-
-def test_the_weights_of_a_hugging_face_model_in_marian_s_form_give_its_log_probabilities(
-    folder: Path, tmp_path: Path
-) -> None:
-    theirs = write_marian(tmp_path / "huggingface")
-    vocabulary = joint_vocabulary(spm(0), spm(1))
-    pad = vocabulary.pop("<pad>")
-    state = {name: tensor.numpy() for name, tensor in theirs.state_dict().items()}
-    parts = {"self_attn": "self", "encoder_attn": "context"}
-    tensors: dict[str, Any] = {
-        "Wemb": state["model.shared.weight"][:pad],
-        "decoder_ff_logit_out_b": state["final_logits_bias"][:, :pad],
-    }
-    for name, array in state.items():
-        words = name.split(".")
-        if "layers" not in words:
-            continue
-        layer, rest = f"{words[1]}_l{int(words[3]) + 1}", words[4:]
-        is_bias = rest[-1] == "bias"
-        value = array[None] if array.ndim == 1 else array.T
-        if rest[0] in parts:
-            tensors[f"{layer}_{parts[rest[0]]}_{'b' if is_bias else 'W'}{rest[1][0]}"] = value
-        elif rest[0].startswith("fc"):
-            tensors[f"{layer}_ffn_{'b' if is_bias else 'W'}{rest[0][2]}"] = value
-        else:
-            place = {"final_layer_norm": "ffn_ffn"} | {
-                f"{ours}_layer_norm": f"{kind}_Wo" for ours, kind in parts.items()
-            }
-            tensors[f"{layer}_{place[rest[0]]}_ln_{'bias' if is_bias else 'scale'}"] = value
-    options = OPTIONS | {"dec-depth": 2, "dim-vocabs": [pad, pad]}
-    write_npz(folder / "opus.npz", tensors, options)
-    (folder / "source.spm").write_bytes(spm(0))
-    (folder / "target.spm").write_bytes(spm(1))
-    # As Marian writes it: quotes where YAML needs them, one line for each piece.
-    listed = "".join(f"{json.dumps(piece, ensure_ascii=False)}: {number}\n" for piece, number in vocabulary.items())
-    (folder / "opus.vocab.yml").write_text(listed, encoding="utf-8")
-    (folder / "decoder.yml").write_text("vocabs: [opus.vocab.yml, opus.vocab.yml]\n", encoding="utf-8")
-    imported(folder, tmp_path / "model")
-    loaded = load(tmp_path / "model")
-    ids = vocabulary
-    for line in english(20):
-        (row,) = loaded.source.encode([line])
-        pieces = loaded.source.pieces(row)
-        source = [ids[piece] for piece in pieces] + [0]
-        target = [number for number in source[:-1] if number > 3][:6]
-        names = {number: piece for piece, number in ids.items()}
-        ours = [
-            next(i for i in range(loaded.target.vocab_size) if loaded.target.pieces([i]) == [names[n]]) for n in target
-        ]
-        with torch.inference_mode():
-            logits = theirs(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[pad, *target]])).logits[
-                0
-            ]
-            expected = logits[:, :pad].log_softmax(-1).gather(1, torch.tensor([*target, 0])[:, None])[:, 0]
-            packed = pack([[*row, EOS]], device=CPU)
-            hidden = loaded.model.decode(pack([[BOS, *ours]], device=CPU), loaded.model.encode(packed), packed)
-            found = loaded.model.logits(hidden)[:, : loaded.target.vocab_size].log_softmax(-1)
-            found = found.gather(1, torch.tensor([*ours, EOS])[:, None])[:, 0]
-        # Transformers adds 1e-5 to the variance, and Marian 1e-6.
-        assert torch.allclose(found, expected, atol=2e-3)
+def test_a_vocabulary_of_yaml_is_read_as_one_of_sentencepiece(folder: Path, tmp_path: Path) -> None:
+    file = write_model(folder)
+    imported(file, tmp_path / "by spm")
+    vocabulary = (folder / "vocab.spm").read_bytes()
+    (folder / "vocab.spm").unlink()
+    for name in ("source.spm", "target.spm"):
+        (folder / name).write_bytes(vocabulary)
+    pieces = enumerate(read_pieces(vocabulary))
+    listed = "".join(f"{json.dumps(piece.text, ensure_ascii=False)}: {number}\n" for number, piece in pieces)
+    (folder / "x.vocab.yml").write_text(listed, encoding="utf-8")
+    imported(file, tmp_path / "by yaml")
+    for name in ("model.safetensors", "source.spm", "target.spm"):
+        assert (tmp_path / "by yaml" / name).read_bytes() == (tmp_path / "by spm" / name).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -321,6 +259,8 @@ def test_a_wrong_option_is_named(folder: Path) -> None:
     file = write_model(folder)
     (folder / "decoder.yml").write_text("vocabs: vocab.spm\nnormalize: much\n", encoding="utf-8")
     assert "length_penalty: Input should be a valid number" in refusal(file).message
+    (folder / "decoder.yml").write_text("since: 2026-99-99\n", encoding="utf-8")  # YAML reads a date
+    assert refusal(file).message.startswith("decoder.yml cannot be read: ")
 
 
 def test_without_an_output_bias_no_row_that_marian_lacks_can_be_predicted(folder: Path) -> None:

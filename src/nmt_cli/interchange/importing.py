@@ -196,6 +196,10 @@ def _vocabulary_rows(marian: MarianModel, vocabulary: Mapping[str, int], *, num_
     settings = marian.settings
     if marian.unknown_piece not in vocabulary:
         raise damaged_error(f"the vocabulary has no {marian.unknown_piece}", where=marian.directory / "vocab.json")
+    special = (settings.pad_token_id, settings.decoder_start_token_id, settings.eos_token_id)
+    if outside := [number for number in special if not 0 <= number < num_rows]:
+        message = f"{marian.file.name} has the id {outside[0]}, and the model {num_rows:,} rows"
+        raise damaged_error(message, where=marian.file)
     return rows_by_our_ids(
         vocabulary,
         num_rows=num_rows,

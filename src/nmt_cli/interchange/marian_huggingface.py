@@ -91,7 +91,7 @@ def read_huggingface(directory: Path) -> MarianModel:
         target_spm=_read_bytes(directory / "target.spm"),
         has_own_positions=has_own_positions,
         ignored_settings=_ignored_settings(
-            written, {settings.pad_token_id, settings.decoder_start_token_id, target.get(unknown_piece)}
+            written, settings, {settings.pad_token_id, settings.decoder_start_token_id, target.get(unknown_piece)}
         ),
         norm="post",
         norm_epsilon=_NORM_EPSILON,
@@ -138,10 +138,12 @@ def _check_supported(settings: MarianConfig, directory: Path) -> None:
             raise ModelError(message, where=str(file), hint=_USE_TRANSFORMERS)
 
 
-def _ignored_settings(written: Mapping[str, Any], never_generated: Collection[int | None]) -> list[str]:
+def _ignored_settings(
+    written: Mapping[str, Any], settings: MarianConfig, never_generated: Collection[int | None]
+) -> list[str]:
     """The settings of the search that nmt lacks; OPUS-MT names the padding a bad word, and our export all of these."""
     ignored = [name for name, neutral in _OTHER_SEARCH.items() if written.get(name, neutral) != neutral]
-    if any(word not in [[index] for index in never_generated] for word in written.get("bad_words_ids", ())):
+    if any(word not in [[index] for index in never_generated] for word in settings.bad_words_ids):
         ignored.append("bad_words_ids")
     return ignored
 
@@ -155,8 +157,10 @@ def _languages(tokenizer: Mapping[str, Any]) -> LanguagePair | None:
 
 def _vocabulary(file: Path, *, num_rows: int) -> dict[str, int]:
     content = files.read_json(file, error=ModelError, hint=FETCH_AGAIN)
+    if not isinstance(content, dict) or not all(isinstance(number, int) for number in content.values()):
+        raise damaged_error(f"{file.name} is not one id for each piece", where=file)
     vocabulary: dict[str, int] = content
-    if (highest := max(vocabulary.values())) >= num_rows:
+    if (highest := max(vocabulary.values(), default=0)) >= num_rows:
         raise damaged_error(f"{file.name} has ids up to {highest:,}, and the model {num_rows:,} rows", where=file)
     return vocabulary
 

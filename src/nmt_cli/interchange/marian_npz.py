@@ -125,7 +125,7 @@ def _options(tensors: dict[str, Any], file: Path) -> dict[str, Any]:
         raise ModelError(message, where=str(file), hint="name the .npz file that Marian wrote")
     try:
         options = yaml.safe_load(tensors.pop(SETTINGS).tobytes().rstrip(b"\0").decode())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise damaged_error(f"{SETTINGS} in {file.name} cannot be read: {error}", where=file) from None
     if not isinstance(options, dict):
         raise damaged_error(f"{SETTINGS} in {file.name} holds no options", where=file)
@@ -166,7 +166,7 @@ def _decoder_options(file: Path) -> dict[str, Any]:
         return {}
     try:
         content = yaml.safe_load(decoder_file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise damaged_error(f"{decoder_file.name} cannot be read: {error}", where=decoder_file) from None
     return content if isinstance(content, dict) else {}
 
@@ -227,7 +227,7 @@ def _yaml_vocabulary(file: Path) -> dict[str, int]:
     try:
         content = yaml.load(file.read_text(encoding="utf-8"), Loader=_YAML_LOADER)  # makes text only
         vocabulary = {str(piece): int(index) for piece, index in content.items()}
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, AttributeError, TypeError):
+    except (yaml.YAMLError, ValueError, AttributeError, TypeError):
         raise damaged_error(f"{file.name} is not one id for each piece", where=file) from None
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
         raise damaged_error(f"{file.name} does not count its pieces from 0 on", where=file)

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.ctranslate2.model import import_ctranslate2
-from nmt_cli.errors import UsageError, package_error
+from nmt_cli.errors import package_error
 from nmt_cli.interchange.marian_vocabulary import VocabularyRow, piece_for_marian, piece_from_marian, row_name
 from nmt_cli.tokenization.tokenizer import BOS, EOS, UNK, Tokenizer
 
 _BATCH_SENTENCES = 32
-_OLDEST_TRANSFORMERS = (4, 57)  # as pyproject.toml has it; older versions do not take `dtype`
 
 
 class CTranslate2Program:
@@ -137,15 +136,11 @@ class TransformersProgram:
 
 
 def import_transformers() -> Any:
-    """The module transformers; UsageError if it is not installed, cannot be imported, or is too old."""
+    """The module transformers; UsageError if it is not installed or cannot be imported."""
     try:
         import transformers
     except ImportError as error:
         raise package_error("transformers", error, extra="huggingface") from None
-    version = transformers.__version__
-    if tuple(map(int, version.split(".")[:2])) < _OLDEST_TRANSFORMERS:
-        message = f"transformers {version} is too old: {'.'.join(map(str, _OLDEST_TRANSFORMERS))} or newer is needed"
-        raise UsageError(message, where="transformers", hint="pip install -U transformers")
     return transformers
 
 
