@@ -246,16 +246,6 @@ def test_rows_without_pieces_are_not_searched() -> None:
     assert model.rows_per_step == []
 
 
-def test_misuse_is_refused() -> None:
-    model = random_model(0, vocab=9)
-    with pytest.raises(ValueError, match="nbest must be from 1 to the beam of 4, not 5"):
-        run(model, [[4]], decoding(beam=4), nbest=5)
-    with pytest.raises(ValueError, match="without it"):
-        run(model, [[4, EOS]], decoding())
-    with pytest.raises(ValueError, match=r"model\.eval"):
-        run(model.train(), [[4]], decoding())
-
-
 def test_penalty_counts_eos_and_is_one_at_length_one() -> None:
     assert length_penalty(1, config=decoding(length_penalty=0.6)) == 1
     assert length_penalty(7, config=decoding(length_penalty=1.0)) == 2

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
+from collections.abc import Mapping
 from os.path import isfile
 from pathlib import Path
 from typing import Any, Literal
@@ -48,15 +47,9 @@ def did_you_mean(path: Path, *kinds: Kind) -> str:
     It lies beside the path or in the usual folders of these kinds.
     """
     folders = [*(_USUAL_FOLDERS[kind] for kind in kinds if kind in _USUAL_FOLDERS), path.parent]
-    near = _nearest(path, folders, is_wanted=lambda child: kind_of(child) in kinds)
+    by_name = {child.name: child for folder in folders for child in directories_in(folder, *kinds) if child != path}
+    near = by_name.get(nearest_word(path.name, by_name) or "")
     return "" if near is None else f"did you mean {shlex.quote(str(near))}? "
-
-
-def _nearest(path: Path, folders: Iterable[Path], *, is_wanted: Callable[[Path], bool]) -> Path | None:
-    """The wanted path in one of the folders whose name is nearest to that of a path; the last folder comes first."""
-    found = chain(*(folder.glob("[!.]*") for folder in folders))
-    by_name = {child.name: child for child in found if child != path and is_wanted(child)}
-    return by_name.get(nearest_word(path.name, by_name) or "")
 
 
 def check_is_model(path: Path) -> None:
@@ -91,8 +84,6 @@ def check_is_marian(path: Path) -> None:
     hint = "name a folder with a Marian model, a .npz file, or OWNER/NAME on the hub"
     if not path.exists():
         message = f"{path} does not exist"
-        near = _nearest(path, (Path("models"), path.parent), is_wanted=_is_marian)
-        hint = hint if near is None else f"did you mean {shlex.quote(str(near))}? {hint}"
     elif kind in ("model", "run"):
         message, hint = f"{path} is a {kind} of nmt already", f"use it as it is: nmt decode -m {quoted}"
     raise ModelError(message, where=str(path), hint=hint)

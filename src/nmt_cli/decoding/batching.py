@@ -13,7 +13,6 @@ from typing import TypeVar
 
 import torch
 
-from nmt_cli.decoding.search.active_search import check_search
 from nmt_cli.decoding.search.beam import BeamSearch
 from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.ensemble import Ensemble
@@ -158,7 +157,6 @@ def search_together(
     limit is cut there and competes without EOS. Among equal scores the hypothesis that was found first is better, then
     the one with the smaller piece id.
     """
-    check_search(models, sources, config=config, nbest=nbest)
     longest = min(model.config.max_positions for model in models)
     limits = [max_output_tokens(source, config=config, max_positions=longest) for source in sources]
     with torch.inference_mode():

@@ -17,12 +17,10 @@ from nmt_cli.decoding.search.hypotheses import (
     FinishedHypotheses,
     Hypothesis,
     HypothesisTree,
-    SourceSentence,
     length_penalty,
 )
-from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.tokenization.tokenizer import BOS, EOS
+from nmt_cli.tokenization.tokenizer import BOS
 
 # The number of sentences in a batch is a multiple of a sixteenth of the next power of two. A CPU prepares matrix
 # products for each new size, and dropping sentences copies the others.
@@ -89,18 +87,6 @@ class ActiveSearch(ABC):
         self._sentences, self._limits = self._sentences[kept], self._limits[kept]
         self._ids, self._log_probs, self._nodes = self._ids[kept], self._log_probs[kept], self._nodes[kept]
         self._finished = self._finished.select(kept)
-
-
-def check_search(
-    models: Sequence[Transformer], sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int
-) -> None:
-    """Raise ValueError if a caller asks for a search that is impossible."""
-    if any(model.training for model in models):
-        raise ValueError("search needs model.eval(): dropout would change the translations")
-    if not 1 <= nbest <= config.num_candidates:
-        raise ValueError(f"nbest must be from 1 to the beam of {config.num_candidates}, not {nbest}")
-    if any(source.ids and source.ids[-1] == EOS for source in sources):
-        raise ValueError("search adds EOS itself: give the rows without it")
 
 
 def plan_compaction(is_done: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -15,7 +15,6 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from nmt_cli.decoding.search.active_search import check_search
 from nmt_cli.decoding.search.beam import STEPS_BETWEEN_CHECKS
 from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
 from nmt_cli.decoding.search.hypotheses import (
@@ -97,7 +96,6 @@ class CudaSearch:
         self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of each source, at most `nbest`, best first."""
-        check_search(self._models, sources, config=config, nbest=nbest)
         limits = [max_output_tokens(source, config=config, max_positions=self._max_positions) for source in sources]
         with self._lock:
             try:
