@@ -322,15 +322,6 @@ def test_models_that_do_not_fit_are_refused(models: list[Path], tmp_path: Path) 
     assert not (tmp_path / "mean").exists()
 
 
-def test_tables_of_positions_of_two_lengths_are_refused(tmp_path: Path) -> None:
-    for seed, longest in ((1, 32), (2, 64)):
-        recipe = tiny_recipe(model={"positions": "learned", "max_positions": longest})
-        save_tiny(tmp_path / str(longest), spm_folder=tmp_path, recipe=recipe, model=tiny_model(recipe, seed=seed))
-    with pytest.raises(ModelError, match=r"has model\.max_positions 64, and .* 32") as caught:
-        call(tmp_path / "32", tmp_path / "64", output=tmp_path / "mean")
-    assert caught.value.hint == "average models of one architecture"
-
-
 def test_another_vocabulary_is_refused(models: list[Path], tmp_path: Path) -> None:
     pieces = read_pieces(spm_bytes())
     spm = with_pieces(spm_bytes(), [*pieces[:-1], replace(pieces[-1], text="other")], has_bytes=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nmt_cli.artifacts.model_card import render_card, sparkline, without_usage_section
+from nmt_cli.artifacts.model_card import render_card, sparkline
 from nmt_cli.artifacts.run import open_run
 from tests.artifacts.builders import SIGNATURE, tiny_recipe, write_run
 
@@ -137,17 +137,6 @@ def test_a_long_curve_is_thinned_but_keeps_the_best_and_the_last(tmp_path: Path,
     assert len(rows) <= 12
     assert rows[-1].startswith(f"| {100 * num_checkpoints:,} |")
     assert any(row.endswith("| 50.00 |") for row in rows) == (num_checkpoints > 1)
-
-
-def test_our_commands_with_the_model_stand_in_one_section(tmp_path: Path) -> None:
-    text = card(tmp_path / "x", updates=[400])
-    rest = without_usage_section(text)
-    assert "$ nmt decode -m MODEL < input.txt > output.txt" in text
-    assert not {"MODEL", "nmt decode", "nmt score", "nmt_cli"} & set(
-        re.findall(r"MODEL|nmt decode|nmt score|nmt_cli", rest)
-    )
-    before, after = text.split("## Use\n")
-    assert rest == before + after[after.index("## How it was made") :]
 
 
 def test_a_sparkline_spans_its_values() -> None:

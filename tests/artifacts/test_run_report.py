@@ -6,18 +6,15 @@ import json
 import re
 import shutil
 from datetime import UTC, datetime
-from importlib.resources import files
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from nmt_cli.artifacts.run import open_run
-from nmt_cli.artifacts.run_report import MAX_RUNS, render_report
+from nmt_cli.artifacts.run_report import render_report
 from nmt_cli.training.runs import locked_run
 from tests.artifacts.builders import SIGNATURE, TINY, tiny_recipe, write_run
 from tests.preparing.test_report import HOSTILE, Page
@@ -248,55 +245,3 @@ def test_tables_figures_and_headings_can_be_found_without_seeing_them(tmp_path: 
         assert all(chart["role"] == "img" and chart["aria-label"] for chart in charts)
         ends = "; ".join(f"{folder.name} from 4.750 to 4.200" for folder in runs)
         assert charts[0]["aria-label"] == f"Training loss by updates: {ends}"
-
-
-# What people without the cones for red, green or blue see of a linear colour (Machado et al. 2009, severity 1).
-VISION = {
-    "all": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
-    "no red": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
-    "no green": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
-    "no blue": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
-}
-
-
-def rgb(text: str) -> tuple[int, ...]:
-    return tuple(int(text[place : place + 2], 16) for place in (1, 3, 5))
-
-
-def contrast(one: tuple[int, ...], other: tuple[int, ...]) -> float:
-    """By the formulas of WCAG 2."""
-    luminances = []
-    for colour in (one, other):
-        parts = [value / 255 for value in colour]
-        linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in parts]
-        luminances.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
-    return (max(luminances) + 0.05) / (min(luminances) + 0.05)
-
-
-def lab(colour: str, vision: str) -> NDArray[np.float64]:
-    """The colour as it is seen, in CIELAB, where a distance of 10 is easily seen."""
-    part = np.array(rgb(colour)) / 255
-    linear = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
-    seen = np.clip(np.array(VISION[vision]) @ linear, 0, 1)
-    white = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-    x, y, z = np.cbrt(white @ seen / white.sum(axis=1))
-    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_six_runs_stand_out_from_the_page_and_differ_for_the_colour_blind(run: Path, scheme: str) -> None:
-    style = files("nmt_cli.templates").joinpath("run_report.css").read_text(encoding="utf-8")
-    blocks = re.findall(r":root \{(.*?)\}", style, flags=re.DOTALL)
-    colours = re.findall(r"--run-\d: (#\w{6})", blocks[scheme == "dark"])
-    page = {"light": "#ffffff", "dark": "#11151a"}[scheme]
-    assert f"--page: {page}" in page_of(run)
-    assert len(colours) == 6
-    assert all(contrast(rgb(colour), rgb(page)) >= 3 for colour in colours)  # WCAG 2.1, 1.4.11
-    for vision in VISION:
-        for one, other in combinations(colours, 2):
-            assert np.linalg.norm(lab(one, vision) - lab(other, vision)) >= 20, (one, other, vision)
-
-
-def test_twelve_runs_differ_by_their_dashes(run: Path) -> None:
-    dashes = dict(re.findall(r"\.run(\d+) \{[^}]*?stroke-dasharray: ([^;]+);", page_of(run)))
-    assert len({*dashes.values(), ""}) == MAX_RUNS

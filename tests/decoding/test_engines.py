@@ -12,13 +12,12 @@ import torch
 
 from nmt_cli.api import Translator
 from nmt_cli.decoding import engine as engine_module
-from nmt_cli.decoding.engine import open_engine, with_overrides
+from nmt_cli.decoding.engine import open_engine
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.devices import cpu_multiplies_bf16
 from nmt_cli.errors import DeviceError, ModelError, UsageError
 from nmt_cli.model import cpu_linear
 from nmt_cli.model.cpu_linear import QuantizedLinear, can_pack, can_quantize
-from nmt_cli.recipe.schema import DecodingConfig
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.decoding.trained import TEST
 
@@ -271,11 +270,6 @@ def test_models_of_different_languages_do_not_translate_together(tmp_path: Path)
     with pytest.raises(ModelError, match="en-fr") as error:
         Translator.from_pretrained([tmp_path / "first", tmp_path / "second"], device="cpu")
     assert error.value.where == f"{tmp_path}/second"
-
-
-def test_a_misspelt_setting_is_answered_with_the_nearest() -> None:
-    with pytest.raises(TypeError, match="there is no setting 'beams' of decoding; it is beam"):
-        with_overrides(DecodingConfig(), {"beams": 3})
 
 
 def test_models_of_one_vocabulary_translate_together(tmp_path: Path) -> None:

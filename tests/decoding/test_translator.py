@@ -230,13 +230,6 @@ def test_words_that_a_space_parts_stay_apart_wherever_the_line_was_cut() -> None
     assert joined.word_log_probs == (-1.0, -1.0, -2.0, 0.0)
 
 
-def test_the_alignment_of_a_book_in_one_line_counts_all_its_words() -> None:
-    sentence = "the old sea " * 30
-    part = Translation(sentence.strip(), -1.0, -1.0, 90, (), (), tuple((word, word) for word in range(90)))
-    joined = SplitLine(SplitText.of([sentence] * 2000), [], EN_DE).join([[part]] * 2000)
-    assert joined.alignment == tuple((word, word) for word in range(2000 * 90))
-
-
 def test_half_a_character_is_refused_with_its_line(translator: Translator) -> None:
     with pytest.raises(DataError, match="the text holds half a character") as error:
         translator.translate(["sea", "old \ud83d"], first_line=7)

@@ -18,7 +18,7 @@ from nmt_cli.artifacts.model_card import render_card
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.decoding.ctranslate2 import model as our_ctranslate2
 from nmt_cli.decoding.ctranslate2.model import Quantization
-from nmt_cli.errors import DataError, ModelError, UsageError
+from nmt_cli.errors import DataError, ModelError
 from nmt_cli.interchange.exporting import Target, export, marian_weights
 from nmt_cli.interchange.other_programs import CTranslate2Program
 from nmt_cli.interchange.verification import TOLERANCE, Agreement
@@ -211,15 +211,6 @@ def test_lines_of_ones_own_are_compared(to: Target, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="1 of its 3 lines can be compared, and 10 are needed") as caught:
         exported(model, to, lines=["a small house", "", "old " * 200], overwrite=True)
     assert "leave `input` out" in caught.value.hint
-
-
-def test_a_missing_ctranslate2_is_named_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = save_sharp(tmp_path / "m")
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    with pytest.raises(UsageError, match=r"the package ctranslate2.* is not installed") as caught:
-        export(model, tmp_path / "x", to="ctranslate2", quantization="float32", lines=None, overwrite=False)
-    assert caught.value.hint == 'pip install "nmt-cli[export]", or pip install ctranslate2'
-    assert not (tmp_path / "x").exists()
 
 
 def test_without_transformers_an_export_is_written_and_not_compared(

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nmt_cli.model.packing import pack
-from nmt_cli.model.transformer import Positions, Transformer, sinusoids, sinusoids_in_halves
+from nmt_cli.model.transformer import Transformer, sinusoids, sinusoids_in_halves
 from nmt_cli.recipe.loading import load_recipe, packaged_names
 from nmt_cli.training.loss import ONE_PASS, smoothed_cross_entropy
 from tests.reference.models import CPU, EOS, Pair, logits_of, packed, random_model, random_pairs, tiny_config
@@ -128,11 +128,6 @@ def test_a_shared_matrix_gets_the_sum_of_its_uses_gradients(tying: str, pairs: l
         assert_same(tied.source_embedding.weight.grad, untied.source_embedding.weight.grad)
 
 
-def test_tying_all_of_two_vocabularies_is_refused() -> None:
-    with pytest.raises(ValueError, match="one vocabulary, not 30 and 37 pieces"):
-        Transformer(tiny_config(tying="all"), source_vocab=30, target_vocab=37)
-
-
 def test_two_vocabularies_have_their_own_rows_and_logits() -> None:
     model = Transformer(tiny_config(tying="target"), source_vocab=90, target_vocab=37)
     assert model.source_embedding.weight.shape == (96, 16)
@@ -231,23 +226,6 @@ def test_each_token_gets_the_row_of_its_position(kind: str) -> None:
     expected = [weight[piece] * 4 + table[place] for piece, place in ((5, 0), (7, 1), (5, 0), (8, 5))]  # 4^2 = 16 = D
     out = embedding.step_input(torch.tensor([5, 7, 5, 8]), torch.tensor([0, 1, 0, 5]))
     torch.testing.assert_close(out, torch.stack(expected))
-
-
-def test_only_learned_positions_are_parameters_and_saved() -> None:
-    learned, fixed = Positions(tiny_config(positions="learned")), Positions(tiny_config(positions="sinusoidal"))
-    assert isinstance(learned.table, nn.Parameter)
-    assert list(learned.state_dict()) == ["table"]
-    assert list(fixed.parameters()) == []
-    assert fixed.state_dict() == {}
-
-
-def test_learned_rows_that_no_token_took_get_no_gradient() -> None:
-    embedding = random_model(tiny_config(positions="learned"), vocab=9, seed=1, dtype=torch.float32).source_embedding
-    embedding.step_input(torch.tensor([5, 6, 7]), torch.tensor([0, 1, 1])).sum().backward()
-    gradient = embedding.positions.table.grad
-    assert gradient is not None
-    assert gradient[:3].sum(1).tolist() == [16, 32, 0]
-    assert not gradient[2:].any()
 
 
 def test_gradients_of_a_row_that_many_tokens_take_are_summed_in_float32() -> None:

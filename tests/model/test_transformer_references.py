@@ -145,16 +145,6 @@ def test_logits_and_gradients_are_torch_s_in_float64(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_logits_are_torch_s_in_float32(name: str) -> None:
-    config = tiny_config(**CONFIGS[name])
-    model = random_model(config, vocab=VOCAB, seed=1, dtype=torch.float32)
-    pairs = random_pairs(LENGTHS, vocab=VOCAB, seed=2)
-    theirs = torch.cat(torch_logits(torch_transformer(model, config), model, pairs))
-    # float32 rounds at 6e-8; values near 1 pass about ten matrices whose sums have up to 24 terms.
-    torch.testing.assert_close(torch.cat(logits_of(model, pairs)), theirs, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", CONFIGS)
 def test_bf16_logits_are_near_those_of_the_same_weights_in_float64(name: str) -> None:
     config = tiny_config(**CONFIGS[name])
     rounded = random_model(config, vocab=VOCAB, seed=1, dtype=torch.bfloat16)
