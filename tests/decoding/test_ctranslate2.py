@@ -210,14 +210,6 @@ def test_a_copy_that_another_process_has_just_made_is_taken(tmp_path: Path, monk
     assert written == [copy.stat().st_ino]
 
 
-def test_a_copy_that_was_cut_short_is_made_anew(tmp_path: Path) -> None:
-    save_tiny(tmp_path / "model", spm_folder=tmp_path)
-    text = translated(tmp_path / "model")
-    copy = tmp_path / ".model.ctranslate2" / "model.bin"
-    copy.write_bytes(copy.read_bytes()[:-9])
-    assert translated(tmp_path / "model") == text
-
-
 def test_a_folder_that_cannot_be_written_is_made_do_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,10 +10,9 @@ import torch
 from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
-from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.recipe.schema import DecodingConfig
 from tests.decoding import reference
-from tests.decoding.reference import CPU, assert_same, search, search_in_batches
+from tests.decoding.reference import CPU, search_in_batches
 from tests.decoding.trained import TEST
 
 BEAM, EXTRA = 4, 5
@@ -54,18 +53,6 @@ def test_nbest_lists_of_100_sentences_are_the_naive_ones(loaded: LoadedModel, ro
     # Where two scores are the same to 1e-6, float32 may order them otherwise.
     assert num_same >= 99
     assert len({len(one.ids) for ranked in found for one in ranked}) > 5
-
-
-@pytest.mark.parametrize("beam", [1, BEAM])
-def test_batches_of_1_7_and_64_give_the_same(loaded: LoadedModel, rows: list[list[int]], beam: int) -> None:
-    sources = [SourceSentence(row) for row in rows[:64]]
-    by_size = []
-    for size in (1, 7, 64):
-        batches = [sources[start : start + size] for start in range(0, len(sources), size)]
-        searches = (search([loaded.model], batch, config=config(beam=beam), nbest=beam) for batch in batches)
-        by_size.append([ranked for found in searches for ranked in found])
-    for other in by_size[1:]:
-        assert_same(other, by_size[0], tolerance=TOLERANCE)
 
 
 def test_threads_change_nothing(trained: Path) -> None:

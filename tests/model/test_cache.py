@@ -121,17 +121,6 @@ def test_slots_that_no_open_hypothesis_has_are_given_up(model: Transformer) -> N
     assert cache.num_slots < 1 + 4 * 10 if cache.shape_multiple == 1 else cache.num_slots <= 10 + 2 * 4
 
 
-def test_sources_of_equal_length_need_no_mask() -> None:
-    model = random_model(tiny_config(), vocab=VOCAB, seed=5)
-    source = pack([SOURCES[1], SOURCES[1]], device=CPU)
-    with torch.no_grad():
-        cache = model.new_cache(model.encode(source), source)
-        assert cache.source_bias is None
-        rows = walk(model, [(1, [BOS]), (1, [BOS])], cache, steps=2)
-        cache.select(rows=torch.tensor([1]), sentences=torch.tensor([1]))
-        walk(model, rows[1:], cache, steps=1)
-
-
 @pytest.mark.parametrize("sentences", [[0, 1, 2, 3, 4, 5, 6, 7], [0, 9, 2, 3, 4, 8, 6, 7], [0, 9, 2], []])
 def test_sentences_kept_are_those_asked_for_and_hold_little_more_memory(sentences: list[int]) -> None:
     numbers = torch.tensor(sentences, dtype=torch.long)

@@ -67,12 +67,6 @@ def test_pack_keeps_every_id_in_order(rows: list[list[int]]) -> None:
     assert (layout.ids.dtype, layout.cu_seqlens.dtype) == (torch.int64, torch.int32)
 
 
-@pytest.mark.parametrize("rows", [[], [[]], [[1], [], [2]]])
-def test_an_empty_sentence_cannot_be_packed(rows: list[list[int]]) -> None:
-    with pytest.raises(ValueError, match="empty sentence"):
-        pack(rows, device=CPU)
-
-
 @pytest.mark.parametrize("lengths", [[3, 1, 4], [2, 2], [1]])
 def test_gradients_pass_both_ways_as_finite_differences_say(lengths: list[int]) -> None:
     layout = layout_of(lengths)
