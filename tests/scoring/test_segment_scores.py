@@ -10,7 +10,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from tests.scoring.shell import BASE, HYP, REF, columns, nmt, on_a_terminal, run
+from tests.scoring.shell import BASE, HYP, REF, columns, on_a_terminal, run
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -41,12 +41,6 @@ def test_json_has_the_signatures_and_full_precision() -> None:
         for number, (hyp, ref) in enumerate(zip(HYP.splitlines(), REF.splitlines(), strict=True), 1)
     ]
     assert result["sentences"] == expected
-
-
-def test_signatures_go_to_the_log() -> None:
-    process = nmt("ref", "-i", "hyp", "--sentence", "-m", "chrf")
-    assert process.stderr.startswith("chrF2  nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
-    assert process.stdout.count("\n") == 4
 
 
 def test_the_largest_gains_and_losses_are_readable_in_a_pipe() -> None:
@@ -85,16 +79,16 @@ def test_no_more_than_asked_for_are_shown_largest_first(folder: Path) -> None:
     assert (gain["references"], gain["baseline"]) == (["Ein Mann liest das Buch."], "Mann x.")
 
 
-def test_a_terminal_does_not_obey_a_translation(folder: Path) -> None:
-    (folder / "hostile").write_text(HYP.replace("ein Buch", "\x1b[2Jein Buch"), encoding="utf-8")
-    output = on_a_terminal(["ref", "-i", "hostile", "--baseline", "base", "--differences", "1"], COLUMNS="80")
-    assert "\x1b[2J" not in output
-    assert "\\x1b[2Jein" in output
-
-
 def test_differences_need_nothing_of_the_metrics_after_the_first(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     command = ["ref", "-i", "hyp", "--baseline", "base", "--differences", "1", "-m"]
     assert run(*command, "chrf,comet") == run(*command, "chrf")  # no source and no COMET
     assert "--differences compares by the first metric alone: chrf" in caplog.messages
     assert run(*command, "chrf,bleu", "-l", "en-de", "--lowercase") == run(*command, "chrf")  # the options are bleu's
+
+
+def test_a_terminal_does_not_obey_a_translation(folder: Path) -> None:
+    (folder / "hostile").write_text(HYP.replace("ein Buch", "\x1b[2Jein Buch"), encoding="utf-8")
+    output = on_a_terminal(["ref", "-i", "hostile", "--baseline", "base", "--differences", "1"], COLUMNS="80")
+    assert "\x1b[2J" not in output
+    assert "\\x1b[2Jein" in output
