@@ -54,24 +54,6 @@ def test_marks_are_known(page: Page) -> None:
         assert block.language != "yaml" or "file" in block.marks, f"{block.where}: a file of which name?"
 
 
-def test_shown_output_is_compared() -> None:
-    def shows(expected: str, output: str, **marks: str) -> bool:
-        return _shows(expected, output, Block("here", "console", "", marks))
-
-    assert shows("a  1\nb", "a 1  \nb\n")
-    assert not shows("a 1", "a 2")
-    assert shows("a 1,000 of 2.5e-3", "a 7 of 12", figures="differ")
-    assert not shows("a 1", "a x", figures="differ")
-    assert shows("a\nb c", "x y\nz\n", words="differ")
-    assert not shows("a\nb c", "x y\n", words="differ")
-    assert shows("a", "warning: x\ny\n", words="differ")
-    assert shows("a 1", "warning: x\na 2\n", figures="differ")
-    assert not shows("a", "warning: x\na\n")
-    assert shows("a\n...\nd", "a\nb\nc\nd\n")
-    assert shows("a ... d\n...", "a b c d\ne\n")
-    assert not shows("a\n...", "b\na")
-
-
 def _run(script: str, block: Block, workshop: Workshop, folder: Path, *, shown: str = "") -> str:
     """Run a block's command; its output. An error that is shown is expected, and so is an exit code that is marked."""
     result = workshop.run(script, folder=folder, is_dry="needs" in block.marks)
