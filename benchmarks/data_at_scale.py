@@ -1,12 +1,12 @@
-"""Training data at the size of WMT14 EN-FR: time to build a plan and a first batch, batches per second, memory.
+"""Training data at the size of WMT14 EN-FR: time to compute a plan and a first batch, batches per second, memory.
 
 python benchmarks/data_at_scale.py --folder /tmp/scale                     # 36 million pairs: 5 GB on disk, 2 minutes
 python benchmarks/data_at_scale.py --folder /tmp/scale --pairs 1000000 --json
 
 The script writes prepared data of random pieces once, to FOLDER/PAIRS, with log-normal lengths of about 30 tokens per
-side. Each step is a process of its own, on one core. One builds the plan. The other takes batches for some seconds:
-first with the files dropped from the page cache, then with the files in it. Private memory is Private_Clean +
-Private_Dirty of smaps_rollup, less that of a process that has only imported torch, at its maximum.
+side. Each step is a process of its own, on one core. One computes the plan. The other does so too, and takes batches
+for some seconds: first with the files dropped from the page cache, then with the files in it. Private memory is
+Private_Clean + Private_Dirty of smaps_rollup, less that of a process that has only imported torch, at its maximum.
 """
 
 from __future__ import annotations
@@ -57,16 +57,13 @@ def main() -> None:
 
 def _plan(arguments: argparse.Namespace) -> dict[str, Any]:
     with _watched(arguments.core) as peak:
-        order = _order(arguments, fresh=True)
+        order = _order(arguments)
         start = time.perf_counter()
         updates = len(order.open())
         seconds = time.perf_counter() - start
-    plan = next(path for path in (arguments.folder / str(arguments.pairs) / "plans").iterdir() if path.is_dir())
-    size = sum(path.stat().st_size for path in plan.iterdir())
     return {
         "plan_seconds": round(seconds, 2),
         "plan_private_mb": round(peak.value),
-        "plan_mb": round(size / 1e6, 1),
         "updates": updates,
     }
 
@@ -79,8 +76,9 @@ def _batches(arguments: argparse.Namespace) -> dict[str, Any]:
     directory = arguments.folder / str(arguments.pairs)
     _drop_from_cache(directory)
     with _watched(arguments.core) as peak:
+        order, rates = _order(arguments), _Rates(arguments)
+        order.open()
         start = time.perf_counter()
-        order, rates = _order(arguments, fresh=False), _Rates(arguments)
         rates.take(order)
         first = time.perf_counter() - start
         cold = rates.measure(order)
@@ -129,24 +127,19 @@ class _Rates:
         return {"median": round(median), "quartiles": [round(low), round(high)]}
 
 
-def _order(arguments: argparse.Namespace, *, fresh: bool) -> Any:
-    import shutil
-
+def _order(arguments: argparse.Namespace) -> Any:
     from nmt_cli.dataset.prepared_data import open_prepared
     from nmt_cli.recipe.loading import load_recipe
     from nmt_cli.training.data_order import DataOrder
 
     directory = arguments.folder / str(arguments.pairs)
-    if fresh:
-        shutil.rmtree(directory / "plans", ignore_errors=True)
     recipe = load_recipe("base", overrides=[f"training.batch_tokens={arguments.batch_tokens}"])
     return DataOrder(
         open_prepared(directory),
         recipe,
         world_size=1,
         max_tokens=arguments.batch_tokens + arguments.batch_tokens // 50,
-        has_even_end=True,
-        fallback=directory,
+        run=directory,
         beat=lambda: None,
     )
 
@@ -251,9 +244,8 @@ def _table(result: dict[str, Any]) -> str:
     lines = [
         ("pairs", f"{result['pairs']:,}"),
         ("updates of an epoch", f"{result['updates']:,}"),
-        ("plan built, seconds", f"{result['plan_seconds']}"),
-        ("plan built, private MB", f"{result['plan_private_mb']}"),
-        ("plan on disk, MB", f"{result['plan_mb']}"),
+        ("plan computed, seconds", f"{result['plan_seconds']}"),
+        ("plan computed, private MB", f"{result['plan_private_mb']}"),
         ("first batch, seconds", f"{result['first_batch_seconds']}"),
         ("pairs/s, files dropped from the page cache", f"{cold['median']:,}"),
         ("pairs/s, files in the page cache", f"{warm['median']:,}"),

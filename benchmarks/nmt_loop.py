@@ -45,8 +45,7 @@ class NmtLoop:
             recipe,
             world_size=1,
             max_tokens=max_tokens_before_fitting(recipe.training),
-            has_even_end=True,
-            fallback=folder,
+            run=folder,
             beat=lambda: None,
         )
         self._model = build_model(recipe, data).to(self._ranks.device)

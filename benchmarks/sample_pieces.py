@@ -18,9 +18,8 @@ from pathlib import Path
 from measuring import circumstances, largest, private_megabytes, processes_of
 
 from nmt_cli.dataset.plan_computation import expected_invariants
-from nmt_cli.dataset.plan_files import SAMPLED, PlanKey
-from nmt_cli.dataset.prepared_data import open_pairs, open_prepared
-from nmt_cli.dataset.sampled_pieces import measure_sampling_cost, sample_pieces
+from nmt_cli.dataset.prepared_data import open_prepared
+from nmt_cli.dataset.sampled_pieces import SampledPieces, measure_sampling_cost
 
 _MAX_POSITIONS, _BATCH_TOKENS = 1024, 25_000
 _WINDOW_SECONDS = 0.2
@@ -31,27 +30,18 @@ def main() -> None:
     arguments = _arguments()
     data = open_prepared(arguments.data)
     counts = data.manifest.splits["train"]
-    key = PlanKey(
-        data=data.manifest.fingerprint,
-        num_pairs=counts.pairs,
-        src_tokens=counts.source_tokens,
-        tgt_tokens=counts.target_tokens,
-        batch_tokens=_BATCH_TOKENS,
-        max_positions=_MAX_POSITIONS,
-        seed=1,
-        epoch=0,
-        alpha=arguments.probability,
-    )
-    cost = measure_sampling_cost(data, alpha=arguments.probability, seed=key.seed, max_positions=_MAX_POSITIONS)
-    invariants = expected_invariants(data.split("train"), key=key, cost=cost)
+    alpha, limits = arguments.probability, {"batch_tokens": _BATCH_TOKENS, "max_positions": _MAX_POSITIONS}
+    cost = measure_sampling_cost(data, alpha=alpha, seed=1, max_positions=_MAX_POSITIONS)
+    longest = expected_invariants(data.split("train"), cost=cost, **limits).max_tokens_in_sentence
     with tempfile.TemporaryDirectory() as folder, largest(_megabytes, every_seconds=_WINDOW_SECONDS) as memory:
-        wall, processor = time.perf_counter(), _processor_seconds()
-        sample_pieces(
-            data, Path(folder), key=key, invariants=invariants, num_workers=arguments.workers, beat=lambda: None
+        pieces = SampledPieces(
+            data, Path(folder), alpha=alpha, seed=1, max_tokens_in_sentence=longest, beat=lambda: None
         )
+        wall, processor = time.perf_counter(), _processor_seconds()
+        pieces.sample_ahead(0, num_workers=arguments.workers)
+        sampled = pieces.open(0)
         wall, processor = time.perf_counter() - wall, _processor_seconds() - processor
-        sampled = open_pairs(Path(folder), SAMPLED, dtype=data.manifest.dtype)
-        num_bytes = sum(path.stat().st_size for path in Path(folder).iterdir())
+        num_bytes = sum(path.stat().st_size for path in Path(folder).rglob("*"))
     figures = circumstances("cpu", commit=None) | {
         "data": arguments.data.name,
         "pairs": counts.pairs,

@@ -99,8 +99,7 @@ def _our_windows(arguments: argparse.Namespace) -> list[float]:
         recipe,
         world_size=1,
         max_tokens=max_tokens,
-        has_even_end=True,
-        fallback=Path("."),
+        run=Path("."),
         beat=lambda: None,
     )
     model = build_model(recipe, data).to(ranks.device)

@@ -18,9 +18,8 @@ def test_the_benchmark_runs_small_and_within_its_bounds(repository: Path, tmp_pa
     assert result["pairs"] == 20_000
     # About 30 tokens a side, so 800 pairs an update.
     assert 20 < result["updates"] < 30
-    assert result["plan_mb"] < 0.4
     assert result["first_batch_seconds"] > 0
     assert result["pairs_per_second"]["median"] > 0
-    # Modules and buffers; the bound of 500 MB is for 36 million pairs, of which nothing is kept.
+    # Modules and buffers, and a small plan.
     assert result["private_mb"] < 150
     assert len(list((tmp_path / "20000").glob("train.*"))) == 4

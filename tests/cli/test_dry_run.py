@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from nmt_cli.dataset.prepared_data import SIDES, PreparedData, open_prepared
+from nmt_cli.dataset.prepared_data import SIDES, PreparedData
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import load_recipe, parse_recipe
 from tests.cli.conftest import Shell
@@ -75,13 +75,12 @@ def test_a_dry_run_measures_what_sampled_pieces_take(recipe_folder: Path, prepar
         found["sampled pieces"],
     )
     assert told
-    data = open_prepared(shutil.copytree(prepared.directory, recipe_folder / "data", ignore=lambda *_: ["plans"]))
-    assert train(data, recipe_folder / "run", "tokenizer.dropout=0.1", "training.updates=1") == 0
-    (plan,) = (path for path in (data.directory / "plans").iterdir() if path.is_dir())
+    assert train(prepared, recipe_folder / "run", "tokenizer.dropout=0.1", "training.updates=1") == 0
+    sampled_folder = recipe_folder / "run/sampled/epoch-00000"
     for side, growth in zip(SIDES, told.groups(), strict=True):
         sampled, whole = (
             (folder / f"{name}.{side}.ids").stat().st_size
-            for folder, name in ((plan, "sampled"), (data.directory, "train"))
+            for folder, name in ((sampled_folder, "sampled"), (prepared.directory, "train"))
         )
         assert sampled / whole == pytest.approx(float(growth), abs=0.03)
 

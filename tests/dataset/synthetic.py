@@ -9,13 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-import pytest
 from hypothesis import strategies as st
 
-from nmt_cli.dataset import plan_computation
 from nmt_cli.dataset.manifest import Manifest, SplitCounts, TokenDtype, TokenizerRecord, Tokenizers
-from nmt_cli.dataset.plan_computation import ComputedPlan, compute_plan
-from nmt_cli.dataset.plan_files import PlanKey
+from nmt_cli.dataset.plan_computation import EpochPlan, compute_plan
 from nmt_cli.dataset.prepared_data import (
     SIDES,
     Array,
@@ -62,30 +59,6 @@ def write_prepared(directory: Path, *, num_pairs: int = 500) -> PreparedData:
     return open_prepared(directory)
 
 
-def key_of(
-    data: PreparedData,
-    *,
-    epoch: int = 0,
-    seed: int = 1,
-    batch_tokens: int = 500,
-    longest: int = 64,
-    alpha: float | None = None,
-) -> PlanKey:
-    """The key of a plan of such data."""
-    counts = data.manifest.splits["train"]
-    return PlanKey(
-        data=data.manifest.fingerprint,
-        num_pairs=counts.pairs,
-        src_tokens=counts.source_tokens,
-        tgt_tokens=counts.target_tokens,
-        batch_tokens=batch_tokens,
-        max_positions=longest,
-        seed=seed,
-        epoch=epoch,
-        alpha=alpha,
-    )
-
-
 def append_rows(writer: TokenWriter, rows: Sequence[Sequence[int]]) -> None:
     """Add sentences given without EOS."""
     ids = np.array([token for row in rows for token in (*row, EOS)], dtype=np.int64)
@@ -112,30 +85,11 @@ class Corpus:
         """The longer side of each pair."""
         return np.maximum(self.src, self.tgt)
 
-    def plan(
-        self,
-        *,
-        batch_tokens: int,
-        seed: int = 1,
-        epoch: int = 0,
-        max_positions: int = 1 << 20,
-        has_even_end: bool = False,
-    ) -> ComputedPlan:
-        """The plan of an epoch; without an even end, the last update has what the others leave."""
-        key = PlanKey(
-            data="x",
-            num_pairs=len(self),
-            src_tokens=int(self.src.sum()),
-            tgt_tokens=int(self.tgt.sum()),
-            batch_tokens=batch_tokens,
-            max_positions=max_positions,
-            seed=seed,
-            epoch=epoch,
+    def plan(self, *, batch_tokens: int, seed: int = 1, epoch: int = 0, max_positions: int = 1 << 20) -> EpochPlan:
+        """The plan of an epoch."""
+        return compute_plan(
+            self.pairs, batch_tokens=batch_tokens, max_positions=max_positions, seed=seed, epoch=epoch, invariants=None
         )
-        with pytest.MonkeyPatch.context() as patch:
-            if not has_even_end:
-                patch.setattr(plan_computation, "_even_out_last_updates", lambda bounds, *_, **__: bounds)
-            return compute_plan(self.pairs, key=key, invariants=None)
 
 
 def tokenized_side(ids: Array, lengths: Array, *, dtype: TokenDtype = "uint16") -> TokenizedSide:

@@ -16,8 +16,7 @@ from nmt_cli.dataset.micro_batches import (
     first_rows_that_fit,
     micro_batch_shape,
 )
-from nmt_cli.dataset.plan_computation import ComputedPlan, token_budgets
-from nmt_cli.dataset.plan_files import TokenBudgets
+from nmt_cli.dataset.plan_computation import EpochPlan, TokenBudgets, token_budgets
 from nmt_cli.dataset.prepared_data import Rows, num_tokens
 from tests.dataset.synthetic import CORPORA, LONGEST, Corpus, as_corpus, realistic
 
@@ -161,9 +160,7 @@ def test_a_shape_holds_what_fits_both_sides_and_the_sentences() -> None:
 class Dealing:
     """A plan and what its updates are dealt out to."""
 
-    def __init__(
-        self, corpus: Corpus, plan: ComputedPlan, *, batch_tokens: int, max_tokens: int, world_size: int
-    ) -> None:
+    def __init__(self, corpus: Corpus, plan: EpochPlan, *, batch_tokens: int, max_tokens: int, world_size: int) -> None:
         self.plan, self.world_size = plan, world_size
         self.count = world_size * accumulation_steps(
             batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size

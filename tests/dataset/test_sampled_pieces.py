@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import resource
 import shutil
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import numpy as np
 import pytest
 
 from nmt_cli import processes
-from nmt_cli.dataset import plan_cache
-from nmt_cli.dataset.plan_cache import PLANS, CacheClosed, PlanCache
-from nmt_cli.dataset.plan_files import EpochPlan, PlanKey
+from nmt_cli.dataset import sampled_pieces
+from nmt_cli.dataset.plan_computation import EpochInvariants, compute_plan, expected_invariants
 from nmt_cli.dataset.prepared_data import PreparedData, TokenPairs, TokenWriter, open_prepared
 from nmt_cli.dataset.sampled_pieces import (
     BLOCK_PAIRS,
-    SamplingCost,
+    SAMPLED,
+    SampledPieces,
+    SamplingStopped,
     check_sampling,
     measure_sampling_cost,
-    sample_pieces,
 )
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import SubwordSampling
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, read_pieces, with_pieces
 from nmt_cli.tokenization.tokenizer import EOS, UNK, Tokenizer
-from tests.dataset import synthetic
 from tests.dataset.synthetic import sentences
 from tests.training.tiny import parallel_text, prepare_tiny
 from tests.waiting import children, wait_until
@@ -58,49 +54,47 @@ def prepared(folder: Path, *settings: str) -> PreparedData:
     return prepare_tiny(folder, "tokenizer.vocab_size=350", *settings, train=PAIRS[20:], valid=PAIRS[:20])
 
 
-def copy_of(data: PreparedData, folder: Path) -> PreparedData:
-    return open_prepared(shutil.copytree(data.directory, folder / "data", ignore=shutil.ignore_patterns(PLANS)))
+def invariants_of(data: PreparedData, *, longest: int = 128, seed: int = 1) -> EpochInvariants:
+    cost = measure_sampling_cost(data, alpha=0.3, seed=seed, max_positions=longest)
+    return expected_invariants(data.split("train"), batch_tokens=600, max_positions=longest, cost=cost)
 
 
-def key_of(
-    data: PreparedData, *, epoch: int = 0, seed: int = 1, alpha: float | None = 0.3, longest: int = 128
-) -> PlanKey:
-    return synthetic.key_of(data, epoch=epoch, seed=seed, batch_tokens=600, longest=longest, alpha=alpha)
+def pieces_of(
+    data: PreparedData,
+    folder: Path,
+    *,
+    seed: int = 1,
+    longest: int = 128,
+    beat: Callable[[], None] = lambda: None,
+) -> SampledPieces:
+    longest = invariants_of(data, longest=longest, seed=seed).max_tokens_in_sentence
+    return SampledPieces(data, folder / SAMPLED, alpha=0.3, seed=seed, max_tokens_in_sentence=longest, beat=beat)
 
 
-def cache_of(data: PreparedData) -> PlanCache:
-    return PlanCache(data, fallback=data.directory.with_name("run"), beat=lambda: None)
+@pytest.fixture
+def sampled(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rows]:
+    """The sampled ids of each sentence, for both sides, sampled in a new folder by some processes."""
+
+    def sample(data: PreparedData, *, epoch: int = 0, seed: int = 1, num_workers: int = 1) -> Rows:
+        monkeypatch.setattr(sampled_pieces, "num_cpus", lambda: num_workers)
+        return rows_of(pieces_of(data, tmp_path_factory.mktemp("run"), seed=seed).open(epoch))
+
+    return sample
 
 
-def opened(data: PreparedData, key: PlanKey, *, num_workers: int = 1) -> EpochPlan:
-    return cache_of(data).open(key, anew=True, num_workers=num_workers)
-
-
-def sampled(data: PreparedData, *, epoch: int = 0, seed: int = 1, num_workers: int = 1) -> Rows:
-    """The sampled ids of each sentence, for both sides."""
-    return rows_of(opened(data, key_of(data, epoch=epoch, seed=seed), num_workers=num_workers))
-
-
-def rows_of(found: EpochPlan | TokenPairs) -> Rows:
-    pairs = found.sampled_pairs if isinstance(found, EpochPlan) else found
-    assert pairs is not None
+def rows_of(pairs: TokenPairs) -> Rows:
     return [sentences(side) for side in (pairs.src, pairs.tgt)]
 
 
 @pytest.fixture
 def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A process beside this one begins a plan, and samples once this file is there."""
+    """Processes that sample wait until this file is there."""
     go = tmp_path / "go"
     code = f"""
 import time
 from pathlib import Path
-from nmt_cli.dataset import plan_cache
-sample = plan_cache.sample_pieces
-def sample_later(*arguments, **options):
-    while not Path({str(go)!r}).exists():
-        time.sleep(0.01)
-    sample(*arguments, **options)
-plan_cache.sample_pieces = sample_later
+while not Path({str(go)!r}).exists():
+    time.sleep(0.01)
 run_worker()"""
     monkeypatch.setattr(processes, "_WORKER_CODE", processes._WORKER_CODE.replace("run_worker()", code))
     return go
@@ -113,7 +107,7 @@ def share_of_others(rows: Rows, others: Rows) -> float:
     )
 
 
-def test_each_epoch_has_the_same_text_in_other_pieces(data: PreparedData) -> None:
+def test_each_epoch_has_the_same_text_in_other_pieces(data: PreparedData, sampled: Callable[..., Rows]) -> None:
     ids = rows_of(data.split("train"))
     first, second = sampled(data), sampled(data, epoch=1)
     for side, file in enumerate((data.source_tokenizer_file, data.target_tokenizer_file)):
@@ -122,237 +116,115 @@ def test_each_epoch_has_the_same_text_in_other_pieces(data: PreparedData) -> Non
         assert {row[-1] for row in first[side]} == {EOS}
     assert min(share_of_others(*two) for two in ((first, ids), (second, ids), (first, second))) > 0.95
     assert share_of_others(sampled(data, seed=2), first) > 0.95
+    assert sampled(data, epoch=1, num_workers=2) == second, "however many processes sample, and whatever came before"
 
 
-def test_the_pieces_do_not_depend_on_processes_or_on_what_was_sampled_before(data: PreparedData) -> None:
-    expected = sampled(data, epoch=3)
-    sampled(data, epoch=5)
-    assert sampled(data, epoch=3) == expected
-    assert sampled(data, epoch=3, num_workers=2) == expected
-
-
-def test_the_pieces_of_a_block_do_not_depend_on_other_blocks(bpe: PreparedData, tmp_path: Path) -> None:
+def test_the_pieces_of_a_block_do_not_depend_on_other_blocks(
+    bpe: PreparedData, tmp_path: Path, sampled: Callable[..., Rows]
+) -> None:
     shorter = prepare_tiny(tmp_path, f"tokenizer.taken_from={bpe.directory}", train=PAIRS[20:2100], valid=PAIRS[:20])
     whole, part = rows_of(bpe.split("train")), rows_of(shorter.split("train"))
     assert [side[:BLOCK_PAIRS] for side in part] == [side[:BLOCK_PAIRS] for side in whole]
     assert [side[:BLOCK_PAIRS] for side in sampled(shorter)] == [side[:BLOCK_PAIRS] for side in sampled(bpe)]
 
 
-def test_a_process_beside_this_one_builds_the_very_plan(bpe: PreparedData, tmp_path: Path) -> None:
-    data = copy_of(bpe, tmp_path)
-    key, cache = key_of(data, epoch=1), cache_of(data)
-    cache.open(key_of(data), anew=False)
-    cache.build_ahead(key, num_workers=2)
-    plan = data.directory / PLANS / key.directory_name
-    wait_until(plan.exists)
-    cache.close()
-    expected = opened(bpe, key).directory
-    for file in expected.iterdir():
-        assert (plan / file.name).read_bytes() == file.read_bytes(), file.name
-
-
-def test_a_plan_that_another_process_begins_is_waited_for(bpe: PreparedData, tmp_path: Path, go: Path) -> None:
-    data = copy_of(bpe, tmp_path)
-    key, cache = key_of(data), cache_of(data)
-    cache.build_ahead(key, num_workers=1)
-    partial = data.directory / PLANS / f".{key.directory_name}.partial"
-    wait_until(partial.exists)
-    made, beats = partial.stat().st_ino, []
-
-    def beat() -> None:  # the watchdog of the ranks hears of it
-        beats.append(1)
-        go.touch()
-
-    waiting = PlanCache(data, fallback=data.directory.with_name("run"), beat=beat)
-    assert waiting.open(key, anew=False).directory.stat().st_ino == made
-    assert beats
-    cache.close()
-
-
-def test_a_builder_that_makes_no_progress_is_not_reported_as_progress(
-    bpe: PreparedData, tmp_path: Path, go: Path
+def test_the_next_epoch_is_sampled_ahead_and_the_one_before_is_removed(
+    bpe: PreparedData, tmp_path: Path, sampled: Callable[..., Rows]
 ) -> None:
-    """So the watchdog of the ranks notices it."""
-    data = copy_of(bpe, tmp_path)
-    key, cache = key_of(data), cache_of(data)
-    cache.build_ahead(key, num_workers=1)
-    wait_until((data.directory / PLANS / f".{key.directory_name}.partial").exists)
+    pieces = pieces_of(bpe, tmp_path)
+    for epoch in range(3):
+        pieces.open(epoch)
+        pieces.sample_ahead(epoch + 1, num_workers=2)
+    assert rows_of(pieces.open(3)) == sampled(bpe, epoch=3)
+    assert sorted(path.name for path in (tmp_path / SAMPLED).glob("epoch-*")) == ["epoch-00002", "epoch-00003"]
+    pieces.close()
+
+
+def test_an_epoch_that_another_process_samples_is_waited_for_as_long_as_it_makes_progress(
+    bpe: PreparedData, tmp_path: Path, go: Path, sampled: Callable[..., Rows]
+) -> None:
     beats: list[int] = []
-    waiting = PlanCache(data, fallback=data.directory.with_name("run"), beat=lambda: beats.append(1))
-    thread = Thread(target=waiting.open, args=[key], kwargs={"anew": False})
+    other = pieces_of(bpe, tmp_path)
+    other.sample_ahead(0, num_workers=2)
+    wait_until((tmp_path / SAMPLED / ".epoch-00000.partial").exists)
+    waiting = pieces_of(bpe, tmp_path, beat=lambda: beats.append(1))
+    found: list[TokenPairs] = []
+    thread = Thread(target=lambda: found.append(waiting.open(0)))
     thread.start()
     wait_until(lambda: len(beats) > 0)
-    time.sleep(0.5)
-    assert len(beats) == 1, "when it begins to wait"
+    time.sleep(1)
+    assert len(beats) <= 2, "only when it begins to wait, so the watchdog of the ranks notices it"
+    made = (tmp_path / SAMPLED / ".epoch-00000.partial").stat().st_ino
     go.touch()
     thread.join(timeout=60)
-    assert len(beats) > 1
-    cache.close()
+    assert (tmp_path / SAMPLED / "epoch-00000").stat().st_ino == made
+    assert rows_of(found[0]) == sampled(bpe)
+    other.close()
 
 
-@pytest.mark.usefixtures("go")
-def test_after_a_kill_while_it_samples_the_same_pieces_are_sampled(
-    bpe: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_when_it_is_closed_nothing_is_sampled_any_more_and_nothing_is_left(
+    bpe: PreparedData, tmp_path: Path, go: Path
 ) -> None:
-    data, before = copy_of(bpe, tmp_path), children(os.getpid())
-    key, cache = key_of(data), cache_of(data)
-    cache.build_ahead(key, num_workers=1)
-    partial = data.directory / PLANS / f".{key.directory_name}.partial"
-    wait_until(partial.exists)
-    for process in children(os.getpid()) - before:
-        os.kill(process, signal.SIGKILL)
-    wait_until(lambda: bool(caplog.records))
-    assert [path.name for path in partial.parent.iterdir() if not path.name.endswith(".lock")] == [partial.name]
-    assert rows_of(opened(data, key)) == sampled(bpe)
-    assert not partial.exists()
-
-
-@pytest.mark.parametrize("is_beside", [True, False])
-@pytest.mark.usefixtures("go")
-def test_a_cache_that_is_closed_samples_no_more_and_leaves_nothing(
-    bpe: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_beside: bool
-) -> None:
-    """Also if a thread waits for the process beside it, or samples itself."""
-    data, before = copy_of(bpe, tmp_path), children(os.getpid())
-    key, cache, ends = key_of(data), cache_of(data), list[str]()
-    partial = data.directory / PLANS / f".{key.directory_name}.partial"
-
-    def sample_once_closed(*arguments: Any, **options: Any) -> None:
-        wait_until(lambda: cache._is_closed)
-        sample_pieces(*arguments, **options)
+    """Neither by other processes nor by a thread that waits for those of another rank."""
+    pieces, other_rank, ends = pieces_of(bpe, tmp_path), pieces_of(bpe, tmp_path), list[str]()
+    partial = tmp_path / SAMPLED / ".epoch-00000.partial"
 
     def load() -> None:
-        with pytest.raises(CacheClosed):
-            cache.open(key, anew=False, num_workers=1)
+        with pytest.raises(SamplingStopped):
+            other_rank.open(0)
         ends.append("closed")
 
-    monkeypatch.setattr(plan_cache, "sample_pieces", sample_once_closed)
-    thread = Thread(target=load)
-    if is_beside:
-        cache.build_ahead(key, num_workers=1)
-        wait_until(partial.exists)
-    thread.start()
+    pieces.sample_ahead(0, num_workers=2)
     wait_until(partial.exists)
-    cache.close()
+    thread = Thread(target=load)
+    thread.start()
+    other_rank.close()
     thread.join(timeout=60)
     assert ends == ["closed"]
-    cache.build_ahead(key_of(data, epoch=1), num_workers=1)
-    assert children(os.getpid()) == before
-    assert [path.name for path in (data.directory / PLANS).iterdir()] == [".lock"]
+    pieces.close()
+    go.touch()
+    wait_until(lambda: not partial.exists())
+    assert [path.name for path in (tmp_path / SAMPLED).iterdir()] == [".lock"]
 
 
-def test_a_process_that_cannot_be_started_is_a_warning(
-    bpe: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    data, limits = copy_of(bpe, tmp_path), resource.getrlimit(resource.RLIMIT_NOFILE)
-    cache, lowest = cache_of(data), os.dup(0)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
-    try:
-        for _ in range(3):
-            cache.build_ahead(key_of(data), num_workers=1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert [record.getMessage() for record in caplog.records] == [
-        "the process that plans epoch 1 ahead has failed; training plans it when the epoch begins: Too many open files"
-    ]
-    assert rows_of(cache.open(key_of(data), anew=False)) == sampled(bpe)
-    cache.close()
-
-
-def test_a_plan_that_cannot_be_built_beside_the_training_is_a_warning_and_an_error_when_it_is_needed(
-    bpe: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    data = copy_of(bpe, tmp_path)
-    beside, run = data.directory / PLANS, data.directory.with_name("run") / PLANS
-    for path in (beside, run):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("in the way")
-    key, cache = key_of(data, epoch=1), cache_of(data)
-    cache.build_ahead(key, num_workers=1)
-    wait_until(lambda: bool(caplog.records))
-    problem = f"the plan of the epoch can be written neither to {beside} nor to {run}: File exists"
-    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
-        (
-            logging.WARNING,
-            f"the process that plans epoch 2 ahead has failed; training plans it when the epoch begins: {problem}",
-        )
-    ]
-    with pytest.raises(DataError) as caught:
-        cache.open(key, anew=False)
-    assert (caught.value.message, caught.value.hint) == (
-        problem,
-        "free some space there, or choose another folder with -o",
-    )
-    beside.unlink()
-    assert rows_of(cache.open(key, anew=False)) == sampled(bpe, epoch=1)
-
-
-def flip(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[100] ^= 1
-    file.write_bytes(content)
-
-
-@pytest.mark.parametrize("side", ["source", "target"])
-@pytest.mark.parametrize("damage", [flip, Path.unlink, lambda file: os.truncate(file, 100)])
-def test_damaged_ids_are_sampled_anew(
-    bpe: PreparedData, tmp_path: Path, damage: Callable[[Path], None], side: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    data = copy_of(bpe, tmp_path)
-    key, cache = key_of(data), cache_of(data)
-    plan = cache.open(key, anew=False)
-    expected = rows_of(plan)
-    plan.close()
-    damage(plan.directory / f"sampled.{side}.ids")
-    assert rows_of(cache.open(key, anew=False)) == expected
-    (warning,) = {record.getMessage() for record in caplog.records if record.levelno == logging.WARNING}
-    assert warning.startswith(f"the plan {plan.directory.name}: ")
-    assert warning.endswith(": it is built anew")
-
-
-def test_a_disk_that_is_full_while_it_samples_leaves_nothing_there(
+def test_a_full_disk_is_an_error_that_leaves_nothing_there(
     bpe: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = copy_of(bpe, tmp_path)
-    key, original = key_of(data), TokenWriter.append
+    original = TokenWriter.append
 
     def full_after_a_block(self: TokenWriter, ids: np.ndarray, lengths: np.ndarray) -> None:
-        if self.sentences > 0 and str(data.directory) in self._ids.name:
+        if self.sentences > 0:
             raise OSError(28, "No space left on device")
         original(self, ids, lengths)
 
     monkeypatch.setattr(TokenWriter, "append", full_after_a_block)
-    plan = opened(data, key)
-    assert plan.directory.parent == data.directory.with_name("run") / PLANS
-    assert rows_of(plan) == sampled(bpe)
-    assert [path.name for path in (data.directory / PLANS).iterdir()] == [".lock"]
-
-
-def test_a_worker_that_is_killed_is_an_error_that_says_what_to_do(
-    bpe: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "_WORKER_CODE", "import time; time.sleep(600)")  # no end before the kill
-    data = copy_of(bpe, tmp_path)
-    before = children(os.getpid())
-
-    def kill() -> None:
-        wait_until(lambda: len(children(os.getpid()) - before) > 0)
-        for process in children(os.getpid()) - before:
-            os.kill(process, signal.SIGKILL)
-
-    killer = Thread(target=kill)
-    killer.start()
     with pytest.raises(DataError) as caught:
-        opened(data, key_of(data), num_workers=2)
-    killer.join()
+        pieces_of(bpe, tmp_path).open(0)
+    assert caught.value.message == "cannot write epoch-00000: the disk is full"
+    assert caught.value.hint == "free some space, then give the same command again"
+    assert [path.name for path in (tmp_path / SAMPLED).iterdir()] == [".lock"]
+
+
+def test_a_worker_that_is_killed_is_an_error_and_the_same_command_samples_the_same(
+    bpe: PreparedData, tmp_path: Path, go: Path, sampled: Callable[..., Rows]
+) -> None:
+    before, pieces = children(os.getpid()), pieces_of(bpe, tmp_path)
+    pieces.sample_ahead(0, num_workers=2)
+    wait_until(lambda: len(children(os.getpid()) - before) > 0)
+    for process in children(os.getpid()) - before:
+        os.kill(process, signal.SIGKILL)
+    go.touch()
+    with pytest.raises(DataError) as caught:
+        pieces.open(0)
     assert caught.value.message == "a worker process was killed (SIGKILL)"
     assert caught.value.hint == "if memory ran out, end other programs, then give the same command again: it continues"
-    assert [path.name for path in (data.directory / PLANS).iterdir()] == [".lock"]
+    assert rows_of(pieces_of(bpe, tmp_path).open(0)) == sampled(bpe)
 
 
-def test_words_that_their_text_does_not_give_back_keep_their_ids(bpe: PreparedData, tmp_path: Path) -> None:
-    data = copy_of(bpe, tmp_path)
+def test_words_that_their_text_does_not_give_back_keep_their_ids(
+    bpe: PreparedData, tmp_path: Path, sampled: Callable[..., Rows]
+) -> None:
+    data = open_prepared(shutil.copytree(bpe.directory, tmp_path / "data"))
     pairs = data.split("train")
     ids = np.memmap(data.directory / "train.source.ids", dtype="<u2", mode="r+")
     begins = pairs.src.read_offsets(0, 4)
@@ -367,59 +239,34 @@ def test_words_that_their_text_does_not_give_back_keep_their_ids(bpe: PreparedDa
     assert share_of_others([after[0][3:]], [before[0][3:]]) > 0.95
 
 
-def test_sampling_leaves_out_no_pair_and_makes_none_too_long(bpe: PreparedData) -> None:
+def test_sampling_leaves_out_no_pair_and_makes_none_too_long(bpe: PreparedData, tmp_path: Path) -> None:
     pairs = bpe.split("train")
     size = np.maximum(pairs.src.lengths, pairs.tgt.lengths)
     limit = int(np.median(size))
-    taken = np.flatnonzero(size <= limit)
-    plan = opened(bpe, key_of(bpe, longest=limit))
-    rows = np.concatenate([plan.rows(index) for index in range(len(plan))])
-    assert sorted(rows["pair"].tolist()) == taken.tolist()
-    assert plan.invariants.num_pairs_left_out == len(size) - len(taken)
-    assert max(rows["src_length"].max(), rows["tgt_length"].max()) == limit == plan.invariants.max_tokens_in_sentence
+    invariants = invariants_of(bpe, longest=limit)
+    assert invariants.num_pairs_left_out == np.count_nonzero(size > limit)
+    assert invariants.max_tokens_in_sentence == limit
+    sampled = pieces_of(bpe, tmp_path, longest=limit).open(0)
+    sampled_size = np.maximum(sampled.src.lengths, sampled.tgt.lengths)
+    assert (sampled_size[size <= limit] <= limit).all()
+    assert sampled_size[size <= limit].max() == limit
+    plan = compute_plan(sampled, batch_tokens=600, max_positions=limit, seed=1, epoch=0, invariants=invariants)
+    assert sorted(plan.pair_order.tolist()) == np.flatnonzero(size <= limit).tolist()
 
 
-def test_the_plan_is_made_of_the_sampled_lengths_and_its_invariants_are_those_of_all_epochs(data: PreparedData) -> None:
-    plans = [opened(data, key_of(data, epoch=epoch)) for epoch in range(3)]
-    assert len({plan.invariants.model_dump_json() for plan in plans}) == 1
-    plain = opened(data, key_of(data, alpha=None))
-    assert len(plans[0]) > 1.1 * len(plain)
-    for plan in plans:
-        pairs = plan.sampled_pairs
-        assert pairs is not None
-        assert max(pairs.src.lengths.max(), pairs.tgt.lengths.max()) <= plan.invariants.max_tokens_in_sentence
-        totals = []
-        for index in range(len(plan)):
-            rows = plan.rows(index)
-            numbers = rows["pair"].astype(np.int64)
-            for side, tokens in (("src", pairs.src), ("tgt", pairs.tgt)):
-                assert (rows[f"{side}_length"] == tokens.lengths[numbers]).all()
-                assert (rows[f"{side}_start"] == tokens.offsets[numbers]).all()
-            totals.append([int(rows[f"{side}_length"].sum()) for side in ("src", "tgt")])
-        most = np.max(totals, axis=0)
-        assert most[0] <= plan.invariants.budgets.src
-        assert most[1] <= plan.invariants.budgets.tgt
-        # The sides of an update fill together, since the budgets follow from the expected lengths.
-        fill = np.mean(totals, axis=0) / [plan.invariants.budgets.src, plan.invariants.budgets.tgt]
-        assert fill.min() > 0.93
-
-
-def test_what_all_epochs_share_is_expected_once(
-    bpe: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_budgets_follow_from_the_expected_lengths_so_both_sides_fill_in_all_epochs(
+    data: PreparedData, tmp_path: Path
 ) -> None:
-    calls: list[int] = []
-
-    def noted(*arguments: Any, **options: Any) -> SamplingCost:
-        calls.append(options["seed"])
-        return measure_sampling_cost(*arguments, **options)
-
-    monkeypatch.setattr(plan_cache, "measure_sampling_cost", noted)
-    cache = cache_of(copy_of(bpe, tmp_path))
-    plans = [cache.open(key_of(bpe, epoch=epoch), anew=False, num_workers=1) for epoch in range(3)]
-    assert calls == [1]
-    assert rows_of(plans[2]) == sampled(bpe, epoch=2)
-    cache.open(key_of(bpe, seed=2), anew=False, num_workers=1)
-    assert calls == [1, 1, 2]
+    invariants, pieces = invariants_of(data), pieces_of(data, tmp_path)
+    for epoch in range(2):
+        pairs = pieces.open(epoch)
+        assert max(pairs.src.lengths.max(), pairs.tgt.lengths.max()) <= invariants.max_tokens_in_sentence
+        plan = compute_plan(pairs, batch_tokens=600, max_positions=128, seed=1, epoch=epoch, invariants=invariants)
+        updates = [plan.rows(plan.pairs_of_update(index)) for index in range(len(plan))]
+        totals = np.array([[rows["src_length"].sum(), rows["tgt_length"].sum()] for rows in updates])
+        budgets = [invariants.budgets.src, invariants.budgets.tgt]
+        assert (totals.max(axis=0) <= budgets).all()
+        assert (totals.mean(axis=0) / budgets).min() > 0.93
 
 
 def without_merges(model: bytes) -> bytes:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.dataset.plan_cache import PLANS
 from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
 from tests.sharing import shared_folder
 from tests.training.tiny import prepare_tiny, train
@@ -24,8 +23,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
 
 @pytest.fixture
 def own_data(prepared: PreparedData, tmp_path: Path) -> PreparedData:
-    """A copy of the prepared data without its plans, for a test that makes, counts or spoils plans."""
-    return open_prepared(shutil.copytree(prepared.directory, tmp_path / "data", ignore=shutil.ignore_patterns(PLANS)))
+    """A copy of the prepared data, for a test that changes it."""
+    return open_prepared(shutil.copytree(prepared.directory, tmp_path / "data"))
 
 
 @pytest.fixture(scope="session")

@@ -63,14 +63,21 @@ def take(updater: Updater, batches: Sequence[tuple[int, Batch]], number: int, up
     ).result()
 
 
-def order_of(data: PreparedData, recipe: Recipe, *, world_size: int = 1, max_tokens: int = MAX_TOKENS) -> DataOrder:
+def order_of(
+    data: PreparedData,
+    recipe: Recipe,
+    *,
+    world_size: int = 1,
+    max_tokens: int = MAX_TOKENS,
+    run: Path = Path("no-run"),  # only sampled pieces need one
+) -> DataOrder:
     """The updates of a training from the beginning."""
     return DataOrder(
         data,
         recipe,
         world_size=world_size,
         max_tokens=max_tokens,
-        fallback=Path("not-needed"),
+        run=run,
         beat=lambda: None,
     )
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from nmt_cli.dataset import plan_cache
 from nmt_cli.dataset.micro_batches import MicroBatchShape
 from nmt_cli.dataset.plan_computation import compute_plan
-from nmt_cli.dataset.plan_files import PlanKey
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError, RecipeError
+from nmt_cli.training import data_order
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate
 from tests.training.feeding import MAX_TOKENS, order_of
 from tests.training.tiny import prepare_tiny, tiny_recipe, train
@@ -122,36 +118,6 @@ def test_from_a_position_the_same_updates_follow(prepared: PreparedData, taken: 
     assert updates(later, 20) == updates(order, 20)
 
 
-def test_a_plan_damaged_under_way_is_built_anew_and_the_same_updates_follow(
-    own_data: PreparedData, caplog: pytest.LogCaptureFixture
-) -> None:
-    order = order_of(own_data, tiny_recipe())
-    expected = updates(order, len(order.open()))
-    order.move_to(epoch=0, index=0)
-    (plan,) = (path for path in (own_data.directory / "plans").iterdir() if path.is_dir())
-    (plan / "rows").write_bytes(bytes((plan / "rows").stat().st_size))
-    assert updates(order, len(order.open())) == expected
-    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-        f"the plan {plan.name}: the rows of update 0 have changed since they were written: it is built anew"
-    ]
-
-
-def test_sampled_ids_cut_short_under_way_are_sampled_anew(
-    own_data: PreparedData, caplog: pytest.LogCaptureFixture
-) -> None:
-    order = order_of(own_data, tiny_recipe("tokenizer.dropout=0.1"))
-    rows = order.longest
-    expected = order.batch(rows, device=torch.device("cpu"), pinned=False)
-    (plan,) = (path for path in (own_data.directory / "plans").iterdir() if path.is_dir())
-    os.truncate(plan / "sampled.target.ids", 0)
-    batch = order.batch(rows, device=torch.device("cpu"), pinned=False)
-    assert torch.equal(batch.source.ids, expected.source.ids)
-    assert torch.equal(batch.gold, expected.gold)
-    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-        f"the plan {plan.name}: sampled.target.ids was cut short while it was read: it is built anew"
-    ]
-
-
 def test_data_that_was_prepared_anew_under_way_is_an_error_when_the_next_epoch_begins(
     own_data: PreparedData, tmp_path: Path
 ) -> None:
@@ -175,23 +141,23 @@ def test_data_that_was_prepared_anew_under_way_is_an_error_when_the_next_epoch_b
 
 
 def test_on_other_hardware_a_training_plans_only_the_epoch_in_which_it_continues(
-    own_data: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, run = own_data, tmp_path / "run"
+    run = tmp_path / "run"
     settings = ("tokenizer.dropout=0.1", "training.max_tokens_per_device=auto")
-    assert train(data, run, *settings, "training.updates=24") == 0
+    assert train(prepared, run, *settings, "training.updates=24") == 0
     record = json.loads((run / "run.json").read_text())
     record["max_tokens_per_device"]["device"] = "another CPU"
     (run / "run.json").write_text(json.dumps(record))
-    shutil.rmtree(data.directory / "plans")
+    shutil.rmtree(run / "sampled")
     planned: list[int] = []
 
-    def noted(*arguments: Any, key: PlanKey, **options: Any) -> object:
-        planned.append(key.epoch)
-        return compute_plan(*arguments, key=key, **options)
+    def noted(*arguments: Any, epoch: int, **options: Any) -> object:
+        planned.append(epoch)
+        return compute_plan(*arguments, epoch=epoch, **options)
 
-    monkeypatch.setattr(plan_cache, "compute_plan", noted)
-    assert train(data, run, *settings, "training.updates=25") == 0
+    monkeypatch.setattr(data_order, "compute_plan", noted)
+    assert train(prepared, run, *settings, "training.updates=25") == 0
     assert planned == [1]
 
 
@@ -238,11 +204,13 @@ def longest_sentence(data: PreparedData) -> int:
     return max(int(side.lengths.max()) for side in (pairs.src, pairs.tgt))
 
 
-def test_a_sampled_sentence_that_no_device_may_take_is_an_error_whose_hint_helps(prepared: PreparedData) -> None:
+def test_a_sampled_sentence_that_no_device_may_take_is_an_error_whose_hint_helps(
+    prepared: PreparedData, tmp_path: Path
+) -> None:
     recipe, before = tiny_recipe("tokenizer.dropout=0.1"), longest_sentence(prepared)
     with pytest.raises(RecipeError) as caught:
-        order_of(prepared, recipe, max_tokens=before).next()
-    longest = order_of(prepared, recipe).max_tokens_in_sentence
+        order_of(prepared, recipe, max_tokens=before, run=tmp_path).next()
+    longest = order_of(prepared, recipe, run=tmp_path).max_tokens_in_sentence
     assert longest > before
     assert caught.value.message == (
         f"a sampled sentence may have up to {longest} pieces, more than training.max_tokens_per_device, {before}"
@@ -250,7 +218,7 @@ def test_a_sampled_sentence_that_no_device_may_take_is_an_error_whose_hint_helps
     assert caught.value.hint == (
         f"--set training.max_tokens_per_device={longest}, or prepare with a smaller cleaning.max_words"
     )
-    order_of(prepared, recipe, max_tokens=longest).next()
+    order_of(prepared, recipe, max_tokens=longest, run=tmp_path).next()
 
 
 @pytest.mark.parametrize("key", ["training.max_tokens_per_device", "training.batch_tokens"])

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pty
-import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nmt_cli.dataset import plan_cache
 from nmt_cli.dataset.prepared_data import PreparedData
+from nmt_cli.dataset.sampled_pieces import SampledPieces
 from nmt_cli.errors import ModelError
 from nmt_cli.files import is_locked
+from nmt_cli.training import data_order
 from nmt_cli.training.loader import Loader
 from nmt_cli.training.runs import locked_run
 from nmt_cli.training.stop_signal import StopSignal
@@ -144,41 +142,40 @@ def test_a_run_is_trained_by_one_process_which_saves_when_it_is_told_to_end(
 
 
 def test_a_signal_ends_a_training_that_waits_for_the_pieces_of_an_epoch(
-    own_data: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, wait_for_next = tmp_path / "run", Loader.next
-    num_updates = len(order_of(own_data, tiny_recipe("tokenizer.dropout=0.1")).open())
+    run, wait_for_next, sample = tmp_path / "run", Loader.next, SampledPieces._sample
+    recipe = tiny_recipe("tokenizer.dropout=0.1")
+    num_updates = len(order_of(prepared, recipe, run=tmp_path).open())
     every = [f"{name}={num_updates}" for name in ("validation.every", "training.checkpoint_every")]
     settings = ["tokenizer.dropout=0.1", f"training.updates={num_updates + 2}", *every]
 
-    saved = []
-    with (own_data.directory / "plans/.lock").open() as lock, monkeypatch.context() as patch:
-
-        def interrupted(self: Loader, *, num_left: int) -> object:
-            if num_left != 2:
-                return wait_for_next(self, num_left=num_left)
-            release = threading.Timer(20, fcntl.flock, [lock, fcntl.LOCK_UN])  # else it could wait for ever
-            release.start()
+    def interrupted(self: Loader, *, num_left: int) -> object:
+        if num_left == 2:
             send(signal.SIGTERM)
-            try:
-                return wait_for_next(self, num_left=num_left)
-            finally:
-                release.cancel()
+        return wait_for_next(self, num_left=num_left)
 
-        fcntl.flock(lock, fcntl.LOCK_EX)  # so the next epoch is not planned
+    def for_ever(self: SampledPieces, directory: Path, epoch: int, **options: int) -> None:
+        if epoch == 1:
+            wait_until(lambda: self._is_closed)
+        sample(self, directory, epoch, **options)
+
+    saved = []
+    with monkeypatch.context() as patch:
         patch.setattr(Loader, "next", interrupted)
+        patch.setattr(SampledPieces, "_sample", for_ever)
         for _ in range(2):
-            assert train(own_data, run, *settings) == 75
+            assert train(prepared, run, *settings) == 75
             assert checkpoints(run) == [num_updates]
             saved.append(checkpoint(run, num_updates))
     assert saved[0] == saved[1]
-    assert train(own_data, run, *settings) == 0
+    assert train(prepared, run, *settings) == 0
     assert checkpoints(run)[-1] == num_updates + 2
 
 
 @pytest.mark.parametrize("tokens", ["320", "auto"])
-def test_a_signal_ends_a_training_whose_first_plan_is_being_built(
-    own_data: PreparedData,
+def test_a_signal_ends_a_training_whose_first_plan_is_being_made(
+    prepared: PreparedData,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -190,25 +187,24 @@ def test_a_signal_ends_a_training_whose_first_plan_is_being_built(
         send(signal.SIGTERM)
         time.sleep(60)
 
-    data, run = own_data, tmp_path / "run"
+    run = tmp_path / "run"
     settings = ("tokenizer.dropout=0.1", "training.updates=6", f"training.max_tokens_per_device={tokens}")
     with monkeypatch.context() as patch:
-        patch.setattr(plan_cache, "compute_plan", interrupted)
-        assert train(data, run, *settings, profile=1) == 75
+        patch.setattr(SampledPieces, "_sample", interrupted)
+        assert train(prepared, run, *settings, profile=1) == 75
     assert events(run) == [{"event": "end", "reason": "preempted", "update": 0}]
     assert caplog.messages[-1] == "stopped before the first update: the same command continues"
     assert not any("--profile" in message for message in caplog.messages)
-    assert [path.name for path in (data.directory / "plans").iterdir()] == [".lock"]
+    assert [path.name for path in (run / "sampled").iterdir()] == [".lock"]
     with stopped_after(3):
-        assert train(data, run, *settings) == 75
-    shutil.rmtree(data.directory / "plans")
+        assert train(prepared, run, *settings) == 75
     record = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**record, "max_tokens_per_device": None}))
     with monkeypatch.context() as patch:
-        patch.setattr(plan_cache, "compute_plan", interrupted)
-        assert train(data, run, *settings) == 75
+        patch.setattr(data_order, "compute_plan", interrupted)
+        assert train(prepared, run, *settings) == 75
     assert caplog.messages[-1] == "stopped after update 3, saved: the same command continues"
-    assert train(data, run, *settings) == 0
+    assert train(prepared, run, *settings) == 0
     assert checkpoints(run) == [6]
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 
 from nmt_cli.dataset.batches import Batch, make_batch
-from nmt_cli.dataset.plan_cache import PlanCache
 from nmt_cli.dataset.prepared_data import PreparedData
+from nmt_cli.dataset.sampled_pieces import SampledPieces
 from nmt_cli.errors import DataError
 from nmt_cli.training import data_order
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate
@@ -88,6 +89,7 @@ def test_it_loads_one_update_ahead_and_none_beyond_the_last(
 )
 def test_the_next_epoch_is_sampled_ahead_if_the_training_reaches_it(
     prepared: PreparedData,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     settings: tuple[str, ...],
     more: int,
@@ -95,16 +97,16 @@ def test_the_next_epoch_is_sampled_ahead_if_the_training_reaches_it(
     expected: list[int],
 ) -> None:
     begun: dict[int, int] = {}
-    monkeypatch.setattr(PlanCache, "build_ahead", lambda self, key, num_workers: begun.update({key.epoch: num_workers}))
+    monkeypatch.setattr(SampledPieces, "sample_ahead", lambda _, epoch, num_workers: begun.update({epoch: num_workers}))
     monkeypatch.setattr(data_order, "BLOCK_PAIRS", 399)  # fewer pairs are sampled when they are needed
-    order = order_of(prepared, tiny_recipe(*settings))
+    order = order_of(prepared, tiny_recipe(*settings), run=tmp_path)
     num_updates = len(order.open()) + more
     ranks = Ranks(0, 1, CPU, is_first_on_machine=is_first_on_machine)
     with Loader(order, ranks, is_interrupted=lambda: False) as loader:
         for taken in range(num_updates - more):
             loader.next(num_left=num_updates - taken)
-            assert list(begun) == expected
-    assert set(begun.values()) <= {1}  # on a CPU, one process
+        assert list(begun) == expected
+    assert set(begun.values()) <= {2}  # on a CPU, two processes
 
 
 def test_what_the_thread_meets_with_is_raised_where_updates_are_taken(

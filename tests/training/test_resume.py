@@ -61,7 +61,7 @@ def validations(run: Path) -> dict[int, tuple[float, float]]:
 # with sampled pieces, which are more.
 @pytest.mark.parametrize(("settings", "end_of_epoch"), [((), 16), (("tokenizer.dropout=0.1",), 19)])
 def test_a_training_stopped_seven_times_has_the_bits_of_one_never_stopped(
-    own_data: PreparedData,
+    prepared: PreparedData,
     finished: Callable[..., Path],
     tmp_path: Path,
     settings: tuple[str, ...],
@@ -71,10 +71,10 @@ def test_a_training_stopped_seven_times_has_the_bits_of_one_never_stopped(
     for update in (1, 8, 12, end_of_epoch - 1, end_of_epoch, end_of_epoch + 1, 24):
         number, code = (signal.SIGINT, 130) if update % 2 else (signal.SIGTERM, 75)
         with stopped_after(update, number):
-            assert train(own_data, run, *settings) == code
+            assert train(prepared, run, *settings) == code
         assert checkpoints(run)[-1] == update
-        shutil.rmtree(own_data.directory / "plans")  # each start makes the plan, and samples, anew
-    assert train(own_data, run, *settings) == 0
+        shutil.rmtree(run / "sampled", ignore_errors=True)  # each start samples anew
+    assert train(prepared, run, *settings) == 0
     epochs = {event["update"]: event["epoch"] for event in events(expected, "train")}
     assert {event["update"]: event["epoch"] for event in events(run, "train")} == epochs
     assert next(update for update, epoch in epochs.items() if epoch == 1) in (end_of_epoch + 1, end_of_epoch + 2)

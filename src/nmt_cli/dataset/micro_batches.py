@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nmt_cli.dataset.plan_files import TokenBudgets
+from nmt_cli.dataset.plan_computation import TokenBudgets
 from nmt_cli.dataset.prepared_data import Array, Rows
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS
 

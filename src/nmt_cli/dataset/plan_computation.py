@@ -1,20 +1,24 @@
-"""The computation of a plan: every pair once, shuffled, and cut into updates."""
+"""The plan of an epoch, which says which pairs make up each update: every pair once, shuffled, and cut into updates.
+
+A plan is a pure function of the lengths of the pairs, the recipe, the seed and the epoch. Each rank computes it.
+"""
 
 from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli.dataset.plan_files import EpochInvariants, PlanKey, TokenBudgets
 from nmt_cli.dataset.prepared_data import Array, Rows, TokenizedSide, TokenPairs, make_rows, narrowest_type, row_type
 from nmt_cli.dataset.sampled_pieces import SamplingCost
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS
+from nmt_cli.errors import DataError
 
 _BLOCK_PAIRS = 1 << 18
 _NEARLY_FULL = 7 / 8  # share of a budget: if the last update has less, the last updates are cut again, evenly
@@ -23,6 +27,31 @@ _RATIO_MARGIN = 0.003  # by which the side with fewer tokens may exceed the data
 _UNFILLED_PAIRS = 1.5  # pairs that the average full update could still take
 _UNEVEN_GROWTH = 1.1  # sampling lengthens sentences unequally: the longest one may grow by this factor more
 _ORDER_PURPOSE = 1  # in the key of the generator: keeps the order of pairs apart from other uses of the seed
+_CRC32_OF_ORDER = 3419719308  # of 1,000 numbers in their order
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBudgets:
+    """The most tokens that an update may have on each side."""
+
+    src: int
+    tgt: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochInvariants:
+    """The part of a plan that all epochs of a training share: it depends on the lengths of pairs, not on their order.
+
+    `num_pairs_left_out` pairs are too long for the model. `pairs_in_update` is the average number of pairs in a full
+    update; of the two length classes, the larger average. No sentence of any epoch has more than
+    `max_tokens_in_sentence`, with EOS. If pieces are sampled, every field except `num_pairs_left_out` is computed from
+    expected lengths.
+    """
+
+    num_pairs_left_out: int
+    budgets: TokenBudgets
+    pairs_in_update: int
+    max_tokens_in_sentence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +71,8 @@ class SentenceOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class ComputedPlan:
-    """The plan of an epoch in memory: update u has the pairs `pairs_of_update(u)`.
+class EpochPlan:
+    """The plan of an epoch: update u has the pairs `pairs_of_update(u)`.
 
     `bounds` cut `pair_order` into updates, and training takes the updates in `update_order`. `longest_pairs`, longest
     first, are enough for one update: the warm-up runs them.
@@ -65,37 +94,39 @@ class ComputedPlan:
         update = self.update_order[index]
         return self.pair_order[self.bounds[update] : self.bounds[update + 1]]
 
-    def sizes(self) -> Array:
-        """Pairs in each update."""
-        return np.diff(self.bounds)[self.update_order]
+    @property
+    def fullest_update(self) -> int:
+        """The index of the update with the most pairs: a full update of ordinary pairs."""
+        return int(np.diff(self.bounds)[self.update_order].argmax())
 
     def rows(self, pairs: Array) -> Rows:
         """The rows of some pairs."""
         return make_rows(self.row_dtype, pairs.astype(np.int64), self.offsets.src, self.offsets.tgt)
 
-    def blocks(self) -> Iterator[Rows]:
-        """The rows of all updates in their order; a block has at least one update, and about `_BLOCK_PAIRS` pairs."""
-        ends = np.cumsum(self.sizes())
-        first = 0
-        while first < len(self):
-            stop = int(np.searchsorted(ends, ends[first] + _BLOCK_PAIRS, side="right"))
-            yield self.rows(np.concatenate([self.pairs_of_update(index) for index in range(first, stop)]))
-            first = stop
 
-
-def compute_plan(data: TokenPairs, *, key: PlanKey, invariants: EpochInvariants | None) -> ComputedPlan:
+def compute_plan(
+    data: TokenPairs,
+    *,
+    batch_tokens: int,
+    max_positions: int,
+    seed: int,
+    epoch: int,
+    invariants: EpochInvariants | None,
+) -> EpochPlan:
     """The plan of an epoch: every pair that the model takes, once, in shuffled updates.
 
     Pairs with a long sentence come before all others, so at most one update has both: attention has fast kernels for
     short sentences. Section 5.1 of the paper sorts by length more finely. Both classes are shuffled. An update takes
     pairs while neither side exceeds its budget. If few pairs are left for the last update, the last updates are cut
     again, evenly. If `invariants` is None, they are computed from the lengths in `data`.
+    DataError if this numpy shuffles in another order than the versions before it.
     """
+    _check_order()
     offsets = SentenceOffsets(_load_offsets(data.src), _load_offsets(data.tgt))
-    pair_order, (long_class, short_class) = _usable_pairs(offsets, max_positions=key.max_positions)
-    longest_pairs = _longest_pairs(pair_order, offsets, budget=key.batch_tokens)
-    invariants = invariants or _invariants_of([long_class, short_class], key=key)
-    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([key.seed, _ORDER_PURPOSE, key.epoch])))
+    pair_order, (long_class, short_class) = _usable_pairs(offsets, max_positions=max_positions)
+    longest_pairs = _longest_pairs(pair_order, offsets, budget=batch_tokens)
+    invariants = invariants or _invariants_of(len(data), [long_class, short_class], batch_tokens=batch_tokens)
+    generator = _generator(seed, epoch)
     generator.shuffle(pair_order[: long_class.num_pairs])
     generator.shuffle(pair_order[long_class.num_pairs :])
     cutter = _UpdateCutter(invariants.budgets)
@@ -108,15 +139,33 @@ def compute_plan(data: TokenPairs, *, key: PlanKey, invariants: EpochInvariants 
         max_tokens_in_sentence=max(long_class.max_tokens_in_sentence, short_class.max_tokens_in_sentence),
     )
     update_order = generator.permutation(len(bounds) - 1)
-    return ComputedPlan(pair_order, bounds, update_order, longest_pairs, invariants, offsets, row_dtype)
+    return EpochPlan(pair_order, bounds, update_order, longest_pairs, invariants, offsets, row_dtype)
 
 
-def expected_invariants(data: TokenPairs, *, key: PlanKey, cost: SamplingCost) -> EpochInvariants:
+def expected_invariants(
+    data: TokenPairs, *, batch_tokens: int, max_positions: int, cost: SamplingCost
+) -> EpochInvariants:
     """The invariants of epochs with sampled pieces, from the prepared pieces in `data` and their growth by sampling."""
     offsets = SentenceOffsets(_load_offsets(data.src), _load_offsets(data.tgt))
-    _, classes = _usable_pairs(offsets, max_positions=key.max_positions)
-    limit = min(key.max_positions, key.batch_tokens)
-    return _invariants_of([length_class.after_sampling(cost, limit=limit) for length_class in classes], key=key)
+    _, classes = _usable_pairs(offsets, max_positions=max_positions)
+    limit = min(max_positions, batch_tokens)
+    sampled = [length_class.after_sampling(cost, limit=limit) for length_class in classes]
+    return _invariants_of(len(data), sampled, batch_tokens=batch_tokens)
+
+
+def _generator(seed: int, epoch: int) -> np.random.Generator:
+    """The generator of an epoch's order."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, _ORDER_PURPOSE, epoch])))
+
+
+def _check_order() -> None:
+    """DataError unless this numpy shuffles as ever: with another order, a run would repeat some pairs and skip others.
+
+    numpy keeps the bits of its generators from version to version, but does not promise the same for `shuffle`.
+    """
+    if crc32(_generator(1, 0).permutation(1000).astype("<u2").tobytes()) != _CRC32_OF_ORDER:
+        message = f"numpy {np.__version__} shuffles in another order: a run would repeat some pairs and skip others"
+        raise DataError(message, hint="install the version of numpy that constraints.txt names")
 
 
 def token_budgets(
@@ -165,19 +214,19 @@ class _LengthClass:
         return math.ceil(self.num_pairs * min(1, *shares))
 
 
-def _invariants_of(classes: Sequence[_LengthClass], *, key: PlanKey) -> EpochInvariants:
-    """The invariants of epochs whose usable pairs are in `classes`."""
-    num_pairs = sum(length_class.num_pairs for length_class in classes)
+def _invariants_of(num_pairs: int, classes: Sequence[_LengthClass], *, batch_tokens: int) -> EpochInvariants:
+    """The invariants of epochs of `num_pairs` pairs, of which the usable ones are in `classes`."""
+    num_usable = sum(length_class.num_pairs for length_class in classes)
     max_tokens_in_sentence = max(length_class.max_tokens_in_sentence for length_class in classes)
     budgets = token_budgets(
-        batch_tokens=key.batch_tokens,
-        num_pairs=num_pairs,
+        batch_tokens=batch_tokens,
+        num_pairs=num_usable,
         src_tokens=sum(length_class.src_tokens for length_class in classes),
         tgt_tokens=sum(length_class.tgt_tokens for length_class in classes),
         max_tokens_in_sentence=max_tokens_in_sentence,
     )
     return EpochInvariants(
-        num_pairs_left_out=key.num_pairs - num_pairs,
+        num_pairs_left_out=num_pairs - num_usable,
         budgets=budgets,
         pairs_in_update=max(length_class.pairs_in_update(budgets) for length_class in classes),
         max_tokens_in_sentence=max_tokens_in_sentence,

@@ -10,28 +10,36 @@ generator of its own, so neither the number of processes nor a restart matters.
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock, Timeout
 
-from nmt_cli.dataset.plan_files import SAMPLED, EpochInvariants, PlanKey
-from nmt_cli.dataset.prepared_data import SIDES, PreparedData, TokenWriter
-from nmt_cli.errors import RecipeError
+from nmt_cli import files
+from nmt_cli.dataset.prepared_data import SIDES, PreparedData, TokenPairs, TokenWriter, open_pairs
+from nmt_cli.devices import num_cpus
+from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.processes import worker_pool
 from nmt_cli.recipe.schema import SubwordSampling
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, read_pieces, tokenizer_kind
 from nmt_cli.tokenization.subword_sampling import subword_sampler
 from nmt_cli.tokenization.tokenizer import EncodedText
 
+SAMPLED = "sampled"
+"""The folder of sampled ids in a run, and the split in the names of their files."""
 BLOCK_PAIRS = 2048
 _SAMPLING_PURPOSE, _COST_PURPOSE = 2, 3  # in keys of generators; the order of pairs has 1
 _MEMORY_HINT = "if memory ran out, end other programs, then give the same command again: it continues"
-_BYTES_PER_PAIR = 30  # beside its ids: two offsets of 8 bytes, and its row of the plan
+_BYTES_PER_PAIR = 16  # beside its ids: two offsets
+_POLL_SECONDS = 0.2
+_NICENESS = 5  # of the processes that sample the next epoch: training comes first
 _NUM_RANGES, _PAIRS_PER_RANGE = 64, 64  # the sample that the cost is measured on
 
 
@@ -66,8 +74,8 @@ def check_sampling(data: PreparedData, sampling: SubwordSampling) -> None:
 class SamplingCost:
     """How much longer sampling makes the text, and the disk and time that an epoch takes.
 
-    `src_growth` and `tgt_growth` are sampled tokens per token of the prepared data. The ids and the plan of an epoch
-    take `bytes_per_pair` of disk. Sampling takes `seconds_per_pair` of one process.
+    `src_growth` and `tgt_growth` are sampled tokens per token of the prepared data. The ids of an epoch take
+    `bytes_per_pair` of disk. Sampling takes `seconds_per_pair` of one process.
     """
 
     src_growth: float
@@ -103,32 +111,108 @@ def _spread_ranges(num_pairs: int) -> list[tuple[int, int]]:
     return [(start, min(start + _PAIRS_PER_RANGE, next_start)) for start, next_start in pairwise(bounds)]
 
 
-def sample_pieces(
-    data: PreparedData,
-    directory: Path,
-    *,
-    key: PlanKey,
-    invariants: EpochInvariants,
-    num_workers: int,
-    beat: Callable[[], None],
-) -> None:
-    """Write the sampled ids of the training split into a directory; `beat` is called after each block.
+class SampledPieces:
+    """The sampled ids of the training split, epoch by epoch, in a folder that all ranks of a run share.
 
-    A sentence keeps the ids of the prepared data if it would have more than `invariants.max_tokens_in_sentence`. A word
-    keeps its ids if they are not the encoding of its text.
+    A sentence keeps the ids of the prepared data if it would have more than `max_tokens_in_sentence`. A word keeps its
+    ids if they are not the encoding of its text. `beat` is called while pieces are sampled, here or elsewhere.
     """
-    num_blocks = math.ceil(len(data.split("train")) / BLOCK_PAIRS)
-    job = _SamplingJob(data, key, invariants.max_tokens_in_sentence)
-    with ExitStack() as stack:
-        writers = {
-            side: stack.enter_context(TokenWriter(directory, split=SAMPLED, side=side, dtype=data.manifest.dtype))
-            for side in SIDES
-        }
-        run = stack.enter_context(worker_pool([job] * min(num_workers, num_blocks), hint=_MEMORY_HINT))
-        for sides in run(range(num_blocks)):
-            for side, text in sides.items():
-                writers[side].append(text.ids, text.lengths)
-            beat()
+
+    def __init__(
+        self,
+        data: PreparedData,
+        folder: Path,
+        *,
+        alpha: float,
+        seed: int,
+        max_tokens_in_sentence: int,
+        beat: Callable[[], None],
+    ) -> None:
+        self._data, self._folder, self._beat = data, folder, beat
+        self._alpha, self._seed, self._max_tokens_in_sentence = alpha, seed, max_tokens_in_sentence
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="nmt-sample-ahead")
+        self._ahead: tuple[int, Future[None]] | None = None  # an epoch, and the end of its sampling
+        self._is_closed = False
+
+    def open(self, epoch: int) -> TokenPairs:
+        """The sampled pairs of an epoch: found, waited for, or sampled by all CPUs.
+
+        Raises DataError if they cannot be written, and SamplingStopped if this is closed before they are there.
+        """
+        if self._ahead is not None and self._ahead[0] == epoch:
+            self._ahead[1].result()
+        self._sample_once(epoch, num_workers=num_cpus(), niceness=0)
+        return open_pairs(self._directory(epoch), SAMPLED, dtype=self._data.manifest.dtype)
+
+    def sample_ahead(self, epoch: int, *, num_workers: int) -> None:
+        """Begin to sample an epoch by other processes, unless that has begun; `open` waits for them."""
+        if self._ahead is None or self._ahead[0] != epoch:
+            future = self._thread.submit(self._sample_once, epoch, num_workers=num_workers, niceness=_NICENESS)
+            self._ahead = epoch, future
+
+    def close(self) -> None:
+        """Sample no more; unfinished files are removed."""
+        self._is_closed = True
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _directory(self, epoch: int) -> Path:
+        return self._folder / f"epoch-{epoch:05}"
+
+    def _sample_once(self, epoch: int, *, num_workers: int, niceness: int) -> None:
+        """Sample an epoch, unless its files are there when no other process samples any more."""
+        directory = self._directory(epoch)
+        if directory.exists():
+            return
+        with self._lock(directory):
+            if not directory.exists():
+                for other in self._folder.glob("epoch-*"):
+                    if other.name < self._directory(epoch - 1).name:  # no rank is that far behind
+                        files.remove_directory(other)
+                with files.new_directory(directory, error=DataError) as temporary:
+                    self._sample(temporary, epoch, num_workers=num_workers, niceness=niceness)
+
+    @contextmanager
+    def _lock(self, directory: Path) -> Iterator[None]:
+        """Wait until no other process samples, and hold the lock while the block runs."""
+        with files.disk_errors(self._folder, DataError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+        lock, size = FileLock(self._folder / ".lock", timeout=_POLL_SECONDS, thread_local=False), -1
+        while not lock.is_locked:
+            self._raise_if_closed()
+            if size != (size := files.bytes_in(directory.with_name(f".{directory.name}.partial"))):
+                self._beat()  # the other process makes progress
+            with suppress(Timeout):
+                lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _sample(self, directory: Path, epoch: int, *, num_workers: int, niceness: int) -> None:
+        """Write the sampled ids of an epoch into a directory."""
+        num_blocks = math.ceil(len(self._data.split("train")) / BLOCK_PAIRS)
+        key = (self._seed, _SAMPLING_PURPOSE, epoch)
+        job = _SamplingJob(self._data, self._alpha, key, self._max_tokens_in_sentence, niceness)
+        with ExitStack() as stack:
+            dtype = self._data.manifest.dtype
+            writers = {
+                side: stack.enter_context(TokenWriter(directory, split=SAMPLED, side=side, dtype=dtype))
+                for side in SIDES
+            }
+            run = stack.enter_context(worker_pool([job] * min(num_workers, num_blocks), hint=_MEMORY_HINT))
+            for sides in run(range(num_blocks)):
+                for side, text in sides.items():
+                    writers[side].append(text.ids, text.lengths)
+                self._raise_if_closed()
+                self._beat()
+
+    def _raise_if_closed(self) -> None:
+        if self._is_closed:
+            raise SamplingStopped
+
+
+class SamplingStopped(Exception):  # not an error that users see: nobody waits for the epoch
+    """Sampling was closed before an epoch was there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +220,20 @@ class _SamplingJob:
     """Samples the pieces of a block of pairs, given its number."""
 
     data: PreparedData
-    key: PlanKey
+    alpha: float
+    key: tuple[int, ...]
     max_tokens_in_sentence: int
+    niceness: int
 
     def start(self) -> Callable[[int], dict[str, EncodedText]]:
         """The function for one block."""
-        assert self.key.alpha is not None
-        sampler = _PairSampler(self.data, alpha=self.key.alpha, max_tokens_in_sentence=self.max_tokens_in_sentence)
-        num_pairs, key = len(self.data.split("train")), (self.key.seed, _SAMPLING_PURPOSE, self.key.epoch)
+        os.nice(self.niceness)
+        sampler = _PairSampler(self.data, alpha=self.alpha, max_tokens_in_sentence=self.max_tokens_in_sentence)
+        num_pairs = len(self.data.split("train"))
 
         def sample(block: int) -> dict[str, EncodedText]:
             start = block * BLOCK_PAIRS
-            return sampler.sample(start, min(start + BLOCK_PAIRS, num_pairs), key=key)
+            return sampler.sample(start, min(start + BLOCK_PAIRS, num_pairs), key=self.key)
 
         return sample
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +18,16 @@ from nmt_cli.dataset.micro_batches import (
     first_rows_that_fit,
     micro_batch_shape,
 )
-from nmt_cli.dataset.plan_cache import PlanCache
-from nmt_cli.dataset.plan_files import DamagedPlan, EpochPlan, PlanKey
+from nmt_cli.dataset.plan_computation import EpochInvariants, EpochPlan, compute_plan, expected_invariants
 from nmt_cli.dataset.prepared_data import PreparedData, Rows, num_tokens
-from nmt_cli.dataset.sampled_pieces import BLOCK_PAIRS
+from nmt_cli.dataset.sampled_pieces import BLOCK_PAIRS, SAMPLED, SampledPieces, measure_sampling_cost
+from nmt_cli.devices import num_cpus
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import Recipe
+
+# The next epoch is sampled after so many updates, when no rank reads the one before any more, which is removed.
+_UPDATES_BEFORE_SAMPLING = 8
+_LOGGED_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +50,8 @@ class PlannedUpdate:
 class DataOrder:
     """The updates of a training in turn. Its position is (epoch, index in the epoch's plan), both from 0.
 
-    A device takes `max_tokens` slots per side at once. Plans are built when they are needed, in the data's directory
-    or, if this directory is read-only, in `fallback`. `PlanCache` gets `beat`.
+    A device takes `max_tokens` slots per side at once. A plan is computed when its epoch begins. Sampled pieces lie in
+    the directory `run`, and `beat` is called while they are sampled.
     """
 
     def __init__(
@@ -58,12 +61,13 @@ class DataOrder:
         *,
         world_size: int,
         max_tokens: int,
-        fallback: Path,
+        run: Path,
         beat: Callable[[], None],
     ) -> None:
-        self._data, self._training = data, recipe.training
-        self._plans = PlanCache(data, fallback=fallback, beat=beat)
+        self._data, self._training, self._run, self._beat = data, recipe.training, run, beat
         self._pairs, self._alpha = data.split("train"), recipe.tokenizer.alpha
+        self._invariants: EpochInvariants | None = None  # known from the first plan on
+        self._sampled: SampledPieces | None = None
         self._world_size, self._max_positions = world_size, recipe.model.max_positions
         self.max_tokens, self.epoch, self.index = max_tokens, 0, 0
         self._plan: EpochPlan | None = None
@@ -71,11 +75,28 @@ class DataOrder:
         self._is_checked = False
 
     def open(self) -> EpochPlan:
-        """The current epoch's plan; built if there is none.
+        """The current epoch's plan.
 
         Raises DataError if no pair is left, RecipeError if a pair fits no update or no device.
         """
-        return self._open(anew=False) if self._plan is None else self._plan
+        if self._plan is None:
+            if self._alpha is None:
+                self._pairs = self._data.split("train")
+            else:
+                self._sampled = self._sampled or self._sampled_pieces(self._alpha)
+                self._pairs = self._sampled.open(self.epoch)
+            plan = compute_plan(
+                self._pairs,
+                batch_tokens=self._training.batch_tokens,
+                max_positions=self._max_positions,
+                seed=self._training.seed,
+                epoch=self.epoch,
+                invariants=self._invariants,
+            )
+            if not self._is_checked:
+                self._check(plan)
+            self._plan, self._invariants, self._is_checked = plan, plan.invariants, True
+        return self._plan
 
     def limit(self, max_tokens: int) -> None:
         """Let a device take this many slots per side at once from now on."""
@@ -103,7 +124,8 @@ class DataOrder:
     @property
     def longest(self) -> Rows:
         """The pairs of a full micro-batch of the longest sentences, which needs the most memory."""
-        return first_rows_that_fit(self.open().longest_rows, shape=self.shape)
+        plan = self.open()
+        return first_rows_that_fit(plan.rows(plan.longest_pairs), shape=self.shape)
 
     @property
     def full(self) -> Rows:
@@ -112,17 +134,9 @@ class DataOrder:
 
     def batch(self, rows: Rows, *, device: torch.device, pinned: bool) -> Batch:
         """A micro-batch of these rows of the current epoch, with each pair as often as it passes through the model."""
-        num_passes, plan = self._training.num_passes, self.open()
-        shape = self.shape.for_passes(num_passes)
-        make = partial(make_batch, np.tile(rows, num_passes), device=device, shape=shape, pinned=pinned)
-        if plan.sampled_pairs is None:
-            return make(self._pairs)
-        try:
-            return make(plan.sampled_pairs)
-        except DataError as error:
-            pairs = self._rebuild(f"{plan.directory.name}: {error.message}").sampled_pairs
-            assert pairs is not None
-            return make(pairs)
+        num_passes = self._training.num_passes
+        shape = self.shape.for_passes(num_passes)  # opens the epoch, and with it its pairs
+        return make_batch(np.tile(rows, num_passes), self._pairs, device=device, shape=shape, pinned=pinned)
 
     def next(self) -> PlannedUpdate:
         """The next update; the position moves on."""
@@ -143,21 +157,23 @@ class DataOrder:
     def move_to(self, *, epoch: int, index: int) -> None:
         """Go to a position."""
         if epoch != self.epoch:
-            self._close()
+            self._plan = None
         self.epoch, self.index = epoch, index
 
     def plan_ahead(self, *, num_updates: int, num_workers: int) -> None:
-        """Begin to build the next epoch's plan in another process if its pieces are sampled, which takes a while.
+        """Begin to sample the next epoch in other processes if pieces are sampled, and if that takes a while.
 
         This is done only if one of the next `num_updates` is in that epoch.
         """
-        takes_a_while = self._alpha is not None and len(self._pairs) > BLOCK_PAIRS
-        if takes_a_while and self.index + num_updates > len(self.open()):
-            self._plans.build_ahead(self._key(self.epoch + 1), num_workers=num_workers)
+        if self._sampled is None or len(self._pairs) <= BLOCK_PAIRS or self.index < _UPDATES_BEFORE_SAMPLING:
+            return
+        if self.index + num_updates > len(self.open()):
+            self._sampled.sample_ahead(self.epoch + 1, num_workers=num_workers)
 
     def close(self) -> None:
-        """Build no more plans, here or in the process that builds the next epoch's."""
-        self._plans.close()
+        """Sample no more, here or in other processes."""
+        if self._sampled is not None:
+            self._sampled.close()
 
     @property
     def _num_micro_batches(self) -> int:
@@ -173,47 +189,33 @@ class DataOrder:
         )
 
     def _rows(self, index: int) -> Rows:
-        try:
-            return self.open().rows(index)
-        except DamagedPlan as error:
-            return self._rebuild(str(error)).rows(index)
+        plan = self.open()
+        return plan.rows(plan.pairs_of_update(index))
 
-    def _rebuild(self, damage: str) -> EpochPlan:
-        logger.warning("the plan %s: it is built anew", damage)
-        self._close()
-        return self._open(anew=True)
-
-    def _open(self, *, anew: bool) -> EpochPlan:
-        self._plan = self._plans.open(self._key(self.epoch), anew=anew)
-        if not self._is_checked:
-            self._check(self._plan)
-            self._is_checked = True
-        return self._plan
-
-    def _key(self, epoch: int) -> PlanKey:
-        counts = self._data.manifest.splits["train"]
-        return PlanKey(
-            data=self._data.manifest.fingerprint,
-            num_pairs=counts.pairs,
-            src_tokens=counts.source_tokens,
-            tgt_tokens=counts.target_tokens,
-            batch_tokens=self._training.batch_tokens,
-            max_positions=self._max_positions,
-            seed=self._training.seed,
-            epoch=epoch,
-            alpha=self._alpha,
+    def _sampled_pieces(self, alpha: float) -> SampledPieces:
+        """The sampled epochs of this training, whose invariants are known from now on."""
+        batch_tokens, max_positions, seed = self._training.batch_tokens, self._max_positions, self._training.seed
+        cost = measure_sampling_cost(self._data, alpha=alpha, seed=seed, max_positions=max_positions)
+        if (seconds := len(self._pairs) * cost.seconds_per_pair / num_cpus()) > _LOGGED_SECONDS:
+            logger.info("sampling the pieces of an epoch: about %.0f s", seconds)
+        self._invariants = expected_invariants(
+            self._pairs, batch_tokens=batch_tokens, max_positions=max_positions, cost=cost
         )
-
-    def _close(self) -> None:
-        if self._plan is not None:
-            self._plan.close()
-            self._plan = None
+        return SampledPieces(
+            self._data,
+            self._run / SAMPLED,
+            alpha=alpha,
+            seed=seed,
+            max_tokens_in_sentence=self._invariants.max_tokens_in_sentence,
+            beat=self._beat,
+        )
 
     def _check(self, plan: EpochPlan) -> None:
         if (num_left_out := plan.invariants.num_pairs_left_out) > 0:
             logger.warning("%d pairs are longer than model.max_positions and are left out", num_left_out)
         if len(plan) == 0:
-            longest = max(int(side.lengths.max()) for side in (self._pairs.src, self._pairs.tgt))
+            pairs = self._data.split("train")
+            longest = max(int(side.lengths.max()) for side in (pairs.src, pairs.tgt))
             raise DataError(
                 f"no training pair is left: all are longer than model.max_positions, {self._max_positions}",
                 where=str(self._data.directory),

@@ -19,13 +19,13 @@ from nmt_cli.training.ranks.ranks import Ranks
 
 # On a CPU the thread competes with the training for cores, and an update takes long.
 _UPDATES_AHEAD = {"cuda": 3, "cpu": 1}
-# Processes that build the next plan. On a CPU the training needs the cores; on a GPU it hardly does.
-_PLANNING_PROCESSES = {"cuda": max(1, num_cpus() // 2), "cpu": 1}
+# Processes that sample the next epoch. One alone would do it in this process. A GPU hardly needs the cores.
+_SAMPLING_PROCESSES = {"cuda": max(2, num_cpus() // 2), "cpu": 2}
 # How long a thread runs before Python switches. With the default of 5 ms, a GPU could wait for this thread.
 _SWITCH_SECONDS = 0.0005
 # How often a long wait looks for an interruption.
 _POLL_SECONDS = 0.5
-# How long a thread may take to end. The process does not wait for one that is building a long plan.
+# How long a thread may take to end. The process does not wait for one that is computing a long plan.
 _JOIN_SECONDS = 2.0
 
 
@@ -154,7 +154,7 @@ class Loader:
         if self._ranks.is_first_on_machine:
             with self._changed:
                 num_updates = self._num_left - len(self._ready) - 1
-            self._order.plan_ahead(num_updates=num_updates, num_workers=_PLANNING_PROCESSES[self._ranks.device.type])
+            self._order.plan_ahead(num_updates=num_updates, num_workers=_SAMPLING_PROCESSES[self._ranks.device.type])
         device = self._ranks.device
         batches = [
             (index, self._order.batch(rows, device=device, pinned=device.type == "cuda"))

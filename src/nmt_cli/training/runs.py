@@ -23,8 +23,8 @@ from nmt_cli.artifacts.manifest import RUN_FILE
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import CHECKPOINTS, InitialModel, Run, RunRecord, open_run
 from nmt_cli.dataset.manifest import read_manifest
-from nmt_cli.dataset.plan_cache import PLANS
 from nmt_cli.dataset.prepared_data import PreparedData
+from nmt_cli.dataset.sampled_pieces import SAMPLED
 from nmt_cli.errors import DataError, ModelError, RecipeError, UsageError
 from nmt_cli.recipe.key_paths import flatten
 from nmt_cli.recipe.loading import ResolvedRecipe, dump_recipe
@@ -244,7 +244,7 @@ def _differences(settings: _Settings, others: _Settings) -> list[str]:
 def _has_saved_nothing(directory: Path) -> bool:
     """True if a start failed before it had trained and saved anything, and left nothing else."""
     files.clear_partial_directories(directory / CHECKPOINTS, name="update-*")
-    expected = {"recipe.yaml", RUN_FILE, "source.spm", "target.spm", "metrics.jsonl", CHECKPOINTS, ".sanity", PLANS}
+    expected = {"recipe.yaml", RUN_FILE, "source.spm", "target.spm", "metrics.jsonl", CHECKPOINTS, ".sanity", SAMPLED}
     expected |= {"tensorboard", "profile", "report.html"}
     saved = {path.name for path in (directory / CHECKPOINTS).glob("*")}
     return saved <= {"update-00000000"} and all(path.name in expected for path in directory.iterdir())

@@ -79,7 +79,7 @@ class Trainer:
             recipe,
             world_size=ranks.size,
             max_tokens=max_tokens_before_fitting(recipe.training),
-            fallback=run.directory,
+            run=run.directory,
             beat=ranks.beat,
         )
         model = build_model(recipe, data).to(ranks.device)

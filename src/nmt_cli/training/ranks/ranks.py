@@ -40,7 +40,7 @@ class ConnectionLost(TrainingError):
 class Ranks:
     """The place of this process among `size` ranks. Rank 0 writes and reports. A single process has no `board`.
 
-    The first rank on a machine prepares the plans of later epochs for all ranks there. `beats` counts the steps of this
+    The first rank on a machine samples the pieces of later epochs for all ranks there. `beats` counts the steps of this
     rank, for the watchdog.
     """
 
