@@ -110,15 +110,11 @@ def record_chunk(
     origin: str,
     describe: Callable[[str], str],
 ) -> Chunk:
-    """The pairs of lines with a record each; None for a malformed record, which `describe` puts into words.
-
-    If the first malformed line is blank, the first that is not is described as well.
-    """
+    """The pairs of lines with a record each; None for a malformed record, which `describe` puts into words."""
     malformed = {index: line for index, (line, pair) in enumerate(zip(lines, pairs, strict=True)) if pair is None}
-    filled = next((index for index, line in malformed.items() if line.strip()), None)
-    problem = None if filled is None else describe(malformed[filled])
-    if malformed and filled != next(iter(malformed)):
-        blank = "that line is blank: remove it"
-        problem = blank if filled is None else f"{blank}; {origin}:{first_line + filled}: {problem}"
+    problem = None
+    if malformed:
+        first = next(iter(malformed.values()))
+        problem = describe(first) if first.strip() else "that line is blank: remove it"
     src, tgt = ([pair[side] if pair else "" for pair in pairs] for side in (0, 1))
     return Chunk(src, tgt, first_line, origin, malformed, problem)

@@ -106,7 +106,7 @@ def write_clean_text(
     sides = [*text_checks.training_sides(text_checks.sample_by_source(shards), train, languages), *held_out_sides]
     text_checks.check_no_pieces(sides)  # of the sources after the first
     warnings = [
-        text_checks.warning_of_little_validation(splits["valid"], num_train=num_train),
+        text_checks.warning_of_little_validation(splits["valid"]),
         dropped_pairs.warning_of_dropped_pairs(by_source, corpus.cleaning),
         *text_checks.warnings_of_unusual_text(sides),
         *dropped_pairs.warnings_of_lost_sources(by_source),

@@ -115,24 +115,21 @@ def warnings_of_lost_sources(by_source: Sequence[SourceCounts]) -> list[str]:
 
 
 def warning_of_dropped_pairs(by_source: Sequence[SourceCounts], config: CleaningConfig) -> str | None:
-    """The warning, with what to do, if most pairs were dropped, or if one rule dropped more pairs than is usual.
+    """The warning, with what to do, if one rule dropped more pairs than is usual.
 
     A source of which nothing is kept does not count, because `warnings_of_lost_sources` warns of it.
     """
     whole = sum_of_sources([source for source in by_source if source.counts.kept])
-    read, num_dropped = whole.counts.read, whole.counts.read - whole.counts.kept
-    reason, dropped = whole.most_common_reason
-    if num_dropped <= _MAX_DROPPED * read:
-        limits = {reason: _LIMITS.get(reason, _MAX_DROPPED_BY_RULE) * read for reason in REASONS}
-        over = {reason: whole.counts.dropped[reason].count - limit for reason, limit in limits.items()}
-        reason = max(over, key=over.__getitem__)
-        if over[reason] <= 0:
-            return None
-        dropped = whole.counts.dropped[reason]
-        num_dropped = dropped.count
-    where, fix = dropped.examples[0].where, _fix_for(reason, whole, config)
-    among = f", {dropped.count:,} of them" if dropped.count < num_dropped else ""
-    return f"{num_dropped:,} of {read:,} training pairs are dropped{among} for {reason}, first at {where}: {fix}"
+    read, dropped = whole.counts.read, whole.counts.dropped
+    over = {reason: dropped[reason].count - _LIMITS.get(reason, _MAX_DROPPED_BY_RULE) * read for reason in REASONS}
+    reason = max(over, key=over.__getitem__)
+    if over[reason] <= 0:
+        return None
+    found = dropped[reason]
+    return (
+        f"{found.count:,} of {read:,} training pairs are dropped for {reason}, first at {found.examples[0].where}: "
+        f"{_fix_for(reason, whole, config)}"
+    )
 
 
 def most_dropped(by_source: Sequence[SourceCounts], config: CleaningConfig) -> tuple[str, str | None]:

@@ -102,17 +102,16 @@ def write_pairs(splits: Mapping[str, Pairs], directory: Path, *, languages: Corp
 
 def _check_can_be_kept(chunk: Chunk, index: int, src: str, tgt: str, *, source: LocalPairs, split: Split) -> None:
     """Raise DataError if a pair is malformed, not Unicode, or has a line break."""
-    side, fixes = 0, ["mend that line: all lines of validation and test text are kept, none is cleaned away"]
+    side, fix = 0, "mend that line: all lines of validation and test text are kept, none is cleaned away"
     if index in chunk.malformed:
-        problem = "a malformed record"
-        fixes = [chunk.problem or "", *fixes]
+        problem, fix = "a malformed record", chunk.problem or fix
     elif not (is_unicode(src) and is_unicode(tgt)):
         side = int(is_unicode(src))
         problem = f"a {('source', 'target')[side]} that is not valid UTF-8"
         if files := files_not_utf8(file for _, file in source.inputs):
-            fixes = [latin1_hint(files), *fixes]
+            fix = latin1_hint(files)
     elif "\n" in src or "\n" in tgt:
         problem, side = "a line break inside a sentence", int("\n" not in src)
     else:
         return
-    raise DataError(f"the {split} text has {problem}", where=chunk.where(index, side=side), hint="; or ".join(fixes))
+    raise DataError(f"the {split} text has {problem}", where=chunk.where(index, side=side), hint=fix)

@@ -99,15 +99,10 @@ def find_long_runs(texts: Sequence[str], *, longest: int) -> list[int]:
     if not texts:
         return []
     codes = _code_points(texts)
-    is_repeated = codes[1:] == codes[:-1]
-    num_repeats = 1  # that each True stands for
-    while num_repeats < longest:
-        shift = min(num_repeats, longest - num_repeats)
-        is_repeated = is_repeated[:-shift] & is_repeated[shift:]
-        num_repeats += shift
-    run_starts = np.flatnonzero(is_repeated)
+    run_starts = np.flatnonzero(np.diff(codes, prepend=~codes[:1], append=~codes[-1:]))
+    long_runs = run_starts[:-1][np.diff(run_starts) > longest]
     # No run reaches from one text into the next: a line end lies between them.
-    indices: list[int] = np.unique(np.searchsorted(_starts(texts), run_starts, side="right") - 1).tolist()
+    indices: list[int] = np.unique(np.searchsorted(_starts(texts), long_runs, side="right") - 1).tolist()
     return indices
 
 

@@ -22,33 +22,23 @@ from nmt_cli.languages import NO_LANGUAGE, are_close, language_identifier, short
 from nmt_cli.preparing.cleaning.rules import make_printable
 from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, CorpusLanguages, LocalPairs, Pairs, Split
-from nmt_cli.preparing.sources.text import TextFiles, kind_of_file
+from nmt_cli.preparing.sources.text import TextFiles
 from nmt_cli.text_encoding import COMPOSE, DECODE_TWICE, DOUBLE_ENCODED, conversion, find_decomposed
 from nmt_cli.tokenization.pieces import piece_mark_in_text, sign_of_tokenisation
 
 _MIN_LINES = 50  # fewer lines get no warning
-# What lines have, what finds it, and the commands that mend lines of text and of XML.
+# What lines have, what finds it, and the command that mends lines of text.
 _MIN_MARKED = 3
 _MIN_SHARE_MARKED = 0.01
 _UNESCAPE = (
-    """python3 -c 'import html,re,sys; f=lambda l:re.sub(r"{pattern}",lambda m:{character},l); """
+    r"""python3 -c 'import html,re,sys; f=lambda l:re.sub(r"&#?\w+;",lambda m:html.unescape(m[0]),l); """
     r"""sys.stdout.writelines(f(f(l.rstrip("\n"))).replace("\n"," ")+"\n" for l in open(0,newline="\n"))'"""
 )
-_MARKUP: tuple[tuple[str, Callable[[str], re.Match[str] | None], str, str], ...] = (
-    (
-        "HTML entities",
-        re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z]\w{1,30});").search,
-        _UNESCAPE.format(pattern=r"&#?\w+;", character="html.unescape(m[0])"),
-        _UNESCAPE.format(pattern=r"&amp;(#?\w+;)", character='html.escape(html.unescape("&"+m[1]))'),
-    ),
-    (
-        "tags",
-        re.compile("</?[A-Za-z][^<>]*>").search,
-        r"sed -E 's/<\/?[A-Za-z][^<>]*>//g'",
-        r"sed -E 's/&lt;\/?[A-Za-z]([^<>&]|&(amp|quot|apos);)*&gt;//g'",
-    ),
-    ("double-encoded characters", DOUBLE_ENCODED.search, DECODE_TWICE, DECODE_TWICE),
-    ("accents apart from their letters (NFD)", find_decomposed, COMPOSE, COMPOSE),
+_MARKUP: tuple[tuple[str, Callable[[str], re.Match[str] | None], str], ...] = (
+    ("HTML entities", re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z]\w{1,30});").search, _UNESCAPE),
+    ("tags", re.compile("</?[A-Za-z][^<>]*>").search, r"sed -E 's/<\/?[A-Za-z][^<>]*>//g'"),
+    ("double-encoded characters", DOUBLE_ENCODED.search, DECODE_TWICE),
+    ("accents apart from their letters (NFD)", find_decomposed, COMPOSE),
 )
 # Languages that py3langid identifies, of several short sentences together.
 _CHARACTERS_IDENTIFIED = 120
@@ -59,26 +49,20 @@ _MAX_OWN_LANGUAGE = 0.2
 # Pairs of validation text.
 _FEW_PAIRS = 20
 _MANY_BLANK = 0.1
-_MOST_SET_ASIDE = 1_000
-# The sample that is checked; the seed is any number, but the same in every preparation.
+# The sample that is checked.
 _SAMPLED_LINES = 4_000
 _SAMPLED_SHARDS = 16
 _SAMPLED_SOURCES = 16
-_SEED = 20_170_612
 
 
 @dataclass(frozen=True, slots=True)
 class TextSide:
-    """Lines of one side of a text. Messages call the text `name`.
-
-    `file` is its file if it holds plain lines, and `document` its file of any format.
-    """
+    """Lines of one side of a text. Messages call the text `name`; `file` is its file if it holds plain lines."""
 
     name: str
     language: str
     lines: Sequence[str]
     file: Path | None
-    document: Path | None
 
 
 def training_sides(
@@ -104,10 +88,8 @@ def held_out_sides(
 def text_sides(name: str, pairs: Pairs, languages: CorpusLanguages, *, source: LocalPairs | None) -> list[TextSide]:
     """The two sides of pairs. `source` is where all of them come from; None if they have several sources."""
     files = (source.source, source.target) if isinstance(source, TextFiles) else (None, None)
-    documents = files if source is None or any(files) else (source.inputs[0][1],) * 2
     return [
-        TextSide(name, code, [pair[side] for pair in pairs], files[side], documents[side])
-        for side, code in enumerate(languages.codes)
+        TextSide(name, code, [pair[side] for pair in pairs], files[side]) for side, code in enumerate(languages.codes)
     ]
 
 
@@ -153,20 +135,14 @@ def warnings_of_unusual_text(sides: Iterable[TextSide]) -> Iterator[str]:
         yield f"{names} {problem}: {first.sign}; {first.fix}" + (f": {'; '.join(commands)}" if commands else "")
 
 
-def warning_of_little_validation(pairs: Pairs, *, num_train: int) -> str | None:
-    """The warning if validation text has few pairs, or if many of them have a blank side.
-
-    Its fix is to set aside a tenth of the `num_train` pairs, or more text if a tenth is too few as well.
-    """
+def warning_of_little_validation(pairs: Pairs) -> str | None:
+    """The warning if validation text has few pairs, or if many of them have a blank side."""
     num_blank = sum(not (src.strip() and tgt.strip()) for src, tgt in pairs)
-    size = min(_MOST_SET_ASIDE, num_train // 10)
-    other_fix = f"set training pairs aside: --valid-size {size}" if size >= _FEW_PAIRS else "more text"
-    fix = f"give text of its own with --valid FILE, or {other_fix}"
+    fix = "give more text of its own with --valid FILE, or set training pairs aside with --valid-size N"
     if num_blank > _MANY_BLANK * len(pairs):
         return f"{num_blank:,} of {len(pairs):,} validation pairs have a blank side, and score nothing: {fix}"
     if len(pairs) < _FEW_PAIRS:
-        word = "pair" if len(pairs) == 1 else "pairs"
-        return f"the validation text has only {len(pairs):,} {word}, so its loss and BLEU say little: {fix}"
+        return f"the validation text has {len(pairs):,} pairs, so its loss and BLEU say little: {fix}"
     return None
 
 
@@ -191,16 +167,13 @@ def _tokenised_text(sides: Sequence[TextSide]) -> Iterator[_Finding]:
 
 
 def _markup(sides: Sequence[TextSide]) -> Iterator[_Finding]:
-    for side, (what, find, command, command_in_xml) in product(sides, _MARKUP):
+    for side, (what, find, command) in product(sides, _MARKUP):
         marks = [match[0] for line in side.lines if (match := find(line))]
         is_of_tokens = what == "HTML entities" and sign_of_tokenisation(side.lines) is not None
         if len(marks) >= max(_MIN_MARKED, _MIN_SHARE_MARKED * len(side.lines)) and not is_of_tokens:
-            kind = kind_of_file(side.document or Path())
-            mend = conversion(side.document, command_in_xml if kind in ("tmx", "xliff") else command, new="mended")
+            mend = None if side.file is None else conversion(side.file, command, new="mended")
             sign = f"{marks[0]!r} in {len(marks):,} of {len(side.lines):,} lines"
-            has_command = kind in (None, "tsv", "tmx", "xliff")
-            fix = "a model learns to write them; mend it"
-            yield _Finding(side, f"holds {what}", sign, fix, mend if has_command else None)
+            yield _Finding(side, f"holds {what}", sign, "a model learns to write them; mend it", mend)
 
 
 def _other_languages(sides: Sequence[TextSide]) -> Iterator[_Finding]:
@@ -266,7 +239,6 @@ def _join_names(sides: Iterable[TextSide]) -> str:
 
 def _sample_of_shard(shard: CleanShard, number: int) -> list[tuple[str, str]]:
     """At most `number` pairs of a shard, in order."""
-    generator = np.random.default_rng([_SEED, shard.number])
-    indices = sorted(generator.permutation(len(shard))[:number].tolist())
     src, tgt = map(shard.sentences, SIDES)
-    return [(src[index], tgt[index]) for index in indices]
+    step = max(1, len(src) // max(1, number))
+    return list(zip(src[::step], tgt[::step], strict=True))[:number]
