@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -14,15 +13,13 @@ from pydantic import ValidationError
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.cleaning.rules import (
-    DUPLICATE,
     EXAMPLES_PER_REASON,
-    HELD_OUT,
     REASONS,
     CleanedChunk,
     CleaningCounts,
     CleaningRules,
 )
-from nmt_cli.preparing.cleaning.side_rules import LanguageRule, ScriptRule
+from nmt_cli.preparing.cleaning.side_rules import ScriptRule
 from nmt_cli.preparing.corpus import CleaningConfig
 from nmt_cli.preparing.sources.base import CorpusLanguages
 from nmt_cli.text_encoding import is_unicode
@@ -131,13 +128,9 @@ def test_malformed_records_are_counted_with_what_was_read() -> None:
     ("languages", "src", "tgt", "is_kept"),
     [
         (("en", "zh"), "I would like to book a table for four.", "我想订一张四人桌。", True),
-        (("zho_Hant", "en"), "恭喜！", "Congratulations to you!", True),
         (("en", "ja"), "Internationalisation is hard.", "国際化は難しい。", True),
-        (("ko", "de"), "축하해요!", "Herzlichen Glückwunsch euch beiden!", True),
-        (("yue", "vi"), "唔該晒你哋！", "Cảm ơn tất cả các bạn rất nhiều nhé!", True),
         (("en", "zh"), "Yes, and here comes something else altogether.", "是的。", False),
         (("zh", "ja"), "好。", "はい、わかりました。ありがとうございます。", False),
-        (("en", "th"), "Thank you very much.", "ขอบคุณมาก", True),
         (("en", "th"), "Thank you very much, my dear old friend.", "ขอบคุณมาก", False),
         (("zh_Latn", "en"), "Nǐ hǎo!", "Hello there, my dear old friend!", False),
     ],
@@ -160,29 +153,20 @@ def test_rules_that_are_off_drop_nothing() -> None:
         ("one\u2003two", "eins zwei", {"min_words": 2}, None),
         ("one", "eins zwei", {"min_words": 2, "max_word_ratio": 1.0}, "too short"),  # the first reason counts
         ("abc", "abcd", {"min_characters": 4}, "too short"),
-        ("äöüß", "abcd", {"min_characters": 4}, None),
         ("a b c d", "efgh", {"max_word_ratio": 4.0}, None),
         ("a b c d e", "efgh", {"max_word_ratio": 4.0}, "length ratio"),
-        ("a\u00a0b c d\u2009e", "efgh", {"max_word_ratio": 4.0}, "length ratio"),
         ("!", "?", {"punctuation_only": True}, "punctuation only"),
-        ("Yes!", "___", {"punctuation_only": True}, "punctuation only"),
         ("Yes!", "👍🏽 →", {"punctuation_only": True}, "punctuation only"),
         ("§ 5", "(5)", {"punctuation_only": True}, None),
-        ("½", "一", {"punctuation_only": True}, None),
         ("«ça»", "...é", {"punctuation_only": True}, None),
         ("http://a.de/x?y=1", "siehe http://a.de", {"url_only": True}, "URL only"),
         ("see http://a.de", "siehe http://a.de", {"url_only": True}, None),
         ("(WWW.example.org)", "text", {"url_only": True}, "URL only"),
-        ("https://a.de - ftp://b.de", "text", {"url_only": True}, "URL only"),
         ("http://a.de now", "text", {"url_only": True}, None),
-        ("www. is how it begins", "text", {"url_only": True}, None),
         ("http://" * 400 + " x", "text", {"url_only": True}, None),  # in linear time
         ("a.....b", "text", {"max_repeated_characters": 5}, None),
         ("a......b", "text", {"max_repeated_characters": 5}, "repeated characters"),
-        ("text", "ö" * 6, {"max_repeated_characters": 5}, "repeated characters"),
         ("text", "😀" * 6, {"max_repeated_characters": 5}, "repeated characters"),
-        ("aa", "ab", {"max_repeated_characters": 1}, "repeated characters"),
-        ("ab", "ba", {"max_repeated_characters": 1}, None),
         ("ababababab", "abcabcabcabc", {"max_repeated_characters": 1}, None),
     ],
 )
@@ -207,20 +191,6 @@ def test_bounds_in_the_wrong_order_are_refused() -> None:
     with pytest.raises(ValidationError, match="min_characters is 2001, above max_characters, which is 2000"):
         CleaningConfig(min_characters=2001)
     assert CleaningConfig(min_words=5, max_words=5).min_words == 5
-
-
-def test_a_tally_survives_json_and_counts_what_is_found_later() -> None:
-    counts = apply([("", "a"), ("b", "c"), ("d", "e")]).counts
-    counts.drop(DUPLICATE, "train.en:2", "b", "c")
-    counts.dropped[HELD_OUT].count += 1
-    values = json.loads(json.dumps(counts.to_json()))
-    assert CleaningCounts.from_json(values) == counts
-    assert (values["read"], values["kept"]) == (3, 0)
-    assert values["dropped"][DUPLICATE] == {
-        "count": 1,
-        "examples": [{"where": "train.en:2", "source": "b", "target": "c"}],
-    }
-    assert [*values["dropped"]] == [*REASONS]
 
 
 @pytest.mark.parametrize(
@@ -267,14 +237,6 @@ def test_text_in_another_language_is_found() -> None:
     for languages in (("en", "de"), ("eng_Latn", "deu_Latn")):
         assert dropped_from(pairs, languages, other_language=True) == {"other language": 3}
     assert dropped_from([(GERMAN, ENGLISH)], ("de-AT", "en-GB"), other_language=True) == {}
-
-
-def test_languages_near_to_each_other_are_not_dropped() -> None:
-    pytest.importorskip("py3langid")
-    danish = "Udvalget mødes igen i den anden uge af september, siger formanden."
-    norwegian = "Utvalget møtes igjen i den andre uken i september, sier lederen."
-    assert LanguageRule("nb")([norwegian, ENGLISH]) == [1]
-    assert LanguageRule("da")([danish, GERMAN]) == [1]
 
 
 def test_a_language_that_cannot_be_identified_is_an_error() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from nmt_cli.errors import NmtError, RecipeError, UsageError
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
 from nmt_cli.preparing.sources.archive import ArchiveSource
-from nmt_cli.preparing.sources.base import Split
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.preparing.sources.text import TextSource
 from nmt_cli.recipe.loading import packaged_names
@@ -56,17 +54,6 @@ def test_wmt14_is_described_as_in_the_paper() -> None:
     assert isinstance(train, HubSource)
     assert (train.repository, train.subset, train.split) == ("wmt/wmt14", "fr-en", "train")
     assert en_de.splits == ["train", "valid", "test"]
-    parts = {}
-    for name in ("en-de", "en-fr"):
-        train_parts = load_corpus(f"wmt14-{name}-archives", overrides=[]).corpus.sources("train")
-        archives = [one for one in train_parts if isinstance(one, ArchiveSource)]
-        assert len(archives) == len(train_parts)
-        parts[name] = [(one.url or "").rsplit("/", 1)[-1] for one in archives]
-        for one in archives:
-            assert (one.source or "").removesuffix(".gz").endswith(".en")
-    europarl, crawl, news = (f"training-parallel-{part}.tgz" for part in ("europarl-v7", "commoncrawl", "nc-v9"))
-    assert parts["en-de"] == [europarl, crawl, news]
-    assert parts["en-fr"] == [europarl, crawl, "training-parallel-un.tgz", news, "training-giga-fren.tar"]
 
 
 def test_a_corpus_file_takes_every_kind_of_source(tmp_path: Path) -> None:
@@ -92,14 +79,11 @@ def test_a_corpus_file_takes_every_kind_of_source(tmp_path: Path) -> None:
         (CORPUS.replace("prefix:", "prefx:"), [], "corpus.yaml:3", ["prefx", "prefix"]),
         (CORPUS.replace("kind: jsonl", "kind: json"), [], "corpus.yaml:5", ["jsonl"]),
         (CORPUS, ["tokenizer.vocab_size=many"], "--set tokenizer.vocab_size=many", ["tokenizer.vocab_size", "many"]),
-        *(
-            (CORPUS.replace("parts/a", f"parts/a, weight: {weight}"), [], "corpus.yaml:3", ["train.0.weight is ", part])
-            for weight, part in (
-                ("0", "should be greater than 0"),
-                ("-1", "should be greater than 0"),
-                ("many", "should be a number"),
-                (".nan", "should be a finite number"),
-            )
+        (
+            CORPUS.replace("parts/a", "parts/a, weight: 0"),
+            [],
+            "corpus.yaml:3",
+            ["train.0.weight", "greater than 0"],
         ),
         (CORPUS, ["test=a.tsv"], "--set test=a.tsv", ["write test: [{kind: tsv, file: a.tsv}]"]),
     ],
@@ -122,14 +106,10 @@ def test_a_key_of_a_source_is_not_suggested_for_the_top_of_the_file(tmp_path: Pa
     assert error.hint == "write a whole number greater than 0 or text or null"
 
 
-NEEDS_TRAIN = ("a corpus needs train", "write a list of sources for it")
-
-
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("languages: {source: en, target: de}\n", *NEEDS_TRAIN),
-        (CORPUS.replace("train:", "test:"), *NEEDS_TRAIN),
+        ("languages: {source: en, target: de}\n", "a corpus needs train", "write a list of sources for it"),
         (f"{CORPUS}test: []", "test is empty", "nmt prepare NAME --dry-run shows every key with its value"),
         (
             f"{CORPUS.partition('train:')[0]}train: []",
@@ -155,11 +135,6 @@ NEEDS_TRAIN = ("a corpus needs train", "write a list of sources for it")
             CORPUS.replace("[{kind: text, source: v.txt, target: w.txt}]", "my.tmx"),
             "valid names my.tmx, but no kind of source",
             "write valid: [{kind: tmx, file: my.tmx}]",
-        ),
-        (
-            CORPUS.replace("{kind: jsonl, file: c.jsonl}", "my/train"),
-            "train names my/train, but no kind of source",
-            "write train: [{kind: text, prefix: my/train}]",
         ),
         (
             f"{CORPUS}valid_size: 300\n",
@@ -227,13 +202,6 @@ def test_languages_must_be_two_codes(languages: str) -> None:
     with pytest.raises(UsageError, match=r"is not SOURCE-TARGET|names one language twice") as caught:
         corpus_from_files({"train": ["a"], "valid": ["b"]}, languages=languages, name="x", overrides=[])
     assert caught.value.hint.startswith("for example --languages en-de")
-
-
-def test_names_of_files_that_are_not_utf8_are_refused() -> None:
-    files: dict[Split, list[str]] = {"train": [os.fsdecode(b"tr\xe4in")], "valid": ["valid"]}
-    with pytest.raises(RecipeError, match="a text or the name of a file in it is not valid Unicode") as caught:
-        corpus_from_files(files, languages="en-de", name="x", overrides=[])
-    assert caught.value.hint == "give files names in UTF-8"
 
 
 def test_every_key_says_what_it_means() -> None:

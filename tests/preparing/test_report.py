@@ -235,9 +235,6 @@ def test_every_reason_is_shown_with_its_examples_and_its_meaning(report: dict[st
         assert meaning[0].isupper()
         assert meaning.lower().startswith(REASONS[reason].meaning.lower().replace("'", "&#39;"))
         assert re.findall("<code>(.*?)</code>", meaning) == [*REASONS[reason].keys]
-    # Duplicates are counted as tidied before they are dropped, so the number can exceed the kept pairs.
-    tidied = render_page({**report, "cleaning": {**counts.to_json(), "tidied": 100_000}})
-    assert "; 100,000 pairs, with duplicates, lost outer or repeated spaces." in tidied
     # The most frequent first.
     assert page.index("<h3>In validation") < page.index("<h3>Duplicate") < page.index("<h3>Malformed")
 
@@ -263,12 +260,6 @@ def test_what_is_to_be_looked_at_comes_first(report: dict[str, Any]) -> None:
     assert findings(overlap=overlap, settings=settings) == []
     settings["tokenizer"]["taken_from"] = {"value": "models/general", "is_default": False}
     assert findings(name="mine", pairs=pairs, settings=settings) == []
-    assert "They are trained on." in render_page({**report, "overlap": overlap})
-    none = render_page({**report, "overlap": {"valid": {"lines": 1000, "pairs": 0, "sources": 0, "targets": 0}}})
-    assert "spaces may differ. There are none.</p>" in none
-    assert "They are trained on" not in none
-    dropped = render_page({**report, "overlap": overlap, "settings": settings})
-    assert "Cleaning then dropped training pairs that equal such a pair." in dropped
 
 
 MAY_BE_TOO_GOOD = ": scores on them may be too good; --set cleaning.overlap=sides drops them"
@@ -294,15 +285,6 @@ def test_much_overlap_left_in_training_is_a_finding_on_the_page_and_in_the_termi
     changed = {**report, "overlap": {"test": facts}, "settings": settings}
     assert (f"<li>O{text}</li>" in render_page(changed)) == is_much
     assert (logging.WARNING if is_much else logging.INFO, f"overlap: o{text}") in list(_summary_lines(changed))
-
-
-def test_a_vocabulary_that_the_text_is_too_small_for_is_told_after_its_size(report: dict[str, Any]) -> None:
-    settings = copy.deepcopy(report["settings"])
-    settings["tokenizer"]["vocab_size"] = {"value": None, "is_default": True}
-    page, small = (" ".join(render_page(values).split()) for values in (report, {**report, "settings": settings}))
-    told = "<p>en has 400 pieces, trained on 500 of 500 lines."
-    assert f"{told} </p>" in page
-    assert f"{told} The text is too small for the default size.</p>" in small
 
 
 def test_settings_stand_as_in_a_corpus_file_and_changed_ones_stand_out(report: dict[str, Any]) -> None:
@@ -361,13 +343,6 @@ def test_bars_are_as_high_as_their_counts() -> None:
     assert bars(chart, "target") == pytest.approx([0, heights[1] / 4, 0, heights[1] * 3 / 4], abs=0.1)
     assert "<title>3 words: en 0; &lt;he&gt; 6</title>" in chart
     assert bars(chart_of([], []), "source") == [0]
-
-
-def test_the_unit_stands_below_the_middle_of_the_plot() -> None:
-    root = ElementTree.fromstring(chart_of([1, 2, 3], [2]))
-    grid = next(root.iter("line")).attrib
-    (unit,) = [text.attrib for text in root.iter("text") if text.text == "words"]
-    assert float(unit["x"]) == (float(grid["x1"]) + float(grid["x2"])) / 2
 
 
 def test_the_open_bin_is_marked() -> None:
