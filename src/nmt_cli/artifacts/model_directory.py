@@ -170,7 +170,8 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
         model = new_model(config).to(dtype=dtype)
         tensors = read_tensors(path / WEIGHTS, hint=DAMAGED_HINT)
         load_weights(model, tensors, where=str(path / WEIGHTS), hint=NOT_FINITE_HINT)
-    return LoadedModel(model.to(device).eval(), source, target, config)
+        model.to(device)
+    return LoadedModel(model.eval(), source, target, config)
 
 
 @contextmanager
