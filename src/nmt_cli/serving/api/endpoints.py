@@ -35,7 +35,7 @@ def _check_not_text(value: Any) -> Any:
 # The last annotation of a field of numbers, around its bounds. pydantic alone would read a number from text, and its
 # strict mode would refuse 3.0, which is an integer in JSON.
 NUMBER = BeforeValidator(_check_not_text)
-NotBlank = Annotated[str, Field(json_schema_extra={"pattern": r"[^\s\x1c-\x1f\x85]"})]
+NotBlank = Annotated[str, Field(json_schema_extra={"pattern": r"[^\s\x00-\x1f\x7f-\x9f]"})]
 """Text that may not be blank: the endpoint says so, and the OpenAPI document too."""
 
 
