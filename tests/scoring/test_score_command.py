@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import unicodedata
 from pathlib import Path
@@ -90,11 +91,41 @@ def test_a_byte_order_mark_is_not_text(folder: Path, which: str) -> None:
     assert refuse(DataError, "ref", "-i", "hyp").message == f"{which} is empty: there is nothing to score"
 
 
-@pytest.mark.parametrize("row", ["{0}\t1\t-0.25\t-0.5\tHund\n", '{{"line": {0}, "text": "Hund", "score": -0.3}}\n'])
-def test_rows_of_decode_are_refused(folder: Path, row: str) -> None:
-    (folder / "hyp").write_text("".join(row.format(number) for number in (1, 2, 3)), encoding="utf-8")
-    assert refuse(DataError, "ref", "-i", "hyp").message.startswith("hyp has rows of nmt decode")
-    (folder / "hyp").write_text("1\tDer Hund\n", encoding="utf-8")
+ROWS = {
+    "tsv": "1\t1\t-0.25\t-0.5\t{0}\n1\t2\t-1.9\t-4.6\tandere\n2\t1\t-0.35\t-0.8\t{1}\n3\t1\t-0.3\t-0.1\t{2}\t0 0-0\n",
+    "jsonl": '{{"line": 1, "text": "{0}"}}\n{{"line": 2, "text": "{1}"}}\n{{"line": 3, "text": "{2}"}}\n',
+    "jsonl with a source": '{{"id": "1", "source": "x", "translation": "{0}"}}\n'
+    '{{"id": "2", "source": "x", "translation": "{1}"}}\n{{"id": "3", "source": "x", "translation": "{2}"}}\n',
+    "fairseq": "S-0\tx\nH-0\t-0.3\t{0}\nP-0\t-0.1\nH-2\t-0.3\t{2}\nT-1\tx\nH-1\t-0.2\t{1}\n",
+    "detokenised": "H-0\t-0.3\tx\nD-0\t-0.3\t{0}\nD-1\t-0.3\t{1}\nD-2\t-0.2\t{2}\nH-1\t0\tx\nH-2\t0\tx\n",
+    "n-best": "0 ||| {0} ||| F0= -1.2 ||| -1.2\n0 ||| y ||| F0= -2 ||| -2\n1 ||| {1} ||| -3\n2 ||| {2} ||| -4\n",
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_rows_of_a_decoder_are_refused_with_the_command_that_takes_the_text_out(folder: Path, kind: str) -> None:
+    plain = (folder / "hyp").read_text(encoding="utf-8")
+    (folder / "hyp").write_text(ROWS[kind].format(*plain.splitlines()), encoding="utf-8")
+    error = refuse(DataError, "ref", "-i", "hyp")
+    if kind.startswith("jsonl") and shutil.which("jq") is None:
+        key = "text" if kind == "jsonl" else "translation"
+        assert error.hint == f"jq -r .{key} < hyp > plain-hyp"
+        return
+    subprocess.run(error.hint, shell=True, check=True)
+    assert (folder / "plain-hyp").read_text(encoding="utf-8") == plain
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["1\tDer Hund", "2\tDie Katze", "3\tEin Haus"],
+        ["{Hund}", '{"a": 1}', "{}"],
+        ["H-2 O", "D-1 Trainer", "T-800"],
+        ["a ||| b", "1 || 2", "0 |||"],
+    ],
+)
+def test_ordinary_text_with_tabs_and_bars_is_scored(folder: Path, lines: list[str]) -> None:
+    (folder / "hyp").write_text("\n".join(lines) + "\n", encoding="utf-8")
     assert columns(run("hyp", "-i", "hyp", "-m", "chrf"))[0][1] == "100.00"
 
 
