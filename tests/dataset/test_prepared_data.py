@@ -15,13 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt_cli.dataset import prepared_data
 from nmt_cli.dataset.prepared_data import TokenizedSide, TokenWriter, open_prepared, token_dtype
 from nmt_cli.errors import DataError
 from nmt_cli.files import sha256
 from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
 from tests.dataset.synthetic import append_rows, sentences, tokenized_side
-from tests.preparing.corpus_files import contents, corpus_of_pairs, invented_pairs, run, small_corpus
+from tests.preparing.corpus_files import corpus_of_pairs, invented_pairs, run, small_corpus
 
 ROWS = st.lists(st.lists(st.integers(4, 399), max_size=6), max_size=8)
 
@@ -117,36 +116,12 @@ def test_texts_are_the_lines_as_given(tmp_path: Path) -> None:
     assert sentences(data.split("valid").src)[1] == [EOS]
 
 
-def test_a_split_without_sentences_is_empty(copy: Path) -> None:
-    (copy / "test.source.ids").write_bytes(b"")
-    np.zeros(1, dtype="<i8").tofile(copy / "test.source.offsets")
-    edit_manifest(copy, lambda values: values["files"].update({"test.source.ids": 0, "test.source.offsets": 8}))
-    tokens = open_prepared(copy).split("test").src
-    assert (len(tokens), tokens.lengths.tolist(), sentences(tokens)) == (0, [], [])
-
-
 def test_a_split_that_the_corpus_lacks_is_named(tmp_path: Path) -> None:
     located = corpus_of_pairs(tmp_path, train=invented_pairs(300, seed=7), valid=[("a", "b")])
     data = open_prepared(run(located, tmp_path / "data").directory)
     with pytest.raises(DataError, match="small has no test split, but train, valid") as caught:
         data.split("test")
     assert "--test PREFIX" in caught.value.hint
-
-
-def test_reading_changes_nothing_and_hashes_no_token_file(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hashed: list[str] = []
-
-    def spy(path: Path) -> str:
-        hashed.append(path.name)
-        return sha256(path)
-
-    monkeypatch.setattr(prepared_data, "sha256", spy)
-    before = contents(prepared)
-    data = open_prepared(prepared)
-    with pytest.raises(ValueError, match="read-only"):
-        data.split("train").src.offsets[0] = 7
-    assert contents(prepared) == before
-    assert hashed == ["source.spm", "target.spm"]
 
 
 @pytest.mark.parametrize("name", ["train.source.ids", "train.target.offsets", "valid.de"])
