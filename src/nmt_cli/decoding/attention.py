@@ -130,10 +130,8 @@ class AttentionMaps:
     def pieces(self, source: str, target: str | None, *, part: AttentionPart) -> AttentionMap:
         """The map between pieces; DataError if a text is blank or too long for the model.
 
-        The map of the encoder needs no target.
+        Only the map of the encoder needs no target.
         """
-        if target is None and part != "encoder":
-            raise ValueError(f"the attention of {part} needs a target")
         source_ids, target_ids = self._encode(source, target)
         source_pieces = [*self._loaded.source.pieces(source_ids), _END]
         target_pieces = self._loaded.target.pieces(target_ids)

@@ -161,8 +161,6 @@ class DecoderCache:
         visible = _round_up(self.num_slots, self.shape_multiple)
         slots = Slots(start, self.num_slots, visible, self._capacity_for(start, width))
         if self.slot_bias is None:
-            if width > 1:
-                raise ValueError("a sentence has several hypotheses from its second step on")
             bias = None if self.shape_multiple == 1 else _slot_bias_of_one_hypothesis(slots, like)
             return CacheStep(position, slots, bias)
         if self.slot_bias.size(2) < visible:

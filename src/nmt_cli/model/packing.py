@@ -125,8 +125,6 @@ class Projections(NamedTuple):
 def pack(rows: Sequence[Sequence[int]], *, device: torch.device) -> Packed:
     """The given sentences, none of them empty, end to end on `device`."""
     lengths = [len(row) for row in rows]
-    if not lengths or min(lengths) == 0:
-        raise ValueError("cannot pack an empty sentence")
     sizes, ids = torch.tensor(lengths), torch.tensor([token for row in rows for token in row])
     ends, longest = sizes.cumsum(0), max(lengths)
     start_of_sentence = torch.repeat_interleave(ends - sizes, sizes, output_size=len(ids))

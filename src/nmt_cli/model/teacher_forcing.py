@@ -35,8 +35,6 @@ def forced_log_probs(
     Sources end in EOS. A target ends in EOS if its end is scored too; the translation of a search that reached its
     limit has no EOS. No row is empty. The model is in evaluation mode, on `device`.
     """
-    if model.training:
-        raise ValueError("forced decoding needs model.eval(): dropout would change the probabilities")
     with torch.inference_mode():
         source, gold = pack(sources, device=device), pack(targets, device=device)
         inputs = gold.ids.roll(1)
