@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from nmt_cli.dataset import plan_computation
 from nmt_cli.dataset.plan_computation import EpochPlan, TokenBudgets, token_budgets
-from nmt_cli.dataset.prepared_data import row_type
 from nmt_cli.errors import DataError
 from tests.dataset.synthetic import CORPORA, LONGEST, Corpus, as_corpus, realistic
 
@@ -104,15 +103,6 @@ def test_rows_say_where_the_sentences_lie(corpus: Corpus, batch_tokens: int) -> 
             rows = plan.rows(pairs)
             assert rows[f"{name}_length"].tolist() == side[pairs].tolist()
             assert rows[f"{name}_start"].tolist() == [side[:pair].sum() for pair in pairs]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [((65_535, 65_535, 255), 10), ((65_536, 1 << 31, 65_535), 16), ((1 << 31, 1 << 32, 1 << 16), 28)],
-)
-def test_rows_are_as_narrow_as_the_data_allows(sizes: tuple[int, int, int], expected: int) -> None:
-    num_pairs, num_tokens, longest = sizes
-    assert row_type(num_pairs=num_pairs, num_tokens=num_tokens, max_tokens_in_sentence=longest).itemsize == expected
 
 
 @given(CORPORA, BATCH_TOKENS, SEEDS)

@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli.dataset.prepared_data import Array, Rows, TokenizedSide, TokenPairs, make_rows, narrowest_type, row_type
+from nmt_cli.dataset.prepared_data import Array, Rows, TokenizedSide, TokenPairs, make_rows, narrowest_type
 from nmt_cli.dataset.sampled_pieces import SamplingCost
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS
 from nmt_cli.errors import DataError
@@ -84,7 +84,6 @@ class EpochPlan:
     longest_pairs: Array
     invariants: EpochInvariants
     offsets: SentenceOffsets
-    row_dtype: np.dtype[np.void]
 
     def __len__(self) -> int:
         return len(self.update_order)
@@ -101,7 +100,7 @@ class EpochPlan:
 
     def rows(self, pairs: Array) -> Rows:
         """The rows of some pairs."""
-        return make_rows(self.row_dtype, pairs.astype(np.int64), self.offsets.src, self.offsets.tgt)
+        return make_rows(pairs.astype(np.int64), self.offsets.src, self.offsets.tgt)
 
 
 def compute_plan(
@@ -133,13 +132,8 @@ def compute_plan(
     for start in range(0, len(pair_order), _BLOCK_PAIRS):
         cutter.add(offsets.lengths(pair_order[start : start + _BLOCK_PAIRS]))
     bounds = _even_out_last_updates(cutter.bounds(), pair_order, offsets, budgets=invariants.budgets)
-    row_dtype = row_type(
-        num_pairs=len(data),
-        num_tokens=int(max(offsets.src[-1], offsets.tgt[-1])),
-        max_tokens_in_sentence=max(long_class.max_tokens_in_sentence, short_class.max_tokens_in_sentence),
-    )
     update_order = generator.permutation(len(bounds) - 1)
-    return EpochPlan(pair_order, bounds, update_order, longest_pairs, invariants, offsets, row_dtype)
+    return EpochPlan(pair_order, bounds, update_order, longest_pairs, invariants, offsets)
 
 
 def expected_invariants(

@@ -23,13 +23,7 @@ Rows = NDArray[np.void]
 """Where pairs lie in a split, [n]: the fields `pair`, `src_start`, `tgt_start`, `src_length` and `tgt_length`."""
 SIDES = ("source", "target")  # in names of files; rows have `src` and `tgt`
 _OFFSET = np.dtype("<i8")
-
-
-def row_type(*, num_pairs: int, num_tokens: int, max_tokens_in_sentence: int) -> np.dtype[np.void]:
-    """The narrowest type of rows for a split of `num_pairs` pairs and at most `num_tokens` tokens per side."""
-    fields = {"pair": num_pairs, "src_start": num_tokens, "tgt_start": num_tokens}
-    fields |= {"src_length": max_tokens_in_sentence, "tgt_length": max_tokens_in_sentence}
-    return np.dtype([(name, narrowest_type(largest)) for name, largest in fields.items()])
+_ROW = np.dtype([(name, "<i8") for name in ("pair", "src_start", "tgt_start", "src_length", "tgt_length")])
 
 
 def narrowest_type(largest: int) -> str:
@@ -37,9 +31,9 @@ def narrowest_type(largest: int) -> str:
     return next(f"<u{size}" for size in (2, 4, 8) if largest < 1 << 8 * size)
 
 
-def make_rows(dtype: np.dtype[np.void], pairs: Array, src_offsets: Array, tgt_offsets: Array) -> Rows:
+def make_rows(pairs: Array, src_offsets: Array, tgt_offsets: Array) -> Rows:
     """The rows of some pairs [n]; the offsets say where each sentence begins, and where the last one ends."""
-    rows = np.empty(len(pairs), dtype=dtype)
+    rows = np.empty(len(pairs), dtype=_ROW)
     rows["pair"] = pairs
     for side, offsets in (("src", src_offsets), ("tgt", tgt_offsets)):
         rows[f"{side}_start"] = starts = offsets[pairs]
@@ -50,9 +44,6 @@ def make_rows(dtype: np.dtype[np.void], pairs: Array, src_offsets: Array, tgt_of
 def num_tokens(rows: Rows, *, side: str) -> int:
     """The tokens of one side of some rows, `src` or `tgt`, with EOS."""
     return int(rows[f"{side}_length"].sum(dtype=np.int64))
-
-
-_WIDEST_ROW = row_type(num_pairs=2**63, num_tokens=2**63, max_tokens_in_sentence=2**63)
 
 
 class TokenizedSide:
@@ -127,7 +118,7 @@ class TokenPairs:
 
     def rows(self, pairs: Array) -> Rows:
         """The rows of some pairs."""
-        return make_rows(_WIDEST_ROW, pairs, self.src.offsets, self.tgt.offsets)
+        return make_rows(pairs, self.src.offsets, self.tgt.offsets)
 
 
 @dataclass(frozen=True, slots=True)
