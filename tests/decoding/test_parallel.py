@@ -174,5 +174,3 @@ def test_workers_translate_files(folder: Path) -> None:
         with pytest.raises(UsageError) as refused:
             decode(model=[folder / "model"], workers=2, source=source, stream=stream)
         assert refused.value.where == "--workers"
-    with pytest.raises(UsageError, match="--workers is 0, but should be at least 1"):
-        decode(model=[folder / "model"], workers=0)

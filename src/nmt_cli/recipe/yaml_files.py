@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.key_paths import KeyPath
 
 _TAG_PREFIX = "tag:yaml.org,2002:"
+# More than any file has. A few hundred bytes of aliases to lists of aliases, in a stranger's model, stand for billions.
+_MAX_VALUES, _MAX_DEPTH = 100_000, 64
 # Column of the notes. After a longer line, the note follows two spaces later.
 _NOTE_COLUMN = 50
 
@@ -54,6 +57,8 @@ def parse_document(text: str, *, source: str) -> Document:
     """The mapping in a YAML text; `source` names it in errors and origins."""
     try:
         node = yaml.compose(text, Loader=_CoreLoader)
+    except RecursionError:
+        raise _too_large_error(source) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)  # of a character that YAML forbids there is none
         reason = str(error).splitlines()[0] if mark is None else getattr(error, "problem", "")
@@ -145,11 +150,14 @@ class _Constructor:
 
     locate: Callable[[yaml.Node], str]
     origins: dict[KeyPath, str] = field(default_factory=dict)
+    counter: Iterator[int] = field(default_factory=count)
 
     def value(self, node: yaml.Node, path: KeyPath = ()) -> Any:
         """The value of a node."""
         where = self.locate(node)
         self.origins.setdefault(path, where)
+        if next(self.counter) >= _MAX_VALUES or len(path) > _MAX_DEPTH:
+            raise _too_large_error(where)
         if isinstance(node, yaml.ScalarNode):
             return _scalar(node, where)
         if node.tag not in (f"{_TAG_PREFIX}map", f"{_TAG_PREFIX}seq"):
@@ -167,6 +175,11 @@ class _Constructor:
             self.origins[(*path, key)] = line
             values[key] = self.value(value_node, (*path, key))
         return values
+
+
+def _too_large_error(where: str) -> RecipeError:
+    message = f"there are more than {_MAX_VALUES:,} values, all aliases written out, or {_MAX_DEPTH} levels"
+    return RecipeError(message, where=where, hint="use fewer aliases (*name)")
 
 
 def _scalar(node: yaml.ScalarNode, where: str) -> Any:
