@@ -91,11 +91,11 @@ def test_a_yaml_bomb_is_not_swapped_in_and_nobody_waits_for_it(operated: Server,
     before, config = text_of(operated), model / "config.yaml"
     lists = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9 if n else ['ha'] * 9)}]" for n in range(9)]
     config.rename(model / "kept")
-    told = ("the old model stays: there are more than 100,000 values", "the old model stays: this is not YAML: lists")
-    for bomb, line in zip(("\n".join(lists), "a: " + "[" * 20_000), told, strict=True):
+    told = "the old model stays: there are more than 100,000 values"
+    for number, bomb in enumerate(("\n".join(lists), "a: " + "[" * 20_000), 1):
         config.write_text(bomb)
         operated.process.send_signal(signal.SIGHUP)
-        while line not in operated.log:
+        while operated.log.count(told) < number:
             asked = time.monotonic()
             assert operated.get("/health").status == 200
             assert time.monotonic() - asked < 20
