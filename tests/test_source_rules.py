@@ -11,7 +11,6 @@ from tests.source_modules import Module, Rule, assert_kept, called, dotted_name
 
 EDGES = {
     "serving/app.py",
-    "serving/models.py",
     "serving/worker_pool.py",
     "processes.py",
     "training/loader.py",

@@ -32,7 +32,7 @@ def hub_errors(error_type: type[NmtError], name: str, *, page: str, missing: str
         yield
     except NmtError:
         raise
-    except Exception as error:  # the library's errors, and those of the libraries below it, have no class in common
+    except Exception as error:  # errors of the hub's library, of its HTTP library and of hf_xet share no class
         raise _user_error(error, error_type, name, page=page, missing=missing) from error
 
 
@@ -52,10 +52,10 @@ def download(repository: str, path: str, *, repo_type: str, revision: str | None
 def download_small_files(
     repository: str, names: list[str], *, repo_type: str, revision: str | None, only_cached: bool = False
 ) -> Path:
-    """The folder of a repository in the hub's own cache, whose name is its commit, with those of the files it has.
+    """The folder of a commit in the hub's own cache, with the named files; a file that the commit lacks is left out.
 
-    If the hub cannot be reached, or with `only_cached`, the folder is what the cache holds. It raises what the library
-    raises.
+    The folder has the name of the commit. If the hub cannot be reached, or with `only_cached`, it is the one in the
+    cache. Raises what the library raises.
     """
     import huggingface_hub
 

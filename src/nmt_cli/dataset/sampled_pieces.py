@@ -115,7 +115,7 @@ class SampledPieces:
     """The sampled ids of the training split, epoch by epoch, in a folder that all ranks of a run share.
 
     A sentence keeps the ids of the prepared data if it would have more than `max_tokens_in_sentence`. A word keeps its
-    ids if they are not the encoding of its text. `beat` is called while pieces are sampled, here or elsewhere.
+    ids if they are not the encoding of its text. `beat` is called while the training waits for an epoch.
     """
 
     def __init__(
@@ -132,16 +132,20 @@ class SampledPieces:
         self._alpha, self._seed, self._max_tokens_in_sentence = alpha, seed, max_tokens_in_sentence
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nmt-sample-ahead")
         self._ahead: tuple[int, Future[None]] | None = None  # an epoch, and the end of its sampling
-        self._is_closed = False
+        self._is_awaited = self._is_closed = False
 
     def open(self, epoch: int) -> TokenPairs:
         """The sampled pairs of an epoch: found, waited for, or sampled by all CPUs.
 
         Raises DataError if they cannot be written, and SamplingStopped if this is closed before they are there.
         """
-        if self._ahead is not None and self._ahead[0] == epoch:
-            self._ahead[1].result()
-        self._sample_once(epoch, num_workers=num_cpus(), niceness=0)
+        self._is_awaited = True
+        try:
+            if self._ahead is not None and self._ahead[0] == epoch:
+                self._ahead[1].result()
+            self._sample_once(epoch, num_workers=num_cpus(), niceness=0)
+        finally:
+            self._is_awaited = False
         return open_pairs(self._directory(epoch), SAMPLED, dtype=self._data.manifest.dtype)
 
     def sample_ahead(self, epoch: int, *, num_workers: int) -> None:
@@ -159,7 +163,7 @@ class SampledPieces:
         return self._folder / f"epoch-{epoch:05}"
 
     def _sample_once(self, epoch: int, *, num_workers: int, niceness: int) -> None:
-        """Sample an epoch, unless its files are there when no other process samples any more."""
+        """Sample an epoch, unless this or another process has done so."""
         directory = self._directory(epoch)
         if directory.exists():
             return
@@ -180,7 +184,7 @@ class SampledPieces:
         while not lock.is_locked:
             self._raise_if_closed()
             if size != (size := files.bytes_in(directory.with_name(f".{directory.name}.partial"))):
-                self._beat()  # the other process makes progress
+                self._beat_if_awaited()  # the other process makes progress
             with suppress(Timeout):
                 lock.acquire()
         try:
@@ -204,7 +208,12 @@ class SampledPieces:
                 for side, text in sides.items():
                     writers[side].append(text.ids, text.lengths)
                 self._raise_if_closed()
-                self._beat()
+                self._beat_if_awaited()
+
+    def _beat_if_awaited(self) -> None:
+        """Call `beat` if the training waits: sampling ahead must not hide a training that hangs."""
+        if self._is_awaited:
+            self._beat()
 
     def _raise_if_closed(self) -> None:
         if self._is_closed:

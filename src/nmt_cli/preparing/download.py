@@ -94,7 +94,7 @@ def _download_with_retries(url: str, part: Path, file: Path, *, size: int | None
                 part.unlink(missing_ok=True)
             elif error.code not in _TRANSIENT:
                 raise _unreachable_error(url, reason, hint="check the address, and whether it needs a login") from None
-        except (http.client.HTTPException, OSError) as error:  # of the network; those of the disk are DataError
+        except (http.client.HTTPException, OSError) as error:  # of the network: an error of the disk is a DataError
             cause = getattr(error, "reason", error)
             reason = str(cause) or type(cause).__name__
             if not before and isinstance(cause, socket.gaierror | ConnectionRefusedError):

@@ -272,12 +272,13 @@ class ModelRouter:
     async def reload(self) -> None:
         """Load the models that have changed, one after another; a model whose load fails stays as it is."""
         for model in self:
-            try:
-                await model.reload()
-            except NmtError as error:
-                logger.error("the old model stays: %s; %s", error.message, error.hint)
-            except Exception:
-                logger.exception("the old model stays: an unexpected error in nmt")
+            (problem,) = await asyncio.gather(model.reload(), return_exceptions=True)
+            if isinstance(problem, NmtError):
+                logger.error("the old model stays: %s; %s", problem.message, problem.hint)
+            elif isinstance(problem, Exception):
+                logger.error("the old model stays: an unexpected error in nmt", exc_info=problem)
+            elif problem is not None:
+                raise problem
 
     async def close(self) -> None:
         """End all workers."""

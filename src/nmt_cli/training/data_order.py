@@ -25,7 +25,7 @@ from nmt_cli.devices import num_cpus
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import Recipe
 
-# The next epoch is sampled after so many updates, when no rank reads the one before any more, which is removed.
+# The next epoch is sampled after so many updates of this one. No rank then reads the epoch before, which is removed.
 _UPDATES_BEFORE_SAMPLING = 8
 _LOGGED_SECONDS = 1.0
 
@@ -51,7 +51,7 @@ class DataOrder:
     """The updates of a training in turn. Its position is (epoch, index in the epoch's plan), both from 0.
 
     A device takes `max_tokens` slots per side at once. A plan is computed when its epoch begins. Sampled pieces lie in
-    the directory `run`, and `beat` is called while they are sampled.
+    the directory `run`, and `beat` is called while the training waits for them.
     """
 
     def __init__(

@@ -132,9 +132,8 @@ def open_output(
     final = output.resolve()  # not of a stream: a pipe in /dev/fd resolves to no path
     unfinished = PartialOutput(final)
     with lock_path(unfinished.path, busy="another nmt decode writes this file", error=DataError):
-        check_output(
-            final, source=STANDARD, overwrite=overwrite
-        )  # another command may have written it since this one began
+        # Another command may have written it since this one began.
+        check_output(final, source=STANDARD, overwrite=overwrite)
         with _write_errors(str(output)):
             done = unfinished.begin(job, may_replace=overwrite, rows_are_numbered=rows_are_numbered)
             stream = io.FileIO(unfinished.path, "a")

@@ -135,7 +135,7 @@ class HubSource(Source):
         datasets.disable_progress_bars()
         try:
             builder = datasets.load_dataset_builder(path, self.subset, **options)
-        except Exception as error:  # its errors, and those of the libraries below it, have no class in common
+        except Exception as error:  # errors of datasets, of the hub's library and of pyarrow share no class
             message = f"cannot read the data set {self._name}: {first_line(error) or type(error).__name__}"
             hint = "check repository, subset and split; a single file is read by kind: text, tsv, jsonl or parquet"
             raise DataError(message, where=self._name, hint=hint) from error
