@@ -131,10 +131,14 @@ def test_the_pieces_of_a_block_do_not_depend_on_other_blocks(
 def test_the_next_epoch_is_sampled_ahead_and_the_one_before_is_removed(
     bpe: PreparedData, tmp_path: Path, sampled: Callable[..., Rows]
 ) -> None:
-    pieces = pieces_of(bpe, tmp_path)
+    beats: list[int] = []
+    pieces = pieces_of(bpe, tmp_path, beat=lambda: beats.append(1))
     for epoch in range(3):
         pieces.open(epoch)
+        before = len(beats)
         pieces.sample_ahead(epoch + 1, num_workers=2)
+        wait_until((tmp_path / SAMPLED / f"epoch-{epoch + 1:05}").exists)
+        assert len(beats) == before > 0, "the watchdog of the ranks must notice a training that hangs meanwhile"
     assert rows_of(pieces.open(3)) == sampled(bpe, epoch=3)
     assert sorted(path.name for path in (tmp_path / SAMPLED).glob("epoch-*")) == ["epoch-00002", "epoch-00003"]
     pieces.close()
