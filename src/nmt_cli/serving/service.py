@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.schema import SplitSentences
@@ -29,7 +29,10 @@ from nmt_cli.serving.texts import TextCandidate, TranslatedSentence, TranslatedT
 from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, SentenceTask
 from nmt_cli.tokenization.sentence_splitting import SplitText
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
+
+_SHORT_CHARACTERS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,7 @@ class Service:
         """The translation of each text by the model for its language, with how that model was found."""
         self.check_texts(texts)
         with owner.charged(requests=max(1, len(texts)), characters=sum(map(len, texts))):
-            # Detecting and splitting long texts take long, and other requests must not wait for them.
-            routes = await asyncio.to_thread(lambda: [self.models.route(source, target, text=text) for text in texts])
+            routes = await off_the_loop(texts, lambda: [self.models.route(source, target, text=text) for text in texts])
             translations = await self.translate(
                 texts, routes, partial(self.search_task, nbest=nbest), split_sentences=split_sentences, caller=caller
             )
@@ -182,7 +184,9 @@ class Service:
         `search` gives the search with a model. A text that is not to be translated is its own translation.
         """
         tasks = {model: search(model) for model in dict.fromkeys(route.model for route in routes)}
-        split_texts, num_pieces = await asyncio.to_thread(_split_texts, texts, routes, split_sentences=split_sentences)
+        split_texts, num_pieces = await off_the_loop(
+            texts, partial(_split_texts, texts, routes, split_sentences=split_sentences)
+        )
         sentences_of_texts = [
             [
                 _queued_sentence(sentence, num_pieces[route.model, sentence], tasks[route.model], caller)
@@ -256,6 +260,15 @@ class Service:
         else:
             seconds = max(1, int(self.limits.timeout_seconds / 2))
             raise server_busy_error("the translation took too long", retry_after_seconds=seconds, code=TIMEOUT)
+
+
+async def off_the_loop(texts: Sequence[str], work: Callable[[], T]) -> T:
+    """The result of some work on texts: in a thread if they are long, because other requests must not wait for it.
+
+    Work on a short text takes less time than a thread would need to begin it.
+    """
+    is_short = sum(map(len, texts)) <= _SHORT_CHARACTERS
+    return work() if is_short else await asyncio.to_thread(work)
 
 
 def _split_texts(

@@ -5,7 +5,7 @@ https://github.com/LibreTranslate/LibreTranslate, the protocol only.
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends
@@ -16,6 +16,7 @@ from nmt_cli.languages import DetectedLanguage, language_name
 from nmt_cli.serving.api.endpoints import Call, FormRoute, KeyedCall, json_response, open_call
 from nmt_cli.serving.api.requests import read_text, watch_caller
 from nmt_cli.serving.errors import BUSY, REFUSED, RequestError, invalid_request_error, shorten
+from nmt_cli.serving.service import off_the_loop
 
 # Without "", which clients send for text: generators of clients would make a name of it.
 _FORMAT = {"enum": ["text", "html"], "type": "string", "description": "html takes entities and the tags of blocks"}
@@ -161,7 +162,8 @@ async def detect(fields: LibreDetectRequest, call: _Keyed) -> Response:
         raise invalid_request_error("Invalid request: missing q parameter", hint="q is the text", where="q")
     call.service.check_texts([text])
     with call.owner.charged(requests=1, characters=0):
-        return json_response([_detected_language(await asyncio.to_thread(call.service.models.detect, text))])
+        found = await off_the_loop([text], partial(call.service.models.detect, text))
+        return json_response([_detected_language(found)])
 
 
 @router.get("/languages", response_model=list[LibreLanguage])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
@@ -18,7 +17,7 @@ from nmt_cli.serving.api.endpoints import NUMBER, Call, JsonRoute, KeyedCall, No
 from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.errors import BUSY, REFUSED, ClientGone, RequestError, invalid_request_error
 from nmt_cli.serving.models import ModelRoute, ServedModel
-from nmt_cli.serving.service import Service
+from nmt_cli.serving.service import Service, off_the_loop
 from nmt_cli.serving.texts import TextCandidate, TranslatedText
 from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask
 
@@ -204,7 +203,9 @@ async def translate(fields: TranslateRequest, call: _Keyed) -> Response:
 
 async def _translate(fields: TranslateRequest, call: Call, texts: list[str]) -> Response:
     service = call.service
-    route = await asyncio.to_thread(service.models.route, fields.source, fields.target, text="\n".join(texts))
+    route = await off_the_loop(
+        texts, partial(service.models.route, fields.source, fields.target, text="\n".join(texts))
+    )
     search = partial(
         service.search_task,
         nbest=fields.nbest,
@@ -298,7 +299,8 @@ async def _model_for_sentence(fields: NextWordsRequest | AttentionRequest, servi
     """The model for the sentence of a request; RequestError if the sentence is blank."""
     if not fields.text.strip():
         raise invalid_request_error("the sentence is blank", hint="give the sentence that is translated", where="text")
-    return (await asyncio.to_thread(service.models.route, fields.source, fields.target, text=fields.text)).model
+    find_route = partial(service.models.route, fields.source, fields.target, text=fields.text)
+    return (await off_the_loop([fields.text], find_route)).model
 
 
 async def _stream_lines(
