@@ -92,6 +92,7 @@ def parse_languages(pair: str) -> tuple[str, str]:
     return codes[0], codes[1]
 
 
+@lru_cache(maxsize=1 << 14)
 def are_close(code: str, other: str) -> bool:
     """True if two languages are the same, or so similar that an identifier takes one for the other."""
     codes = {short_code(code), short_code(other)}
