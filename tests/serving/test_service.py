@@ -86,7 +86,7 @@ async def test_languages_are_detected_and_sentences_split_where_no_other_request
     service = Service(ModelRouter([model]), LIMITS, ApiKeys([]), ServerMetrics())
     asking = asyncio.ensure_future(
         service.translate_each(
-            [f"The sea{' and the sea' * 9}. " * 9],
+            [f"The sea{' and the sea' * 6}. " * 9],
             source=None,
             target=None,
             nbest=1,

@@ -32,7 +32,7 @@ from nmt_cli.tokenization.sentence_splitting import SplitText
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-_SHORT_CHARACTERS = 1_000
+_SHORT_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True)
