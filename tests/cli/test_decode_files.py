@@ -26,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt_cli.cli.decode.command import decode
-from nmt_cli.cli.decode.input import STANDARD, open_input, read_blocks
+from nmt_cli.cli.decode.input import STANDARD, count_lines, open_input, read_blocks
 from nmt_cli.cli.decode.output import PartialOutput
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.preparing.sources.lines import line_chunks
@@ -329,6 +329,17 @@ def test_line_ends_of_other_systems_and_a_byte_order_mark_are_no_text() -> None:
     assert list(blocks([b"\xef\xbb\xbfone\r\n", b"\r\n", "Zeile\u2028zwei\x0b\n".encode()])) == [
         ["one", "", "Zeile\u2028zwei\x0b"]
     ]
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+def test_a_file_of_any_system_has_its_lines(tmp_path: Path, end: str) -> None:
+    lines = ["one house", "", "two", "三"]
+    for text in (end.join(lines), end.join([*lines, ""])):
+        (tmp_path / "my.txt").write_bytes(text.encode())
+        with open_input(tmp_path / "my.txt", is_streamed=False, errors="strict") as found:
+            assert [line for block in found for line in block] == lines
+        assert [line for block in blocks([text.encode()]) for line in block] == lines
+        assert count_lines(tmp_path / "my.txt") == 4
 
 
 def test_a_line_that_is_not_utf8_is_named_after_those_before_it() -> None:

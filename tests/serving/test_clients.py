@@ -149,6 +149,22 @@ def test_needless_slashes_of_a_path_change_nothing(server: Server, path: str) ->
     asked = {"q": TEXT, "text": TEXT, "source": "en", "target": "de", "target_lang": "DE"}
     answer = server.post(path, asked)
     assert (answer.status, answer.json) == (200, server.post(path.replace("//", "/").removesuffix("/"), asked).json)
+    assert server.get("/docs/").body == server.get("/docs").body
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "told"),
+    [
+        ("POST", "/v2/document", "/v2/translate"),
+        ("POST", "/v2/glossaries", "fine-tune"),
+        ("PATCH", "/v3/glossaries/x", "fine-tune"),
+        ("POST", "/translate_file", "/translate"),
+    ],
+)
+def test_what_the_server_has_instead_is_told(server: Server, method: str, path: str, told: str) -> None:
+    answer = server.ask(method, path, {})
+    assert answer.status in (404, 405)
+    assert told in next(iter(answer.json.values()))
 
 
 @pytest.mark.parametrize(

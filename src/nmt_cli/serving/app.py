@@ -36,6 +36,12 @@ logger = logging.getLogger(__name__)
 
 # nginx's code for a client that has gone; only the log shows it.
 _STATUS_CLIENT_GONE = 499
+# What the server has instead of paths that other servers have.
+_INSTEAD = {
+    "/document": "documents are not taken: send their texts to /v2/translate",
+    "_file": "files are not taken: send their texts to /translate",
+    "/glossaries": deepl.NO_GLOSSARY_HINT,
+}
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self';"
@@ -75,8 +81,8 @@ async def read_metrics(call: _Open) -> Response:
 _MONITORING_PATHS = {"/health", "/ready", "/metrics"}
 # The most used first, because the router compares a path with one after another.
 _ROUTERS = (v1.router, deepl.router, libretranslate.router, _operations)
-# DeepL and LibreTranslate answer a path with more slashes too, as clients write it after an address that ends with one.
-_PATHS_WITH_SLASHES = {
+# These are answered with more slashes too, as clients write a path after an address that ends with one.
+_PATHS_WITH_SLASHES = {"/docs"} | {
     route.path
     for router in (deepl.router, libretranslate.router)
     for route in router.routes
@@ -211,18 +217,19 @@ async def _answer_error(request: Request, error: Exception) -> Response:
         case NmtError():
             return _error_response(request_error_from(error, status=400, code="invalid_request"), path=path)
         case HTTPException():
-            return _error_response(_routing_error(error.status_code), path=path, headers=error.headers)
+            return _error_response(_routing_error(error.status_code, path), path=path, headers=error.headers)
         case _:
             raise error
 
 
-def _routing_error(status: int) -> RequestError:
+def _routing_error(status: int, path: str) -> RequestError:
     """The error for a request that Starlette's router refuses with this status."""
     code, message = {
         404: ("no_such_path", "there is no such path"),
         405: ("method_not_allowed", "this path has no such method"),
     }.get(status, ("refused", "the request is refused"))
-    return RequestError(message, hint="see /docs", status=status, code=code)
+    hint = next((hint for part, hint in _INSTEAD.items() if part in path), "see /docs")
+    return RequestError(message, hint=hint, status=status, code=code)
 
 
 def _error_response(error: RequestError, *, path: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -103,7 +103,7 @@ def _prefix_error(message: str) -> DataError:
 def read_blocks(
     chunks: Iterable[bytes], *, has_more: Callable[[], bool], max_lines: int, name: str, errors: OnInvalidBytes
 ) -> Iterator[list[str]]:
-    """The lines in `chunks` without their ends (LF or CR LF), in blocks of at most `max_lines`.
+    """The lines in `chunks` without their ends (LF, CR LF or, as on old Macs, CR), in blocks of at most `max_lines`.
 
     A block ends early if `has_more` says that the next chunk is not there yet. A line that is not UTF-8 raises
     DataError, with `name` and its number, after a block with the lines before it, unless `errors` is replace. The error
@@ -113,7 +113,7 @@ def read_blocks(
     lines: list[bytes] = []
     incomplete_line = bytearray()
     first_line = 1
-    for number, chunk in enumerate(chunks):
+    for number, chunk in enumerate(_with_line_feeds(chunks)):
         if number == 0:
             if name == STDIN:
                 check_unstructured(chunk, name=STDIN)
@@ -165,9 +165,19 @@ def count_lines(path: Path) -> int:
 
     with open_bytes(path) as stream:
         count, last = 0, b"\n"
-        for chunk in iter(partial(stream.read, _CHUNK_BYTES), b""):
+        for chunk in _with_line_feeds(iter(partial(stream.read, _CHUNK_BYTES), b"")):
             count, last = count + chunk.count(b"\n"), chunk[-1:]
         return count + (last != b"\n")
+
+
+def _with_line_feeds(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The chunks; if the first one has line ends of old Macs only (CR), with line feeds in their place."""
+    has_carriage_returns = None
+    for chunk in chunks:
+        if has_carriage_returns is None:
+            # At the end of the chunk, it may be half of CR LF.
+            has_carriage_returns = b"\n" not in chunk and b"\r" in chunk[:-1]
+        yield chunk.replace(b"\r", b"\n") if has_carriage_returns else chunk
 
 
 class _BlockDecoder:
