@@ -199,7 +199,7 @@ def test_marked_up_double_encoded_and_decomposed_text_is_told_with_the_command_t
     off = ("cleaning.control_characters=false", "cleaning.max_length_ratio=null")
     (warning,) = warnings_of(tmp_path, *off, train=train(written), valid=raw[half:])
     assert warning.startswith(f"the training text (de) holds {told}")
-    subprocess.run(warning.partition("mend it: ")[2], shell=True, check=True)
+    subprocess.run(warning.partition("take them out: ")[2], shell=True, check=True)
     lines = (tmp_path / "mended-train.de").read_bytes().decode().split("\n")[:-1]
     assert lines == [tgt for _, tgt in train(mended)]
     assert warnings_of(tmp_path, *off, train=train(mended), valid=raw[half:]) == []

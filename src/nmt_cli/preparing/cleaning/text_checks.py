@@ -173,7 +173,7 @@ def _markup(sides: Sequence[TextSide]) -> Iterator[_Finding]:
         if len(marks) >= max(_MIN_MARKED, _MIN_SHARE_MARKED * len(side.lines)) and not is_of_tokens:
             mend = None if side.file is None else conversion(side.file, command, new="mended")
             sign = f"{marks[0]!r} in {len(marks):,} of {len(side.lines):,} lines"
-            yield _Finding(side, f"holds {what}", sign, "a model learns to write them; mend it", mend)
+            yield _Finding(side, f"holds {what}", sign, "a model learns to write them; take them out", mend)
 
 
 def _other_languages(sides: Sequence[TextSide]) -> Iterator[_Finding]:
