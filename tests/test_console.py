@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,6 +106,19 @@ def test_a_stderr_that_cannot_be_written_changes_no_exit_code(open_stderr: Calla
         command = [sys.executable, "-m", "nmt_cli", *arguments.split()]
         assert subprocess.run(command, stderr=stderr, cwd=tmp_path, check=False).returncode == code
     os.close(stderr)
+
+
+def test_nothing_is_lost_where_another_program_has_set_stderr_to_non_blocking() -> None:
+    script = (
+        "from nmt_cli.console import *\nconfigure_logging(quiet=False)\nfor n in range(5000): logger.info('x' * 50)"
+    )
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with subprocess.Popen([sys.executable, "-c", script], stderr=writer) as process, os.fdopen(reader) as stderr:
+        os.close(writer)
+        time.sleep(0.5)  # the pipe is full
+        assert len(stderr.readlines()) == 5000
+    assert process.returncode == 0
 
 
 def test_control_characters_of_strangers_are_shown_and_not_obeyed(

@@ -10,8 +10,9 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
+from io import UnsupportedOperation
 from itertools import pairwise
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
@@ -247,6 +248,8 @@ class _Stderr:
 
     def write(self, text: str) -> None:
         try:
+            with suppress(UnsupportedOperation):  # a stream of Python's without a descriptor
+                os.set_blocking(self._stream.fileno(), True)  # another program may have changed it: text would be lost
             self._stream.write(text)
             self._stream.flush()
         except OSError:
