@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -18,6 +23,8 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.scoring.metrics import ScoreReport, bleu
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.training import validation as module
+from nmt_cli.training.ranks.ranks import Ranks
+from nmt_cli.training.stop_signal import StopAsked
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation, Validator
 from tests.decoding.test_cuda import Tape
@@ -25,6 +32,7 @@ from tests.training.feeding import Feed, feed
 from tests.training.tiny import events
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+ALONE = Ranks(0, 1, CPU)
 
 
 @pytest.fixture
@@ -66,8 +74,8 @@ def test_the_search_is_recorded_once_and_follows_the_weights(
     monkeypatch.setattr(module, "CudaGraphs", new_tape)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1.0, 1.0))
     given, updater = training
-    plain = Validator(given.recipe, given.data, updater, given.order, device=CPU)
-    recorded = Validator(given.recipe, given.data, updater, given.order, device=CUDA)
+    plain = Validator(given.recipe, given.data, updater, given.order, ranks=ALONE)
+    recorded = Validator(given.recipe, given.data, updater, given.order, ranks=Ranks(0, 1, CUDA))
     recorded._device = CPU
     first, translations = measured(recorded)
     assert translations == measured(plain)[1]
@@ -83,6 +91,53 @@ def test_the_search_is_recorded_once_and_follows_the_weights(
     assert tape.num_replayed > num_replayed
 
 
+@dataclass(slots=True)
+class RankInThread(Ranks):
+    """One of two ranks in threads of this process, which share a list."""
+
+    parts: list[Any] = field(default_factory=list)
+    meeting: Barrier = field(default_factory=lambda: Barrier(2))
+
+    def gather(self, part: Any) -> list[Any]:
+        """The parts of both."""
+        self.parts[self.rank] = part
+        self.meeting.wait(60)
+        parts = list(self.parts)
+        self.meeting.wait(60)
+        return parts
+
+
+def test_two_ranks_share_a_validation_and_find_what_one_finds(prepared: PreparedData) -> None:
+    settings = ("decoding.max_extra_tokens=8", "decoding.batch_tokens=256", "validation.max_sentences=null")
+    parts, meeting = [None, None], Barrier(2)
+    validators = []
+    for ranks in (ALONE, *(RankInThread(rank, 2, CPU, parts=parts, meeting=meeting) for rank in (0, 1))):
+        given = feed(prepared, *settings)
+        updater = given.updater("fp32")
+        take(given, updater, 3)
+        validators.append(Validator(given.recipe, given.data, updater, given.order, ranks=ranks))
+    alone, *together = validators
+    expected = alone.measure(max_sentences=None, beat=lambda: None)
+    beats = Counter[int]()
+
+    def validate(rank: int, *, stops: bool) -> Validation | None:
+        def beat() -> None:
+            beats[rank] += 1
+            if stops and rank == 1:
+                raise StopAsked
+
+        try:
+            return together[rank].measure(max_sentences=None, beat=beat)
+        except StopAsked:
+            return None
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(partial(validate, stops=False), (0, 1)))
+        assert list(pool.map(partial(validate, stops=True), (0, 1))) == [None, None]
+    assert [replace(one, seconds=0.0) for one in found if one] == [replace(expected, seconds=0.0)] * 2
+    assert min(beats[0], beats[1]) > 2
+
+
 def test_memory_runs_out_once_in_a_validation(
     prepared: PreparedData, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -94,7 +149,7 @@ def test_memory_runs_out_once_in_a_validation(
 
     given = feed(prepared, "decoding.beam=2", "decoding.batch_tokens=128")
     updater = given.updater("fp32")
-    validator = Validator(given.recipe, given.data, updater, given.order, device=CPU)
+    validator = Validator(given.recipe, given.data, updater, given.order, ranks=ALONE)
     _, expected = measured(validator)
     monkeypatch.setattr(batching, "search_together", search)
     assert measured(validator)[1] == expected
@@ -107,7 +162,7 @@ def test_bleu_counts_the_tokens_of_the_target_language(
     training: tuple[Feed, Updater], language: str, tokens: str
 ) -> None:
     given, updater = training
-    validator = Validator(given.recipe, given.data, updater, given.order, device=CPU)
+    validator = Validator(given.recipe, given.data, updater, given.order, ranks=ALONE)
     validator._target_language = language
     found = validator.measure(max_sentences=None, beat=lambda: None)
     assert f"|tok:{tokens}|" in (found.signature or "")
@@ -118,11 +173,11 @@ def test_white_space_in_validation_text_is_that_of_training_text(
 ) -> None:
     given, updater = training
     arguments = (given.recipe, given.data, updater, given.order)
-    tidy = Validator(*arguments, device=CPU)
+    tidy = Validator(*arguments, ranks=ALONE)
     sources, references = given.data.texts("valid")
     odd = [f" {source}\t".replace(" ", "  ") for source in sources]
     monkeypatch.setattr(PreparedData, "texts", lambda data, name: (odd, references))
-    assert Validator(*arguments, device=CPU)._sources == tidy._sources
+    assert Validator(*arguments, ranks=ALONE)._sources == tidy._sources
 
 
 def test_samples_are_the_translations_of_the_same_sentences_from_short_to_long(

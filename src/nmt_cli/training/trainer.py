@@ -90,13 +90,12 @@ class Trainer:
             tensorboard=run.directory / TENSORBOARD_FOLDER if has_tensorboard else None,
         )
         self._checkpointer = Checkpointer(run, data, self._updater, self._reporter, ranks=ranks)
-        self._validator = Validator(recipe, data, self._updater, order, device=ranks.device)
+        self._validator = Validator(recipe, data, self._updater, order, ranks=ranks)
         self._state = self._checkpointer.newest_state()
         order.move_to(epoch=self._state.epoch, index=self._state.index)  # before anything opens a plan
         self._validation: Validation | None = None
         self._in_flight: deque[_InFlight] = deque()
         self._signal: int | None = None
-        self._agree_on_patience()
         self._loader = Loader(order, ranks, is_interrupted=lambda: self._agreed_signal() is not None)
         self._stopwatch = Stopwatch()
         self._meter: Meter
@@ -182,8 +181,8 @@ class Trainer:
 
     def _sanity_pass(self) -> None:
         """Provoke late failures early: validate a few sentences with search and score, and save."""
+        self._validator.measure(max_sentences=_SANITY_SENTENCES, beat=self._ranks.beat)
         if self._ranks.is_first:
-            self._validator.measure(max_sentences=_SANITY_SENTENCES, beat=self._ranks.beat)
             self._checkpointer.try_saving(self._state)
         self._reporter.print_line("sanity pass done: train, validate, decode, score, save")
         if self._ranks.is_first and (warning := self._run.record.few_pairs_warning):
@@ -308,16 +307,8 @@ class Trainer:
         return update % self._recipe.training.checkpoint_every == 0
 
     def _validate(self) -> None:
-        """Validate on the first rank, and let all ranks agree on patience.
-
-        A signal stops the validation: the next start repeats it.
-        """
+        """Validate, with the same result on all ranks. A signal stops the validation: the next start repeats it."""
         self._stopwatch.stop()
-        if self._ranks.is_first:
-            self._validate_on_this_rank()
-        self._agree_on_patience()
-
-    def _validate_on_this_rank(self) -> None:
         self._reporter.show_note(f"validating after update {self._state.update:,}")
         try:
             measured = self._validator.measure(max_sentences=None, beat=self._raise_if_asked_to_stop)
@@ -344,12 +335,8 @@ class Trainer:
         """The ending by the recipe; None if the training continues."""
         if self._state.update >= self._recipe.training.updates:
             return "finished"
-        return "patience" if self._is_out_of_patience else None
-
-    def _agree_on_patience(self) -> None:
-        """Tell all ranks whether the first, which validates, is out of patience."""
         patience = self._recipe.training.patience or math.inf
-        self._is_out_of_patience = self._ranks.any(self._state.validations_since_best >= patience)
+        return "patience" if self._state.validations_since_best >= patience else None
 
     def _ending_by_any_signal(self) -> Ending | None:
         """The ending for a signal to any of the ranks, the same on all ranks; SIGTERM comes before Ctrl-C."""

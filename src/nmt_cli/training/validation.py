@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -35,8 +36,11 @@ from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.objective import plain_loss
+from nmt_cli.training.ranks.ranks import Ranks
+from nmt_cli.training.stop_signal import StopAsked
 from nmt_cli.training.update import Updater
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _GPU_BATCH_FACTOR = 4  # more tokens per batch on a GPU: the time of a step hardly depends on its rows
@@ -85,14 +89,14 @@ class Validation:
 class Validator:
     """Measures the loss of a model in training on the validation set, and its BLEU.
 
+    Each rank takes a share of the batches, and all ranks get the results of all: the same for any number of ranks.
     On a CPU a bf16 model's float32 copy translates. On a GPU the steps of the search are recorded. Later validations
     replay them, because weights change in place.
     """
 
-    def __init__(
-        self, recipe: Recipe, data: PreparedData, updater: Updater, order: DataOrder, *, device: torch.device
-    ) -> None:
-        self._recipe, self._updater, self._order, self._device = recipe, updater, order, device
+    def __init__(self, recipe: Recipe, data: PreparedData, updater: Updater, order: DataOrder, *, ranks: Ranks) -> None:
+        self._recipe, self._updater, self._order, self._ranks = recipe, updater, order, ranks
+        device = self._device = ranks.device
         self._target_language = data.manifest.languages.target
         self._translating_model = _translating_model(recipe, data, updater, device=device)
         self._is_recorded = device.type == "cuda"
@@ -108,20 +112,12 @@ class Validator:
         """Validate the current weights, or their average, on the first `max_sentences` pairs.
 
         With None, the loss is of all pairs, and BLEU is of the first `validation.max_sentences`.
-        `beat` is called after each batch; if it raises an error, the validation ends.
+        `beat` is called after each batch. If it raises StopAsked on a rank, the validation ends with that on all ranks.
         """
         start = time.perf_counter()
         limit = max_sentences or self._recipe.validation.max_sentences
         with self._updater.evaluated():
-            loss, nll = _mean_losses(
-                self._updater.model,
-                self._pairs,
-                self._usable[:max_sentences],
-                smoothing=self._recipe.training.label_smoothing,
-                max_tokens=self._order.max_tokens,
-                device=self._device,
-                beat=beat,
-            )
+            loss, nll = self._measure_losses(beat, usable=self._usable[:max_sentences])
             is_scored = self._recipe.validation.bleu and math.isfinite(loss)
             score = self._measure_bleu(beat, limit=limit) if is_scored else None
         report, samples = (None, ()) if score is None else score
@@ -134,6 +130,17 @@ class Validator:
             seconds=time.perf_counter() - start,
             samples=samples,
         )
+
+    def _measure_losses(self, beat: Callable[[], None], *, usable: Array) -> tuple[float, float]:
+        """The smoothed loss and the NLL per target token of the usable pairs."""
+        batches = _batches_by_length(usable, self._pairs.tgt.lengths, max_tokens=self._order.max_tokens)
+        smoothing = self._recipe.training.label_smoothing
+
+        def share(numbers: range) -> list[tuple[float, float]]:
+            own = [batches[number] for number in numbers]
+            return _losses(self._updater.model, self._pairs, own, smoothing=smoothing, device=self._device, beat=beat)
+
+        return _mean_losses(self._shared(share, len(batches)), self._pairs, usable)
 
     def _measure_bleu(self, beat: Callable[[], None], *, limit: int | None) -> tuple[ScoreReport, tuple[Sample, ...]]:
         longest = self._recipe.model.max_positions - 1
@@ -155,20 +162,40 @@ class Validator:
                 [self._translating_model], device=self._device, recorder=CudaGraphs(self._device)
             )
         searcher = BatchedSearch([self._translating_model], device=self._device, cuda_search=self._cuda_search)
-        best: list[list[int]] = [[] for _ in sources]
-        for batch in plan_batches([len(source) for source in sources], max_tokens=config.batch_tokens // config.beam):
-            batch_sources = [SourceSentence(sources[index], key=str(index)) for index in batch]
-            hypotheses_of_batch = searcher.search(batch_sources, config=config, nbest=1)
-            for index, hypotheses in zip(batch, hypotheses_of_batch, strict=True):
-                best[index] = hypotheses[0].ids
-            beat()
+        batches = plan_batches([len(source) for source in sources], max_tokens=config.batch_tokens // config.beam)
+
+        def share(numbers: range) -> list[list[list[int]]]:
+            found = []
+            for number in numbers:
+                batch = [SourceSentence(sources[index], key=str(index)) for index in batches[number]]
+                found.append([best.ids for (best,) in searcher.search(batch, config=config, nbest=1)])
+                beat()
+            return found
+
+        translations: list[list[int]] = [[] for _ in sources]
+        for batch, found in zip(batches, self._shared(share, len(batches)), strict=True):
+            for index, ids in zip(batch, found, strict=True):
+                translations[index] = ids
         if self._cuda_search is not None:
             free, total = torch.cuda.mem_get_info(self._device)
             if free < _MIN_FREE_SHARE * total:
                 # The search itself stays: torch has 32 streams, and a new recorder might get the loader's.
                 self._cuda_search.free_memory()
                 torch.cuda.empty_cache()
-        return best
+        return translations
+
+    def _shared(self, share: Callable[[range], list[T]], number: int) -> list[T]:
+        """The results for all numbers below `number`: each rank computes its share, and all ranks get the whole."""
+        ranks, results = self._ranks, dict[int, T]()
+        try:
+            own: list[T] | None = share(range(ranks.rank, number, ranks.size))
+        except StopAsked:
+            own = None
+        for rank, part in enumerate(ranks.gather(own)):
+            if part is None:
+                raise StopAsked
+            results.update(zip(range(rank, number, ranks.size), part, strict=True))
+        return [results[index] for index in range(number)]
 
 
 def measure_average(run: Run, weights: Mapping[str, Tensor], *, single: Path) -> AverageLosses:
@@ -184,20 +211,14 @@ def measure_average(run: Run, weights: Mapping[str, Tensor], *, single: Path) ->
         raise DataError(f"{data.directory} holds other data than the run's", where=str(data.directory), hint=hint)
     model = uninitialized_model(run.recipe.model, source_vocab=record.source_vocab, target_vocab=record.target_vocab)
     multiply_float32_fast(device)
-    pairs = _usable_pairs(data, max_positions=run.recipe.model.max_positions)
+    pairs, usable = data.split("valid"), _usable_pairs(data, max_positions=run.recipe.model.max_positions)
+    batches = _batches_by_length(usable, pairs.tgt.lengths, max_tokens=_MEAN_BATCH_TOKENS)
+    smoothing = run.recipe.training.label_smoothing
 
     def loss_of(values: Mapping[str, Tensor]) -> float:
         load_weights(model, values, where=str(single), hint=DAMAGED_HINT)
-        loss, _ = _mean_losses(
-            model,
-            data.split("valid"),
-            pairs,
-            smoothing=run.recipe.training.label_smoothing,
-            max_tokens=_MEAN_BATCH_TOKENS,
-            device=device,
-            beat=lambda: None,
-        )
-        return loss
+        losses = _losses(model, pairs, batches, smoothing=smoothing, device=device, beat=lambda: None)
+        return _mean_losses(losses, pairs, usable)[0]
 
     return AverageLosses(loss=loss_of(weights), single_loss=loss_of(read_tensors(single / WEIGHTS, hint=DAMAGED_HINT)))
 
@@ -217,26 +238,31 @@ def _usable_pairs(data: PreparedData, *, max_positions: int) -> Array:
 
 
 @torch.no_grad()
-def _mean_losses(
+def _losses(
     model: Transformer,
     pairs: TokenPairs,
-    usable: Array,
+    batches: Sequence[Array],
     *,
     smoothing: float,
-    max_tokens: int,
     device: torch.device,
     beat: Callable[[], None],
-) -> tuple[float, float]:
-    """The smoothed loss and the NLL per target token."""
-    totals, tokens = torch.zeros(2, device=device), 0
+) -> list[tuple[float, float]]:
+    """The sums of the smoothed loss and of the NLL over the target tokens of each batch."""
     model.eval()
-    for indices in _batches_by_length(usable, pairs.tgt.lengths, max_tokens=max_tokens):
-        batch = make_batch(pairs.rows(indices), pairs, device=device, shape=None, pinned=False)
-        totals += plain_loss(model, smoothing, batch).stacked()
-        tokens += batch.target.num_tokens
+    sums = torch.zeros(len(batches), 2, device=device)
+    for row, indices in zip(sums, batches, strict=True):
+        row += plain_loss(
+            model, smoothing, make_batch(pairs.rows(indices), pairs, device=device, shape=None, pinned=False)
+        ).stacked()
         beat()
-    smoothed, nll = totals.tolist()
-    return smoothed / tokens, nll / tokens
+    return [(smoothed, nll) for smoothed, nll in sums.tolist()]
+
+
+def _mean_losses(losses: Sequence[tuple[float, float]], pairs: TokenPairs, usable: Array) -> tuple[float, float]:
+    """The smoothed loss and the NLL per target token, from the sums of all batches."""
+    num_tokens = int(pairs.tgt.lengths[usable].sum())
+    smoothed, nll = (math.fsum(sums) / num_tokens for sums in zip(*losses, strict=True))
+    return smoothed, nll
 
 
 def _translating_model(recipe: Recipe, data: PreparedData, updater: Updater, *, device: torch.device) -> Transformer:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,13 +20,15 @@ from torch.distributed.rendezvous import rendezvous
 from nmt_cli.devices import choose_device
 from nmt_cli.errors import DeviceError, TrainingError, first_line
 
+T = TypeVar("T")
+
 LAUNCHED = "NMT_LAUNCHED"
 """Environment variable of the ranks that our own launcher has started."""
 CONTINUES = "the same command, without --restart, continues from the newest checkpoint"
 
 # For all ranks to join, on machines that import torch from a slow disk.
 _JOIN_TIMEOUT = timedelta(minutes=10)
-# In effect no limit: other ranks wait while the first validates, and the watchdog ends a training that hangs.
+# In effect no limit: other ranks wait while the first saves, and the watchdog ends a training that hangs.
 _COLLECTIVE_TIMEOUT = timedelta(days=7)
 _STORE_TIMEOUT = timedelta(seconds=5)
 _CAUSE_SECONDS = 3.0
@@ -53,7 +56,7 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """True for the rank that validates, saves and reports."""
+        """True for the rank that saves and reports."""
         return self.rank == 0
 
     def beat(self) -> None:
@@ -86,6 +89,15 @@ class Ranks:
     def broadcast(self, value: int) -> int:
         """Return the value of the first rank on every rank."""
         return self.largest(value if self.is_first else _SMALLEST_INT)
+
+    def gather(self, part: T) -> list[T]:
+        """Return the parts of all ranks, in their order, on every rank."""
+        if self.size == 1:
+            return [part]
+        parts = [part] * self.size
+        with self.collective():
+            dist.all_gather_object(parts, part)
+        return parts
 
     def barrier(self) -> None:
         """Return when every rank has called this."""
