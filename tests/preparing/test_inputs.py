@@ -114,7 +114,7 @@ def test_a_limit_fetches_no_more_than_it_needs(tmp_path: Path, server: FileServe
     assert [path for _, path, _ in server.requests] == ["/0.tgz", "/1.tgz"]
     assert len(fetched(tmp_path, *train, overrides=["limit=20"]).sources["train"]) == 1
     server.statuses = [404] * 9
-    assert fetched(tmp_path, *train, overrides=["limit=25"]) == found  # of the cache, without the network
+    assert fetched(tmp_path, *train, overrides=["limit=25"]).records == found.records  # of the cache
 
 
 TMX = '<tmx><body><tu><tuv xml:lang="EN"><seg>one</seg></tuv><tuv xml:lang="DE"><seg>eins</seg></tuv></tu></body></tmx>'

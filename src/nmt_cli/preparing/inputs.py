@@ -77,7 +77,7 @@ def text_fingerprint_before_fetch(located: LocatedCorpus, inputs: Sequence[Input
 
 def text_fingerprint_after_fetch(located: LocatedCorpus, fetched: FetchedInputs) -> str:
     """The fingerprint of the cleaned text: the contents of all files, and how they are read and cleaned."""
-    sources = {split: [pairs.identity() for pairs in sources] for split, sources in fetched.sources.items()}
+    sources = {split: [pairs.settings for pairs in sources] for split, sources in fetched.sources.items()}
     return _text_fingerprint(located, sources, fetched.records)
 
 

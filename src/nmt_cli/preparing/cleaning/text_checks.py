@@ -22,7 +22,6 @@ from nmt_cli.languages import NO_LANGUAGE, are_close, language_identifier, short
 from nmt_cli.preparing.cleaning.rules import make_printable
 from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, CorpusLanguages, LocalPairs, Pairs, Split
-from nmt_cli.preparing.sources.text import TextFiles
 from nmt_cli.text_encoding import COMPOSE, DECODE_TWICE, DOUBLE_ENCODED, conversion, find_decomposed
 from nmt_cli.tokenization.pieces import piece_mark_in_text, sign_of_tokenisation
 
@@ -87,7 +86,7 @@ def held_out_sides(
 
 def text_sides(name: str, pairs: Pairs, languages: CorpusLanguages, *, source: LocalPairs | None) -> list[TextSide]:
     """The two sides of pairs. `source` is where all of them come from; None if they have several sources."""
-    files = (source.source, source.target) if isinstance(source, TextFiles) else (None, None)
+    files = (None, None) if source is None else source.text_files
     return [
         TextSide(name, code, [pair[side] for pair in pairs], files[side]) for side, code in enumerate(languages.codes)
     ]

@@ -26,7 +26,7 @@ from nmt_cli.preparing.download import check_file
 from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, Markup, OneFileSource, Source, Weight, is_address
 from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
 from nmt_cli.preparing.sources.po import PoSource
-from nmt_cli.preparing.sources.text import kind_of_file, split_code, text_files
+from nmt_cli.preparing.sources.text import kind_of_file, local_text, split_code
 from nmt_cli.preparing.sources.tmx_xliff import TmxSource, XliffSource
 from nmt_cli.preparing.sources.tsv_csv import CsvSource, TsvSource
 from nmt_cli.recipe.section import PositiveInt, SettingError
@@ -47,6 +47,7 @@ _OpenEntry: TypeAlias = Callable[[], IO[bytes] | None]
 class ArchiveSource(Source):
     """Two aligned text files in an archive: .tar, .tgz, .tar.gz, .tar.zst, .tar.bz2, .tar.xz or .zip."""
 
+    places = ("file", "url", "bytes", "sha256")
     kind: Literal["archive"] = Field(description="two files of an archive")
     file: str | None = Field(None, description="path of the archive, or of a folder that it was unpacked into")
     url: str | None = Field(
@@ -113,8 +114,7 @@ class ArchiveSource(Source):
             source = reader.model_validate({"kind": kind, "file": str(files[0]), "weight": self.weight})
             yield source.local_pairs(files[0], names[0], context)
             return
-        origins = (PurePosixPath(members[0]).name, PurePosixPath(members[1]).name)
-        yield text_files((files[0], files[1]), names=names, origins=origins, markup=self.markup, weight=self.weight)
+        yield local_text(self, (files[0], files[1]), names=names, markup=self.markup)
 
     def _members(self, archive: Path, context: CorpusContext) -> tuple[str, ...]:
         """The names of source and target, or of the file of pairs. DataError if there are none, or several."""

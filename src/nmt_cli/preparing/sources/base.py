@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import glob
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -89,24 +89,62 @@ class CorpusContext:
         return path.relative_to(self.folder).as_posix() if path.is_relative_to(self.folder) else path.as_posix()
 
 
+@dataclass(frozen=True, slots=True)
+class LocalPairs:
+    """Pairs of sentences in local files.
+
+    `inputs` are the files by the names that the manifest records, `origin` is their name in reports, and `settings` are
+    the keys that say how they are read. `text_files` are the files of the two sides, if they hold plain lines.
+    """
+
+    inputs: Sequence[tuple[str, Path]]
+    origin: str
+    weight: float
+    settings: dict[str, Any]
+    read: Callable[[], Iterator[Chunk]]
+    """The pairs in chunks. DataError if a file cannot be read or is empty, or if its sides are not aligned."""
+    text_files: tuple[Path | None, Path | None] = (None, None)
+
+    def count(self, *, most: int) -> int:
+        """The number of pairs, or `most` if there are more; then the rest of the files is not read."""
+        num_pairs = 0
+        for chunk in self.read():
+            num_pairs += len(chunk)
+            if num_pairs >= most:
+                return most
+        return num_pairs
+
+
 class Source(Section):
     """Parallel text as a corpus file names it. Each kind of source is a subclass, with the keys that it takes."""
+
+    places: ClassVar[tuple[str, ...]] = ()
+    """The keys that say where the text is, and not how it is read."""
 
     kind: str
     if TYPE_CHECKING:  # each kind declares this key itself, so that it comes last
         weight: float
 
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses of the text on the web; none if it is local."""
+        return [place for key in self.places if is_address(place := str(getattr(self, key)))]
+
     def describe(self) -> list[str]:
         """The downloads of the source, in words; empty if it is local."""
-        return []
+        return self.addresses
 
     def files(self, context: CorpusContext) -> list[Path]:
         """The local files of the source. DataError if a file is missing, or a pattern or a prefix matches nothing."""
         return []
 
+    def settings(self) -> dict[str, Any]:
+        """The keys that say how the text is read."""
+        return self.model_dump(exclude=set(self.places))
+
     def identity(self) -> dict[str, Any]:
         """The keys that identify the text, without the paths of local files."""
-        return self.model_dump()
+        return self.model_dump() if self.addresses else self.settings()
 
     @abstractmethod
     def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
@@ -119,67 +157,28 @@ class Source(Section):
 class OneFileSource(Source):
     """A source whose two sides are in one file, or in each file that matches a pattern."""
 
+    places = ("file",)
     file: str = Field(description="path or address of the file, or a pattern such as parts/*")
 
     @abstractmethod
-    def local_pairs(self, file: Path, name: str, context: CorpusContext) -> LocalPairs:
-        """One of the files; `name` is its name in records."""
-
-    def describe(self) -> list[str]:
-        """The address of the file."""
-        return [self.file] if is_address(self.file) else []
+    def reader(self, file: Path, languages: tuple[str, str]) -> Callable[[], Iterator[Chunk]]:
+        """The function that reads a file. DataError if the two columns, say, cannot be chosen."""
 
     def files(self, context: CorpusContext) -> list[Path]:
         """The file, or the files that match the pattern."""
-        return [] if is_address(self.file) else matching_files(self.file, folder=context.folder)
-
-    def identity(self) -> dict[str, Any]:
-        """How the file is read, and its address."""
-        return self.model_dump(exclude=set() if is_address(self.file) else {"file"})
+        return [] if self.addresses else matching_files(self.file, folder=context.folder)
 
     def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
         """The file, or the files that match the pattern."""
-        if is_address(self.file):
-            file = context.download(self.file, progress=progress)
-            yield self.local_pairs(file, self.file, context)
+        for address in self.addresses:
+            yield self.local_pairs(context.download(address, progress=progress), address, context)
         for path in self.files(context):
             yield self.local_pairs(path, context.name(path), context)
 
-
-@dataclass(frozen=True, slots=True)
-class LocalPairs(ABC):
-    """Pairs of sentences in local files. Each format is a subclass.
-
-    `inputs` are the files by the names that the manifest records, `origin` is their name in reports.
-    """
-
-    not_in_identity: ClassVar[tuple[str, ...]] = ("inputs", "origin")
-    inputs: tuple[tuple[str, Path], ...]
-    origin: str
-    weight: float
-
-    @abstractmethod
-    def read(self) -> Iterator[Chunk]:
-        """The pairs in chunks of `CHUNK_PAIRS`, or fewer if they are very long.
-
-        DataError if a file cannot be read or is empty, or if its sides are not aligned.
-        """
-
-    def count(self, *, most: int) -> int:
-        """The number of pairs, or `most` if there are more; then the rest of the files is not read."""
-        num_pairs = 0
-        for chunk in self.read():
-            num_pairs += len(chunk)
-            if num_pairs >= most:
-                return most
-        return num_pairs
-
-    def identity(self) -> dict[str, Any]:
-        """How the files are read, without their paths; the name of the class is part of it."""
-        names = [attribute.name for attribute in fields(self) if attribute.name not in self.not_in_identity]
-        values = {name: getattr(self, name) for name in names}
-        settings = {name: value for name, value in values.items() if not isinstance(value, Path)}
-        return {"kind": type(self).__name__, **settings}
+    def local_pairs(self, file: Path, name: str, context: CorpusContext) -> LocalPairs:
+        """The pairs of one of the files; `name` is its name in records."""
+        read = self.reader(file, context.codes)
+        return LocalPairs([(name, file)], file.name, self.weight, self.settings(), read)
 
 
 def sources_in_yaml(sources: Sequence[Mapping[str, Any]]) -> str:

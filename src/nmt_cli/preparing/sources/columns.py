@@ -81,7 +81,7 @@ def choose_columns(
         source, target = 0, 1
     if source is None or target is None or source == target:
         message = f"{file.name} has {width_of(rows)} columns, and its first line does not call two by "
-        message += f"{' and '.join(languages)}: {_shown(rows[0])}"
+        message += f"{' and '.join(languages)}: {shown(rows[0])}"
         raise DataError(message, where=f"{file}:1", hint=f"{GIVE_COLUMNS} 1,2")
     return Columns(source + 1, target + 1, has_names if settings.header is None else settings.header)
 
@@ -111,9 +111,10 @@ def find_columns(
     return None
 
 
-def num_texts(row: Sequence[str]) -> int:
-    """The number of cells that are not blank; a title above a table has one."""
-    return sum(map(bool, map(str.strip, row)))
+def shown(cells: Sequence[str]) -> str:
+    """The beginnings of some cells or keys, for an error."""
+    more = ["..."] if len(cells) > _CELLS_SHOWN else []
+    return ", ".join([*(repr(cell.strip()[:_CELL_CHARACTERS]) for cell in cells[:_CELLS_SHOWN]), *more])
 
 
 def _given_index(column: Column, names: Sequence[str], file: Path) -> int | None:
@@ -121,14 +122,15 @@ def _given_index(column: Column, names: Sequence[str], file: Path) -> int | None
     if not isinstance(column, str):
         return None if column is None else column - 1
     if column not in names:
-        message = f"the first line of {file.name} names no column {column}: it has {_shown(names)}"
+        message = f"the first line of {file.name} names no column {column}: it has {shown(names)}"
         raise DataError(message, where=f"{file}:1", hint=f"{GIVE_COLUMNS} 1,2")
     return names.index(column)
 
 
 def _check_no_title(rows: Sequence[Sequence[str]], file: Path, languages: tuple[str, str]) -> None:
     """Raise DataError if lines above the names hide the names, such as a title or Excel's `sep=;`."""
-    if num_texts(rows[0]) < 2 and any(find_columns(row, languages) for row in rows[1 : 1 + _ROWS_BELOW_TITLE]):
+    num_texts = sum(map(bool, map(str.strip, rows[0])))  # a title has one
+    if num_texts < 2 and any(find_columns(row, languages) for row in rows[1 : 1 + _ROWS_BELOW_TITLE]):
         message = f"line 1 of {file.name} stands above the names of the columns"
         raise DataError(message, where=f"{file}:1", hint="remove the lines above the names of the columns")
 
@@ -137,9 +139,3 @@ def _find_language(language: str, names: Sequence[str]) -> int | None:
     """The index of the name that is a language's code."""
     code = match_code(language, [name for name in names if _CODE.fullmatch(name)])
     return None if code is None else names.index(code)
-
-
-def _shown(cells: Sequence[str]) -> str:
-    """The beginnings of some cells, for an error."""
-    more = ["..."] if len(cells) > _CELLS_SHOWN else []
-    return ", ".join([*(repr(cell.strip()[:_CELL_CHARACTERS]) for cell in cells[:_CELLS_SHOWN]), *more])

@@ -17,8 +17,13 @@ from pydantic import Field
 from nmt_cli import hub
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError, first_line
-from nmt_cli.preparing.sources.base import CorpusContext, Source, Weight
-from nmt_cli.preparing.sources.jsonl_parquet import TableFile, translation_columns
+from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, Source, Weight
+from nmt_cli.preparing.sources.jsonl_parquet import (
+    datasets_tables,
+    parquet_tables,
+    read_table,
+    translation_columns,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -62,9 +67,9 @@ class HubSource(Source):
             if path.is_file() and path.stat().st_size and not re.search(r"/\..*/", f"/{path.relative_to(directory)}")
         )
 
-    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[TableFile]:
+    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
         """The files of the split, in its order; each file is downloaded when its turn comes."""
-        columns = translation_columns(self.source, self.target, context)
+        columns = translation_columns(self.source, self.target, context.codes)
         commit = None
         if self.is_local:
             split = self._find_split(str(self._directory(context).resolve()))
@@ -76,8 +81,12 @@ class HubSource(Source):
                 name = f"hf://datasets/{self.repository}@{commit}/{path}"
                 with self._hub_errors():
                     file = hub.download(self.repository, path, repo_type="dataset", revision=commit, progress=progress)
+            read_parts = partial(datasets_tables, file, split.builder, split.options)
+            if split.builder == "parquet":
+                read_parts = partial(parquet_tables, file, columns)
             origin = f"{self.repository}/{file.name}"
-            yield TableFile(((name, file),), origin, self.weight, file, *columns, split.builder, split.options)
+            read = partial(read_table, file, columns, read_parts, origin=origin)
+            yield LocalPairs([(name, file)], origin, self.weight, {**self.settings(), **split.options}, read)
 
     def _directory(self, context: CorpusContext) -> Path:
         directory = context.folder / self.repository
@@ -151,9 +160,7 @@ class HubSource(Source):
             if field.name not in _NOT_OPTIONS and getattr(builder.config, field.name) != getattr(defaults, field.name)
         }
         module = type(builder).__module__.rsplit(".", 1)[-1]
-        return _Split(
-            [str(file).removeprefix(prefix) for file in files[self.split]], module, tuple(sorted(settings.items()))
-        )
+        return _Split([str(file).removeprefix(prefix) for file in files[self.split]], module, settings)
 
     @property
     def _name(self) -> str:
@@ -166,4 +173,4 @@ class _Split:
 
     files: Sequence[str]
     builder: str
-    options: tuple[tuple[str, Any], ...]
+    options: dict[str, Any]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,27 +14,16 @@ from pydantic import Field
 from nmt_cli.errors import DataError, first_line
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing.chunks import CHUNK_PAIRS, Chunk, batched, record_chunk
-from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight, empty_error
-from nmt_cli.preparing.sources.columns import GIVE_COLUMNS, find_columns
+from nmt_cli.preparing.sources.base import OneFileSource, Weight, empty_error
+from nmt_cli.preparing.sources.columns import GIVE_COLUMNS, find_columns, shown
 from nmt_cli.preparing.sources.lines import line_chunks, without_tabs
 
 if TYPE_CHECKING:
     import pyarrow
 
 _RECORDS_COMPARED = 200
-_KEYS_SHOWN = 8
-_KEY_CHARACTERS = 40
 _MAX_KEY_DEPTH = 8
 _BROKEN = object()
-_JSON_KINDS = {
-    type(None): "null",
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    str: "a text",
-    list: "a list",
-    dict: "an object",
-}
 
 
 class JsonlSource(OneFileSource):
@@ -47,18 +36,12 @@ class JsonlSource(OneFileSource):
     target: str | None = Field(None, description="key of the target; null: the key that is called by the language")
     weight: Weight = 1.0
 
-    def local_pairs(self, file: Path, name: str, context: CorpusContext) -> JsonlFile:
-        """The two keys of a file."""
+    def reader(self, file: Path, languages: tuple[str, str]) -> Callable[[], Iterator[Chunk]]:
+        """The function that reads the two keys of a file."""
         keys: dict[str, None] = {}  # of the first records: a record may lack a text
         for line in next(line_chunks(file))[1][:_RECORDS_COMPARED]:
-            keys |= dict.fromkeys(_keys_of_texts(line))
-        return JsonlFile(
-            ((name, file),),
-            file.name,
-            self.weight,
-            file,
-            *_choose_names(self, list(keys), file, context, default=context.codes),
-        )
+            keys |= dict.fromkeys(_keys_of_texts(_parse_json(line)))
+        return partial(read_jsonl, file, _choose_names(self, list(keys), file, languages, default=languages))
 
 
 class ParquetSource(OneFileSource):
@@ -71,108 +54,75 @@ class ParquetSource(OneFileSource):
     target: str | None = Field(None, description="column of the target; null: the column called by the language")
     weight: Weight = 1.0
 
-    def local_pairs(self, file: Path, name: str, context: CorpusContext) -> TableFile:
-        """The two columns of a file."""
-        default = translation_columns(None, None, context)
-        columns = _choose_names(self, _columns_of_text(file), file, context, default=default)
-        return TableFile(((name, file),), file.name, self.weight, file, *columns)
+    def reader(self, file: Path, languages: tuple[str, str]) -> Callable[[], Iterator[Chunk]]:
+        """The function that reads the two columns of a file."""
+        default = translation_columns(None, None, languages)
+        columns = _choose_names(self, _columns_of_text(file), file, languages, default=default)
+        return partial(read_table, file, columns, partial(parquet_tables, file, columns), origin=file.name)
 
 
-def translation_columns(source: str | None, target: str | None, context: CorpusContext) -> tuple[str, str]:
+def translation_columns(source: str | None, target: str | None, languages: tuple[str, str]) -> tuple[str, str]:
     """The given columns, or else the columns of the two languages in a data set of the hub."""
-    return source or f"translation.{context.languages.source}", target or f"translation.{context.languages.target}"
+    return source or f"translation.{languages[0]}", target or f"translation.{languages[1]}"
 
 
-@dataclass(frozen=True, slots=True)
-class JsonlFile(LocalPairs):
-    """Two keys, dotted where nested, of the JSON objects in a file."""
-
-    file: Path
-    source: str
-    target: str
-
-    def read(self) -> Iterator[Chunk]:
-        """The two texts of each line; a line without both is malformed."""
-        keys = self.source.split("."), self.target.split(".")
-        for number, lines in line_chunks(self.file):
-            pairs = [_pair_at_keys(_parse_json(line), *keys) for line in lines]
-            yield record_chunk(lines, pairs, first_line=number, origin=self.origin, describe=self._describe_malformed)
-
-    def _describe_malformed(self, line: str) -> str:
-        record = _parse_json(line)
-        if record is _BROKEN:
-            return "that line is not JSON, so it is broken or cut short: mend it, or fetch the file again"
-        return (
-            f"text is looked for under the keys {self.source} and {self.target}, and that line "
-            f"{_describe_record(record)}: name the two keys: --columns SOURCE,TARGET"
+def read_jsonl(file: Path, keys: tuple[str, str]) -> Iterator[Chunk]:
+    """The texts under two keys, dotted where nested, of the object in each line; a line without both is malformed."""
+    source, target = (key.split(".") for key in keys)
+    for number, lines in line_chunks(file):
+        pairs = [_pair_at_keys(_parse_json(line), source, target) for line in lines]
+        yield record_chunk(
+            lines, pairs, first_line=number, origin=file.name, describe=partial(_describe_malformed, keys)
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TableFile(LocalPairs):
-    """Two columns, dotted where nested, of a parquet file, or of another kind of file that `datasets` reads.
+def read_table(
+    file: Path, columns: tuple[str, str], read_parts: Callable[[], Iterator[pyarrow.Table]], *, origin: str
+) -> Iterator[Chunk]:
+    """The texts in two columns, dotted where nested, of the parts of a table; a null is an empty text.
 
-    `builder` is the name of the module of `datasets` for that kind; `options` are its settings that differ from the
-    usual ones, as (name, value).
+    DataError lists the columns of the file if it has no such ones of text.
     """
 
-    file: Path
-    source: str
-    target: str
-    builder: str = "parquet"
-    options: tuple[tuple[str, Any], ...] = ()
+    def rows() -> Iterator[tuple[str, str]]:
+        for table in map(_flatten_columns, read_parts()):
+            yield from zip(*(_texts_of_column(table, column, file) for column in columns), strict=True)
 
-    def count(self, *, most: int) -> int:
-        """The number of rows: of a parquet file from its footer, without reading it."""
-        import pyarrow.parquet
+    first_row = 1
+    for batch in batched(rows(), size=lambda row: len(row[0]) + len(row[1])):
+        src, tgt = (without_tabs(side) for side in zip(*batch, strict=True))
+        yield Chunk(src, tgt, first_row, origin)
+        first_row += len(batch)
+    if first_row == 1:
+        raise empty_error(file, below_header=False)
 
-        if self.builder != "parquet":
-            return LocalPairs.count(self, most=most)
-        with _table_errors(self.file), pyarrow.parquet.ParquetFile(self.file) as table:
-            return min(int(table.metadata.num_rows), most)
 
-    def read(self) -> Iterator[Chunk]:
-        """The rows of the file; a null is an empty text. DataError lists its columns if it has no such ones of text."""
-        first_row = 1
-        for rows in batched(self._rows(), size=lambda row: len(row[0]) + len(row[1])):
-            src, tgt = (without_tabs(side) for side in zip(*rows, strict=True))
-            yield Chunk(src, tgt, first_row, self.origin)
-            first_row += len(rows)
-        if first_row == 1:
-            raise empty_error(self.file, below_header=False)
+def parquet_tables(file: Path, columns: tuple[str, str]) -> Iterator[pyarrow.Table]:
+    """Parts of a parquet file, without columns of images, for example; with all columns if one is not there."""
+    import pyarrow.parquet
 
-    def _rows(self) -> Iterator[tuple[str, str]]:
-        for table in self._batches_of_parquet() if self.builder == "parquet" else self._batches_of_datasets():
-            flat = _flatten_columns(table)
-            yield from zip(*(_texts_of_column(flat, key, self.file) for key in (self.source, self.target)), strict=True)
+    with _table_errors(file), pyarrow.parquet.ParquetFile(file) as table:
+        present = table.schema_arrow.names
+        wanted = {column if column in present else column.partition(".")[0] for column in columns}
+        names = sorted(wanted) if wanted <= {*present} else None
+        for batch in table.iter_batches(batch_size=CHUNK_PAIRS, columns=names):
+            yield pyarrow.Table.from_batches([batch])
 
-    def _batches_of_parquet(self) -> Iterator[pyarrow.Table]:
-        """The columns of the keys, so that images, for example, are not read; all columns if a key has no column."""
-        import pyarrow.parquet
 
-        with _table_errors(self.file), pyarrow.parquet.ParquetFile(self.file) as table:
-            present = table.schema_arrow.names
-            wanted = [key if key in present else key.partition(".")[0] for key in (self.source, self.target)]
-            columns = list(dict.fromkeys(wanted)) if set(wanted) <= set(present) else None
-            for batch in table.iter_batches(batch_size=CHUNK_PAIRS, columns=columns):
-                yield pyarrow.Table.from_batches([batch])
+def datasets_tables(file: Path, builder: str, options: Mapping[str, Any]) -> Iterator[pyarrow.Table]:
+    """Parts of a file that a module of `datasets` reads, with its settings that differ from the usual ones."""
+    import datasets
 
-    def _batches_of_datasets(self) -> Iterator[pyarrow.Table]:
-        import datasets
-
-        options = dict(self.options)
-        with _table_errors(self.file):
-            rows = datasets.load_dataset(
-                self.builder, data_files=[str(self.file)], split="train", streaming=True, **options
-            )
-            yield from rows.with_format("arrow").iter(batch_size=CHUNK_PAIRS)
+    with _table_errors(file):
+        rows = datasets.load_dataset(builder, data_files=[str(file)], split="train", streaming=True, **options)
+        yield from rows.with_format("arrow").iter(batch_size=CHUNK_PAIRS)
 
 
 def _choose_names(
     table: JsonlSource | ParquetSource,
     present: list[str],
     file: Path,
-    context: CorpusContext,
+    languages: tuple[str, str],
     *,
     default: tuple[str, str],
 ) -> tuple[str, str]:
@@ -182,7 +132,7 @@ def _choose_names(
     """
     given = table.source, table.target
     src_index, tgt_index = (present.index(name) if name in present else None for name in given)
-    found = find_columns(present, context.codes, given=(src_index, tgt_index))
+    found = find_columns(present, languages, given=(src_index, tgt_index))
     chosen = default if found is None else [present[index] for index in found]
     source, target = (name or default_name for name, default_name in zip(given, chosen, strict=True))
     if source == target and None in given:
@@ -242,11 +192,13 @@ def _is_text(kind: pyarrow.DataType) -> bool:
     return kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.null())
 
 
-def _keys_of_texts(line: str) -> list[str]:
-    """The dotted keys of the texts in a line of JSON; none if it is no object."""
-    record = _parse_json(line)
-    items = _dotted_items(record, "") if isinstance(record, dict) else ()
-    return [key for key, value in items if isinstance(value, str)]
+def _keys_of_texts(record: Any, prefix: str = "") -> Iterator[str]:
+    """The dotted keys of the texts in a record of JSON; none if it is no object."""
+    for key, value in record.items() if isinstance(record, dict) else ():
+        if isinstance(value, str):
+            yield f"{prefix}{key}"
+        elif prefix.count(".") < _MAX_KEY_DEPTH:
+            yield from _keys_of_texts(value, f"{prefix}{key}.")
 
 
 def _parse_json(line: str) -> Any:
@@ -270,23 +222,11 @@ def _value_at_key(key: Sequence[str], record: Any) -> Any:
     return record
 
 
-def _describe_record(record: Any) -> str:
-    """A value of JSON in words: its dotted keys, with the kind of value if a key has no text."""
-    if not isinstance(record, dict):
-        return f"is no object but {_JSON_KINDS[type(record)]}"
-    keys = [
-        repr(key[:_KEY_CHARACTERS])[1:-1]  # with escapes for what cannot be printed
-        + ("" if isinstance(value, str) else f" ({_JSON_KINDS[type(value)]})")
-        for key, value in _dotted_items(record, "")
-    ]
-    more = f" and {len(keys) - _KEYS_SHOWN:,} more" if len(keys) > _KEYS_SHOWN else ""
-    return f"has {', '.join(keys[:_KEYS_SHOWN])}{more}" if keys else "has no keys"
-
-
-def _dotted_items(record: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """All values that are no objects, each after its dotted key."""
-    for key, value in record.items():
-        if isinstance(value, dict) and value and prefix.count(".") < _MAX_KEY_DEPTH:
-            yield from _dotted_items(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def _describe_malformed(keys: tuple[str, str], line: str) -> str:
+    """What is wrong with a line of JSON that lacks a text under one of two keys."""
+    record = _parse_json(line)
+    if record is _BROKEN:
+        return "that line is not JSON, so it is broken or cut short: mend it, or fetch the file again"
+    found = shown(list(_keys_of_texts(record))) or "no text"
+    looked_for = f"text is looked for under the keys {keys[0]} and {keys[1]}"
+    return f"{looked_for}, and that line has {found}: name the two keys: --columns SOURCE,TARGET"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal, assert_never
+from typing import Literal, assert_never
 
 from pydantic import Field, model_validator
 
@@ -46,6 +46,7 @@ _TITLES = re.compile(rb"</?(?:title|description)>")
 class TextSource(Source):
     """Two aligned files, one sentence per line; plain or compressed."""
 
+    places = ("prefix", "source", "target")
     kind: Literal["text"] = Field(description="text in two files")
     prefix: str | None = Field(None, description="PREFIX.en and PREFIX.de, each also with .txt, or compressed")
     source: str | None = Field(
@@ -70,32 +71,18 @@ class TextSource(Source):
             )
         return self
 
-    @property
-    def _addresses(self) -> list[str]:
-        return [file for file in (self.source, self.target) if file is not None and is_address(file)]
-
-    def describe(self) -> list[str]:
-        """The two addresses."""
-        return self._addresses
-
     def files(self, context: CorpusContext) -> list[Path]:
         """The files of each pair, source first."""
-        return [] if self._addresses else [file for pair in self._pairs(context) for file in pair]
+        return [] if self.addresses else [file for pair in self._pairs(context) for file in pair]
 
-    def identity(self) -> dict[str, Any]:
-        """Markup and weight, and addresses."""
-        return self.model_dump(exclude=set() if self._addresses else {"prefix", "source", "target"})
-
-    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[TextFiles]:
+    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
         """One pair of files for each match of a pattern."""
-        if self._addresses:
-            source, target = (context.download(url, progress=progress) for url in self._addresses)
-            pairs_and_names = [((source, target), self._addresses)]
-        else:
-            pairs_and_names = [(pair, [context.name(file) for file in pair]) for pair in self._pairs(context)]
-        for files, names in pairs_and_names:
-            origins = (files[0].name, files[1].name)
-            yield text_files(files, names=names, origins=origins, markup=self.markup, weight=self.weight)
+        if self.addresses:
+            source, target = (context.download(url, progress=progress) for url in self.addresses)
+            yield local_text(self, (source, target), names=self.addresses, markup=self.markup)
+            return
+        for pair in self._pairs(context):
+            yield local_text(self, pair, names=[context.name(file) for file in pair], markup=self.markup)
 
     def _pairs(self, context: CorpusContext) -> list[tuple[Path, Path]]:
         """The files of the source and of the target, one pair for each match of a pattern.
@@ -110,44 +97,28 @@ class TextSource(Source):
         return _matching_pairs(self.source, self.target, folder=context.folder)
 
 
-@dataclass(frozen=True, slots=True)
-class TextFiles(LocalPairs):
-    """Two aligned files of plain text, one sentence per line; also compressed. `markup` is what was taken away."""
-
-    not_in_identity = (*LocalPairs.not_in_identity, "target_origin")
-    source: Path
-    target: Path
-    target_origin: str
-    markup: Markup = None
-
-    def read(self) -> Iterator[Chunk]:
-        """The lines of both files side by side. DataError gives both numbers of lines if they differ."""
-        first_line, pairs = 1, zip(text_lines(self.source), text_lines(self.target), strict=True)
-        try:
-            for batch in batched(pairs, size=lambda pair: len(pair[0]) + len(pair[1])):
-                src, tgt = map(without_tabs, zip(*batch, strict=True))
-                yield Chunk(src, tgt, first_line, self.origin, target_origin=self.target_origin)
-                first_line += len(batch)
-        except ValueError:  # of zip
-            raise self._misaligned_error() from None
-
-    def _misaligned_error(self) -> DataError:
-        source, target = (sum(1 for _ in read_lines(file)) for file in (self.source, self.target))
-        return DataError(
-            f"{self.source.name} has {source:,} lines, {self.target.name} has {target:,}",
-            where=f"{self.source}, {self.target}",
-            hint="align the files line by line, then run nmt prepare again",
-        )
-
-
-def text_files(
-    files: tuple[Path, Path], *, names: Sequence[str], origins: tuple[str, str], markup: Markup, weight: float
-) -> TextFiles:
-    """Two files as pairs of sentences, without markup. `names` are their names in records, `origins` in reports."""
-    inputs = tuple(zip(names, files, strict=True))
+def local_text(source: Source, files: tuple[Path, Path], *, names: Sequence[str], markup: Markup) -> LocalPairs:
+    """The pairs of two files with a sentence per line, which may be in markup. `names` are their names in records."""
+    inputs = list(zip(names, files, strict=True))
+    origins = (files[0].name, files[1].name)
     if markup is not None:
         files = (_without_markup(files[0], markup), _without_markup(files[1], markup))
-    return TextFiles(inputs, origins[0], weight, *files, origins[1], markup)
+    return LocalPairs(inputs, origins[0], source.weight, source.settings(), partial(_read_text, files, origins), files)
+
+
+def _read_text(files: tuple[Path, Path], origins: tuple[str, str]) -> Iterator[Chunk]:
+    """The lines of both files side by side. DataError gives both numbers of lines if they differ."""
+    first_line, pairs = 1, zip(*map(text_lines, files), strict=True)
+    try:
+        for batch in batched(pairs, size=lambda pair: len(pair[0]) + len(pair[1])):
+            src, tgt = map(without_tabs, zip(*batch, strict=True))
+            yield Chunk(src, tgt, first_line, origins[0], target_origin=origins[1])
+            first_line += len(batch)
+    except ValueError:  # of zip
+        source, target = (f"{file.name} has {sum(1 for _ in read_lines(file)):,}" for file in files)
+        where = f"{files[0]}, {files[1]}"
+        hint = "align the files line by line, then run nmt prepare again"
+        raise DataError(f"{source} lines, {target}", where=where, hint=hint) from None
 
 
 def kind_of_file(file: Path) -> str | None:
@@ -311,7 +282,7 @@ class TestsetSource(Source):
         """The name of the test set."""
         return [f"{self.name}, from sacreBLEU"]
 
-    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[TextFiles]:
+    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
         """Source and first reference of the test set, downloaded unless sacreBLEU has them."""
         from nmt_cli.testsets import find_test_set
 
@@ -319,5 +290,5 @@ class TestsetSource(Source):
         where = f"kind: testset, name: {self.name}"
         test_set = find_test_set(self.name, languages, error=DataError, name_where=where, languages_where=where)
         files, name = (test_set.source, test_set.references[0]), f"{self.name} {languages}"
-        inputs = tuple(zip((f"sacrebleu:{name} source", f"sacrebleu:{name} reference"), files, strict=True))
-        yield TextFiles(inputs, name, self.weight, *files, name)
+        inputs = list(zip((f"sacrebleu:{name} source", f"sacrebleu:{name} reference"), files, strict=True))
+        yield LocalPairs(inputs, name, self.weight, self.settings(), partial(_read_text, files, (name, name)), files)

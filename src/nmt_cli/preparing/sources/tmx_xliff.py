@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from html.entities import html5
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from lxml import etree
@@ -19,7 +19,7 @@ from pydantic import Field
 from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.sources.lines import LONGEST_LINE, join_lines
-from nmt_cli.preparing.sources.translation_units import Unit, UnitsFile, UnitsSource
+from nmt_cli.preparing.sources.translation_units import Unit, UnitsSource
 from nmt_cli.text_encoding import check_uncompressed
 
 _BLOCK = 1 << 18
@@ -41,18 +41,16 @@ _UNFINISHED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _XmlFile(UnitsFile):
-    """The units of a kind of XML. `tags` are the names of the elements that are units."""
+class _XmlSource(UnitsSource):
+    """A file of a kind of XML. `tags` are the names of the elements that are units."""
 
-    root: ClassVar[str]
     tags: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def units_of(self, elements: Iterator[etree._Element]) -> Iterator[Unit]:
         """The units that elements hold."""
 
-    def units(self) -> Iterator[Unit]:
+    def units(self, file: Path) -> Iterator[Unit]:
         """The units of the file. DataError if it is not well-formed, has another root, or declares entities."""
         parser = etree.XMLPullParser(
             ("start", "end"),
@@ -64,66 +62,25 @@ class _XmlFile(UnitsFile):
             remove_pis=True,
         )
         try:
-            yield from self.units_of(self._elements(parser))
+            yield from self.units_of(_elements(file, parser))
             root = parser.close()
         except etree.XMLSyntaxError as error:
-            message = f"{self.file.name} is not well-formed XML: {error.msg}"
+            message = f"{file.name} is not well-formed XML: {error.msg}"
             hint = "mend that place (& is written as &amp;, < as &lt;), or export the file again in UTF-8"
-            raise DataError(message, where=f"{self.file}:{error.lineno}", hint=hint) from None
-        if etree.QName(root).localname != self.root:
-            raise DataError(
-                f"{self.file.name} is no {self.root.upper()} file: its root is <{root.tag[:40]}>",
-                where=f"{self.file}:1",
-                hint=f"give a file whose root is <{self.root}>",
-            )
-
-    def _elements(self, parser: etree.XMLPullParser) -> Iterator[etree._Element]:
-        """The elements that are units; what comes before an element is forgotten."""
-        num_bytes, most_bytes, line = 0, _MAX_OTHER_BYTES, 1
-        last: etree._Element | None = None
-        with open_bytes(self.file, in_utf8=False) as stream:  # the parser reads what the document declares
-            for block in iter(partial(stream.read, _BLOCK), b""):
-                if last is None:
-                    check_uncompressed(block, name=str(self.file))
-                    self._check_entities(block)
-                parser.feed(block)
-                num_bytes += len(block)
-                event = ""
-                for event, last in parser.read_events():
-                    if event == "end":
-                        yield last
-                if event and last is not None:
-                    num_bytes, line = 0, last.sourceline
-                    most_bytes = _MAX_UNIT_BYTES if event == "start" else _MAX_OTHER_BYTES
-                    for outer in (last, *last.iterancestors()):
-                        if (parent := outer.getparent()) is not None:
-                            del parent[: parent.index(outer)]
-                if num_bytes > most_bytes:
-                    message = f"a unit, tag or comment of {self.file.name} has more than {most_bytes:,} bytes"
-                    hint = "give units with one sentence per language"
-                    raise DataError(message, where=f"{self.file}:{line}", hint=hint)
-
-    def _check_entities(self, block: bytes) -> None:
-        """Raise DataError if the beginning of a file declares an entity: a few of them can fill the memory."""
-        before, declaration, _ = block.replace(b"\0", b"").partition(b"<!ENTITY")
-        if declaration:
-            line = before.count(b"\n") + 1
-            raise DataError(
-                f"{self.file.name} declares an entity, and a file that declares entities is not read",
-                where=f"{self.file}:{line}",
-                hint="remove <!ENTITY ...> from its DOCTYPE",
-            )
+            raise DataError(message, where=f"{file}:{error.lineno}", hint=hint) from None
+        if etree.QName(root).localname != self.kind:
+            message = f"{file.name} is no {self.kind.upper()} file: its root is <{root.tag[:40]}>"
+            raise DataError(message, where=f"{file}:1", hint=f"give a file whose root is <{self.kind}>")
 
 
-@dataclass(frozen=True, slots=True)
-class TmxFile(_XmlFile):
-    """The units of a translation memory: each <tu> holds a <tuv> per language, each with a <seg>."""
+class TmxSource(_XmlSource):
+    """A translation memory (TMX 1.1 to 1.4b). Languages match loosely, en-US is en; text inside code is left out."""
 
-    root = "tmx"
+    kind: Literal["tmx"] = Field(description="two languages of a translation memory")
     tags = ("tu",)
 
     def units_of(self, elements: Iterator[etree._Element]) -> Iterator[Unit]:
-        """Each <tu> with the text of its <seg> elements."""
+        """Each <tu> with the text of the <seg> in each of its <tuv>, one per language."""
         for element in elements:
             texts: list[tuple[str, str]] = []
             is_finished = True
@@ -141,24 +98,17 @@ class TmxFile(_XmlFile):
             yield Unit(element.sourceline, texts, is_finished, max(map(_date_of, (element, *element))))
 
 
-def _date_of(element: etree._Element) -> int:
-    """The last change of a <tu> or <tuv>, or its creation, as the number YYYYMMDDhhmmss; 0 without either."""
-    digits = re.sub(r"\D", "", element.get("changedate") or element.get("creationdate") or "")
-    return int(digits[:14].ljust(14, "0")) if digits else 0
+class XliffSource(_XmlSource):
+    """A file of XLIFF 1.2 or 2, by segments. Those without a finished target are left out and counted."""
 
-
-@dataclass(frozen=True, slots=True)
-class XliffFile(_XmlFile):
-    """The units of XLIFF: each <trans-unit> of version 1.2, or its segments, and each <segment> of version 2.
-
-    Only direct children of a unit count: <alt-trans> and <mtc:match> hold a <source> and a <target> as well.
-    """
-
-    root = "xliff"
+    kind: Literal["xliff"] = Field(description="source and target of an XLIFF file")
     tags = ("trans-unit", "segment")
 
     def units_of(self, elements: Iterator[etree._Element]) -> Iterator[Unit]:
-        """Source and target of each unit, or of each of its segments."""
+        """Source and target of each <trans-unit> of XLIFF 1.2, or of its segments, and of each <segment> of XLIFF 2.
+
+        Only direct children of a unit count: <alt-trans> and <mtc:match> hold a <source> and a <target> as well.
+        """
         parent, languages = None, ["", ""]
         for element in elements:
             if element.getparent() is not parent:
@@ -179,18 +129,46 @@ class XliffFile(_XmlFile):
                 yield Unit(src.sourceline, [text for text in texts if text[1]], is_finished and _is_finished(state))
 
 
-class TmxSource(UnitsSource):
-    """A translation memory (TMX 1.1 to 1.4b). Languages match loosely, en-US is en; text inside code is left out."""
+def _elements(file: Path, parser: etree.XMLPullParser) -> Iterator[etree._Element]:
+    """The elements that are units; what comes before an element is forgotten."""
+    num_bytes, most_bytes, line = 0, _MAX_OTHER_BYTES, 1
+    last: etree._Element | None = None
+    with open_bytes(file, in_utf8=False) as stream:  # the parser reads what the document declares
+        for block in iter(partial(stream.read, _BLOCK), b""):
+            if last is None:
+                check_uncompressed(block, name=str(file))
+                _check_entities(file, block)
+            parser.feed(block)
+            num_bytes += len(block)
+            event = ""
+            for event, last in parser.read_events():
+                if event == "end":
+                    yield last
+            if event and last is not None:
+                num_bytes, line = 0, last.sourceline
+                most_bytes = _MAX_UNIT_BYTES if event == "start" else _MAX_OTHER_BYTES
+                for outer in (last, *last.iterancestors()):
+                    if (parent := outer.getparent()) is not None:
+                        del parent[: parent.index(outer)]
+            if num_bytes > most_bytes:
+                message = f"a unit, tag or comment of {file.name} has more than {most_bytes:,} bytes"
+                hint = "give units with one sentence per language"
+                raise DataError(message, where=f"{file}:{line}", hint=hint)
 
-    kind: Literal["tmx"] = Field(description="two languages of a translation memory")
-    format = TmxFile
+
+def _check_entities(file: Path, block: bytes) -> None:
+    """Raise DataError if the beginning of a file declares an entity: a few of them can fill the memory."""
+    before, declaration, _ = block.replace(b"\0", b"").partition(b"<!ENTITY")
+    if declaration:
+        message = f"{file.name} declares an entity, and a file that declares entities is not read"
+        line = before.count(b"\n") + 1
+        raise DataError(message, where=f"{file}:{line}", hint="remove <!ENTITY ...> from its DOCTYPE")
 
 
-class XliffSource(UnitsSource):
-    """A file of XLIFF 1.2 or 2, by segments. Those without a finished target are left out and counted."""
-
-    kind: Literal["xliff"] = Field(description="source and target of an XLIFF file")
-    format = XliffFile
+def _date_of(element: etree._Element) -> int:
+    """The last change of a <tu> or <tuv>, or its creation, as the number YYYYMMDDhhmmss; 0 without either."""
+    digits = re.sub(r"\D", "", element.get("changedate") or element.get("creationdate") or "")
+    return int(digits[:14].ljust(14, "0")) if digits else 0
 
 
 def _segments_of_unit(

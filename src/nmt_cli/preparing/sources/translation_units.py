@@ -5,19 +5,17 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Annotated, ClassVar, NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 from pydantic import Field
 
 from nmt_cli.errors import DataError
 from nmt_cli.languages import match_code
 from nmt_cli.preparing.chunks import Chunk, UnitPair, unit_chunks
-from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, Weight
+from nmt_cli.preparing.sources.base import OneFileSource, Weight
 
 logger = logging.getLogger(__name__)
 
@@ -40,45 +38,29 @@ class Unit(NamedTuple):
     date: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class UnitsFile(LocalPairs):
+class UnitsSource(OneFileSource):
     """A file of units. Each format is a subclass."""
 
-    file: Path
-    languages: tuple[str, str]
-    keep_unfinished: bool
+    weight: Weight = 1.0
+    keep_unfinished: KeepUnfinished = False
 
     @abstractmethod
-    def units(self) -> Iterator[Unit]:
+    def units(self, file: Path) -> Iterator[Unit]:
         """The units in order. DataError if the file is not of this format."""
 
-    def read(self) -> Iterator[Chunk]:
+    def reader(self, file: Path, languages: tuple[str, str]) -> Callable[[], Iterator[Chunk]]:
+        """The function that reads the two languages of a file."""
+        return partial(self._read, file, languages)
+
+    def _read(self, file: Path, languages: tuple[str, str]) -> Iterator[Chunk]:
         """The pairs of units with a finished text in both languages; other units are untranslated.
 
         DataError if there is no pair in the whole file. The log names the languages that were taken for the two.
         """
-        matcher = _LanguageMatcher(self.file, self.languages, keep_unfinished=self.keep_unfinished)
-        try:
-            yield from unit_chunks(map(matcher.pair_of, self.units()), origin=self.origin)
-        finally:
-            matcher.log()
+        matcher = _LanguageMatcher(file, languages, keep_unfinished=self.keep_unfinished)
+        yield from unit_chunks(map(matcher.pair_of, self.units(file)), origin=file.name)
+        matcher.log()
         matcher.check_has_pairs()
-
-    def count(self, *, most: int) -> int:
-        """The number of units, or `most` if there are more."""
-        return sum(1 for _ in islice(self.units(), most))
-
-
-class UnitsSource(OneFileSource):
-    """A source of a file of units. Each subclass names the class that reads its format."""
-
-    format: ClassVar[type[UnitsFile]]
-    weight: Weight = 1.0
-    keep_unfinished: KeepUnfinished = False
-
-    def local_pairs(self, file: Path, name: str, context: CorpusContext) -> UnitsFile:
-        """The two languages of a file."""
-        return self.format(((name, file),), file.name, self.weight, file, context.codes, self.keep_unfinished)
 
 
 class _LanguageMatcher:
