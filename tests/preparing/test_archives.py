@@ -85,7 +85,7 @@ def test_an_archive_that_is_cut_short_is_named(tmp_path: Path, cache: Path, endi
     assert error.message.startswith(f"parts{ending} cannot be unpacked: ")
     assert str(archive) not in error.message
     assert error.where == str(archive)
-    assert error.hint.startswith("remove it and fetch it again, or unpack it with another program")
+    assert error.hint.startswith("fetch it again, or unpack it with another program")
     assert not list(cache.rglob("corpus.de"))
 
 

@@ -160,19 +160,6 @@ def test_an_archive_of_the_users_that_is_another_file_is_refused(tmp_path: Path)
         assert error.hint == "fetch it again; if another version is meant, correct bytes and sha256 in the corpus file"
 
 
-def test_a_folder_stands_in_for_an_archive(tmp_path: Path) -> None:
-    for name, pairs in (("training/a", PAIRS), ("other/a", PAIRS[:1])):
-        (tmp_path / "parts" / name).parent.mkdir(parents=True)
-        write_prefix(tmp_path / "parts" / name, pairs)
-    train = "kind: archive, file: {file}, source: {folder}a.en, target: {folder}a.de"
-    found = fetched(tmp_path, train.format(file="parts", folder="training/"))
-    assert pairs_of(found) == PAIRS
-    assert [record.name for record in found.records][:2] == ["parts:training/a.en", "parts:training/a.de"]
-    error = refusal(lambda: fetched(tmp_path, train.format(file="parts", folder="")))
-    assert error.message == "parts has no member a.en"
-    assert error.hint == "did you mean other/a.en or training/a.en or other/a.de or training/a.de?"
-
-
 def test_an_archive_that_is_put_into_the_cache_spares_the_network(tmp_path: Path) -> None:
     train = f"kind: archive, url: {NO_NETWORK}/x/parts.tgz, source: training/a.en, target: training/a.de"
     error = refusal(lambda: fetched(tmp_path, train))

@@ -147,19 +147,6 @@ def test_the_hub_and_the_archives_give_the_same_data(
     assert len(server.requests) == len(members) + 1  # one download broke off
     assert essence(tmp_path / "data" / "packed") == expected
 
-    for archive, contents_of in members.items():
-        for name, content in contents_of.items():
-            file = tmp_path / "unpacked" / archive / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(content)
-    text = re.sub(
-        r"url: \S+/(\S+)\n +bytes: .*\n +sha256: .*", r"file: unpacked/\1", corpus.read_text(encoding="utf-8")
-    )
-    corpus.write_text(text, encoding="utf-8")
-    unpacked = nmt(tmp_path, "prepare", str(corpus), *SMALL, "-o", "data/unpacked", **offline(tmp_path))
-    assert unpacked.returncode == 0, unpacked.stderr
-    assert essence(tmp_path / "data" / "unpacked") == expected
-
 
 def prepare(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return nmt(folder, "prepare", "wmt14-en-de", *SMALL, *arguments, **variables)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import lzma
 import shutil
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,7 +16,7 @@ from pydantic import Field, model_validator
 
 from nmt_cli.cache import cache_folder, cache_lock, file_hash, writing_errors
 from nmt_cli.console import Progress
-from nmt_cli.decompression import open_bytes
+from nmt_cli.decompression import DECOMPRESSION_ERRORS, open_bytes
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.languages import match_code
@@ -49,7 +47,7 @@ class ArchiveSource(Source):
 
     places = ("file", "url", "bytes", "sha256")
     kind: Literal["archive"] = Field(description="two files of an archive")
-    file: str | None = Field(None, description="path of the archive, or of a folder that it was unpacked into")
+    file: str | None = Field(None, description="path of the archive")
     url: str | None = Field(
         None, pattern=r"^https?://[^/]+/.*[^/]$", description="instead of file: where to download the archive"
     )
@@ -83,57 +81,45 @@ class ArchiveSource(Source):
         return [] if self.url is None else [f"{self.url}{size}{members}"]
 
     def files(self, context: CorpusContext) -> list[Path]:
-        """The local archive, or its two files in a folder."""
-        if self.file is None:
-            return []
-        path = context.folder / self.file
-        return [_find_in_folder(path, one) for one in self._members(path, context)] if path.is_dir() else [path]
+        """The archive, if it is local."""
+        return [] if self.file is None else [context.folder / self.file]
 
     def identity(self) -> dict[str, Any]:
         """The two files and how they are read; the address only if there is no checksum."""
         return self.model_dump(exclude={"file", "bytes", *(["url"] if self.sha256 else [])})
 
     def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
-        """The two files, or the file of pairs, from the archive or the folder."""
+        """The two files, or the file of pairs, from the archive."""
         if self.url is not None:
             archive = context.download(self.url, progress=progress, size=self.bytes, sha256=self.sha256)
         else:
             archive = context.folder / (self.file or "")
         with reading_errors(archive):
-            if archive.is_dir():
-                members = self._members(archive, context)
-                files = [_find_in_folder(archive, member) for member in members]
-            else:
-                check_file(archive, size=self.bytes, sha256=self.sha256, where=str(archive))
-                members = self._members(archive, context)
-                files = unpack(archive, members)
-        name = (self.file or self.url or "").rstrip("/").rsplit("/", 1)[-1]
+            check_file(archive, size=self.bytes, sha256=self.sha256, where=str(archive))
+            members = self._members(archive, context.codes)
+            files = unpack(archive, members)
+        name = (self.file or self.url or "").rsplit("/", 1)[-1]
         names = [f"{name}:{member}" for member in members]
         if kind := kind_of_file(files[0]):
             reader = _ONE_FILE_SOURCES[kind]
             source = reader.model_validate({"kind": kind, "file": str(files[0]), "weight": self.weight})
             yield source.local_pairs(files[0], names[0], context)
-            return
-        yield local_text(self, (files[0], files[1]), names=names, markup=self.markup)
+        else:
+            yield local_text(self, (files[0], files[1]), names=names, markup=self.markup)
 
-    def _members(self, archive: Path, context: CorpusContext) -> tuple[str, ...]:
+    def _members(self, archive: Path, codes: tuple[str, str]) -> tuple[str, ...]:
         """The names of source and target, or of the file of pairs. DataError if there are none, or several."""
         if self.source is not None and self.target is not None:
             return self.source, self.target
-        if archive.is_dir():
-            names = [path.relative_to(archive).as_posix() for path in archive.rglob("*") if path.is_file()]
-        else:
-            with _damage_errors(archive), _open_entries(archive) as entries:
-                names = [name for name, _ in entries]
-        choices = _choices(names, context.codes)
+        with _open_entries(archive) as entries:
+            names = sorted(name for name, _ in entries)
+        choices = _choices(names, codes)
         if len(choices) == 1:
             return choices[0]
-        listed = ", ".join(sorted(names)[:_NAMES_SHOWN]) or "no files at all"
-        found = f"has {len(choices)} texts" if choices else f"has no text in {' and '.join(context.codes)}"
+        found = f"has {len(choices)} texts" if choices else f"has no text in {' and '.join(codes)}"
         example = choices[0] if choices else ("NAME",)
-        hint = f"unpack it, and give the files of one text ({listed}); or name two in a corpus file, such as "
-        hint += f"source: {example[0]}, target: {example[-1]}"
-        raise DataError(f"{archive.name} {found}", where=str(archive), hint=hint)
+        hint = f"name two of its files in a corpus file, such as source: {example[0]}, target: {example[-1]}; "
+        raise DataError(f"{archive.name} {found}", where=str(archive), hint=hint + _listed(names))
 
 
 def _choices(names: Sequence[str], codes: tuple[str, str]) -> list[tuple[str, ...]]:
@@ -167,19 +153,10 @@ def unpack(archive: Path, members: Sequence[str]) -> list[Path]:
     return [folder / path for path in paths]
 
 
-def _find_in_folder(folder: Path, member: str) -> Path:
-    """The file of a member in the folder that an archive was unpacked into. DataError if there is no such file."""
-    file = folder / _path_of(member)
-    if not file.is_file():
-        present = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-        raise _no_such_member_error(folder, member, names=present)
-    return file
-
-
 def _extract(archive: Path, wanted: Sequence[PurePosixPath], folder: Path) -> None:
     """Write each wanted member below a folder. DataError if one is not there."""
     missing, names = dict.fromkeys(wanted), []
-    with _damage_errors(archive), _open_entries(archive) as entries:
+    with _open_entries(archive) as entries:
         for name, open_entry in entries:
             names.append(name)
             path = _path_of(name)
@@ -195,22 +172,14 @@ def _extract(archive: Path, wanted: Sequence[PurePosixPath], folder: Path) -> No
                 part.replace(file)
             if not missing:
                 return
-    raise _no_such_member_error(archive, str(next(iter(missing))), names=names)
+    member = str(next(iter(missing)))
+    near = difflib.get_close_matches(member, names, n=2)
+    hint = f"did you mean {' or '.join(near)}?" if near else _listed(sorted(names))
+    raise DataError(f"{archive.name} has no member {member}", where=str(archive), hint=hint)
 
 
-@contextmanager
-def _open_entries(archive: Path) -> Iterator[Iterator[tuple[str, _OpenEntry]]]:
-    """The files in an archive in their order: the name of each, and a function that opens it."""
-    with archive.open("rb") as file:
-        is_zip = file.read(2) == b"PK"  # by content: an address need not end in .zip
-    if is_zip:
-        with zipfile.ZipFile(archive) as zipped:
-            files = (info for info in zipped.infolist() if not info.is_dir())
-            yield ((info.filename, partial(zipped.open, info)) for info in files)
-    else:
-        opened = open_bytes(archive) if archive.name.endswith(".zst") else archive.open("rb")
-        with opened as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
-            yield ((info.name, partial(tar.extractfile, info)) for info in tar if info.isfile())
+def _listed(names: Sequence[str]) -> str:
+    return f"it has {', '.join(names[:_NAMES_SHOWN]) or 'no files at all'}"
 
 
 def _path_of(member: str) -> PurePosixPath:
@@ -219,30 +188,25 @@ def _path_of(member: str) -> PurePosixPath:
 
 
 @contextmanager
-def _damage_errors(archive: Path) -> Iterator[None]:
-    """Raise DataError if the code inside finds that the archive is damaged, encrypted, or of no known kind."""
+def _open_entries(archive: Path) -> Iterator[Iterator[tuple[str, _OpenEntry]]]:
+    """The files in an archive in their order: the name of each, and a function that opens it.
+
+    DataError if the code inside finds that the archive is damaged, encrypted, or of no known kind.
+    """
+    with archive.open("rb") as file:
+        is_zip = file.read(2) == b"PK"  # by content: an address need not end in .zip
     try:
-        yield
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, RuntimeError, zlib.error, lzma.LZMAError) as error:
-        reason = str(error) or type(error).__name__
-    except DataError as error:  # of damage to zstd
-        reason = error.message.rpartition(": ")[2]
-    except OSError as error:
-        if error.errno is not None:  # of the disk; damage to gzip or bzip2 has no number
-            raise
-        reason = str(error)
-    else:
+        if is_zip:
+            with zipfile.ZipFile(archive) as zipped:
+                files = (info for info in zipped.infolist() if not info.is_dir())
+                yield ((info.filename, partial(zipped.open, info)) for info in files)
+        else:
+            with open_bytes(archive, in_utf8=False) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
+                yield ((info.name, partial(tar.extractfile, info)) for info in tar if info.isfile())
         return
-    hint = "remove it and fetch it again, or unpack it with another program and write file: FOLDER in the corpus file"
+    except DataError as error:  # of damage to what compresses the tar
+        reason = error.message.rpartition(": ")[2]
+    except (tarfile.TarError, zipfile.BadZipFile, RuntimeError, *DECOMPRESSION_ERRORS) as error:
+        reason = str(error) or type(error).__name__
+    hint = "fetch it again, or unpack it with another program and name its two files by kind: text"
     raise DataError(f"{archive.name} cannot be unpacked: {reason}", where=str(archive), hint=hint)
-
-
-def _no_such_member_error(archive: Path, member: str, *, names: Sequence[str]) -> DataError:
-    """The error for a member that is not among the names."""
-    by_end: dict[str, list[str]] = {}
-    for name in sorted(names):
-        by_end.setdefault(PurePosixPath(name).name, []).append(name)
-    near = [name for end in difflib.get_close_matches(PurePosixPath(member).name, by_end, n=2) for name in by_end[end]]
-    listed = ", ".join(sorted(names)[:_NAMES_SHOWN]) or "no files at all"
-    hint = f"did you mean {' or '.join(near[:_NAMES_SHOWN])}?" if near else f"it has {listed}"
-    return DataError(f"{archive.name} has no member {member}", where=str(archive), hint=hint)
