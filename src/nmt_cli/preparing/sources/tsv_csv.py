@@ -96,7 +96,7 @@ def read_tsv(file: Path, columns: Columns) -> Iterator[Chunk]:
             copy = file.with_name(file.name.replace(".tsv", ".csv"))
             hint = f"give it the ending of CSV: cp {quote(str(file))} {quote(str(copy))}"
             raise DataError(message, where=f"{file}:{number}", hint=hint)
-        rows = [line.split("\t") for line in lines]
+        rows = (line.split("\t") for line in lines)
         pairs = [(row[source], row[target]) if len(row) >= needed else None for row in rows]
         yield record_chunk(lines, pairs, first_line=number, origin=file.name, describe=describe_malformed)
 
@@ -107,9 +107,10 @@ def read_csv(file: Path, columns: Columns, *, delimiter: str, width: int, keep_u
     A row with too few cells is untranslated, with too many it is malformed. DataError if a cell is broken, or if no row
     has the two columns.
     """
+    source, target, needed = columns.source - 1, columns.target - 1, columns.needed
     rows = _numbered_rows(file, delimiter)
     names = next(rows, (1, []))[1] if columns.has_header else None
-    most_cells = max(width, columns.needed) if names is None or len(names) < columns.needed else len(names)
+    most_cells = max(width, needed) if names is None or len(names) < needed else len(names)
     marks = [] if keep_unfinished else [name.strip().lower() == "fuzzy" for name in names or []]
     longest = num_unfinished = 0
 
@@ -118,26 +119,24 @@ def read_csv(file: Path, columns: Columns, *, delimiter: str, width: int, keep_u
         nonlocal longest, num_unfinished
         for line, row in rows:
             longest = max(longest, len(row))
-            if len(row) < columns.needed:
+            if len(row) < needed:
                 yield UnitPair(line, join_lines(" ".join(row)), None)
-                continue
-            src, tgt = join_lines(row[columns.source - 1]), join_lines(row[columns.target - 1])
-            if any(map(str.strip, row[most_cells:])):
+            elif any(map(str.strip, row[most_cells:])):
                 fault = f"that row has {len(row)} cells, and {most_cells} are expected: put quotes around cells with a "
                 fault += "delimiter, or name all columns in line 1"
                 yield UnitPair(line, join_lines(delimiter.join(row)), "", fault)
             elif any(mark and cell.strip().lower() == "true" for mark, cell in zip(marks, row, strict=False)):
                 num_unfinished += 1
-                yield UnitPair(line, src, None)
+                yield UnitPair(line, join_lines(row[source]), None)
             else:
-                yield UnitPair(line, src, tgt)
+                yield UnitPair(line, join_lines(row[source]), join_lines(row[target]))
 
     yield from unit_chunks(pairs(), origin=file.name)
     log_unfinished(file, num_unfinished)
     if longest == 0:
         raise empty_error(file, below_header=columns.has_header)
-    if longest < columns.needed:
-        message = f"no row of {file.name} has a column {columns.needed}: the longest has {longest}"
+    if longest < needed:
+        message = f"no row of {file.name} has a column {needed}: the longest has {longest}"
         raise DataError(message, where=str(file), hint=f"{GIVE_COLUMNS} 1,2")
 
 
