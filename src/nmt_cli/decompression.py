@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
@@ -48,7 +48,7 @@ BYTE_ORDER_MARKS = {
 
 
 @contextmanager
-def open_bytes(path: Path, *, in_utf8: bool = True) -> Iterator[BinaryIO]:
+def open_bytes(path: Path, *, in_utf8: bool = True) -> Iterator[io.BufferedReader]:
     """The bytes of a file, uncompressed if it is compressed by gzip, bzip2, xz or zstd.
 
     With `in_utf8`, text that has a mark of UTF-16 or UTF-32 is UTF-8 instead. Raises DataError if the file cannot be

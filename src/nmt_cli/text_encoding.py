@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from shlex import quote
 
-from nmt_cli.decompression import BYTE_ORDER_MARKS, COMPRESSIONS, Compression, open_bytes
+from nmt_cli.decompression import BYTE_ORDER_MARKS, COMPRESSIONS, open_bytes
 from nmt_cli.errors import DataError
 
 STDIN = "stdin"
@@ -20,9 +20,6 @@ _DOCUMENT = re.compile(
     rb"(?s)\x89PNG|\xff\xd8\xff|GIF8[79]a|%PDF-\d|\{\\rtf\d|\xd0\xcf\x11\xe0|"
     rb"PK\x03\x04.{26}(\[Content_Types\]|mimetype|_rels/|docProps/|word/|xl/|ppt/)"
 )
-# Windows-1252 has all letters of Latin-1, and quotes and dashes in place of Latin-1's control characters.
-_WINDOWS_1252 = "WINDOWS-1252"
-_IF_LATIN1 = "if the text is Latin-1 or Windows-1252"
 # Decodes the bytes that are not UTF-8 as Windows-1252, and keeps all others.
 _CONVERT_WRONG_BYTES = (
     "python3 -c 'import codecs,sys; "
@@ -68,14 +65,10 @@ def find_decomposed(text: str) -> re.Match[str] | None:
 def check_encoding(beginning: bytes, *, name: str) -> None:
     """Raise DataError if a text begins like compressed data, UTF-16 or UTF-32; `name` is its file or `STDIN`."""
     check_uncompressed(beginning, name=name)
-    encoding = wide_encoding(beginning)
-    if encoding is None:
-        return
-    error = _not_text_error(beginning[:_BYTES_LOOKED_AT].decode(encoding, "ignore"), name=name, where=name)
-    if error is None:
-        message = f"{_short_name(name)} is {encoding}, not UTF-8"
-        error = DataError(message, where=name, hint=_convert_hint(name, encoding=encoding))
-    raise error
+    if encoding := wide_encoding(beginning):
+        not_text = _not_text_error(beginning[:_BYTES_LOOKED_AT].decode(encoding, "ignore"), name=name, where=name)
+        hint = conversion(_file_called(name), f"iconv -f {encoding} -t UTF-8", new="utf8")
+        raise not_text or DataError(f"{Path(name).name} is {encoding}, not UTF-8", where=name, hint=hint)
 
 
 def wide_encoding(beginning: bytes) -> str | None:
@@ -117,22 +110,21 @@ def check_characters(text: str, *, where: str) -> None:
 def check_uncompressed(beginning: bytes, *, name: str) -> None:
     """Raise DataError if a text begins like compressed data or a document; `name` is its file or `STDIN`."""
     if _DOCUMENT.match(beginning):
-        raise DataError(f"{_short_name(name)} is a document, not text", where=name, hint="save it as plain text")
+        raise DataError(f"{Path(name).name} is a document, not text", where=name, hint="save it as plain text")
     for compression in COMPRESSIONS:
         if re.match(compression.magic, beginning):
-            message = f"{_short_name(name)} is compressed by {compression.program}, not text"
-            raise DataError(message, where=name, hint=_uncompress_hint(name, compression))
+            message = f"{Path(name).name} is compressed by {compression.program}, not text"
+            file = "FILE" if name == STDIN else quote(name)
+            raise DataError(message, where=name, hint=f"uncompress it first: {compression.decompressor} {file} > NEW")
 
 
-def not_utf8_error(line: bytes, *, name: str, number: int) -> DataError:
-    """The error for a line that is not UTF-8; it names the first wrong byte. ValueError if the line is UTF-8."""
-    where, wrong_byte = f"{name}:{number}", _first_wrong_byte(line)
-    if (error := _not_text_error(line.decode("latin-1"), name=name, where=where)) is not None:
-        return error
-    hint = f"{_IF_LATIN1}: {_convert_hint(name, encoding=_WINDOWS_1252)}"
-    if name != STDIN and Path(name).is_file():
-        hint = latin1_hint([Path(name)])
-    return DataError(f"line {number} is not UTF-8: it has the byte 0x{wrong_byte:02x}", where=where, hint=hint)
+def not_utf8_error(error: UnicodeDecodeError, *, name: str, number: int) -> DataError:
+    """The error for the line of this number, which is not UTF-8; it names the first wrong byte."""
+    where, file = f"{name}:{number}", _file_called(name)
+    message = f"line {number} is not UTF-8: it has the byte 0x{error.object[error.start]:02x}"
+    hint = latin1_hint([file] if file and file.is_file() else [])
+    not_text = _not_text_error(error.object.decode("latin-1"), name=name, where=where)
+    return not_text or DataError(message, where=where, hint=hint)
 
 
 def files_not_utf8(files: Iterable[Path]) -> list[Path]:
@@ -141,20 +133,22 @@ def files_not_utf8(files: Iterable[Path]) -> list[Path]:
 
 
 def latin1_hint(files: Sequence[Path]) -> str:
-    """The fix that converts files of Latin-1 or Windows-1252; it has the commands of the first few files.
+    """The fix that converts files of Latin-1 or Windows-1252; it has the commands of the first few files, or of FILE.
 
     If many lines are UTF-8 already, the commands convert the others only. If most letters are not Latin, the user
     has to write the encoding.
     """
     files = files[:_FILES_SHOWN]
-    reason, command = _IF_LATIN1, f"iconv -f {_WINDOWS_1252} -t UTF-8"
+    # Windows-1252 has all letters of Latin-1, and quotes and dashes in place of Latin-1's control characters.
+    reason, command = "if the text is Latin-1 or Windows-1252", "iconv -f WINDOWS-1252 -t UTF-8"
     if any(map(_has_mixed_encodings, files)):
         reason = "mixed encodings: some lines are UTF-8, and others not; convert only those"
         command = _CONVERT_WRONG_BYTES
     elif any(map(_has_other_letters, files)):
         reason = "for ENCODING, write that of the text, such as CP1251 or GB18030"
         command = "iconv -f ENCODING -t UTF-8"
-    return f"{reason}: {'; '.join(conversion(file, command, new='utf8') for file in files)}"
+    commands = [conversion(file, command, new="utf8") for file in files] or [conversion(None, command, new="utf8")]
+    return f"{reason}: {'; '.join(commands)}"
 
 
 def conversion(file: Path | None, command: str, *, new: str) -> str:
@@ -214,31 +208,9 @@ def _not_text_error(text: str, *, name: str, where: str) -> DataError | None:
     controls = _CONTROLS.findall(text)
     if len(controls) <= max(_MAX_CONTROLS, _MAX_SHARE_OF_CONTROLS * len(text)):
         return None
-    message = f"{_short_name(name)} is not text: it holds control characters such as {controls[0]!r}"
+    message = f"{Path(name).name} is not text: it holds control characters such as {controls[0]!r}"
     return DataError(message, where=where, hint="give a text file")
 
 
-def _first_wrong_byte(line: bytes) -> int:
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return line[error.start]
-    raise ValueError("the line is UTF-8")
-
-
-def _uncompress_hint(name: str, compression: Compression) -> str:
-    command, ending = compression.decompressor, compression.ending
-    if name == STDIN and ending:
-        return f"give it as a file, or uncompress it first: {command} FILE"
-    if name == STDIN:
-        return f"uncompress it first: {command} FILE"
-    return f"uncompress it first: {command} {quote(name)} > NEW"
-
-
-def _convert_hint(name: str, *, encoding: str) -> str:
-    command = f"iconv -f {encoding} -t UTF-8"
-    return f"{command}, before the pipe" if name == STDIN else conversion(Path(name), command, new="utf8")
-
-
-def _short_name(name: str) -> str:
-    return name if name == STDIN else Path(name).name
+def _file_called(name: str) -> Path | None:
+    return None if name == STDIN else Path(name)

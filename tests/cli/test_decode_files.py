@@ -350,7 +350,7 @@ def test_a_line_that_is_not_utf8_is_named_after_those_before_it() -> None:
         next(found)
     assert error.value.where == "stdin:4"
     assert error.value.hint == (
-        "if the text is Latin-1 or Windows-1252: iconv -f WINDOWS-1252 -t UTF-8, before the pipe; "
+        "if the text is Latin-1 or Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 < FILE > NEW; "
         "or --errors replace, which writes U+FFFD for each such byte"
     )
 
@@ -359,7 +359,7 @@ def test_compressed_bytes_are_called_so() -> None:
     data = gzip.compress(b"one\ntwo\n", mtime=0)
     with pytest.raises(DataError, match=r"(?m)^stdin is compressed by gzip, not text$") as error:
         list(blocks([data]))
-    assert error.value.hint == "give it as a file, or uncompress it first: zcat FILE"
+    assert error.value.hint == "uncompress it first: zcat FILE > NEW"
     with pytest.raises(DataError, match=r"^stdin is not text"):
         list(blocks([b"one\n" + data]))
 

@@ -106,7 +106,7 @@ def test_text_that_is_not_utf8_is_refused_with_its_line(folder: Path) -> None:
     error = refuse(DataError, "ref", stdin=b"a\nb\n\xff\n")
     assert (error.where, error.hint) == (
         "stdin:3",
-        "if the text is Latin-1 or Windows-1252: iconv -f WINDOWS-1252 -t UTF-8, before the pipe",
+        "if the text is Latin-1 or Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 < FILE > NEW",
     )
 
 

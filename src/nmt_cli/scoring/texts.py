@@ -68,7 +68,7 @@ def read_text(name: str, *, stdin: TextIO | None) -> ScoredText:
         lines = content.decode("utf-8").removeprefix("\ufeff").split("\n")
     except UnicodeDecodeError as error:
         line_number = content.count(b"\n", 0, error.start) + 1
-        raise not_utf8_error(content.split(b"\n")[line_number - 1], name=name, number=line_number) from None
+        raise not_utf8_error(error, name=name, number=line_number) from None
     if lines[-1] == "":
         lines.pop()
     return ScoredText(name, lines, hashlib.sha256(content).hexdigest())

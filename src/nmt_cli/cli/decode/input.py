@@ -195,11 +195,11 @@ class _BlockDecoder:
             content = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).removesuffix(b"\r")
             try:
                 texts.append(content.decode("utf-8"))
-            except UnicodeDecodeError:
+            except UnicodeDecodeError as cause:
                 if self._errors == "strict":
                     if texts:
                         yield texts
-                    error = not_utf8_error(content, name=self._name, number=number)
+                    error = not_utf8_error(cause, name=self._name, number=number)
                     error.hint += "; or --errors replace, which writes U+FFFD for each such byte"
                     raise error from None
                 texts.append(content.decode("utf-8", "replace"))

@@ -17,7 +17,7 @@ from nmt_cli.text_encoding import check_encoding, conversion
 LONGEST_LINE = 1 << 20
 """Bytes of the longest line, and characters of the longest text of other formats."""
 
-_BEGINNING = 1 << 10
+_BEGINNING = 1 << 10  # bytes by which an encoding is recognised
 _BREAKS = re.compile(r"[\t\r\n]+")
 
 
@@ -46,8 +46,8 @@ def read_lines(file: Path, *, skip: int = 0) -> Iterator[bytes]:
     DataError if there are none, if a line is longer than `LONGEST_LINE`, or if the file is compressed or UTF-16, or
     ends its lines with CR alone.
     """
-    check_encoding(read_beginning(file), name=str(file))
     with open_bytes(file) as stream:
+        check_encoding(stream.peek(_BEGINNING)[:_BEGINNING], name=str(file))
         number = 0
         for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), start=1):
             if number == 1 and not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r"):
@@ -59,12 +59,6 @@ def read_lines(file: Path, *, skip: int = 0) -> Iterator[bytes]:
                 yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if number <= skip:
             raise empty_error(file, below_header=skip > 0)
-
-
-def read_beginning(file: Path) -> bytes:
-    """The beginning of a file, by which its encoding is recognised."""
-    with open_bytes(file) as stream:
-        return stream.read(_BEGINNING)
 
 
 def join_lines(text: str) -> str:
