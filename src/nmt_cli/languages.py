@@ -124,18 +124,21 @@ def language_name(code: str) -> str:
     return code if language.language_name().startswith("Unknown") else language.display_name()
 
 
-def languages_called(names: Sequence[str]) -> dict[int, str]:
-    """The short codes of the languages that names are the English names or codes of, by index.
+def is_language(name: str) -> bool:
+    """True if a name is the English name or the code of a language.
 
     `id` is an identifier, and `No` is a word: codes are written small or in capitals.
     """
-    called = {}
-    for index, name in enumerate(names):
-        part = name.strip().rpartition(".")[2]
-        code = _code_called(part)
-        if code is not None:
-            called[index] = code
-    return called
+    from langcodes import Language, find
+
+    name = name.strip().rpartition(".")[2]
+    code = short_code(name)
+    if len(code) == 2 and code not in _NAMES_OF_OTHER_COLUMNS and not re.fullmatch("[A-Z][a-z]{1,2}", name):
+        return Language.get(code).is_valid()
+    try:
+        return language_name(find(name, language="en").to_tag()).lower() == name.lower()
+    except LookupError:
+        return False
 
 
 def match_code(wanted: str, codes: Sequence[str]) -> str | None:
@@ -288,21 +291,6 @@ def _distance(wanted: str, code: str) -> tuple[bool, int, int]:
     except ValueError:  # en_ is no tag
         distance = _FARTHEST
     return wanted != code, distance, len(code)
-
-
-def _code_called(name: str) -> str | None:
-    """The short code of the language that a name is the English name or the code of."""
-    from langcodes import Language, find
-
-    if not re.fullmatch("[A-Z][a-z]{1,2}", name):
-        code = short_code(name)
-        if len(code) == 2 and code not in _NAMES_OF_OTHER_COLUMNS and Language.get(code).is_valid():
-            return code
-    try:
-        code = find(name, language="en").to_tag()
-    except LookupError:
-        return None
-    return short_code(code) if language_name(code).lower() == name.lower() else None
 
 
 def _in_han_of(text: str, codes: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 from pydantic import Field
 
 from nmt_cli.errors import DataError
-from nmt_cli.languages import languages_called, match_code
+from nmt_cli.languages import is_language, match_code
 from nmt_cli.preparing.sources.base import OneFileSource
 from nmt_cli.recipe.section import PositiveInt
 
@@ -74,8 +74,8 @@ def choose_columns(
             (source, target), has_names = found, True
         else:
             _check_no_title(rows, file, languages)
-    short = [name for name in names if len(name) <= _LONGEST_NAME]
-    names_others = not has_names and settings.header is not False and len(languages_called(short)) > 1
+    called = [name for name in names if len(name) <= _LONGEST_NAME and is_language(name)]
+    names_others = not has_names and settings.header is not False and len(called) > 1
     # Reading tells what is wrong with a table of one column.
     if source is None and target is None and width_of(rows) <= 2 and not names_others:
         source, target = 0, 1
