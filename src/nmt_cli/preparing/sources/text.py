@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, assert_never
 
@@ -13,9 +12,9 @@ from pydantic import Field, model_validator
 
 from nmt_cli.cache import cache_folder, cache_lock, file_hash, writing_errors
 from nmt_cli.console import Progress
-from nmt_cli.decompression import COMPRESSIONS, open_bytes
+from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
-from nmt_cli.languages import languages_called, match_code
+from nmt_cli.languages import is_language, match_code
 from nmt_cli.preparing.chunks import Chunk, batched
 from nmt_cli.preparing.sources.base import (
     CorpusContext,
@@ -29,15 +28,15 @@ from nmt_cli.preparing.sources.base import (
 )
 from nmt_cli.preparing.sources.lines import read_lines, text_lines, without_tabs
 from nmt_cli.recipe.section import SettingError
+from nmt_cli.text_encoding import decompressor_of
 
-COMPRESSION_ENDINGS = ("", *(known.ending for known in COMPRESSIONS if known.ending))
 _KIND_BY_ENDING = {
     **{f".{kind}": kind for kind in ("tsv", "csv", "tmx", "xliff", "po", "jsonl", "parquet")},
     **dict.fromkeys((".xlf", ".sdlxliff", ".mqxliff", ".mxliff", ".mxlf"), "xliff"),
     ".ndjson": "jsonl",
     **dict.fromkeys((".zip", ".tar", ".tgz"), "archive"),
 }
-_WILDCARD = re.compile(r"\*\*/|\*+|\?|\[!?.[^\]]*\]")
+_WILDCARD = re.compile(r"(\*\*/|\*+|\?|\[!?.[^\]]*\])")
 _SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE)
 _TAG = re.compile(rb"^\s*</?(\w+)\b[^>]*>")
 _TITLES = re.compile(rb"</?(?:title|description)>")
@@ -131,7 +130,7 @@ def name_without_endings(file: Path) -> str:
     if kind_of_file(file):
         return Path(_without_compression(file.name)).stem
     name, code = split_code(file.name)
-    return name if languages_called([code]) else file.name
+    return name if is_language(code) else file.name
 
 
 def split_code(name: str) -> tuple[str, str]:
@@ -145,54 +144,40 @@ def find_text_files(prefix: Path, codes: tuple[str, str]) -> tuple[Path, Path]:
 
     DataError if there is no such file.
     """
-    source, target = (_find_text_file(prefix, code) for code in codes)
-    if (source is None or target is None) and match_code(split_code(prefix.name)[1], codes) and prefix.is_file():
-        prefix = prefix.with_name(split_code(prefix.name)[0])
-        source, target = (_find_text_file(prefix, code) for code in codes)
-    if source is not None and target is not None:
-        return source, target
-    if prefix.is_file():
-        raise _not_a_prefix_error(prefix, codes)
-    raise _no_text_file_error(prefix, codes[0] if source is None else codes[1])
-
-
-def _without_compression(name: str) -> str:
-    return next((name.removesuffix(ending) for ending in COMPRESSION_ENDINGS if ending and name.endswith(ending)), name)
-
-
-def _find_text_file(prefix: Path, language: str) -> Path | None:
-    """PREFIX.LANGUAGE, plain or compressed, with the nearest code; None if there is no such file."""
+    name, code = split_code(prefix.name)
+    if prefix.is_file() and match_code(code, codes):
+        prefix = prefix.with_name(name)
     present = {
         split_code(path.name)[1]: path
         for path in sorted(prefix.parent.glob("*"), reverse=True)  # the plain file is taken before the compressed one
         if split_code(path.name)[0] == prefix.name and not path.is_dir()
     }
-    code = match_code(language, list(present))
-    return None if code is None else present[code]
+    source, target = (match_code(code, list(present)) for code in codes)
+    if source is not None and target is not None:
+        return present[source], present[target]
+    if prefix.exists():
+        raise _not_a_prefix_error(prefix, codes)
+    wanted = f"{prefix}.{codes[0] if source is None else codes[1]}"
+    hint = f"check the path: {prefix.parent} has no file {prefix.name}.LANGUAGE"
+    if present:
+        hint = f"there are {', '.join(sorted(path.name for path in present.values())[:8])}: check the languages"
+    raise DataError(f"no such file: {wanted} (nor with .txt, .gz, .zst, .xz, .bz2)", where=wanted, hint=hint)
 
 
-def _no_text_file_error(prefix: Path, language: str) -> DataError:
-    """The error for a missing PREFIX.LANGUAGE. It lists the files of the prefix."""
-    wanted = f"{prefix}.{language}"
-    present = sorted(path.name for path in prefix.parent.glob("*") if path.name.startswith(f"{prefix.name}."))
-    if prefix.is_dir():
-        hint = f"name a file in it, or the beginning of two: {prefix / 'train'} for train.{language}"
-        return DataError(f"{prefix} is a folder", where=str(prefix), hint=hint)
-    if not present:
-        hint = f"check the path: {prefix.parent} has no file {prefix.name}.LANGUAGE"
-    else:
-        hint = f"there are {', '.join(present[:8])}: check the languages"
-    return DataError(f"no such file: {wanted} (nor with .txt, .gz, .zst, .xz, .bz2)", where=wanted, hint=hint)
+def _without_compression(name: str) -> str:
+    return name.removesuffix(Path(name).suffix) if decompressor_of(Path(name)) else name
 
 
-def _not_a_prefix_error(file: Path, codes: tuple[str, str]) -> DataError:
-    """The error for a file that is given as the beginning of two."""
-    if kind := kind_of_file(file):
-        message = f"{file.name} is one file, not the beginning of two"
-        return DataError(message, where=str(file), hint=f"write kind: {kind}, file: {file}")
+def _not_a_prefix_error(prefix: Path, codes: tuple[str, str]) -> DataError:
+    """The error for a file or a folder that is given as the beginning of two files."""
+    message = f"{prefix.name} has none of the endings {', '.join(_KIND_BY_ENDING)}"
     hint = f"give two files with a sentence per line, NAME.{codes[0]} and NAME.{codes[1]}, or a table NAME.tsv"
-    endings = ", ".join(ending for ending, kind in _KIND_BY_ENDING.items() if ending == f".{kind}")
-    return DataError(f"{file.name} has none of the endings {endings}", where=str(file), hint=hint)
+    if prefix.is_dir():
+        message = f"{prefix} is a folder"
+        hint = f"name a file in it, or the beginning of two: {prefix / 'train'} for train.{codes[0]}"
+    elif kind := kind_of_file(prefix):
+        message, hint = f"{prefix.name} is one file, not the beginning of two", f"write kind: {kind}, file: {prefix}"
+    return DataError(message, where=str(prefix), hint=hint)
 
 
 def _matching_pairs(source: str, target: str, *, folder: Path) -> list[tuple[Path, Path]]:
@@ -218,15 +203,13 @@ def _matching_pairs(source: str, target: str, *, folder: Path) -> list[tuple[Pat
 
 def _parts_at_wildcards(file: Path, pattern: str, folder: Path) -> tuple[str, ...]:
     """The parts of a file's path that the wildcards of a pattern stand for; empty if the pattern is its path."""
-    path_pattern = str(Path(pattern))
-    groups = [
-        "(.*/)?" if one == "**/" else "(.*)" if one[0] == "*" else "(.)" for one in _WILDCARD.findall(path_pattern)
-    ]
-    texts = map(re.escape, _WILDCARD.split(path_pattern))
-    expression = "".join(map("".join, zip_longest(texts, groups, fillvalue="")))
+    expression = ""
+    for index, part in enumerate(_WILDCARD.split(str(Path(pattern)))):  # texts and wildcards in turn
+        wildcard = "(.*/|)" if part == "**/" else "(.*)" if part.startswith("*") else "(.)"
+        expression += wildcard if index % 2 else re.escape(part)
     path = file if Path(pattern).is_absolute() else file.relative_to(folder)
     matched = re.fullmatch(expression, str(path), re.DOTALL)
-    return tuple(part or "" for part in matched.groups()) if matched else ()
+    return matched.groups() if matched else ()
 
 
 def _without_markup(file: Path, markup: MarkupKind) -> Path:
