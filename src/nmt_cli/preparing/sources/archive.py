@@ -21,7 +21,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.languages import match_code
 from nmt_cli.preparing.download import check_file
-from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, Markup, OneFileSource, Source, Weight, is_address
+from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, Markup, OneFileSource, Source, is_address
 from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
 from nmt_cli.preparing.sources.po import PoSource
 from nmt_cli.preparing.sources.text import kind_of_file, local_text, split_code
@@ -64,7 +64,6 @@ class ArchiveSource(Source):
     )
     target: str | None = Field(None, description="path of the target's file in the archive")
     markup: Markup = None
-    weight: Weight = 1.0
 
     @model_validator(mode="after")
     def _check_names(self) -> ArchiveSource:

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import yaml
@@ -32,16 +32,6 @@ Markup: TypeAlias = Annotated[
         "null: plain text"
     ),
 ]
-Weight: TypeAlias = Annotated[
-    float,
-    Field(
-        gt=0,
-        le=1000,
-        allow_inf_nan=False,
-        description="of training text: how often each kept pair is taken; 2: twice, 0.5: half of the pairs, sampled",
-    ),
-]
-
 Pairs: TypeAlias = Sequence[tuple[str, str]]
 """Sentences of the source, each with its translation."""
 
@@ -122,8 +112,13 @@ class Source(Section):
     """The keys that say where the text is, and not how it is read."""
 
     kind: str
-    if TYPE_CHECKING:  # each kind declares this key itself, so that it comes last
-        weight: float
+    weight: float = Field(
+        1.0,
+        gt=0,
+        le=1000,
+        allow_inf_nan=False,
+        description="of training text: how often each kept pair is taken; 2: twice, 0.5: half of the pairs, sampled",
+    )
 
     @property
     def addresses(self) -> list[str]:

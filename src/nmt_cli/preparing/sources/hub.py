@@ -17,7 +17,7 @@ from pydantic import Field
 from nmt_cli import hub
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError, first_line
-from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, Source, Weight
+from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, Source
 from nmt_cli.preparing.sources.jsonl_parquet import (
     datasets_tables,
     parquet_tables,
@@ -43,7 +43,6 @@ class HubSource(Source):
     revision: str | None = Field(None, description="commit, tag or branch; null: the newest")
     source: str | None = Field(None, description="column of the source, dotted where nested; null: translation.CODE")
     target: str | None = Field(None, description="column of the target; null: translation.CODE")
-    weight: Weight = 1.0
 
     @property
     def is_local(self) -> bool:

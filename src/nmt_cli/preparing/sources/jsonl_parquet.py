@@ -14,7 +14,7 @@ from pydantic import Field
 from nmt_cli.errors import DataError, first_line
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing.chunks import CHUNK_PAIRS, Chunk, batched, record_chunk
-from nmt_cli.preparing.sources.base import OneFileSource, Weight, empty_error
+from nmt_cli.preparing.sources.base import OneFileSource, empty_error
 from nmt_cli.preparing.sources.columns import GIVE_COLUMNS, find_columns, shown
 from nmt_cli.preparing.sources.lines import line_chunks, without_tabs
 
@@ -34,7 +34,6 @@ class JsonlSource(OneFileSource):
         None, description="key of the source, dotted where nested; null: the key that is called by the language"
     )
     target: str | None = Field(None, description="key of the target; null: the key that is called by the language")
-    weight: Weight = 1.0
 
     def reader(self, file: Path, languages: tuple[str, str]) -> Callable[[], Iterator[Chunk]]:
         """The function that reads the two keys of a file."""
@@ -52,7 +51,6 @@ class ParquetSource(OneFileSource):
         None, description="column of the source, dotted where nested; null: the column that is called by the language"
     )
     target: str | None = Field(None, description="column of the target; null: the column called by the language")
-    weight: Weight = 1.0
 
     def reader(self, file: Path, languages: tuple[str, str]) -> Callable[[], Iterator[Chunk]]:
         """The function that reads the two columns of a file."""

@@ -22,7 +22,6 @@ from nmt_cli.preparing.sources.base import (
     Markup,
     MarkupKind,
     Source,
-    Weight,
     is_address,
     matching_files,
 )
@@ -55,7 +54,6 @@ class TextSource(Source):
         None, description="instead of prefix: the same of the target; wildcards of both patterns match the same text"
     )
     markup: Markup = None
-    weight: Weight = 1.0
 
     @model_validator(mode="after")
     def _prefix_or_files(self) -> TextSource:
@@ -259,7 +257,6 @@ class TestsetSource(Source):
 
     kind: Literal["testset"] = Field(description="a test set of sacreBLEU")
     name: str = Field(description="such as wmt14/full; sacrebleu --list names them all")
-    weight: Weight = 1.0
 
     def describe(self) -> list[str]:
         """The name of the test set."""

@@ -15,7 +15,7 @@ from pydantic import Field
 from nmt_cli.errors import DataError
 from nmt_cli.languages import match_code
 from nmt_cli.preparing.chunks import Chunk, UnitPair, unit_chunks
-from nmt_cli.preparing.sources.base import OneFileSource, Weight
+from nmt_cli.preparing.sources.base import OneFileSource
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,6 @@ class Unit(NamedTuple):
 class UnitsSource(OneFileSource):
     """A file of units. Each format is a subclass."""
 
-    weight: Weight = 1.0
     keep_unfinished: KeepUnfinished = False
 
     @abstractmethod

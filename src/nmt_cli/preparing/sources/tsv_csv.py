@@ -17,7 +17,7 @@ from pydantic import Field
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import Chunk, UnitPair, record_chunk, unit_chunks
-from nmt_cli.preparing.sources.base import Weight, empty_error
+from nmt_cli.preparing.sources.base import empty_error
 from nmt_cli.preparing.sources.columns import GIVE_COLUMNS, Columns, TableSource, choose_columns, width_of
 from nmt_cli.preparing.sources.lines import join_lines, line_chunks, read_lines
 from nmt_cli.preparing.sources.translation_units import KeepUnfinished, log_unfinished
@@ -36,7 +36,6 @@ class TsvSource(TableSource):
     """A file of tab-separated columns, also quoted as in CSV; plain or compressed."""
 
     kind: Literal["tsv"] = Field(description="two columns of one file")
-    weight: Weight = 1.0
 
     def reader(self, file: Path, languages: tuple[str, str]) -> Callable[[], Iterator[Chunk]]:
         """The function that reads the two columns of a file."""
@@ -57,7 +56,6 @@ class CsvSource(TableSource):
     delimiter: DelimiterName | None = Field(
         None, description="what stands between cells; null: as the first lines have it"
     )
-    weight: Weight = 1.0
     keep_unfinished: KeepUnfinished = False
 
     def reader(self, file: Path, languages: tuple[str, str]) -> Callable[[], Iterator[Chunk]]:
