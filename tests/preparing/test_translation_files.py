@@ -148,7 +148,7 @@ def test_what_is_not_tmx_is_answered_with_its_line(tmp_path: Path, text: str | b
 def test_a_file_without_the_language_is_answered_with_those_that_it_has(tmp_path: Path) -> None:
     units = [[("en-US", "one"), ("fr", "un")], [("en-US", "two"), ("fr", "deux")], [("en-US", "three")]]
     error = error_of(tmp_path / "a.tmx", tmx(units))
-    assert error.message == "none of the 3 units of a.tmx has a translation in en and de; it has en-US (3), fr (2)"
+    assert error.message == "no unit of a.tmx has a translation in en and de; it has en-US (3), fr (2)"
     assert error.hint == "name two languages that it has with -l, or export it again with its translations"
     assert pairs_of(read(tmp_path / "a.tmx", tmx(units), "en-fr")) == [("one", "un"), ("two", "deux")]
     assert error_of(tmp_path / "a.tmx", tmx([])).message == "a.tmx has no units"
@@ -303,12 +303,12 @@ def test_translations_of_xliff_that_are_not_finished_are_left_out_and_counted(
 
 def test_xliff_without_targets_is_refused(tmp_path: Path) -> None:
     error = error_of(tmp_path / "a.xlf", XLIFF_1.replace("target>", "note>").replace("<target/>", ""))
-    assert error.message == "none of the 4 units of a.xlf has a translation in en and de; it has en-US (4)"
+    assert error.message == "no unit of a.xlf has a translation in en and de; it has en-US (4)"
 
 
 def test_po_in_another_language_is_answered_with_that_language(tmp_path: Path) -> None:
     error = error_of(tmp_path / "a.po", PO.replace("Language: de", "Language: fr_CA"))
-    assert error.message == "none of the 7 units of a.po has a translation in en and de; it has fr_CA (6)"
+    assert error.message == "no unit of a.po has a translation in en and de; it has fr_CA (6)"
     assert len(pairs_of(read(tmp_path / "a.po", PO.replace("Language: de", "Language: fr_CA"), "en-fr"))) == 5
 
 

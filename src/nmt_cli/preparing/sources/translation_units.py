@@ -56,69 +56,58 @@ class UnitsSource(OneFileSource):
 
         DataError if there is no pair in the whole file. The log names the languages that were taken for the two.
         """
-        matcher = _LanguageMatcher(file, languages, keep_unfinished=self.keep_unfinished)
-        yield from unit_chunks(map(matcher.pair_of, self.units(file)), origin=file.name)
-        matcher.log()
-        matcher.check_has_pairs()
+        taken: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+        unpaired: Counter[str] = Counter()
+        num_unfinished = 0
+
+        def pair_of(unit: Unit) -> UnitPair:
+            nonlocal num_unfinished
+            codes = tuple([code for code, _ in unit.texts])
+            source, target = _match_codes(codes, languages)
+            if source is None or target is None:
+                unpaired.update(codes or [""])
+                return UnitPair(unit.line, "" if source is None else unit.texts[source][1], None)
+            src, tgt = unit.texts[source][1], unit.texts[target][1]
+            if not unit.is_finished and not self.keep_unfinished:
+                num_unfinished += 1
+                return UnitPair(unit.line, src, None)
+            taken[0][codes[source]] += 1
+            taken[1][codes[target]] += 1
+            return UnitPair(unit.line, src, tgt, date=unit.date)
+
+        yield from unit_chunks(map(pair_of, self.units(file)), origin=file.name)
+        log_unfinished(file, num_unfinished)
+        if not taken[0]:
+            raise _no_pairs_error(file, languages, unpaired, num_unfinished=num_unfinished)
+        matches = [_description(*match) for match in zip(languages, taken, strict=True)]
+        if any(matches):
+            logger.info("%s: %s", file.name, ", ".join(filter(None, matches)))
 
 
-class _LanguageMatcher:
-    """Finds the texts of each unit that are in the two languages of the corpus, and counts the languages."""
+def _description(wanted: str, taken: Counter[str]) -> str:
+    """Which languages were taken for one, in words; nothing if they have its code."""
+    codes = [code for code in taken if code]
+    if all(code.replace("_", "-").lower() == wanted.replace("_", "-").lower() for code in codes):
+        return ""
+    shown = codes if len(codes) == 1 else [f"{code} ({taken[code]:,} pairs)" for code in codes]
+    return f"{wanted} is {' and '.join(shown)}"
 
-    def __init__(self, file: Path, wanted: tuple[str, str], *, keep_unfinished: bool) -> None:
-        self._file = file
-        self._keep_unfinished = keep_unfinished
-        self._wanted = wanted
-        self._taken: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-        self._unpaired_codes: Counter[str] = Counter()
-        self._num_units = self._num_pairs = self._num_unfinished = 0
 
-    def pair_of(self, unit: Unit) -> UnitPair:
-        """The two texts of a unit; the translation is None if one of them is missing, or is not finished."""
-        line, texts, is_finished, date = unit
-        self._num_units += 1
-        codes = tuple([code for code, _ in texts])
-        source, target = _match_codes(codes, self._wanted)
-        if source is None or target is None:
-            self._unpaired_codes.update(codes)
-            return UnitPair(line, "" if source is None else texts[source][1], None)
-        if not is_finished and not self._keep_unfinished:
-            self._num_unfinished += 1
-            return UnitPair(line, texts[source][1], None)
-        self._num_pairs += 1
-        self._taken[0][codes[source]] += 1
-        self._taken[1][codes[target]] += 1
-        return UnitPair(line, texts[source][1], texts[target][1], date=date)
-
-    def log(self) -> None:
-        """Log which languages were taken for the two, if they have other codes, and how much was not finished."""
-        messages = []
-        for wanted, taken in zip(self._wanted, self._taken, strict=True):
-            codes = [code for code in taken if code]
-            if any(code.replace("_", "-").lower() != wanted.replace("_", "-").lower() for code in codes):
-                shown = codes if len(codes) == 1 else [f"{code} ({taken[code]:,} pairs)" for code in codes]
-                messages.append(f"{wanted} is {' and '.join(shown)}")
-        if messages:
-            logger.info("%s: %s", self._file.name, ", ".join(messages))
-        log_unfinished(self._file, self._num_unfinished)
-
-    def check_has_pairs(self) -> None:
-        """Raise DataError if no unit has both languages."""
-        if self._num_pairs:
-            return
-        name, where = self._file.name, str(self._file)
-        if self._num_units == 0:
-            raise DataError(f"{name} has no units", where=where, hint="give a file with translations")
-        if self._num_unfinished:
-            message = f"{name} has no finished translation: {self._num_unfinished:,} are marked as not finished"
-            hint = "write keep_unfinished: true beside the file in the corpus file to keep them"
-            raise DataError(message, where=where, hint=hint)
-        codes = [code for code, _ in self._unpaired_codes.most_common(_LANGUAGES_SHOWN) if code]
-        message = f"none of the {self._num_units:,} units of {name} has a translation in {' and '.join(self._wanted)}"
-        if codes:
-            message += f"; it has {', '.join(f'{code} ({self._unpaired_codes[code]:,})' for code in codes)}"
+def _no_pairs_error(
+    file: Path, languages: tuple[str, str], unpaired: Counter[str], *, num_unfinished: int
+) -> DataError:
+    """The error for a file without a finished translation; `unpaired` has the languages of its units."""
+    if num_unfinished:
+        message = f"{file.name} has no finished translation: {num_unfinished:,} are marked as not finished"
+        hint = "write keep_unfinished: true beside the file in the corpus file to keep them"
+    elif unpaired:
+        codes = [f"{code} ({number:,})" for code, number in unpaired.most_common(_LANGUAGES_SHOWN) if code]
+        message = f"no unit of {file.name} has a translation in {' and '.join(languages)}"
+        message += f"; it has {', '.join(codes)}" if codes else ""
         hint = "name two languages that it has with -l, or export it again with its translations"
-        raise DataError(message, where=where, hint=hint)
+    else:
+        message, hint = f"{file.name} has no units", "give a file with translations"
+    return DataError(message, where=str(file), hint=hint)
 
 
 def log_unfinished(file: Path, number: int) -> None:
