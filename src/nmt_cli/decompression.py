@@ -9,7 +9,7 @@ import io
 import lzma
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,24 +20,31 @@ from nmt_cli.files import reading_errors
 DECOMPRESSION_ERRORS = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
 
 
+def _open_zstd(raw: io.BufferedReader) -> Any:
+    import pyarrow
+
+    return pyarrow.CompressedInputStream(raw, "zstd")
+
+
 class Compression(NamedTuple):
     """A program that compresses, a pattern of the first bytes that it writes, and the command that decompresses.
 
-    `ending` is the ending of its files, if nmt reads them.
+    `ending` is the ending of its files, and `open` reads them, if nmt reads them.
     """
 
     program: str
     magic: bytes
     decompressor: str
-    ending: str | None
+    ending: str | None = None
+    open: Callable[[io.BufferedReader], Any] | None = None
 
 
 COMPRESSIONS = (
-    Compression("gzip", rb"\x1f\x8b", "zcat", ".gz"),
-    Compression("zstd", rb"\x28\xb5\x2f\xfd", "zstdcat", ".zst"),
-    Compression("xz", rb"\xfd7zXZ\x00", "xzcat", ".xz"),
-    Compression("bzip2", rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "bzcat", ".bz2"),
-    Compression("zip", rb"PK(\x03\x04|\x05\x06)", "unzip -p", None),
+    Compression("gzip", rb"\x1f\x8b", "zcat", ".gz", gzip.open),
+    Compression("zstd", rb"\x28\xb5\x2f\xfd", "zstdcat", ".zst", _open_zstd),
+    Compression("xz", rb"\xfd7zXZ\x00", "xzcat", ".xz", lzma.open),
+    Compression("bzip2", rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "bzcat", ".bz2", bz2.open),
+    Compression("zip", rb"PK(\x03\x04|\x05\x06)", "unzip -p"),
 )
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",  # begins like UTF-16
@@ -61,7 +68,7 @@ def open_bytes(path: Path, *, in_utf8: bool = True) -> Iterator[io.BufferedReade
         by_name = next((known for known in COMPRESSIONS if known.ending == path.suffix), None)
         found = next((known for known in COMPRESSIONS if known.ending and re.match(known.magic, beginning)), by_name)
         try:
-            stream = raw if found is None else _uncompressed(raw, found)
+            stream: io.BufferedReader[Any] = io.BufferedReader(found.open(raw)) if found and found.open else raw
             if in_utf8 and path.is_file():
                 beginning = stream.peek(8)
                 encoding = next((known for mark, known in BYTE_ORDER_MARKS.items() if beginning.startswith(mark)), None)
@@ -72,20 +79,6 @@ def open_bytes(path: Path, *, in_utf8: bool = True) -> Iterator[io.BufferedReade
                 raise
             message = f"{path} is not a whole {found.program if found else 'compressed'} file: {error}"
             raise DataError(message, where=str(path), hint="fetch it again") from None
-
-
-def _uncompressed(raw: io.BufferedReader, compression: Compression) -> io.BufferedReader:
-    match compression.program:
-        case "gzip":
-            return io.BufferedReader(gzip.open(raw))
-        case "bzip2":
-            return io.BufferedReader(bz2.open(raw))
-        case "xz":
-            return io.BufferedReader(lzma.open(raw))
-        case _:
-            import pyarrow
-
-            return io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd"))
 
 
 class _Utf8Reader(io.RawIOBase):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from shlex import quote
 
@@ -129,7 +128,7 @@ def not_utf8_error(error: UnicodeDecodeError, *, name: str, number: int) -> Data
 
 def files_not_utf8(files: Iterable[Path]) -> list[Path]:
     """The files, compressed or not, that are not UTF-8 from beginning to end."""
-    return [file for file in files if not _is_utf8(file)]
+    return [file for file in files if _count_beside_ascii(file)[1]]
 
 
 def latin1_hint(files: Sequence[Path]) -> str:
@@ -175,24 +174,16 @@ def decompressor_of(file: Path) -> str | None:
     return next((known.decompressor for known in COMPRESSIONS if known.ending == file.suffix), None)
 
 
-def _is_utf8(file: Path) -> bool:
+def _count_beside_ascii(file: Path) -> tuple[int, int]:
+    """The numbers of lines with more than ASCII that are UTF-8, and that are not."""
     with open_bytes(file) as stream:
-        try:
-            for _ in codecs.iterdecode(iter(partial(stream.read, _BLOCK), b""), "utf-8"):
-                pass
-        except UnicodeDecodeError:
-            return False
-    return True
+        are_good = Counter(is_unicode(line.decode("utf-8", "surrogateescape")) for line in stream if not line.isascii())
+    return are_good[True], are_good[False]
 
 
 def _has_mixed_encodings(file: Path) -> bool:
     """True if a file that is not UTF-8 has lines in UTF-8 with more than ASCII."""
-    num_good = num_wrong = 0
-    with open_bytes(file) as stream:
-        for line in stream:
-            if not line.isascii():
-                is_good = is_unicode(line.decode("utf-8", "surrogateescape"))
-                num_good, num_wrong = num_good + is_good, num_wrong + (not is_good)
+    num_good, num_wrong = _count_beside_ascii(file)
     return num_good > _MIN_GOOD_LINES * num_wrong
 
 
