@@ -10,7 +10,7 @@ import torch
 
 from nmt_cli.decoding import batching
 from nmt_cli.decoding.batching import BatchedSearch, plan_batches, plan_for_threads, search_together
-from nmt_cli.decoding.search import beam
+from nmt_cli.decoding.search import active_search
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.errors import DeviceError
 from nmt_cli.model import cache as decoder_cache
@@ -55,7 +55,7 @@ def test_groups_of_slots_and_rare_checks_change_nothing(width: int, monkeypatch:
     sources, config = [SourceSentence(row) for row in rows], decoding(beam=width, max_extra_tokens=12)
     expected = search([model], sources, config=config, nbest=width)
     monkeypatch.setattr(decoder_cache, "_shape_multiple_of", lambda x: 16)
-    monkeypatch.setattr(beam, "STEPS_BETWEEN_CHECKS", {"cpu": 3})
+    monkeypatch.setattr(active_search, "STEPS_BETWEEN_CHECKS", {"cpu": 3})
     assert_same(search([model], sources, config=config, nbest=width), expected)
 
 

@@ -22,6 +22,8 @@ from nmt_cli.decoding.search.hypotheses import (
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS
 
+STEPS_BETWEEN_CHECKS = {"cuda": 4}
+"""Steps between checks for finished sentences: a check waits for a GPU, and costs nothing on a CPU."""
 # The number of sentences in a batch is a multiple of a sixteenth of the next power of two. A CPU prepares matrix
 # products for each new size, and dropping sentences copies the others.
 _SIZES_PER_POWER_OF_TWO = 16
@@ -31,8 +33,8 @@ class ActiveSearch(ABC):
     """Sentences with the open and the finished hypotheses of each; it runs in inference mode.
 
     `_ids`, `_log_probs` and `_nodes` [B, W] are the newest token, the log-probability and the tree node of each open
-    hypothesis. `_sentences` [B] are the numbers of the sentences, `_limits` [B] their maximum numbers of tokens.
-    `_penalties` has the length penalty of each length.
+    hypothesis. `_sentences` [B] are the numbers of the sentences, `_limits` [B] their maximum numbers of tokens, and
+    `_is_done` [B] says which are done. `_penalties` has the length penalty of each length.
     """
 
     def __init__(
@@ -57,20 +59,35 @@ class ActiveSearch(ABC):
         self._log_probs = torch.zeros(len(limits), width, device=device)
         self._nodes = torch.full_like(self._ids, -1)
         self._finished = FinishedHypotheses.empty(len(limits), num_finished, device=device)
+        self._is_done = torch.zeros(len(limits), dtype=torch.bool, device=device)
+        self._last_limit = max(limits)
+        self._check_interval = STEPS_BETWEEN_CHECKS.get(device.type, 1)
 
     def run(self) -> list[list[Hypothesis]]:
         """Search until all sentences are done; returns the hypotheses of each, best first."""
         while len(self._sentences):
-            self._advance()
+            rows = self._step()
+            length = self._ensemble.length
+            is_check = length % self._check_interval == 0 or length == self._last_limit
+            kept = self._drop_done() if is_check else None
+            if kept is not None:
+                width = self._ids.size(1)
+                own_rows = kept[:, None] * width + torch.arange(width, device=kept.device)
+                rows = own_rows if rows is None else rows[kept]
+            if rows is not None and len(self._sentences):
+                self._ensemble.select(rows=rows.flatten(), sentences=kept)
         return self._tree.results()
 
     @abstractmethod
-    def _advance(self) -> None:
-        """Add a token to each open hypothesis; done sentences leave the batch if there are enough of them."""
+    def _step(self) -> Tensor | None:
+        """Add a token to each open hypothesis; done sentences may stay, and their results no longer change.
 
-    def _drop_done(self, is_done: Tensor) -> Tensor | None:
-        """Drop done sentences [B] if there are enough of them; returns the others [B'], or None if all stay."""
-        compaction = plan_compaction(is_done)
+        Returns the ensemble's rows [B, W] that the new hypotheses continue; None if each continues its own row.
+        """
+
+    def _drop_done(self) -> Tensor | None:
+        """Drop done sentences if there are enough of them; returns the others [B'], or None if all stay."""
+        compaction = plan_compaction(self._is_done)
         if compaction is None:
             return None
         done, kept = compaction
@@ -86,7 +103,7 @@ class ActiveSearch(ABC):
         """Go on with the `kept` sentences."""
         self._sentences, self._limits = self._sentences[kept], self._limits[kept]
         self._ids, self._log_probs, self._nodes = self._ids[kept], self._log_probs[kept], self._nodes[kept]
-        self._finished = self._finished.select(kept)
+        self._finished, self._is_done = self._finished.select(kept), self._is_done[kept]
 
 
 def plan_compaction(is_done: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -19,9 +19,6 @@ from nmt_cli.decoding.search.topk import topk_continuations
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS
 
-STEPS_BETWEEN_CHECKS = {"cuda": 4}
-"""Steps between checks for finished sentences: a check waits for a GPU, and costs nothing on a CPU."""
-
 
 class Candidates(NamedTuple):
     """Continuations of the open hypotheses of each sentence, best first; all [B, C].
@@ -79,21 +76,9 @@ class BeamSearch(ActiveSearch):
         """`limits` are the maximum numbers of tokens of the sentences; `nbest` hypotheses of each sentence are kept."""
         # Before the first step each sentence has one hypothesis, BOS. The first step continues it with W hypotheses.
         super().__init__(ensemble, limits=limits, width=1, num_finished=nbest, config=config, device=device)
-        self._first_limit, self._last_limit = min(limits), max(limits)
-        self._penalties_at_limit = self._penalties[self._limits]
-        self._check_interval = STEPS_BETWEEN_CHECKS.get(device.type, 1)
-        self._is_done = torch.zeros(len(limits), dtype=torch.bool, device=device)
-
-    def _advance(self) -> None:
-        rows = self._step()
-        length = self._ensemble.length
-        is_check = length % self._check_interval == 0 or length == self._last_limit
-        kept = self._drop_done(self._is_done) if is_check else None
-        if len(self._sentences):
-            self._ensemble.select(rows=(rows if kept is None else rows[kept]).flatten(), sentences=kept)
+        self._first_limit, self._penalties_at_limit = min(limits), self._penalties[self._limits]
 
     def _step(self) -> Tensor:
-        """Add a token to each open hypothesis; returns the rows [B, W] that the new hypotheses continue."""
         width = self._ids.size(1)
         log_probs = self._ensemble.log_probs(self._ids.flatten())
         # A first step has one hypothesis, and a tiny vocabulary has few pieces: then there are fewer candidates.
@@ -121,4 +106,4 @@ class BeamSearch(ActiveSearch):
 
     def _keep(self, kept: Tensor) -> None:
         super()._keep(kept)
-        self._penalties_at_limit, self._is_done = self._penalties_at_limit[kept], self._is_done[kept]
+        self._penalties_at_limit = self._penalties_at_limit[kept]

@@ -15,7 +15,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from nmt_cli.decoding.search.beam import STEPS_BETWEEN_CHECKS
+from nmt_cli.decoding.search.active_search import STEPS_BETWEEN_CHECKS
 from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
 from nmt_cli.decoding.search.hypotheses import (
     FinishedHypotheses,

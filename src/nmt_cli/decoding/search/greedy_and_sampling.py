@@ -44,22 +44,8 @@ class GreedyOrSamplingSearch(ActiveSearch):
         ]
         self._is_open = torch.ones_like(self._ids, dtype=torch.bool)
 
-    def _advance(self) -> None:
+    def _step(self) -> Tensor | None:
         is_first = self._ensemble.length == 0
-        self._step(is_first=is_first)
-        kept = self._drop_done(~self._is_open.any(dim=1))
-        if len(self._sentences) and (is_first or kept is not None):
-            rows = self._rows_to_continue(kept, rows_per_sentence=1 if is_first else self._width)
-            self._ensemble.select(rows=rows, sentences=kept)
-
-    def _rows_to_continue(self, kept: Tensor | None, *, rows_per_sentence: int) -> Tensor:
-        """The ensemble's row of each hypothesis of the `kept` sentences; in the first step all W share a row."""
-        sentences = torch.arange(len(self._sentences), device=self._ids.device) if kept is None else kept
-        row_of_hypothesis = torch.arange(self._width, device=sentences.device) % rows_per_sentence
-        return (sentences[:, None] * rows_per_sentence + row_of_hypothesis).flatten()
-
-    def _step(self, *, is_first: bool) -> None:
-        """Add a token to each hypothesis; ended ones stay in the batch, and their results no longer change."""
         last_ids = self._ids[:, :1] if is_first else self._ids
         log_probs = self._ensemble.log_probs(last_ids.flatten())
         if is_first and self._width > 1:
@@ -76,6 +62,11 @@ class GreedyOrSamplingSearch(ActiveSearch):
             self._nodes.where(ends_now, self._finished.nodes),
         )
         self._is_open = self._is_open & ~ends_now
+        self._is_done = ~self._is_open.any(dim=1)
+        if not is_first:
+            return None
+        # Before the first step, all hypotheses of a sentence share a row.
+        return torch.arange(len(self._ids), device=self._ids.device)[:, None].expand_as(self._ids)
 
     def _ranked(self, done: Tensor) -> FinishedHypotheses:
         # Each hypothesis has kept its column. Merging with nothing sorts them.
