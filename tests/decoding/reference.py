@@ -8,14 +8,16 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain, product
 from typing import Any
 
 import pytest
 import torch
 
-from nmt_cli.decoding.batching import BatchedSearch, search_together
-from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
+from nmt_cli.decoding.batching import Batches
+from nmt_cli.decoding.search.hypotheses import EMPTY_HYPOTHESIS, Hypothesis, SourceSentence
+from nmt_cli.decoding.search.searcher import Searcher
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig, ModelConfig
@@ -65,7 +67,7 @@ def search(
     device: torch.device = CPU,
 ) -> list[list[Hypothesis]]:
     """Our own search of all sources at once: the best hypotheses of each, at most `nbest`, best first."""
-    return search_together(models, sources, config=config, nbest=nbest, device=device)
+    return Searcher(models, device=device).search(sources, config=config, nbest=nbest)
 
 
 def search_in_batches(
@@ -73,7 +75,15 @@ def search_in_batches(
 ) -> list[list[Hypothesis]]:
     """Our own search of rows of pieces, in batches of similar length."""
     sources = [SourceSentence(row, key=str(number)) for number, row in enumerate(rows)]
-    return BatchedSearch([model], device=CPU, cuda_search=None).search(sources, config=config, nbest=nbest)
+    return in_batches(Searcher([model], device=CPU), sources, config=config, nbest=nbest)
+
+
+def in_batches(
+    searcher: Searcher, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int = 1
+) -> list[list[Hypothesis]]:
+    """What a searcher finds in batches of similar length."""
+    search, lengths = partial(searcher.search, config=config, nbest=nbest), [source.length for source in sources]
+    return Batches(CPU).map(search, sources, lengths, config=config, empty=[EMPTY_HYPOTHESIS])
 
 
 def assert_same(

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from nmt_cli.decoding import batching
-from nmt_cli.decoding.batching import BatchedSearch, plan_batches, plan_for_threads, search_together
+from nmt_cli.decoding.batching import plan_batches, plan_for_threads
 from nmt_cli.decoding.search import active_search
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
+from nmt_cli.decoding.search.searcher import Searcher
 from nmt_cli.errors import DeviceError
 from nmt_cli.model import cache as decoder_cache
-from nmt_cli.model.transformer import Transformer
-from tests.decoding.reference import CPU, decoding, random_model, random_rows, search, search_in_batches
+from tests.decoding.reference import CPU, decoding, in_batches, random_model, random_rows, search, search_in_batches
 
 VOCAB = 29
+whole_search = Searcher.search
 
 
 def assert_same(ours: Sequence[Sequence[Hypothesis]], others: Sequence[Sequence[Hypothesis]]) -> None:
@@ -44,7 +44,7 @@ def test_small_batches_find_what_one_batch_finds(settings: dict[str, Any], has_p
     ]
     number = config.num_candidates
     small = config.model_copy(update={"batch_tokens": 120 * number})
-    found = BatchedSearch(models, device=CPU, cuda_search=None).search(sources, config=small, nbest=number)
+    found = in_batches(Searcher(models, device=CPU), sources, config=small, nbest=number)
     assert_same(found, search(models, sources, config=config, nbest=number))
 
 
@@ -62,13 +62,13 @@ def test_groups_of_slots_and_rare_checks_change_nothing(width: int, monkeypatch:
 def test_after_an_error_no_thread_begins_another_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
 
-    def begin(models: Sequence[Transformer], sources: Sequence[SourceSentence], **options: Any) -> Any:
+    def begin(self: Searcher, sources: Sequence[SourceSentence], **options: Any) -> Any:
         begun.append(len(sources))
         if len(begun) == 2:
             raise ValueError("broken")
-        return search_together(models, sources, **options)
+        return whole_search(self, sources, **options)
 
-    monkeypatch.setattr(batching, "search_together", begin)
+    monkeypatch.setattr(Searcher, "search", begin)
     rows = random_rows(9, count=64, vocab=VOCAB, longest=14)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -97,18 +97,18 @@ def test_batches_shrink_where_memory_does_not_suffice(
 ) -> None:
     tried: list[int] = []
 
-    def begin(models: Sequence[Transformer], sources: Sequence[SourceSentence], **options: Any) -> Any:
+    def begin(self: Searcher, sources: Sequence[SourceSentence], **options: Any) -> Any:
         tried.append(len(sources))
         if len(sources) > 3:
             raise problem
-        return search_together(models, sources, **options)
+        return whole_search(self, sources, **options)
 
-    monkeypatch.setattr(batching, "search_together", begin)
     config = decoding(beam=2, batch_tokens=40)
     rows = [[4 + number] for number in range(20)]
     model = random_model(0, vocab=30, sharpness=2.0)
-    found = search_in_batches(model, rows, config=config)
-    assert_same(found, [search([model], [SourceSentence(row)], config=config)[0] for row in rows])
+    expected = [search([model], [SourceSentence(row)], config=config)[0] for row in rows]
+    monkeypatch.setattr(Searcher, "search", begin)
+    assert_same(search_in_batches(model, rows, config=config), expected)
     # Ten sentences are tried once, five once; after that no batch is so large.
     assert sorted(tried, reverse=True)[:3] == [10, 5, 2]
     told = "out of memory with {} sentences at once: batches are half as large from here on; nothing is lost"
@@ -144,7 +144,7 @@ def test_problems_of_a_single_sentence_are_told(
     def begin(*arguments: object, **options: object) -> None:
         raise RuntimeError(problem)
 
-    monkeypatch.setattr(batching, "search_together", begin)
+    monkeypatch.setattr(Searcher, "search", begin)
     config = decoding(beam=beam, batch_tokens=400)
     with pytest.raises(error, match=message) as told:
         search_in_batches(random_model(0, vocab=9), [[4], [5]], config=config)

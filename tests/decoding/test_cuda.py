@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from nmt_cli.decoding.batching import BatchedSearch
 from nmt_cli.decoding.search import cuda
 from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.hypotheses import SourceSentence
@@ -20,7 +19,7 @@ from nmt_cli.model import attention, kernels
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
-from tests.decoding.reference import CPU, assert_same, decoding, random_model, random_sources, search
+from tests.decoding.reference import CPU, assert_same, decoding, in_batches, random_model, random_sources, search
 from tests.operators import Operators
 
 # Sums over padded slots add zeros in another order; log-probabilities are sums of up to fifty terms of size 2.
@@ -167,7 +166,7 @@ def test_out_of_memory_frees_what_is_held_and_makes_batches_smaller(
     model: Transformer, caplog: pytest.LogCaptureFixture
 ) -> None:
     beam, sources, config = cuda_search([model], Full()), sources_of(6, count=20), decoding()
-    ours = BatchedSearch([model], device=CPU, cuda_search=beam).search(sources, config=config, nbest=1)
+    ours = in_batches(beam, sources, config=config)
     assert_same(ours, search([model], sources, config=config), tolerance=TOLERANCE)
     assert [message.partition(" sentences")[0] for message in caplog.messages] == [
         "out of memory with 20",

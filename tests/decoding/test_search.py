@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt_cli.decoding.batching import BatchedSearch
 from nmt_cli.decoding.search import ensemble
 from nmt_cli.decoding.search.hypotheses import (
     Hypothesis,
@@ -20,6 +19,7 @@ from nmt_cli.decoding.search.hypotheses import (
     length_penalty,
     max_output_tokens,
 )
+from nmt_cli.decoding.search.searcher import Searcher
 from nmt_cli.decoding.search.topk import first_argmax, topk_continuations
 from nmt_cli.errors import ModelError
 from nmt_cli.model.cache import DecoderCache
@@ -34,6 +34,7 @@ from tests.decoding.reference import (
     assert_same,
     decoding,
     gnmt,
+    in_batches,
     random_model,
     random_rows,
     random_sources,
@@ -332,7 +333,7 @@ def test_samples_depend_on_the_key_and_the_seed_alone() -> None:
     together = ids(search([model], sources, config=config, nbest=3))
     assert together == [ids(search([model], [source], config=config, nbest=3))[0] for source in sources]
     in_small = decoding(samples=3, seed=5, batch_tokens=90)
-    mixed = BatchedSearch([model], device=CPU, cuda_search=None).search(sources[::-1], config=in_small, nbest=3)
+    mixed = in_batches(Searcher([model], device=CPU), sources[::-1], config=in_small, nbest=3)
     assert together == ids(mixed[::-1])
     assert together != ids(search([model], sources, config=decoding(samples=3, seed=6), nbest=3))
     with_one_key = [SourceSentence(source.ids, key="x") for source in sources]

@@ -15,8 +15,8 @@ import pytest
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.dataset.prepared_data import PreparedData
-from nmt_cli.decoding.batching import BatchedSearch
 from nmt_cli.decoding.search.hypotheses import SourceSentence
+from nmt_cli.decoding.search.searcher import Searcher
 from nmt_cli.errors import ModelError, RecipeError
 from tests.training.tiny import checkpoint, checkpoints, events, prepare_tiny, stopped_after, train
 
@@ -144,9 +144,9 @@ def test_a_signal_during_a_validation_does_not_wait_for_its_end(
     settings = (f"training.updates={updates}", "validation.every=12", "training.checkpoint_every=10")
     run, whole, searched = tmp_path / "run", finished(*settings), 0
 
-    search = BatchedSearch.search
+    search = Searcher.search
 
-    def with_signal(self: BatchedSearch, sources: Sequence[SourceSentence], **options: Any) -> Any:
+    def with_signal(self: Searcher, sources: Sequence[SourceSentence], **options: Any) -> Any:
         nonlocal searched
         searched += 1
         if len(sources) > 2 or searched > 4:  # it is not the sanity pass, which translates two sentences
@@ -154,7 +154,7 @@ def test_a_signal_during_a_validation_does_not_wait_for_its_end(
         return search(self, sources, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(BatchedSearch, "search", with_signal)
+        patch.setattr(Searcher, "search", with_signal)
         for _ in range(2):  # the second start is interrupted in the same validation, which comes first in it
             assert train(prepared, run, *settings) == 75
             assert checkpoints(run) == [10, 12]

@@ -311,7 +311,7 @@ def test_a_full_disk_is_noticed_before_the_first_update(
     assert updates == [1, 2, 3]
 
 
-@pytest.mark.parametrize("name", ["BatchedSearch", "bleu", "plain_loss"])
+@pytest.mark.parametrize("name", ["Batches", "bleu", "plain_loss"])
 def test_search_score_and_loss_are_tried_before_the_first_update(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updates: list[int], name: str
 ) -> None:

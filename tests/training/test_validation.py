@@ -16,9 +16,8 @@ import torch
 
 from nmt_cli.api import Translator
 from nmt_cli.dataset.prepared_data import PreparedData
-from nmt_cli.decoding import batching
-from nmt_cli.decoding.batching import search_together
 from nmt_cli.decoding.search.hypotheses import SourceSentence
+from nmt_cli.decoding.search.searcher import Searcher
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.scoring.metrics import ScoreReport, bleu
 from nmt_cli.tokenization.tokenizer import Tokenizer
@@ -27,7 +26,6 @@ from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.stop_signal import StopAsked
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation, Validator
-from tests.decoding.test_cuda import Tape
 from tests.training.feeding import Feed, feed
 from tests.training.tiny import events
 
@@ -62,33 +60,24 @@ def measured(validator: Validator) -> tuple[Validation, list[str]]:
         return validator.measure(max_sentences=None, beat=lambda: None), found
 
 
-def test_the_search_is_recorded_once_and_follows_the_weights(
+def test_one_search_serves_all_validations_and_follows_the_weights(
     training: tuple[Feed, Updater], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tapes = list[Tape]()
+    searchers = list[Searcher]()
 
-    def new_tape(device: torch.device) -> Tape:
-        tapes.append(Tape())
-        return tapes[-1]
+    def noted(models: Sequence[Transformer], *, device: torch.device) -> Searcher:
+        searchers.append(Searcher(models, device=device))
+        return searchers[-1]
 
-    monkeypatch.setattr(module, "CudaGraphs", new_tape)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1.0, 1.0))
+    monkeypatch.setattr(module, "searcher_for", noted)
     given, updater = training
-    plain = Validator(given.recipe, given.data, updater, given.order, ranks=ALONE)
-    recorded = Validator(given.recipe, given.data, updater, given.order, ranks=Ranks(0, 1, CUDA))
-    recorded._device = CPU
-    first, translations = measured(recorded)
-    assert translations == measured(plain)[1]
-    (tape,) = tapes
-    num_recorded, num_replayed = tape.num_recorded, tape.num_replayed
-    assert 0 < num_recorded < num_replayed
+    validator = Validator(given.recipe, given.data, updater, given.order, ranks=ALONE)
+    first, translations = measured(validator)
     take(given, updater, 8)
-    second, others = measured(recorded)
-    assert others == measured(plain)[1]
+    second, others = measured(validator)
     assert others != translations
     assert second.loss < first.loss
-    assert tapes == [tape]
-    assert tape.num_replayed > num_replayed
+    assert len(searchers) == 1
 
 
 @dataclass(slots=True)
@@ -141,17 +130,19 @@ def test_two_ranks_share_a_validation_and_find_what_one_finds(prepared: Prepared
 def test_memory_runs_out_once_in_a_validation(
     prepared: PreparedData, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def search(models: Sequence[Transformer], sources: Sequence[SourceSentence], **options: Any) -> Any:
+    whole_search = Searcher.search
+
+    def search(self: Searcher, sources: Sequence[SourceSentence], **options: Any) -> Any:
         longest = max(len(source.ids) + 1 for source in sources)
         if len(sources) > 1 and len(sources) * longest > 32:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return search_together(models, sources, **options)
+        return whole_search(self, sources, **options)
 
     given = feed(prepared, "decoding.beam=2", "decoding.batch_tokens=128")
     updater = given.updater("fp32")
     validator = Validator(given.recipe, given.data, updater, given.order, ranks=ALONE)
     _, expected = measured(validator)
-    monkeypatch.setattr(batching, "search_together", search)
+    monkeypatch.setattr(Searcher, "search", search)
     assert measured(validator)[1] == expected
     (told,) = caplog.messages
     assert told.endswith("sentences at once: batches are half as large from here on; nothing is lost")

@@ -1,9 +1,10 @@
-"""Sentences of any number and length, searched in batches of similar length."""
+"""Batches of sentences of similar length: how they are planned, shared by threads, and made smaller."""
 
 from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
@@ -13,16 +14,11 @@ from typing import TypeVar
 
 import torch
 
-from nmt_cli.decoding.search.beam import BeamSearch
-from nmt_cli.decoding.search.cuda import CudaSearch
-from nmt_cli.decoding.search.ensemble import Ensemble
-from nmt_cli.decoding.search.greedy_and_sampling import GreedyOrSamplingSearch
-from nmt_cli.decoding.search.hypotheses import EMPTY_HYPOTHESIS, Hypothesis, SourceSentence, max_output_tokens
 from nmt_cli.errors import DeviceError
 from nmt_cli.memory import is_out_of_memory
-from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -35,36 +31,23 @@ _STEP_COST = 24
 _MAX_TIME_RATIO = 0.95
 
 
-class BatchedSearch:
-    """Searches on one device in batches, which become smaller if memory runs out.
+class Batches:
+    """Work on one device in batches of similar length, which become smaller if memory runs out."""
 
-    `cuda_search`, of the same models on the same device, searches the batches that it supports.
-    """
-
-    def __init__(self, models: Sequence[Transformer], *, device: torch.device, cuda_search: CudaSearch | None) -> None:
-        self._models = models
+    def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._cuda_search = cuda_search
-        self._max_tokens_that_fit: int | None = None  # padded tokens of a batch; None until memory has run out
+        self._max_tokens_that_fit = sys.maxsize  # padded tokens of a batch; less after memory has run out
 
-    def search(
-        self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int
-    ) -> list[list[Hypothesis]]:
-        """The best hypotheses of each source, in input order; a source without pieces has the empty one."""
-
-        def search_batch(batch: list[int]) -> list[list[Hypothesis]]:
-            chosen = [sources[index] for index in batch]
-            if self._cuda_search is not None and self._cuda_search.supports(chosen, config=config):
-                return self._cuda_search.search(chosen, config=config, nbest=nbest)
-            return search_together(self._models, chosen, config=config, nbest=nbest, device=self._device)
-
-        lengths = [len(source.ids) + len(source.prefix) if source.ids else 0 for source in sources]
-        return self.map_batches(search_batch, lengths, config=config, empty=[EMPTY_HYPOTHESIS])
-
-    def map_batches(
-        self, work: Callable[[list[int]], list[T]], lengths: Sequence[int], *, config: DecodingConfig, empty: T
+    def map(
+        self,
+        work: Callable[[list[S]], list[T]],
+        items: Sequence[S],
+        lengths: Sequence[int],
+        *,
+        config: DecodingConfig,
+        empty: T,
     ) -> list[T]:
-        """The results of `work` for each index, in batches of similar length; `empty` if the length is 0.
+        """The result of `work`, which takes batches, for each item; `empty` for an item of length 0.
 
         Threads share the CPUs; each takes one batch after another. Whole batches in parallel keep CPUs busier than
         parallel operations, whose threads wait for each other.
@@ -72,10 +55,10 @@ class BatchedSearch:
         threads = torch.get_num_threads() if self._device.type == "cpu" else 1
         # Each source sentence has several hypotheses.
         batches = plan_for_threads(lengths, max_tokens=config.batch_tokens // config.num_candidates, threads=threads)
-        run = partial(self._run_in_parts, work, lengths=lengths, config=config)
+        run = partial(self._run, work, items, lengths, config)
         workers = min(threads, len(batches))
         if workers <= 1:
-            results = dict(chain.from_iterable(map(run, batches)))
+            results = list(map(run, batches))
         else:
             pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
             futures = [pool.submit(run, batch) for batch in batches]
@@ -84,88 +67,51 @@ class BatchedSearch:
             finally:
                 pool.shutdown(cancel_futures=True)  # after an error no thread begins another batch
                 torch.set_num_threads(threads)
-            results = dict(chain.from_iterable(future.result() for future in futures))
-        return [results.get(index, empty) for index in range(len(lengths))]
+            results = [future.result() for future in futures]
+        by_index = dict(zip(chain(*batches), chain(*results), strict=True))
+        return [by_index.get(index, empty) for index in range(len(items))]
 
-    def _run_in_parts(
-        self, work: Callable[[list[int]], list[T]], batch: list[int], *, lengths: Sequence[int], config: DecodingConfig
-    ) -> list[tuple[int, T]]:
-        """The results of a batch with their indices; a batch that does not fit into memory is halved until it does."""
-        results: list[tuple[int, T]] = []
-        parts = [batch]
-        while parts:
-            part = parts.pop()
-            limit = self._max_tokens_that_fit
-            if len(part) == 1 or limit is None or _padded_tokens(part, lengths) <= limit:
-                found = _results_unless_out_of_memory(work, part)
-                if found is not None:
-                    results += zip(part, found, strict=True)
-                    continue
-                self._shrink(part, lengths=lengths, config=config)
-            middle = (len(part) + 1) // 2
-            parts += [part[middle:], part[:middle]]
-        return results
-
-    def _shrink(self, batch: list[int], *, lengths: Sequence[int], config: DecodingConfig) -> None:
-        """Take smaller batches from now on; DeviceError if this batch cannot be smaller."""
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
-        if len(batch) == 1:
-            remedies = ["fewer hypotheses"] if config.num_candidates > 1 else []
-            remedies += ["`device: cpu`"] if self._device.type == "cuda" else []
-            raise DeviceError(
-                f"the memory of {self._device} does not hold a sentence of {lengths[batch[0]]} pieces with"
-                f" {config.num_candidates} hypotheses",
-                setting="beam" if config.samples == 0 else "samples",
-                hint=f"take {', or '.join([*remedies, 'a machine with more memory'])}",
+    def _run(
+        self,
+        work: Callable[[list[S]], list[T]],
+        items: Sequence[S],
+        lengths: Sequence[int],
+        config: DecodingConfig,
+        batch: list[int],
+    ) -> list[T]:
+        """The results of a batch, given by its indices; one that does not fit into memory is halved until it does."""
+        longest = max(lengths[index] for index in batch)
+        num_tokens = len(batch) * (longest + 1)  # padded, with EOS
+        if len(batch) == 1 or num_tokens <= self._max_tokens_that_fit:
+            try:
+                return work([items[index] for index in batch])
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error, counts_vague_errors=len(batch) > 1):
+                    raise
+            # From here on, no exception keeps the tensors of the work.
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
+            if len(batch) == 1:
+                raise self._too_long_error(longest, config=config)
+            # Another thread may have set a smaller maximum in the meantime.
+            self._max_tokens_that_fit = min(num_tokens // 2, self._max_tokens_that_fit)
+            logger.warning(
+                "out of memory with %d sentences at once: batches are half as large from here on; nothing is lost",
+                len(batch),
             )
-        half = _padded_tokens(batch, lengths) // 2
-        # Another thread may have set a smaller maximum in the meantime.
-        self._max_tokens_that_fit = half if self._max_tokens_that_fit is None else min(half, self._max_tokens_that_fit)
-        logger.warning(
-            "out of memory with %d sentences at once: batches are half as large from here on; nothing is lost",
-            len(batch),
+        middle = (len(batch) + 1) // 2
+        halves = (batch[:middle], batch[middle:])
+        return [result for half in halves for result in self._run(work, items, lengths, config, half)]
+
+    def _too_long_error(self, length: int, *, config: DecodingConfig) -> DeviceError:
+        remedies = ["fewer hypotheses"] if config.num_candidates > 1 else []
+        remedies += ["`device: cpu`"] if self._device.type == "cuda" else []
+        return DeviceError(
+            f"the memory of {self._device} does not hold a sentence of {length} pieces with"
+            f" {config.num_candidates} hypotheses",
+            setting="beam" if config.samples == 0 else "samples",
+            hint=f"take {', or '.join([*remedies, 'a machine with more memory'])}",
         )
-
-
-def _padded_tokens(batch: Sequence[int], lengths: Sequence[int]) -> int:
-    """The padded source tokens of a batch, with EOS."""
-    return len(batch) * (max(lengths[index] for index in batch) + 1)
-
-
-def _results_unless_out_of_memory(work: Callable[[list[int]], list[T]], batch: list[int]) -> list[T] | None:
-    """The results of a batch; None if memory runs out, and then no exception keeps the tensors of the search."""
-    try:
-        return work(batch)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error, counts_vague_errors=len(batch) > 1):
-            raise
-        return None
-
-
-def search_together(
-    models: Sequence[Transformer],
-    sources: Sequence[SourceSentence],
-    *,
-    config: DecodingConfig,
-    nbest: int,
-    device: torch.device,
-) -> list[list[Hypothesis]]:
-    """The best hypotheses of each source, at most `nbest`, best first; beam 1 is greedy search.
-
-    The models are in evaluation mode, on `device`, and have one vocabulary. A hypothesis that reaches its sentence's
-    limit is cut there and competes without EOS. Among equal scores the hypothesis that was found first is better, then
-    the one with the smaller piece id.
-    """
-    longest = min(model.config.max_positions for model in models)
-    limits = [max_output_tokens(source, config=config, max_positions=longest) for source in sources]
-    with torch.inference_mode():
-        ensemble = Ensemble(models, sources, min_tokens=config.min_tokens, device=device)
-        if config.samples == 0 and config.beam > 1:
-            return BeamSearch(ensemble, limits=limits, config=config, nbest=nbest, device=device).run()
-        keys = [source.key for source in sources]
-        found = GreedyOrSamplingSearch(ensemble, limits=limits, keys=keys, config=config, device=device).run()
-    return [hypotheses[:nbest] for hypotheses in found]
 
 
 def plan_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:

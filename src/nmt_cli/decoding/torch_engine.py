@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -13,14 +14,13 @@ import torch
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.attention import align
-from nmt_cli.decoding.batching import BatchedSearch
-from nmt_cli.decoding.search.cuda import CudaSearch
-from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
+from nmt_cli.decoding.batching import Batches
+from nmt_cli.decoding.search.cuda import searcher_for
+from nmt_cli.decoding.search.hypotheses import EMPTY_HYPOTHESIS, Details, Hypothesis, SourceSentence
 from nmt_cli.devices import cpu_multiplies_bf16
 from nmt_cli.errors import ModelError
 from nmt_cli.memory import keep_freed_memory, return_freed_memory
 from nmt_cli.model.cpu_linear import pack_linear_layers
-from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.recipe.schema import DecodingConfig, TrainedLines
 
 logger = logging.getLogger(__name__)
@@ -49,10 +49,8 @@ class TorchEngine:
         self.max_positions = min(model.config.max_positions for model in self._models)
         self.trained_lines = TrainedLines.careful([loaded_model.config.trained_lines for loaded_model in loaded])
         self._device = device
-        # On a GPU, the time to record a step is saved again within a batch or two.
-        is_gpu = device.type == "cuda"
-        cuda_search = CudaSearch(self._models, device=device, recorder=CudaGraphs(device)) if is_gpu else None
-        self._batches = BatchedSearch(self._models, device=device, cuda_search=cuda_search)
+        self._searcher = searcher_for(self._models, device=device)
+        self._batches = Batches(device)
         self._searched = 0  # sentences since freed memory was returned
 
     @classmethod
@@ -83,7 +81,9 @@ class TorchEngine:
         self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int, details: Details
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of each source, in input order; a source without pieces has the empty one."""
-        nbest_lists = self._batches.search(sources, config=config, nbest=nbest)
+        search = partial(self._searcher.search, config=config, nbest=nbest)
+        lengths = [source.length for source in sources]
+        nbest_lists = self._batches.map(search, sources, lengths, config=config, empty=[EMPTY_HYPOTHESIS])
         if details.alignment:
             nbest_lists = self._align(sources, nbest_lists, config=config)
         self._searched += len(sources)
@@ -102,13 +102,13 @@ class TorchEngine:
             for hypothesis in ranked
         ]
 
-        def align_batch(batch: list[int]) -> list[list[int]]:
-            batch_sources, batch_targets = zip(*(pairs[index] for index in batch), strict=True)
+        def align_batch(batch: list[tuple[Sequence[int], list[int]]]) -> list[list[int]]:
+            batch_sources, batch_targets = zip(*batch, strict=True)
             return align(self._models, batch_sources, batch_targets, device=self._device)
 
         lengths = [len(source) + len(target) if source else 0 for source, target in pairs]
         no_alignment: list[int] = []
-        alignments = iter(self._batches.map_batches(align_batch, lengths, config=config, empty=no_alignment))
+        alignments = iter(self._batches.map(align_batch, pairs, lengths, config=config, empty=no_alignment))
         return [[replace(hypothesis, alignment=next(alignments)) for hypothesis in ranked] for ranked in nbest_lists]
 
 

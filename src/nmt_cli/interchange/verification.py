@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from nmt_cli.artifacts.model_directory import LoadedModel
-from nmt_cli.decoding.batching import BatchedSearch
 from nmt_cli.decoding.search.hypotheses import SourceSentence
+from nmt_cli.decoding.search.searcher import Searcher
 from nmt_cli.errors import ModelError
 from nmt_cli.model.teacher_forcing import forced_log_probs
 from nmt_cli.recipe.schema import DecodingConfig
@@ -125,8 +125,8 @@ def _greedy_translations(loaded: LoadedModel, rows: Sequence[Sequence[int]]) -> 
     longest = loaded.model.config.max_positions - 1
     max_extra_tokens = min(loaded.config.recipe.decoding.max_extra_tokens, _MAX_EXTRA_TOKENS)
     config = DecodingConfig(beam=1, max_extra_tokens=max_extra_tokens)  # all other settings stay off
-    search = BatchedSearch([loaded.model], device=_CPU, cuda_search=None)
-    best = search.search([SourceSentence(row) for row in rows], config=config, nbest=1)
+    searcher = Searcher([loaded.model], device=_CPU)
+    best = searcher.search([SourceSentence(row) for row in rows], config=config, nbest=1)
     return [list(ranked[0].ids[:longest]) for ranked in best]
 
 

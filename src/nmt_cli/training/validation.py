@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,12 +23,11 @@ from nmt_cli.artifacts.run import Metric, Run
 from nmt_cli.artifacts.weights import load_weights, read_tensors, uninitialized_model
 from nmt_cli.dataset.batches import make_batch
 from nmt_cli.dataset.prepared_data import Array, PreparedData, TokenPairs, open_prepared
-from nmt_cli.decoding.batching import BatchedSearch, plan_batches
-from nmt_cli.decoding.search.cuda import CudaSearch
-from nmt_cli.decoding.search.hypotheses import SourceSentence
+from nmt_cli.decoding.batching import Batches, plan_batches
+from nmt_cli.decoding.search.cuda import searcher_for
+from nmt_cli.decoding.search.hypotheses import EMPTY_HYPOTHESIS, SourceSentence
 from nmt_cli.devices import multiply_float32_fast
 from nmt_cli.errors import DataError
-from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.scoring.forced_decoding import perplexity
@@ -99,8 +99,7 @@ class Validator:
         device = self._device = ranks.device
         self._target_language = data.manifest.languages.target
         self._translating_model = _translating_model(recipe, data, updater, device=device)
-        self._is_recorded = device.type == "cuda"
-        self._cuda_search: CudaSearch | None = None
+        self._searcher = searcher_for([self._translating_model], device=device)
         self._pairs = data.split("valid")
         self._usable = _usable_pairs(data, max_positions=recipe.model.max_positions)
         self._tokenizer = Tokenizer.load(data.target_tokenizer_file)
@@ -156,19 +155,18 @@ class Validator:
     def _search(self, sources: Sequence[Sequence[int]], beat: Callable[[], None]) -> list[list[int]]:
         """The ids of the best hypothesis for each source."""
         config = self._recipe.decoding
-        if self._is_recorded:
+        if self._device.type == "cuda":
             config = config.model_copy(update={"batch_tokens": _GPU_BATCH_FACTOR * config.batch_tokens})
-            self._cuda_search = self._cuda_search or CudaSearch(
-                [self._translating_model], device=self._device, recorder=CudaGraphs(self._device)
-            )
-        searcher = BatchedSearch([self._translating_model], device=self._device, cuda_search=self._cuda_search)
         batches = plan_batches([len(source) for source in sources], max_tokens=config.batch_tokens // config.beam)
+        device_batches, search = Batches(self._device), partial(self._searcher.search, config=config, nbest=1)
 
         def share(numbers: range) -> list[list[list[int]]]:
             found = []
             for number in numbers:
                 batch = [SourceSentence(sources[index], key=str(index)) for index in batches[number]]
-                found.append([best.ids for (best,) in searcher.search(batch, config=config, nbest=1)])
+                lengths = [source.length for source in batch]
+                hypotheses = device_batches.map(search, batch, lengths, config=config, empty=[EMPTY_HYPOTHESIS])
+                found.append([best.ids for (best,) in hypotheses])
                 beat()
             return found
 
@@ -176,11 +174,11 @@ class Validator:
         for batch, found in zip(batches, self._shared(share, len(batches)), strict=True):
             for index, ids in zip(batch, found, strict=True):
                 translations[index] = ids
-        if self._cuda_search is not None:
+        if self._device.type == "cuda":
             free, total = torch.cuda.mem_get_info(self._device)
             if free < _MIN_FREE_SHARE * total:
                 # The search itself stays: torch has 32 streams, and a new recorder might get the loader's.
-                self._cuda_search.free_memory()
+                self._searcher.free_memory()
                 torch.cuda.empty_cache()
         return translations
 

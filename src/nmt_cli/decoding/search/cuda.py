@@ -23,8 +23,8 @@ from nmt_cli.decoding.search.hypotheses import (
     HypothesisTree,
     SourceSentence,
     length_penalty,
-    max_output_tokens,
 )
+from nmt_cli.decoding.search.searcher import Searcher
 from nmt_cli.decoding.search.static_state import (
     NUM_SPECIAL,
     StaticSizes,
@@ -62,19 +62,27 @@ class _Batch:
     first_step: int = 0
 
 
-class CudaSearch:
-    """Beam search and greedy search with the results of `BeamSearch` and `GreedyOrSamplingSearch`.
+def searcher_for(models: Sequence[Transformer], *, device: torch.device) -> Searcher:
+    """The search by these models, which are on `device`."""
+    # On a GPU, the time to record a step is saved again within a batch or two.
+    return (
+        CudaSearch(models, device=device, recorder=CudaGraphs(device))
+        if device.type == "cuda"
+        else Searcher(models, device=device)
+    )
+
+
+class CudaSearch(Searcher):
+    """Beam search and greedy search with the results of `Searcher`, which does what is not supported here.
 
     The models must stay in place. A finished sentence stays in the batch until the open ones fit a smaller size.
     Threads take turns, because all searches use the same memory.
     """
 
     def __init__(self, models: Sequence[Transformer], *, device: torch.device, recorder: CudaGraphs) -> None:
-        self._models = models
-        self._device = device
+        super().__init__(models, device=device)
         self._recorder = recorder
         self._vocab = models[0].target_vocab
-        self._max_positions = min(model.config.max_positions for model in models)
         self._cannot_record = False
         self._lock = Lock()
         # The states of all sizes share this memory, one at a time: tensors as large as the largest size needed.
@@ -96,7 +104,9 @@ class CudaSearch:
         self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of each source, at most `nbest`, best first."""
-        limits = [max_output_tokens(source, config=config, max_positions=self._max_positions) for source in sources]
+        if not self.supports(sources, config=config):
+            return super().search(sources, config=config, nbest=nbest)
+        limits = self._limits(sources, config=config)
         with self._lock:
             try:
                 with torch.inference_mode(), launching_on(self._device):

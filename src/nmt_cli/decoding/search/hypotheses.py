@@ -27,6 +27,11 @@ class SourceSentence:
     prefix: Sequence[int] = field(default=())
     key: str = ""
 
+    @property
+    def length(self) -> int:
+        """The pieces of both sides that a search begins with; 0 if there is nothing to translate."""
+        return len(self.ids) + len(self.prefix) if self.ids else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
