@@ -124,8 +124,8 @@ def search(size: ModelConfig) -> None:
         unused: Any = None
         state = CudaSearch([model], device=torch.device("cpu"), recorder=unused).state_for(sizes)
         seen = StepInputs(state.ancestors, state.source_lengths, state.counters)
-        logits = model.logits(static_step(model, state.ids.flatten(), state.caches[0], seen, uses_kernels=True))
-        advance_hypotheses(state, choose_candidates(state, logits, uses_kernels=True), uses_kernels=True)
+        logits = model.logits(static_step(model, state.ids.flatten(), state.caches[0], seen))
+        advance_hypotheses(state, choose_candidates(state, logits))
 
 
 # Each operator is called as training and search call it; the kernels follow.

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from nmt_cli.decoding.search import cuda
+from nmt_cli.decoding.search.beam import best_candidates, cannot_improve, finish, keep_open
 from nmt_cli.decoding.search.cuda import CudaSearch
-from nmt_cli.decoding.search.static_state import StaticSizes, StaticState, advance_hypotheses, choose_candidates
+from nmt_cli.decoding.search.static_state import (
+    NUM_SPECIAL,
+    StaticSizes,
+    StaticState,
+    advance_hypotheses,
+    choose_candidates,
+)
 from nmt_cli.model import static_cache
 from nmt_cli.model.layers import DecoderLayer
 from nmt_cli.model.static_cache import StepInputs
 from nmt_cli.model.transformer import Transformer
-from tests.decoding.reference import CPU, decoding, random_model, random_sources
-from tests.decoding.test_cuda import Tape, assert_found
+from tests.decoding.reference import CPU, EOS, random_model
+from tests.decoding.test_cuda import Tape
 from tests.interpreted import DEVICE, MARKS  # isort: split
 
 from nmt_cli.model.kernels.residual_norm import add_norm
@@ -30,34 +36,6 @@ def device() -> Iterator[None]:
     """The device of all tensors."""
     with DEVICE:
         yield
-
-
-class Again(Tape):
-    """A recorder that calls the function again: a tape would miss what is not one of torch's operators."""
-
-    def record(self, function: Callable[[], None]) -> Callable[[], None]:
-        return function
-
-
-@pytest.mark.parametrize(
-    ("count", "model", "settings", "nbest"),
-    [
-        (1, {}, {"beam": 3}, 3),
-        (2, {}, {"beam": 1, "max_extra_tokens": 4}, 1),
-        (2, {"norm": "pre", "norm_type": "rms", "positions": "rotary", "activation": "swiglu"}, {"beam": 2}, 2),
-        (1, {"attention_bias": True, "positions": "learned", "output_bias": True}, {"beam": 2, "min_tokens": 3}, 1),
-    ],
-)
-def test_the_kernels_find_what_the_search_finds(
-    count: int, model: dict[str, Any], settings: dict[str, Any], nbest: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cuda, "can_use_kernels", lambda device: True)
-    models = [random_model(5, vocab=53, sharpness=3.0, heads=1, decoder_layers=1, **model)]
-    with CPU:
-        sources = random_sources(6, count=count, vocab=53, longest=3)
-    ours = CudaSearch(models, device=DEVICE, recorder=Again())
-    config = decoding(**({"max_extra_tokens": 2} | settings))
-    assert_found(ours, sources, config=config, nbest=nbest, device=DEVICE)
 
 
 WIDTHS = [{"d_k": 8, "d_v": 6}, {"d_k": 16, "d_v": 32, "heads": 1}, {"d_k": 12, "d_v": 12, "positions": "rotary"}]
@@ -88,7 +66,7 @@ def test_a_hypothesis_attends_to_its_own_past(widths: dict[str, Any], place: int
     x = torch.randn(sentences * beam, model.config.d_model)
     before = cache.clone()
     with torch.inference_mode():
-        out = static_cache._self_attend_by_kernel(module, x, cache=cache, inputs=seen)
+        out = static_cache._self_attend(module, x, cache=cache, inputs=seen)
         q, k, v = (one.double() for one in module.double().project(x.double(), torch.full((len(x),), place)))
         for row in range(len(x)):
             sentence, number = divmod(row, beam)
@@ -112,7 +90,7 @@ def test_a_hypothesis_attends_to_its_source_and_nothing_behind_it(widths: dict[s
     seen = StepInputs(torch.zeros(4, beam, 32, dtype=torch.int32), torch.tensor(lengths).int(), torch.tensor([0, 0, 0]))
     x = torch.randn(len(lengths) * beam, model.config.d_model)
     with torch.inference_mode():
-        out = static_cache._cross_attend_by_kernel(module, x, cache=cross, inputs=seen)
+        out = static_cache._cross_attend(module, x, cache=cross, inputs=seen)
         q = module.double().q(x.double()).unflatten(-1, (module.heads, module.d_k))
     for row in range(len(x)):
         own = cross[row // beam, : lengths[row // beam]].double()
@@ -146,14 +124,14 @@ def test_embeddings_are_scaled_and_have_their_position(positions: str) -> None:
     model = random_model(1, vocab=20, positions=positions, d_model=24)
     ids, counters = torch.tensor([3, 19, 4]), torch.tensor([7, 0, 0])
     with torch.inference_mode():
-        ours = static_cache._embed_by_kernel(model.target_embedding, ids, counters)
+        ours = static_cache._embed(model.target_embedding, ids, counters)
         torch.testing.assert_close(ours, model.target_embedding.step_input(ids, counters[:1]))
 
 
 def random_state(seed: int, *, beam: int, nbest: int, step: int, is_first: bool) -> StaticState:
     """A state of four sentences: one at its limit, one done, and one with endings; the same on every device."""
     model = random_model(1, vocab=53)
-    state = CudaSearch([model], device=DEVICE, recorder=Again()).state_for(StaticSizes(4, 32, 32, beam, nbest))
+    state = CudaSearch([model], device=DEVICE, recorder=Tape()).state_for(StaticSizes(4, 32, 32, beam, nbest))
     torch.manual_seed(seed)
     with CPU:
         state.counters.copy_(torch.tensor([step, 2, 100]))
@@ -182,6 +160,31 @@ def written(state: StaticState) -> list[Tensor]:
     return [*tree, *open_ones, state.finished.scores, state.finished.log_probs, state.finished.nodes]
 
 
+def step_by_operators(state: StaticState, logits: Tensor) -> None:
+    """Choose candidates by logits [R, V] and advance the hypotheses, by torch's operators."""
+    position, row = int(state.position), int(state.tree_row)
+    log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
+    log_probs[:, :NUM_SPECIAL] += state.masks_and_penalties[position, :NUM_SPECIAL]
+    best = best_candidates(log_probs, state.log_probs, count=state.sizes.candidates)
+    state.tree_log_probs[row], state.tree_tokens[row] = best.log_probs, best.tokens
+    state.tree_parents[row] = state.nodes.gather(1, best.hypotheses)
+    nodes = torch.arange(best.tokens.numel()).view_as(best.tokens) + state.first_new_node
+    is_end, is_at_limit = best.tokens == EOS, state.limits <= position + 1
+    state.log_probs, order = keep_open(best.log_probs, is_end, width=state.sizes.beam)
+    state.ids, state.nodes = best.tokens.gather(1, order), nodes.gather(1, order)
+    state.finished = finish(
+        state.finished,
+        torch.cat([best.log_probs, state.log_probs], dim=1),
+        torch.cat([nodes, state.nodes], dim=1),
+        penalties=state.masks_and_penalties[position, NUM_SPECIAL:],
+        has_ended=torch.cat([is_end, is_at_limit[:, None].expand_as(state.ids)], dim=1) & ~state.is_done[:, None],
+    )
+    state.is_done |= is_at_limit | cannot_improve(state.finished, state.log_probs, state.penalties_at_limit)
+    continued = best.hypotheses.gather(1, order)
+    state.ancestors = state.ancestors.gather(1, continued[:, :, None].expand_as(state.ancestors))
+    state.ancestors[..., position] = continued.to(state.ancestors.dtype)
+
+
 @pytest.mark.parametrize(
     ("beam", "nbest", "vocab", "dtype", "step", "is_first"),
     [
@@ -204,9 +207,8 @@ def test_the_kernels_choose_and_sort_as_the_operators_do(
     logits[:, 3] += 3.0
     logits = logits[:, :vocab]
     with torch.inference_mode():
-        for state, uses_kernels in ((by_kernels, True), (plain, False)):
-            hypotheses = choose_candidates(state, logits, uses_kernels=uses_kernels)
-            advance_hypotheses(state, hypotheses, uses_kernels=uses_kernels)
+        advance_hypotheses(by_kernels, choose_candidates(by_kernels, logits))
+        step_by_operators(plain, logits)
     assert (by_kernels.tree_tokens[2] == 3).any()
     # Equal sums in float32 hang on the order of additions: those of the seed differ.
     for ours, expected in zip(written(by_kernels), written(plain), strict=True):

@@ -3,22 +3,18 @@
 Shapes: B sentences, W hypotheses per sentence, R = B * W rows, S source tokens, L positions, D d_model, H heads,
 K = d_k, V = d_v.
 
-A GPU runs kernels in Triton (`kernels/search.py`), which look only at the past of a hypothesis. Without Triton, the
-model's own layers do the same with masks over all slots.
+The kernels are in Triton (`kernels/search.py`), and look only at the past of a hypothesis.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt_cli.model.attention import without_cudnn
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, FeedForward, SelfAttention, linear_relu
 from nmt_cli.model.packing import Packed, to_rectangle
 from nmt_cli.model.transformer import Embedding, Transformer
@@ -62,32 +58,15 @@ def write_source(model: Transformer, cache: StaticCache, memory: Tensor, source:
         cross[: source.num_sentences, : source.max_len] = to_rectangle(layer.cross_attention.kv(memory), source)
 
 
-def static_step(
-    model: Transformer, ids: Tensor, cache: StaticCache, inputs: StepInputs, *, uses_kernels: bool
-) -> Tensor:
+def static_step(model: Transformer, ids: Tensor, cache: StaticCache, inputs: StepInputs) -> Tensor:
     """The decoder's output [R, D] for one more token ids [R] per row, whose keys and values go into the cache.
 
-    The host never waits for the device, and no launch depends on the content of a tensor.
+    The host never waits for the device, and no launch depends on the content of a tensor. One kernel adds a sub-layer's
+    output and normalises for the next.
     """
-    if uses_kernels:
-        return _step_by_kernels(model, ids, cache, inputs)
-    past, source = _biases(inputs, cache, like=model.output_weight)
-    x = model.target_embedding.step_input(ids, inputs.counters[:1])
-    for layer, own, cross in zip(_layers(model), cache.own, cache.cross, strict=True):
-        x = layer(
-            x,
-            self_attend=partial(_self_attend, cache=own, inputs=inputs, bias=past),
-            cross_attend=partial(_cross_attend, cache=cross, bias=source),
-        )
-    hidden: Tensor = model.decoder_norm(x)
-    return hidden
-
-
-def _step_by_kernels(model: Transformer, ids: Tensor, cache: StaticCache, inputs: StepInputs) -> Tensor:
-    """The decoder's output by our kernels; one of them adds a sub-layer's output and normalises for the next."""
     from nmt_cli.model.kernels.residual_norm import add_norm
 
-    x = _embed_by_kernel(model.target_embedding, ids, inputs.counters)
+    x = _embed(model.target_embedding, ids, inputs.counters)
     is_pre_norm = model.config.norm == "pre"
     norms = _norms(model)
     y = next(norms)(x) if is_pre_norm else x
@@ -100,9 +79,9 @@ def _step_by_kernels(model: Transformer, ids: Tensor, cache: StaticCache, inputs
         return (x if is_pre_norm else y), y
 
     for layer, own, cross in zip(_layers(model), cache.own, cache.cross, strict=True):
-        hidden = _self_attend_by_kernel(layer.self_attention, y, cache=own, inputs=inputs)
+        hidden = _self_attend(layer.self_attention, y, cache=own, inputs=inputs)
         x, y = add_and_norm(x, layer.self_attention.output, hidden)
-        hidden = _cross_attend_by_kernel(layer.cross_attention, y, cache=cross, inputs=inputs)
+        hidden = _cross_attend(layer.cross_attention, y, cache=cross, inputs=inputs)
         x, y = add_and_norm(x, layer.cross_attention.output, hidden)
         hidden = _hidden_layer(layer.feed_forward, y)
         x, y = add_and_norm(x, layer.feed_forward.outer, hidden)
@@ -124,62 +103,7 @@ def _norms(model: Transformer) -> Iterator[nn.Module]:
     yield model.decoder_norm
 
 
-def _biases(inputs: StepInputs, cache: StaticCache, *, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Masks that attention adds to scores of slots [B, 1, W, L * W] and of source tokens [B, 1, 1, S].
-
-    They are 0 at what a hypothesis sees, its own slot included, and -inf elsewhere.
-    """
-    beam, length = inputs.ancestors.shape[1:]
-    hypotheses = torch.arange(beam, device=like.device)
-    positions = torch.arange(length, device=like.device)[:, None]
-    position = inputs.counters[0]
-    is_past = (inputs.ancestors[..., None] == hypotheses) & (positions < position)
-    is_own = (hypotheses[:, None, None] == hypotheses) & (positions == position)
-    is_source = torch.arange(cache.cross[0].size(1), device=like.device) < inputs.source_lengths[:, None]
-    past, source = (
-        torch.zeros_like(mask, dtype=like.dtype).masked_fill_(~mask, -torch.inf)
-        for mask in (is_past | is_own, is_source)
-    )
-    return past.flatten(2)[:, None], source[:, None, None]
-
-
-def _self_attend(module: SelfAttention, x: Tensor, *, cache: Tensor, inputs: StepInputs, bias: Tensor) -> Tensor:
-    """Self-attention [R, H * V] of x [R, D], whose keys and values go into `cache`."""
-    beam, length = inputs.ancestors.shape[1:]
-    position = inputs.counters[:1]
-    q, new = module.qkv(x).split([module.heads * module.d_k, cache.size(-1)], dim=-1)
-    q = q.unflatten(-1, (module.heads, module.d_k))
-    if module.rotary is not None:
-        k, v = new.split([module.heads * module.d_k, module.heads * module.d_v], dim=-1)
-        q = module.rotary(q, position)
-        k = module.rotary(k.unflatten(-1, (module.heads, module.d_k)), position)
-        new = torch.cat([k.flatten(1), v], dim=-1)
-    cache.unflatten(1, (length, beam)).index_copy_(1, position, new.view(-1, 1, beam, new.size(-1)))
-    return _attend(q, cache, bias=bias, d_v=module.d_v)
-
-
-def _cross_attend(module: CrossAttention, x: Tensor, *, cache: Tensor, bias: Tensor) -> Tensor:
-    """Attention [R, H * V] of x [R, D] to the source."""
-    q: Tensor = module.q(x)
-    return _attend(q.unflatten(-1, (module.heads, module.d_k)), cache, bias=bias, d_v=module.d_v)
-
-
-def _attend(q: Tensor, keys_values: Tensor, *, bias: Tensor, d_v: int) -> Tensor:
-    """Attention by rows, softmax(Q K^T / sqrt(d_k) + bias) V.
-
-    q [R, H, K] and keys_values [B, C, H * (K + V)] give [R, H * V].
-    """
-    heads, d_k = q.size(1), q.size(2)
-    keys, values = keys_values.split([heads * d_k, heads * d_v], dim=-1)
-    q_BHWK = q.unflatten(0, (len(keys_values), -1)).transpose(1, 2)
-    k_BHCK = keys.unflatten(-1, (heads, d_k)).transpose(1, 2)
-    v_BHCV = values.unflatten(-1, (heads, d_v)).transpose(1, 2)
-    with without_cudnn():
-        mixed_BHWV = F.scaled_dot_product_attention(q_BHWK, k_BHCK, v_BHCV, attn_mask=bias)
-    return mixed_BHWV.transpose(1, 2).flatten(0, 1).flatten(1)
-
-
-def _embed_by_kernel(embedding: Embedding, ids: Tensor, counters: Tensor) -> Tensor:
+def _embed(embedding: Embedding, ids: Tensor, counters: Tensor) -> Tensor:
     """The input [R, D] of the first layer for ids [R] at position `counters[0]`."""
     from triton import next_power_of_2
 
@@ -194,7 +118,7 @@ def _embed_by_kernel(embedding: Embedding, ids: Tensor, counters: Tensor) -> Ten
     return out
 
 
-def _self_attend_by_kernel(module: SelfAttention, x: Tensor, *, cache: Tensor, inputs: StepInputs) -> Tensor:
+def _self_attend(module: SelfAttention, x: Tensor, *, cache: Tensor, inputs: StepInputs) -> Tensor:
     """Self-attention [R, H * V] of x [R, D], whose keys and values go into `cache`."""
     from nmt_cli.model.kernels import search as kernels
 
@@ -208,7 +132,7 @@ def _self_attend_by_kernel(module: SelfAttention, x: Tensor, *, cache: Tensor, i
     return out
 
 
-def _cross_attend_by_kernel(module: CrossAttention, x: Tensor, *, cache: Tensor, inputs: StepInputs) -> Tensor:
+def _cross_attend(module: CrossAttention, x: Tensor, *, cache: Tensor, inputs: StepInputs) -> Tensor:
     """Attention [R, H * V] of x [R, D] to the source."""
     from nmt_cli.model.kernels import search as kernels
 

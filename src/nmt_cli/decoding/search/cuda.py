@@ -26,6 +26,7 @@ from nmt_cli.decoding.search.hypotheses import (
 )
 from nmt_cli.decoding.search.searcher import Searcher
 from nmt_cli.decoding.search.static_state import (
+    MAX_BEAM,
     NUM_SPECIAL,
     StaticSizes,
     StaticState,
@@ -64,12 +65,10 @@ class _Batch:
 
 def searcher_for(models: Sequence[Transformer], *, device: torch.device) -> Searcher:
     """The search by these models, which are on `device`."""
-    # On a GPU, the time to record a step is saved again within a batch or two.
-    return (
-        CudaSearch(models, device=device, recorder=CudaGraphs(device))
-        if device.type == "cuda"
-        else Searcher(models, device=device)
-    )
+    if device.type != "cuda":
+        return Searcher(models, device=device)
+    # The time to record a step is saved again within a batch or two.
+    return CudaSearch(models, device=device, recorder=CudaGraphs(device))
 
 
 class CudaSearch(Searcher):
@@ -90,15 +89,18 @@ class CudaSearch(Searcher):
         self._states: dict[StaticSizes, StaticState] = {}
 
     @cached_property
-    def _uses_kernels(self) -> bool:
-        """Whether steps launch kernels of our own."""
-        return can_use_kernels(self._device)
+    def _has_kernels(self) -> bool:
+        """Whether the device runs our kernels; a warning says why not."""
+        if (problem := triton_problem(self._device)) is not None:
+            logger.warning("Triton does not work here (%s): the search records no steps, and is slower", problem)
+        return problem is None
 
     def supports(self, sources: Sequence[SourceSentence], *, config: DecodingConfig) -> bool:
-        """Whether this search can run here: no sampling, no prefixes, and a vocabulary that fills the beam."""
-        if config.samples or any(source.prefix for source in sources):
+        """Whether this search can run here: kernels, no sampling or prefixes, and a vocabulary that fills the beam."""
+        if config.samples or config.beam > MAX_BEAM or any(source.prefix for source in sources):
             return False
-        return self._vocab >= 2 * config.beam + len(NEVER_GENERATED)  # so that each step has enough candidates
+        # Each step needs enough candidates.
+        return self._vocab >= 2 * config.beam + len(NEVER_GENERATED) and self._has_kernels
 
     def search(
         self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int
@@ -289,29 +291,21 @@ class CudaSearch(Searcher):
 
     def _launch_step(self, state: StaticState) -> None:
         """Add a token to each open hypothesis, with a fixed sequence of kernels."""
-        hypotheses = choose_candidates(state, self._logits(state), uses_kernels=self._uses_kernels)
-        advance_hypotheses(state, hypotheses, uses_kernels=self._uses_kernels)
+        hypotheses = choose_candidates(state, self._logits(state))
+        advance_hypotheses(state, hypotheses)
         state.advance_counters()
 
     def _logits(self, state: StaticState) -> Tensor:
         """Logits [R, V] of the next tokens; with several models the logarithm of their summed probabilities."""
         inputs = StepInputs(state.ancestors, state.source_lengths, state.counters)
         logits_by_model = [
-            model.logits(static_step(model, state.ids.flatten(), cache, inputs, uses_kernels=self._uses_kernels))
+            model.logits(static_step(model, state.ids.flatten(), cache, inputs))
             for model, cache in zip(self._models, state.caches, strict=True)
         ]
         if len(logits_by_model) == 1:
             return logits_by_model[0]
         log_probs = [logits.log_softmax(dim=-1, dtype=torch.float32) for logits in logits_by_model]
         return torch.stack(log_probs).logsumexp(dim=0)
-
-
-def can_use_kernels(device: torch.device) -> bool:
-    """Whether the device runs our kernels; a warning says why a GPU does not."""
-    problem = triton_problem(device)
-    if problem is not None and device.type == "cuda":
-        logger.warning("Triton does not work here (%s): the search uses torch's operators, and is slower", problem)
-    return problem is None
 
 
 def _masks_and_penalties(num_positions: int, *, config: DecodingConfig) -> Tensor:

@@ -1,9 +1,9 @@
-"""The state of a search in memory of fixed shapes, and its step from logits to the next open hypotheses.
+"""The state of a search in memory of fixed shapes, and its step by kernels from logits to the next open hypotheses.
 
 Shapes: B sentences, W hypotheses per sentence, R = B * W rows, C candidates per sentence, F kept finished hypotheses
 per sentence, L positions, V vocabulary.
 
-A GPU runs kernels in Triton (`model/kernels/search.py`). Without Triton, torch's operators do the same.
+The kernels are in Triton (`model/kernels/search.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nmt_cli.decoding.search.beam import best_candidates, cannot_improve, finish, keep_open
 from nmt_cli.decoding.search.hypotheses import FinishedHypotheses
 from nmt_cli.model.static_cache import StaticCache
 from nmt_cli.tokenization.tokenizer import EOS
@@ -30,7 +29,7 @@ _MAX_BLOCKS, _MIN_BLOCK_COLUMNS = 512, 8
 _LOGITS_PER_PROGRAM = 2048
 _POSITIONS_PER_TILE = 64  # of `ancestors`, copied at once
 _SORT_KEYS_PER_WARP = 1024  # as many as fit into its registers
-_MAX_KERNEL_BEAM = 32  # one program holds the block maxima of all hypotheses of a sentence
+MAX_BEAM = 32  # one program holds the block maxima of all hypotheses of a sentence
 
 
 class StaticSizes(NamedTuple):
@@ -131,58 +130,11 @@ class StaticState:
         return [*sources, self.limits, self.penalties_at_limit, *hypotheses, self.is_done]
 
 
-def choose_candidates(state: StaticState, logits: Tensor, *, uses_kernels: bool) -> Tensor:
+def choose_candidates(state: StaticState, logits: Tensor) -> Tensor:
     """The hypotheses [B, C] that the best candidates continue; the candidates go into the tree's next row.
 
-    They are the same as from `best_candidates`, for logits [R, V], by kernels in Triton or by PyTorch's operators.
+    They are the same as from `best_candidates`, for logits [R, V].
     """
-    # A wider beam is chosen by torch's operators; `advance_hypotheses` takes either.
-    if uses_kernels and state.sizes.beam <= _MAX_KERNEL_BEAM:
-        return _choose_by_kernels(state, logits)
-    log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
-    special_mask = state.masks_and_penalties.index_select(0, state.position)[:, :NUM_SPECIAL]
-    log_probs[:, :NUM_SPECIAL].add_(special_mask)
-    best = best_candidates(log_probs, state.log_probs, count=state.sizes.candidates)
-    state.tree_log_probs.index_copy_(0, state.tree_row, best.log_probs[None])
-    state.tree_tokens.index_copy_(0, state.tree_row, best.tokens[None])
-    state.tree_parents.index_copy_(0, state.tree_row, state.nodes.gather(1, best.hypotheses)[None])
-    return best.hypotheses
-
-
-def advance_hypotheses(state: StaticState, hypotheses: Tensor, *, uses_kernels: bool) -> None:
-    """Continue the sentences by the candidates of the tree's current row, whose parents are `hypotheses` [B, C].
-
-    Candidates with EOS end. The W best others are the new open hypotheses; they end too if the sentence reached its
-    limit. A sentence is done at its limit, or if none of its open hypotheses can improve its finished ones.
-    """
-    if uses_kernels:
-        _advance_by_kernel(state, hypotheses)
-        return
-    log_probs, tokens = (tree.index_select(0, state.tree_row)[0] for tree in (state.tree_log_probs, state.tree_tokens))
-    nodes = torch.arange(log_probs.numel(), device=log_probs.device).view_as(log_probs) + state.first_new_node
-    is_end, is_at_limit = tokens == EOS, state.limits <= state.position + 1
-    open_log_probs, order = keep_open(log_probs, is_end, width=state.sizes.beam)
-    state.log_probs.copy_(open_log_probs)
-    torch.gather(tokens, 1, order, out=state.ids)
-    torch.gather(nodes, 1, order, out=state.nodes)
-
-    best = finish(
-        state.finished,
-        torch.cat([log_probs, state.log_probs], dim=1),
-        torch.cat([nodes, state.nodes], dim=1),
-        penalties=state.masks_and_penalties.index_select(0, state.position)[:, NUM_SPECIAL:],
-        has_ended=torch.cat([is_end, is_at_limit[:, None].expand_as(state.ids)], dim=1) & ~state.is_done[:, None],
-    )
-    for tensor, new in zip(state.finished, best, strict=True):
-        tensor.copy_(new)
-    state.is_done.logical_or_(is_at_limit | cannot_improve(best, state.log_probs, state.penalties_at_limit))
-
-    continued = hypotheses.gather(1, order)
-    state.ancestors.copy_(state.ancestors.gather(1, continued[:, :, None].expand_as(state.ancestors)))
-    state.ancestors.index_copy_(2, state.position, continued[:, :, None].to(state.ancestors.dtype))
-
-
-def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
     from triton import cdiv, next_power_of_2
 
     from nmt_cli.model.kernels import search as kernels
@@ -209,7 +161,12 @@ def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
     return hypotheses
 
 
-def _advance_by_kernel(state: StaticState, hypotheses: Tensor) -> None:
+def advance_hypotheses(state: StaticState, hypotheses: Tensor) -> None:
+    """Continue the sentences by the candidates of the tree's current row, whose parents are `hypotheses` [B, C].
+
+    Candidates with EOS end. The W best others are the new open hypotheses; they end too if the sentence reached its
+    limit. A sentence is done at its limit, or if none of its open hypotheses can improve its finished ones.
+    """
     from triton import next_power_of_2
 
     from nmt_cli.model.kernels import search as kernels

@@ -1,6 +1,6 @@
 """Kernels in Triton for one step of a beam search: of the decoder, and of the choice of the next pieces.
 
-`model/static_cache.py` and `decoding/search/static_state.py` launch them. Both can also compute the same in PyTorch.
+`model/static_cache.py` and `decoding/search/static_state.py` launch them.
 
 Shapes: B sentences, W hypotheses per sentence, R = B * W rows, S source tokens, L positions, D d_model, H heads,
 K = d_k, V = d_v, C candidates per sentence, F kept endings per sentence, N blocks of columns of the logits. Sums and
