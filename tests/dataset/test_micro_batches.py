@@ -161,7 +161,7 @@ class Dealing:
     """A plan and what its updates are dealt out to."""
 
     def __init__(self, corpus: Corpus, plan: EpochPlan, *, batch_tokens: int, max_tokens: int, world_size: int) -> None:
-        self.plan, self.world_size = plan, world_size
+        self.plan, self.pairs, self.world_size = plan, corpus.pairs, world_size
         self.count = world_size * accumulation_steps(
             batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size
         )
@@ -174,7 +174,7 @@ class Dealing:
         )
 
     def update(self, index: int) -> list[Rows]:
-        rows = self.plan.rows(self.plan.pairs_of_update(index))
+        rows = self.pairs.rows(self.plan.pairs_of_update(index))
         return deal_micro_batches(rows, shape=self.shape, num_micro_batches=self.count, world_size=self.world_size)
 
     @property

@@ -96,11 +96,11 @@ def test_the_longest_pairs_up_to_a_budget_are_found_block_by_block(corpus: Corpu
 
 @given(CORPORA, BATCH_TOKENS)
 def test_rows_say_where_the_sentences_lie(corpus: Corpus, batch_tokens: int) -> None:
-    plan = corpus.plan(batch_tokens=batch_tokens)
+    plan, data = corpus.plan(batch_tokens=batch_tokens), corpus.pairs
     for index in range(len(plan)):
         pairs = plan.pairs_of_update(index)
         for name, side in (("src", corpus.src), ("tgt", corpus.tgt)):
-            rows = plan.rows(pairs)
+            rows = data.rows(pairs)
             assert rows[f"{name}_length"].tolist() == side[pairs].tolist()
             assert rows[f"{name}_start"].tolist() == [side[:pair].sum() for pair in pairs]
 

@@ -266,7 +266,7 @@ def test_the_budgets_follow_from_the_expected_lengths_so_both_sides_fill_in_all_
         pairs = pieces.open(epoch)
         assert max(pairs.src.lengths.max(), pairs.tgt.lengths.max()) <= invariants.max_tokens_in_sentence
         plan = compute_plan(pairs, batch_tokens=600, max_positions=128, seed=1, epoch=epoch, invariants=invariants)
-        updates = [plan.rows(plan.pairs_of_update(index)) for index in range(len(plan))]
+        updates = [pairs.rows(plan.pairs_of_update(index)) for index in range(len(plan))]
         totals = np.array([[rows["src_length"].sum(), rows["tgt_length"].sum()] for rows in updates])
         budgets = [invariants.budgets.src, invariants.budgets.tgt]
         assert (totals.max(axis=0) <= budgets).all()

@@ -6,16 +6,13 @@ A plan is a pure function of the lengths of the pairs, the recipe, the seed and 
 from __future__ import annotations
 
 import math
-import mmap
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
-from nmt_cli.dataset.prepared_data import Array, Rows, TokenizedSide, TokenPairs, make_rows, narrowest_type
+from nmt_cli.dataset.prepared_data import Array, TokenPairs, mapped_array
 from nmt_cli.dataset.sampled_pieces import SamplingCost
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS
 from nmt_cli.errors import DataError
@@ -55,22 +52,6 @@ class EpochInvariants:
 
 
 @dataclass(frozen=True, slots=True)
-class SentenceOffsets:
-    """For each side of a split, where each sentence begins, and where the last one ends, [n + 1]."""
-
-    src: Array
-    tgt: Array
-
-    def __len__(self) -> int:
-        return len(self.src) - 1
-
-    def lengths(self, pairs: Array) -> Array:
-        """The tokens of some pairs, [2, n]: source, then target."""
-        indices = pairs.astype(np.int64)
-        return np.array([side[indices + 1] - side[indices] for side in (self.src, self.tgt)], dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True)
 class EpochPlan:
     """The plan of an epoch: update u has the pairs `pairs_of_update(u)`.
 
@@ -83,7 +64,6 @@ class EpochPlan:
     update_order: Array
     longest_pairs: Array
     invariants: EpochInvariants
-    offsets: SentenceOffsets
 
     def __len__(self) -> int:
         return len(self.update_order)
@@ -97,10 +77,6 @@ class EpochPlan:
     def fullest_update(self) -> int:
         """The index of the update with the most pairs: a full update of ordinary pairs."""
         return int(np.diff(self.bounds)[self.update_order].argmax())
-
-    def rows(self, pairs: Array) -> Rows:
-        """The rows of some pairs."""
-        return make_rows(pairs.astype(np.int64), self.offsets.src, self.offsets.tgt)
 
 
 def compute_plan(
@@ -121,27 +97,25 @@ def compute_plan(
     DataError if this numpy shuffles in another order than the versions before it.
     """
     _check_order()
-    offsets = SentenceOffsets(_load_offsets(data.src), _load_offsets(data.tgt))
-    pair_order, (long_class, short_class) = _usable_pairs(offsets, max_positions=max_positions)
-    longest_pairs = _longest_pairs(pair_order, offsets, budget=batch_tokens)
+    pair_order, (long_class, short_class) = _usable_pairs(data, max_positions=max_positions)
+    longest_pairs = _longest_pairs(pair_order, data, budget=batch_tokens)
     invariants = invariants or _invariants_of(len(data), [long_class, short_class], batch_tokens=batch_tokens)
     generator = _generator(seed, epoch)
     generator.shuffle(pair_order[: long_class.num_pairs])
     generator.shuffle(pair_order[long_class.num_pairs :])
     cutter = _UpdateCutter(invariants.budgets)
     for start in range(0, len(pair_order), _BLOCK_PAIRS):
-        cutter.add(offsets.lengths(pair_order[start : start + _BLOCK_PAIRS]))
-    bounds = _even_out_last_updates(cutter.bounds(), pair_order, offsets, budgets=invariants.budgets)
+        cutter.add(data.lengths(pair_order[start : start + _BLOCK_PAIRS]))
+    bounds = _even_out_last_updates(cutter.bounds(), pair_order, data, budgets=invariants.budgets)
     update_order = generator.permutation(len(bounds) - 1)
-    return EpochPlan(pair_order, bounds, update_order, longest_pairs, invariants, offsets)
+    return EpochPlan(pair_order, bounds, update_order, longest_pairs, invariants)
 
 
 def expected_invariants(
     data: TokenPairs, *, batch_tokens: int, max_positions: int, cost: SamplingCost
 ) -> EpochInvariants:
     """The invariants of epochs with sampled pieces, from the prepared pieces in `data` and their growth by sampling."""
-    offsets = SentenceOffsets(_load_offsets(data.src), _load_offsets(data.tgt))
-    _, classes = _usable_pairs(offsets, max_positions=max_positions)
+    _, classes = _usable_pairs(data, max_positions=max_positions)
     limit = min(max_positions, batch_tokens)
     sampled = [length_class.after_sampling(cost, limit=limit) for length_class in classes]
     return _invariants_of(len(data), sampled, batch_tokens=batch_tokens)
@@ -262,9 +236,7 @@ class _UpdateCutter:
         return np.array([*self._bounds, *last], dtype=np.int64)
 
 
-def _even_out_last_updates(
-    bounds: Array, pair_order: Array, offsets: SentenceOffsets, *, budgets: TokenBudgets
-) -> Array:
+def _even_out_last_updates(bounds: Array, pair_order: Array, data: TokenPairs, *, budgets: TokenBudgets) -> Array:
     """The bounds after the last few updates were cut again, so that these updates are about equally full.
 
     The order of the pairs and the number of updates stay, and both budgets are kept. All bounds stay if the last update
@@ -274,13 +246,13 @@ def _even_out_last_updates(
     if num_updates < 2:
         return bounds
     limits = np.array([[budgets.src], [budgets.tgt]])
-    last_update = offsets.lengths(pair_order[bounds[-2] :])
+    last_update = data.lengths(pair_order[bounds[-2] :])
     old_fill = float((last_update.sum(axis=1, keepdims=True) / limits).max())
     if old_fill >= _NEARLY_FULL:
         return bounds
     for num_recut in range(min(num_updates, _MAX_RECUT_UPDATES), 1, -1):
         first_pair = bounds[-1 - num_recut]
-        lengths = offsets.lengths(pair_order[first_pair:])
+        lengths = data.lengths(pair_order[first_pair:])
         # By the sum of both fills: a compromise, because one cut serves both sides.
         fill_so_far = np.cumsum((lengths / limits).sum(axis=0))
         even_fills = fill_so_far[-1] * np.arange(1, num_recut) / num_recut
@@ -296,24 +268,24 @@ def _even_out_last_updates(
     return bounds
 
 
-def _usable_pairs(offsets: SentenceOffsets, *, max_positions: int) -> tuple[Array, tuple[_LengthClass, _LengthClass]]:
+def _usable_pairs(data: TokenPairs, *, max_positions: int) -> tuple[Array, tuple[_LengthClass, _LengthClass]]:
     """The pairs that the model takes, those with a long sentence first, and the sizes of the two classes."""
-    pairs = _mapped_array(len(offsets), narrowest_type(len(offsets)))
+    pairs = mapped_array(len(data), largest=len(data))
     max_short = min(SHORT_SENTENCE_TOKENS, max_positions)
-    long_class = _collect_class(pairs, offsets, longer_than=SHORT_SENTENCE_TOKENS, up_to=max_positions)
-    short_class = _collect_class(pairs[long_class.num_pairs :], offsets, longer_than=0, up_to=max_short)
+    long_class = _collect_class(pairs, data, longer_than=SHORT_SENTENCE_TOKENS, up_to=max_positions)
+    short_class = _collect_class(pairs[long_class.num_pairs :], data, longer_than=0, up_to=max_short)
     return pairs[: long_class.num_pairs + short_class.num_pairs], (long_class, short_class)
 
 
-def _collect_class(pairs: Array, offsets: SentenceOffsets, *, longer_than: int, up_to: int) -> _LengthClass:
+def _collect_class(pairs: Array, data: TokenPairs, *, longer_than: int, up_to: int) -> _LengthClass:
     """Write the pairs of a class to the beginning of `pairs`, and return the size of the class.
 
     The longer sentence of each pair has more than `longer_than` tokens, and at most `up_to`.
     """
     num_pairs, tokens, longest = 0, np.zeros(2, dtype=np.int64), 0
-    for start in range(0, len(offsets), _BLOCK_PAIRS):
-        stop = min(start + _BLOCK_PAIRS, len(offsets))
-        lengths = [np.diff(side[start : stop + 1]) for side in (offsets.src, offsets.tgt)]
+    for start in range(0, len(data), _BLOCK_PAIRS):
+        stop = min(start + _BLOCK_PAIRS, len(data))
+        lengths = [np.diff(side.offsets[start : stop + 1]) for side in (data.src, data.tgt)]
         longer = np.maximum(*lengths)
         chosen = np.flatnonzero((longer > longer_than) & (longer <= up_to))
         pairs[num_pairs : num_pairs + len(chosen)] = start + chosen
@@ -323,14 +295,14 @@ def _collect_class(pairs: Array, offsets: SentenceOffsets, *, longer_than: int, 
     return _LengthClass(num_pairs, int(tokens[0]), int(tokens[1]), longest)
 
 
-def _longest_pairs(usable: Array, offsets: SentenceOffsets, *, budget: int) -> Array:
+def _longest_pairs(usable: Array, data: TokenPairs, *, budget: int) -> Array:
     """The longest pairs, longest first, up to and with the pair by which a side exceeds the budget."""
     longest, shortest_kept = usable[:0], 0
     for start in range(0, len(usable), _BLOCK_PAIRS):
         block = usable[start : start + _BLOCK_PAIRS]
-        is_longer = offsets.lengths(block).max(axis=0) > shortest_kept
+        is_longer = data.lengths(block).max(axis=0) > shortest_kept
         candidates = np.concatenate([longest, block[is_longer]])
-        lengths = offsets.lengths(candidates)
+        lengths = data.lengths(candidates)
         by_length = np.argsort(-lengths.max(axis=0), kind="stable")
         longest, lengths = candidates[by_length], lengths[:, by_length]
         num_in_budget = int(np.searchsorted(lengths.cumsum(axis=1).max(axis=0), budget, side="right"))
@@ -338,21 +310,3 @@ def _longest_pairs(usable: Array, offsets: SentenceOffsets, *, budget: int) -> A
             longest = longest[: num_in_budget + 1]
             shortest_kept = int(lengths[:, num_in_budget].max())
     return longest
-
-
-def _load_offsets(side: TokenizedSide) -> Array:
-    """The offsets of a side, copied into memory."""
-    offsets = _mapped_array(len(side) + 1, narrowest_type(side.num_tokens))
-    for start in range(0, len(offsets), _BLOCK_PAIRS):
-        stop = min(start + _BLOCK_PAIRS, len(offsets))
-        offsets[start:stop] = side.read_offsets(start, stop)
-    return offsets
-
-
-def _mapped_array(size: int, type_code: str) -> npt.NDArray[np.unsignedinteger]:
-    """An array in pages of its own, which return to the system as soon as it is freed; malloc would keep them."""
-    dtype = np.dtype(type_code)
-    pages = mmap.mmap(-1, max(size, 1) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError, AttributeError):  # kernels and systems without huge pages
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(pages, dtype=dtype, count=size)

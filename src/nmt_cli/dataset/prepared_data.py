@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shlex
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,22 +25,20 @@ Rows = NDArray[np.void]
 """Where pairs lie in a split, [n]: the fields `pair`, `src_start`, `tgt_start`, `src_length` and `tgt_length`."""
 SIDES = ("source", "target")  # in names of files; rows have `src` and `tgt`
 _OFFSET = np.dtype("<i8")
+_BLOCK_SENTENCES = 1 << 18  # whose offsets are read at once
 _ROW = np.dtype([(name, "<i8") for name in ("pair", "src_start", "tgt_start", "src_length", "tgt_length")])
 
 
-def narrowest_type(largest: int) -> str:
-    """The code of the narrowest little-endian unsigned type that holds numbers up to `largest`."""
-    return next(f"<u{size}" for size in (2, 4, 8) if largest < 1 << 8 * size)
+def mapped_array(size: int, *, largest: int) -> NDArray[np.unsignedinteger]:
+    """An array of the narrowest type that holds numbers up to `largest`, in pages of its own.
 
-
-def make_rows(pairs: Array, src_offsets: Array, tgt_offsets: Array) -> Rows:
-    """The rows of some pairs [n]; the offsets say where each sentence begins, and where the last one ends."""
-    rows = np.empty(len(pairs), dtype=_ROW)
-    rows["pair"] = pairs
-    for side, offsets in (("src", src_offsets), ("tgt", tgt_offsets)):
-        rows[f"{side}_start"] = starts = offsets[pairs]
-        rows[f"{side}_length"] = offsets[pairs + 1] - starts
-    return rows
+    They return to the system as soon as the array is freed; malloc would keep them.
+    """
+    dtype = np.dtype(next(f"<u{width}" for width in (2, 4, 8) if largest < 1 << 8 * width))
+    pages = mmap.mmap(-1, max(size, 1) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError, AttributeError):  # kernels and systems without huge pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, dtype=dtype, count=size)
 
 
 def num_tokens(rows: Rows, *, side: str) -> int:
@@ -47,19 +47,24 @@ def num_tokens(rows: Rows, *, side: str) -> int:
 
 
 class TokenizedSide:
-    """The sentences of one side of a split: the ids of sentence i lie from `offsets[i]` to `offsets[i + 1]`, with EOS.
-
-    `offsets` is mapped from its file. A mapped page counts as memory of the process until the system takes it back, so
-    `read_offsets`, which maps nothing, suits a large split.
-    """
+    """One side of a split: the ids of sentence i lie from `offsets[i]` to `offsets[i + 1]`, with EOS."""
 
     def __init__(self, id_file: Path, offset_file: Path, *, dtype: np.dtype[Any]) -> None:
-        self.offsets: NDArray[np.int64] = np.memmap(offset_file, dtype=_OFFSET, mode="r")
         self._dtype = dtype
+        self._size = offset_file.stat().st_size // _OFFSET.itemsize - 1
         self._id_reader, self._offset_reader = _RangeReader(id_file), _RangeReader(offset_file)
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return self._size
+
+    @cached_property
+    def offsets(self) -> NDArray[np.unsignedinteger]:
+        """Where each sentence begins, and where the last one ends, [n + 1]; in memory from the first use on."""
+        offsets = mapped_array(len(self) + 1, largest=self.num_tokens)
+        for start in range(0, len(offsets), _BLOCK_SENTENCES):
+            block = offsets[start : start + _BLOCK_SENTENCES]
+            block[:] = self.read_offsets(start, start + len(block))
+        return offsets
 
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
@@ -69,7 +74,7 @@ class TokenizedSide:
     @property
     def num_tokens(self) -> int:
         """Tokens of all sentences with EOS."""
-        return int(self.offsets[-1])
+        return int(self.read_offsets(len(self), len(self) + 1)[0])
 
     def ids(self, start: int, stop: int) -> NDArray[np.unsignedinteger]:
         """The ids of the sentences from `start` to before `stop`, end to end."""
@@ -82,7 +87,7 @@ class TokenizedSide:
         return np.frombuffer(self._id_reader.read(first_bytes, sizes), dtype=self._dtype)
 
     def read_offsets(self, start: int, stop: int) -> NDArray[np.int64]:
-        """`offsets[start:stop]`."""
+        """`offsets[start:stop]`, from the file."""
         width = _OFFSET.itemsize
         return np.frombuffer(self._offset_reader.read([start * width], [(stop - start) * width]), dtype=_OFFSET)
 
@@ -116,9 +121,19 @@ class TokenPairs:
     def __len__(self) -> int:
         return len(self.src)
 
+    def lengths(self, pairs: Array) -> Array:
+        """The tokens of some pairs, [2, n]: source, then target."""
+        indices = pairs.astype(np.int64)
+        sides = (self.src.offsets, self.tgt.offsets)
+        return np.array([offsets[indices + 1] - offsets[indices] for offsets in sides], dtype=np.int64)
+
     def rows(self, pairs: Array) -> Rows:
         """The rows of some pairs."""
-        return make_rows(pairs, self.src.offsets, self.tgt.offsets)
+        rows = np.empty(len(pairs), dtype=_ROW)
+        rows["pair"] = indices = pairs.astype(np.int64)
+        rows["src_start"], rows["tgt_start"] = self.src.offsets[indices], self.tgt.offsets[indices]
+        rows["src_length"], rows["tgt_length"] = self.lengths(pairs)
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +158,7 @@ class PreparedData:
         self._check_has_split(name)
         try:
             pairs = open_pairs(self.directory, name, dtype=self.manifest.dtype)
-        except (OSError, ValueError):
+        except OSError:
             self._check_unchanged()  # other data may explain the error
             raise
         self._check_unchanged()

@@ -125,7 +125,7 @@ class DataOrder:
     def longest(self) -> Rows:
         """The pairs of a full micro-batch of the longest sentences, which needs the most memory."""
         plan = self.open()
-        return first_rows_that_fit(plan.rows(plan.longest_pairs), shape=self.shape)
+        return first_rows_that_fit(self._pairs.rows(plan.longest_pairs), shape=self.shape)
 
     @property
     def full(self) -> Rows:
@@ -189,8 +189,8 @@ class DataOrder:
         )
 
     def _rows(self, index: int) -> Rows:
-        plan = self.open()
-        return plan.rows(plan.pairs_of_update(index))
+        pairs = self.open().pairs_of_update(index)
+        return self._pairs.rows(pairs)
 
     def _sampled_pieces(self, alpha: float) -> SampledPieces:
         """The sampled epochs of this training, whose invariants are known from now on."""
