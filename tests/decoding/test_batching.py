@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from nmt_cli.decoding.batching import plan_batches, plan_for_threads
+from nmt_cli.decoding.batching import plan_batches, plan_for_workers
 from nmt_cli.decoding.search import active_search
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.decoding.search.searcher import Searcher
@@ -169,13 +170,17 @@ def test_batches_hold_every_sentence_once_and_keep_to_the_budget() -> None:
 def test_threads_share_batches_of_like_cost_where_one_would_end_late() -> None:
     lengths = [len(row) for row in random_rows(1, count=900, vocab=9, longest=30)] + [0, 0]
     whole = plan_batches(lengths, max_tokens=8000)
-    shared = plan_for_threads(lengths, max_tokens=8000, threads=2)
+    plan = partial(plan_for_workers, step_cost=24)
+    shared = plan(lengths, max_tokens=8000, workers=2)
     assert (len(whole), len(shared)) == (3, 4)
     assert sorted(index for batch in shared for index in batch) == list(range(900))
     costs = [len(batch) * (max(lengths[index] for index in batch) + 1) for batch in shared]
     assert max(costs) <= 1.25 * sum(costs) / len(costs)
-    assert plan_for_threads(lengths, max_tokens=8000, threads=1) == whole
-    assert [len(plan_for_threads(lengths, max_tokens=8000, threads=threads)) for threads in (3, 8)] == [3, 8]
+    assert plan(lengths, max_tokens=8000, workers=1) == whole
+    assert [len(plan(lengths, max_tokens=8000, workers=workers)) for workers in (3, 8)] == [3, 8]
     # Small batches would take more time for their steps than they give back.
-    assert plan_for_threads([5] * 25, max_tokens=60, threads=2) == plan_batches([5] * 25, max_tokens=60)
-    assert plan_for_threads([5, 5], max_tokens=1000, threads=2) == [[0, 1]]
+    assert plan([5] * 25, max_tokens=60, workers=2) == plan_batches([5] * 25, max_tokens=60)
+    assert plan([5, 5], max_tokens=1000, workers=2) == [[0, 1]]
+    # A single batch is split into parts that are large enough.
+    sizes = [[len(batch) for batch in plan([5] * 40, max_tokens=1000, workers=w, min_sentences=16)] for w in (1, 2, 8)]
+    assert sizes == [[40], [20, 20], [20, 20]]

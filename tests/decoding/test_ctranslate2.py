@@ -17,7 +17,6 @@ from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.decoding.ctranslate2 import engine as ctranslate2_engine
 from nmt_cli.decoding.ctranslate2 import model as ctranslate2_model
-from nmt_cli.decoding.ctranslate2.batches import batches_for_workers
 from nmt_cli.decoding.ctranslate2.engine import CTranslate2Engine
 from nmt_cli.decoding.engine import Engine, open_engine
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
@@ -114,10 +113,12 @@ def test_finite_weights_whose_outputs_are_not_finite_are_an_error(tmp_path: Path
 
 
 @pytest.mark.parametrize(("beam", "tokens"), [(1, 4096), (4, 1024)])
-def test_batches_hold_64_sentences_of_like_length(beam: int, tokens: int) -> None:
+def test_batches_hold_64_sentences_of_like_length(trained: Path, beam: int, tokens: int) -> None:
     config = DecodingConfig(beam=beam, batch_tokens=8192)
     lengths = [3 + place * 7 % 40 for place in range(250)]
-    batches = batches_for_workers(lengths, are_wide=[()] * 250, config=config, workers=1)
+    batches = CTranslate2Engine(trained, precision="fp32")._batch_indices(
+        lengths, [[length] for length in lengths], config=config
+    )
     in_order = [lengths[index] for batch in batches for index in batch]
     assert in_order == sorted(lengths, reverse=True)
     assert max(map(len, batches)) <= 64

@@ -54,7 +54,8 @@ class Batches:
         """
         threads = torch.get_num_threads() if self._device.type == "cpu" else 1
         # Each source sentence has several hypotheses.
-        batches = plan_for_threads(lengths, max_tokens=config.batch_tokens // config.num_candidates, threads=threads)
+        max_tokens = config.batch_tokens // config.num_candidates
+        batches = plan_for_workers(lengths, max_tokens=max_tokens, workers=threads, step_cost=_STEP_COST)
         run = partial(self._run, work, items, lengths, config)
         workers = min(threads, len(batches))
         if workers <= 1:
@@ -131,17 +132,22 @@ def plan_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
     return batches
 
 
-def plan_for_threads(lengths: Sequence[int], *, max_tokens: int, threads: int) -> list[list[int]]:
-    """Batches as in `plan_batches`; if it is faster, smaller batches, of which each thread gets the same number.
+def plan_for_workers(
+    lengths: Sequence[int], *, max_tokens: int, workers: int, step_cost: int, min_sentences: int | None = None
+) -> list[list[int]]:
+    """Batches as in `plan_batches`; if it is faster, smaller batches, of which each worker gets the same number.
 
-    With equal numbers no thread waits while another one searches its last batch. But more batches need more steps in
-    total.
+    With equal numbers no worker waits while another one searches its last batch. But more batches need more steps in
+    total, and a step costs as much as `step_cost` sentences, beside its own. A single batch is split if the parts have
+    `min_sentences` or more on average.
     """
     batches = plan_batches(lengths, max_tokens=max_tokens)
-    if len(batches) < 2 or threads == 1:
+    num_batches = math.ceil(len(batches) / workers) * workers
+    if len(batches) < 2:
+        num_batches = 1 if min_sentences is None else min(workers, len(lengths) // min_sentences)
+    if num_batches < 2 or workers == 1:
         return batches
     even = batches
-    num_batches = math.ceil(len(batches) / threads) * threads
     low, high = 0, max_tokens
     while high - low > max(1, high * _BISECTION_PRECISION):
         middle = (low + high) // 2
@@ -152,13 +158,13 @@ def plan_for_threads(lengths: Sequence[int], *, max_tokens: int, threads: int) -
             low = middle
 
     def estimate_time(plan: list[list[int]]) -> int:
-        costs = ((lengths[batch[0]] + 1) * (_STEP_COST + len(batch)) for batch in plan)
-        return makespan(costs, workers=threads)
+        costs = ((lengths[batch[0]] + 1) * (step_cost + len(batch)) for batch in plan)
+        return _makespan(costs, workers=workers)
 
     return even if estimate_time(even) < _MAX_TIME_RATIO * estimate_time(batches) else batches
 
 
-def makespan(costs: Iterable[int], *, workers: int) -> int:
+def _makespan(costs: Iterable[int], *, workers: int) -> int:
     """The time at which the last worker ends, if each free worker takes the next batch."""
     end_times = [0] * workers
     for cost in costs:

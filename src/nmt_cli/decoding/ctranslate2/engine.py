@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 from nmt_cli.artifacts.directory_kinds import check_is_model
 from nmt_cli.artifacts.manifest import CONFIG, damaged_hint, verify_files
 from nmt_cli.artifacts.model_directory import load_saved_config, load_tokenizer
-from nmt_cli.decoding.ctranslate2.batches import MIN_WIDE_TOKENS, batches_for_workers, is_wide
+from nmt_cli.decoding.batching import plan_for_workers
 from nmt_cli.decoding.ctranslate2.model import converted_model, import_ctranslate2, unsupported_setting
 from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
 from nmt_cli.decoding.search.hypotheses import (
@@ -33,8 +33,15 @@ from nmt_cli.recipe.schema import DecodingConfig
 # CTranslate2 ends a search when PATIENCE * beam hypotheses have finished, even if a better one is still open. With 1
 # this happened in 17 of 500 sentences, with 2 in none.
 PATIENCE = 2
-# With fewer extra tokens many hypotheses reach their limit, so each batch has sentences of one limit from the start.
-_FEW_EXTRA_TOKENS = 5
+# Source tokens times beam beyond which CTranslate2 gets slower on a CPU (docs/design/cpu-search.md#batches).
+_MAX_TOKENS = 4096
+# Larger batches are not faster, and smaller ones are not made for idle workers.
+_MAX_SENTENCES, _MIN_SENTENCES = 64, 16
+# The cost of a step, in sentences: 10 to 16 (docs/design/cpu-search.md#batches).
+_STEP_COST = 16
+# Attention to fewer columns, with EOS and padding, is rounded differently, which may change a translation in int8.
+# So shorter sentences are not searched together with longer ones.
+_MIN_WIDE_TOKENS = 16
 CTranslate2Precision = Literal["fp32", "int8"]
 
 
@@ -54,7 +61,7 @@ class CTranslate2Engine:
         UsageError if CTranslate2 is not installed; ModelError if it does not support the model.
         """
         self.precision: str = precision
-        self.min_wide_tokens = MIN_WIDE_TOKENS if precision == "int8" else 0
+        self.min_wide_tokens = _MIN_WIDE_TOKENS if precision == "int8" else 0
         ctranslate2 = import_ctranslate2()
         check_is_model(path)
         verify_files(
@@ -113,9 +120,6 @@ class CTranslate2Engine:
         CTranslate2 takes one limit per batch, the largest of its sentences. Few hypotheses grow beyond the limit of
         their own sentence. Only these sentences are searched again, with sentences of the same limit.
         """
-        if config.max_extra_tokens < _FEW_EXTRA_TOKENS:
-            self._search_groups(_group_by_limit(sentences), config=config, suppressed=())
-            return
         self._search_groups([sentences], config=config, suppressed=())
         too_long = [sentence for sentence in sentences if sentence.exceeds_limit]
         self._search_groups(_group_by_limit(too_long), config=config, suppressed=())
@@ -179,14 +183,29 @@ class CTranslate2Engine:
         return [[sentences[index] for index in batch] for batch in batches]
 
     def _batch_indices(
-        self, lengths: Sequence[int], widths: Iterable[Sequence[int]], *, config: DecodingConfig
+        self, lengths: Sequence[int], widths: Sequence[Sequence[int]], *, config: DecodingConfig
     ) -> list[list[int]]:
-        """Batches of sentences by their indices; `widths` are the numbers of pieces of each side.
+        """Batches of sentences of similar length by their indices; `widths` are the numbers of pieces of each side.
 
         In int8, the sentences of a batch are wide on the same sides.
         """
-        are_wide = [tuple(map(is_wide, of_sentence)) if self.precision == "int8" else () for of_sentence in widths]
-        return batches_for_workers(lengths, are_wide=are_wide, config=config, workers=self._translator.num_translators)
+        groups: dict[tuple[bool, ...], list[int]] = {}
+        for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+            is_wide = tuple(width + 1 >= self.min_wide_tokens for width in widths[index])  # EOS is a token
+            groups.setdefault(is_wide, []).append(index)
+        max_tokens = min(config.batch_tokens, _MAX_TOKENS) // config.beam
+        batches = []
+        for _, group in sorted(groups.items(), reverse=True):
+            planned = plan_for_workers(
+                # Short sentences count as longer, so that no batch has more than `_MAX_SENTENCES`.
+                [max(lengths[index], max_tokens // _MAX_SENTENCES - 1) for index in group],
+                max_tokens=max_tokens,
+                workers=self._translator.num_translators,
+                step_cost=_STEP_COST,
+                min_sentences=_MIN_SENTENCES,
+            )
+            batches += [[group[place] for place in batch] for batch in planned]
+        return batches
 
     def _run_on_pairs(
         self, method: Callable[..., list[Any]], pairs: Sequence[tuple[_Sentence, Hypothesis]], *, config: DecodingConfig
