@@ -73,7 +73,8 @@ def worker_pool(jobs: Sequence[Job[T, R]], *, hint: str) -> Iterator[Callable[[I
     killed or finds no memory.
     """
     if len(jobs) == 1:
-        yield lambda tasks: map(jobs[0].start(), tasks)
+        start = cache(jobs[0].start)
+        yield lambda tasks: map(start(), tasks)
         return
     workers: list[Worker[T, R]] = []
     idle: SimpleQueue[Worker[T, R]] = SimpleQueue()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from logging import LogRecord
-from logging.handlers import BufferingHandler
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +64,15 @@ class TranslationJob:
     threads: int | None
     overrides: Mapping[str, Any]
     options: Mapping[str, Any]
+    log_level: int | None = None  # of a process of its own
 
-    def open(self) -> Callable[[LineBlock], TranslatedBlock]:
+    def start(self) -> Callable[[LineBlock], TranslatedBlock]:
         """Open the models in this process; returns the function that translates blocks."""
+        if self.log_level is not None:
+            console.configure_logging(quiet=False)
+            console.PACKAGE_LOGGER.setLevel(self.log_level)
+            if (index := choose_device(self.device).index) is not None:
+                torch.cuda.set_device(index)  # otherwise tensors without a device would take memory of the first GPU
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         engine = open_engine(
@@ -101,34 +104,31 @@ def parallel_translator(
     """A function that maps blocks to their translations, in order, with one process per job.
 
     A single job runs in this process. Processes start when there are blocks for them. They end with the `with` block,
-    and when this process ends. Their log messages appear here, in the order of the blocks. Their errors are raised
-    here; DataError if one is killed.
+    and when this process ends. Their errors are raised here; DataError if one is killed. What cannot be read is told
+    when all blocks before it are translated.
     """
-    if len(jobs) == 1:
-        translate = cache(jobs[0].open)
-        yield lambda blocks: map(translate(), blocks)
-        return
-    level = console.PACKAGE_LOGGER.getEffectiveLevel()
-    with worker_pool([_WorkerJob(job, log_level=level) for job in jobs], hint=FEWER_WORKERS_HINT) as run:
-        logged_places: set[tuple[str, int]] = set()
+    with worker_pool(jobs, hint=FEWER_WORKERS_HINT) as run:
 
-        def run_in_workers(blocks: Iterable[LineBlock]) -> Iterator[TranslatedBlock]:
+        def translate(blocks: Iterable[LineBlock]) -> Iterator[TranslatedBlock]:
             reading_errors: list[Exception] = []
-            for translated, messages in run(_until_error(blocks, reading_errors)):
-                _log_once(messages, logged_places)
-                yield translated
+            yield from run(_until_error(blocks, reading_errors))
             if reading_errors:
                 raise reading_errors[0]
 
-        yield run_in_workers
+        yield translate
 
 
 def jobs_for_devices(job: TranslationJob, devices: Sequence[str]) -> list[TranslationJob]:
-    """The job once per device; several jobs share the CPUs."""
+    """The job once per device; several jobs share the CPUs, and the first alone logs what each of them would log."""
     if len(devices) == 1:
         return [replace(job, device=devices[0])]
     threads = max(1, (job.threads or num_cpus()) // len(devices))
-    return [replace(job, device=device, threads=threads) for device in devices]
+    level = console.PACKAGE_LOGGER.getEffectiveLevel()
+    levels = [level] + [max(level, logging.WARNING)] * (len(devices) - 1)
+    return [
+        replace(job, device=device, threads=threads, log_level=log_level)
+        for device, log_level in zip(devices, levels, strict=True)
+    ]
 
 
 def choose_devices(device: str, *, workers: int | None, engine: str, precision: str, is_bulk: bool) -> list[str]:
@@ -144,57 +144,6 @@ def choose_devices(device: str, *, workers: int | None, engine: str, precision: 
     if num_workers == 1 or num_gpus < 2:
         return [device] * num_workers
     return [f"cuda:{index % num_gpus}" for index in range(num_workers)]
-
-
-@dataclass(frozen=True, slots=True)
-class _WorkerJob:
-    """The job in a worker process, which returns each block together with its log messages."""
-
-    job: TranslationJob
-    log_level: int
-
-    def start(self) -> Callable[[LineBlock], tuple[TranslatedBlock, list[LogRecord]]]:
-        """Open the models; returns the function that translates a block."""
-        console.configure_logging(quiet=False)
-        console.PACKAGE_LOGGER.setLevel(self.log_level)
-        device = choose_device(self.job.device)
-        if device.index is not None:
-            torch.cuda.set_device(device)  # otherwise tensors without a device would take memory of the first GPU
-        with _keep_messages() as opening_messages:
-            translate = self.job.open()
-
-        def work(block: LineBlock) -> tuple[TranslatedBlock, list[LogRecord]]:
-            with _keep_messages() as messages:
-                translated = translate(block)
-            messages[:0] = opening_messages
-            opening_messages.clear()
-            return translated, messages
-
-        return work
-
-
-@contextmanager
-def _keep_messages() -> Iterator[list[LogRecord]]:
-    """Keep the messages that `nmt_cli` logs in a `with` block; if an error ends the block, they are logged as usual."""
-    handler = BufferingHandler(sys.maxsize)
-    try:
-        with console.log_handled_by(handler):
-            yield handler.buffer
-    except BaseException:
-        for record in handler.buffer:
-            console.PACKAGE_LOGGER.handle(record)
-        raise
-    for record in handler.buffer:
-        record.msg, record.args = record.getMessage(), None  # arguments of any type cannot be sent
-
-
-def _log_once(messages: Sequence[LogRecord], logged_places: set[tuple[str, int]]) -> None:
-    """Log the messages of a worker; INFO messages that each worker logs once are logged only once."""
-    for message in messages:
-        place = (message.pathname, message.lineno)
-        if message.levelno != logging.INFO or place not in logged_places:
-            logging.getLogger(message.name).handle(message)
-        logged_places.add(place)
 
 
 def _until_error(blocks: Iterable[LineBlock], errors: list[Exception]) -> Iterator[LineBlock]:
