@@ -154,7 +154,7 @@ def random_state(seed: int, *, beam: int, nbest: int, step: int, is_first: bool)
 
 def written(state: StaticState) -> list[Tensor]:
     """All that a choice writes; of the table of ancestors what is not left to chance."""
-    ancestors = state.ancestors[..., : int(state.position) + 1]
+    ancestors = state.ancestors[..., : int(state.counters[0]) + 1]
     tree = [state.tree_log_probs, state.tree_tokens, state.tree_parents]
     open_ones = [state.ids, state.log_probs, state.nodes, ancestors, state.is_done]
     return [*tree, *open_ones, state.finished.scores, state.finished.log_probs, state.finished.nodes]
@@ -162,13 +162,13 @@ def written(state: StaticState) -> list[Tensor]:
 
 def step_by_operators(state: StaticState, logits: Tensor) -> None:
     """Choose candidates by logits [R, V] and advance the hypotheses, by torch's operators."""
-    position, row = int(state.position), int(state.tree_row)
+    position, row, first_new_node = state.counters.tolist()
     log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
     log_probs[:, :NUM_SPECIAL] += state.masks_and_penalties[position, :NUM_SPECIAL]
     best = best_candidates(log_probs, state.log_probs, count=state.sizes.candidates)
     state.tree_log_probs[row], state.tree_tokens[row] = best.log_probs, best.tokens
     state.tree_parents[row] = state.nodes.gather(1, best.hypotheses)
-    nodes = torch.arange(best.tokens.numel()).view_as(best.tokens) + state.first_new_node
+    nodes = torch.arange(best.tokens.numel()).view_as(best.tokens) + first_new_node
     is_end, is_at_limit = best.tokens == EOS, state.limits <= position + 1
     state.log_probs, order = keep_open(best.log_probs, is_end, width=state.sizes.beam)
     state.ids, state.nodes = best.tokens.gather(1, order), nodes.gather(1, order)

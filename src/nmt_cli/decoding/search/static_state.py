@@ -63,8 +63,9 @@ class StaticSizes(NamedTuple):
 class StaticState:
     """All tensors that a step reads and writes, whether the step ran once, and the recording of the step.
 
-    A recording reads the same addresses in each step. So `counters` [3] are on the device: `position`, `tree_row` and
-    `first_new_node`.
+    A recording reads the same addresses in each step. So `counters` [3] are on the device: the number of tokens of each
+    open hypothesis, the row of `tree_*` for the candidates of this step, and the number of the first of them in the
+    whole tree.
 
     `masks_and_penalties` [positions, NUM_SPECIAL + 1] have a row per position. Its first columns, 0 or -inf, are added
     to the log-probabilities of the special pieces. Its last column is the length penalty of an end there.
@@ -107,21 +108,6 @@ class StaticState:
     def advance_counters(self) -> None:
         """Set the counters for the next step."""
         self.counters.add_(self._increments)
-
-    @property
-    def position(self) -> Tensor:
-        """The number of tokens of each open hypothesis, [1]."""
-        return self.counters[:1]
-
-    @property
-    def tree_row(self) -> Tensor:
-        """The row of `tree_*` for the candidates of this step, [1]."""
-        return self.counters[1:2]
-
-    @property
-    def first_new_node(self) -> Tensor:
-        """The number of this step's first candidate in the whole tree, [1]."""
-        return self.counters[2:]
 
     def tensors_by_sentence(self) -> list[Tensor]:
         """The tensors [B, ...] of the sentences, without the past of their hypotheses."""
