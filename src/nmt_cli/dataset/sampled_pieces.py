@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -72,36 +71,30 @@ def check_sampling(data: PreparedData, sampling: SubwordSampling) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SamplingCost:
-    """How much longer sampling makes the text, and the disk and time that an epoch takes.
+    """How much longer sampling makes the text, and the disk that an epoch takes.
 
     `src_growth` and `tgt_growth` are sampled tokens per token of the prepared data. The ids of an epoch take
-    `bytes_per_pair` of disk. Sampling takes `seconds_per_pair` of one process.
+    `bytes_per_pair` of disk.
     """
 
     src_growth: float
     tgt_growth: float
     bytes_per_pair: float
-    seconds_per_pair: float
 
 
 def measure_sampling_cost(data: PreparedData, *, alpha: float, seed: int, max_positions: int) -> SamplingCost:
     """The cost of each epoch, measured on a few thousand pairs spread over the training split."""
     sampler, key = _PairSampler(data, alpha=alpha, max_tokens_in_sentence=max_positions), (seed, _COST_PURPOSE)
     ranges = _spread_ranges(len(data.split("train")))
-    first_timed = len(ranges) * 3 // 4
-    warm_up, timed = ranges[:first_timed], ranges[first_timed:]  # after the warm-up, frequent words are cached
-    sampled = [sampler.sample(start, stop, key=key) for start, stop in warm_up]
-    clock = time.process_time()
-    sampled += [sampler.sample(start, stop, key=key) for start, stop in timed]
-    seconds = time.process_time() - clock
+    sampled = [sampler.sample(start, stop, key=key) for start, stop in ranges]
     prepared_tokens = {
         side: sum(len(tokens.ids(*part)) for part in ranges) for side, tokens in sampler.prepared.items()
     }
     sampled_tokens = {side: sum(len(texts[side].ids) for texts in sampled) for side in SIDES}
     src_growth, tgt_growth = (sampled_tokens[side] / max(prepared_tokens[side], 1) for side in SIDES)
-    num_pairs, num_timed = (sum(stop - start for start, stop in part) for part in (ranges, timed))
+    num_pairs = sum(stop - start for start, stop in ranges)
     num_bytes = sum(sampled_tokens.values()) * np.dtype(data.manifest.dtype).itemsize + num_pairs * _BYTES_PER_PAIR
-    return SamplingCost(src_growth, tgt_growth, num_bytes / max(num_pairs, 1), seconds / max(num_timed, 1))
+    return SamplingCost(src_growth, tgt_growth, num_bytes / max(num_pairs, 1))
 
 
 def _spread_ranges(num_pairs: int) -> list[tuple[int, int]]:

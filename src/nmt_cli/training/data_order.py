@@ -21,13 +21,11 @@ from nmt_cli.dataset.micro_batches import (
 from nmt_cli.dataset.plan_computation import EpochInvariants, EpochPlan, compute_plan, expected_invariants
 from nmt_cli.dataset.prepared_data import PreparedData, Rows, num_tokens
 from nmt_cli.dataset.sampled_pieces import BLOCK_PAIRS, SAMPLED, SampledPieces, measure_sampling_cost
-from nmt_cli.devices import num_cpus
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import Recipe
 
 # The next epoch is sampled after so many updates of this one. No rank then reads the epoch before, which is removed.
 _UPDATES_BEFORE_SAMPLING = 8
-_LOGGED_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -196,8 +194,6 @@ class DataOrder:
         """The sampled epochs of this training, whose invariants are known from now on."""
         batch_tokens, max_positions, seed = self._training.batch_tokens, self._max_positions, self._training.seed
         cost = measure_sampling_cost(self._data, alpha=alpha, seed=seed, max_positions=max_positions)
-        if (seconds := len(self._pairs) * cost.seconds_per_pair / num_cpus()) > _LOGGED_SECONDS:
-            logger.info("sampling the pieces of an epoch: about %.0f s", seconds)
         self._invariants = expected_invariants(
             self._pairs, batch_tokens=batch_tokens, max_positions=max_positions, cost=cost
         )

@@ -234,7 +234,7 @@ def _describe_epoch(recipe: Recipe, data: PreparedData) -> Iterator[str]:
     """Lines on the updates of an epoch, and on the cost of sampled pieces."""
     counts = data.manifest.splits["train"]
     check_sampling(data, recipe.tokenizer)
-    cost = SamplingCost(src_growth=1, tgt_growth=1, bytes_per_pair=0, seconds_per_pair=0)
+    cost = SamplingCost(src_growth=1, tgt_growth=1, bytes_per_pair=0)
     if (alpha := recipe.tokenizer.alpha) is not None:
         seed, max_positions = recipe.training.seed, recipe.model.max_positions
         cost = measure_sampling_cost(data, alpha=alpha, seed=seed, max_positions=max_positions)
@@ -244,9 +244,9 @@ def _describe_epoch(recipe: Recipe, data: PreparedData) -> Iterator[str]:
     epochs = recipe.training.updates / updates
     yield f"epoch: about {updates:,} updates of {counts.pairs:,} pairs; {epochs:.1f} epochs"
     if alpha is not None:
-        megabytes, seconds = cost.bytes_per_pair * counts.pairs / 1e6, cost.seconds_per_pair * counts.pairs
+        megabytes = cost.bytes_per_pair * counts.pairs / 1e6
         yield (
             f"sampled pieces: {cost.src_growth:.2f} times the source tokens,"
             f" {cost.tgt_growth:.2f} times the target tokens;"
-            f" an epoch takes about {megabytes:,.1f} MB of disk and {seconds:,.0f} s of one core"
+            f" an epoch takes about {megabytes:,.1f} MB of disk"
         )
