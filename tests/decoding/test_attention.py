@@ -16,7 +16,7 @@ import torch
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.cli.attention import attention
-from nmt_cli.decoding.attention import AttentionMap, AttentionMaps
+from nmt_cli.decoding.attention import AttentionMap, attention_between_pieces, attention_between_words
 from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.errors import DataError, NmtError, UsageError
 from nmt_cli.model.layers import CrossAttention, SelfAttention
@@ -47,7 +47,7 @@ def loaded(folder: Path) -> LoadedModel:
 
 @pytest.mark.parametrize("part", ["cross", "encoder", "decoder"])
 def test_the_weights_are_those_that_mix_the_values(loaded: LoadedModel, part: AttentionPart) -> None:
-    found = AttentionMaps(loaded, device=CPU).pieces(SOURCE, TARGET, part=part)
+    found = attention_between_pieces(loaded, SOURCE, TARGET, part=part, device=CPU)
     model = loaded.model
     source = pack([[*loaded.source.encode([SOURCE])[0], EOS]], device=CPU)
     target = pack([[BOS, *loaded.target.encode([TARGET])[0]]], device=CPU)
@@ -74,15 +74,16 @@ def test_the_weights_are_those_that_mix_the_values(loaded: LoadedModel, part: At
 
 
 def test_the_map_of_the_encoder_needs_no_translation(loaded: LoadedModel) -> None:
-    maps = AttentionMaps(loaded, device=CPU)
-    alone, with_target = (maps.pieces(SOURCE, target, part="encoder") for target in (None, TARGET))
+    alone, with_target = (
+        attention_between_pieces(loaded, SOURCE, target, part="encoder", device=CPU) for target in (None, TARGET)
+    )
     assert alone.rows == with_target.rows
     assert torch.equal(alone.weights, with_target.weights)
 
 
 def test_words_have_the_attention_of_their_pieces(loaded: LoadedModel) -> None:
-    maps = AttentionMaps(loaded, device=CPU)
-    words, pieces = maps.cross_words(f"  {SOURCE} ", TARGET), maps.pieces(SOURCE, TARGET, part="cross")
+    words = attention_between_words(loaded, f"  {SOURCE} ", TARGET, device=CPU)
+    pieces = attention_between_pieces(loaded, SOURCE, TARGET, part="cross", device=CPU)
     assert words.columns == ["the", "old", "sea", "</s>"]
     assert words.rows == ["das", "alte", "Meer", "</s>"]
     first = next(n for n in range(1, 9) if pieces.rows[n].startswith("\u2581"))
@@ -92,7 +93,7 @@ def test_words_have_the_attention_of_their_pieces(loaded: LoadedModel) -> None:
     torch.testing.assert_close(words.weights.sum(-1), torch.ones(2, 2, 4))
     assert words.as_json()["weights"][1][0][0][0] == pytest.approx(float(expected), abs=6e-4)
     # Letters that the tokenizer spells in bytes are shown as they were written.
-    assert maps.cross_words("שלום sea", TARGET).columns == ["שלום", "sea", "</s>"]
+    assert attention_between_words(loaded, "שלום sea", TARGET, device=CPU).columns == ["שלום", "sea", "</s>"]
 
 
 def test_a_drawing_has_a_panel_for_each_layer_and_head() -> None:

@@ -16,7 +16,7 @@ from nmt_cli import processes
 from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.manifest import model_digest
-from nmt_cli.decoding.attention import AttentionMaps
+from nmt_cli.decoding.attention import attention_between_words
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.errors import DataError, DeviceError, ModelError, NmtError, UsageError
@@ -63,7 +63,7 @@ def test_either_engine_answers_as_decode_does(models: dict[str, Path], engine: E
     assert attended["rows"] == ["das", "Meer", "</s>"]
     device = torch.device("cpu")
     loaded = model_directory.load_model(models["en-de"], device=device, dtype=torch.float32)
-    again = AttentionMaps(loaded, device=device).cross_words("the sea", "das Meer").as_json()
+    again = attention_between_words(loaded, "the sea", "das Meer", device=device).as_json()
     assert np.allclose(attended["weights"], again["weights"], atol=2e-3)  # of numbers rounded to three places
 
 

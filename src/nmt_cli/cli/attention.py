@@ -112,7 +112,7 @@ def _attention_map(
 ) -> AttentionMap:
     import torch
 
-    from nmt_cli.decoding.attention import AttentionMaps
+    from nmt_cli.decoding.attention import attention_between_pieces, attention_between_words
     from nmt_cli.decoding.torch_engine import TorchEngine
     from nmt_cli.decoding.translator import LineTranslator
 
@@ -122,11 +122,11 @@ def _attention_map(
         (best,) = LineTranslator(engine).translate([source])
         translation = best.text
         logger.info("translation: %s", translation)
-    maps = AttentionMaps(engine.loaded[0], device=device)
+    (loaded,) = engine.loaded
     if words:
         assert translation is not None
-        return maps.cross_words(source, translation)
-    return maps.pieces(source, translation, part=part)
+        return attention_between_words(loaded, source, translation, device=device)
+    return attention_between_pieces(loaded, source, translation, part=part, device=device)
 
 
 def _draw_or_print(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple, assert_never
+from typing import Any, assert_never
 
 import torch
 from rich.cells import cell_len
@@ -78,12 +78,12 @@ class AttentionMap:
             "part": self.part,
             "rows": self.rows,
             "columns": self.columns,
-            "weights": _rounded(self.weights.tolist()),
+            "weights": _rounded(self.weights),
         }
 
     def panels_as_json(self, *, layers: Sequence[int], heads: Sequence[int | None]) -> dict[str, Any]:
         """Some layers and heads as JSON, each with a title and its rounded weights."""
-        panels = [{"title": panel.title, "weights": _rounded(panel.weights)} for panel in self._panels(layers, heads)]
+        panels = [{"title": title, "weights": _rounded(weights)} for title, weights in self._panels(layers, heads)]
         return {"part": self.part, "rows": self.rows, "columns": self.columns, "panels": panels}
 
     def as_svg(self, *, layers: Sequence[int], heads: Sequence[int | None]) -> str:
@@ -91,96 +91,78 @@ class AttentionMap:
         return render(
             "attention.svg",
             attention=self,
-            panels=self._panels(layers, heads),
+            panels=[(title, weights.tolist()) for title, weights in self._panels(layers, heads)],
             per_line=len(heads),
             row_name_width=max(map(cell_len, self.rows)),
             column_name_width=max(map(cell_len, self.columns)),
         )
 
-    def _panels(self, layers: Sequence[int], heads: Sequence[int | None]) -> list[_Panel]:
-        """The weights of each layer and head, both from 0; the head None is the mean of all heads."""
+    def _panels(self, layers: Sequence[int], heads: Sequence[int | None]) -> list[tuple[str, Tensor]]:
+        """A title and weights [T, S] of each layer and head, both from 0; the head None is the mean of all heads."""
         return [
-            _Panel(f"layer {layer + 1}, mean of all heads", self.weights[layer].mean(dim=0).tolist())
+            (f"layer {layer + 1}, mean of all heads", self.weights[layer].mean(dim=0))
             if head is None
-            else _Panel(f"layer {layer + 1}, head {head + 1}", self.weights[layer, head].tolist())
+            else (f"layer {layer + 1}, head {head + 1}", self.weights[layer, head])
             for layer in layers
             for head in heads
         ]
 
 
-class _Panel(NamedTuple):
-    """The weights [T, S] of one layer and one head, or the mean of its heads."""
-
-    title: str
-    weights: list[list[float]]
-
-
-def _rounded(weights: Any) -> Any:
+def _rounded(weights: Tensor) -> Any:
     """Nested lists of weights."""
-    return [*map(_rounded, weights)] if isinstance(weights, list) else round(weights, _DIGITS)
+    return weights.double().round(decimals=_DIGITS).tolist()
 
 
-class AttentionMaps:
-    """Attention maps of one model for given translations."""
+def attention_between_pieces(
+    loaded: LoadedModel, source: str, target: str | None, *, part: AttentionPart, device: torch.device
+) -> AttentionMap:
+    """The map between pieces; DataError if a text is blank or too long for the model.
 
-    def __init__(self, loaded: LoadedModel, *, device: torch.device) -> None:
-        self._loaded = loaded
-        self._device = device
+    Only the map of the encoder needs no target.
+    """
+    source_ids = loaded.source.encode_raw([source])[0]
+    target_ids = [] if target is None else loaded.target.encode_raw([target])[0]
+    max_pieces = loaded.model.config.max_positions - 1
+    given = {"sentence": source_ids} if target is None else {"sentence": source_ids, "translation": target_ids}
+    for name, ids in given.items():
+        if not ids:
+            hint = "give a sentence" + (" and its translation" if target is not None else "")
+            raise DataError(f"the {name} is blank", where=name, hint=hint)
+        if len(ids) > max_pieces:
+            message = f"the {name} has {len(ids):,} pieces, and the model takes {max_pieces:,}"
+            raise DataError(message, where=name, hint="give a shorter sentence")
+    layers = range(len(loaded.model.encoder if part == "encoder" else loaded.model.decoder))
+    weights_by_layer = attention_weights(
+        loaded.model, [[*source_ids, EOS]], [[BOS, *target_ids]], part=part, layers=layers, device=device
+    )
+    weights = torch.stack([weights_HTS for (weights_HTS,) in weights_by_layer]).cpu()
+    source_pieces = [*loaded.source.pieces(source_ids), _END]
+    target_pieces = loaded.target.pieces(target_ids)
+    match part:
+        case "cross":
+            return AttentionMap(part, [*target_pieces, _END], source_pieces, weights)
+        case "encoder":
+            return AttentionMap(part, source_pieces, source_pieces, weights)
+        case "decoder":
+            return AttentionMap(part, [*target_pieces, _END], ["<s>", *target_pieces], weights)
+        case other:
+            assert_never(other)
 
-    def pieces(self, source: str, target: str | None, *, part: AttentionPart) -> AttentionMap:
-        """The map between pieces; DataError if a text is blank or too long for the model.
 
-        Only the map of the encoder needs no target.
-        """
-        source_ids, target_ids = self._encode(source, target)
-        source_pieces = [*self._loaded.source.pieces(source_ids), _END]
-        target_pieces = self._loaded.target.pieces(target_ids)
-        weights = self._weights(source_ids, target_ids, part=part)
-        match part:
-            case "cross":
-                return AttentionMap(part, [*target_pieces, _END], source_pieces, weights)
-            case "encoder":
-                return AttentionMap(part, source_pieces, source_pieces, weights)
-            case "decoder":
-                return AttentionMap(part, [*target_pieces, _END], ["<s>", *target_pieces], weights)
-            case other:
-                assert_never(other)
+def attention_between_words(loaded: LoadedModel, source: str, target: str, *, device: torch.device) -> AttentionMap:
+    """The cross-attention between whitespace-separated words; the ends of both sentences are the last row and column.
 
-    def cross_words(self, source: str, target: str) -> AttentionMap:
-        """The map between whitespace-separated words; the ends of both sentences are the last row and column.
-
-        Weights are summed over the pieces of a source word, and averaged over the pieces of a target word.
-        """
-        source, target = " ".join(source.split()), " ".join(target.split())
-        by_piece = self.pieces(source, target, part="cross")
-        target_words, source_words = _word_numbers(by_piece.rows), _word_numbers(by_piece.columns)
-        target_membership, source_membership = _word_membership(target_words), _word_membership(source_words)
-        target_means = target_membership / target_membership.sum(dim=1, keepdim=True)
-        weights = target_means @ by_piece.weights @ source_membership.mT
-        rows = _word_names(target, by_piece.rows, target_words)
-        columns = _word_names(source, by_piece.columns, source_words)
-        return AttentionMap("cross", rows, columns, weights)
-
-    def _encode(self, source: str, target: str | None) -> tuple[list[int], list[int]]:
-        source_ids = self._loaded.source.encode_raw([source])[0]
-        target_ids = [] if target is None else self._loaded.target.encode_raw([target])[0]
-        max_pieces = self._loaded.model.config.max_positions - 1
-        given = {"sentence": source_ids} if target is None else {"sentence": source_ids, "translation": target_ids}
-        for name, ids in given.items():
-            if not ids:
-                hint = "give a sentence" + (" and its translation" if target is not None else "")
-                raise DataError(f"the {name} is blank", where=name, hint=hint)
-            if len(ids) > max_pieces:
-                message = f"the {name} has {len(ids):,} pieces, and the model takes {max_pieces:,}"
-                raise DataError(message, where=name, hint="give a shorter sentence")
-        return source_ids, target_ids
-
-    def _weights(self, source_ids: Sequence[int], target_ids: Sequence[int], *, part: AttentionPart) -> Tensor:
-        model = self._loaded.model
-        layers = range(len(model.encoder if part == "encoder" else model.decoder))
-        source, target = [*source_ids, EOS], [BOS, *target_ids]
-        weights_by_layer = attention_weights(model, [source], [target], part=part, layers=layers, device=self._device)
-        return torch.stack([weights_HTS for (weights_HTS,) in weights_by_layer]).cpu()
+    Weights are summed over the pieces of a source word, and averaged over the pieces of a target word.
+    """
+    source, target = " ".join(source.split()), " ".join(target.split())
+    by_piece = attention_between_pieces(loaded, source, target, part="cross", device=device)
+    target_words, source_words = _word_numbers(by_piece.rows), _word_numbers(by_piece.columns)
+    target_membership, source_membership = _word_membership(target_words), _word_membership(source_words)
+    target_means = target_membership / target_membership.sum(dim=1, keepdim=True)
+    weights = target_means @ by_piece.weights @ source_membership.mT
+    rows = _word_names(target, by_piece.rows, target_words)
+    columns = _word_names(source, by_piece.columns, source_words)
+    return AttentionMap("cross", rows, columns, weights)
 
 
 def _word_numbers(pieces: Sequence[str]) -> list[int]:

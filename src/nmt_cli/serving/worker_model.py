@@ -162,12 +162,12 @@ class WorkerModel:
 
     def _find_attention(self, source: str, target: str) -> dict[str, Any]:
         """The map as text: it is large, and the server only hands it on."""
-        from nmt_cli.decoding.attention import AttentionMaps
+        from nmt_cli.decoding.attention import attention_between_words
 
         loaded, device = self._as_torch_model()
         self._check_fits_model("text", source, loaded.source)
         self._check_fits_model("translation", target, loaded.target)
-        return {"map": json.dumps(AttentionMaps(loaded, device=device).cross_words(source, target).as_json())}
+        return {"map": json.dumps(attention_between_words(loaded, source, target, device=device).as_json())}
 
     def _find_next_words(self, source: str, task: NextWordsTask) -> dict[str, Any]:
         """The likely next words after the prefix, each with the best translation that has it."""
