@@ -127,6 +127,8 @@ def check_num_candidates(nbest: int, *, config: DecodingConfig, vocab: int, mbr:
 
     Its beam may not be wider than the vocabulary.
     """
+    if mbr not in (None, "chrf", "bleu"):
+        raise UsageError(f"there is no utility called {mbr!r}", setting="mbr", hint="take chrf or bleu")
     if nbest < 1:
         raise UsageError(f"`nbest` is {nbest}, but should be at least 1", setting="nbest", hint="take `nbest: 1`")
     if nbest > config.num_candidates:

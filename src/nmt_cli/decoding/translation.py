@@ -6,15 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp
-from typing import Literal, assert_never
 
 from nmt_cli.decoding.search.hypotheses import Details, SourceSentence
-from nmt_cli.errors import UsageError
 from nmt_cli.languages import bleu_tokenizer
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.sentence_splitting import SplitText
-
-Utility = Literal["chrf", "bleu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +116,12 @@ def without_repetition(translations: Iterable[Translation]) -> list[Translation]
     return list(best.values())
 
 
-def parse_utility(name: str) -> Utility:
-    """The utility of that name; UsageError if there is none."""
-    match name:
-        case "chrf" | "bleu":
-            return name
-        case _:
-            raise UsageError(f"there is no utility called {name!r}", setting="mbr", hint="take chrf or bleu")
-
-
 def best_by_utility(
-    line: Translation, *, utility: Utility, target_language: str, is_sampled: bool, nbest: int
+    line: Translation, *, utility: str, target_language: str, is_sampled: bool, nbest: int
 ) -> Translation:
-    """The candidates of a line ranked by expected utility; samples have equal weights, others their probability.
+    """The candidates of a line ranked by expected utility (chrf or bleu), as in minimum Bayes risk decoding.
 
-    This is minimum Bayes risk decoding: Kumar and Byrne 2004, N04-1022.
+    Samples have equal weights, other candidates their probability. Kumar and Byrne 2004, N04-1022.
     """
     if line == BLANK:
         return line
@@ -150,7 +137,7 @@ def best_by_utility(
 
 
 def expected_utilities(
-    texts: Sequence[str], weights: Sequence[float], *, utility: Utility, target_language: str
+    texts: Sequence[str], weights: Sequence[float], *, utility: str, target_language: str
 ) -> list[float]:
     """The mean utility of each text, 0 to 100, with each of the texts as the reference, weighted by `weights`."""
     similarity = cache(_similarity(utility, target_language))
@@ -167,7 +154,7 @@ def relative_probabilities(log_probs: Sequence[float]) -> list[float]:
     return [exp(log_prob - highest) for log_prob in log_probs]
 
 
-def _similarity(utility: Utility, target_language: str) -> Callable[[str, str], float]:
+def _similarity(utility: str, target_language: str) -> Callable[[str, str], float]:
     """sacreBLEU's sentence score: chrF2, or BLEU with exponential smoothing over the orders that the sentence has.
 
     BLEU has the tokens of the language.
@@ -175,11 +162,6 @@ def _similarity(utility: Utility, target_language: str) -> Callable[[str, str], 
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
-    match utility:
-        case "chrf":
-            metric: BLEU | CHRF = CHRF()
-        case "bleu":
-            metric = BLEU(effective_order=True, tokenize=bleu_tokenizer(target_language))
-        case other:
-            assert_never(other)
+    is_bleu = utility == "bleu"
+    metric = BLEU(effective_order=True, tokenize=bleu_tokenizer(target_language)) if is_bleu else CHRF()
     return lambda text, reference: float(metric.sentence_score(text, [reference]).score)

@@ -16,7 +16,6 @@ from nmt_cli.decoding.translation import (
     Translation,
     best_by_utility,
     copied,
-    parse_utility,
     without_repetition,
 )
 from nmt_cli.errors import DataError, UsageError
@@ -94,18 +93,17 @@ class LineTranslator:
             raise TypeError("translate takes lines, each of them a string: translate([text], prefixes=[beginning])")
         self._check_not_forked()
         config = with_overrides(config or self._engine.decoding, overrides)
-        utility = None if mbr is None else parse_utility(mbr)
         check_num_candidates(nbest, config=config, vocab=self._engine.target.vocab_size, mbr=mbr)
         self._engine.check_supported(config)
         split_lines = self._split(texts, prefix_texts, config=config, copy_symbols=copy_symbols, first_line=first_line)
         details = Details(piece_log_probs=word_scores, alignment=alignments)
         is_sampled = config.samples > 0
-        if utility is None:
+        if mbr is None:
             return self._search(split_lines, config=config, nbest=nbest, details=details, merge=not is_sampled)
         number, target = config.num_candidates, self.languages.target
         translations = self._search(split_lines, config=config, nbest=number, details=details, merge=False)
         return [
-            best_by_utility(line, utility=utility, target_language=target, is_sampled=is_sampled, nbest=nbest)
+            best_by_utility(line, utility=mbr, target_language=target, is_sampled=is_sampled, nbest=nbest)
             for line in translations
         ]
 
