@@ -153,13 +153,7 @@ def _measure_workers(arguments: argparse.Namespace, engine: str, precision: str,
 
     The text is cut to blocks of at most a thousand lines, of which each worker gets one at least.
     """
-    from nmt_cli.decoding.parallel import (
-        LineBlock,
-        TranslationJob,
-        choose_devices,
-        jobs_for_devices,
-        parallel_translator,
-    )
+    from nmt_cli.decoding.parallel import LineBlock, TranslationJob, jobs_for_workers, parallel_translator
 
     settings = {"beam": arguments.beams[0], "batch_tokens": arguments.batch_tokens[0]}
     settings["max_extra_tokens"] = arguments.max_extra_tokens
@@ -167,12 +161,11 @@ def _measure_workers(arguments: argparse.Namespace, engine: str, precision: str,
     one = TranslationJob(
         [Path(arguments.model)], engine, precision, device, arguments.threads, overrides=settings, options={}
     )
-    devices = choose_devices(device, workers=workers, engine=engine, precision=precision, is_bulk=True)
     lines = Path(arguments.input).read_text(encoding="utf-8").split("\n")[:-1]
     size = min(1000, math.ceil(len(lines) / workers))
     blocks = [LineBlock(start + 1, lines[start : start + size]) for start in range(0, len(lines), size)]
     seconds, tokens = [], 0
-    with parallel_translator(jobs_for_devices(one, devices)) as run:
+    with parallel_translator(jobs_for_workers(one, workers=workers, is_bulk=True)) as run:
         for number in range(arguments.runs + 1):
             started = time.perf_counter()
             found = [translation for result in run(blocks) for translation in result.translations]

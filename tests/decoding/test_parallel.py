@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ import torch
 from nmt_cli.cli.decode.command import decode
 from nmt_cli.cli.decode.input import STANDARD
 from nmt_cli.console import PACKAGE_LOGGER
-from nmt_cli.decoding.parallel import LineBlock, TranslationJob, choose_devices, jobs_for_devices, parallel_translator
+from nmt_cli.decoding.parallel import LineBlock, TranslationJob, jobs_for_workers, parallel_translator
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.errors import DataError, UsageError
 from tests.artifacts.builders import save_tiny, tiny_recipe
@@ -84,7 +85,7 @@ def test_two_workers_find_and_refuse_what_one_does(folder: Path, capfd: pytest.C
     with parallel_translator([job(folder)]) as run:
         expected = [result.translations for result in run(blocks)]
     before = children(os.getpid())
-    with parallel_translator(jobs_for_devices(job(folder), ["cpu", "cpu"])) as run:
+    with parallel_translator(jobs_for_workers(job(folder), workers=2, is_bulk=True)) as run:
         found = [result.translations for result in run(blocks)]
         assert texts(found) == texts(expected)
         for one, other in zip(chain(*found), chain(*expected), strict=True):
@@ -133,9 +134,10 @@ def test_ctrl_c_ends_two_workers_and_another_number_completes_what_they_began(fo
     assert (folder / "out").read_bytes() == expected
 
 
-def test_gpus_are_taken_in_turn_where_the_choice_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    def chosen(device: str, workers: int | None, *, engine: str = "torch", is_bulk: bool = True) -> list[str]:
-        return choose_devices(device, workers=workers, engine=engine, precision="auto", is_bulk=is_bulk)
+def test_gpus_are_taken_in_turn_where_the_choice_is_free(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(device: str, workers: int | None, *, is_bulk: bool = True, **settings: Any) -> list[str]:
+        asked = replace(job(folder), device=device, **settings)
+        return [one.device for one in jobs_for_workers(asked, workers=workers, is_bulk=is_bulk)]
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
@@ -149,7 +151,7 @@ def test_gpus_are_taken_in_turn_where_the_choice_is_free(monkeypatch: pytest.Mon
     assert chosen("cuda:1", 2) == ["cuda:1", "cuda:1"]
     assert chosen("cpu", None) == ["cpu"]
     assert chosen("auto", None, engine="ctranslate2") == ["auto"]
-    assert choose_devices("auto", workers=2, engine="auto", precision="int8", is_bulk=True) == ["auto", "auto"]
+    assert chosen("auto", 2, engine="auto", precision="int8") == ["auto", "auto"]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert chosen("auto", None) == ["auto"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -157,17 +159,19 @@ def test_gpus_are_taken_in_turn_where_the_choice_is_free(monkeypatch: pytest.Mon
     assert chosen("cuda", None) == ["cuda"]
 
 
-def test_workers_share_the_cpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_share_the_cpus_and_the_first_alone_informs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def threads(asked: TranslationJob, workers: int) -> list[int | None]:
+        return [one.threads for one in jobs_for_workers(asked, workers=workers, is_bulk=True)]
+
     asked = job(folder)
-    assert [one.threads for one in jobs_for_devices(replace(asked, threads=7), ["cpu"])] == [7]
-    assert [one.threads for one in jobs_for_devices(replace(asked, threads=7), ["cpu"] * 3)] == [2, 2, 2]
-    assert [one.threads for one in jobs_for_devices(asked, ["cuda:0", "cuda:1"])] == [1, 1]
-    monkeypatch.setattr(PACKAGE_LOGGER, "level", logging.INFO)
-    levels = [one.log_level for one in jobs_for_devices(asked, ["cpu"] * 3)]
-    assert levels == [logging.INFO, logging.WARNING, logging.WARNING]
+    assert threads(replace(asked, threads=7), 1) == [7]
+    assert threads(replace(asked, threads=7), 3) == [2, 2, 2]
+    assert threads(asked, 2) == [1, 1]
     monkeypatch.setattr("nmt_cli.decoding.parallel.num_cpus", lambda: 8)
-    shares = jobs_for_devices(replace(asked, threads=None), ["cuda:0", "cuda:1"])
-    assert [(one.device, one.threads) for one in shares] == [("cuda:0", 4), ("cuda:1", 4)]
+    assert threads(replace(asked, threads=None), 2) == [4, 4]
+    monkeypatch.setattr(PACKAGE_LOGGER, "level", logging.INFO)
+    levels = [one.log_level for one in jobs_for_workers(asked, workers=3, is_bulk=True)]
+    assert levels == [logging.INFO, logging.WARNING, logging.WARNING]
 
 
 def test_workers_translate_files(folder: Path) -> None:

@@ -118,32 +118,23 @@ def parallel_translator(
         yield translate
 
 
-def jobs_for_devices(job: TranslationJob, devices: Sequence[str]) -> list[TranslationJob]:
-    """The job once per device; several jobs share the CPUs, and the first alone logs what each of them would log."""
-    if len(devices) == 1:
-        return [replace(job, device=devices[0])]
-    threads = max(1, (job.threads or num_cpus()) // len(devices))
-    level = console.PACKAGE_LOGGER.getEffectiveLevel()
-    levels = [level] + [max(level, logging.WARNING)] * (len(devices) - 1)
-    return [
-        replace(job, device=device, threads=threads, log_level=log_level)
-        for device, log_level in zip(devices, levels, strict=True)
-    ]
-
-
-def choose_devices(device: str, *, workers: int | None, engine: str, precision: str, is_bulk: bool) -> list[str]:
-    """The device of each worker: all GPUs in turn if `device` does not name one.
+def jobs_for_workers(job: TranslationJob, *, workers: int | None, is_bulk: bool) -> list[TranslationJob]:
+    """The job of each worker: on all GPUs in turn if the job's device does not name one.
 
     If `workers` is None there is one worker per such GPU for a long text (`is_bulk`), otherwise a single worker.
+    Several workers share the CPUs, and the first alone logs what each of them would log.
     """
     num_gpus = 0
-    may_use_gpus = device in ("auto", "cuda") and engine != "ctranslate2" and precision != "int8"
+    may_use_gpus = job.device in ("auto", "cuda") and job.engine != "ctranslate2" and job.precision != "int8"
     if may_use_gpus and workers != 1 and torch.cuda.is_available():
         num_gpus = torch.cuda.device_count()
     num_workers = workers or (max(1, num_gpus) if is_bulk else 1)
-    if num_workers == 1 or num_gpus < 2:
-        return [device] * num_workers
-    return [f"cuda:{index % num_gpus}" for index in range(num_workers)]
+    if num_workers == 1:
+        return [job]
+    devices = [f"cuda:{index % num_gpus}" if num_gpus > 1 else job.device for index in range(num_workers)]
+    threads, level = max(1, (job.threads or num_cpus()) // num_workers), console.PACKAGE_LOGGER.getEffectiveLevel()
+    first, *others = [replace(job, device=device, threads=threads, log_level=level) for device in devices]
+    return [first, *(replace(other, log_level=max(level, logging.WARNING)) for other in others)]
 
 
 def _until_error(blocks: Iterable[LineBlock], errors: list[Exception]) -> Iterator[LineBlock]:

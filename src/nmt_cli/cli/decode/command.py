@@ -218,10 +218,10 @@ def decode(
         options = {"nbest": nbest, "mbr": mbr, "word_scores": word_scores, "alignments": alignments}
         options["copy_symbols"] = copy_symbols
         job = parallel.TranslationJob(models, engine, precision, device, threads, overrides=overrides, options=options)
-        devices = parallel.choose_devices(device, workers=workers, engine=engine, precision=precision, is_bulk=is_bulk)
-        translate = stack.enter_context(parallel.parallel_translator(parallel.jobs_for_devices(job, devices)))
+        jobs = parallel.jobs_for_workers(job, workers=workers, is_bulk=is_bulk)
+        translate = stack.enter_context(parallel.parallel_translator(jobs))
         (probe,) = translate([parallel.LineBlock(1, [])])  # raises the error of wrong settings before input is awaited
-        statistics = Statistics(_engine_and_devices(probe, devices))
+        statistics = Statistics(_engine_and_devices(probe, [one.device for one in jobs]))
         record = _job_record(probe, job, source=source, prefix=prefix, output=output, form=form)
         write, lines_done = stack.enter_context(
             open_output(output, job=record, overwrite=overwrite, rows_are_numbered=formatting.has_numbered_rows)
