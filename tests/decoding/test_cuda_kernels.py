@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmt_cli.decoding.search.beam import best_candidates, cannot_improve, finish, keep_open
+from nmt_cli.decoding.search.beam import cannot_improve, finish, keep_open
 from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.static_state import (
     NUM_SPECIAL,
@@ -18,6 +18,7 @@ from nmt_cli.decoding.search.static_state import (
     advance_hypotheses,
     choose_candidates,
 )
+from nmt_cli.decoding.search.topk import topk_continuations
 from nmt_cli.model import static_cache
 from nmt_cli.model.layers import DecoderLayer
 from nmt_cli.model.static_cache import StepInputs
@@ -165,7 +166,7 @@ def step_by_operators(state: StaticState, logits: Tensor) -> None:
     position, row, first_new_node = state.counters.tolist()
     log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
     log_probs[:, :NUM_SPECIAL] += state.masks_and_penalties[position, :NUM_SPECIAL]
-    best = best_candidates(log_probs, state.log_probs, count=state.sizes.candidates)
+    best = topk_continuations(log_probs, state.log_probs, count=state.sizes.candidates)
     state.tree_log_probs[row], state.tree_tokens[row] = best.log_probs, best.tokens
     state.tree_parents[row] = state.nodes.gather(1, best.hypotheses)
     nodes = torch.arange(best.tokens.numel()).view_as(best.tokens) + first_new_node

@@ -391,7 +391,8 @@ def test_continuations_are_the_first_of_a_stable_sort(vocabulary: int, width: in
     log_probs[0, 4], log_probs[-1] = 0.0, -torch.inf
     before = -torch.rand(7, width, generator=generator).mul(4).round()
     count = min(8, width * (vocabulary - 3))
-    totals, places = topk_continuations(log_probs, before, count=count)
+    totals, tokens, hypotheses = topk_continuations(log_probs, before, count=count)
+    places = hypotheses * vocabulary + tokens
     everything = (log_probs.view(7, width, vocabulary) + before[:, :, None]).flatten(1)
     values, order = everything.sort(dim=1, descending=True, stable=True)
     assert torch.equal(totals, values[:, :count])

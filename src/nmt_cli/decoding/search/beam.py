@@ -7,7 +7,6 @@ F finished hypotheses that are kept per sentence, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,27 +17,6 @@ from nmt_cli.decoding.search.hypotheses import FinishedHypotheses
 from nmt_cli.decoding.search.topk import topk_continuations
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS
-
-
-class Candidates(NamedTuple):
-    """Continuations of the open hypotheses of each sentence, best first; all [B, C].
-
-    `hypotheses` are the numbers, below W, of the hypotheses that they continue.
-    """
-
-    log_probs: Tensor
-    tokens: Tensor
-    hypotheses: Tensor
-
-
-def best_candidates(log_probs: Tensor, prefix_log_probs: Tensor, *, count: int) -> Candidates:
-    """The `count` best continuations of each sentence.
-
-    `log_probs` [R, V] belong to the next token, `prefix_log_probs` [B, W] to the open hypotheses.
-    """
-    totals, indices = topk_continuations(log_probs, prefix_log_probs, count=count)
-    vocabulary = log_probs.size(1)
-    return Candidates(totals, indices % vocabulary, indices // vocabulary)
 
 
 def keep_open(log_probs: Tensor, is_end: Tensor, *, width: int) -> tuple[Tensor, Tensor]:
@@ -84,7 +62,7 @@ class BeamSearch(ActiveSearch):
         # A first step has one hypothesis, and a tiny vocabulary has few pieces: then there are fewer candidates.
         count = 2 * self._config.beam
         count = min(count, width * min(count, log_probs.size(1) - len(NEVER_GENERATED)))
-        best = best_candidates(log_probs, self._log_probs, count=count)
+        best = topk_continuations(log_probs, self._log_probs, count=count)
         nodes = self._tree.grow(best.tokens, self._nodes.gather(1, best.hypotheses), best.log_probs)
         is_end, was_open = best.tokens == EOS, ~self._is_done[:, None]
         penalties = self._penalties[self._ensemble.length]

@@ -119,7 +119,7 @@ class StaticState:
 def choose_candidates(state: StaticState, logits: Tensor) -> Tensor:
     """The hypotheses [B, C] that the best candidates continue; the candidates go into the tree's next row.
 
-    They are the same as from `best_candidates`, for logits [R, V].
+    They are the same as from `topk_continuations`, for logits [R, V].
     """
     from triton import cdiv, next_power_of_2
 

@@ -6,6 +6,8 @@ C continuations per sentence, V vocabulary.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -32,18 +34,30 @@ def first_argmax(log_probs: Tensor) -> Tensor:
     return argmax
 
 
-def topk_continuations(log_probs: Tensor, prefix_log_probs: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest sums of a prefix [B, W] and a next token [R, V], and their indices w * V + v; both [B, C].
+class Continuations(NamedTuple):
+    """Continuations of the open hypotheses of each sentence, best first; all [B, C].
 
-    The largest sum comes first, and in a tie the smallest index: torch.topk leaves ties open, and logits in bf16 are
-    often equal. Sums are float32, and W * V is less than 2 ** 32.
+    `hypotheses` are the numbers, below W, of the hypotheses that they continue.
+    """
+
+    log_probs: Tensor
+    tokens: Tensor
+    hypotheses: Tensor
+
+
+def topk_continuations(log_probs: Tensor, prefix_log_probs: Tensor, *, count: int) -> Continuations:
+    """The `count` largest sums of the log-probabilities of an open hypothesis [B, W] and of a next token [R, V].
+
+    In a tie the earlier hypothesis comes first, then the smaller token: torch.topk leaves ties open, and logits in bf16
+    are often equal. Sums are float32, and W * V is less than 2 ** 32.
     """
     vocabulary = log_probs.size(1)
     by_sentence = log_probs.view(len(prefix_log_probs), -1, vocabulary)
     num_blocks = vocabulary // _BLOCK_COLUMNS
     if num_blocks * prefix_log_probs.size(1) < 2 * count:
         totals = (by_sentence + prefix_log_probs[:, :, None]).flatten(1)
-        return _stable_topk(totals, torch.arange(totals.size(1), device=totals.device), count=count)
+        sums, indices = _stable_topk(totals, torch.arange(totals.size(1), device=totals.device), count=count)
+        return Continuations(sums, indices % vocabulary, indices // vocabulary)
     # Each of the `count` best blocks has a sum that comes before all sums of the other blocks.
     whole_blocks = by_sentence[:, :, : num_blocks * _BLOCK_COLUMNS].unflatten(2, (num_blocks, _BLOCK_COLUMNS))
     maxima = (whole_blocks.amax(dim=-1) + prefix_log_probs[:, :, None]).flatten(1)
@@ -55,7 +69,8 @@ def topk_continuations(log_probs: Tensor, prefix_log_probs: Tensor, *, count: in
         rows = torch.arange(prefix_log_probs.size(1), device=starts.device) * vocabulary
         indices = torch.cat([indices, (rows[:, None] + rest).flatten().expand(len(indices), -1)], dim=1)
     values = by_sentence.flatten(1).gather(1, indices)
-    return _stable_topk(values + prefix_log_probs.gather(1, indices // vocabulary), indices, count=count)
+    sums, indices = _stable_topk(values + prefix_log_probs.gather(1, indices // vocabulary), indices, count=count)
+    return Continuations(sums, indices % vocabulary, indices // vocabulary)
 
 
 def _stable_topk(values: Tensor, indices: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
