@@ -43,13 +43,13 @@ class Engine(Protocol):
     # 0: all may be batched together.
     min_wide_tokens: int
 
-    def check_supported(self, config: DecodingConfig) -> None:
-        """Raise UsageError if the engine does not support these settings."""
-
     def search(
         self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int, details: Details
     ) -> list[list[Hypothesis]]:
-        """The best hypotheses of each source, in input order; a source without pieces has the empty one."""
+        """The best hypotheses of each source, in input order; a source without pieces has the empty one.
+
+        UsageError if the engine does not support these settings.
+        """
 
 
 def open_engine(

@@ -74,9 +74,6 @@ class TorchEngine:
                 logger.info("the model's matrices are too small to gain from int8: all is in %s", precision)
         return cls(loaded, device=device, precision=precision)
 
-    def check_supported(self, config: DecodingConfig) -> None:
-        """This engine supports all settings."""
-
     def search(
         self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int, details: Details
     ) -> list[list[Hypothesis]]:

@@ -94,7 +94,6 @@ class LineTranslator:
         self._check_not_forked()
         config = with_overrides(config or self._engine.decoding, overrides)
         check_num_candidates(nbest, config=config, vocab=self._engine.target.vocab_size, mbr=mbr)
-        self._engine.check_supported(config)
         split_lines = self._split(texts, prefix_texts, config=config, copy_symbols=copy_symbols, first_line=first_line)
         details = Details(piece_log_probs=word_scores, alignment=alignments)
         is_sampled = config.samples > 0

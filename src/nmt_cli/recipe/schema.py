@@ -165,7 +165,7 @@ class DecodingConfig(Section):
     """Search, the same in validation, decode, serve and export (section 6.1)."""
 
     # Three searches apply a setting: `Ensemble` (on a CPU, and for samples), `CudaSearch` and `CTranslate2Engine`.
-    # `CudaSearch.supports` leaves to `Ensemble` what it lacks; `CTranslate2Engine.check_supported` refuses it.
+    # `CudaSearch.supports` leaves to `Ensemble` what it lacks; `CTranslate2Engine.search` refuses it.
 
     beam: PositiveInt = Field(4, description="beam width, 1 for greedy search")
     length_penalty: Annotated[float, Field(ge=0, le=10)] = Field(

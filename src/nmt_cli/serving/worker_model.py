@@ -112,10 +112,9 @@ class WorkerModel:
         # Computed after loading: if it equals the digest that the server read before, no other model was loaded.
         self.digest = model_digest(directory)
         try:
-            self._engine.check_supported(self._translator.settings(samples=0, beam=2))
+            self._translator.translate(["."], samples=0, beam=2)  # the first translation is slow
         except UsageError as error:
             raise UsageError(error.message, setting="engine", hint="take `engine: torch`") from None
-        self._translator.translate(["."], samples=0)  # the first translation is slow
         collect_garbage_rarely()
 
     def describe(self) -> tuple[str, int]:

@@ -82,15 +82,15 @@ class CTranslate2Engine:
                 str(folder), device="cpu", compute_type=compute_type, inter_threads=threads, intra_threads=1
             )
 
-    def check_supported(self, config: DecodingConfig) -> None:
-        """Raise UsageError if CTranslate2 does not support these settings."""
-        if (error := unsupported_setting(config)) is not None:
-            raise error
-
     def search(
         self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int, details: Details
     ) -> list[list[Hypothesis]]:
-        """The best hypotheses of each source, in input order; a source without pieces has the empty one."""
+        """The best hypotheses of each source, in input order; a source without pieces has the empty one.
+
+        UsageError if CTranslate2 does not support these settings.
+        """
+        if (error := unsupported_setting(config)) is not None:
+            raise error
         sentences = [
             _Sentence(
                 self.source.pieces(source.ids),
