@@ -6,7 +6,7 @@ A plan is a pure function of the lengths of the pairs, the recipe, the seed and 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -103,10 +103,10 @@ def compute_plan(
     generator = _generator(seed, epoch)
     generator.shuffle(pair_order[: long_class.num_pairs])
     generator.shuffle(pair_order[long_class.num_pairs :])
-    cutter = _UpdateCutter(invariants.budgets)
-    for start in range(0, len(pair_order), _BLOCK_PAIRS):
-        cutter.add(data.lengths(pair_order[start : start + _BLOCK_PAIRS]))
-    bounds = _even_out_last_updates(cutter.bounds(), pair_order, data, budgets=invariants.budgets)
+    starts = range(0, len(pair_order), _BLOCK_PAIRS)
+    blocks_of_lengths = (data.lengths(pair_order[start : start + _BLOCK_PAIRS]) for start in starts)
+    bounds = _cut(blocks_of_lengths, budgets=invariants.budgets)
+    bounds = _even_out_last_updates(bounds, pair_order, data, budgets=invariants.budgets)
     update_order = generator.permutation(len(bounds) - 1)
     return EpochPlan(pair_order, bounds, update_order, longest_pairs, invariants)
 
@@ -201,39 +201,30 @@ def _invariants_of(num_pairs: int, classes: Sequence[_LengthClass], *, batch_tok
     )
 
 
-class _UpdateCutter:
-    """Cuts pairs, given block by block, into updates. Numbers of tokens are [2]: source, then target."""
+def _cut(blocks_of_lengths: Iterable[Array], *, budgets: TokenBudgets) -> Array:
+    """Where each update begins, and where the last one ends; the lengths of the pairs come in blocks [2, n].
 
-    def __init__(self, budgets: TokenBudgets) -> None:
-        self._budgets = np.array([budgets.src, budgets.tgt])
-        self._bounds = [0]
-        self._num_pairs = 0
-        self._tokens = np.zeros(2, dtype=np.int64)
-        self._tokens_in_updates = np.zeros(2, dtype=np.int64)  # of the finished updates
-
-    def add(self, lengths: Array) -> None:
-        """Add the next pairs [2, n]; an update ends before the pair by which a side would exceed its budget."""
-        ends = self._tokens[:, None] + np.cumsum(lengths, axis=1)
-        src_ends, tgt_ends = ends
+    An update ends before the pair by which a side would exceed its budget. A pair beyond the budget is an update of its
+    own. Numbers of tokens are [2]: source, then target.
+    """
+    limits = np.array([budgets.src, budgets.tgt])
+    bounds, num_pairs = [0], 0
+    tokens = tokens_in_updates = np.zeros(2, dtype=np.int64)  # of all pairs so far, and of the finished updates
+    for lengths in blocks_of_lengths:
+        ends = tokens[:, None] + np.cumsum(lengths, axis=1)
         while True:
-            src_limit, tgt_limit = self._tokens_in_updates + self._budgets
-            num_fitting = min(
-                int(np.searchsorted(src_ends, src_limit, side="right")),
-                int(np.searchsorted(tgt_ends, tgt_limit, side="right")),
-            )
-            if num_fitting == len(src_ends):
+            sides = zip(ends, tokens_in_updates + limits, strict=True)
+            num_fitting = min(int(np.searchsorted(ends_of_side, limit, side="right")) for ends_of_side, limit in sides)
+            if num_fitting == ends.shape[1]:
                 break
-            if self._num_pairs + num_fitting == self._bounds[-1]:
-                num_fitting += 1  # a pair beyond the budget is an update of its own
-            self._bounds.append(self._num_pairs + num_fitting)
-            self._tokens_in_updates = ends[:, num_fitting - 1] if num_fitting else self._tokens
-        self._num_pairs += len(src_ends)
-        self._tokens = ends[:, -1]
-
-    def bounds(self) -> Array:
-        """Where each update begins, and where the last one ends, in the order of the pairs."""
-        last = [self._num_pairs] if self._bounds[-1] < self._num_pairs else []
-        return np.array([*self._bounds, *last], dtype=np.int64)
+            if num_pairs + num_fitting == bounds[-1]:
+                num_fitting += 1
+            bounds.append(num_pairs + num_fitting)
+            tokens_in_updates = ends[:, num_fitting - 1] if num_fitting else tokens
+        num_pairs += ends.shape[1]
+        tokens = ends[:, -1]
+    last = [num_pairs] if bounds[-1] < num_pairs else []
+    return np.array([*bounds, *last], dtype=np.int64)
 
 
 def _even_out_last_updates(bounds: Array, pair_order: Array, data: TokenPairs, *, budgets: TokenBudgets) -> Array:
