@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nmt_cli.cli.arguments import DebugOption, QuietOption, find_models, model_option
-from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes, count_lines, open_input, open_prefixes, with_prefixes
+from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes, count_lines, numbered_blocks, open_input, open_prefixes
 from nmt_cli.cli.decode.output import FormatName, OutputFormat, check_output, file_identity, is_stream, open_output
 from nmt_cli.console import show_progress
 from nmt_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from nmt_cli.decoding.parallel import LineBlock, TranslatedBlock, TranslationJob
+    from nmt_cli.decoding.parallel import TranslatedBlock, TranslationJob
     from nmt_cli.decoding.translation import Translation
 
 _search_option = partial(typer.Option, rich_help_panel="Search")
@@ -226,7 +226,7 @@ def decode(
         write, lines_done = stack.enter_context(
             open_output(output, job=record, overwrite=overwrite, rows_are_numbered=formatting.has_numbered_rows)
         )
-        remaining = _numbered_blocks(with_prefixes(blocks, prefixes, file=prefix), lines_done=lines_done)
+        remaining = numbered_blocks(blocks, prefixes, prefix_file=prefix, lines_done=lines_done)
         count = stack.enter_context(show_line_count(source, output, is_streamed=stream))
         count(lines_done)
         for result in translate(remaining):
@@ -279,18 +279,6 @@ def show_line_count(source: Path, output: Path, *, is_streamed: bool) -> Iterato
         total = count_lines(source) if source.is_file() else None
     with show_progress() as progress:
         yield lambda lines_done: progress("lines", lines_done, total)
-
-
-def _numbered_blocks(blocks: Iterator[tuple[list[str], list[str] | None]], *, lines_done: int) -> Iterator[LineBlock]:
-    """The blocks, without the lines that are done, and with the number of the first line; each has its prefixes."""
-    from nmt_cli.decoding.parallel import LineBlock
-
-    number = 1
-    for lines, prefixes in blocks:
-        done = min(max(lines_done + 1 - number, 0), len(lines))
-        if lines[done:]:
-            yield LineBlock(number + done, lines[done:], None if prefixes is None else prefixes[done:])
-        number += len(lines)
 
 
 def _engine_and_devices(result: TranslatedBlock, devices: Sequence[str]) -> str:

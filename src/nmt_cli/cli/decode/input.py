@@ -13,12 +13,15 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from nmt_cli.cli.decode.structured_files import check_unstructured
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.text_encoding import STDIN, check_encoding, not_utf8_error, shell_pipe
 from nmt_cli.tokenization.pieces import piece_mark_in_text
+
+if TYPE_CHECKING:
+    from nmt_cli.decoding.parallel import LineBlock
 
 logger = logging.getLogger(__name__)
 
@@ -79,20 +82,27 @@ def open_prefixes(file: Path | None, *, source: Path, errors: OnInvalidBytes) ->
         yield (line for block in _file_blocks(stream, name=str(file), errors=errors) for line in block)
 
 
-def with_prefixes(
-    blocks: Iterator[list[str]], prefixes: Iterator[str] | None, *, file: Path | None
-) -> Iterator[tuple[list[str], list[str] | None]]:
-    """Each block with the prefixes of its lines, which come from `file`; with None if there are no prefixes.
+def numbered_blocks(
+    blocks: Iterator[list[str]], prefixes: Iterator[str] | None, *, prefix_file: Path | None, lines_done: int
+) -> Iterator[LineBlock]:
+    """The blocks, without the lines that are done, with the number of the first line and the prefixes of the lines.
 
     DataError after the end of the shorter one if the blocks have another number of lines than `prefixes`.
     """
+    from nmt_cli.decoding.parallel import LineBlock
+
+    number = 1
     for lines in blocks:
         taken = None if prefixes is None else list(islice(prefixes, len(lines)))
-        yield (lines, None) if taken is None else (lines[: len(taken)], taken)
-        if taken is not None and len(taken) < len(lines):
-            raise _prefix_error(f"{file} has fewer lines than the text")
+        num_lines = len(lines) if taken is None else len(taken)
+        done = max(lines_done + 1 - number, 0)
+        if done < num_lines:
+            yield LineBlock(number + done, lines[done:num_lines], None if taken is None else taken[done:])
+        if num_lines < len(lines):
+            raise _prefix_error(f"{prefix_file} has fewer lines than the text")
+        number += num_lines
     if prefixes is not None and next(prefixes, None) is not None:
-        raise _prefix_error(f"{file} has more lines than the text")
+        raise _prefix_error(f"{prefix_file} has more lines than the text")
 
 
 def _prefix_error(message: str) -> DataError:
