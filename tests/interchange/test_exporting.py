@@ -19,7 +19,8 @@ from nmt_cli.artifacts.run import open_run
 from nmt_cli.decoding.ctranslate2 import model as our_ctranslate2
 from nmt_cli.decoding.ctranslate2.model import Quantization
 from nmt_cli.errors import DataError, ModelError
-from nmt_cli.interchange.exporting import Target, export, marian_weights
+from nmt_cli.interchange.exporting import Target, export
+from nmt_cli.interchange.marian_weights import marian_weights
 from nmt_cli.interchange.other_programs import CTranslate2Program
 from nmt_cli.interchange.verification import TOLERANCE, Agreement
 from nmt_cli.model import weight_layout
@@ -111,7 +112,7 @@ def test_weights_that_came_over_wrongly_are_refused(
             weight_layout.Affine(parts.q.weight * 1.01, parts.q.bias), parts.k, parts.v, parts.output
         )
 
-    module = "decoding.ctranslate2.model" if to == "ctranslate2" else "interchange.exporting"
+    module = "decoding.ctranslate2.model" if to == "ctranslate2" else "interchange.marian_weights"
     monkeypatch.setattr(f"nmt_cli.{module}.attention_projections", wrong)
     with pytest.raises(ModelError, match="is not the same model as ours: it gives other scores") as caught:
         exported(save_sharp(tmp_path / "m"), to)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal, assert_never
 
 import torch
-from torch import Tensor, nn
 
 from nmt_cli import __version__, files
 from nmt_cli.artifacts.manifest import LICENCE_FILES, WEIGHTS
@@ -24,13 +23,11 @@ from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.decoding.ctranslate2.engine import PATIENCE, length_exponent
 from nmt_cli.decoding.ctranslate2.model import Quantization, import_ctranslate2, write_ctranslate2
 from nmt_cli.errors import DataError, ModelError, UsageError
-from nmt_cli.interchange.marian_model import ACTIVATIONS, marian_order, reorder_d_model
+from nmt_cli.interchange.marian_model import ACTIVATIONS
 from nmt_cli.interchange.marian_vocabulary import piece_for_marian
+from nmt_cli.interchange.marian_weights import marian_weights
 from nmt_cli.interchange.other_programs import CTranslate2Program, TransformersProgram
 from nmt_cli.interchange.verification import Agreement, random_lines, usable_lines, verify
-from nmt_cli.model.layers import DecoderLayer, EncoderLayer
-from nmt_cli.model.transformer import Transformer
-from nmt_cli.model.weight_layout import Affine, affine_of, attention_projections
 from nmt_cli.recipe.schema import DecodingConfig, ModelConfig
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
@@ -163,58 +160,6 @@ def _check_expressible(config: ModelConfig) -> None:
                 where=f"model.{key}",
                 hint="nmt export --to ctranslate2 may take it; nmt decode does",
             )
-
-
-def marian_weights(model: Transformer) -> dict[str, Tensor]:
-    """The weights as MarianMTModel has them: its names, its shapes, and its order of the dimensions of d_model."""
-    config = model.config
-    weights: dict[str, Tensor] = {}
-    source = model.source_embedding.weight.detach()[: model.source_vocab]
-    target = model.target_embedding.weight.detach()[: model.target_vocab]
-    if config.tying == "all":
-        weights["model.shared.weight"] = source
-    else:
-        weights |= {"model.encoder.embed_tokens.weight": source, "model.decoder.embed_tokens.weight": target}
-    if config.tying == "none":
-        weights["lm_head.weight"] = model.output_weight.detach()[: model.target_vocab]
-    bias = torch.zeros(model.target_vocab) if model.output_bias is None else model.output_bias.detach()
-    weights["final_logits_bias"] = bias[None, : model.target_vocab]
-    if config.positions != "sinusoidal":
-        weights["model.encoder.embed_positions.weight"] = model.source_embedding.positions.table.detach()
-        weights["model.decoder.embed_positions.weight"] = model.target_embedding.positions.table.detach()
-    for side, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
-        for number, layer in enumerate(layers):
-            assert isinstance(layer, EncoderLayer | DecoderLayer)
-            for name, tensor in _layer_weights(layer, width=config.d_model // config.heads).items():
-                weights[f"model.{side}.layers.{number}.{name}"] = tensor
-    if config.positions == "sinusoidal":
-        return reorder_d_model(weights, marian_order(config.d_model))
-    return weights
-
-
-def _layer_weights(layer: EncoderLayer | DecoderLayer, *, width: int) -> dict[str, Tensor]:
-    """One layer's weights by MarianMTModel's names, with heads of this width."""
-    weights: dict[str, Tensor] = {}
-    norms = {"self_attn_layer_norm": layer.self_attention_residual.norm}
-    attentions = {"self_attn": attention_projections(layer.self_attention, width=width)}
-    if isinstance(layer, DecoderLayer):
-        norms["encoder_attn_layer_norm"] = layer.cross_attention_residual.norm
-        attentions["encoder_attn"] = attention_projections(layer.cross_attention, width=width)
-    norms["final_layer_norm"] = layer.feed_forward_residual.norm
-    for name, parts in attentions.items():
-        for kind, projection in (("q", parts.q), ("k", parts.k), ("v", parts.v), ("out", parts.output)):
-            weights |= _linear(f"{name}.{kind}_proj", projection)
-    weights |= _linear("fc1", affine_of(layer.feed_forward.inner)) | _linear("fc2", affine_of(layer.feed_forward.outer))
-    for name, norm in norms.items():
-        assert isinstance(norm, nn.LayerNorm)
-        weights |= {f"{name}.weight": norm.weight.detach(), f"{name}.bias": norm.bias.detach()}
-    return weights
-
-
-def _linear(name: str, projection: Affine) -> dict[str, Tensor]:
-    """A projection by Marian's names; a missing bias becomes zeros."""
-    bias = projection.bias if projection.bias is not None else projection.weight.new_zeros(len(projection.weight))
-    return {f"{name}.weight": projection.weight, f"{name}.bias": bias}
 
 
 def _json_files(loaded: LoadedModel) -> dict[str, Any]:

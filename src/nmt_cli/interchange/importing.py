@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import ValidationError
-from torch import Tensor
 
 from nmt_cli import __version__
 from nmt_cli.artifacts.manifest import LICENCE_FILES
@@ -22,27 +20,18 @@ from nmt_cli.artifacts.model_directory import (
     Vocabulary,
     check_replaceable,
     memory_errors,
-    new_model,
     save_model,
 )
-from nmt_cli.artifacts.weights import load_weights
+from nmt_cli.artifacts.weights import weights_of
 from nmt_cli.errors import ModelError, UsageError, first_line
 from nmt_cli.interchange.marian_huggingface import read_huggingface
-from nmt_cli.interchange.marian_model import (
-    ACTIVATIONS,
-    FETCH_AGAIN,
-    MASKED_LOGIT,
-    MarianModel,
-    check_shapes,
-    damaged_error,
-    marian_order,
-    reorder_d_model,
-)
+from nmt_cli.interchange.marian_model import ACTIVATIONS, MarianModel, damaged_error
 from nmt_cli.interchange.marian_npz import find_npz, read_npz
 from nmt_cli.interchange.marian_vocabulary import VocabularyRow, num_lost_pieces, rewrite_with_rows, rows_by_our_ids
+from nmt_cli.interchange.marian_weights import our_model
 from nmt_cli.interchange.other_programs import CTranslate2Program, TransformersProgram, ctranslate2_of_npz
 from nmt_cli.interchange.verification import Agreement, random_lines, verify
-from nmt_cli.recipe.schema import LanguagePair, ModelConfig, Recipe, num_embedding_rows
+from nmt_cli.recipe.schema import LanguagePair, Recipe
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
@@ -80,7 +69,6 @@ def import_marian(
     npz = find_npz(path)
     with memory_errors(path, torch.device("cpu")):
         marian = read_huggingface(path) if npz is None else read_npz(npz)
-        check_shapes(marian)
         languages = languages or marian.languages or _languages_in_name(marian)
         source = _vocabulary_rows(marian, marian.source_vocabulary, num_rows=marian.settings.vocab_size)
         target = _vocabulary_rows(marian, marian.target_vocabulary, num_rows=marian.settings.target_rows)
@@ -94,9 +82,7 @@ def import_marian(
             imported_from=imported_from,
             recipe=_recipe(marian),
         )
-        weights = our_weights(marian, config.recipe.model, source=source, target=target)
-        model = new_model(config).eval()
-        load_weights(model, weights, where=str(path), hint=FETCH_AGAIN)
+        model = our_model(marian, config, source=source, target=target)
         loaded = LoadedModel(model, Tokenizer(source_spm), Tokenizer(target_spm), config)
         agreement, comparison = _compare_with_original(loaded, marian, source=source, target=target)
     num_parameters = model.num_parameters()
@@ -104,7 +90,7 @@ def import_marian(
     save_model(
         output,
         config=config,
-        weights=weights,
+        weights=weights_of(model),
         source_spm=source_spm,
         target_spm=target_spm,
         card=card,
@@ -121,74 +107,6 @@ def import_marian(
         agreement=agreement,
         comparison=comparison,
     )
-
-
-def our_weights(
-    marian: MarianModel, config: ModelConfig, *, source: Sequence[VocabularyRow], target: Sequence[VocabularyRow]
-) -> dict[str, Tensor]:
-    """The weights by our names: rows by our ids, d_model in our order, projections of the same input as one."""
-    theirs: Mapping[str, Tensor] = marian.weights
-    if config.positions == "sinusoidal":
-        theirs = reorder_d_model(theirs, marian_order(config.d_model).argsort())
-    shared = theirs.get("model.shared.weight")
-    encoder_embedding, decoder_embedding = (
-        theirs[f"model.{side}.embed_tokens.weight"] if shared is None else shared for side in ("encoder", "decoder")
-    )
-    order_rows = partial(_order_by_our_ids, multiple=config.embedding_multiple)
-    output_weight = theirs.get("lm_head.weight", decoder_embedding)
-    weights = {"output_weight": order_rows(output_weight, target, missing=0.0)}
-    if config.tying != "all":
-        weights["source_embedding.weight"] = order_rows(encoder_embedding, source, missing=0.0)
-    if config.tying == "none":
-        weights["target_embedding.weight"] = order_rows(decoder_embedding, target, missing=0.0)
-    if config.output_bias:
-        weights["output_bias"] = order_rows(theirs["final_logits_bias"][0], target, missing=MASKED_LOGIT)
-    if config.positions == "learned":
-        for side, name in (("source", "encoder"), ("target", "decoder")):
-            weights[f"{side}_embedding.positions.table"] = theirs[f"model.{name}.embed_positions.weight"]
-    for side, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
-        for layer in range(count):
-            weights |= _layer_weights(theirs, f"model.{side}.layers.{layer}", ours=f"{side}.{layer}")
-        if config.norm == "pre":
-            weights |= {f"{side}_norm.{kind}": theirs[f"model.{side}.layer_norm.{kind}"] for kind in ("weight", "bias")}
-    return weights
-
-
-def _layer_weights(theirs: Mapping[str, Tensor], prefix: str, *, ours: str) -> dict[str, Tensor]:
-    """One layer's weights by our names."""
-    names = {
-        "self_attention.qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
-        "self_attention.output": ["self_attn.out_proj"],
-        "self_attention_residual.norm": ["self_attn_layer_norm"],
-        "feed_forward.inner": ["fc1"],
-        "feed_forward.outer": ["fc2"],
-        "feed_forward_residual.norm": ["final_layer_norm"],
-    }
-    if f"{prefix}.encoder_attn.q_proj.weight" in theirs:
-        names |= {
-            "cross_attention.q": ["encoder_attn.q_proj"],
-            "cross_attention.kv": ["encoder_attn.k_proj", "encoder_attn.v_proj"],
-            "cross_attention.output": ["encoder_attn.out_proj"],
-            "cross_attention_residual.norm": ["encoder_attn_layer_norm"],
-        }
-    return {
-        f"{ours}.{name}.{kind}": torch.cat([theirs[f"{prefix}.{part}.{kind}"] for part in parts])
-        for name, parts in names.items()
-        for kind in ("weight", "bias")
-    }
-
-
-def _order_by_our_ids(theirs: Tensor, rows: Sequence[VocabularyRow], *, multiple: int, missing: float) -> Tensor:
-    """The rows (or elements) of `theirs` in our order, followed by zeros up to a multiple.
-
-    A row of ours that `theirs` lacks is filled with `missing`.
-    """
-    ours = theirs.new_zeros(num_embedding_rows(len(rows), multiple=multiple), *theirs.shape[1:])
-    ours[: len(rows)] = theirs[[row.marian_id or 0 for row in rows]]
-    for number, row in enumerate(rows):
-        if row.marian_id is None:
-            ours[number] = missing
-    return ours
 
 
 def _vocabulary_rows(marian: MarianModel, vocabulary: Mapping[str, int], *, num_rows: int) -> list[VocabularyRow]:

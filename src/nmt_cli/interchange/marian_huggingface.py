@@ -26,8 +26,8 @@ from nmt_cli.interchange.marian_model import (
     MarianConfig,
     MarianModel,
     damaged_error,
-    marian_order,
 )
+from nmt_cli.interchange.marian_weights import marian_order
 from nmt_cli.model.transformer import sinusoids
 from nmt_cli.recipe.mistakes import first_mistake
 from nmt_cli.recipe.schema import LanguagePair
@@ -197,7 +197,7 @@ def _has_own_positions(weights: Mapping[str, Tensor], settings: MarianConfig) ->
         return False
     marian = sinusoids(settings.max_position_embeddings, settings.d_model)[:, marian_order(settings.d_model)]
     if any(weights[name].shape != marian.shape for name in POSITION_TABLES):
-        return True  # check_shapes then reports the wrong shape
+        return True  # `our_model` then reports the wrong shape
     return any(float((weights[name] - marian).abs().max()) > _SAME_POSITIONS for name in POSITION_TABLES)
 
 

@@ -355,6 +355,6 @@ def _embeddings(tensors: _NpzTensors, settings: MarianConfig) -> Iterator[tuple[
 
 
 def _pad_rows(matrix: Tensor, rows: int, *, value: float) -> Tensor:
-    """The matrix with rows of one value at its end; a matrix that is larger stays, for `check_shapes` to refuse."""
+    """The matrix with rows of one value at its end; a matrix that is larger stays, for `our_model` to refuse."""
     missing = max(0, rows - len(matrix))
     return torch.cat([matrix, matrix.new_full((missing, *matrix.shape[1:]), value)])

@@ -86,7 +86,9 @@ def split(stacked: Affine, sizes: list[int]) -> list[Affine]:
 
 
 def _pad_heads(projection: Affine, heads: int, width: int, *, scale: float = 1.0) -> Affine:
-    """The projection [H * K, .] with zeros to [H * W, .] after each head's rows, times `scale`."""
+    """The projection [H * K, .] with zeros to [H * W, .] after each head's rows, times `scale`; itself if K = W."""
+    if len(projection.weight) == heads * width:
+        return projection
 
     def pad(rows: Tensor) -> Tensor:
         by_head = rows.unflatten(0, (heads, -1))
