@@ -27,11 +27,6 @@ class HubName:
         return self.repository if self.revision is None else f"{self.repository}@{self.revision}"
 
     @property
-    def short_name(self) -> str:
-        """The name without its owner, such as opus-mt-en-de."""
-        return self.repository.rpartition("/")[2]
-
-    @property
     def page(self) -> str:
         """The address of the model's page on the hub."""
         return f"{hub.endpoint()}/{self.repository}"

@@ -301,7 +301,10 @@ def test_weights_with_code_in_them_are_refused_and_not_run(machine: Machine, hub
     ("missing", "message"),
     [
         ("source.spm", f"{NAME} on the hub has no source.spm"),
-        ("config.json", f"{NAME} on the hub is no model of transformers: it has no config.json, and nmt reads Marian"),
+        (
+            "config.json",
+            f"{NAME} on the hub is no model of transformers: no config.json names its type, and nmt reads Marian",
+        ),
         (
             "pytorch_model.bin",
             f"{NAME} on the hub has no weights that nmt reads: neither model.safetensors nor pytorch_",
@@ -316,14 +319,6 @@ def test_a_repository_that_lacks_a_file_is_named_before_the_weights_come(
     assert error.startswith(message)
     assert where == f"{hub.endpoint}/{NAME}"
     assert not any(path.startswith("GET") and path.endswith(".bin") for path in hub.requests)
-
-
-def test_a_configuration_without_a_type_is_told(machine: Machine, hub: Hub) -> None:
-    (hub.folder / NAME / "config.json").write_text("{}", encoding="utf-8")
-    error, _, _ = machine.refusal("decode", "-m", NAME)
-    assert error.startswith(
-        f"{NAME} on the hub is no model that transformers could load: its config.json has no model_"
-    )
 
 
 def test_unsupported_settings_and_unknown_languages_name_the_model(machine: Machine, hub: Hub) -> None:

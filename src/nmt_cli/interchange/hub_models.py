@@ -10,26 +10,28 @@ from __future__ import annotations
 import logging
 import shlex
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nmt_cli.artifacts.directory_kinds import kind_of
-from nmt_cli.artifacts.manifest import verify_files
+from nmt_cli import hub
+from nmt_cli.artifacts.directory_kinds import kind_of, model_type
+from nmt_cli.artifacts.manifest import LICENCE_FILES, verify_files
 from nmt_cli.artifacts.run import model_of_run
 from nmt_cli.cache import cache_lock
 from nmt_cli.console import Progress
 from nmt_cli.errors import ModelError, NmtError, UsageError
-from nmt_cli.hub_names import HubName, hub_name
-from nmt_cli.interchange.hub_download import HubFiles, download_model_files
+from nmt_cli.hub_names import WEIGHTS_FILES, HubName, hub_name
 
 if TYPE_CHECKING:
     from nmt_cli.interchange.importing import ImportedModel
     from nmt_cli.recipe.schema import LanguagePair
 
 logger = logging.getLogger(__name__)
+
+_NEEDED = ("vocab.json", "source.spm", "target.spm")
+_OPTIONAL = ("generation_config.json", "tokenizer_config.json", "target_vocab.json", "README.md", *LICENCE_FILES)
 
 # Opens the display of a download; None leaves the display to the hub's library.
 ShowProgress = Callable[[], AbstractContextManager[Progress | None]]
@@ -72,14 +74,14 @@ def import_from_hub(
     """
     try:
         with show_progress() as progress:
-            hub_files = download_model_files(name, progress=progress)
+            folder = _download(name, progress=progress)
     except KeyboardInterrupt:
         logger.warning("interrupted: the same command continues; files of %s that are complete are kept", name)
         raise
     from nmt_cli.interchange.importing import import_marian
 
-    origin = f"{name.repository}@{hub_files.commit}"
-    with _folder_of_links(name, hub_files) as folder, _errors_naming(name, folder, hub_files):
+    origin = f"{name.repository}@{folder.name}"
+    with _errors_naming(name, folder):
         return import_marian(folder, output, languages=languages, imported_from=origin, overwrite=overwrite)
 
 
@@ -102,20 +104,49 @@ def _import_into_cache(name: HubName, *, show_progress: ShowProgress) -> Path:
     return name.folder
 
 
-@contextmanager
-def _folder_of_links(name: HubName, hub_files: HubFiles) -> Iterator[Path]:
-    """A temporary folder with links to the files of the model. An import guesses the languages from its name."""
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) / name.short_name
-        folder.mkdir()
-        for file, local in hub_files.files.items():
-            (folder / file).symlink_to(local.resolve())
-        yield folder
+def _download(name: HubName, *, progress: Progress | None) -> Path:
+    """The folder of a commit in the hub's cache with a Marian model, whose missing files are downloaded into it.
+
+    It has the name of the commit. If the hub cannot be reached, all files must be in the cache already. Raises
+    ModelError if a file is missing, or if the model is not a Marian model.
+    """
+    import huggingface_hub
+
+    small = ["config.json", *_NEEDED, *_OPTIONAL]
+    missing = f"there is no folder {name} here, and no model of that name on the hub, or it is private"
+    with hub.hub_errors(ModelError, str(name), page=name.page, missing=missing):
+        folder = hub.download_small_files(name.repository, small, repo_type="model", revision=name.revision)
+        _check_is_marian(name, folder)
+        if not any((folder / file).exists() for file in WEIGHTS_FILES):
+            api, commit = huggingface_hub.HfApi(), folder.name
+            on_hub = (file for file in WEIGHTS_FILES if api.file_exists(name.repository, file, revision=commit))
+            weights = next(on_hub, None)
+            if weights is None:
+                message = f"{name} on the hub has no weights that nmt reads: neither {' nor '.join(WEIGHTS_FILES)}"
+                hint = "load it with transformers, save it, and nmt import the folder"
+                raise ModelError(message, where=name.page, hint=hint)
+            logger.info("%s: downloading %s from %s", name, weights, hub.endpoint())
+            hub.download(name.repository, weights, repo_type="model", revision=commit, progress=progress)
+    return folder
+
+
+def _check_is_marian(name: HubName, folder: Path) -> None:
+    """Raise ModelError unless the small files of a model belong to a Marian model, and are complete."""
+    kind = model_type(folder / "config.json")
+    if kind != "marian":
+        description = f"a model of type {kind!r}" if kind else "no model of transformers: no config.json names its type"
+        message = f"{name} on the hub is {description}, and nmt reads Marian models"
+        hint = f"choose a Marian model, such as OPUS-MT's: {hub.endpoint()}/models?other=marian"
+        raise ModelError(message, where=name.page, hint=hint)
+    for file in _NEEDED:
+        if not (folder / file).exists():
+            hint = "choose a model with source.spm, target.spm and vocab.json, as OPUS-MT's have"
+            raise ModelError(f"{name} on the hub has no {file}", where=name.page, hint=hint)
 
 
 @contextmanager
-def _errors_naming(name: HubName, folder: Path, hub_files: HubFiles) -> Iterator[None]:
-    """Errors in the block name the model on the hub, not the temporary `folder`."""
+def _errors_naming(name: HubName, folder: Path) -> Iterator[None]:
+    """Errors in the block name the model on the hub, not its `folder` in the hub's cache."""
     from nmt_cli.interchange.marian_model import FETCH_AGAIN
 
     try:
@@ -125,8 +156,7 @@ def _errors_naming(name: HubName, folder: Path, hub_files: HubFiles) -> Iterator
             raise
         hint = error.hint
         if hint.startswith(FETCH_AGAIN):
-            model_in_hub_cache = next(iter(hub_files.files.values())).parents[2]
-            remove = f"rm -r {shlex.quote(str(model_in_hub_cache))}"
-            hint = f"download it again: {remove}, then the same command; or take another model"
+            model_in_hub_cache = shlex.quote(str(folder.parents[1]))
+            hint = f"download it again: rm -r {model_in_hub_cache}, then the same command; or take another model"
         message, where = (text.replace(str(folder), str(name)) for text in (error.message, str(error.where)))
         raise type(error)(message, where=where, hint=hint, setting=error.setting) from None

@@ -69,7 +69,12 @@ def import_marian(
     npz = find_npz(path)
     with memory_errors(path, torch.device("cpu")):
         marian = read_huggingface(path) if npz is None else read_npz(npz)
-        languages = languages or marian.languages or _languages_in_name(marian)
+        name = (
+            marian.directory.resolve().name
+            if imported_from is None
+            else imported_from.partition("@")[0].rpartition("/")[2]
+        )
+        languages = languages or marian.languages or _languages_in_name(name, marian)
         source = _vocabulary_rows(marian, marian.source_vocabulary, num_rows=marian.settings.vocab_size)
         target = _vocabulary_rows(marian, marian.target_vocabulary, num_rows=marian.settings.target_rows)
         source_spm = rewrite_with_rows(marian.source_spm, source, file=marian.directory / "source.spm")
@@ -80,7 +85,7 @@ def import_marian(
             vocabulary=Vocabulary(source=len(source), target=len(target), shared=source_spm == target_spm),
             updates=[],
             imported_from=imported_from,
-            recipe=_recipe(marian),
+            recipe=_recipe(marian, name),
         )
         model = our_model(marian, config, source=source, target=target)
         loaded = LoadedModel(model, Tokenizer(source_spm), Tokenizer(target_spm), config)
@@ -128,9 +133,9 @@ def _vocabulary_rows(marian: MarianModel, vocabulary: Mapping[str, int], *, num_
     )
 
 
-def _recipe(marian: MarianModel) -> Recipe:
+def _recipe(marian: MarianModel, name: str) -> Recipe:
     values: dict[str, Any] = {
-        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", marian.directory.resolve().name).lstrip("._-") or "imported",
+        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-") or "imported",
         "description": f"Imported from a {'' if marian.is_npz else 'Hugging Face '}Marian model.",
         "corpus": "imported",
         "model": _model_settings(marian),
@@ -179,9 +184,9 @@ def _model_settings(marian: MarianModel) -> dict[str, Any]:
     }
 
 
-def _languages_in_name(marian: MarianModel) -> LanguagePair:
-    """The languages in the name of the folder; UsageError if it has none."""
-    named = re.search(r"opus-mt-(?:tc-(?:big|base)-)?([A-Za-z_]+)-([A-Za-z_]+)$", marian.directory.resolve().name)
+def _languages_in_name(name: str, marian: MarianModel) -> LanguagePair:
+    """The languages in the name of the model; UsageError if it has none."""
+    named = re.search(r"opus-mt-(?:tc-(?:big|base)-)?([A-Za-z_]+)-([A-Za-z_]+)$", name)
     if named is None:
         file = marian.file.name if marian.is_npz else "tokenizer_config.json"
         message = f"the languages of {marian.directory} are not known: its {file} does not say them"
