@@ -80,7 +80,7 @@ def test_the_page_of_a_run_has_its_figures_and_the_command_that_continues(run: P
     assert figures["time"] == "1 min 33 s"
     assert "<code>nmt train tiny.yaml --data data/mini</code>" in section(page, "To go on")
     assert cells(section(page, "Validations"))[1:] == [
-        [str(update), "0", f"{number + 1} s", f"{loss:.4f}", "7.40", f"{bleu:.2f}"]
+        [str(update), f"{number + 1} s", f"{loss:.4f}", "7.40", f"{bleu:.2f}"]
         for number, (update, loss, bleu) in enumerate([(100, 4.75, 11), (200, 4.5, 40), (300, 4.25, 13)])
     ]
     assert cells(section(page, "Starts and hardware"))[1:] == [
@@ -205,7 +205,7 @@ def test_a_run_that_has_only_begun_has_a_page_without_curves(tmp_path: Path) -> 
     assert "<h2>Validations</h2>" not in page
     add_events(tmp_path / "new", {"event": "train", "update": 1, "loss": 9.0, "seconds": 0.5})
     page = page_of(tmp_path / "new")
-    assert page.count("<polyline") == 2  # the loss by updates and by time: its tokens are not known
+    assert page.count("<polyline") == 2  # the loss by updates and by time
     assert "Not measured so far: Validation loss, BLEU on the validation set, Learning rate." in page
 
 

@@ -33,7 +33,6 @@ def test_a_stopped_and_a_crashed_run_have_the_curves_of_an_uninterrupted_one(
     history = open_run(run).history()
     assert curves(history) == curves(whole)
     assert [start["update"] for start in history.starts] == [0, 8, 6]
-    assert [point.at.tokens for point in history.training] == [point.at.tokens for point in whole.training]
     times = [point.at.seconds for point in history.training]
     assert times == sorted(times)
     assert open_run(run).state(history) == "finished"

@@ -12,13 +12,12 @@ from nmt_cli.artifacts.model_directory import ValidationResult
 
 @dataclass(frozen=True, slots=True)
 class Elapsed:
-    """How far a training was: the update, the target tokens of all updates so far, and the seconds.
+    """How far a training was: the update, and the seconds.
 
     The seconds add up all updates and validations, including lost ones. They leave out the time between processes.
     """
 
     update: int
-    tokens: float
     seconds: float
 
 
@@ -48,8 +47,8 @@ class History:
     resumed from an earlier checkpoint. `starts` and `skipped` are events as in metrics.jsonl. `ending` says why the
     last process ended; it is None if a process still trains or was killed.
     `last_update` is the newest update in metrics.jsonl, and `last_train_event` its newest `train` event.
-    `trained_seconds` are the seconds spent training, without validations, summed over all starts.
-    `target_tokens_per_second` is the mean over all updates.
+    `trained_seconds` are the seconds spent training, without validations, summed over all starts. `trained_tokens` are
+    the target tokens of that time.
     """
 
     training: list[TrainingPoint] = field(default_factory=list)
@@ -61,86 +60,52 @@ class History:
     last_train_event: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     trained_seconds: float = 0.0
-    target_tokens_per_second: float | None = None
+    trained_tokens: float = 0.0
+    _process_seconds: float = 0.0  # of the newest process, at its last `train` event
 
+    @property
+    def target_tokens_per_second(self) -> float | None:
+        """The mean over all updates; None if nothing was trained."""
+        return self.trained_tokens / self.trained_seconds if self.trained_tokens and self.trained_seconds > 0 else None
 
-def read_history(events: Iterable[Mapping[str, Any]]) -> History:
-    """The history from the events of metrics.jsonl; unknown events and values that are no numbers are left out."""
-    reader = _Reader()
-    for event in events:
-        update = event.get("update")
-        if type(update) is int and update >= 0:
-            reader.read(event, update)
-    return reader.finish()
-
-
-class _Reader:
-    """Builds a history, event by event.
-
-    The base is the newest point with a known number of tokens: a `train` event, or a resume. A `train` event gives the
-    seconds since its process began, and the target tokens since the base. A resume drops the points of later updates.
-    Its tokens are estimated from the rate of the `train` event before it.
-    """
-
-    def __init__(self) -> None:
-        self._history = History()
-        self._base_update, self._base_tokens = 0, 0.0  # with the tokens of all updates up to it
-        self._tokens_per_update = 0.0
-        self._process_seconds = 0.0
-        self._trained_tokens = 0.0
-
-    def read(self, event: Mapping[str, Any], update: int) -> None:
+    def add(self, event: Mapping[str, Any], update: int) -> None:
         """Take an event of this update into account."""
-        history = self._history
         match event.get("event"):
             case "train":
-                self._train(event, update)
+                self._add_training(event, update)
             case "validation":
-                self._validate(event, update)
+                self._add_validation(event, update)
             case "start":
-                history.starts.append(dict(event))
+                self.starts.append(dict(event))
                 self._begin_process(update)
             case "resume":
                 self._begin_process(update)
             case "skipped":
-                history.skipped.append(dict(event))
+                self.skipped.append(dict(event))
             case "end":
-                history.ending = str(event.get("reason"))
-                history.last_update = update
+                self.ending = str(event.get("reason"))
+                self.last_update = update
             case _:
                 pass
 
-    def finish(self) -> History:
-        """The history of all events."""
-        history = self._history
-        if history.trained_seconds > 0 and self._trained_tokens > 0:
-            history.target_tokens_per_second = self._trained_tokens / history.trained_seconds
-        return history
+    def _add_training(self, event: Mapping[str, Any], update: int) -> None:
+        since_start = _number(event, "seconds")  # of the process
+        seconds = 0.0 if since_start is None else since_start - self._process_seconds
+        self._process_seconds += seconds
+        self.seconds += seconds
+        self.trained_seconds += seconds
+        self.trained_tokens += _number(event, "target_tokens") or 0.0
+        self.last_update, self.last_train_event = update, event
+        at = Elapsed(update, self.seconds)
+        self.training.append(TrainingPoint(at, _number(event, "loss"), _number(event, "learning_rate")))
 
-    def _train(self, event: Mapping[str, Any], update: int) -> None:
-        history = self._history
-        tokens = _number(event, "target_tokens") or 0.0
-        given_seconds = _number(event, "seconds")
-        seconds = self._process_seconds if given_seconds is None else given_seconds
-        history.seconds += seconds - self._process_seconds
-        history.trained_seconds += seconds - self._process_seconds
-        self._process_seconds = seconds
-        self._trained_tokens += tokens
-        self._base_tokens += tokens
-        self._tokens_per_update = tokens / max(update - self._base_update, 1)
-        self._base_update = history.last_update = update
-        history.last_train_event = event
-        at = Elapsed(update, self._base_tokens, history.seconds)
-        history.training.append(TrainingPoint(at, _number(event, "loss"), _number(event, "learning_rate")))
-
-    def _validate(self, event: Mapping[str, Any], update: int) -> None:
-        history = self._history
+    def _add_validation(self, event: Mapping[str, Any], update: int) -> None:
         loss = _number(event, "loss")
         if loss is None:
             return
-        history.seconds += _number(event, "seconds") or 0.0
-        history.last_update = max(history.last_update, update)
-        _drop(history.validations, after=update - 1)
+        self.seconds += _number(event, "seconds") or 0.0
+        self.last_update = max(self.last_update, update)
+        _drop(self.validations, after=update - 1)
         signature = event.get("signature")
         measured = ValidationResult(
             update=update,
@@ -149,22 +114,23 @@ class _Reader:
             bleu=_number(event, "bleu"),
             signature=signature if isinstance(signature, str) else None,
         )
-        at = Elapsed(update, self._tokens_after(update), history.seconds)
-        history.validations.append(ValidationPoint(at, measured, _samples(event)))
+        self.validations.append(ValidationPoint(Elapsed(update, self.seconds), measured, _samples(event)))
 
     def _begin_process(self, update: int) -> None:
         """A process begins to train after this update: it counts its seconds from 0, and lost updates are dropped."""
-        history = self._history
-        history.ending, self._process_seconds = None, 0.0
-        _drop(history.training, after=update)
-        _drop(history.validations, after=update)
-        last = history.training[-1].at if history.training else Elapsed(0, 0.0, 0.0)
-        self._base_tokens = last.tokens + (update - last.update) * self._tokens_per_update
-        self._base_update = history.last_update = update
+        self.ending, self._process_seconds, self.last_update = None, 0.0, update
+        _drop(self.training, after=update)
+        _drop(self.validations, after=update)
 
-    def _tokens_after(self, update: int) -> float:
-        """The tokens of all updates up to this one, by the rate of the last `train` event."""
-        return self._base_tokens + (update - self._base_update) * self._tokens_per_update
+
+def read_history(events: Iterable[Mapping[str, Any]]) -> History:
+    """The history from the events of metrics.jsonl; unknown events and values that are no numbers are left out."""
+    history = History()
+    for event in events:
+        update = event.get("update")
+        if type(update) is int and update >= 0:
+            history.add(event, update)
+    return history
 
 
 def _drop(points: list[TrainingPoint] | list[ValidationPoint], *, after: int) -> None:

@@ -210,8 +210,6 @@ def _axes(reported: Sequence[ReportedRun]) -> dict[str, Axis]:
     longest = max((at.seconds for at in ends), default=0.0)
     unit, size = next((unit, size) for unit, size, fewest in _TIME_UNITS if longest >= fewest * size)
     axes = {"updates": Axis("updates", lambda at: at.update)}
-    if any(at.tokens for at in ends):
-        axes["tokens"] = Axis("target tokens", lambda at: at.tokens)
     if longest:
         axes["time"] = Axis(unit, lambda at: at.seconds / size)
     return axes
