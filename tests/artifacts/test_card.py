@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nmt_cli.artifacts.model_card import render_card, sparkline
+from nmt_cli.artifacts.model_card import render_card
 from nmt_cli.artifacts.run import open_run
 from tests.artifacts.builders import SIGNATURE, tiny_recipe, write_run
 
@@ -90,8 +90,6 @@ def test_the_facts_of_the_run_are_there(tmp_path: Path) -> None:
         "| train | `mini.en` | `abababababababab` |",
         "Two sentences about a house.",
         "SentencePiece, 300 pieces for both languages",
-        "| 300 | 4.2500 | 7.40 | 40.00 |",
-        "Validation BLEU over the run: `▁▁█▂` (11.00 to 40.00).",
         "BLEU on the validation set: 14.00.",
         f"`{SIGNATURE}`",
         "Licence of the data: not stated.",
@@ -105,7 +103,7 @@ def test_a_corpus_of_many_files_has_a_short_table_that_no_name_breaks(tmp_path: 
     text = card(tmp_path / "x", updates=[400], summary={"inputs": inputs})
     rows = re.findall(r"^\| train \|.*$", text, flags=re.MULTILINE)
     assert (len(rows), rows[3]) == (20, "| train | `part\\|3` | `abababababababab` |")
-    assert "|\n\nAnd 1,005 more, which the manifest of the prepared data lists.\n\n## Training" in text
+    assert "|\n\nAnd 1,005 more, which the manifest of the prepared data lists.\n\n## Scores" in text
 
 
 def test_a_licence_and_hub_data_sets_are_passed_on(tmp_path: Path) -> None:
@@ -119,26 +117,4 @@ def test_a_licence_and_hub_data_sets_are_passed_on(tmp_path: Path) -> None:
 
 def test_a_run_without_summary_or_validation_has_a_card(tmp_path: Path) -> None:
     text = card(tmp_path / "x", updates=[100], summary={}, num_checkpoints=0)
-    assert "Nothing was measured on the validation set." in text
     assert "No BLEU was measured in training." in text
-
-
-@pytest.mark.parametrize("num_checkpoints", [1, 100])
-def test_a_long_curve_is_thinned_but_keeps_the_best_and_the_last(tmp_path: Path, num_checkpoints: int) -> None:
-    write_run(tmp_path / "x")
-    events = [
-        {"event": "validation", "update": 100 * n, "loss": 9 - n / 20, "bleu": 50.0 if n == 2 else n / 4}
-        for n in range(1, num_checkpoints + 1)
-    ]
-    (tmp_path / "x" / "metrics.jsonl").write_text("\n".join(map(json.dumps, events)))
-    run = open_run(tmp_path / "x")
-    text = render_card(run, config=run.saved_config_of([100]), num_parameters=1, commands=[TRAIN])
-    rows = text.split("| update | ")[1].split("\n\n")[0].splitlines()[2:]
-    assert len(rows) <= 12
-    assert rows[-1].startswith(f"| {100 * num_checkpoints:,} |")
-    assert any(row.endswith("| 50.00 |") for row in rows) == (num_checkpoints > 1)
-
-
-def test_a_sparkline_spans_its_values() -> None:
-    assert sparkline([0, 1, 7]) == "▁▂█"
-    assert sparkline([3.0, 3.0]) == "▁▁"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -11,20 +10,15 @@ from typing import Any
 
 import yaml
 
-from nmt_cli.artifacts.model_directory import SavedModelConfig, ValidationResult
-from nmt_cli.artifacts.run import Run, best_first
+from nmt_cli.artifacts.model_directory import SavedModelConfig
+from nmt_cli.artifacts.run import Run
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.templates.render import render
-
-_MAX_ROWS = 12
-_MAX_BARS = 60
-_BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.,-=+*#"
 
 
 def render_card(run: Run, *, config: SavedModelConfig, num_parameters: int, commands: Sequence[Sequence[str]]) -> str:
     """The card of a model that was made of `run`; `commands` made the model, each as a list of arguments."""
     summary = run.record.data_summary
-    measured = run.validations()
     body = render(
         "model_card.md",
         run=run,
@@ -34,20 +28,10 @@ def render_card(run: Run, *, config: SavedModelConfig, num_parameters: int, comm
         corpus=_corpus(summary),
         splits=summary.get("splits") or {},
         files=[entry for entry in summary.get("inputs", []) if entry.get("sha256")],
-        measured=_thin(measured, run),
-        curve=_curve(measured),
         scores=[result.bleu for result in config.validation if result.bleu is not None],
         signatures=sorted({result.signature for result in config.validation if result.signature}),
     )
     return join_front_matter(_front_matter_of_run(run, config), body)
-
-
-def sparkline(values: Sequence[float], *, is_ascii: bool = False) -> str:
-    """One bar per value; the lowest value gets the lowest bar."""
-    bars = _ASCII_BARS if is_ascii else _BARS
-    low, high = min(values), max(values)
-    steps = (len(bars) - 1) / (high - low) if high > low else 0.0
-    return "".join(bars[round((value - low) * steps)] for value in values)
 
 
 def without_usage_section(card: str) -> str:
@@ -96,24 +80,6 @@ def _front_matter_of_run(run: Run, config: SavedModelConfig) -> dict[str, Any]:
         }
         values["model-index"] = [{"name": config.recipe.name, "results": [result]}]
     return values
-
-
-def _curve(measured: Sequence[ValidationResult]) -> dict[str, Any] | None:
-    """BLEU over the run, or the loss if BLEU was never measured."""
-    if not measured:
-        return None
-    with_bleu = [result.bleu for result in measured if result.bleu is not None]
-    name, values = ("BLEU", with_bleu) if with_bleu else ("loss", [result.loss for result in measured])
-    bars = sparkline(values[:: math.ceil(len(values) / _MAX_BARS)])
-    return {"name": name, "bars": bars, "low": min(values), "high": max(values)}
-
-
-def _thin(measured: Sequence[ValidationResult], run: Run) -> list[ValidationResult]:
-    """At most a dozen validation results, evenly over the run, with the last and the best."""
-    step = max(1, math.ceil(len(measured) / (_MAX_ROWS - 2)))  # two rows are kept for the last and the best
-    best = best_first(measured, metric=run.recipe.validation.metric)[:1]
-    kept = {result.update for result in (*measured[step - 1 :: step], *measured[-1:], *best)}
-    return [result for result in measured if result.update in kept]
 
 
 def _corpus(summary: Mapping[str, Any]) -> dict[str, Any]:

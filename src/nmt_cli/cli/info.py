@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +18,7 @@ from nmt_cli.errors import DataError, ModelError, NmtError
 
 _MAX_INPUTS = 10
 _MAX_BARS = 40  # of a curve
+_BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.,-=+*#"
 _NO_VALUE = "-"
 _RUN_COLUMNS = ("run", "corpus", "state", "updates", "BLEU", "loss", "time", "size")
 
@@ -262,8 +263,6 @@ def _unknown_path_error(path: Path) -> ModelError:
 
 def _curve_lines(run: dict[str, Any]) -> Iterator[str]:
     """Loss and BLEU of the validations as bars; without validations, the loss in training."""
-    from nmt_cli.artifacts.model_card import sparkline
-
     validations = run["validation_curve"]
     curves = {"loss": [loss for _, loss, _ in validations], "BLEU": [bleu for *_, bleu in validations]}
     if len(validations) < 2:
@@ -274,7 +273,15 @@ def _curve_lines(run: dict[str, Any]) -> Iterator[str]:
         if len(points) > 1:
             ends = f"{points[0]:.2f} to {points[-1]:.2f}"
             thinned = points[:: math.ceil(len(points) / _MAX_BARS)]
-            yield f"{name} {sparkline(thinned, is_ascii=is_ascii)}  {ends}"
+            yield f"{name} {_sparkline(thinned, is_ascii=is_ascii)}  {ends}"
+
+
+def _sparkline(values: Sequence[float], *, is_ascii: bool) -> str:
+    """One bar per value; the lowest value gets the lowest bar."""
+    bars = _ASCII_BARS if is_ascii else _BARS
+    low, high = min(values), max(values)
+    steps = (len(bars) - 1) / (high - low) if high > low else 0.0
+    return "".join(bars[round((value - low) * steps)] for value in values)
 
 
 def _architecture_text(model: dict[str, Any]) -> str:
