@@ -125,6 +125,7 @@ def write_model(
     options = OPTIONS | {name.replace("__", "-"): value for name, value in changes.items()}
     vocabulary = marian_spm()
     (folder / "vocab.spm").write_bytes(vocabulary)
+    (folder / "decoder.yml").write_text("vocabs: [vocab.spm]\n", encoding="utf-8")
     sizes = sizes_of(vocabulary) * 2
     tensors = random_tensors(OPTIONS | {name: options[name] for name in PRE_NORM}, sizes) | (extra or {})
     tensors = {name: array for name, array in tensors.items() if name not in without}
@@ -206,6 +207,7 @@ def test_a_vocabulary_of_yaml_is_read_as_one_of_sentencepiece(folder: Path, tmp_
     pieces = enumerate(read_pieces(vocabulary))
     listed = "".join(f"{json.dumps(piece.text, ensure_ascii=False)}: {number}\n" for number, piece in pieces)
     (folder / "x.vocab.yml").write_text(listed, encoding="utf-8")
+    (folder / "decoder.yml").write_text("vocabs: [x.vocab.yml]\n", encoding="utf-8")
     imported(file, tmp_path / "by yaml")
     for name in ("model.safetensors", "source.spm", "target.spm"):
         assert (tmp_path / "by yaml" / name).read_bytes() == (tmp_path / "by spm" / name).read_bytes()
@@ -270,26 +272,28 @@ def test_without_an_output_bias_no_row_that_marian_lacks_can_be_predicted(folder
     sizes = sizes_of(*models)
     tensors = random_tensors(OPTIONS | SEPARATE, sizes)
     del tensors["decoder_ff_logit_out_b"]
+    (folder / "decoder.yml").write_text("vocabs: [source.spm, target.spm]\n", encoding="utf-8")
     found = read_npz(write_npz(folder / "model.npz", tensors, OPTIONS | SEPARATE | {"dim-vocabs": sizes}))
     assert found.settings.target_rows == sizes[0] + 1 > sizes[1] + 1
     assert found.weights["final_logits_bias"][0].tolist() == [0.0] * sizes[1] + [-100.0] * (sizes[0] + 1 - sizes[1])
 
 
-def test_vocabularies_are_looked_for_and_named(folder: Path, tmp_path: Path) -> None:
+def test_vocabularies_are_found_and_named(folder: Path, tmp_path: Path) -> None:
     file = write_model(folder)
     with pytest.raises(UsageError, match=r"the languages of .* are not known"):
         import_marian(file, tmp_path / "out", languages=None, imported_from=None, overwrite=False)
     (folder / "decoder.yml").write_text("vocabs: [gone.yml, gone.yml]\n", encoding="utf-8")
     assert refusal(file).message == "there is no vocabulary gone.yml"
     (folder / "decoder.yml").unlink()
+    error = refusal(file)
+    assert error.message == "nothing names the vocabularies of model.npz"
+    assert error.hint == "put decoder.yml beside model.npz, with vocabs: [SOURCE, TARGET] in it"
+    (folder / "decoder.yml").write_text("vocabs: [vocab.spm]\n", encoding="utf-8")
     vocabulary = (folder / "vocab.spm").read_bytes()
     pieces = [Piece(piece.text.replace("<unk>", "unk"), piece.score, NORMAL) for piece in read_pieces(vocabulary)]
     (folder / "vocab.spm").write_bytes(with_pieces(vocabulary, pieces, has_bytes=False))
     assert refusal(file).message == "vocab.spm is no SentencePiece model"  # it would not load
-    (folder / "vocab.spm").unlink()
-    error = refusal(file)
-    assert error.message == "no vocabulary beside model.npz"
-    assert error.hint == "put decoder.yml beside model.npz, with vocabs: [SOURCE, TARGET] in it"
+    (folder / "decoder.yml").write_text("vocabs: [x.vocab.yml, x.vocab.yml]\n", encoding="utf-8")
     (folder / "x.vocab.yml").write_text("</s>: 0\n<unk>: 1\n▁the: 2\n", encoding="utf-8")
     assert refusal(file).message == "x.vocab.yml lists pieces, and there is no source.spm that makes them"
     for name in ("source.spm", "target.spm"):
@@ -298,9 +302,9 @@ def test_vocabularies_are_looked_for_and_named(folder: Path, tmp_path: Path) -> 
     assert refusal(file).message == "the vocabulary has no <unk>"
     (folder / "x.vocab.yml").write_text("</s>: 0\n<unk>: 1\n▁the: 2\n", encoding="utf-8")
     assert "the vocabularies have 3 and 3 pieces" in refusal(file).message
-    (folder / "y.trg.vocab.yml").write_text("<unk>: 0\n</s>: 1\n▁the: 2\n", encoding="utf-8")
+    (folder / "y.vocab.yml").write_text("<unk>: 0\n</s>: 1\n▁the: 2\n", encoding="utf-8")
+    (folder / "decoder.yml").write_text("vocabs: [x.vocab.yml, y.vocab.yml]\n", encoding="utf-8")
     assert refusal(file).message == "the vocabularies give </s> two ids, 0 and 1"
-    (folder / "y.trg.vocab.yml").unlink()
     (folder / "x.vocab.yml").write_text("- a\n- b\n", encoding="utf-8")
     assert refusal(file).message == "x.vocab.yml is not one id for each piece"
     (folder / "other.npz").write_bytes(file.read_bytes())

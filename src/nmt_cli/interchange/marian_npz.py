@@ -172,30 +172,20 @@ def _decoder_options(file: Path) -> dict[str, Any]:
 
 
 def _vocabulary_files(file: Path, options: Mapping[str, Any], decoder: Mapping[str, Any]) -> tuple[Path, Path]:
-    """The vocabularies of source and target, as the decoder's options name them, or the only ones in the folder.
-
-    They are one file if the languages share it.
-    """
+    """The vocabularies of source and target, as the decoder's options name them; one file if the languages share it."""
     folder = file.parent
-    names = decoder.get("vocabs") or options.get("vocabs") or []
-    names = names if isinstance(names, list) else [names]
-    named_files = []
-    for name in map(str, names):
+    names = decoder.get("vocabs") or options.get("vocabs")
+    if not names:
+        hint = f"put decoder.yml beside {file.name}, with vocabs: [SOURCE, TARGET] in it"
+        raise ModelError(f"nothing names the vocabularies of {file.name}", where=str(folder), hint=hint)
+    found = []
+    for name in map(str, names if isinstance(names, list) else [names]):
         # The name may be a path of the machine that trained, and the file lie beside the model.
         path = next((path for path in (folder / name, folder / Path(name).name) if path.is_file()), None)
         if path is None:
             raise ModelError(f"there is no vocabulary {name}", where=str(folder), hint=f"put it beside {file.name}")
-        named_files.append(path)
-    if named_files:
-        return named_files[0], named_files[-1]
-    candidates = [path for path in sorted(folder.glob("*")) if path.name.endswith(("vocab.spm", "vocab.yml"))]
-    candidates = candidates or [path for path in (folder / "source.spm", folder / "target.spm") if path.is_file()]
-    if not 1 <= len(candidates) <= 2:
-        count = f"{len(candidates)} vocabularies" if candidates else "no vocabulary"
-        hint = f"put decoder.yml beside {file.name}, with vocabs: [SOURCE, TARGET] in it"
-        raise ModelError(f"{count} beside {file.name}", where=str(folder), hint=hint)
-    candidates.sort(key=lambda path: (".trg." in path.name or ".tgt." in path.name, path.name))
-    return candidates[0], candidates[-1]
+        found.append(path)
+    return found[0], found[-1]
 
 
 def _vocabulary(file: Path, spm: Path) -> tuple[dict[str, int], bytes]:
