@@ -46,9 +46,6 @@ def test_the_front_matter_is_what_a_hub_reads(tmp_path: Path) -> None:
     assert values["language"] == ["en", "de"]
     assert values["pipeline_tag"] == "translation"
     assert values["library_name"] == "nmt-cli"
-    (index,) = values["model-index"]
-    (metric,) = index["results"][0]["metrics"]
-    assert metric == {"type": "bleu", "value": 40.0, "name": SIGNATURE}
     assert "datasets" not in values
     assert "license" not in values
 
@@ -71,7 +68,6 @@ def test_regularisers_have_a_row_if_the_recipe_has_them(sections: dict[str, Any]
 
 def test_an_average_claims_no_score_of_its_checkpoints(tmp_path: Path) -> None:
     text = card(tmp_path / "x", updates=[300, 400])
-    assert "model-index" not in front_matter(text)
     assert "the average of 2 checkpoints, after updates 300, 400" in text
     assert "BLEU on the validation set, of the checkpoints that were averaged: 14.00 to 40.00." in text
     assert "BLEU of the average itself was not measured." in " ".join(text.split())

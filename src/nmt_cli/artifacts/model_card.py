@@ -70,15 +70,6 @@ def _front_matter_of_run(run: Run, config: SavedModelConfig) -> dict[str, Any]:
     values = front_matter(config.languages) | {"tags": ["translation", "transformer"]}
     if repositories := _hub_repositories(run.record.data_summary):
         values["datasets"] = repositories
-    measured = config.validation[0] if len(config.updates) == 1 and config.validation else None
-    if measured is not None and measured.bleu is not None:
-        values["metrics"] = ["bleu"]
-        result = {
-            "task": {"type": "translation"},
-            "dataset": {"name": f"{run.record.corpus}, validation", "type": run.record.corpus},
-            "metrics": [{"type": "bleu", "value": round(measured.bleu, 2), "name": measured.signature or "sacreBLEU"}],
-        }
-        values["model-index"] = [{"name": config.recipe.name, "results": [result]}]
     return values
 
 
