@@ -121,11 +121,6 @@ def import_(
         imported = import_from_hub(name, output, languages=given_pair, overwrite=overwrite, show_progress=show_progress)
     pair = f"{imported.languages.source}-{imported.languages.target}"
     logger.info("%s: %s, %.1f million parameters", output, pair, imported.num_parameters / 1e6)
-    if imported.num_lost_pieces:
-        logger.info(
-            "%s pieces of source.spm are not in the vocabulary: where Marian reads <unk>, smaller pieces are taken",
-            f"{imported.num_lost_pieces:,}",
-        )
     if imported.ignored_settings:
         logger.warning("its search in nmt goes without %s", ", ".join(imported.ignored_settings))
     logger.info("%s", imported.comparison)

@@ -27,7 +27,7 @@ from nmt_cli.errors import ModelError, UsageError, first_line
 from nmt_cli.interchange.marian_huggingface import read_huggingface
 from nmt_cli.interchange.marian_model import ACTIVATIONS, MarianModel, damaged_error
 from nmt_cli.interchange.marian_npz import find_npz, read_npz
-from nmt_cli.interchange.marian_vocabulary import VocabularyRow, num_lost_pieces, rewrite_with_rows, rows_by_our_ids
+from nmt_cli.interchange.marian_vocabulary import VocabularyRow, rewrite_with_rows, rows_by_our_ids
 from nmt_cli.interchange.marian_weights import our_model
 from nmt_cli.interchange.other_programs import CTranslate2Program, TransformersProgram, ctranslate2_of_npz
 from nmt_cli.interchange.verification import Agreement, random_lines, verify
@@ -49,7 +49,6 @@ class ImportedModel:
 
     languages: LanguagePair
     num_parameters: int
-    num_lost_pieces: int
     ignored_settings: list[str]
     agreement: Agreement | None
     comparison: str
@@ -107,7 +106,6 @@ def import_marian(
     return ImportedModel(
         languages=languages,
         num_parameters=num_parameters,
-        num_lost_pieces=num_lost_pieces(marian.source_spm, source),
         ignored_settings=marian.ignored_settings,
         agreement=agreement,
         comparison=comparison,

@@ -86,12 +86,6 @@ def rewrite_with_rows(model: bytes, rows: Sequence[VocabularyRow], *, file: Path
     return with_pieces(model, pieces, has_bytes=has_bytes)
 
 
-def num_lost_pieces(model: bytes, rows: Sequence[VocabularyRow]) -> int:
-    """The number of ordinary pieces of the model that the vocabulary lacks."""
-    texts = {row.text for row in rows}
-    return sum(piece.kind in (NORMAL, USER_DEFINED) and piece.text not in texts for piece in read_pieces(model))
-
-
 def is_language_code(text: str) -> bool:
     """Whether a piece, such as >>fra<<, stands before a text and names the target language."""
     return text.startswith(_LANGUAGE_CODE_START) and text.endswith("<<")
