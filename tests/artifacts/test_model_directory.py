@@ -162,7 +162,7 @@ def test_a_tokenizer_that_was_damaged_before_it_was_hashed_is_an_error_of_the_mo
         with pytest.raises(ModelError, match=f"{file} is not a SentencePiece model") as caught:
             load_on_cpu(tmp_path / "m")
         assert caught.value.where == str(path)
-        assert caught.value.hint.startswith("copy the whole directory again")
+        assert caught.value.hint.startswith("remove the directory, and copy or import it again")
 
 
 def test_what_another_toolkit_made_is_no_model_of_ours(tmp_path: Path) -> None:

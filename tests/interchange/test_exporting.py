@@ -280,4 +280,4 @@ def test_a_model_of_a_newer_nmt_is_named_as_such(tmp_path: Path) -> None:
         write_manifest(model, {"kind": "model", "updates": [7]})
         with pytest.raises(ModelError, match=r"config.yaml was written by nmt 9.0.0, and this is ") as caught:
             exported(model, "ctranslate2")
-        assert caught.value.hint == "pip install -U nmt-cli"
+        assert caught.value.hint == "pip install nmt-cli==9.0.0"

@@ -5,23 +5,20 @@ Prepared data has a manifest of another form: `dataset/manifest.py`.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from nmt_cli import files
-from nmt_cli.cache import cache_folder
 from nmt_cli.errors import ModelError, NmtError
 
 MANIFEST = "manifest.json"
 CONFIG = "config.yaml"
 WEIGHTS = "model.safetensors"
 RUN_FILE = "run.json"
-DAMAGED_HINT = "copy the whole directory again from where it was made, or make it again: nmt average runs/NAME"
+DAMAGED_HINT = "remove the directory, and copy or import it again, or make it again: nmt average runs/NAME"
 _FORMAT = 1
 LICENCE_FILES = ("LICENSE", "NOTICE")  # which a user may add
 
@@ -84,16 +81,6 @@ def verify_files(
     return {key: value for key, value in manifest.items() if key not in ("format", "files")}
 
 
-def damaged_hint(directory: Path) -> str:
-    """How to mend a damaged model directory: a model of the hub is removed from the cache, and imported again."""
-    folder, config = directory.resolve(), directory / CONFIG
-    is_in_cache = folder.parent.parent == (cache_folder() / "models").resolve()
-    if not is_in_cache or not config.is_file() or b"\nimported_from: " not in config.read_bytes():
-        return DAMAGED_HINT
-    name = f"{folder.parent.name}/{folder.name}"
-    return f"rm -r {shlex.quote(str(directory))}, then the same command with {name}: it imports the model again"
-
-
 def _check_size(path: Path, expected: int, *, error: type[NmtError], hint: str) -> None:
     if not path.is_file():
         raise error(f"{path.name} is missing", where=str(path), hint=hint)
@@ -114,14 +101,8 @@ def model_digest(directory: Path) -> str:
 
 
 def holds_model(directory: Path, digest: str) -> bool:
-    """Whether the directory holds the model of that digest, and its manifest can be read.
-
-    OSError if the process has no file left to open: that says nothing about the model.
-    """
+    """Whether the directory holds the model of that digest, and its manifest can be read."""
     try:
         return model_digest(directory) == digest
-    except ModelError as error:
-        cause = error.__context__  # files.read_json raises ModelError while it handles the OSError
-        if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
-            raise cause from None
+    except ModelError:
         return False

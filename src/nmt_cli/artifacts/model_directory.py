@@ -6,7 +6,6 @@ torch is imported only to load or save a model, so that finding and describing o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,14 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import Field, model_validator
 
 from nmt_cli import __version__, files
 from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
-from nmt_cli.artifacts.manifest import CONFIG, DAMAGED_HINT, WEIGHTS, damaged_hint, verify_files, write_manifest
+from nmt_cli.artifacts.manifest import CONFIG, DAMAGED_HINT, WEIGHTS, verify_files, write_manifest
 from nmt_cli.errors import DataError, DeviceError, ModelError, RecipeError
 from nmt_cli.memory import is_out_of_memory
-from nmt_cli.recipe.loading import drop_removed_keys
 from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.schema import LanguagePair, Recipe, TrainedLines
 from nmt_cli.recipe.section import NonNegativeInt, PositiveInt, Section, SettingError
@@ -67,7 +65,7 @@ class AverageLosses(Section):
     """
 
     loss: float
-    single_loss: float = Field(validation_alias=AliasChoices("single_loss", "newest_loss"))  # of earlier models
+    single_loss: float
 
     @property
     def is_worse(self) -> bool:
@@ -120,24 +118,17 @@ def load_saved_config(path: Path) -> SavedModelConfig:
     try:
         document = parse_document(file.read_text(encoding="utf-8"), source=str(file))
         values = document.values
-        values.pop("longest_source", None)  # of earlier models; it says less than `trained_lines`
-        drop_removed_keys(values.get("recipe"))
         return validate(document, SavedModelConfig, source=str(file), fix=DAMAGED_HINT)
     except FileNotFoundError:
         raise ModelError(f"{CONFIG} is missing", where=str(file), hint=DAMAGED_HINT) from None
     except UnicodeDecodeError as error:
         raise ModelError(f"{CONFIG} is damaged: {error}", where=str(file), hint=DAMAGED_HINT) from None
     except RecipeError as error:
-        is_newer_format = isinstance(values.get("format"), int) and values["format"] > 1
-        if is_newer_format or _version_numbers(values.get("nmt_version", "")) > _version_numbers(__version__):
-            versions = f"{CONFIG} was written by nmt {values.get('nmt_version')}, and this is {__version__}"
-            hint = "pip install -U nmt-cli"
-            raise ModelError(f"{versions}: {error.message}", where=error.where, hint=hint) from None
+        version = values.get("nmt_version", __version__)
+        if version != __version__:
+            message = f"{CONFIG} was written by nmt {version}, and this is {__version__}: {error.message}"
+            raise ModelError(message, where=error.where, hint=f"pip install nmt-cli=={version}") from None
         raise ModelError(error.message, where=error.where, hint=error.hint) from None
-
-
-def _version_numbers(version: object) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", str(version))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +149,7 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
     suffice.
     """
     check_is_model(path)
-    verify_files(path, error=ModelError, hint=damaged_hint(path), names_to_hash=_NEEDED_FILES)
+    verify_files(path, error=ModelError, hint=DAMAGED_HINT, names_to_hash=_NEEDED_FILES)
     config = load_saved_config(path)
     vocabulary = config.vocabulary
     source = load_tokenizer(path / "source.spm", num_pieces=vocabulary.source)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
-from nmt_cli.artifacts.manifest import damaged_hint, model_digest, verify_files
+from nmt_cli.artifacts.manifest import DAMAGED_HINT, model_digest, verify_files
 from nmt_cli.artifacts.model_directory import SavedModelConfig, load_saved_config, load_tokenizer
 from nmt_cli.artifacts.run import model_of_run
 from nmt_cli.errors import ModelError, NmtError, UsageError
@@ -159,7 +159,7 @@ def _read_model(path: Path) -> _ModelFiles:
         digest = model_digest(directory)
         config = load_saved_config(directory)
         # Only the file that is read here; each worker verifies all files.
-        verify_files(directory, error=ModelError, hint=damaged_hint(directory), names_to_hash=[_TOKENIZER])
+        verify_files(directory, error=ModelError, hint=DAMAGED_HINT, names_to_hash=[_TOKENIZER])
         tokenizer = load_tokenizer(directory / _TOKENIZER, num_pieces=config.vocabulary.source)
         return _ModelFiles(directory, digest, config, tokenizer)
     except OSError as error:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nmt_cli import files
 from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
-from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS, damaged_hint, read_manifest, verify_files
+from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS, read_manifest, verify_files
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import InitialModel, open_run
 from nmt_cli.artifacts.weights import check_finite, check_names_and_shapes, read_tensors, shapes_of, weights_of
@@ -81,7 +81,7 @@ def read_initial_weights(initial: InitialModel, model: Transformer) -> dict[str,
     """
     path = Path(initial.path)
     check_is_model(path)
-    verify_files(path, error=ModelError, hint=damaged_hint(path), names_to_hash=[WEIGHTS])
+    verify_files(path, error=ModelError, hint=DAMAGED_HINT, names_to_hash=[WEIGHTS])
     listed = read_manifest(path, error=ModelError, hint=DAMAGED_HINT)["files"]
     if listed[WEIGHTS]["sha256"] != initial.weights_sha256:
         raise ModelError(

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from nmt_cli.artifacts.directory_kinds import check_is_model
-from nmt_cli.artifacts.manifest import CONFIG, damaged_hint, verify_files
+from nmt_cli.artifacts.manifest import CONFIG, DAMAGED_HINT, verify_files
 from nmt_cli.artifacts.model_directory import load_saved_config, load_tokenizer
 from nmt_cli.decoding.batching import plan_for_workers
 from nmt_cli.decoding.ctranslate2.model import converted_model, import_ctranslate2, unsupported_setting
@@ -64,9 +64,7 @@ class CTranslate2Engine:
         self.min_wide_tokens = _MIN_WIDE_TOKENS if precision == "int8" else 0
         ctranslate2 = import_ctranslate2()
         check_is_model(path)
-        verify_files(
-            path, error=ModelError, hint=damaged_hint(path), names_to_hash=(CONFIG, "source.spm", "target.spm")
-        )
+        verify_files(path, error=ModelError, hint=DAMAGED_HINT, names_to_hash=(CONFIG, "source.spm", "target.spm"))
         config = load_saved_config(path)
         self.languages = config.languages
         self.decoding = config.recipe.decoding
