@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from nmt_cli.serving.keys import ApiKeys, KeyOwner, read_keys
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
-from nmt_cli.serving.service import Caller, RequestLimits, Service
+from nmt_cli.serving.service import Caller, RequestLimits, SearchOptions, Service
 from nmt_cli.serving.worker_model import SearchTask
 from nmt_cli.serving.worker_pool import WorkerPool
 from tests.serving.servers import MODEL_SETTINGS, save_model
@@ -36,9 +35,11 @@ async def test_a_text_that_takes_too_long_or_has_no_client_leaves_the_queue(
     model = ServedModel(models["en-de"], MODEL_SETTINGS, ServerMetrics())  # nobody works
     service = Service(ModelRouter([model]), LIMITS, ApiKeys([]), ServerMetrics())
     caller, other = Caller("one", asyncio.Future()), Caller("two", asyncio.Future())
-    translate = partial(
-        service.translate, routes=[ModelRoute(model, None)], search=lambda model: SEARCH, split_sentences="always"
-    )
+
+    async def translate(texts: list[str], *, caller: Caller) -> None:
+        async for _ in service.translate(texts, [ModelRoute(model, None)], SearchOptions(nbest=2), caller=caller):
+            pass
+
     with pytest.raises(RequestError, match="the translation took too long") as error:
         await translate(["the sea\nthe sea"], caller=caller)
     assert (error.value.status, error.value.retry_after_seconds) == (503, 1)
@@ -87,10 +88,9 @@ async def test_languages_are_detected_and_sentences_split_where_no_other_request
     asking = asyncio.ensure_future(
         service.translate_each(
             [f"The sea{' and the sea' * 6}. " * 9],
+            SearchOptions(),
             source=None,
             target=None,
-            nbest=1,
-            split_sentences="always",
             owner=service.keys.anonymous,
             caller=Caller("one", asyncio.Future()),
         )

@@ -8,7 +8,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.schema import SplitSentences
@@ -25,7 +28,7 @@ from nmt_cli.serving.keys import ApiKeys, KeyOwner
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
-from nmt_cli.serving.texts import TextCandidate, TranslatedSentence, TranslatedText, split_text
+from nmt_cli.serving.texts import TranslatedSentence, TranslatedText, join_sentences, split_text
 from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, SentenceTask
 from nmt_cli.tokenization.sentence_splitting import SplitText
 
@@ -33,6 +36,17 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _SHORT_CHARACTERS = 500
+
+
+def _check_not_text(value: Any) -> Any:
+    if isinstance(value, str | bool):
+        raise PydanticCustomError("number_type", "Input should be a number")
+    return value
+
+
+# The last annotation of a field of numbers, around its bounds. pydantic alone would read a number from text, and its
+# strict mode would refuse 3.0, which is an integer in JSON.
+NUMBER = BeforeValidator(_check_not_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +73,22 @@ class RequestLimits:
     def body_bytes(self) -> int:
         """The longest body: twelve bytes for each character, as if all were escaped, and 64 KB for the rest."""
         return 12 * self.request_characters + 65536
+
+
+class SearchOptions(BaseModel):
+    """How texts are split and searched; settings that are left out are the model's own."""
+
+    nbest: Annotated[int, Field(ge=1, description="translations of each text and sentence; else 1"), NUMBER] = 1
+    beam: Annotated[int | None, Field(ge=1, description="width of the search; 1 is greedy"), NUMBER] = None
+    length_penalty: Annotated[float | None, Field(ge=0, le=10, allow_inf_nan=False), NUMBER] = None
+    max_extra_tokens: Annotated[int | None, Field(ge=0, description="at most the model's own"), NUMBER] = None
+    prefix: Annotated[str, Field(description="what the translation of a single sentence begins with")] = ""
+    split_sentences: Annotated[
+        SplitSentences, Field(description="auto: as in nmt decode; never: a line is cut only if the model needs it")
+    ] = "always"
+    alignments: Annotated[bool, Field(strict=True, description="which source word each target word was made from")] = (
+        False
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,47 +125,37 @@ class Service:
             hint = "send whole characters: a lone surrogate is none"
             raise invalid_request_error("the text holds half a character", hint=hint) from None
 
-    def search_task(
-        self,
-        model: ServedModel,
-        *,
-        nbest: int = 1,
-        beam: int | None = None,
-        length_penalty: float | None = None,
-        max_extra_tokens: int | None = None,
-        prefix: str = "",
-        alignments: bool = False,
-    ) -> SearchTask:
-        """The search for a request; RequestError beyond the limits. A setting that is None has the model's default.
+    def search_task(self, model: ServedModel, options: SearchOptions) -> SearchTask:
+        """The search that a request asks for; RequestError beyond the limits.
 
         The beam is at least as wide as the number of translations.
         """
         defaults, limits = model.config.recipe.decoding, self.limits
-        if nbest > limits.alternatives + 1:
-            hint = f"ask for at most {limits.alternatives + 1}"
-            raise invalid_request_error(f"{shorten(str(nbest))} translations are too many", hint=hint, where="nbest")
-        if beam is not None and beam > limits.beam:
-            hint = f"ask for at most {limits.beam}"
-            raise invalid_request_error(f"a beam of {shorten(str(beam))} is too wide", hint=hint, where="beam")
-        if max_extra_tokens is None:
-            max_extra_tokens = defaults.max_extra_tokens
+        if options.nbest > limits.alternatives + 1:
+            message = f"{shorten(str(options.nbest))} translations are too many"
+            raise invalid_request_error(message, hint=f"ask for at most {limits.alternatives + 1}", where="nbest")
+        if options.beam is not None and options.beam > limits.beam:
+            message = f"a beam of {shorten(str(options.beam))} is too wide"
+            raise invalid_request_error(message, hint=f"ask for at most {limits.beam}", where="beam")
+        max_extra_tokens = defaults.max_extra_tokens
+        if options.max_extra_tokens is not None:
+            max_extra_tokens = min(max_extra_tokens, options.max_extra_tokens)
         return SearchTask(
-            beam=max(defaults.beam if beam is None else beam, nbest),
-            nbest=nbest,
-            length_penalty=defaults.length_penalty if length_penalty is None else length_penalty,
-            max_extra_tokens=min(max_extra_tokens, defaults.max_extra_tokens),
-            prefix=prefix.strip(),
-            alignments=alignments,
+            beam=max(defaults.beam if options.beam is None else options.beam, options.nbest),
+            nbest=options.nbest,
+            length_penalty=defaults.length_penalty if options.length_penalty is None else options.length_penalty,
+            max_extra_tokens=max_extra_tokens,
+            prefix=options.prefix.strip(),
+            alignments=options.alignments,
         )
 
     async def translate_each(
         self,
         texts: Sequence[str],
+        options: SearchOptions,
         *,
         source: str | None,
         target: str | None,
-        nbest: int,
-        split_sentences: SplitSentences,
         owner: KeyOwner,
         caller: Caller,
     ) -> list[tuple[TranslatedText, ModelRoute]]:
@@ -143,9 +163,7 @@ class Service:
         self.check_texts(texts)
         with owner.charged(requests=max(1, len(texts)), characters=sum(map(len, texts))):
             routes = await off_the_loop(texts, lambda: [self.models.route(source, target, text=text) for text in texts])
-            translations = await self.translate(
-                texts, routes, partial(self.search_task, nbest=nbest), split_sentences=split_sentences, caller=caller
-            )
+            translations = [text async for text in self.translate(texts, routes, options, caller=caller)]
         return list(zip(translations, routes, strict=True))
 
     async def reload(self) -> None:
@@ -157,35 +175,16 @@ class Service:
         await self.models.reload()
 
     async def translate(
-        self,
-        texts: Sequence[str],
-        routes: Sequence[ModelRoute],
-        search: Callable[[ServedModel], SearchTask],
-        *,
-        split_sentences: SplitSentences,
-        caller: Caller,
-    ) -> list[TranslatedText]:
-        """The translation of each text; ClientGone if the client leaves, RequestError if there is no room or time."""
-        return [
-            text async for text in self.stream(texts, routes, search, split_sentences=split_sentences, caller=caller)
-        ]
-
-    async def stream(
-        self,
-        texts: Sequence[str],
-        routes: Sequence[ModelRoute],
-        search: Callable[[ServedModel], SearchTask],
-        *,
-        split_sentences: SplitSentences,
-        caller: Caller,
+        self, texts: Sequence[str], routes: Sequence[ModelRoute], options: SearchOptions, *, caller: Caller
     ) -> AsyncIterator[TranslatedText]:
-        """The same as `translate`, but each text comes as soon as it and all texts before it are done.
+        """The translation of each text, as soon as it and all texts before it are done.
 
-        `search` gives the search with a model. A text that is not to be translated is its own translation.
+        A text that is not to be translated is its own translation. ClientGone if the client leaves, RequestError if
+        there is no room or time.
         """
-        tasks = {model: search(model) for model in dict.fromkeys(route.model for route in routes)}
+        tasks = {model: self.search_task(model, options) for model in dict.fromkeys(route.model for route in routes)}
         split_texts, num_pieces = await off_the_loop(
-            texts, partial(_split_texts, texts, routes, split_sentences=split_sentences)
+            texts, partial(_split_texts, texts, routes, split_sentences=options.split_sentences)
         )
         sentences_of_texts = [
             [
@@ -206,8 +205,8 @@ class Service:
                 self._submit(list(chain.from_iterable(of_model)), model)
             for split, sentences, route in zip(split_texts, sentences_of_texts, routes, strict=True):
                 await self._wait(sentences, caller=caller, deadline=deadline)
-                translated = [_translated_sentence(sentence) for sentence in sentences]
-                yield TranslatedText(split, translated, route.model.config.languages)
+                translated = [_translated_sentence(sentence, options) for sentence in sentences]
+                yield join_sentences(split, translated, route.model.config.languages)
         finally:
             _abandon(all_sentences)
 
@@ -300,13 +299,10 @@ def _queued_sentence(text: str, num_pieces: int, task: SentenceTask, caller: Cal
     return QueuedSentence(text, num_pieces + 1, task, caller.name, asyncio.get_running_loop().create_future())
 
 
-def _translated_sentence(sentence: QueuedSentence) -> TranslatedSentence:
+def _translated_sentence(sentence: QueuedSentence, options: SearchOptions) -> TranslatedSentence:
     answer = sentence.result.result()
-    candidates = [
-        TextCandidate(translation["text"], translation["score"], translation["log_prob"])
-        for translation in (answer, *answer.get("alternatives", ()))
-    ]
-    return TranslatedSentence(sentence.text, candidates, [list(pair) for pair in answer.get("alignment", ())])
+    alignment = answer["alignment"] if options.alignments else None
+    return TranslatedSentence.model_validate({**answer, "source": sentence.text, "alignment": alignment})
 
 
 def _abandon(sentences: Sequence[QueuedSentence]) -> None:

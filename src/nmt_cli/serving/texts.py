@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+from pydantic import BaseModel, PlainSerializer
 
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.sentence_splitting import SplitText, split_line
@@ -30,53 +33,48 @@ def split_text(text: str, language: str, *, fits: Callable[[str], bool], is_spli
     return SplitText.of(segments, is_gap=lambda segment: is_blank(segment) or bool(_BREAK.fullmatch(segment)))
 
 
-@dataclass(frozen=True, slots=True)
-class TextCandidate:
-    """A translation: its text, its score (log-probability over length penalty) and its log-probability."""
+Rounded = Annotated[float, PlainSerializer(partial(round, ndigits=6), return_type=float)]
+
+
+class Candidate(BaseModel):
+    """A translation, its score (log-probability over length penalty), and its log-probability."""
 
     text: str
-    score: float
-    log_prob: float
+    score: Rounded
+    log_prob: Rounded
 
 
-@dataclass(frozen=True, slots=True)
-class TranslatedSentence:
-    """A sentence with its translations, best first, and the word alignment of the best if it was asked for."""
+class TranslatedSentence(Candidate):
+    """A sentence's translation; `alignment` has pairs of word positions, in the source and in the translation."""
 
     source: str
-    candidates: list[TextCandidate]
-    alignment: list[list[int]]
+    alternatives: list[Candidate]
+    alignment: list[list[int]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TranslatedText:
-    """A text's sentences, and the whitespace around them."""
+class TranslatedText(Candidate):
+    """A text's translation, with the translations of its sentences."""
 
-    split: SplitText
+    alternatives: list[Candidate]
     sentences: list[TranslatedSentence]
-    languages: LanguagePair
 
-    @property
-    def text(self) -> str:
-        """The best translation."""
-        return self.candidates[0].text
 
-    @property
-    def candidates(self) -> list[TextCandidate]:
-        """Whole translations, best first: the best of all sentences, the second best of all, and so on.
+def join_sentences(split: SplitText, sentences: list[TranslatedSentence], languages: LanguagePair) -> TranslatedText:
+    """The text made of the translations of its sentences: of the best of each, of the second best of each, and so on.
 
-        The last candidate of a sentence stands for all that are missing.
-        """
-        of_sentences = [sentence.candidates for sentence in self.sentences]
-        ranks = [
-            [candidates[min(rank, len(candidates) - 1)] for candidates in of_sentences]
-            for rank in range(max(map(len, of_sentences), default=1))
-        ]
-        return [
-            TextCandidate(
-                self.split.join([candidate.text for candidate in rank], self.languages),
-                sum(candidate.score for candidate in rank),
-                sum(candidate.log_prob for candidate in rank),
-            )
-            for rank in ranks
-        ]
+    The last translation of a sentence stands for all that are missing.
+    """
+    of_sentences = [[sentence, *sentence.alternatives] for sentence in sentences]
+    ranks = [
+        [candidates[min(rank, len(candidates) - 1)] for candidates in of_sentences]
+        for rank in range(max(map(len, of_sentences), default=1))
+    ]
+    best, *alternatives = [
+        Candidate(
+            text=split.join([candidate.text for candidate in rank], languages),
+            score=sum(candidate.score for candidate in rank),
+            log_prob=sum(candidate.log_prob for candidate in rank),
+        )
+        for rank in ranks
+    ]
+    return TranslatedText(**dict(best), alternatives=alternatives, sentences=sentences)

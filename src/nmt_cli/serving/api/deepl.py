@@ -13,6 +13,7 @@ from nmt_cli.languages import language_name
 from nmt_cli.serving.api.endpoints import Call, FormRoute, KeyedCall, json_response
 from nmt_cli.serving.api.requests import read_text, watch_caller
 from nmt_cli.serving.errors import BUSY, REFUSED, RequestError, invalid_request_error
+from nmt_cli.serving.service import SearchOptions
 
 # There is no quota, but the clients want a number.
 _NO_LIMIT = 1_000_000_000_000
@@ -161,10 +162,9 @@ async def translate(fields: DeepLTranslateRequest, call: _Keyed) -> Response:
     with watch_caller(call.request) as caller:
         routed_translations = await call.service.translate_each(
             [text.plain for text in sent],
+            SearchOptions(split_sentences="never" if fields.split_sentences == "0" else "always"),
             source=fields.source_lang,
             target=fields.target_lang,
-            nbest=1,
-            split_sentences="never" if fields.split_sentences == "0" else "always",
             owner=call.owner,
             caller=caller,
         )

@@ -10,8 +10,8 @@ from fastapi import Request, Response, Security
 from fastapi.datastructures import QueryParams
 from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
-from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError, to_json
+from pydantic import Field
+from pydantic_core import to_json
 
 from nmt_cli.serving.api.requests import read_fields, read_json_fields
 from nmt_cli.serving.keys import KeyOwner
@@ -26,15 +26,6 @@ _DEEPL_KEY = Security(
 _JSON_TYPE = (b"content-type", b"application/json")
 
 
-def _check_not_text(value: Any) -> Any:
-    if isinstance(value, str | bool):
-        raise PydanticCustomError("number_type", "Input should be a number")
-    return value
-
-
-# The last annotation of a field of numbers, around its bounds. pydantic alone would read a number from text, and its
-# strict mode would refuse 3.0, which is an integer in JSON.
-NUMBER = BeforeValidator(_check_not_text)
 NotBlank = Annotated[str, Field(json_schema_extra={"pattern": r"[^\s\x00-\x1f\x7f-\x9f]"})]
 """Text that may not be blank: the endpoint says so, and the OpenAPI document too."""
 

@@ -16,7 +16,7 @@ from nmt_cli.languages import DetectedLanguage, language_name
 from nmt_cli.serving.api.endpoints import Call, FormRoute, KeyedCall, json_response, open_call
 from nmt_cli.serving.api.requests import read_text, watch_caller
 from nmt_cli.serving.errors import BUSY, REFUSED, RequestError, invalid_request_error, shorten
-from nmt_cli.serving.service import off_the_loop
+from nmt_cli.serving.service import SearchOptions, off_the_loop
 
 # Without "", which clients send for text: generators of clients would make a name of it.
 _FORMAT = {"enum": ["text", "html"], "type": "string", "description": "html takes entities and the tags of blocks"}
@@ -130,15 +130,14 @@ async def translate(fields: LibreTranslateRequest, call: _Keyed) -> Response:
     with watch_caller(call.request) as caller:
         routed_translations = await call.service.translate_each(
             [text.plain for text in sent],
+            SearchOptions(nbest=1 + fields.alternatives),
             source=fields.source,
             target=fields.target,
-            nbest=1 + fields.alternatives,
-            split_sentences="always",
             owner=call.owner,
             caller=caller,
         )
     restored = [
-        [text.restore(candidate.text) for candidate in translated.candidates]
+        [text.restore(candidate.text) for candidate in (translated, *translated.alternatives)]
         for text, (translated, _) in zip(sent, routed_translations, strict=True)
     ]
     answer: dict[str, list[Any]] = {"translatedText": [candidates[0] for candidates in restored]}

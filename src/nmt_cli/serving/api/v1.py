@@ -2,73 +2,43 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
 
 from nmt_cli.languages import DetectedLanguage, language_name
-from nmt_cli.recipe.schema import SplitSentences
-from nmt_cli.serving.api.endpoints import NUMBER, Call, JsonRoute, KeyedCall, NotBlank, json_response, open_call
+from nmt_cli.serving.api.endpoints import Call, JsonRoute, KeyedCall, NotBlank, json_response, open_call
 from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.errors import BUSY, REFUSED, ClientGone, RequestError, invalid_request_error
 from nmt_cli.serving.models import ModelRoute, ServedModel
-from nmt_cli.serving.service import Service, off_the_loop
-from nmt_cli.serving.texts import TextCandidate, TranslatedText
-from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask
+from nmt_cli.serving.service import SearchOptions, Service, off_the_loop
+from nmt_cli.serving.texts import Candidate, TranslatedText
+from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask
 
 _NDJSON = "application/x-ndjson"
 
 
-class TranslateRequest(BaseModel):
-    """Texts to translate with one model; settings that are left out are the model's own."""
+class _ModelChoice(BaseModel):
+    """The languages, which name a model; no further fields are taken."""
 
     model_config = ConfigDict(extra="forbid")
 
-    text: str | list[str]
     source: Annotated[str | None, Field(description="a language's code; auto or none: detected in the texts")] = None
     target: Annotated[str | None, Field(description="a language's code; may be left out if there is only one")] = None
-    nbest: Annotated[int, Field(ge=1, description="translations of each text and sentence; else 1"), NUMBER] = 1
-    beam: Annotated[int | None, Field(ge=1, description="width of the search; 1 is greedy"), NUMBER] = None
-    length_penalty: Annotated[float | None, Field(ge=0, le=10, allow_inf_nan=False), NUMBER] = None
-    max_extra_tokens: Annotated[int | None, Field(ge=0, description="at most the model's own"), NUMBER] = None
-    prefix: Annotated[str, Field(description="what the translation of a single sentence begins with")] = ""
-    split_sentences: Annotated[
-        SplitSentences, Field(description="auto: as in nmt decode; never: a line is cut only if the model needs it")
-    ] = "always"
-    alignments: Annotated[bool, Field(strict=True, description="which source word each target word was made from")] = (
-        False
-    )
+
+
+class TranslateRequest(SearchOptions, _ModelChoice):
+    """Texts to translate with one model; settings that are left out are the model's own."""
+
+    text: str | list[str]
     stream: Annotated[bool, Field(strict=True, description="a line of JSON for each text as soon as it is done")] = (
         False
     )
-
-
-class Candidate(BaseModel):
-    """A translation, its score (log-probability over length penalty), and its log-probability."""
-
-    text: str
-    score: float
-    log_prob: float
-
-
-class TranslatedSentenceV1(Candidate):
-    """A sentence's translation; `alignment` has pairs of word positions, in the source and in the translation."""
-
-    source: str
-    alternatives: list[Candidate]
-    alignment: list[list[int]] | None = None
-
-
-class TranslatedTextV1(Candidate):
-    """A text's translation, with the translations of its sentences."""
-
-    alternatives: list[Candidate]
-    sentences: list[TranslatedSentenceV1]
 
 
 class TranslateAnswer(BaseModel):
@@ -78,18 +48,14 @@ class TranslateAnswer(BaseModel):
     target: str
     detection: Literal["given", "detected", "undecided"]
     confidence: float
-    translations: list[TranslatedTextV1]
+    translations: list[TranslatedText]
 
 
-class NextWordsRequest(BaseModel):
+class NextWordsRequest(_ModelChoice):
     """A sentence, and the beginning of its translation, for which the next words are asked."""
-
-    model_config = ConfigDict(extra="forbid")
 
     text: NotBlank
     prefix: Annotated[str, Field(description="what the translation begins with, in whole words")] = ""
-    source: str | None = None
-    target: str | None = None
 
 
 class NextWord(Candidate):
@@ -104,15 +70,11 @@ class NextWordsAnswer(BaseModel):
     words: list[NextWord]
 
 
-class AttentionRequest(BaseModel):
+class AttentionRequest(_ModelChoice):
     """A sentence and its translation."""
-
-    model_config = ConfigDict(extra="forbid")
 
     text: NotBlank
     translation: NotBlank
-    source: str | None = None
-    target: str | None = None
 
 
 class AttentionAnswer(BaseModel):
@@ -206,31 +168,20 @@ async def _translate(fields: TranslateRequest, call: Call, texts: list[str]) -> 
     route = await off_the_loop(
         texts, partial(service.models.route, fields.source, fields.target, text="\n".join(texts))
     )
-    search = partial(
-        service.search_task,
-        nbest=fields.nbest,
-        beam=fields.beam,
-        length_penalty=fields.length_penalty,
-        max_extra_tokens=fields.max_extra_tokens,
-        prefix=fields.prefix,
-        alignments=fields.alignments,
-    )
     routes = [route] * len(texts)
     if fields.stream:
-        lines = _stream_lines(fields, call, texts, routes, search)
+        lines = _stream_lines(fields, call, texts, routes)
         # Awaited before the status is sent, so that a full queue is a 503.
         first_line = await anext(lines, b"")
         return StreamingResponse(_prepend(first_line, lines), media_type=_NDJSON)
     with watch_caller(call.request) as caller:
-        translated = await service.translate(
-            texts, routes, search, split_sentences=fields.split_sentences, caller=caller
-        )
+        translations = [text async for text in service.translate(texts, routes, fields, caller=caller)]
     answer = {
         "source": route.source,
         "target": route.model.pair[1],
         "detection": _detection_kind(route.detected),
         "confidence": 1.0 if route.detected is None else round(route.detected.confidence, 4),
-        "translations": [_text_answer(text, fields) for text in translated],
+        "translations": translations,
     }
     return json_response(answer)
 
@@ -304,49 +255,24 @@ async def _model_for_sentence(fields: NextWordsRequest | AttentionRequest, servi
 
 
 async def _stream_lines(
-    fields: TranslateRequest,
-    call: Call,
-    texts: list[str],
-    routes: list[ModelRoute],
-    search: Callable[[ServedModel], SearchTask],
+    fields: TranslateRequest, call: Call, texts: list[str], routes: list[ModelRoute]
 ) -> AsyncIterator[bytes]:
     """A line of JSON for each text, in order; if an error ends the stream, the last line is the error."""
     is_begun = False
     with watch_caller(call.request) as caller:
         try:
-            stream = call.service.stream(texts, routes, search, split_sentences=fields.split_sentences, caller=caller)
-            async for text in stream:
-                yield json.dumps(_text_answer(text, fields), ensure_ascii=False).encode() + b"\n"
+            async for text in call.service.translate(texts, routes, fields, caller=caller):
+                yield to_json(text, inf_nan_mode="null") + b"\n"
                 is_begun = True
         except ClientGone:
             return
         except RequestError as error:
             if not is_begun:
                 raise
-            yield json.dumps(error_content(error), ensure_ascii=False).encode() + b"\n"
+            yield to_json(error_content(error)) + b"\n"
 
 
 async def _prepend(first_line: bytes, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield first_line
     async for line in lines:
         yield line
-
-
-def _text_answer(text: TranslatedText, fields: TranslateRequest) -> dict[str, Any]:
-    sentences = [
-        {
-            "source": sentence.source,
-            **_best_and_alternatives(sentence.candidates),
-            "alignment": sentence.alignment if fields.alignments else None,
-        }
-        for sentence in text.sentences
-    ]
-    return {**_best_and_alternatives(text.candidates), "sentences": sentences}
-
-
-def _best_and_alternatives(candidates: Sequence[TextCandidate]) -> dict[str, Any]:
-    best, *alternatives = [
-        {"text": candidate.text, "score": round(candidate.score, 6), "log_prob": round(candidate.log_prob, 6)}
-        for candidate in candidates
-    ]
-    return {**best, "alternatives": alternatives}
