@@ -23,14 +23,14 @@ from nmt_cli.serving.service import RequestLimits, Service
 
 pytestmark = pytest.mark.anyio
 LIMITS = RequestLimits(characters=9, texts=9, sentences=9, requests=9, timeout_seconds=1, alternatives=3, beam=8)
-SERVICE = Service(ModelRouter([]), LIMITS, ApiKeys([]), ServerMetrics())
+SERVICE = Service(ModelRouter([]), LIMITS, ApiKeys(), ServerMetrics())
 
 
 async def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     metrics = ServerMetrics()
-    service = Service(ModelRouter([]), LIMITS, ApiKeys([]), metrics)
+    service = Service(ModelRouter([]), LIMITS, ApiKeys(), metrics)
     app = create_app(service, allowed_origins=AllowedOrigins([], []))
     sent: list[Message] = []
 
@@ -62,7 +62,7 @@ async def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500
 async def test_one_request_too_many_is_refused_and_a_page_may_read_why() -> None:
     limits = replace(LIMITS, requests=1)
     allowed = AllowedOrigins(["https://example.org"], [])
-    app = create_app(Service(ModelRouter([]), limits, ApiKeys([]), ServerMetrics()), allowed_origins=allowed)
+    app = create_app(Service(ModelRouter([]), limits, ApiKeys(), ServerMetrics()), allowed_origins=allowed)
     may_go = asyncio.Event()
 
     async def wait() -> PlainTextResponse:

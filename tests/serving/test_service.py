@@ -10,8 +10,9 @@ import pytest
 
 from nmt_cli.errors import DataError
 from nmt_cli.languages import DetectedLanguage
+from nmt_cli.serving import keys as serving_keys
 from nmt_cli.serving.errors import TIMEOUT, ClientGone, RequestError, invalid_request_error, server_busy_error
-from nmt_cli.serving.keys import ApiKeys, KeyOwner, read_keys
+from nmt_cli.serving.keys import ApiKeys, KeyOwner
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
@@ -33,7 +34,7 @@ async def test_a_text_that_takes_too_long_or_has_no_client_leaves_the_queue(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = ServedModel(models["en-de"], MODEL_SETTINGS, ServerMetrics())  # nobody works
-    service = Service(ModelRouter([model]), LIMITS, ApiKeys([]), ServerMetrics())
+    service = Service(ModelRouter([model]), LIMITS, ApiKeys(), ServerMetrics())
     caller, other = Caller("one", asyncio.Future()), Caller("two", asyncio.Future())
 
     async def translate(texts: list[str], *, caller: Caller) -> None:
@@ -84,7 +85,7 @@ async def test_languages_are_detected_and_sentences_split_where_no_other_request
     monkeypatch.setattr(ModelRouter, "route", find)
     monkeypatch.setattr(ServedModel, "num_pieces", count)
     model = ServedModel(models["en-de"], MODEL_SETTINGS, ServerMetrics())
-    service = Service(ModelRouter([model]), LIMITS, ApiKeys([]), ServerMetrics())
+    service = Service(ModelRouter([model]), LIMITS, ApiKeys(), ServerMetrics())
     asking = asyncio.ensure_future(
         service.translate_each(
             [f"The sea{' and the sea' * 6}. " * 9],
@@ -178,10 +179,13 @@ def owner(keys: ApiKeys, key: str) -> KeyOwner:
     return found
 
 
-def test_a_key_refills_evenly_and_no_request_is_worth_more_than_it_ever_has(tmp_path: Path) -> None:
+def test_a_key_refills_evenly_and_no_request_is_worth_more_than_it_ever_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 0.0
     lines = "bob bob-secret-key 2\nrare rare-secret-key 0.5\ncarol carol-secret-key 60\n"
-    keys = read_keys(write_keys(tmp_path, lines), clock=lambda: now)
+    monkeypatch.setattr(serving_keys, "monotonic", lambda: now)
+    keys = ApiKeys(write_keys(tmp_path, lines))
     bob, rare, carol = (owner(keys, f"{name}-secret-key") for name in ("bob", "rare", "carol"))
     with pytest.raises(RequestError, match="1,000 texts are more than the 60 requests per minute of this key") as error:
         carol.spend(1000)
@@ -206,7 +210,7 @@ def test_a_key_refills_evenly_and_no_request_is_worth_more_than_it_ever_has(tmp_
 
 
 def test_a_refused_request_costs_nothing_and_one_that_was_in_work_does(tmp_path: Path) -> None:
-    keys = read_keys(write_keys(tmp_path, "bob bob-secret-key 2\n"), clock=lambda: 0.0)
+    keys = ApiKeys(write_keys(tmp_path, "bob bob-secret-key 2\n"))
     bob = owner(keys, "bob-secret-key")
     for _ in range(5):
         with pytest.raises(RequestError, match="fr is not supported"), bob.charged(requests=2, characters=0):
@@ -225,7 +229,7 @@ def test_keys_that_are_read_again_keep_what_they_used_and_others_are_refused(
 ) -> None:
     file = write_keys(tmp_path, "\ufeffbob bob-secret-key 2\nalice alice-secret-key 60\n")
     caplog.set_level("INFO")
-    keys = read_keys(file, clock=lambda: 0.0)
+    keys = ApiKeys(file)
     assert owner(keys, "bob-secret-key").name == "bob"
     owner(keys, "bob-secret-key").spend(2)
     owner(keys, "bob-secret-key").characters = 7
@@ -256,7 +260,7 @@ def test_keys_that_are_read_again_keep_what_they_used_and_others_are_refused(
 )
 def test_a_wrong_key_file_is_refused_by_its_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message) as error:
-        read_keys(write_keys(tmp_path, text), clock=lambda: 0.0)
+        ApiKeys(write_keys(tmp_path, text))
     assert "secret" not in error.value.message
 
 
@@ -264,4 +268,4 @@ def test_a_key_file_that_cannot_be_read_is_answered(tmp_path: Path) -> None:
     keys = write_keys(tmp_path, "alice long-secret 5")
     keys.write_bytes(b"\xff")
     with pytest.raises(DataError, match="the keys cannot be read"):
-        read_keys(keys, clock=lambda: 0.0)
+        ApiKeys(keys)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -92,7 +91,7 @@ def serve(
     Example: nmt serve -m runs/base --port 8000
     """
     _check_extra()
-    from nmt_cli.serving.keys import ApiKeys, read_keys
+    from nmt_cli.serving.keys import ApiKeys
     from nmt_cli.serving.models import ModelSettings
     from nmt_cli.serving.origins import AllowedOrigins
     from nmt_cli.serving.server import ServerSettings, run
@@ -130,7 +129,7 @@ def serve(
             alternatives=max_alternatives,
             beam=_MAX_BEAM,
         ),
-        keys=ApiKeys([]) if api_key_file is None else read_keys(api_key_file, clock=time.monotonic),
+        keys=ApiKeys(api_key_file),
         allowed_origins=AllowedOrigins(origins, [host, *names]),
     )
     run(settings)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 
 from nmt_cli.errors import DataError, NmtError
 from nmt_cli.files import reading_errors
@@ -18,24 +19,23 @@ logger = logging.getLogger(__name__)
 
 _FORMAT = "one line per key: NAME KEY REQUESTS_PER_MINUTE, for example: alice 3f9a27c1e0b84d52 60"
 _MIN_KEY_CHARACTERS = 8
+_RATE = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 class KeyOwner:
     """The owner of a key: a name for the log, a bucket of requests that refills evenly, and characters translated."""
 
-    def __init__(self, name: str, digest: bytes, *, per_minute: float, clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, *, per_minute: float) -> None:
         self.name = name
-        self.digest = digest
         self.characters = 0
         self._per_minute = per_minute
-        self._clock = clock
         self._capacity = max(1.0, per_minute)
         self._requests_left = self._capacity
-        self._filled_at = clock()
+        self._filled_at = monotonic()
 
     def spend(self, requests: int) -> None:
         """Take requests out of the bucket; RequestError 429 if it holds too few now, 413 if it never holds enough."""
-        now = self._clock()
+        now = monotonic()
         self._requests_left = min(self._capacity, self._requests_left + (now - self._filled_at) * self._per_minute / 60)
         self._filled_at = now
         if requests > self._capacity:
@@ -72,15 +72,12 @@ class KeyOwner:
 
 
 class ApiKeys:
-    """All keys; without any, everybody may ask. `file` is the file that they were read from, if there is one."""
+    """The keys of a file; without one, everybody may ask. DataError names the line of the file that is wrong."""
 
-    def __init__(
-        self, owners: Sequence[KeyOwner], *, file: Path | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._owners = {owner.digest: owner for owner in owners}
+    def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        self._clock = clock
-        self.anonymous = KeyOwner("anonymous", b"", per_minute=math.inf, clock=time.monotonic)
+        self._owners = {} if file is None else _read_owners(file)
+        self.anonymous = KeyOwner("anonymous", per_minute=math.inf)
 
     @property
     def are_required(self) -> bool:
@@ -91,7 +88,7 @@ class ApiKeys:
         """Take the keys that the file has now. DataError if the file cannot be read: the old keys stay."""
         if self._file is None:
             return
-        new_owners = read_keys(self._file, clock=self._clock)._owners
+        new_owners = _read_owners(self._file)
         for digest in new_owners.keys() & self._owners.keys():
             new_owners[digest].take_over(self._owners[digest])
         logger.info("%d keys are read from %s", len(new_owners), self._file)
@@ -116,45 +113,32 @@ class ApiKeys:
         return owner
 
 
-def read_keys(path: Path, *, clock: Callable[[], float]) -> ApiKeys:
-    """The keys of a file, a line each; # begins a comment. DataError names the line that is wrong."""
+def _read_owners(path: Path) -> dict[bytes, KeyOwner]:
+    """The owners in a file by the digests of their keys: a key on each line; # begins a comment."""
     try:
         with reading_errors(path):
             lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"the keys cannot be read: {error}", where=str(path), hint=f"write {_FORMAT}") from None
-    owners = list(_owners(lines, path=path, clock=clock))
-    if not owners:
-        raise DataError(f"{path} has no keys", where=str(path), hint=f"write {_FORMAT}, or leave --api-key-file out")
-    return ApiKeys(owners, file=path, clock=clock)
-
-
-def _owners(lines: Sequence[str], *, path: Path, clock: Callable[[], float]) -> Iterator[KeyOwner]:
-    seen: set[bytes] = set()
+    owners: dict[bytes, KeyOwner] = {}
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
-        rate = _parse_rate(words[2]) if len(words) == 3 else None
-        if rate is None:
-            raise DataError(f"line {number} is not a key", where=f"{path}:{number}", hint=f"write {_FORMAT}")
-        name, key = words[:2]
+        where = f"{path}:{number}"
+        if len(words) != 3 or not _RATE.fullmatch(words[2]) or not float(words[2]):
+            raise DataError(f"line {number} is not a key", where=where, hint=f"write {_FORMAT}")
+        name, key, rate = words
         if len(key) < _MIN_KEY_CHARACTERS:
             hint = "make one: python3 -c 'import secrets; print(secrets.token_urlsafe())'"
             message = f"the key of {name} has fewer than {_MIN_KEY_CHARACTERS} characters"
-            raise DataError(message, where=f"{path}:{number}", hint=hint)
-        if _digest(key) in seen:
-            raise DataError(f"the key of {name} is there twice", where=f"{path}:{number}", hint="a key has one owner")
-        seen.add(_digest(key))
-        yield KeyOwner(name, _digest(key), per_minute=rate, clock=clock)
-
-
-def _parse_rate(word: str) -> float | None:
-    try:
-        rate = float(word)
-    except ValueError:
-        return None
-    return rate if 0 < rate < math.inf else None
+            raise DataError(message, where=where, hint=hint)
+        if _digest(key) in owners:
+            raise DataError(f"the key of {name} is there twice", where=where, hint="a key has one owner")
+        owners[_digest(key)] = KeyOwner(name, per_minute=float(rate))
+    if not owners:
+        raise DataError(f"{path} has no keys", where=str(path), hint=f"write {_FORMAT}, or leave --api-key-file out")
+    return owners
 
 
 def _digest(key: str) -> bytes:
