@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -27,7 +27,7 @@ class Listener:
         try:
             self.socket.listen(_BACKLOG)
         except OSError as error:
-            raise _taken_address_error(self._host, self._port, error) from None
+            raise _address_error(self._host, self._port, error) from None
 
     @property
     def url(self) -> str:
@@ -62,18 +62,11 @@ def _address_on_network() -> str:
 def _bind_address(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (socket.gaierror, UnicodeError) as error:
-        raise _wrong_host_error(host, port, getattr(error, "strerror", "it is no name")) from None
-    with ExitStack() as on_error:
-        try:
-            listener = on_error.enter_context(socket.socket(family, kind, protocol))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-        except OSError as error:
-            if error.errno == errno.EADDRNOTAVAIL:
-                raise _wrong_host_error(host, port, error.strerror) from None
-            raise _taken_address_error(host, port, error) from None
-        on_error.pop_all()  # it stays open
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except (OSError, UnicodeError) as error:
+        raise _address_error(host, port, error) from None
     return listener
 
 
@@ -92,11 +85,10 @@ def _bind_path(path: Path) -> socket.socket:
     return listener
 
 
-def _taken_address_error(host: str, port: int, error: OSError) -> UsageError:
-    hint = "give another `port`, or end what listens there; `host: 0.0.0.0` is every address of this machine"
-    return UsageError(f"cannot listen at {host}:{port}: {error.strerror}", setting="port", hint=hint)
-
-
-def _wrong_host_error(host: str, port: int, reason: object) -> UsageError:
-    hint = "give an address of this machine: 127.0.0.1, or 0.0.0.0 for every one that it has"
-    return UsageError(f"cannot listen at {host}:{port}: {reason}", setting="host", hint=hint)
+def _address_error(host: str, port: int, error: OSError | UnicodeError) -> UsageError:
+    if getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES):
+        setting, hint = "port", "give another `port`, or end what listens there"
+    else:
+        setting, hint = "host", "give an address of this machine: 127.0.0.1, or 0.0.0.0 for every one that it has"
+    reason = getattr(error, "strerror", "it is no name")
+    return UsageError(f"cannot listen at {host}:{port}: {reason}", setting=setting, hint=hint)
