@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import html
 import json
 import re
 import zlib
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import chain
 from typing import Any, NoReturn
 from urllib.parse import parse_qs
@@ -43,7 +45,6 @@ _STRICT_JSON = json.JSONDecoder(parse_constant=_reject_constant)
 _BLOCKS = "p|br|div|h[1-6]|ul|ol|li|blockquote"
 _BLOCK_TAG = re.compile(rf"(</?(?:{_BLOCKS})(?=[\s/>])(?![^<>]*translate)[^<>]*>(?:\s+(?=<|\Z))?)", re.IGNORECASE)
 _TAG = re.compile(r"<[A-Za-z/!?][^<>]*>")
-_GZIP = 16 + zlib.MAX_WBITS
 _HTML_SPACE = re.compile(r"[ \t\r\n\f]+")
 _HEADER_HINT = "send it with -H 'Content-Type: application/json'"
 _JSON_HINT = "send UTF-8 JSON with Content-Type: application/json"
@@ -180,14 +181,12 @@ def _decoded(body: bytes, encoding: str | None, *, max_bytes: int) -> bytes:
     if encoding.lower() != "gzip":
         message = f"the body has the Content-Encoding {shorten(encoding)}"
         raise RequestError(message, hint="send it as gzip or as it is", status=415, code="unsupported_media_type")
-    decompressor = zlib.decompressobj(wbits=_GZIP)
-    content = b""
-    with suppress(zlib.error):
-        content = decompressor.decompress(body, max_bytes + 1)
+    try:
+        content = gzip.GzipFile(fileobj=BytesIO(body)).read(max_bytes + 1)
+    except (OSError, EOFError, zlib.error):
+        raise invalid_request_error("the body is no whole file of gzip", hint="leave Content-Encoding out") from None
     if len(content) > max_bytes:
         raise _long_body_error(max_bytes)
-    if not decompressor.eof or decompressor.unused_data:
-        raise invalid_request_error("the body is not one whole file of gzip", hint="leave Content-Encoding out")
     return content
 
 
