@@ -20,8 +20,8 @@ import torch
 
 from nmt_cli.model.layers import DecoderLayer
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.serving.models import ModelSettings
 from nmt_cli.serving.worker_model import EngineSettings
+from nmt_cli.serving.worker_pool import ModelSettings
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.artifacts.builders import save_tiny, tiny_model, tiny_recipe, write_spm
 from tests.waiting import wait_until

@@ -92,11 +92,11 @@ def serve(
     """
     _check_extra()
     from nmt_cli.serving.keys import ApiKeys
-    from nmt_cli.serving.models import ModelSettings
     from nmt_cli.serving.origins import AllowedOrigins
     from nmt_cli.serving.server import ServerSettings, run
     from nmt_cli.serving.service import RequestLimits
     from nmt_cli.serving.worker_model import EngineSettings
+    from nmt_cli.serving.worker_pool import ModelSettings
 
     # The path of a run stays as it is, so that a reload finds the run's newest model.
     models = [path if path.exists() else find_models([path])[0] for path in model] if model else find_models(None)

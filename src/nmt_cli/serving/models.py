@@ -26,8 +26,7 @@ from nmt_cli.recipe.schema import SplitSentences
 from nmt_cli.serving.errors import RequestError, invalid_request_error, shorten
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue
-from nmt_cli.serving.worker_model import EngineSettings
-from nmt_cli.serving.worker_pool import WorkerPool
+from nmt_cli.serving.worker_pool import ModelSettings, WorkerPool
 from nmt_cli.tokenization.sentence_splitting import has_letters, is_split
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
@@ -35,19 +34,6 @@ logger = logging.getLogger(__name__)
 
 _TOKENIZER = "source.spm"
 _LEAST_UNCHANGED = 0.9  # probability that a text is in the target's language already
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSettings:
-    """How each model is run: its workers, their engine, and the size of batches."""
-
-    engine: EngineSettings
-    workers: int
-    max_batch_tokens: int | None
-    max_wait_seconds: float
-    max_queued_sentences: int
-    batch_timeout_seconds: float
-    split_pieces: int
 
 
 class ServedModel:
@@ -69,14 +55,7 @@ class ServedModel:
             max_sentences=settings.max_queued_sentences,
             metrics=metrics,
         )
-        self.pool = WorkerPool(
-            self.queue,
-            size=settings.workers,
-            engine=settings.engine,
-            timeout_seconds=settings.batch_timeout_seconds,
-            metrics=metrics,
-            reload=self.reload,
-        )
+        self.pool = WorkerPool(self.queue, settings, metrics, reload=self.reload)
         metrics.workers.labels(self.name).set_function(lambda: self.pool.num_ready)
 
     async def load(self) -> None:

@@ -28,9 +28,10 @@ from nmt_cli.serving.keys import ApiKeys
 from nmt_cli.serving.listener import Listener
 from nmt_cli.serving.log import configure_server_log
 from nmt_cli.serving.metrics import ServerMetrics
-from nmt_cli.serving.models import ModelRouter, ModelSettings, ServedModel
+from nmt_cli.serving.models import ModelRouter, ServedModel
 from nmt_cli.serving.origins import AllowedOrigins
 from nmt_cli.serving.service import RequestLimits, Service
+from nmt_cli.serving.worker_pool import ModelSettings
 
 logger = logging.getLogger(__name__)
 # A logger of its own, whose lines can appear in spite of `--quiet`.

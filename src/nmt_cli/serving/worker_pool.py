@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,21 @@ _MAX_PAUSE_SECONDS = 30.0
 _RETRY_AFTER_SECONDS = 10
 
 
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """How each model is run: its workers, their engine, and the size of batches."""
+
+    engine: EngineSettings
+    workers: int
+    max_batch_tokens: int | None
+    max_wait_seconds: float
+    max_queued_sentences: int
+    batch_timeout_seconds: float
+    split_pieces: int
+
+
 class WorkerPool:
-    """`size` workers with the model in a directory, on one queue.
+    """Workers with the model in a directory, on one queue.
 
     All workers have the same model: if a replacement finds another one on disk, `reload` loads that for all of them.
     """
@@ -34,17 +48,13 @@ class WorkerPool:
     def __init__(
         self,
         queue: BatchQueue,
-        *,
-        size: int,
-        engine: EngineSettings,
-        timeout_seconds: float,
+        settings: ModelSettings,
         metrics: ServerMetrics,
+        *,
         reload: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._queue = queue
-        self._size = size
-        self._engine = engine
-        self._timeout_seconds = timeout_seconds
+        self._settings = settings
         self._metrics = metrics
         self._reload = reload
         self._slots: list[_PoolSlot] = []
@@ -56,7 +66,10 @@ class WorkerPool:
         starts: list[asyncio.Task[WorkerProcess]] = []
         try:
             async with asyncio.TaskGroup() as group:  # on an error, it waits until all others are cancelled
-                starts += [group.create_task(WorkerProcess.start(model, self._engine)) for _ in range(self._size)]
+                starts += [
+                    group.create_task(WorkerProcess.start(model, self._settings.engine))
+                    for _ in range(self._settings.workers)
+                ]
             if any(start.result().digest != digest for start in starts):
                 hint = "load it again, now that all of it is there"
                 raise ModelError("the model was replaced while it was loaded", where=str(model), hint=hint)
@@ -174,7 +187,7 @@ class _PoolSlot:
         started = loop.time()
         texts = [sentence.text for sentence in batch]
         try:
-            answers = await worker.ask(texts, batch[0].task, timeout_seconds=self._pool._timeout_seconds)
+            answers = await worker.ask(texts, batch[0].task, timeout_seconds=self._pool._settings.batch_timeout_seconds)
         except NmtError as error:
             if isinstance(error, DeviceError) and len(batch) > 1:
                 self._queue.give_back(batch)  # perhaps one sentence alone needs too much memory: each goes alone now
@@ -213,7 +226,7 @@ class _PoolSlot:
                     logger.warning("%s is gone, or another model by now: all workers change", self._model)
                     await self._pool.reload_all()
                     continue
-                worker = await WorkerProcess.start(self._model, self._pool._engine)
+                worker = await WorkerProcess.start(self._model, self._pool._settings.engine)
                 if worker.digest == self._digest:
                     self.worker = worker
                 else:
