@@ -55,7 +55,7 @@ async def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500
     assert json.loads(body)["error"]["code"] == "internal"
     assert b"secret" not in body
     assert 'nmt_requests_total{code="500",endpoint="/v1/wrong"} 1.0' in metrics.render().decode()
-    assert json.loads(caplog.messages[0])["status"] == 500
+    assert caplog.messages[0] == "GET /v1/wrong: 500"
     assert b"x-request-id" in dict(sent[0]["headers"])
 
 

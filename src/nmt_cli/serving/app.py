@@ -27,7 +27,7 @@ from nmt_cli.serving.api.endpoints import Call, json_response, open_call
 from nmt_cli.serving.api.openapi import openapi_document
 from nmt_cli.serving.api.requests import wrong_field_error
 from nmt_cli.serving.errors import BUSY, ClientGone, RequestError, request_error_from, server_busy_error
-from nmt_cli.serving.log import LogEvent, request_id, request_id_from
+from nmt_cli.serving.log import request_id, request_id_from
 from nmt_cli.serving.origins import AllowedOrigins
 from nmt_cli.serving.service import Service
 from nmt_cli.templates.render import render
@@ -107,7 +107,7 @@ def create_app(service: Service, *, allowed_origins: AllowedOrigins) -> FastAPI:
             ),
             Middleware(RequestMiddleware, service=service, allowed_origins=allowed_origins),
         ],
-        exception_handlers=dict.fromkeys((NmtError, HTTPException, RequestValidationError, ClientGone), _answer_error),
+        exception_handlers={HTTPException: _raise, RequestValidationError: _raise},  # the middleware answers them
     )
     app.state.service = service
     for router in _ROUTERS:
@@ -165,17 +165,18 @@ class RequestMiddleware:
                 raise server_busy_error("too many requests at once", retry_after_seconds=1)
             self._allowed_origins.check(scope)
             await self._app(scope, receive, send_and_note_status)
-        except RequestError as error:
-            reason = error.message
-            await _error_response(error, path=scope["path"])(scope, receive, send_and_note_status)
-        except Exception:
-            # Answered here, so that the 500 has the request's id and the form of its API; uvicorn's own has neither.
+        except ClientGone:
+            await Response(status_code=_STATUS_CLIENT_GONE)(scope, receive, send_and_note_status)
+        except Exception as error:
+            refusal = _refusal(error, path=scope["path"])
+            if "route" not in scope:  # other messages may hold words of a text
+                reason = refusal.message
             if status == _STATUS_CLIENT_GONE:
-                message = "the server raised an unexpected error"
-                internal = RequestError(message, hint="its log has more", status=500, code="internal")
-                await _error_response(internal, path=scope["path"])(scope, receive, send_and_note_status)
-            status = 500
-            raise  # uvicorn logs it
+                response = _error_response(refusal, path=scope["path"], headers=getattr(error, "headers", None))
+                await response(scope, receive, send_and_note_status)
+            if refusal.status == 500:
+                status = 500
+                raise  # uvicorn logs it
         finally:
             self._num_in_work -= 1
             self._count_and_log(scope, method, status, time.perf_counter() - started, reason)
@@ -191,7 +192,7 @@ class RequestMiddleware:
             "milliseconds": round(1000 * seconds, 1),
             "client": scope.get("state", {}).get("client"),
         } | ({"reason": reason} if reason else {})
-        logger.info(LogEvent("request", fields))
+        logger.info("%s %s: %s", method, endpoint, reason or status, extra={"fields": {"event": "request", **fields}})
 
 
 def _as_routed(scope: Scope) -> Scope:
@@ -205,21 +206,23 @@ def _as_routed(scope: Scope) -> Scope:
     return {**scope, "method": method, "path": path}
 
 
-async def _answer_error(request: Request, error: Exception) -> Response:
-    path = request.scope["path"]
+async def _raise(request: Request, error: Exception) -> Response:
+    raise error
+
+
+def _refusal(error: Exception, *, path: str) -> RequestError:
     match error:
-        case ClientGone():
-            return Response(status_code=_STATUS_CLIENT_GONE)
         case RequestError():
-            return _error_response(error, path=path)
+            return error
         case RequestValidationError():
-            return _error_response(wrong_field_error(error), path=path)
+            return wrong_field_error(error)
         case NmtError():
-            return _error_response(request_error_from(error, status=400, code="invalid_request"), path=path)
+            return request_error_from(error, status=400, code="invalid_request")
         case HTTPException():
-            return _error_response(_routing_error(error.status_code, path), path=path, headers=error.headers)
+            return _routing_error(error.status_code, path)
         case _:
-            raise error
+            message = "the server raised an unexpected error"
+            return RequestError(message, hint="its log has more", status=500, code="internal")
 
 
 def _routing_error(status: int, path: str) -> RequestError:

@@ -1,6 +1,6 @@
 """The server's log: a line of JSON for each event, with its time, level and request.
 
-On a terminal a line is text, as in other commands; events with fields stay JSON.
+On a terminal a line is text, as in other commands.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import logging
 import random
 import re
 import sys
-from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -28,26 +27,15 @@ def request_id_from(header: bytes | None) -> str:
     return text if _REQUEST_ID.fullmatch(text) else f"{random.getrandbits(64):016x}"
 
 
-class LogEvent:
-    """An event with fields, as the message of a log record."""
-
-    def __init__(self, event: str, fields: Mapping[str, Any]) -> None:
-        self.fields = {"event": event, **fields}
-
-    def __str__(self) -> str:
-        """The line on a terminal."""
-        return json.dumps(self.fields)
-
-
 class JsonFormatter(logging.Formatter):
-    """One line of JSON for each record."""
+    """One line of JSON for each record; `fields` of the record stand for its message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The time in seconds since 1970, the level, the request's id if there is one, and the event or the message."""
+        """The time in seconds since 1970, the level, the request's id if it has one, and the fields or the message."""
         line: dict[str, Any] = {"time": round(record.created, 3), "level": record.levelname.lower()}
         if (request := request_id.get()) is not None:
             line["request_id"] = request
-        line |= record.msg.fields if isinstance(record.msg, LogEvent) else {"message": record.getMessage()}
+        line |= getattr(record, "fields", {"message": record.getMessage()})
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line)
