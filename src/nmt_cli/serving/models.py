@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
@@ -26,8 +27,9 @@ from nmt_cli.recipe.schema import SplitSentences
 from nmt_cli.serving.errors import RequestError, invalid_request_error, shorten
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue
+from nmt_cli.serving.texts import split_text
 from nmt_cli.serving.worker_pool import ModelSettings, WorkerPool
-from nmt_cli.tokenization.sentence_splitting import has_letters, is_split
+from nmt_cli.tokenization.sentence_splitting import SplitText, has_letters, is_split
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -100,11 +102,23 @@ class ServedModel:
         """Source pieces of a text, EOS not counted."""
         return len(self._tokenizer.encode_raw([text])[0])
 
-    def is_split(self, line: str, *, when: SplitSentences) -> bool:
-        """Whether a line is translated sentence by sentence; `auto` leaves it to the model's own setting."""
+    def split(self, text: str, *, when: SplitSentences) -> tuple[SplitText, list[int]]:
+        """The text in sentences that are translated whole, and the source pieces of each.
+
+        `when` says which lines are split; `auto` leaves that to the model's own setting.
+        """
         own = self.config.recipe.decoding.split_sentences if when == "auto" else when
-        num_pieces = self.num_pieces(line) if own == "auto" else 0  # of a whole text, it takes time
-        return is_split(line, num_pieces, when=own, trained=self.config.trained_lines)
+        num_pieces = cache(self.num_pieces)
+        split = split_text(
+            text,
+            self.pair[0],
+            fits=lambda part: num_pieces(part) <= self.max_pieces,
+            # Counting the pieces of a whole text takes time.
+            is_split=lambda line: is_split(
+                line, num_pieces(line) if own == "auto" else 0, when=own, trained=self.config.trained_lines
+            ),
+        )
+        return split, [num_pieces(sentence) for sentence in split.sentences]
 
     def _use(self, files: _ModelFiles) -> None:
         self.directory, self.digest = files.directory, files.digest
@@ -162,6 +176,10 @@ class ModelRoute:
     def is_translated(self) -> bool:
         """False if the text is in the target's language already."""
         return self.source == self.model.pair[0]
+
+    def split(self, text: str, *, when: SplitSentences) -> tuple[SplitText, list[int]]:
+        """The text as its model splits it; a text that is not translated has no sentences."""
+        return self.model.split(text, when=when) if self.is_translated else (SplitText([], [text]), [])
 
 
 class ModelRouter:

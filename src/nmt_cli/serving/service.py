@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
 from itertools import chain
 from typing import Annotated, Any, TypeVar
 
@@ -28,9 +27,8 @@ from nmt_cli.serving.keys import ApiKeys, KeyOwner
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
-from nmt_cli.serving.texts import TranslatedSentence, TranslatedText, join_sentences, split_text
+from nmt_cli.serving.texts import TranslatedSentence, TranslatedText, join_sentences
 from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, SentenceTask
-from nmt_cli.tokenization.sentence_splitting import SplitText
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -183,15 +181,18 @@ class Service:
         there is no room or time.
         """
         tasks = {model: self.search_task(model, options) for model in dict.fromkeys(route.model for route in routes)}
-        split_texts, num_pieces = await off_the_loop(
-            texts, partial(_split_texts, texts, routes, split_sentences=options.split_sentences)
+        split_texts = await off_the_loop(
+            texts,
+            lambda: [
+                route.split(text, when=options.split_sentences) for text, route in zip(texts, routes, strict=True)
+            ],
         )
         sentences_of_texts = [
             [
-                _queued_sentence(sentence, num_pieces[route.model, sentence], tasks[route.model], caller)
-                for sentence in split.sentences
+                _queued_sentence(sentence, num_pieces, tasks[route.model], caller)
+                for sentence, num_pieces in zip(split.sentences, pieces_of_sentences, strict=True)
             ]
-            for split, route in zip(split_texts, routes, strict=True)
+            for (split, pieces_of_sentences), route in zip(split_texts, routes, strict=True)
         ]
         all_sentences = list(chain.from_iterable(sentences_of_texts))
         if len(all_sentences) > self.limits.sentences:
@@ -203,7 +204,7 @@ class Service:
             for model in tasks:
                 of_model = [s for s, r in zip(sentences_of_texts, routes, strict=True) if r.model is model]
                 self._submit(list(chain.from_iterable(of_model)), model)
-            for split, sentences, route in zip(split_texts, sentences_of_texts, routes, strict=True):
+            for (split, _), sentences, route in zip(split_texts, sentences_of_texts, routes, strict=True):
                 await self._wait(sentences, caller=caller, deadline=deadline)
                 translated = [_translated_sentence(sentence, options) for sentence in sentences]
                 yield join_sentences(split, translated, route.model.config.languages)
@@ -214,12 +215,10 @@ class Service:
         self, source: str, task: AttentionTask | NextWordsTask, model: ServedModel, *, caller: Caller
     ) -> dict[str, Any]:
         """A worker's answer about single words: next words, or attention."""
-        target_field = {"translation": task.target} if isinstance(task, AttentionTask) else {"prefix": task.prefix}
-        text_fields = {"text": source, **target_field}
-        for field, text in text_fields.items():
+        field, target = ("translation", task.target) if isinstance(task, AttentionTask) else ("prefix", task.prefix)
+        for name, text in (("text", source), (field, target)):
             if model.num_pieces(text) > model.max_pieces:
-                message = f"the {field} is too long to look into"
-                raise too_large_error(message, hint="send a single sentence", where=field)
+                raise too_large_error(f"the {name} is too long to look into", hint="send a single sentence", where=name)
         sentence = _queued_sentence(source.strip(), model.num_pieces(source.strip()), task, caller)
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
@@ -268,31 +267,6 @@ async def off_the_loop(texts: Sequence[str], work: Callable[[], T]) -> T:
     """
     is_short = sum(map(len, texts)) <= _SHORT_CHARACTERS
     return work() if is_short else await asyncio.to_thread(work)
-
-
-def _split_texts(
-    texts: Sequence[str], routes: Sequence[ModelRoute], *, split_sentences: SplitSentences
-) -> tuple[list[SplitText], dict[tuple[ServedModel, str], int]]:
-    """The texts cut into sentences for their models, and the source pieces of each sentence."""
-    num_pieces = cache(ServedModel.num_pieces)
-
-    def split(text: str, model: ServedModel) -> SplitText:
-        return split_text(
-            text,
-            model.pair[0],
-            fits=lambda part: num_pieces(model, part) <= model.max_pieces,
-            is_split=lambda line: model.is_split(line, when=split_sentences),
-        )
-
-    split_texts = [
-        split(text, route.model) if route.is_translated else SplitText([], [text])
-        for text, route in zip(texts, routes, strict=True)
-    ]
-    return split_texts, {
-        (route.model, sentence): num_pieces(route.model, sentence)
-        for of_text, route in zip(split_texts, routes, strict=True)
-        for sentence in of_text.sentences
-    }
 
 
 def _queued_sentence(text: str, num_pieces: int, task: SentenceTask, caller: Caller) -> QueuedSentence:
