@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from nmt_cli import __version__, files
 from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
 from nmt_cli.artifacts.manifest import CONFIG, DAMAGED_HINT, WEIGHTS, verify_files, write_manifest
 from nmt_cli.errors import DataError, DeviceError, ModelError, RecipeError
 from nmt_cli.memory import is_out_of_memory
+from nmt_cli.recipe.loading import drop_removed_keys
 from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.schema import LanguagePair, Recipe, TrainedLines
 from nmt_cli.recipe.section import NonNegativeInt, PositiveInt, Section, SettingError
@@ -65,7 +66,7 @@ class AverageLosses(Section):
     """
 
     loss: float
-    single_loss: float
+    single_loss: float = Field(validation_alias=AliasChoices("single_loss", "newest_loss"))  # of earlier models
 
     @property
     def is_worse(self) -> bool:
@@ -118,6 +119,8 @@ def load_saved_config(path: Path) -> SavedModelConfig:
     try:
         document = parse_document(file.read_text(encoding="utf-8"), source=str(file))
         values = document.values
+        values.pop("longest_source", None)  # of earlier models; it says less than `trained_lines`
+        drop_removed_keys(values.get("recipe"))
         return validate(document, SavedModelConfig, source=str(file), fix=DAMAGED_HINT)
     except FileNotFoundError:
         raise ModelError(f"{CONFIG} is missing", where=str(file), hint=DAMAGED_HINT) from None

@@ -66,7 +66,14 @@ def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> Resolv
 def parse_recipe(text: str, *, source: str) -> Recipe:
     """The recipe in a YAML text without parents, as stored in a run."""
     document = parse_document(text, source=source)
+    drop_removed_keys(document.values)
     return validate(document, Recipe, source=source, fix="use the file as nmt wrote it")
+
+
+def drop_removed_keys(saved_recipe: Any) -> None:
+    """Drop the keys of a saved recipe that recipes no longer have."""
+    if isinstance(saved_recipe, dict) and isinstance(saved_recipe.get("training"), dict):
+        saved_recipe["training"].pop("max_returns", None)
 
 
 def dump_recipe(recipe: Recipe) -> str:
