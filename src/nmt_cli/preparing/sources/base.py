@@ -24,9 +24,8 @@ LANGUAGE_CODE = r"^[A-Za-z][A-Za-z0-9_-]*$"
 LanguageCode: TypeAlias = Annotated[str, Field(pattern=LANGUAGE_CODE)]
 Split: TypeAlias = Literal["train", "valid", "test"]
 SPLIT_NAMES: Mapping[Split, str] = {"train": "training", "valid": "validation", "test": "test"}
-MarkupKind: TypeAlias = Literal["seg", "ted"]
 Markup: TypeAlias = Annotated[
-    MarkupKind | None,
+    Literal["seg", "ted"] | None,
     Field(
         description="seg: read the <seg> elements (SGML and XML of WMT and IWSLT); ted: the tagged talks of IWSLT; "
         "null: plain text"

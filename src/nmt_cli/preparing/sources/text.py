@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,9 +11,7 @@ from typing import Literal, assert_never
 
 from pydantic import Field, model_validator
 
-from nmt_cli.cache import cache_folder, cache_lock, file_hash, writing_errors
 from nmt_cli.console import Progress
-from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
 from nmt_cli.languages import is_language, match_code
 from nmt_cli.preparing.chunks import Chunk, batched
@@ -20,12 +19,11 @@ from nmt_cli.preparing.sources.base import (
     CorpusContext,
     LocalPairs,
     Markup,
-    MarkupKind,
     Source,
     is_address,
     matching_files,
 )
-from nmt_cli.preparing.sources.lines import read_lines, text_lines, without_tabs
+from nmt_cli.preparing.sources.lines import text_lines, without_tabs
 from nmt_cli.recipe.section import SettingError
 from nmt_cli.text_encoding import decompressor_of
 
@@ -36,9 +34,9 @@ _KIND_BY_ENDING = {
     **dict.fromkeys((".zip", ".tar", ".tgz"), "archive"),
 }
 _WILDCARD = re.compile(r"(\*\*/|\*+|\?|\[!?.[^\]]*\])")
-_SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE)
-_TAG = re.compile(rb"^\s*</?(\w+)\b[^>]*>")
-_TITLES = re.compile(rb"</?(?:title|description)>")
+_SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE | re.ASCII)
+_TAG = re.compile(r"^\s*</?(\w+)\b[^>]*>", re.ASCII)
+_TITLES = re.compile(r"</?(?:title|description)>")
 
 
 class TextSource(Source):
@@ -95,27 +93,54 @@ class TextSource(Source):
 
 
 def local_text(source: Source, files: tuple[Path, Path], *, names: Sequence[str], markup: Markup) -> LocalPairs:
-    """The pairs of two files with a sentence per line, which may be in markup. `names` are their names in records."""
-    inputs = list(zip(names, files, strict=True))
-    origins = (files[0].name, files[1].name)
-    if markup is not None:
-        files = (_without_markup(files[0], markup), _without_markup(files[1], markup))
-    return LocalPairs(inputs, origins[0], source.weight, source.settings(), partial(_read_text, files, origins), files)
+    """The pairs of two files with a sentence per line, or in markup. `names` are their names in records.
+
+    DataError if a file has no sentence in the markup.
+    """
+    for file in files:
+        if markup is not None and next(_sentences(file, markup), None) is None:
+            message = f"{file.name} has no sentence in the markup {markup}"
+            hint = "write markup: seg for <seg> elements, ted for tagged talks, null for plain text"
+            raise DataError(message, where=str(file), hint=hint)
+    read = partial(_read_text, files, (files[0].name, files[1].name), markup)
+    inputs, plain_files = list(zip(names, files, strict=True)), files if markup is None else (None, None)
+    return LocalPairs(inputs, files[0].name, source.weight, source.settings(), read, plain_files)
 
 
-def _read_text(files: tuple[Path, Path], origins: tuple[str, str]) -> Iterator[Chunk]:
-    """The lines of both files side by side. DataError gives both numbers of lines if they differ."""
-    first_line, pairs = 1, zip(*map(text_lines, files), strict=True)
+def _read_text(files: tuple[Path, Path], origins: tuple[str, str], markup: Markup) -> Iterator[Chunk]:
+    """The sentences of both files side by side. DataError gives both numbers of lines if they differ."""
+    first_line, pairs = 1, zip(*(_sentences(file, markup) for file in files), strict=True)
     try:
         for batch in batched(pairs, size=lambda pair: len(pair[0]) + len(pair[1])):
             src, tgt = map(without_tabs, zip(*batch, strict=True))
             yield Chunk(src, tgt, first_line, origins[0], target_origin=origins[1])
             first_line += len(batch)
     except ValueError:  # of zip
-        source, target = (f"{file.name} has {sum(1 for _ in read_lines(file)):,}" for file in files)
+        source, target = (f"{file.name} has {sum(1 for _ in _sentences(file, markup)):,}" for file in files)
         where = f"{files[0]}, {files[1]}"
         hint = "align the files line by line, then run nmt prepare again"
         raise DataError(f"{source} lines, {target}", where=where, hint=hint) from None
+
+
+def _sentences(file: Path, markup: Markup) -> Iterator[str]:
+    """The sentences of a file, which are its lines if it has no markup; entities such as &amp; stay.
+
+    `seg`: the <seg> elements, as sacreBLEU reads them. `ted`: the lines of IWSLT's talks that are no tag such as <url>;
+    titles and descriptions are sentences.
+    """
+    match markup:
+        case None:
+            yield from text_lines(file)
+        case "seg":
+            for line in text_lines(file):
+                yield from (" ".join(segment[1].split()) for segment in _SEGMENT.finditer(line))
+        case "ted":
+            for line in text_lines(file):
+                tag = _TAG.match(line)
+                if tag is None or tag[1] in ("title", "description"):
+                    yield _TITLES.sub("", line).strip(string.whitespace)
+        case _:
+            assert_never(markup)
 
 
 def kind_of_file(file: Path) -> str | None:
@@ -210,48 +235,6 @@ def _parts_at_wildcards(file: Path, pattern: str, folder: Path) -> tuple[str, ..
     return matched.groups() if matched else ()
 
 
-def _without_markup(file: Path, markup: MarkupKind) -> Path:
-    """A file in the cache with the sentences of a marked-up file, one per line; entities such as &amp; stay.
-
-    `seg`: the <seg> elements, as sacreBLEU reads them. `ted`: the lines of IWSLT's talks that are no tag such as <url>;
-    titles and descriptions are sentences. DataError if there is no sentence in it.
-    """
-    plain = cache_folder() / "sentences" / f"{markup}-{file_hash(file)[:32]}" / f"{file.name}.txt"
-    with cache_lock(plain), writing_errors(plain):
-        if not plain.exists():
-            lines = list(_sentences(file, markup))
-            if not lines:
-                raise DataError(
-                    f"{file.name} has no sentence in the markup {markup}",
-                    where=str(file),
-                    hint="write markup: seg for <seg> elements, ted for tagged talks, null for plain text",
-                )
-            part = plain.with_name(f".{plain.name}.part")
-            part.write_bytes(b"".join(line + b"\n" for line in lines))
-            part.replace(plain)
-    return plain
-
-
-def _sentences(file: Path, markup: MarkupKind) -> Iterator[bytes]:
-    with open_bytes(file) as stream:
-        match markup:
-            case "seg":
-                for line in stream:
-                    yield from (_join_words(segment[1]) for segment in _SEGMENT.finditer(line))
-            case "ted":
-                for line in stream:
-                    tag = _TAG.match(line)
-                    if tag is None or tag[1] in (b"title", b"description"):
-                        yield _TITLES.sub(b"", line).strip()
-            case _:
-                assert_never(markup)
-
-
-def _join_words(text: bytes) -> bytes:
-    """The words of a text with one space between them; bytes that are not UTF-8 stay."""
-    return " ".join(text.decode(errors="surrogateescape").split()).encode(errors="surrogateescape")
-
-
 class TestsetSource(Source):
     """A public test set by its name in sacreBLEU; the languages are the corpus's."""
 
@@ -271,4 +254,6 @@ class TestsetSource(Source):
         test_set = find_test_set(self.name, languages, error=DataError, name_where=where, languages_where=where)
         files, name = (test_set.source, test_set.references[0]), f"{self.name} {languages}"
         inputs = list(zip((f"sacrebleu:{name} source", f"sacrebleu:{name} reference"), files, strict=True))
-        yield LocalPairs(inputs, name, self.weight, self.settings(), partial(_read_text, files, (name, name)), files)
+        yield LocalPairs(
+            inputs, name, self.weight, self.settings(), partial(_read_text, files, (name, name), None), files
+        )
