@@ -59,8 +59,7 @@ def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
     with disk_errors(final, error):
         final.parent.mkdir(parents=True, exist_ok=True)
         clear_partial_directories(final.parent, name=escape(final.name))
-    lock = _hold_lock(temporary, final, busy=f"another process is writing {final.name}", error=error, is_optional=True)
-    with lock:
+    with lock_path(temporary, busy=f"another process is writing {final.name}", error=error, is_optional=True):
         try:
             with disk_errors(final, error):
                 temporary.mkdir()
@@ -140,20 +139,41 @@ def clear_partial_directories(parent: Path, *, name: str) -> None:
 
 
 @contextmanager
-def lock_path(path: Path, *, busy: str, error: type[NmtError]) -> Iterator[None]:
+def lock_path(path: Path, *, busy: str, error: type[NmtError], is_optional: bool = False) -> Iterator[None]:
     """Hold the lock of a path while the block runs: a file beside it, the same for every path to it.
 
-    Raises `error` with the message `busy` if another process holds it, and `error` if the disk has no locks. The
-    kernel releases it when the process ends, by whatever means.
+    Raises `error` with the message `busy` if another process holds it, and `error` if the disk has no locks, unless
+    the lock `is_optional`. The kernel releases it when the process ends, by whatever means.
     """
-    with _hold_lock(_hidden(path), path, busy=busy, error=error, is_optional=False):
+    file = _lock_file(path)
+    lock = FileLock(file, timeout=_SECONDS_FOR_LOCK, thread_local=False)
+    try:
+        with disk_errors(file, error):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                lock.acquire()
+                file.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+            except Timeout:
+                holder = file.read_text(encoding="utf-8").strip() if file.exists() else ""
+                raise error(f"{busy}: {holder}" if holder else busy, where=str(path), hint=_BUSY_HINT) from None
+            except OSError as cause:
+                if cause.errno not in _NO_LOCKS:
+                    raise
+                file.unlink(missing_ok=True)
+                if not is_optional:
+                    hint = "mount it with flock, or choose a folder on another disk with -o"
+                    raise error(f"cannot lock {path}: its disk knows no locks", where=str(file), hint=hint) from None
         yield
+    finally:
+        if lock.is_locked:
+            file.unlink(missing_ok=True)  # while it is still held, so it cannot be another process's file
+            lock.release()
 
 
 def is_locked(directory: Path) -> bool:
     """Whether a process holds the lock of `directory`, on any machine if the disk is shared."""
     try:
-        with _lock_file(_hidden(directory)).open(encoding="utf-8") as stream:
+        with _lock_file(directory).open(encoding="utf-8") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:  # or no lock file, none that this user may read, or a disk without locks
         return isinstance(error, BlockingIOError)
@@ -284,45 +304,10 @@ def writing_error(cause: OSError, target: Path, error: type[NmtError], *, elsewh
     return None
 
 
-def _hidden(path: Path) -> Path:
-    """The path as every process names it, with a dot before its name."""
+def _lock_file(path: Path) -> Path:
+    """The hidden lock file beside a path, as every process names it."""
     resolved = Path(os.path.realpath(path))
-    return resolved.with_name(f".{resolved.name}")
-
-
-def _lock_file(hidden: Path) -> Path:
-    return hidden.with_name(f"{hidden.name}.lock")
-
-
-@contextmanager
-def _hold_lock(hidden: Path, path: Path, *, busy: str, error: type[NmtError], is_optional: bool) -> Iterator[None]:
-    """Hold the lock file of a hidden name while the block runs; errors name `path`.
-
-    If the lock `is_optional`, it counts as held on a disk without locks.
-    """
-    file = _lock_file(hidden)
-    lock = FileLock(file, timeout=_SECONDS_FOR_LOCK, thread_local=False)
-    try:
-        with disk_errors(file, error):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                lock.acquire()
-                file.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
-            except Timeout:
-                holder = file.read_text(encoding="utf-8").strip() if file.exists() else ""
-                raise error(f"{busy}: {holder}" if holder else busy, where=str(path), hint=_BUSY_HINT) from None
-            except OSError as cause:
-                if cause.errno not in _NO_LOCKS:
-                    raise
-                file.unlink(missing_ok=True)
-                if not is_optional:
-                    hint = "mount it with flock, or choose a folder on another disk with -o"
-                    raise error(f"cannot lock {path}: its disk knows no locks", where=str(file), hint=hint) from None
-        yield
-    finally:
-        if lock.is_locked:
-            file.unlink(missing_ok=True)  # while it is still held, so it cannot be another process's file
-            lock.release()
+    return resolved.with_name(f".{resolved.name.removeprefix('.')}.lock")
 
 
 def _remove(path: Path) -> None:
@@ -330,7 +315,7 @@ def _remove(path: Path) -> None:
     if path.is_symlink():
         path.unlink()
     elif path.is_dir():
-        with suppress(DataError), _hold_lock(path, path, busy="it is in use", error=DataError, is_optional=True):
+        with suppress(DataError), lock_path(path, busy="it is in use", error=DataError, is_optional=True):
             shutil.rmtree(path, ignore_errors=True)
 
 
