@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
-import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from sacrebleu.dataset import DATASETS
-from sacrebleu.dataset.base import Dataset
 from sacrebleu.utils import SACREBLEU_DIR
 
-from nmt_cli.errors import DataError, NmtError
+from nmt_cli.errors import DataError, NmtError, nearest_word
 from nmt_cli.files import disk_errors
 
 logger = logging.getLogger(__name__)
@@ -39,13 +36,16 @@ def find_test_set(
     fetched.
     """
     if name not in DATASETS:
-        raise _unknown_name_error(name, error=error, where=name_where)
+        near = nearest_word(name, DATASETS)
+        hint = f"did you mean {near}? " if near else ""
+        message = f"sacreBLEU knows no test set {name!r}"
+        raise error(message, where=name_where, hint=f"{hint}sacrebleu --list names them all")
     dataset = DATASETS[name]
-    if languages not in dataset.langpairs:
-        raise _unknown_languages_error(
-            dataset, languages, error=error, name_where=name_where, languages_where=languages_where
-        )
-    assert languages is not None
+    if languages is None or languages not in dataset.langpairs:
+        fault = "needs its languages" if languages is None else f"has no languages {languages!r}"
+        pairs = sorted(dataset.langpairs)
+        shown = ", ".join(pairs[:_SHOWN_PAIRS]) + (", ..." if len(pairs) > _SHOWN_PAIRS else "")
+        raise error(f"the test set {name} {fault}", where=languages_where, hint=f"take one of {shown}")
     folder = Path(SACREBLEU_DIR) / name
     if not folder.is_dir():
         logger.info("fetching %s through sacreBLEU into %s", name, folder)
@@ -57,29 +57,6 @@ def find_test_set(
     except (Exception, SystemExit) as cause:
         raise cause if isinstance(cause, DataError) else _unusable_error(name, folder, cause) from None
     return TestSetFiles(Path(source), [Path(file) for file in references])
-
-
-def _unknown_name_error(name: str, *, error: type[NmtError], where: str) -> NmtError:
-    message = f"sacreBLEU knows no test set {name!r}"
-    if edition := re.fullmatch(r"newstest20(\d\d)", name):
-        name = f"wmt{edition[1]}"
-    near = difflib.get_close_matches(name, DATASETS, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return error(message, where=where, hint=f"{hint}sacrebleu --list names them all")
-
-
-def _unknown_languages_error(
-    dataset: Dataset, languages: str | None, *, error: type[NmtError], name_where: str, languages_where: str
-) -> NmtError:
-    pairs = sorted(dataset.langpairs)
-    shown = ", ".join(pairs[:_SHOWN_PAIRS]) + (", ..." if len(pairs) > _SHOWN_PAIRS else "")
-    known_pairs = f"{dataset.name} has {shown}"
-    if languages is None:
-        example = "en-de" if "en-de" in pairs else pairs[0]
-        message = f"{name_where} needs the languages of the test set"
-        return error(message, where=name_where, hint=f"add {languages_where} {example}, say; {known_pairs}")
-    message = f"the test set {dataset.name} has no languages {languages!r}"
-    return error(message, where=languages_where, hint=known_pairs)
 
 
 def _unusable_error(name: str, folder: Path, cause: BaseException) -> DataError:
