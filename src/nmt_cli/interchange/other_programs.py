@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.ctranslate2.model import import_ctranslate2
@@ -110,29 +109,17 @@ class TransformersProgram:
     def log_probs(self, sources: Sequence[list[str]], targets: Sequence[list[str]]) -> list[list[float]]:
         """The log-probability of each target piece and of EOS after them."""
         results: list[list[float]] = []
-        for start in range(0, len(sources), _BATCH_SENTENCES):
-            rows = [self._ids(pieces, self._target_ids) for pieces in targets[start : start + _BATCH_SENTENCES]]
-            gold = self._pad(rows)
-            inputs = torch.cat([torch.full_like(gold[:, :1], self._start_id), gold[:, :-1]], dim=1)
+        for source, target in zip(sources, targets, strict=True):
+            gold = self._ids(target, self._target_ids)
             logits = self._model(
-                **self._inputs(sources[start : start + _BATCH_SENTENCES]), decoder_input_ids=inputs
-            ).logits
-            log_probs = logits.log_softmax(-1).gather(2, gold[:, :, None])[:, :, 0].tolist()
-            results += [values[: len(row)] for values, row in zip(log_probs, rows, strict=True)]
+                input_ids=torch.tensor([self._ids(source, self._source_ids)]),
+                decoder_input_ids=torch.tensor([[self._start_id, *gold[:-1]]]),
+            ).logits[0]
+            results.append(logits.log_softmax(-1)[range(len(gold)), gold].tolist())
         return results
 
     def _ids(self, pieces: Sequence[str], vocabulary: Mapping[str, int]) -> list[int]:
         return [*(vocabulary[piece_for_marian(piece)] for piece in pieces), self._model.config.eos_token_id]
-
-    def _inputs(self, sources: Sequence[Sequence[str]]) -> dict[str, Tensor]:
-        rows = [self._ids(pieces, self._source_ids) for pieces in sources]
-        width = max(map(len, rows))
-        mask = torch.tensor([[position < len(row) for position in range(width)] for row in rows])
-        return {"input_ids": self._pad(rows), "attention_mask": mask.long()}
-
-    def _pad(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        width, pad_id = max(map(len, rows)), self._model.config.pad_token_id
-        return torch.tensor([[*row, *[pad_id] * (width - len(row))] for row in rows])
 
 
 def import_transformers() -> Any:
