@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count, groupby
 
@@ -15,8 +14,6 @@ _MAX_TICKS = 5
 _MIN_RELATIVE_RANGE = 5e-5
 # A long line is divided into this many columns, each about two units of the drawing wide.
 THINNING_COLUMNS = 200
-# A chart is divided into this many strips: the mouse over a strip shows the values there.
-_HOVER_STRIPS = 40
 _MAX_MARKED_POINTS = 25  # a longer line has no marks
 _NUMBER_SUFFIXES = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 
@@ -35,8 +32,8 @@ class Line:
 def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[float, float], number_format: str) -> str:
     """The lines over one axis of `unit`, with room for the values between `bounds`; `number_format` writes a value.
 
-    A long line is thinned. The label of the drawing, which screen readers read, names the first and the last value of
-    each line.
+    A long line is thinned. A short one has marks, over which the mouse shows their values. The label of the drawing,
+    which screen readers read, names the first and the last value of each line.
     """
     drawn_lines = [line for line in lines if line.points]
     x_ticks = axis_ticks(0, max(line.points[-1][0] for line in drawn_lines), least_step=0)
@@ -59,12 +56,13 @@ def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[fl
             {
                 "style": line.style,
                 "points": [in_plot(point) for point in thin(line.points, columns=THINNING_COLUMNS)],
-                "is_marked": len(line.points) <= _MAX_MARKED_POINTS,
+                "marks": [
+                    (*in_plot((x, y)), f"{line.name} {number_format.format(y)} at {x:,.6g} {unit}")
+                    for x, y in (line.points if len(line.points) <= _MAX_MARKED_POINTS else ())
+                ],
             }
             for line in drawn_lines
         ],
-        strips=list(_hover_strips(drawn_lines, end=x_ticks[-1], unit=unit, number_format=number_format)),
-        strip_width=1 / _HOVER_STRIPS,
     )
 
 
@@ -115,22 +113,3 @@ def short_number(number: float) -> str:
         factor, exponent = f"{number:e}".split("e")
         return f"{float(factor):g}e{int(exponent)}"
     return f"{number:g}"
-
-
-def _hover_strips(lines: Sequence[Line], *, end: float, unit: str, number_format: str) -> Iterator[tuple[float, str]]:
-    """For each strip of the chart its left edge in the plot, and the last value of each line in it, in words."""
-    for strip in range(_HOVER_STRIPS):
-        start, stop = end * strip / _HOVER_STRIPS, end * (strip + 1) / _HOVER_STRIPS
-        values = []
-        for line in lines:
-            last = bisect_right(line.points, stop, key=lambda point: point[0]) - 1
-            if last >= 0 and (line.points[last][0] > start or strip == 0):
-                x, y = line.points[last]
-                values.append(f"{line.name} {number_format.format(y)} at {_position_text(x)}")
-        if values:
-            yield strip / _HOVER_STRIPS, f"{'; '.join(values)} {unit}"
-
-
-def _position_text(position: float) -> str:
-    """A position in words: whole numbers in full, others with three digits."""
-    return f"{position:,.0f}" if position >= 100 or position == int(position) else f"{position:.3g}"
