@@ -185,24 +185,6 @@ def test_two_processes_at_once_import_once_and_a_kill_leaves_nothing_half(machin
     ]
 
 
-@pytest.mark.slow
-def test_ctrl_c_in_a_download_says_that_the_same_command_goes_on(machine: Machine, hub: Hub) -> None:
-    hub.seconds_per_block = 0.5
-    with machine.start("decode", "-m", NAME) as process:
-        while not any(path.startswith("GET") and path.endswith(".bin") for path in hub.requests):
-            assert process.poll() is None
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        output, error = process.communicate()
-    assert (process.returncode, output) == (130, "")
-    told = f"warning: interrupted: the same command continues; files of {NAME} that are complete are kept"
-    assert error.splitlines()[-1] == told
-    hub.seconds_per_block = 0.0
-    hub.requests.clear()
-    assert machine.nmt("decode", "-m", NAME, text="a\n").returncode == 0
-    assert not any(path.startswith("GET") and path.endswith("vocab.json") for path in hub.requests)
-
-
 def test_a_damaged_model_in_the_cache_is_imported_again(machine: Machine) -> None:
     assert machine.nmt("decode", "-m", NAME, text="a\n").returncode == 0
     weights = machine.models / NAME / "model.safetensors"

@@ -72,12 +72,8 @@ def import_from_hub(
 
     Raises ModelError as `find_model` and `import_marian` do. Raises UsageError if the languages are unknown.
     """
-    try:
-        with show_progress() as progress:
-            folder = _download(name, progress=progress)
-    except KeyboardInterrupt:
-        logger.warning("interrupted: the same command continues; files of %s that are complete are kept", name)
-        raise
+    with show_progress() as progress:
+        folder = _download(name, progress=progress)
     from nmt_cli.interchange.importing import import_marian
 
     origin = f"{name.repository}@{folder.name}"
