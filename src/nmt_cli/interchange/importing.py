@@ -68,11 +68,8 @@ def import_marian(
     npz = find_npz(path)
     with memory_errors(path, torch.device("cpu")):
         marian = read_huggingface(path) if npz is None else read_npz(npz)
-        name = (
-            marian.directory.resolve().name
-            if imported_from is None
-            else imported_from.partition("@")[0].rpartition("/")[2]
-        )
+        origin = str(marian.directory.resolve()) if imported_from is None else imported_from.partition("@")[0]
+        name = origin.rpartition("/")[2]
         languages = languages or marian.languages or _languages_in_name(name, marian)
         source = _vocabulary_rows(marian, marian.source_vocabulary, num_rows=marian.settings.vocab_size)
         target = _vocabulary_rows(marian, marian.target_vocabulary, num_rows=marian.settings.target_rows)
