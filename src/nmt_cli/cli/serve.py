@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from nmt_cli.errors import UsageError
 # A batch takes seconds. A worker is killed if it does not answer in this time, or in twice --timeout if that is longer.
 _MIN_BATCH_TIMEOUT_SECONDS = 60.0
 _MAX_BEAM = 16
+_LIBRARIES = ("fastapi", "prometheus_client", "py3langid", "python_multipart", "uvicorn")
 _MAX_DEFAULT_WORKERS = 4  # each worker has a copy of the model
 
 
@@ -173,12 +175,7 @@ def _threads_per_worker(processes: int) -> int:
 
 def _check_extra() -> None:
     """Raise UsageError, with the command to install, if a library of the extra is missing."""
-    try:
-        from nmt_cli.serving.server import missing_library
-
-        name = missing_library()
-    except ModuleNotFoundError as error:
-        name = error.name
-    if name is not None:
-        message = f"nmt serve needs {name}, which is not installed"
-        raise UsageError(message, where="nmt serve", hint="pip install 'nmt-cli[serve]'")
+    for name in _LIBRARIES:
+        if find_spec(name) is None:
+            message = f"nmt serve needs {name}, which is not installed"
+            raise UsageError(message, where="nmt serve", hint="pip install 'nmt-cli[serve]'")

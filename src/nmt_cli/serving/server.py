@@ -16,7 +16,6 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import uvicorn
@@ -57,11 +56,6 @@ class ServerSettings:
     limits: RequestLimits
     keys: ApiKeys
     allowed_origins: AllowedOrigins
-
-
-def missing_library() -> str | None:
-    """A library of the extra that is missing and is imported late; else None."""
-    return next((name for name in ("py3langid", "python_multipart") if find_spec(name) is None), None)
 
 
 def run(settings: ServerSettings) -> None:
