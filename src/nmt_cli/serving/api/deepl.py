@@ -23,6 +23,7 @@ NO_GLOSSARY_HINT = "there are no glossaries: fine-tune a model on text with the 
 """What there is instead of a glossary."""
 # The only service of the server. It can detect each language that it translates from.
 _TEXTS, _DETECTION = "translate_text", "auto_detection"
+_RESOURCE = f"{_TEXTS}; other services have no languages here"
 # Lists that are always empty, by path: clients fill menus with them.
 _EMPTY_LISTS = {
     "/v2/glossaries": "glossaries",
@@ -73,12 +74,6 @@ class DeepLTranslateRequest(BaseModel):
         return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-class DeepLLanguagesRequest(BaseModel):
-    """Which side's languages are asked for."""
-
-    type: Literal["source", "target"] = "source"
-
-
 class DeepLTranslation(BaseModel):
     """A translation."""
 
@@ -102,18 +97,6 @@ class DeepLLanguage(BaseModel):
     supports_formality: bool
 
 
-class DeepLLanguagesV3Request(BaseModel):
-    """Which of DeepL's services the languages are asked for."""
-
-    resource: Annotated[str, Field(description="translate_text; other services have no languages here")]
-
-
-class DeepLFeature(BaseModel):
-    """Something that can be done with a language."""
-
-    status: str
-
-
 class DeepLLanguageV3(BaseModel):
     """A language, and on which side it can stand."""
 
@@ -121,7 +104,7 @@ class DeepLLanguageV3(BaseModel):
     name: str
     usable_as_source: bool
     usable_as_target: bool
-    features: dict[str, DeepLFeature]
+    features: dict[str, dict[str, str]]
 
 
 class DeepLUsage(BaseModel):
@@ -185,19 +168,21 @@ async def translate(fields: DeepLTranslateRequest, call: _Keyed) -> Response:
 
 
 @router.get("/v2/languages", response_model=list[DeepLLanguage])
-async def languages(fields: Annotated[DeepLLanguagesRequest, Query()], call: _Keyed) -> Response:
+async def languages(
+    call: _Keyed, side: Annotated[Literal["source", "target"], Query(alias="type")] = "source"
+) -> Response:
     """The languages of one side."""
     models = call.service.models
-    codes = models.targets if fields.type == "target" else models.sources
+    codes = models.targets if side == "target" else models.sources
     return json_response(
         [{"language": code.upper(), "name": language_name(code), "supports_formality": False} for code in codes]
     )
 
 
 @router.get("/v3/languages", response_model=list[DeepLLanguageV3])
-async def languages_v3(fields: Annotated[DeepLLanguagesV3Request, Query()], call: _Keyed) -> Response:
+async def languages_v3(call: _Keyed, resource: Annotated[str, Query(description=_RESOURCE)]) -> Response:
     """The languages of both sides, for texts."""
-    if fields.resource != _TEXTS:
+    if resource != _TEXTS:
         return json_response([])
     sources, targets = call.service.models.sources, call.service.models.targets
     return json_response(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from fastapi import Request, Response, Security
 from fastapi.datastructures import QueryParams
 from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
-from pydantic import Field
+from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
+from nmt_cli.languages import language_name
 from nmt_cli.serving.api.requests import read_fields, read_json_fields
 from nmt_cli.serving.keys import KeyOwner
 from nmt_cli.serving.service import Service
@@ -26,8 +27,20 @@ _DEEPL_KEY = Security(
 _JSON_TYPE = (b"content-type", b"application/json")
 
 
-NotBlank = Annotated[str, Field(json_schema_extra={"pattern": r"[^\s\x00-\x1f\x7f-\x9f]"})]
-"""Text that may not be blank: the endpoint says so, and the OpenAPI document too."""
+NotBlank = Annotated[str, Field(pattern=r"[^\s\x00-\x1f\x7f-\x9f]")]
+"""Text that may not be blank."""
+
+
+class Language(BaseModel):
+    """A language by its code and its English name."""
+
+    code: str
+    name: str
+
+    @classmethod
+    def of(cls, code: str) -> Self:
+        """The language of a code."""
+        return cls(code=code, name=language_name(code))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field, WithJsonSchema
 
 from nmt_cli.languages import DetectedLanguage, language_name
-from nmt_cli.serving.api.endpoints import Call, FormRoute, KeyedCall, json_response, open_call
+from nmt_cli.serving.api.endpoints import Call, FormRoute, KeyedCall, Language, json_response, open_call
 from nmt_cli.serving.api.requests import read_text, watch_caller
 from nmt_cli.serving.errors import BUSY, REFUSED, RequestError, invalid_request_error, shorten
 from nmt_cli.serving.service import SearchOptions, off_the_loop
@@ -36,7 +36,7 @@ class LibreTranslateRequest(BaseModel):
 class LibreDetectRequest(BaseModel):
     """Text whose language is asked for."""
 
-    q: Annotated[str, Field(json_schema_extra={"minLength": 1})]
+    q: Annotated[str, Field(min_length=1)]
     api_key: str | None = None
 
 
@@ -55,26 +55,17 @@ class LibreTranslateAnswer(BaseModel):
     alternatives: list[str] | list[list[str]] | None = None
 
 
-class LibreNamedLanguage(BaseModel):
-    """A language by its code and its English name."""
-
-    code: str
-    name: str
-
-
-class LibreLanguage(BaseModel):
+class LibreLanguage(Language):
     """A language, and the languages that it is translated into."""
 
-    code: str
-    name: str
     targets: list[str]
 
 
 class LibreSideLanguages(BaseModel):
     """The languages to begin with."""
 
-    source: LibreNamedLanguage
-    target: LibreNamedLanguage
+    source: Language
+    target: Language
 
 
 class LibreSettings(BaseModel):
@@ -156,12 +147,9 @@ async def detect(fields: LibreDetectRequest, call: _Keyed) -> Response:
 
     The fields may also be sent as a form, or in the query string.
     """
-    text = fields.q
-    if not text:
-        raise invalid_request_error("Invalid request: missing q parameter", hint="q is the text", where="q")
-    call.service.check_texts([text])
+    call.service.check_texts([fields.q])
     with call.owner.charged(requests=1, characters=0):
-        found = await off_the_loop([text], partial(call.service.models.detect, text))
+        found = await off_the_loop([fields.q], partial(call.service.models.detect, fields.q))
         return json_response([_detected_language(found)])
 
 
@@ -191,8 +179,8 @@ async def settings(call: _Open) -> Response:
             "filesTranslation": False,
             "supportedFilesFormat": [],
             "language": {
-                "source": {"code": source, "name": language_name(source)},
-                "target": {"code": target, "name": language_name(target)},
+                "source": Language.of(source),
+                "target": Language.of(target),
             },
         }
     )

@@ -101,6 +101,8 @@ def wrong_field_error(error: RequestValidationError) -> RequestError:
         case "missing":
             reason = f"missing {name} parameter"
             hint = f"give {name}; the page at /docs has the parameters of each call"
+        case "string_pattern_mismatch" | "string_too_short":
+            reason, hint = f"{name} is blank", f"give {name}"
         case "extra_forbidden":
             reason, hint = f"there is no {name}", "leave it out; the page at /docs has the parameters of each call"
         case _:

@@ -11,10 +11,10 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
-from nmt_cli.languages import DetectedLanguage, language_name
-from nmt_cli.serving.api.endpoints import Call, JsonRoute, KeyedCall, NotBlank, json_response, open_call
+from nmt_cli.languages import DetectedLanguage
+from nmt_cli.serving.api.endpoints import Call, JsonRoute, KeyedCall, Language, NotBlank, json_response, open_call
 from nmt_cli.serving.api.requests import watch_caller
-from nmt_cli.serving.errors import BUSY, REFUSED, ClientGone, RequestError, invalid_request_error
+from nmt_cli.serving.errors import BUSY, REFUSED, ClientGone, RequestError
 from nmt_cli.serving.models import ModelRoute, ServedModel
 from nmt_cli.serving.service import SearchOptions, Service, off_the_loop
 from nmt_cli.serving.texts import Candidate, TranslatedText
@@ -86,19 +86,12 @@ class AttentionAnswer(BaseModel):
     weights: list[list[list[list[float]]]]
 
 
-class ServedLanguage(BaseModel):
-    """A language by its code and its English name."""
-
-    code: str
-    name: str
-
-
 class ServedModelAnswer(BaseModel):
     """A model: what it translates, what it was made of, and whether it has a worker."""
 
     name: str
-    source: ServedLanguage
-    target: ServedLanguage
+    source: Language
+    target: Language
     layers: Annotated[int, Field(description="of the decoder")]
     heads: int
     updates: list[int]
@@ -205,9 +198,6 @@ async def attention(fields: AttentionRequest, call: _Keyed) -> Response:
     call.service.check_texts([fields.text, fields.translation])
     with call.owner.charged(requests=1, characters=0):
         model = await _model_for_sentence(fields, call.service)
-        if not task.target:
-            hint = "give the translation of the text"
-            raise invalid_request_error("the translation is blank", hint=hint, where="translation")
         with watch_caller(call.request) as caller:
             answer = await call.service.ask_about_words(fields.text, task, model, caller=caller)
     return Response(answer["map"], media_type="application/json")
@@ -236,8 +226,8 @@ def _model_json(model: ServedModel) -> dict[str, Any]:
     source, target = model.pair
     return {
         "name": model.config.recipe.name,
-        "source": {"code": source, "name": language_name(source)},
-        "target": {"code": target, "name": language_name(target)},
+        "source": Language.of(source),
+        "target": Language.of(target),
         "layers": model.config.recipe.model.decoder_layers,
         "heads": model.config.recipe.model.heads,
         "updates": model.config.updates,
@@ -247,9 +237,6 @@ def _model_json(model: ServedModel) -> dict[str, Any]:
 
 
 async def _model_for_sentence(fields: NextWordsRequest | AttentionRequest, service: Service) -> ServedModel:
-    """The model for the sentence of a request; RequestError if the sentence is blank."""
-    if not fields.text.strip():
-        raise invalid_request_error("the sentence is blank", hint="give the sentence that is translated", where="text")
     find_route = partial(service.models.route, fields.source, fields.target, text=fields.text)
     return (await off_the_loop([fields.text], find_route)).model
 
