@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
-from pydantic import BaseModel, Field, WithJsonSchema, field_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from nmt_cli.languages import language_name
@@ -32,7 +32,6 @@ _EMPTY_LISTS = {
     "/v3/style_rules": "style_rules",
     "/v3/translation_memories": "translation_memories",
 }
-_Unsupported = SkipJsonSchema[Any]
 
 
 class DeepLTranslateRequest(BaseModel):
@@ -40,6 +39,8 @@ class DeepLTranslateRequest(BaseModel):
 
     DeepL's other settings are accepted and have no effect, for example context and preserve_formatting.
     """
+
+    model_config = ConfigDict(extra="allow")
 
     text: Annotated[list[str], Field(min_length=1)]
     target_lang: Annotated[str, Field(description="EN, or EN-US for what is nearest to it")]
@@ -57,11 +58,6 @@ class DeepLTranslateRequest(BaseModel):
         Literal["html", "xml", ""] | None,
         WithJsonSchema({"enum": ["html", "xml"], "type": "string", "description": "html takes the tags of blocks"}),
     ] = None
-    glossary_id: _Unsupported = None
-    glossary_ids: _Unsupported = None
-    style_id: _Unsupported = None
-    translation_memory_id: _Unsupported = None
-    custom_instructions: _Unsupported = None
 
     @field_validator("text", mode="before")
     @classmethod
@@ -208,7 +204,7 @@ async def usage(call: _Keyed) -> Response:
 def check_supported(fields: DeepLTranslateRequest) -> None:
     """Raise RequestError if a setting asks for a translation that the model cannot make."""
     for name in _UNSUPPORTED:
-        if getattr(fields, name):
+        if (fields.model_extra or {}).get(name):
             hint = NO_GLOSSARY_HINT if name.startswith("glossary") else f"leave {name} out"
             raise invalid_request_error(f"{name} is not supported", hint=hint, where=name)
     if fields.formality in ("more", "less"):
@@ -227,14 +223,11 @@ def _num_lines(text: str) -> int:
     return sum(bool(line.strip()) for line in text.splitlines())
 
 
-def _add_empty_list(path: str, name: str) -> None:
-    async def empty_list(call: _Keyed) -> Response:
-        """An empty list."""
-        return json_response({name: []})
-
-    operation = path[1:].translate(str.maketrans("/-", "__"))
-    router.add_api_route(path, empty_list, response_model=dict[str, list[str]], name=operation)
+async def empty_list(call: _Keyed) -> Response:
+    """An empty list."""
+    return json_response({_EMPTY_LISTS[call.request.scope["route"].path]: []})
 
 
-for _path, _name in _EMPTY_LISTS.items():
-    _add_empty_list(_path, _name)
+for _path in _EMPTY_LISTS:
+    _operation = _path[1:].translate(str.maketrans("/-", "__"))
+    router.add_api_route(_path, empty_list, response_model=dict[str, list[str]], name=_operation)
