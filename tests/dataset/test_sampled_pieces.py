@@ -197,7 +197,7 @@ def test_a_full_disk_is_an_error_that_leaves_nothing_there(
     original = TokenWriter.append
 
     def full_after_a_block(self: TokenWriter, ids: np.ndarray, lengths: np.ndarray) -> None:
-        if self.sentences > 0:
+        if self.tokens > 0:
             raise OSError(28, "No space left on device")
         original(self, ids, lengths)
 

@@ -30,7 +30,7 @@ def test_a_full_disk_loses_no_finished_stage(
     with monkeypatch.context() as patch:
         patch.setattr(encoding, "TokenWriter", FullDisk)
         error = refusal(lambda: run(located, tmp_path / "data"))
-    assert error.message == "cannot write encoded: the disk is full"
+    assert error.message == "cannot write data: the disk is full"
     assert error.hint == "free some space, then give the same command again"
     assert not (tmp_path / "data").exists()
     caplog.set_level("INFO")
@@ -146,7 +146,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("cleaning", 5, 2, "cleaned: 4 shards finished before, kept"),
         ("tokenizer", 1, 2, "cleaned: finished before, kept"),
         ("encoding", 1, 3, "tokenizer: finished before, kept"),
-        ("encoding", 6, 1, "encoded: 1,000 pairs encoded before, kept"),
+        ("encoding", 6, 1, "tokenizer: finished before, kept"),
     ],
 )
 def test_a_killed_preparation_continues_to_the_same_bytes(

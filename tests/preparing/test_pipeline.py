@@ -135,8 +135,8 @@ def test_held_out_text_with_a_line_break_inside_a_sentence_is_refused(tmp_path: 
 
 def test_a_damaged_shard_of_clean_text_is_refused(tmp_path: Path) -> None:
     located = small_corpus(tmp_path)
-    cleaned, spm, encoded = (tmp_path / "work" / name for name in ("cleaned", "spm", "encoded"))
-    for folder in (cleaned, spm, encoded):
+    cleaned, spm = (tmp_path / "work" / name for name in ("cleaned", "spm"))
+    for folder in (cleaned, spm):
         folder.mkdir(parents=True)
     sources = fetch_inputs(located, progress=silent).sources
     write_clean_text(located.corpus, sources, cleaned, num_workers=1, progress=silent)
@@ -144,7 +144,7 @@ def test_a_damaged_shard_of_clean_text_is_refused(tmp_path: Path) -> None:
     write_tokenizers(located.corpus, text, spm, num_workers=1, progress=silent)
     (shard,) = cleaned.glob("0*")
     shard.write_bytes(shard.read_bytes()[:-100])
-    error = refusal(lambda: write_tokens(located.corpus, text, spm, encoded, num_workers=1, progress=silent))
+    error = refusal(lambda: write_tokens(located.corpus, text, spm, num_workers=1, progress=silent))
     assert error.message == "000000.npz is damaged"
     assert error.where == str(shard)
     assert error.hint == f"it was changed after it was written: rm -r {tmp_path / 'work'}, then run nmt prepare again"

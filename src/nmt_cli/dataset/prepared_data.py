@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
-import shlex
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -223,23 +222,14 @@ def token_dtype(vocab_size: int) -> TokenDtype:
 
 
 class TokenWriter:
-    """Writes one side of a split, batch by batch, to the token files `DIRECTORY/SPLIT.SIDE.ids` and `.offsets`.
+    """Writes one side of a split, batch by batch, to the token files `DIRECTORY/SPLIT.SIDE.ids` and `.offsets`."""
 
-    To continue after an interruption, give the number of `sentences` and `tokens` to keep. Everything after them is
-    removed from the files.
-    """
-
-    def __init__(
-        self, directory: Path, *, split: str, side: str, dtype: TokenDtype, sentences: int = 0, tokens: int = 0
-    ) -> None:
+    def __init__(self, directory: Path, *, split: str, side: str, dtype: TokenDtype) -> None:
         self._dtype = np.dtype(dtype).newbyteorder("<")
-        self.tokens = tokens
-        self.sentences = sentences
-        stem = f"{split}.{side}"
-        self._ids = _open_at(directory / f"{stem}.ids", tokens * self._dtype.itemsize)
-        self._offsets = _open_at(directory / f"{stem}.offsets", (sentences + 1) * _OFFSET.itemsize if sentences else 0)
-        if not sentences:
-            self._offsets.write(np.zeros(1, dtype=_OFFSET).tobytes())
+        self.tokens = 0
+        self._ids = (directory / f"{split}.{side}.ids").open("wb")
+        self._offsets = (directory / f"{split}.{side}.offsets").open("wb")
+        self._offsets.write(np.zeros(1, dtype=_OFFSET).tobytes())
 
     def __enter__(self) -> TokenWriter:
         return self
@@ -255,28 +245,6 @@ class TokenWriter:
         self._ids.write(ids.astype(self._dtype, copy=False).tobytes())
         self._offsets.write((self.tokens + np.cumsum(lengths, dtype=_OFFSET)).astype(_OFFSET).tobytes())
         self.tokens += len(ids)
-        self.sentences += len(lengths)
-
-    def sync(self) -> None:
-        """Wait until everything added is on the disk."""
-        for file in (self._ids, self._offsets):
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _open_at(path: Path, size: int) -> BinaryIO:
-    """The file, open for writing after its first `size` bytes; the rest is dropped."""
-    present = path.stat().st_size if path.exists() else 0
-    if present < size:
-        raise DataError(
-            f"{path.name} has {present:,} bytes, and {size:,} were written",
-            where=str(path),
-            hint=f"rm -r {shlex.quote(str(path.parent))}, then give the same nmt prepare command once more",
-        )
-    file = path.open("r+b" if size else "wb")
-    file.truncate(size)
-    file.seek(size)
-    return file
 
 
 def _check_tokenizer(path: Path, record: TokenizerRecord) -> None:

@@ -1,4 +1,4 @@
-"""The encoding stage of a preparation: the token files, written shard by shard, with the statistics of the report."""
+"""The last stage of a preparation: the token files, written shard by shard, with the statistics of the report."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from nmt_cli.dataset.manifest import TokenDtype
 from nmt_cli.dataset.prepared_data import SIDES, TokenWriter, token_dtype
 from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus
-from nmt_cli.preparing.shards import CleanShard, write_arrays
+from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
 from nmt_cli.tokenization.sentencepiece_model import kind_without_normalization
 from nmt_cli.tokenization.tokenizer import EncodedText, TextEncoder, Tokenizer, plain_spaces
 
 logger = logging.getLogger(__name__)
 
-_RECORD_ENDING = ".npz"
 _STATISTICS_NAMES = ("words", "pieces", "usage", "changed")
 
 
@@ -40,6 +39,11 @@ class TokenStatistics:
     pieces: NDArray[np.int64]
     usage: NDArray[np.int64]
     changed: NDArray[np.int64]
+
+    @property
+    def pairs(self) -> int:
+        """The number of sentences."""
+        return int(self.pieces.sum())
 
     @property
     def tokens(self) -> int:
@@ -60,58 +64,37 @@ class EncodedSide:
     statistics: TokenStatistics
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedSplit:
-    """How much of a split is written: the number of shards, and the statistics of each side."""
-
-    num_shards: int
-    statistics: Mapping[str, TokenStatistics]
-
-    @property
-    def pairs(self) -> int:
-        """The number of pairs."""
-        return int(self.statistics["source"].pieces.sum())
-
-    def with_shard(self, sides: Mapping[str, EncodedSide]) -> EncodedSplit:
-        """The written part after one more shard."""
-        statistics = {side: self.statistics[side].plus(encoded.statistics) for side, encoded in sides.items()}
-        return EncodedSplit(self.num_shards + 1, statistics)
-
-
 def write_tokens(
-    corpus: Corpus, text: CleanText, tokenizers: Path, directory: Path, *, num_workers: int, progress: Progress
-) -> None:
-    """Write the token files of every split. Training text that an earlier run has written stays."""
-    job = EncodingJob(text, tokenizers)
+    corpus: Corpus, text: CleanText, directory: Path, *, num_workers: int, progress: Progress
+) -> dict[str, dict[str, TokenStatistics]]:
+    """Write the token files of every split beside the tokenizers in a directory; the statistics by split and side."""
+    job = EncodingJob(text, directory)
     encoders = job.encoders()
     dtype = token_dtype(max(encoder.vocab_size for encoder in encoders.values()))
-    empty = EncodedSplit(0, {side: encoder.encode_lines([]).statistics for side, encoder in encoders.items()})
+    total = text.counts()["pairs"]["train"]
+
+    def report_progress(shards: Iterable[dict[str, EncodedSide]]) -> Iterator[dict[str, EncodedSide]]:
+        num_pairs = 0
+        progress("encoding", num_pairs, total)
+        for sides in shards:
+            yield sides
+            num_pairs += len(sides[SIDES[0]].text.lengths)
+            progress("encoding", num_pairs, total)
+
+    with worker_pool([job] * num_workers, hint=FEWER_WORKERS_HINT) as run:
+        shards = report_progress(run(range(len(text.shards()))))
+        statistics = {"train": _write_split(directory, "train", shards, dtype=dtype)}
     for split in corpus.splits:
         if split != "train":
             lines = {side: text.held_out(split, language=code) for side, code in corpus.languages.model_dump().items()}
             held_out = {side: encoder.encode_lines(lines[side]) for side, encoder in encoders.items()}
-            list(_append_shards(directory, split, empty, [held_out], dtype=dtype))
-    total = text.counts()["pairs"]["train"]
-    written = _read_record(directory, "train") or empty
-    if written.num_shards:
-        logger.info("encoded: %s pairs encoded before, kept", f"{written.pairs:,}")
-    progress("encoding", written.pairs, total)
-    with worker_pool([job] * num_workers, hint=FEWER_WORKERS_HINT) as run:
-        shards = run(range(written.num_shards, len(text.shards())))
-        for part in _append_shards(directory, "train", written, shards, dtype=dtype):
-            progress("encoding", part.pairs, total)
-            written = part
-    tokens = [f"{written.statistics[side].tokens:,}" for side in SIDES]
-    logger.info("encoded: %s source and %s target tokens", *tokens)
-    if changed := int(written.statistics[SIDES[0]].changed[0]):
+            statistics[split] = _write_split(directory, split, [held_out], dtype=dtype)
+    train = statistics["train"]
+    logger.info("encoded: %s source and %s target tokens", *(f"{train[side].tokens:,}" for side in SIDES))
+    if changed := int(train["source"].changed[0]):
         message = "encoded: %s source lines have odd spaces, marks without width or decomposed letters that the "
         logger.info(message + "vocabulary lacks: they are replaced, as nmt decode does it", f"{changed:,}")
-
-
-def encoded_splits(corpus: Corpus, directory: Path) -> dict[str, EncodedSplit]:
-    """The written part of each split."""
-    written = {split: _read_record(directory, split) for split in corpus.splits}
-    return {split: part for split, part in written.items() if part is not None}
+    return statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,52 +154,21 @@ class _SideEncoder:
         return EncodedSide(narrow, TokenStatistics(np.bincount(words), pieces, usage, changed))
 
 
-def _append_shards(
-    directory: Path,
-    split: str,
-    written: EncodedSplit,
-    shards: Iterable[Mapping[str, EncodedSide]],
-    *,
-    dtype: TokenDtype,
-) -> Iterator[EncodedSplit]:
-    """Add shards to the token files of a split, and yield the written part after each shard.
-
-    A record of the written part lies beside the files, so an interruption costs at most one shard.
-    """
+def _write_split(
+    directory: Path, split: str, shards: Iterable[Mapping[str, EncodedSide]], *, dtype: TokenDtype
+) -> dict[str, TokenStatistics]:
+    """Write the token files of a split, shard by shard; the statistics of each side."""
+    statistics: dict[str, TokenStatistics] = {}
     with ExitStack() as stack:
         writers = {
-            side: stack.enter_context(
-                TokenWriter(
-                    directory, split=split, side=side, dtype=dtype, sentences=written.pairs, tokens=statistics.tokens
-                )
-            )
-            for side, statistics in written.statistics.items()
+            side: stack.enter_context(TokenWriter(directory, split=split, side=side, dtype=dtype)) for side in SIDES
         }
         for sides in shards:
-            for side, writer in writers.items():
-                writer.append(sides[side].text.ids, sides[side].text.lengths)
-                writer.sync()
-            written = written.with_shard(sides)
-            arrays = {
-                f"{side}_{name}": getattr(statistics, name)
-                for side, statistics in written.statistics.items()
-                for name in _STATISTICS_NAMES
-            }
-            arrays["counts"] = np.array([written.num_shards])
-            write_arrays(directory / f"{split}{_RECORD_ENDING}", arrays)
-            yield written
-
-
-def _read_record(directory: Path, split: str) -> EncodedSplit | None:
-    """The record of the written part of a split, or None if nothing is written."""
-    record = directory / f"{split}{_RECORD_ENDING}"
-    if not record.exists():
-        return None
-    with np.load(record) as arrays:
-        statistics = {
-            side: TokenStatistics(*(arrays[f"{side}_{name}"] for name in _STATISTICS_NAMES)) for side in SIDES
-        }
-        return EncodedSplit(int(arrays["counts"][0]), statistics)
+            for side, encoded in sides.items():
+                writers[side].append(encoded.text.ids, encoded.text.lengths)
+                written = statistics.get(side)
+                statistics[side] = encoded.statistics if written is None else written.plus(encoded.statistics)
+    return statistics
 
 
 def _sum_padded(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -4,8 +4,7 @@
 2. `clean_text.py` reads their pairs in chunks (`chunks.py`), cleans them shard by shard (`shards.py`) by the rules in
    `cleaning/`, and selects the pairs to train on.
 3. `vocabulary.py` trains the tokenizers on the clean text.
-4. `encoding.py` writes the text as token files.
-5. `report.py` describes the data.
+4. `encoding.py` writes the text as token files, and `report.py` describes them: this is done whole, or not at all.
 
 `corpus.py` is the schema of a corpus file. `work_folder.py` keeps finished stages.
 """
@@ -15,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -33,7 +31,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import new_directory
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, TokenizerConfig
-from nmt_cli.preparing.encoding import encoded_splits, write_tokens
+from nmt_cli.preparing.encoding import TokenStatistics, write_tokens
 from nmt_cli.preparing.inputs import (
     fetch_inputs,
     find_local_inputs,
@@ -64,7 +62,6 @@ from nmt_cli.tokenization.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 _SAMPLED_LINES = 10_000  # the share of 1 % is then exact to 0.1 %
-_STAGES = ("cleaned", "tokenizer", "encoded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,7 @@ def prepare(
         return PreparationResult(output, read_report(output), was_finished=True)
     fingerprint = compute_fingerprint()
     with open_work_folder(output) as work:
-        _run_stages(
+        report = _run_stages(
             located,
             find_vocabulary(),
             work,
@@ -106,7 +103,7 @@ def prepare(
             progress=progress,
         )
         work.discard_stages()
-    return PreparationResult(output, read_report(output), was_finished=False)
+    return PreparationResult(output, report, was_finished=False)
 
 
 def dry_run_lines(located: LocatedCorpus, *, output: Path, overwrite: bool) -> Iterator[str]:
@@ -125,7 +122,7 @@ def dry_run_lines(located: LocatedCorpus, *, output: Path, overwrite: bool) -> I
         yield "to do:  nothing, it is prepared already"
         return
     begun = f"; {work_path(output)} was begun before" if work_path(output).exists() else ""
-    yield f"to do:  {', '.join(_STAGES)}, report{begun}"
+    yield f"to do:  cleaned, tokenizer, encoded, report{begun}"
 
 
 def _data_fingerprint(
@@ -153,7 +150,8 @@ def _run_stages(
     newer_than: float,
     num_workers: int,
     progress: Progress,
-) -> None:
+) -> dict[str, Any]:
+    """Run the stages that are not finished yet, and write the prepared data; its report."""
     corpus = located.corpus
     end_times = {"start": time.monotonic()}
     fetched = fetch_inputs(located, progress=progress, newer_than=newer_than)
@@ -181,34 +179,46 @@ def _run_stages(
         "tokenizer", key=tokenizer_fingerprint, build=build_tokenizers, can_resume=lambda directory: False
     )
     end_times["tokenizer"] = time.monotonic()
-    tokens = work.stage(
-        "encoded",
-        key=fingerprint_of({"tokenizer": tokenizer_fingerprint}),
-        build=partial(write_tokens, corpus, text, tokenizers, num_workers=num_workers, progress=progress),
-        can_resume=lambda directory: bool(encoded_splits(corpus, directory)),
-    )
-    end_times["encoded"] = time.monotonic()
     with new_directory(output, error=DataError) as final:
-        _write_prepared_data(final, corpus, fetched.records, text, tokenizers, tokens, fingerprint=fingerprint)
+        _copy_files(final, corpus, text, tokenizers)
+        statistics = write_tokens(corpus, text, final, num_workers=num_workers, progress=progress)
+        end_times["encoded"] = time.monotonic()
+        _write_manifest(final, corpus, fetched.records, text, statistics, fingerprint=fingerprint)
+        report = build_report(
+            open_prepared(final),
+            corpus,
+            cleaning=text.counts(),
+            tokenizers=tokenizer_counts(tokenizers),
+            statistics=statistics,
+        )
+        (final / REPORT).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        (final / REPORT_PAGE).write_text(render_page(report), encoding="utf-8")
     end_times["report"] = time.monotonic()
     seconds = [f"{stage} {end - start:.1f}" for (_, start), (stage, end) in pairwise(end_times.items())]
     logger.info("seconds: %s", ", ".join(seconds))
+    return report
 
 
-def _write_prepared_data(
+def _copy_files(directory: Path, corpus: Corpus, text: CleanText, tokenizers: Path) -> None:
+    """Copy the tokenizers and the held-out text into a directory."""
+    for side, code in corpus.languages.model_dump().items():
+        held_out = [text.directory / f"{split}.{code}" for split in corpus.splits if split != "train"]
+        for file in (tokenizers / f"{side}.spm", *held_out):
+            copyfile(file, directory / file.name)
+
+
+def _write_manifest(
     directory: Path,
     corpus: Corpus,
     inputs: list[InputRecord],
     text: CleanText,
-    tokenizers: Path,
-    tokens: Path,
+    statistics: Mapping[str, Mapping[str, TokenStatistics]],
     *,
     fingerprint: str,
 ) -> None:
-    """Write the prepared data: the files of the stages, the manifest, and the report."""
-    _link_files(directory, corpus, text, tokenizers, tokens)
-    written = encoded_splits(corpus, tokens)
+    """Write the manifest of prepared data, whose other files lie in the directory."""
     source, target = (_tokenizer_record(directory / f"{side}.spm") for side in SIDES)
+    sample = sample_lines(text, SIDES[:1], size=_SAMPLED_LINES, seed=corpus.tokenizer.seed)
     manifest = Manifest(
         nmt_version=nmt_cli.__version__,
         name=corpus.name,
@@ -217,43 +227,18 @@ def _write_prepared_data(
         tokenizers=Tokenizers(source=source, target=target),
         dtype=token_dtype(max(source.vocab_size, target.vocab_size)),
         splits={
-            split: SplitCounts(pairs=part.pairs, **{f"{side}_tokens": part.statistics[side].tokens for side in SIDES})
-            for split, part in written.items()
+            split: SplitCounts(
+                pairs=sides["source"].pairs, source_tokens=sides["source"].tokens, target_tokens=sides["target"].tokens
+            )
+            for split, sides in statistics.items()
         },
-        several_sentences=_share_of_several_sentences(corpus, text),
+        several_sentences=share_of_several_sentences(map(bytes.decode, sample), corpus.languages.source),
         inputs=inputs,
         fingerprint=fingerprint,
         corpus=corpus.model_dump(mode="json"),
         files={path.name: path.stat().st_size for path in sorted(directory.iterdir())},
     )
     (directory / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    report = build_report(
-        open_prepared(directory),
-        corpus,
-        cleaning=text.counts(),
-        tokenizers=tokenizer_counts(tokenizers),
-        statistics={split: part.statistics for split, part in written.items()},
-    )
-    (directory / REPORT).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    (directory / REPORT_PAGE).write_text(render_page(report), encoding="utf-8")
-
-
-def _share_of_several_sentences(corpus: Corpus, text: CleanText) -> float:
-    lines = sample_lines(text, SIDES[:1], size=_SAMPLED_LINES, seed=corpus.tokenizer.seed)
-    return share_of_several_sentences(map(bytes.decode, lines), corpus.languages.source)
-
-
-def _link_files(directory: Path, corpus: Corpus, text: CleanText, tokenizers: Path, tokens: Path) -> None:
-    """Put the files of the stages into a directory."""
-    for side, code in corpus.languages.model_dump().items():
-        files = [tokenizers / f"{side}.spm"]
-        files += [tokens / f"{split}.{side}.{part}" for split in corpus.splits for part in ("ids", "offsets")]
-        files += [text.directory / f"{split}.{code}" for split in corpus.splits if split != "train"]
-        for file in files:
-            try:
-                os.link(file, directory / file.name)
-            except OSError:  # the file system has no hard links
-                copyfile(file, directory / file.name)
 
 
 def _tokenizer_record(file: Path) -> TokenizerRecord:
