@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from array import array
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, chain, pairwise
@@ -23,7 +25,7 @@ from numpy.typing import NDArray
 
 from nmt_cli.tokenization.pieces import SPACE_MARK, byte_pieces
 from nmt_cli.tokenization.sentencepiece_model import BYTE, NORMAL, read_pieces, tokenizer_kind
-from nmt_cli.tokenization.tokenizer import EOS, EncodedText, GrowingArray, Tokenizer, WordCache
+from nmt_cli.tokenization.tokenizer import EOS, EncodedText, Tokenizer, WordCache
 
 _NUM_BEST = 64  # segmentations of a word that a unigram vocabulary chooses from
 _MAX_MERGES = 4096  # of a word; later merges are never skipped
@@ -65,10 +67,10 @@ class SubwordSampler(ABC):
         begins[:1] = True
         starts = np.flatnonzero(begins)
         words = self._look_up_words(ids, starts)
-        originals = self._first_segmentations.values[words]
+        originals = np.asarray(self._first_segmentations)[words]
         segmentations = self._sample_segmentations(words, generator)
         line_ends = np.flatnonzero(ids[starts] == EOS)
-        sizes = self._segmentations.sizes.values
+        sizes = np.asarray(self._segmentations.sizes)
         original_lengths, lengths = (
             np.diff(np.cumsum(sizes[rows])[line_ends], prepend=0) for rows in (originals, segmentations)
         )
@@ -85,7 +87,7 @@ class SubwordSampler(ABC):
         words = [content[start:stop] for start, stop in pairwise(bounds)]
         numbers = self._segmentations.numbers_of(words)
         for new_word in self._segmentations.words_from(len(self._first_segmentations)):
-            self._first_segmentations.extend([len(self._segmentations.sizes)])
+            self._first_segmentations.append(len(self._segmentations.sizes))
             self._add_word(np.frombuffer(new_word, dtype=ids.dtype).tolist())
         return numbers
 
@@ -99,7 +101,7 @@ class SubwordSampler(ABC):
 
     def _clear_cache(self) -> None:
         """Empty the cache."""
-        self._segmentations, self._first_segmentations = WordCache(), GrowingArray(np.int64)
+        self._segmentations, self._first_segmentations = WordCache(), array("q")
 
 
 class _Derivation(NamedTuple):
@@ -132,25 +134,25 @@ class BpeDropout(SubwordSampler):
         self._minus_all_kept = -np.cumprod(np.full(_MAX_MERGES, 1.0 - probability))
 
     def _sample_segmentations(self, words: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
-        segmentations = self._first_segmentations.values[words]
+        segmentations = np.asarray(self._first_segmentations)[words]
         active = np.arange(len(segmentations))  # the words whose next merges may be skipped
         while len(active):
             parents = segmentations[active]
             num_kept = np.searchsorted(self._minus_all_kept, -generator.random(len(active)))
-            skips_a_merge = (num_kept < _MAX_MERGES) & (num_kept < self._num_remaining_merges.values[parents])
+            skips_a_merge = (num_kept < _MAX_MERGES) & (num_kept < np.asarray(self._num_remaining_merges)[parents])
             active = active[skips_a_merge]
-            child_slots = self._children_starts.values[parents[skips_a_merge]] + num_kept[skips_a_merge]
-            for child_slot in np.unique(child_slots[self._children.values[child_slots] == _NOT_COMPUTED]).tolist():
+            child_slots = np.asarray(self._children_starts)[parents[skips_a_merge]] + num_kept[skips_a_merge]
+            for child_slot in np.unique(child_slots[np.asarray(self._children)[child_slots] == _NOT_COMPUTED]).tolist():
                 self._add_child(child_slot)
-            segmentations[active] = self._children.values[child_slots]
+            segmentations[active] = np.asarray(self._children)[child_slots]
         return segmentations
 
     def _add_child(self, child_slot: int) -> None:
         """Add the segmentation for an index of `_children`."""
-        parent = int(np.searchsorted(self._children_starts.values, child_slot, side="right")) - 1
+        parent = bisect_right(self._children_starts, child_slot) - 1
         symbols, skipped, first_remaining = self._derivations[parent]
-        merge = first_remaining + child_slot - int(self._children_starts.values[parent])
-        self._children.values[child_slot] = len(self._segmentations.sizes)
+        merge = first_remaining + child_slot - self._children_starts[parent]
+        self._children[child_slot] = len(self._segmentations.sizes)
         ids, num_merges = self._merge(symbols, (*skipped, merge))
         if ids:
             skipped = (*skipped, merge)
@@ -169,8 +171,8 @@ class BpeDropout(SubwordSampler):
         self._segmentations.add_rows([ids])
         self._derivations.append(derivation)
         num_children = num_merges - derivation.first_remaining
-        self._num_remaining_merges.extend([num_children])
-        self._children_starts.extend([len(self._children)])
+        self._num_remaining_merges.append(num_children)
+        self._children_starts.append(len(self._children))
         self._children.extend([_NOT_COMPUTED] * num_children)
 
     def _symbols_of(self, piece_id: int) -> Sequence[str]:
@@ -217,7 +219,7 @@ class BpeDropout(SubwordSampler):
     def _clear_cache(self) -> None:
         super()._clear_cache()
         self._derivations: list[_Derivation] = []
-        self._num_remaining_merges, self._children, self._children_starts = (GrowingArray(np.int64) for _ in range(3))
+        self._num_remaining_merges, self._children, self._children_starts = array("q"), array("q"), array("q")
 
 
 class UnigramSampler(SubwordSampler):
@@ -229,7 +231,7 @@ class UnigramSampler(SubwordSampler):
 
     def _sample_segmentations(self, words: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
         random_numbers = generator.integers(0, _RANDOM_RANGE, len(words))
-        return np.searchsorted(self._range_ends.values, words * _RANDOM_RANGE + random_numbers, side="right")
+        return np.searchsorted(np.asarray(self._range_ends), words * _RANDOM_RANGE + random_numbers, side="right")
 
     def _add_word(self, ids: list[int]) -> None:
         (text,) = self._tokenizer.decode([ids])
@@ -241,11 +243,11 @@ class UnigramSampler(SubwordSampler):
         log_probs = [sum(self._pieces[piece_id].score for piece_id in segmentation) for segmentation in segmentations]
         weights = [math.exp(self._power * (log_prob - max(log_probs))) for log_prob in log_probs]
         sums = list(accumulate(weights))
-        start = int(self._range_ends.values[-1]) if len(self._range_ends) else 0
-        self._range_ends.extend([start + round(weight_sum / sums[-1] * _RANDOM_RANGE) for weight_sum in sums])
+        start = self._range_ends[-1] if self._range_ends else 0
+        self._range_ends.extend(start + round(weight_sum / sums[-1] * _RANDOM_RANGE) for weight_sum in sums)
         self._segmentations.add_rows(segmentations)
 
     def _clear_cache(self) -> None:
         super()._clear_cache()
         # Word w has the numbers from w * _RANDOM_RANGE on, and each of its segmentations a range that ends here.
-        self._range_ends = GrowingArray(np.int64)
+        self._range_ends = array("q")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain, count, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import sentencepiece
@@ -252,7 +253,7 @@ class TextEncoder:
         if self._changed_words:
             changed_words = np.flatnonzero(np.isin(numbers, self._changed_words))
             self.num_changed += len(np.unique(np.searchsorted(np.flatnonzero(is_line_end), changed_words)))
-        line_ends = np.cumsum(cache.sizes.values[numbers])[is_line_end]
+        line_ends = np.cumsum(np.asarray(cache.sizes)[numbers])[is_line_end]
         return EncodedText(cache.ids_of(numbers), np.diff(line_ends, prepend=0))
 
     def _encode_known(self, texts: list[str]) -> tuple[list[list[int]], list[int]]:
@@ -271,7 +272,8 @@ class WordCache:
     def __init__(self) -> None:
         # A look-up gives a new word the next number, at the speed of C. The keys are in the order of their numbers.
         self._number_of: defaultdict[bytes, int] = defaultdict(count().__next__)
-        self._ids, self._starts, self.sizes = GrowingArray(np.int32), GrowingArray(np.int64), GrowingArray(np.int64)
+        # numpy shares their memory; they cannot grow while such a view is in use.
+        self._ids, self._starts, self.sizes = array("i"), array("q"), array("q")
 
     def numbers_of(self, words: Sequence[bytes]) -> NDArray[np.int64]:
         """The number of each word; a new word gets the next number."""
@@ -284,36 +286,13 @@ class WordCache:
     def add_rows(self, rows: Sequence[Sequence[int]]) -> None:
         """Add rows of ids. Lists, because sampling adds one short row at a time."""
         sizes = list(map(len, rows))
-        self._starts.extend(list(accumulate(sizes[:-1], initial=len(self._ids))))
+        self._starts.extend(accumulate(sizes[:-1], initial=len(self._ids)))
         self.sizes.extend(sizes)
-        self._ids.extend(list(chain.from_iterable(rows)))
+        self._ids.extend(chain.from_iterable(rows))
 
     def ids_of(self, rows: NDArray[np.int64]) -> NDArray[np.integer]:
         """The ids of these rows, given by number, end to end."""
-        return gather(self._ids.values, self._starts.values[rows], self.sizes.values[rows])
-
-
-class GrowingArray:
-    """An array to which values are added at the end."""
-
-    def __init__(self, dtype: Any) -> None:
-        self._buffer, self._size = np.empty(1024, dtype=dtype), 0
-
-    def __len__(self) -> int:
-        return self._size
-
-    @property
-    def values(self) -> NDArray[Any]:
-        """All values so far."""
-        return self._buffer[: self._size]
-
-    def extend(self, values: Sequence[int] | NDArray[np.integer]) -> None:
-        """Add values."""
-        size = self._size + len(values)
-        if size > len(self._buffer):
-            self._buffer = np.concatenate([self._buffer, np.empty(size, dtype=self._buffer.dtype)])
-        self._buffer[self._size : size] = values
-        self._size = size
+        return gather(np.asarray(self._ids), np.asarray(self._starts)[rows], np.asarray(self.sizes)[rows])
 
 
 def _has_plain_spaces(text: bytes) -> bool:
