@@ -24,21 +24,8 @@ def _be_quiet(quiet: bool) -> bool:
     return quiet
 
 
-def complete_models(incomplete: str) -> list[str]:
-    """The runs and models here, and the cached models of the hub, whose names begin so, for the shell."""
-    from nmt_cli.artifacts.directory_kinds import kind_of
-    from nmt_cli.cache import cache_folder
-
-    typed_folder = Path(f"{incomplete}x").parent
-    local_paths = {path for folder in ("runs", "models", typed_folder) for path in Path(folder).glob("*")}
-    names = [str(path) for path in local_paths if kind_of(path) in ("run", "model")]
-    cache = cache_folder() / "models"
-    names += [path.relative_to(cache).as_posix() for path in cache.glob("*/*") if kind_of(path) == "model"]
-    return sorted(name for name in names if name.startswith(incomplete))
-
-
 # The option of a command that takes models.
-model_option = partial(typer.Option, "--model", "-m", metavar="DIR", autocompletion=complete_models)
+model_option = partial(typer.Option, "--model", "-m", metavar="DIR")
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 # Each command has both, so they may stand before or after its name.
 QuietOption = Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nmt_cli.cli.arguments import DebugOption, QuietOption, complete_models, find_models
+from nmt_cli.cli.arguments import DebugOption, QuietOption, find_models
 from nmt_cli.console import show_progress
 from nmt_cli.errors import UsageError
 from nmt_cli.languages import parse_languages
@@ -25,9 +25,7 @@ _MAX_LINES = 100_000
 def export(
     model: Annotated[
         Path,
-        typer.Argument(
-            metavar="MODEL", help="A model, or a run for its model.", show_default=False, autocompletion=complete_models
-        ),
+        typer.Argument(metavar="MODEL", help="A model, or a run for its model.", show_default=False),
     ],
     to: Annotated[
         Literal["ctranslate2", "huggingface"],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt_cli.cli.arguments import DebugOption, QuietOption, complete_models
+from nmt_cli.cli.arguments import DebugOption, QuietOption
 from nmt_cli.cli.recipes import complete_recipes, prepare_command
 from nmt_cli.console import PACKAGE_LOGGER, show_progress
 from nmt_cli.errors import DataError, NmtError
@@ -59,12 +59,7 @@ def train(
     ] = None,
     init_from: Annotated[
         Path | None,
-        typer.Option(
-            "--init-from",
-            metavar="MODEL",
-            help="Begin with a model's weights (fine-tuning).",
-            autocompletion=complete_models,
-        ),
+        typer.Option("--init-from", metavar="MODEL", help="Begin with a model's weights (fine-tuning)."),
     ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Remove the run at -o, and begin anew.")] = False,
     tensorboard: Annotated[

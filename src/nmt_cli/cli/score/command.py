@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from nmt_cli.cli.arguments import DebugOption, QuietOption, complete_models
+from nmt_cli.cli.arguments import DebugOption, QuietOption
 from nmt_cli.cli.score.options import (
     TextNames,
     Texts,
@@ -18,7 +18,6 @@ from nmt_cli.cli.score.options import (
     check_needs,
     check_options,
     check_test_set_or_reference,
-    complete_metrics,
     parse_bounds,
     parse_metrics,
     read_texts,
@@ -70,7 +69,6 @@ def score(
             "-m",
             metavar="NAMES",
             help="Of bleu, paper-bleu, moses-bleu, chrf, chrf++, ter, comet; else bleu,chrf,ter.",
-            autocompletion=complete_metrics,
         ),
     ] = None,
     tokenize: Annotated[
@@ -98,12 +96,7 @@ def score(
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(
-            "--model",
-            metavar="DIR",
-            help="Print the log-probability of REF under this model.",
-            autocompletion=complete_models,
-        ),
+        typer.Option("--model", metavar="DIR", help="Print the log-probability of REF under this model."),
     ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="With --model: the log-probability of each piece.")] = False,
     batch_tokens: Annotated[

@@ -18,14 +18,6 @@ if TYPE_CHECKING:
 _STDIN = "-"
 
 
-def complete_metrics(incomplete: str) -> list[str]:
-    """The metrics, after those already named, for the shell."""
-    from nmt_cli.scoring.metrics import TITLES
-
-    before, comma, prefix = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in TITLES if name.startswith(prefix) and name not in before.split(",")]
-
-
 def parse_metrics(texts: Sequence[str]) -> list[MetricName]:
     """The metrics of all `-m`, each once; paper-bleu adds sacreBLEU's BLEU for comparison."""
     names = [_parse_metric(name, where="-m") for text in texts for name in text.split(",")]
