@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import shlex
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from nmt_cli.cli.arguments import DebugOption, JsonOption, QuietOption
-from nmt_cli.cli.printing import is_terminal, print_facts, print_json, print_table
+from nmt_cli.cli.printing import print_facts, print_json, print_table
 from nmt_cli.console import duration_text, size_text, time_text
 from nmt_cli.errors import DataError, ModelError, NmtError
 
 _MAX_INPUTS = 10
-_MAX_BARS = 40  # of a curve
-_BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.,-=+*#"
 _NO_VALUE = "-"
 _RUN_COLUMNS = ("run", "corpus", "state", "updates", "BLEU", "loss", "time", "size")
 
@@ -181,8 +177,6 @@ def _run_facts(run: dict[str, Any]) -> Facts:
         yield "validation", f"last: {_validation_text(run['last_validation'])}"
     if run["best_validation"]:
         yield "", f"best by {run['metric']}: {_validation_text(run['best_validation'])}"
-    for index, curve in enumerate(_curve_lines(run)):
-        yield "curve" if index == 0 else "", curve
     checkpoints = run["checkpoints"]
     newest = f", the newest at update {checkpoints[-1]['update']:,}" if checkpoints else ""
     yield "checkpoints", f"{len(checkpoints)}{newest}"
@@ -259,29 +253,6 @@ def _unknown_path_error(path: Path) -> ModelError:
     looked_for = "config.yaml (a model), run.json (a run) or manifest.json (a checkpoint, prepared data)"
     message = f"{path} is a file" if path.is_file() else f"{path} is nothing that nmt wrote: it has no {looked_for}"
     return ModelError(message, where=str(path), hint="name what nmt train, nmt average or nmt prepare wrote")
-
-
-def _curve_lines(run: dict[str, Any]) -> Iterator[str]:
-    """Loss and BLEU of the validations as bars; without validations, the loss in training."""
-    validations = run["validation_curve"]
-    curves = {"loss": [loss for _, loss, _ in validations], "BLEU": [bleu for *_, bleu in validations]}
-    if len(validations) < 2:
-        curves = {"training loss": [loss for _, loss in run["training_curve"]]}
-    is_ascii = not is_terminal() or (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    for name, values in curves.items():
-        points = [value for value in values if value is not None]
-        if len(points) > 1:
-            ends = f"{points[0]:.2f} to {points[-1]:.2f}"
-            thinned = points[:: math.ceil(len(points) / _MAX_BARS)]
-            yield f"{name} {_sparkline(thinned, is_ascii=is_ascii)}  {ends}"
-
-
-def _sparkline(values: Sequence[float], *, is_ascii: bool) -> str:
-    """One bar per value; the lowest value gets the lowest bar."""
-    bars = _ASCII_BARS if is_ascii else _BARS
-    low, high = min(values), max(values)
-    steps = (len(bars) - 1) / (high - low) if high > low else 0.0
-    return "".join(bars[round((value - low) * steps)] for value in values)
 
 
 def _architecture_text(model: dict[str, Any]) -> str:
