@@ -165,7 +165,7 @@ def test_text_files_are_found_by_their_languages(
         (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
     (tmp_path / "train.fr").write_text("un\n")
     source, _, target = languages.partition("-")
-    context = CorpusContext(tmp_path, CorpusLanguages(source=source, target=target))
+    context = CorpusContext(tmp_path, (source, target))
     (chunk,) = read_chunks([*TextSource(kind="text", prefix=given).fetch(context, progress=silent)])
     assert (chunk.src, chunk.tgt) == (["one"], ["eins"])
     assert name_without_endings(Path(given)) == ("train.v2" if "v2" in given else "train")

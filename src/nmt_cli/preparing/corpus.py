@@ -259,7 +259,7 @@ class LocatedCorpus:
 
     def context(self, *, newer_than: float = 0.0) -> CorpusContext:
         """The context that the sources of the corpus share; addresses without a hash need a copy `newer_than` this."""
-        return CorpusContext(self.folder, self.corpus.languages, newer_than)
+        return CorpusContext(self.folder, self.corpus.languages.codes, newer_than)
 
 
 def source_of(path: str) -> dict[str, str]:

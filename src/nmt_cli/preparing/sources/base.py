@@ -55,19 +55,14 @@ class CorpusLanguages(Section):
 
 @dataclass(frozen=True, slots=True)
 class CorpusContext:
-    """The folder that a corpus's relative paths start from, its languages, and the age of downloads that may be used.
+    """The folder that relative paths start from, the codes of the two languages, and the age of usable downloads.
 
     An address without a hash is downloaded again if its copy in the cache is older than the time `newer_than`.
     """
 
     folder: Path
-    languages: CorpusLanguages
+    codes: tuple[str, str]
     newer_than: float = 0.0
-
-    @property
-    def codes(self) -> tuple[str, str]:
-        """The codes of the two languages, source first."""
-        return self.languages.codes
 
     def download(self, url: str, *, progress: Progress, size: int | None = None, sha256: str | None = None) -> Path:
         """The file behind an address, checked by what is given."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import re
 from collections.abc import Iterator, Sequence
@@ -154,9 +153,9 @@ class HubSource(Source):
             raise DataError(message, where=self._name, hint=hint)
         defaults = type(builder.config)()
         settings = {
-            field.name: getattr(builder.config, field.name)
-            for field in dataclasses.fields(builder.config)
-            if field.name not in _NOT_OPTIONS and getattr(builder.config, field.name) != getattr(defaults, field.name)
+            name: value
+            for name, value in vars(builder.config).items()
+            if name not in _NOT_OPTIONS and value != getattr(defaults, name)
         }
         module = type(builder).__module__.rsplit(".", 1)[-1]
         return _Split([str(file).removeprefix(prefix) for file in files[self.split]], module, settings)

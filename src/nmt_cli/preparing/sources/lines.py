@@ -54,7 +54,8 @@ def read_lines(file: Path, *, skip: int = 0) -> Iterator[bytes]:
                 message = f"the lines of {file.name} end with CR alone, as on old Macs"
                 raise DataError(message, where=f"{file}:1", hint=conversion(file, r"tr '\r' '\n'", new="lf"))
             if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
-                raise too_long_error(file, number, text=f"line {number:,}", unit="bytes")
+                message = f"line {number:,} of {file.name} is longer than {LONGEST_LINE:,} bytes"
+                raise DataError(message, where=f"{file}:{number}", hint="give text with one sentence a line")
             if number > skip:
                 yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if number <= skip:
@@ -66,9 +67,3 @@ def join_lines(text: str) -> str:
     if "\n" in text or "\t" in text or "\r" in text:
         text = " ".join(filter(None, (line.strip(" ") for line in _BREAKS.split(text))))
     return text.strip()
-
-
-def too_long_error(file: Path, line: int, *, text: str, unit: str) -> DataError:
-    """The error for a text that is too long to be a sentence."""
-    message = f"{text} of {file.name} is longer than {LONGEST_LINE:,} {unit}"
-    return DataError(message, where=f"{file}:{line}", hint="give text with one sentence a line")

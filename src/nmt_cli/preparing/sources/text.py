@@ -85,11 +85,8 @@ class TextSource(Source):
         DataError if a file is missing, or if the two sides match different files.
         """
         if self.prefix is not None:
-            prefix = context.folder / self.prefix
-            return [find_text_files(prefix, context.codes)]
-        assert self.source is not None
-        assert self.target is not None
-        return _matching_pairs(self.source, self.target, folder=context.folder)
+            return [find_text_files(context.folder / self.prefix, context.codes)]
+        return _matching_pairs(self.source or "", self.target or "", folder=context.folder)
 
 
 def local_text(source: Source, files: tuple[Path, Path], *, names: Sequence[str], markup: Markup) -> LocalPairs:
@@ -209,15 +206,10 @@ def _matching_pairs(source: str, target: str, *, folder: Path) -> list[tuple[Pat
         {_parts_at_wildcards(file, pattern, folder): file for file in matching_files(pattern, folder=folder)}
         for pattern in (source, target)
     )
-    alone = [
-        files[parts]
-        for files in (src_files, tgt_files)
-        for parts in files
-        if (parts in src_files) != (parts in tgt_files)
-    ]
-    if alone:
+    if alone := sorted(src_files.keys() ^ tgt_files.keys()):
+        file = src_files.get(alone[0]) or tgt_files[alone[0]]
         raise DataError(
-            f"{alone[0].name} has no partner",
+            f"{file.name} has no partner",
             where=f"{folder / source}, {folder / target}",
             hint="both sides need files whose names agree in what the patterns leave open",
         )
@@ -249,7 +241,7 @@ class TestsetSource(Source):
         """Source and first reference of the test set, downloaded unless sacreBLEU has them."""
         from nmt_cli.testsets import find_test_set
 
-        languages = f"{context.languages.source}-{context.languages.target}"
+        languages = "-".join(context.codes)
         where = f"kind: testset, name: {self.name}"
         test_set = find_test_set(self.name, languages, error=DataError, name_where=where, languages_where=where)
         files, name = (test_set.source, test_set.references[0]), f"{self.name} {languages}"
