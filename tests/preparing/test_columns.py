@@ -18,7 +18,6 @@ import pytest
 
 from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.errors import DataError, UsageError
-from nmt_cli.preparing.chunks import CHUNK_PAIRS
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.inputs import fetch_inputs
@@ -79,13 +78,14 @@ def test_csv_is_read_with_its_delimiter_quoting_and_header(
 @pytest.mark.parametrize("header", [None, ("en", "de")])
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 def test_line_breaks_in_quoted_cells_of_tsv_are_spaces(
-    tmp_path: Path, header: tuple[str, str] | None, line_end: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: tuple[str, str] | None, line_end: str
 ) -> None:
+    monkeypatch.setattr("nmt_cli.preparing.chunks.CHUNK_PAIRS", 1_000)
     pairs = [("One.\nTwo.", "Eins.\n\nZwei."), ('He said "no".', 'Er sagte\n"nein".'), *invented_pairs(50, seed=2)]
     text = written_by_csv([*([header] if header else []), *pairs], "\t").replace("\r\n", line_end)
     expected = [tuple(" ".join(cell.split()) for cell in pair) for pair in pairs]
     assert read(tmp_path / "a.tsv", text) == expected
-    plain = invented_pairs(CHUNK_PAIRS, seed=3)  # the first break stands below the first chunk
+    plain = invented_pairs(1_000, seed=3)  # the first break stands below the first chunk
     error = error_of(tmp_path / "b.tsv", written_by_csv(plain, "\t") + text)
     command = error.hint.partition(": ")[2]
     assert command.endswith("b.csv")

@@ -103,13 +103,13 @@ PREPARE = """
 import os, signal, sys
 from pathlib import Path
 from nmt_cli.cli.app import console
-from nmt_cli.preparing import chunks, shards
+from nmt_cli.preparing import chunks
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.pipeline import prepare
 
 workers, stage, reports = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 console.configure_logging(quiet=False)
-chunks.CHUNK_PAIRS, shards.SHARD_CHUNKS = 100, 2
+chunks.CHUNK_PAIRS = 200
 
 def progress(at, done, total):
     global reports

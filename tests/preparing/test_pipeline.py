@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.dataset.prepared_data import open_prepared
-from nmt_cli.preparing import shards
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
 from nmt_cli.preparing.corpus_loading import load_corpus
 from nmt_cli.preparing.encoding import write_tokens
@@ -33,8 +32,7 @@ from tests.preparing.corpus_files import (
 def test_the_same_input_gives_the_same_bytes_whatever_the_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nmt_cli.preparing.chunks.CHUNK_PAIRS", 40)
-    monkeypatch.setattr(shards, "SHARD_CHUNKS", 2)  # 8 pieces of text
+    monkeypatch.setattr("nmt_cli.preparing.chunks.CHUNK_PAIRS", 80)
     located = small_corpus(tmp_path, "tokenizer.sample_lines=700", "tokenizer.shared=false")
     alone, three = (run(located, tmp_path / str(number), num_workers=number) for number in (1, 3))
     assert contents(alone.directory) == contents(three.directory)

@@ -32,8 +32,7 @@ PAIRS = invented_pairs(320, seed=4)
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt_cli.preparing.chunks.CHUNK_PAIRS", 40)
-    monkeypatch.setattr(shards, "SHARD_CHUNKS", 2)
+    monkeypatch.setattr("nmt_cli.preparing.chunks.CHUNK_PAIRS", 80)
 
 
 def prepare_sources(folder: Path, sources: Mapping[str, Pairs], weight: float, *overrides: str) -> PreparationResult:
@@ -158,8 +157,8 @@ def test_a_limit_counts_over_pieces_and_sources(tmp_path: Path) -> None:
     assert prepared.report["pairs"] == {"train": 130, "valid": 5}
     located = load_corpus(str(tmp_path / "c.yaml"), overrides=[])
     local = fetch_inputs(located, progress=silent).sources["train"]
-    for limit in (39, 40, 41, 100, 420, None):
-        chunks = [chunk for shard in shards.read_shards(local, limit=limit) for chunk in shard.chunks]
+    for limit in (79, 80, 81, 100, 420, None):
+        chunks = [shard.chunk for shard in shards.read_shards(local, limit=limit)]
         assert [pair for chunk in chunks for pair in zip(chunk.src, chunk.tgt, strict=True)] == TRAINING[:limit]
 
 

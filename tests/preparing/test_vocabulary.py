@@ -15,7 +15,6 @@ import yaml
 
 from nmt_cli.dataset.prepared_data import SIDES, PreparedData, open_prepared
 from nmt_cli.errors import RecipeError
-from nmt_cli.preparing import shards
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
@@ -39,8 +38,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> CleanText:
     located = small_corpus(folder)
     (folder / "clean").mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nmt_cli.preparing.chunks.CHUNK_PAIRS", 40)
-        patch.setattr(shards, "SHARD_CHUNKS", 2)
+        patch.setattr("nmt_cli.preparing.chunks.CHUNK_PAIRS", 80)
         sources = fetch_inputs(located, progress=silent).sources
         write_clean_text(located.corpus, sources, folder / "clean", num_workers=1, progress=silent)
     return CleanText(folder / "clean")

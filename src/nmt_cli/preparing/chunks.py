@@ -1,4 +1,4 @@
-"""Chunks of some thousand pairs, as the readers of the formats give them to the cleaning rules."""
+"""Chunks of some ten thousand pairs, as the readers of the formats give them to the cleaning rules."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-CHUNK_PAIRS = 10_000
-CHUNK_BYTES = 1 << 25
+CHUNK_PAIRS = 50_000
+CHUNK_BYTES = 1 << 26
 """The size, in bytes or characters, at which a chunk ends even with fewer pairs. Only very long lines reach it."""
 
 _ITEMS_PER_SIZE_CHECK = 32

@@ -20,7 +20,7 @@ from nmt_cli.files import write_file
 from nmt_cli.memory import return_freed_memory
 from nmt_cli.preparing.cleaning import dropped_pairs, text_checks
 from nmt_cli.preparing.cleaning.held_out import HeldOutIndex, overlap, read_held_out, write_pairs
-from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules
+from nmt_cli.preparing.cleaning.rules import CleaningRules
 from nmt_cli.preparing.cleaning.selection import choose_copies, set_aside, source_and_pair_digests
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
 from nmt_cli.preparing.shards import CleanShard, RawShard, open_shards, read_shards, write_arrays, write_shard
@@ -82,7 +82,7 @@ def write_clean_text(
     held_out_sides = list(text_checks.held_out_sides(held_out, sources, languages))
     raw_shards = read_shards(train, limit=corpus.limit)
     first_shard = next(raw_shards)
-    beginning = first_shard.chunks[0].first(_BEGINNING_PAIRS)
+    beginning = first_shard.chunk.first(_BEGINNING_PAIRS)
     first_pairs = list(zip(beginning.src, beginning.tgt, strict=True))
     text_checks.check_no_pieces([*text_checks.training_sides({0: first_pairs}, train, languages), *held_out_sides])
 
@@ -143,19 +143,8 @@ class CleaningJob:
         return lambda shard: self._clean(shard, rules, held_out)
 
     def _clean(self, shard: RawShard, rules: CleaningRules, held_out: HeldOutIndex) -> int:
-        src: list[str] = []
-        tgt: list[str] = []
-        lines: list[int] = []
-        dates: list[int] = []
-        counts, problem = CleaningCounts(), None
-        for chunk in shard.chunks:
-            problem = problem or chunk.problem
-            cleaned = rules.apply(chunk)
-            counts.add(cleaned.counts)
-            lines += map(chunk.line, cleaned.indices)
-            dates += [chunk.dates[index] if chunk.dates else 0 for index in cleaned.indices]
-            src += cleaned.src
-            tgt += cleaned.tgt
+        chunk, cleaned = shard.chunk, rules.apply(shard.chunk)
+        src, tgt, indices = cleaned.src, cleaned.tgt, cleaned.indices
         matches, found_lines = held_out.find(src, tgt)
         source_digests, digests = source_and_pair_digests(src, tgt)
         write_shard(
@@ -166,22 +155,22 @@ class CleaningJob:
             arrays={
                 "digests": digests,
                 "source_digests": source_digests,
-                "lines": _as_narrow_array(lines),
-                "dates": _as_narrow_array(dates),
+                "lines": _as_narrow_array([chunk.line(index) for index in indices]),
+                "dates": _as_narrow_array([chunk.dates[index] if chunk.dates else 0 for index in indices]),
                 "matches": matches,
                 "source_words": _as_narrow_array(_count_words(src)),
                 "target_words": _as_narrow_array(_count_words(tgt)),
             },
             facts={
-                "counts": counts.to_json(),
-                "problem": problem,
+                "counts": cleaned.counts.to_json(),
+                "problem": chunk.problem,
                 "source": shard.source_index,
-                "origin": shard.chunks[0].origin,
+                "origin": chunk.origin,
                 "weight": shard.weight,
                 "found_lines": found_lines,
             },
         )
-        return counts.read
+        return len(chunk)
 
 
 def _clean_shards(
@@ -197,7 +186,7 @@ def _clean_shards(
         nonlocal done
         for shard in shards:
             if shard.number in finished:
-                done += sum(map(len, shard.chunks))
+                done += len(shard.chunk)
                 progress("cleaning", done, total)
             else:
                 yield shard

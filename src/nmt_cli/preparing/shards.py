@@ -23,35 +23,26 @@ from nmt_cli.files import write_file
 from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.sources.base import LocalPairs
 
-SHARD_CHUNKS = 5
-
 
 @dataclass(frozen=True, slots=True)
 class RawShard:
-    """Consecutive chunks of one source, and the weight of their pairs."""
+    """A chunk of one source, and the weight of its pairs."""
 
     number: int
     source_index: int
     weight: float
-    chunks: list[Chunk]
+    chunk: Chunk
 
 
 def read_shards(sources: Sequence[LocalPairs], *, limit: int | None) -> Iterator[RawShard]:
     """The first `limit` pairs of sources, in shards. The content of a shard depends on the sources alone."""
     number, pairs_left = 0, sys.maxsize if limit is None else limit
     for index, source in enumerate(sources):
-        chunks: list[Chunk] = []
         for chunk in source.read():
-            chunks.append(chunk.first(pairs_left))
-            pairs_left -= len(chunks[-1])
-            if len(chunks) == SHARD_CHUNKS or pairs_left == 0:
-                yield RawShard(number, index, source.weight, chunks)
-                number, chunks = number + 1, []
-            if pairs_left == 0:
+            yield RawShard(number, index, source.weight, chunk.first(pairs_left))
+            number, pairs_left = number + 1, pairs_left - len(chunk)
+            if pairs_left <= 0:
                 return
-        if chunks:
-            yield RawShard(number, index, source.weight, chunks)
-            number += 1
 
 
 class CleanShard:
