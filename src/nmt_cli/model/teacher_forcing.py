@@ -76,12 +76,17 @@ def attention_weights(
     # No hooks: a hook on a module also sees other threads' batches.
     def self_attend(module: SelfAttention, x: Tensor) -> Tensor:
         if module in modules:
-            weights.append(_self_weights(module, x, self_layout))
+            q, k, _ = module.project(x, self_layout.positions)
+            weights.append(
+                _weights(q, k, queries=self_layout, keys=self_layout, is_causal=module.is_causal, window=module.window)
+            )
         return module.forward(x, self_layout)
 
     def cross_attend(module: CrossAttention, x: Tensor) -> Tensor:
         if module in modules:
-            weights.append(_cross_weights(module, x, target, memory, source))
+            q = module.q(x).unflatten(-1, (module.heads, module.d_k))
+            k, _ = module.keys_values(memory)
+            weights.append(_weights(q, k, queries=target, keys=source, is_causal=False, window=None))
         return module.forward(x, target, memory, source)
 
     if part == "encoder":
@@ -106,34 +111,23 @@ def _gold_log_probs(model: Transformer, hidden_ND: Tensor, gold_N: Tensor) -> Te
     return torch.cat(blocks)
 
 
-def _self_weights(module: SelfAttention, x: Tensor, layout: Packed) -> list[Tensor]:
-    q_NHK, k_NHK, _ = module.project(x, layout.positions)
-    weights = []
-    for q, k in zip(_split_sentences(q_NHK, layout), _split_sentences(k_NHK, layout), strict=True):
-        positions = torch.arange(len(q), device=q.device)
-        distance_TS = positions[:, None] - positions
-        mask_TS = distance_TS >= 0 if module.is_causal else torch.ones_like(distance_TS, dtype=torch.bool)
-        if module.window is not None:
-            mask_TS &= distance_TS.abs() <= module.window // 2
-        weights.append(_weights(q, k, mask_TS))
-    return weights
-
-
-def _cross_weights(module: CrossAttention, x: Tensor, target: Packed, memory: Tensor, source: Packed) -> list[Tensor]:
-    q_NHK = module.q(x).unflatten(-1, (module.heads, module.d_k))
-    k_MHK, _ = module.keys_values(memory)
-    pairs = zip(_split_sentences(q_NHK, target), _split_sentences(k_MHK, source), strict=True)
-    return [_weights(q, k, None) for q, k in pairs]
-
-
 def _split_sentences(x: Tensor, layout: Packed) -> Sequence[Tensor]:
     parts: Sequence[Tensor] = x[: layout.num_tokens].float().split(layout.lengths.tolist())
     return parts
 
 
-def _weights(q_THK: Tensor, k_SHK: Tensor, mask_TS: Tensor | None) -> Tensor:
-    scores_HTS = torch.einsum("thk,shk->hts", q_THK, k_SHK) * q_THK.size(-1) ** -0.5
-    if mask_TS is not None:
-        scores_HTS = scores_HTS.masked_fill(~mask_TS, -torch.inf)
-    weights_HTS: Tensor = scores_HTS.softmax(-1)
-    return weights_HTS
+def _weights(
+    q_NHK: Tensor, k_MHK: Tensor, *, queries: Packed, keys: Packed, is_causal: bool, window: int | None
+) -> list[Tensor]:
+    """The attention weights [H, T, S] of each sentence."""
+    weights = []
+    for q_THK, k_SHK in zip(_split_sentences(q_NHK, queries), _split_sentences(k_MHK, keys), strict=True):
+        scores_HTS = torch.einsum("thk,shk->hts", q_THK, k_SHK) * q_THK.size(-1) ** -0.5
+        positions_T, positions_S = (torch.arange(len(x), device=x.device) for x in (q_THK, k_SHK))
+        distance_TS = positions_T[:, None] - positions_S
+        if is_causal:
+            scores_HTS = scores_HTS.masked_fill(distance_TS < 0, -torch.inf)
+        if window is not None:
+            scores_HTS = scores_HTS.masked_fill(distance_TS.abs() > window // 2, -torch.inf)
+        weights.append(scores_HTS.softmax(-1))
+    return weights
