@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from nmt_cli.scoring.significance import PairedTestResult, ResampledScore, Spread
 
 _INTERVAL = "95 %"  # the column of confidence intervals
+# A table has those of the columns in which a row has a cell.
+_COLUMNS = ("metric", "system", "baseline", "score", "mean", _INTERVAL, "difference", "p", "signature")
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +41,8 @@ class Scores:
     texts: Texts
     reports: list[list[ScoreReport]]
     spreads: list[Spread]
-    comparisons: list[Comparison] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    comparisons: list[Comparison]
+    notes: list[str]
 
     def values(self) -> dict[MetricName, float]:
         """The score by metric; the mean of several runs."""
@@ -49,52 +51,34 @@ class Scores:
         return {report.name: report.value for report in self.reports[0]}
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """Columns in their order, and rows as cells by column; a row need not have a cell in each column."""
-
-    columns: list[str]
-    rows: list[dict[str, str]]
-
-    def lines(self, columns: Sequence[str]) -> list[list[str]]:
-        """The cells of each row in these columns."""
-        return [[row.get(column, "") for column in columns] for row in self.rows]
-
-
 def print_scores(scores: Scores) -> None:
     """Print scores on stdout; verdicts and notes follow on a terminal, and go to the log otherwise."""
-    if scores.comparisons:
-        table = _comparison_table(scores)
-    elif len(scores.reports) > 1:
-        table = _runs_table(scores)
-    else:
-        table = _single_system_table(scores.reports[0])
+    rows = _comparison_rows(scores) if scores.comparisons else _rows_without_baseline(scores)
+    columns = [column for column in _COLUMNS if any(row.get(column) for row in rows)]
     notes = [*(comparison.verdict for comparison in scores.comparisons), *scores.notes]
     if not is_terminal():
-        typer.echo("\n".join("\t".join(line) for line in _lines_for_pipe(table)))
+        if "system" in columns:
+            typer.echo("\t".join(columns))
+        else:  # a single system: no header, and the interval comes last
+            columns.sort(key=lambda column: column == _INTERVAL)
+        for row in rows:
+            typer.echo("\t".join(row.get(column, "") for column in columns))
         for note in notes:
             logger.info("%s", note)
         return
     from rich.console import Console
 
-    columns = [column for column in table.columns if column not in ("mean", "signature")]
-    print_table(columns, table.lines(columns), right_aligned=set(columns) - {"metric", "system", "baseline"})
+    columns = [column for column in columns if column not in ("mean", "signature")]
+    cells = [[row.get(column, "") for column in columns] for row in rows]
+    print_table(columns, cells, right_aligned=set(columns) - {"metric", "system", "baseline"})
     console = Console(highlight=False, markup=False, emoji=False)
     for note in notes:
         console.print("\n".join(wrap(note, width=console.width, indent=2)), soft_wrap=True)
     for details in _bleu_details(scores):
         console.print(details, soft_wrap=True)
-    signatures = [f"{row['metric']}  {row['signature']}" for row in table.rows if row.get("signature")]
+    signatures = [f"{row['metric']}  {row['signature']}" for row in rows if row.get("signature")]
     for signature in dict.fromkeys(signatures):
         console.print(signature, style="dim", soft_wrap=True)  # on a line that can be copied whole
-
-
-def _lines_for_pipe(table: _Table) -> list[list[str]]:
-    """The cells of each line, below a header; for a single system there is no header, and the interval comes last."""
-    if "system" in table.columns:
-        return [table.columns, *table.lines(table.columns)]
-    # A stable sort: the interval moves to the end.
-    return table.lines(sorted(table.columns, key=lambda column: column == _INTERVAL))
 
 
 def _bleu_details(scores: Scores) -> list[str]:
@@ -124,20 +108,11 @@ def print_scores_as_json(scores: Scores) -> None:
     print_json(result)
 
 
-def score_text(metric: MetricName, value: float | None) -> str:
-    """A score with the usual digits of its metric; empty if there is no score."""
-    if value is None:
-        return ""
+def score_text(metric: MetricName, value: float) -> str:
+    """A score with the usual digits of its metric."""
     from nmt_cli.scoring.metrics import decimals_of
 
     return f"{value:.{decimals_of(metric)}f}"
-
-
-def _single_system_table(reports: Sequence[ScoreReport]) -> _Table:
-    """A row for each metric; a column of intervals if there are any."""
-    has_interval = any(report.confidence is not None for report in reports)
-    columns = ["metric", "score", *([_INTERVAL] if has_interval else []), "signature"]
-    return _Table(columns, [_report_row(report) for report in reports])
 
 
 def _report_row(report: ScoreReport) -> dict[str, str]:
@@ -149,15 +124,16 @@ def _report_row(report: ScoreReport) -> dict[str, str]:
     }
 
 
-def _runs_table(scores: Scores) -> _Table:
-    """A row for each run, then the mean and the deviation of the runs, by metric."""
+def _rows_without_baseline(scores: Scores) -> list[dict[str, str]]:
+    """By metric, a row for each run, then the mean and the deviation of several runs."""
+    if not scores.spreads:
+        return [_report_row(report) for report in scores.reports[0]]
     rows = []
     for metric_index, spread in enumerate(scores.spreads):
         for text, reports in zip(scores.texts.hypotheses, scores.reports, strict=True):
             rows.append({"system": text.name, **_report_row(reports[metric_index])})
         rows += _spread_rows(spread)
-    metric, *others = _single_system_table(scores.reports[0]).columns
-    return _Table([metric, "system", *others], rows)
+    return rows
 
 
 def _spread_rows(spread: Spread) -> list[dict[str, str]]:
@@ -171,7 +147,7 @@ def _spread_rows(spread: Spread) -> list[dict[str, str]]:
     ]
 
 
-def _comparison_table(scores: Scores) -> _Table:
+def _comparison_rows(scores: Scores) -> list[dict[str, str]]:
     """A row for each baseline, followed by a row for each system with its difference from the baseline, by metric."""
     from nmt_cli.scoring.metrics import decimals_of
 
@@ -186,8 +162,7 @@ def _comparison_table(scores: Scores) -> _Table:
                 rows.append({"system": text.name, "baseline": baseline, **_resampled_row(score), **test})
         if metric in spreads:
             rows += _spread_rows(spreads[metric])
-    columns = ["metric", "system", "baseline", "score", "mean", _INTERVAL, "difference", "p", "signature"]
-    return _Table(columns, rows)
+    return rows
 
 
 def _resampled_row(score: ResampledScore) -> dict[str, str]:
