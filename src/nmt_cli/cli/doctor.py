@@ -37,8 +37,6 @@ EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "sve")
 _INT8_INSTRUCTIONS = {"avx512_vnni", "avx_vnni", "amx_int8"}
-_LOW_DISK_BYTES = 5e9
-_LOW_MEMORY_BYTES = 2e9
 _INSTALL_CUDA_BUILD = "install the build of torch with CUDA that https://pytorch.org/get-started/locally names"
 
 
@@ -46,7 +44,7 @@ _INSTALL_CUDA_BUILD = "install the build of torch with CUDA that https://pytorch
 class Finding:
     """Something that is broken, or slower than it need be, and what to do."""
 
-    kind: Literal["broken", "slow", "low"]
+    kind: Literal["broken", "slow"]
     problem: str
     fix: str
 
@@ -82,7 +80,6 @@ def examine(machine: dict[str, Any]) -> Iterator[Finding]:
     if "error" not in machine["torch"]:
         yield from _slow_gpu(machine)
         yield from _slow_cpu(machine)
-    yield from _low_resources(machine)
 
 
 def _broken_parts(machine: dict[str, Any]) -> Iterator[Finding]:
@@ -114,20 +111,6 @@ def _slow_cpu(machine: dict[str, Any]) -> Iterator[Finding]:
     if not machine["torch"]["gpus"] and not machine["extras"]["export"]["installed"]:
         install = machine["extras"]["export"]["install"]
         yield Finding("slow", "CTranslate2 is not installed: --engine auto would take it for int8", install)
-
-
-def _low_resources(machine: dict[str, Any]) -> Iterator[Finding]:
-    """Little free memory, or little free disk."""
-    free = machine["memory"]["free_bytes"]
-    if free < _LOW_MEMORY_BYTES:
-        yield Finding(
-            "low", f"{size_text(free)} of memory are free", "end other programs, or lower training.batch_tokens"
-        )
-    fixes = {"folder": "work in a folder on another disk", "cache": "export NMT_CACHE=FOLDER"}
-    for name, fix in fixes.items():
-        folder = machine[name]
-        if folder["free_bytes"] < _LOW_DISK_BYTES:
-            yield Finding("low", f"{size_text(folder['free_bytes'])} of disk are free in {folder['path']}", fix)
 
 
 def _machine_facts(machine: dict[str, Any]) -> Iterator[tuple[str, str]]:
