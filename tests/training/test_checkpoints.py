@@ -27,7 +27,7 @@ from nmt_cli.recipe.schema import ModelConfig
 from nmt_cli.recipe.training import AdamConfig
 from nmt_cli.training import checkpoint_folder as module
 from nmt_cli.training.checkpoint_folder import CheckpointFolder, tensors_of
-from nmt_cli.training.optimizers_and_schedules import Adam, Optimizer
+from nmt_cli.training.optimizers_and_schedules import Optimizer
 from nmt_cli.training.state import TrainingState
 from nmt_cli.training.validation import Validation
 from nmt_cli.training.weights import MasterWeights
@@ -78,7 +78,7 @@ def small_training(*, precision: Precision = "fp32") -> tuple[MasterWeights, Opt
     config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, heads=1, d_k=8, d_v=8)
     torch.manual_seed(1)
     weights = MasterWeights(Transformer(config, source_vocab=20, target_vocab=20), precision=precision)
-    return weights, Adam(weights, AdamConfig())
+    return weights, Optimizer(weights, AdamConfig(), ema=None)
 
 
 def measured(*, loss: float, bleu: float | None) -> Validation:

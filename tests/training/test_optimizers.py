@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.recipe.schema import ModelConfig, Recipe
+from nmt_cli.recipe.schema import ModelConfig
 from nmt_cli.recipe.training import (
     AdamConfig,
     AdamWConfig,
@@ -21,7 +21,7 @@ from nmt_cli.recipe.training import (
     OptimizerConfig,
     WsdConfig,
 )
-from nmt_cli.training.optimizers_and_schedules import Adam, Optimizer, build_optimizer, scheduled_rate
+from nmt_cli.training.optimizers_and_schedules import Optimizer, scheduled_rate
 from nmt_cli.training.weights import MasterWeights
 
 Config = AdamConfig | AdamWConfig
@@ -86,7 +86,7 @@ def torch_s(config: Config, parameters: list[nn.Parameter], *, is_fused: bool) -
 def test_the_trajectory_is_torch_s_over_separate_parameters(config: Config, is_fused: bool) -> None:
     model, twin = network(), network()
     weights = MasterWeights(model, precision="fp32")
-    optimizer = Adam(weights, config)
+    optimizer = Optimizer(weights, config, ema=None)
     reference = torch_s(config, list(twin.parameters()), is_fused=is_fused)
     for update in range(1, UPDATES + 1):
         take(weights, optimizer, range(update, update + 1))
@@ -117,13 +117,9 @@ def transformer() -> Transformer:
     return Transformer(TINY, source_vocab=20, target_vocab=20)
 
 
-def recipe_with(config: OptimizerConfig, *, ema: float | None = None) -> Recipe:
-    return Recipe.model_validate({"name": "x", "model": TINY, "training": {"optimizer": config, "ema": ema}})
-
-
 def begun(config: OptimizerConfig, *, ema: float | None = None) -> tuple[MasterWeights, Optimizer]:
     weights = MasterWeights(transformer(), precision="fp32")
-    return weights, build_optimizer(weights, recipe_with(config, ema=ema))
+    return weights, Optimizer(weights, config, ema=ema)
 
 
 @pytest.mark.parametrize(("config", "ema"), CASES, ids=[*ALL, "adam with ema"])
@@ -139,7 +135,7 @@ def test_a_loaded_state_goes_on_bitwise(config: OptimizerConfig, ema: float | No
     resumed.load(saved, num_applied=10)
     take(second, resumed, range(11, UPDATES + 1))
     assert torch.equal(second.values, straight.values)
-    evaluated, expected = resumed.evaluation_values(), optimizer.evaluation_values()
+    evaluated, expected = resumed.average, optimizer.average
     assert (evaluated is None) == (expected is None)
     if evaluated is not None and expected is not None:
         assert torch.equal(evaluated, expected)
@@ -152,7 +148,7 @@ def test_a_moving_average_follows_the_weights_and_stands_in_for_them() -> None:
         take(weights, optimizer, range(update, update + 1))
         decay = min(0.5, (1 + update) / (10 + update))
         average = decay * average + (1 - decay) * weights.values
-    evaluated = optimizer.evaluation_values()
+    evaluated = optimizer.average
     assert evaluated is not None
     torch.testing.assert_close(evaluated, average, rtol=1e-5, atol=1e-7)
     trained = weights.values.clone()

@@ -21,7 +21,7 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.consistency import Consistency
 from nmt_cli.training.objective import CompiledObjective, Objective, compiling, plain_loss, reason_not_to_compile
-from nmt_cli.training.optimizers_and_schedules import build_optimizer, scheduled_rate
+from nmt_cli.training.optimizers_and_schedules import Optimizer, scheduled_rate
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.recorded_steps import RecordedSteps
 from nmt_cli.training.weights import MasterWeights
@@ -102,7 +102,7 @@ class Updater:
         self.model, self.precision = model, precision
         self._recipe, self._ranks = recipe, ranks
         self.weights = MasterWeights(model, precision=precision)
-        self.optimizer = build_optimizer(self.weights, recipe)
+        self.optimizer = self._new_optimizer()
         smoothing, dtype = recipe.training.label_smoothing, model.output_weight.dtype
         self.reason_not_to_compile = reason_not_to_compile(recipe, device=ranks.device, dtype=dtype)
         consistency = Consistency.of(recipe.training)
@@ -120,7 +120,7 @@ class Updater:
 
     def evaluated(self) -> AbstractContextManager[None]:
         """A context in which the model has the weights that are validated, saved and averaged."""
-        return self.weights.replaced_by(self.optimizer.evaluation_values())
+        return self.weights.replaced_by(self.optimizer.average)
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
         """Run batches forward and backward, and drop their gradients: failures come early, and later batches are fast.
@@ -210,7 +210,7 @@ class Updater:
         self.weights.load(self.weights.values, weights)
         self.weights.copy_to_model()
         del self.optimizer  # a GPU may have no memory for the moments of two
-        self.optimizer = build_optimizer(self.weights, self._recipe)
+        self.optimizer = self._new_optimizer()
 
     def _run_and_drop(self, batch: Batch) -> None:
         """Run the forward and the backward pass of a batch, and drop its gradients."""
@@ -223,6 +223,9 @@ class Updater:
         with self.weights.collecting(begins_sum=begins_sum):
             (loss.smoothed / divisor).backward()
         return loss.stacked()
+
+    def _new_optimizer(self) -> Optimizer:
+        return Optimizer(self.weights, self._recipe.training.optimizer, ema=self._recipe.training.ema)
 
     def _new_recorded_steps(self) -> RecordedSteps:
         graphs = CudaGraphs(self._ranks.device)
