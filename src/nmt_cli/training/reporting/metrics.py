@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from nmt_cli.console import duration_text
 from nmt_cli.model.layers import CrossAttention
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.training import TrainingConfig
@@ -223,11 +224,12 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
 def estimate_time(training: TrainingConfig, *, num_parameters: int, flops_per_second: float, is_gpu: bool) -> str:
     """The time of all updates, without validations, as a range, and what it is based on."""
     flops = _FLOPS_PER_WEIGHT * training.num_passes * num_parameters * training.batch_tokens * training.updates
-    hours = flops / flops_per_second / 3600
+    seconds = flops / flops_per_second
     min_share, max_share = _GPU_TRAINING_SHARES if is_gpu else _CPU_TRAINING_SHARES
+    shortest, longest = duration_text(seconds / max_share), duration_text(seconds / min_share)
     teraflops = f"{flops_per_second / 1e12:,.{0 if flops_per_second >= 1e13 else 2}f}"
     return (
-        f"{_duration_text(hours / max_share, hours / min_share)} ({100 * min_share:.0f} to {100 * max_share:.0f} %"
+        f"{shortest} to {longest} ({100 * min_share:.0f} to {100 * max_share:.0f} %"
         f" of the {teraflops} TFLOP/s of matrix products measured here)"
     )
 
@@ -239,17 +241,3 @@ def _ratio(part: float, whole: float) -> float:
 def _num_matrix_weights(module: nn.Module) -> int:
     """Weights of the matrices in a module."""
     return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))
-
-
-def _duration_text(min_hours: float, max_hours: float) -> str:
-    if max_hours < 1 / 60:
-        return "less than a minute"
-    if max_hours < 2:
-        low, high, unit = f"{60 * min_hours:.0f}", f"{60 * max_hours:.0f}", "minutes"
-    elif max_hours < 72:
-        low, high, unit = f"{min_hours:.1f}", f"{max_hours:.1f}", "hours"
-    else:
-        low, high, unit = f"{min_hours / 24:,.1f}", f"{max_hours / 24:,.1f}", "days"
-    if low == "0":
-        return f"up to {high} {unit}"
-    return f"about {low} {unit}" if low == high else f"{low} to {high} {unit}"
