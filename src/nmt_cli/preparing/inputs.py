@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,31 +65,12 @@ def fetch_inputs(located: LocatedCorpus, *, progress: Progress, newer_than: floa
     return fetched
 
 
-def text_fingerprint_before_fetch(located: LocatedCorpus, inputs: Sequence[InputRecord]) -> str:
-    """The fingerprint of the text that a corpus file names: contents of local files, names and checksums of all others.
+def text_fingerprint(located: LocatedCorpus, inputs: Sequence[InputRecord]) -> str:
+    """The fingerprint of clean text: contents of local files, names and checksums of all others, and how it is cleaned.
 
-    `inputs` come from `find_local_inputs`. No network is needed, so prepared data is recognised by this fingerprint.
+    With the inputs of `find_local_inputs` no network is needed: prepared data is recognised by it. With the records of
+    `fetch_inputs` it holds the contents of all files: a finished stage is.
     """
-    corpus = located.corpus
-    sources = {split: [source.identity() for source in corpus.sources(split)] for split in corpus.splits}
-    return _text_fingerprint(located, sources, inputs)
-
-
-def text_fingerprint_after_fetch(located: LocatedCorpus, fetched: FetchedInputs) -> str:
-    """The fingerprint of the cleaned text: the contents of all files, and how they are read and cleaned."""
-    sources = {split: [pairs.settings for pairs in sources] for split, sources in fetched.sources.items()}
-    return _text_fingerprint(located, sources, fetched.records)
-
-
-def fingerprint_of(values: dict[str, Any]) -> str:
-    """The SHA-256 of values that JSON can hold, whatever the order of their keys."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
-def _text_fingerprint(
-    located: LocatedCorpus, sources: Mapping[Split, Sequence[dict[str, Any]]], inputs: Sequence[InputRecord]
-) -> str:
-    """The fingerprint of clean text: its sources, the contents of files, and the settings of cleaning."""
     corpus = located.corpus
     sizes = {f"{split}_size": getattr(corpus, f"{split}_size") for split in corpus.set_aside}
     return fingerprint_of(
@@ -98,11 +79,16 @@ def _text_fingerprint(
             "languages": corpus.languages.model_dump(),
             "limit": corpus.limit,
             "cleaning": corpus.cleaning.model_dump(),
-            "sources": sources,
+            "sources": {split: [source.identity() for source in corpus.sources(split)] for split in corpus.splits},
             "inputs": [(record.split, record.sha256) for record in inputs],
             **({"set_aside": {**sizes, "seed": corpus.split_seed}} if sizes else {}),
         }
     )
+
+
+def fingerprint_of(values: dict[str, Any]) -> str:
+    """The SHA-256 of values that JSON can hold, whatever the order of their keys."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _input_record(split: Split, name: str, path: Path) -> InputRecord:

@@ -36,8 +36,7 @@ from nmt_cli.preparing.inputs import (
     fetch_inputs,
     find_local_inputs,
     fingerprint_of,
-    text_fingerprint_after_fetch,
-    text_fingerprint_before_fetch,
+    text_fingerprint,
 )
 from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, read_report, render_page
 from nmt_cli.preparing.shards import open_shards
@@ -130,7 +129,7 @@ def _data_fingerprint(
 ) -> str:
     """The fingerprint of the prepared data of a corpus file, which the manifest keeps."""
     vocabulary = _vocabulary_settings(located.corpus.tokenizer, find_vocabulary())
-    return fingerprint_of({"text": text_fingerprint_before_fetch(located, inputs), "tokenizer": vocabulary})
+    return fingerprint_of({"text": text_fingerprint(located, inputs), "tokenizer": vocabulary})
 
 
 def _vocabulary_settings(config: TokenizerConfig, given: Mapping[str, bytes] | None) -> dict[str, Any]:
@@ -156,18 +155,18 @@ def _run_stages(
     end_times = {"start": time.monotonic()}
     fetched = fetch_inputs(located, progress=progress, newer_than=newer_than)
     end_times["fetched"] = time.monotonic()
-    text_fingerprint = text_fingerprint_after_fetch(located, fetched)
+    text_key = text_fingerprint(located, fetched.records)
     text = CleanText(
         work.stage(
             "cleaned",
-            key=text_fingerprint,
+            key=text_key,
             build=partial(write_clean_text, corpus, fetched.sources, num_workers=num_workers, progress=progress),
             can_resume=lambda directory: bool(open_shards(directory)),
         )
     )
     end_times["cleaned"] = time.monotonic()
     vocabulary = _vocabulary_settings(corpus.tokenizer, given)
-    tokenizer_fingerprint = fingerprint_of({"text": text_fingerprint, "tokenizer": vocabulary})
+    tokenizer_fingerprint = fingerprint_of({"text": text_key, "tokenizer": vocabulary})
 
     def build_tokenizers(directory: Path) -> None:
         if given is not None:

@@ -77,14 +77,13 @@ class CorpusContext:
 class LocalPairs:
     """Pairs of sentences in local files.
 
-    `inputs` are the files by the names that the manifest records, `origin` is their name in reports, and `settings` are
-    the keys that say how they are read. `text_files` are the files of the two sides, if they hold plain lines.
+    `inputs` are the files by the names that the manifest records, and `origin` is their name in reports. `text_files`
+    are the files of the two sides, if they hold plain lines.
     """
 
     inputs: Sequence[tuple[str, Path]]
     origin: str
     weight: float
-    settings: dict[str, Any]
     read: Callable[[], Iterator[Chunk]]
     """The pairs in chunks. DataError if a file cannot be read or is empty, or if its sides are not aligned."""
     text_files: tuple[Path | None, Path | None] = (None, None)
@@ -127,13 +126,9 @@ class Source(Section):
         """The local files of the source. DataError if a file is missing, or a pattern or a prefix matches nothing."""
         return []
 
-    def settings(self) -> dict[str, Any]:
-        """The keys that say how the text is read."""
-        return self.model_dump(exclude=set(self.places))
-
     def identity(self) -> dict[str, Any]:
         """The keys that identify the text, without the paths of local files."""
-        return self.model_dump() if self.addresses else self.settings()
+        return self.model_dump(exclude=set() if self.addresses else set(self.places))
 
     @abstractmethod
     def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
@@ -167,7 +162,7 @@ class OneFileSource(Source):
     def local_pairs(self, file: Path, name: str, context: CorpusContext) -> LocalPairs:
         """The pairs of one of the files; `name` is its name in records."""
         read = self.reader(file, context.codes)
-        return LocalPairs([(name, file)], file.name, self.weight, self.settings(), read)
+        return LocalPairs([(name, file)], file.name, self.weight, read)
 
 
 def sources_in_yaml(sources: Sequence[Mapping[str, Any]]) -> str:

@@ -84,7 +84,7 @@ class HubSource(Source):
                 read_parts = partial(parquet_tables, file, columns)
             origin = f"{self.repository}/{file.name}"
             read = partial(read_table, file, columns, read_parts, origin=origin)
-            yield LocalPairs([(name, file)], origin, self.weight, {**self.settings(), **split.options}, read)
+            yield LocalPairs([(name, file)], origin, self.weight, read)
 
     def _directory(self, context: CorpusContext) -> Path:
         directory = context.folder / self.repository

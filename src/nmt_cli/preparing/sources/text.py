@@ -101,7 +101,7 @@ def local_text(source: Source, files: tuple[Path, Path], *, names: Sequence[str]
             raise DataError(message, where=str(file), hint=hint)
     read = partial(_read_text, files, (files[0].name, files[1].name), markup)
     inputs, plain_files = list(zip(names, files, strict=True)), files if markup is None else (None, None)
-    return LocalPairs(inputs, files[0].name, source.weight, source.settings(), read, plain_files)
+    return LocalPairs(inputs, files[0].name, source.weight, read, plain_files)
 
 
 def _read_text(files: tuple[Path, Path], origins: tuple[str, str], markup: Markup) -> Iterator[Chunk]:
@@ -246,6 +246,4 @@ class TestsetSource(Source):
         test_set = find_test_set(self.name, languages, error=DataError, name_where=where, languages_where=where)
         files, name = (test_set.source, test_set.references[0]), f"{self.name} {languages}"
         inputs = list(zip((f"sacrebleu:{name} source", f"sacrebleu:{name} reference"), files, strict=True))
-        yield LocalPairs(
-            inputs, name, self.weight, self.settings(), partial(_read_text, files, (name, name), None), files
-        )
+        yield LocalPairs(inputs, name, self.weight, partial(_read_text, files, (name, name), None), files)
