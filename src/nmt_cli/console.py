@@ -130,18 +130,10 @@ class ProgressLines:
             if now - self._logged_at < _SECONDS_BETWEEN_LINES:
                 return
             rate = (done - self._logged_done) / (now - self._logged_at)
-            left = "" if total is None or rate <= 0 else f", {time_left_text((total - done) / rate)}"
+            left = "" if total is None or rate <= 0 else f", {duration_text(max(0, total - done) / rate)} left"
             amount = f"{done:,}" if total is None else f"{done:,} of {total:,}"
             logger.info("%s: %s, %s per second%s", stage, amount, f"{rate:,.0f}", left)
         self._stage, self._logged_at, self._logged_done = stage, now, done
-
-
-def time_left_text(seconds: float) -> str:
-    """Hours, minutes and seconds, as in `1:02:03 left`; from two days on, `2 d 3 h left`."""
-    whole = max(0, round(seconds))
-    if whole >= 2 * 86_400:
-        return f"{duration_text(whole)} left"
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d} left"
 
 
 def wrap(text: str, *, width: int, indent: int) -> list[str]:

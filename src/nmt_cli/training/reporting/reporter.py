@@ -177,7 +177,8 @@ class Reporter:
         done = update - self._first_update
         if done <= 0:
             return ""
-        return console.time_left_text((self._clock() - self._started) / done * (self._updates - update))
+        seconds = (self._clock() - self._started) / done * (self._updates - update)
+        return f"{console.duration_text(seconds)} left"
 
 
 def check_tensorboard() -> None:
